@@ -11,6 +11,12 @@ if(foreign AND NOT SANITIZE)
   message(FATAL_ERROR "libfr.so exports more than fr_*:\n${foreign}")
 endif()
 
+foreach(name fr_start fr_begin fr_end fr_get_api)
+  if(NOT symbols MATCHES " T ${name}\n")
+    message(FATAL_ERROR "libfr.so does not export ${name}")
+  endif()
+endforeach()
+
 execute_process(COMMAND readelf -d ${LIB} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "NEEDED[^\n]*" needed "${dynamic}")
 foreach(line IN LISTS needed)

@@ -133,7 +133,8 @@ struct Header {
   u64 proc_start;     // field 22 of /proc/self/stat, clock ticks since boot: pid + this names a process
   u32 generation;
   i32 local_world_size;
-  u64 reserved0[6];
+  u64 pid_namespace;  // inode of /proc/self/ns/pid: pid and proc_start mean something only within it
+  u64 reserved0[5];
   // --- identity that the process group may fill in later; written by whoever holds the tables' lock
   std::atomic<i32> rank;         // -1 unknown
   std::atomic<i32> local_rank;   // -1 unknown

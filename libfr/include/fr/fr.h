@@ -120,7 +120,7 @@ enum fr_kind {
 enum fr_flags {
   FR_ASYNC = 1,      /* async_op=True: the caller does not wait at once */
   FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
-                        between fr_wait_begin and fr_end */
+                        between fr_wait_begin and fr_wait_end */
   FR_UNTRACKED = 4,  /* completion is never seen: never in flight, state unknown after enqueue */
   FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
   FR_SEQ_GIVEN = 16  /* fr_op.seq is used instead of the counter */
@@ -187,7 +187,8 @@ FR_API void fr_begin(const fr_op* op, fr_ticket* out) FR_NOEXCEPT;
 FR_API void fr_started(const fr_ticket* t) FR_NOEXCEPT;
 /* It ended. Hot with FR_OK; FR_FAILED keeps the message (NULL allowed) and wakes the watchdog. */
 FR_API void fr_end(const fr_ticket* t, int result, const char* message) FR_NOEXCEPT;
-/* A FR_WAIT_ONLY operation is now waited for; fr_end or fr_wait_end (still not done) follows. Hot. */
+/* A FR_WAIT_ONLY operation is now waited for: always a pair around the wait. Where the wait ends the
+ * operation, fr_end comes between the two. Hot. */
 FR_API void fr_wait_begin(const fr_ticket* t) FR_NOEXCEPT;
 FR_API void fr_wait_end(const fr_ticket* t) FR_NOEXCEPT;
 

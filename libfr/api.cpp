@@ -1,0 +1,296 @@
+// api.cpp - the C ABI: forwards to hot/ and cold/, catches everything.
+#include <cstdio>
+#include <cstring>
+
+#include "cold/files.hpp"
+#include "cold/log.hpp"
+#include "cold/names.hpp"
+#include "cold/recorder.hpp"
+#include "cold/status.hpp"
+#include "fr/fr.h"
+
+namespace {
+
+using namespace fr;
+
+std::size_t copy_out(const std::string& text, char* to, std::size_t bytes) noexcept {
+  if (to != nullptr && bytes > 0) {
+    const std::size_t n = text.size() < bytes - 1 ? text.size() : bytes - 1;
+    std::memcpy(to, text.data(), n);
+    to[n] = '\0';
+  }
+  return text.size();
+}
+
+// FR_STACKS=native: C++ frames first, then the provider's (Python's).
+[[gnu::cold, gnu::noinline]] u32 native_stack(Recorder& r) noexcept {
+  fr_frame frames[FR_MAX_FRAMES];
+  u32 n = native_frames(*r.tables, frames, FR_MAX_FRAMES);
+  const auto provider = g_stack_provider.load(std::memory_order_acquire);
+  const auto python = r.view.stack(provider != nullptr ? provider() : 0);
+  if (!python.empty()) {
+    n = n < FR_MAX_FRAMES / 2 ? n : FR_MAX_FRAMES / 2;  // room for the user's own lines
+  }
+  for (std::size_t i = 0; i < python.size() && n < FR_MAX_FRAMES; ++i) {
+    const FrameRow f = r.view.frame(python[i]);
+    frames[n++] = {f.file, f.func, f.line};
+  }
+  return r.tables->stack(frames, n);
+}
+
+}  // namespace
+
+extern "C" {
+
+int fr_start(void) noexcept { return start() ? 1 : 0; }
+
+int fr_enabled(void) noexcept { return hot() != nullptr ? 1 : 0; }
+
+uint32_t fr_generation(void) noexcept {
+  const Hot* h = hot();
+  return h != nullptr ? h->generation : 0;
+}
+
+void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) noexcept {
+  Recorder* r = recorder();
+  if (r == nullptr) {
+    return;
+  }
+  if (r->tables->set_identity(rank, world_size, local_rank)) {
+    set_log_rank(rank);
+    if (PeerRow* row = r->control.own()) {
+      row->rank.store(rank);
+    }
+  }
+}
+
+fr_group_t fr_group(const fr_group_info* info) noexcept {
+  Hot* h = start() ? hot() : nullptr;
+  if (h == nullptr || info == nullptr || info->struct_bytes < sizeof(fr_group_info)) {
+    return 0;
+  }
+  const u32 group = recorder()->tables->add_group(*info, ticks_now(h->clock));
+  // at most half of the ring is protected for quiet groups
+  const u32 n_groups = h->header->n_groups.load();
+  const u32 share = (h->ring.mask + 1) / (2 * n_groups);
+  h->ring.quota.store(share < kQuietQuota ? share : kQuietQuota);
+  fr_op op{};
+  op.struct_bytes = sizeof op;
+  op.group = group;
+  op.op = fr_intern("new_group", 9);
+  op.kind = FR_LIFECYCLE;
+  op.peer = -1;
+  op.stack = FR_STACK_CAPTURE;
+  fr_ticket t;
+  fr_begin(&op, &t);
+  fr_end(&t, FR_OK, nullptr);
+  return group;
+}
+
+fr_group_t fr_group_find(const char* name) noexcept {
+  return hot() != nullptr && name != nullptr ? recorder()->tables->find_group(name) : 0;
+}
+
+void fr_group_destroyed(fr_group_t group) noexcept {
+  Hot* h = hot();
+  if (h != nullptr && group > 0 && group < h->header->n_groups.load()) {
+    h->groups[group].destroyed_ticks.store(ticks_now(h->clock));
+  }
+}
+
+uint32_t fr_intern(const char* text, size_t bytes) noexcept {
+  return hot() != nullptr ? recorder()->tables->intern(text, bytes) : 0;
+}
+
+uint32_t fr_stack(const fr_frame* frames, uint32_t n) noexcept {
+  return hot() != nullptr ? recorder()->tables->stack(frames, n) : 0;
+}
+
+void fr_set_stack_provider(fr_stack_provider provider) noexcept { g_stack_provider.store(provider); }
+
+void fr_begin(const fr_op* op, fr_ticket* out) noexcept {
+  Hot* h = hot();
+  if (h == nullptr) [[unlikely]] {
+    *out = {};
+    return;
+  }
+  if (h->native_stacks && op->stack == FR_STACK_CAPTURE) [[unlikely]] {
+    fr_op with_stack = *op;
+    Recorder* r = recorder();
+    with_stack.stack = r != nullptr ? native_stack(*r) : 0;
+    begin(*h, with_stack, *out);
+    return;
+  }
+  begin(*h, *op, *out);
+}
+
+void fr_started(const fr_ticket* t) noexcept {
+  Hot* h = hot();
+  if (h != nullptr && is_counted(*t)) {
+    started(*h, *t);
+  }
+}
+
+void fr_end(const fr_ticket* t, int result, const char* message) noexcept {
+  Hot* h = hot();
+  if (h == nullptr || !is_counted(*t)) {
+    return;
+  }
+  if (result == FR_OK) [[likely]] {
+    end(*h, *t, State::kCompleted, 0);
+    return;
+  }
+  if (result == FR_RELEASED) {
+    end(*h, *t, State::kReleased, 0);
+    return;
+  }
+  const u32 error = message != nullptr ? fr_intern(message, std::strlen(message)) : 0;
+  end(*h, *t, State::kFailed, error);
+  if (Recorder* r = recorder()) {
+    r->watchdog.wake();
+  }
+}
+
+void fr_wait_begin(const fr_ticket* t) noexcept {
+  Hot* h = hot();
+  if (h != nullptr && is_counted(*t)) {
+    wait_begin(*h, *t);
+  }
+}
+
+void fr_wait_end(const fr_ticket* t) noexcept {
+  Hot* h = hot();
+  if (h != nullptr && is_counted(*t)) {
+    wait_end(*h, *t);
+  }
+}
+
+void fr_note(const char* text, size_t bytes) noexcept {
+  Hot* h = hot();
+  if (h != nullptr || (start() && (h = hot()) != nullptr)) {
+    note(*h, text, bytes);
+  }
+}
+
+void fr_step(int64_t number) noexcept {
+  Hot* h = hot();
+  if (h != nullptr || (start() && (h = hot()) != nullptr)) {
+    step(*h, number);
+  }
+}
+
+void fr_span_begin(uint32_t name) noexcept {
+  if (Hot* h = hot()) {
+    span_begin(*h, name);
+  }
+}
+
+void fr_span_end(void) noexcept {
+  if (Hot* h = hot()) {
+    span_end(*h);
+  }
+}
+
+int fr_dump(const char* reason, char* path, size_t path_bytes) noexcept {
+  Recorder* r = recorder();
+  if (path != nullptr && path_bytes > 0) {
+    path[0] = '\0';
+  }
+  if (r == nullptr) {
+    return 0;
+  }
+  return r->watchdog.request_dump(reason != nullptr ? reason : "manual", Trigger::kManual,
+                                  30'000'000'000ull, path, path_bytes)
+             ? 1
+             : 0;
+}
+
+void fr_register_writer(fr_writer writer, void* user) noexcept {
+  if (Recorder* r = start() ? recorder() : nullptr) {
+    r->watchdog.set_writer(writer, user);
+  }
+}
+
+void fr_replace_file_writer(fr_sink sink, void* user) noexcept {
+  if (Recorder* r = start() ? recorder() : nullptr) {
+    r->watchdog.set_sink(sink, user);
+  }
+}
+
+void fr_exit_record(const char* kind, const char* type, const char* message,
+                    uint32_t stack) noexcept {
+  Recorder* r = recorder();
+  if (r == nullptr) {
+    return;
+  }
+  ExitRecord& e = r->region.header().exit;
+  u32 none = 0;
+  if (!e.claimed.compare_exchange_strong(none, 1)) {
+    return;  // the first cause counts
+  }
+  std::snprintf(e.kind, sizeof e.kind, "%s", kind != nullptr ? kind : "");
+  std::snprintf(e.type, sizeof e.type, "%s", type != nullptr ? type : "");
+  std::snprintf(e.message, sizeof e.message, "%s", message != nullptr ? message : "");
+  e.stack.store(stack);
+  e.time_unix_ns.store(unix_now_ns());
+  e.ready.store(1, std::memory_order_release);
+  e.state.store(kExitNoted, std::memory_order_release);
+  // Now, not at exit(): what follows (destroying groups) may hang for ever.
+  char reason[256];
+  std::snprintf(reason, sizeof reason, "%.23s: %.80s: %.120s", e.kind, e.type, e.message);
+  r->watchdog.request_dump(reason, Trigger::kException, 5'000'000'000ull, nullptr, 0);
+}
+
+void fr_shutdown(int status) noexcept {
+  if (Recorder* r = recorder()) {
+    shut_down(*r, status);
+  }
+}
+
+size_t fr_status(char* json, size_t bytes) noexcept {
+  try {
+    return copy_out(status_json(), json, bytes);
+  } catch (...) {
+    return copy_out("{}", json, bytes);
+  }
+}
+
+void fr_set_layer(const char* name, const char* text) noexcept {
+  if (Recorder* r = recorder()) {
+    r->tables->set_layer(name, text);
+  }
+}
+
+void fr_log(int level, const char* text) noexcept {
+  log_line(static_cast<LogLevel>(level), "%s", text);
+}
+
+const void* fr_region(size_t* bytes) noexcept {
+  const Recorder* r = recorder();
+  if (bytes != nullptr) {
+    *bytes = r != nullptr ? r->region.bytes : 0;
+  }
+  return r != nullptr ? r->region.base : nullptr;
+}
+
+size_t fr_option(const char* name, char* value, size_t bytes) noexcept {
+  try {
+    const Recorder* r = recorder();
+    return copy_out(r != nullptr ? r->options.value(name) : read_options().value(name), value, bytes);
+  } catch (...) {
+    return copy_out("", value, bytes);
+  }
+}
+
+const char* fr_dtype_name(uint8_t code) noexcept { return dtype_name(code); }
+const char* fr_reduce_op_name(uint8_t code) noexcept { return reduce_op_name(code); }
+const char* fr_version(void) noexcept { return FR_VERSION; }
+
+const fr_api* fr_get_api(void) noexcept {
+  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start, fr_enabled, fr_generation,
+                             fr_group, fr_group_find, fr_group_destroyed, fr_intern, fr_begin,
+                             fr_started, fr_end, fr_wait_begin, fr_wait_end, fr_set_layer, fr_log};
+  return &api;
+}
+
+}  // extern "C"

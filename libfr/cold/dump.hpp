@@ -1,0 +1,54 @@
+// dump.hpp - a region as a dump file (grammar: ../README.md), encoded into memory of its own.
+//
+// All memory is mapped by init(); encode() allocates nothing and takes no lock, so it works while
+// the process it describes hangs. One thread at a time: the watchdog's.
+#pragma once
+
+#include <cstddef>
+
+#include "cold/view.hpp"
+
+namespace fr {
+
+struct DumpFacts {
+  const char* reason = "";
+  const char* trigger = "";       // "timeout", "manual", "peer", "failure", "exit", "salvage"
+  u64 incident = 0;
+  int salvaged_by = -1;           // rank; -1 = its own dump
+  const char* salvage_why = "";   // "dead", "unresponsive", "left over"
+  const Control* control = nullptr;
+};
+
+class DumpEncoder {
+ public:
+  // Maps the buffers for regions of up to n_records. False without memory.
+  bool init(u32 n_records) noexcept;
+  // Returns the file's content, valid until the next call; {nullptr, 0} when it did not fit.
+  struct Bytes {
+    const void* data;
+    std::size_t size;
+  };
+  Bytes encode(const View& view, const DumpFacts& facts) noexcept;
+
+  std::size_t raw_bytes() const noexcept { return raw_bytes_; }  // of the last encode, uncompressed
+
+ private:
+  friend struct ZstdStream;
+  struct PerGroup {
+    u64 kept, first, last;
+    u32 records;
+  };
+  void* zstd_ = nullptr;  // ZSTD_CCtx in workspace_
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+  char* in_ = nullptr;    // chunk that collects msgpack bytes
+  std::size_t in_used_ = 0;
+  char* out_ = nullptr;
+  std::size_t out_size_ = 0;
+  std::size_t out_used_ = 0;
+  std::size_t raw_bytes_ = 0;
+  bool overflow_ = false;
+  PerGroup* per_group_ = nullptr;
+};
+
+}  // namespace fr

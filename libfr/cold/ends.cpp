@@ -1,0 +1,232 @@
+// How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and hand
+// on to whatever was there before, so that the process dies as it would have.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cold/files.hpp"
+#include "cold/log.hpp"
+#include "cold/recorder.hpp"
+#include "cold/site.hpp"
+
+namespace fr {
+namespace {
+
+constexpr int kEnding[] = {SIGTERM, SIGINT};
+// What was there before ours; indexed by signal. Static: read by handlers, also in forked children.
+struct sigaction g_before[NSIG];
+struct sigaction g_first_before[NSIG];  // before ours was installed for the first time
+std::atomic<bool> g_installed[NSIG];
+// Handlers that hand on to ours, which hands on to them: the second round goes to the first one.
+thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
+std::atomic<bool> g_evidence_left{false};
+
+void copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes, u64 incident) noexcept {
+  const Header& h = *static_cast<const Header*>(base);
+  char name[256];
+  char path[PATH_MAX];
+  char job[sizeof h.job];
+  std::memcpy(job, h.job, sizeof job);
+  job[sizeof job - 1] = '\0';
+  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident, "ring");
+  for (const auto& dir : r.dump_dirs) {
+    if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
+      return;
+    }
+  }
+}
+
+// Everything that can be said is in the mapping already: copy it, and those of peers that are dead.
+void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
+  Header& h = r.region.header();
+  i32 none = 0;
+  if (h.exit.signal.compare_exchange_strong(none, signal)) {
+    h.exit.sender_pid.store(info != nullptr && info->si_code <= 0 ? info->si_pid : 0);
+    if (h.exit.time_unix_ns.load() == 0) {
+      h.exit.time_unix_ns.store(unix_now_ns());
+    }
+    if (h.exit.state.load() < kSignalled) {
+      h.exit.state.store(kSignalled, std::memory_order_release);
+    }
+  }
+  char reason[64];
+  format(reason, sizeof reason, "signal %d", signal);
+  const u64 incident =
+      r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
+  h.incident.store(incident);
+  copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident);
+  if (PeerRow* row = r.control.own()) {
+    row->exit_signal.store(signal);
+    row->exit_unix_ns.store(unix_now_ns());
+    row->dumped.store(incident);
+  }
+  for (PeerRow& row : r.control.page().peers) {
+    if (&row == r.control.own() || !is_dead(row) || row.ring[0] == '\0') {
+      continue;
+    }
+    u64 claimed = row.salvaged.load();
+    if (claimed > incident || !row.salvaged.compare_exchange_strong(claimed, incident + 1)) {
+      continue;
+    }
+    char path[PATH_MAX];
+    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
+    Mapping m = map_file(path);
+    if (View::of(m.base, m.bytes).ok()) {
+      copy_ring_to_dump_dir(r, m.base, m.bytes, incident);
+      unlink(path);
+    }
+    unmap_file(m);
+  }
+}
+
+void on_signal(int signal, siginfo_t* info, void* context) noexcept {
+  const int kept_errno = errno;
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid() && r->options.signal == signal) {
+    r->watchdog.note_signal(signal);
+  } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
+             !g_evidence_left.exchange(true)) {
+    leave_evidence(*r, signal, info);
+  }
+  const struct sigaction& before = t_depth++ == 0 ? g_before[signal] : g_first_before[signal];
+  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
+    before.sa_sigaction(signal, info, context);
+  } else if (before.sa_handler == SIG_DFL && (r == nullptr || r->options.signal != signal)) {
+    // Dies as without us: default action, delivered again when this handler returns.
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    sigaction(signal, &standard, nullptr);
+    if (r != nullptr && r->pid == getpid()) {
+      if (PeerRow* row = r->control.own()) {
+        row->state.store(kPeerExited);
+      }
+      if (!r->region.name.empty()) {
+        char path[PATH_MAX];
+        format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
+        unlink(path);  // its copy is safe on disk
+      }
+    }
+    raise(signal);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(signal);
+  }
+  --t_depth;
+  errno = kept_errno;
+}
+
+void install(int signal) noexcept {
+  struct sigaction now;
+  if (sigaction(signal, nullptr, &now) != 0 ||
+      ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) ||
+      ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)) {
+    return;  // ours already, or the process ignores it (nohup)
+  }
+  g_before[signal] = now;
+  if (!g_installed[signal].load()) {
+    g_first_before[signal] = now;
+  }
+  struct sigaction ours {};
+  ours.sa_sigaction = on_signal;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (now.sa_flags & SA_RESTART);
+  ours.sa_mask = now.sa_mask;
+  if (sigaction(signal, &ours, nullptr) == 0) {
+    g_installed[signal].store(true);
+  }
+}
+
+void at_exit(int status, void*) noexcept {
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid()) {
+    shut_down(*r, status);
+  }
+}
+
+}  // namespace
+
+void install_end_handlers(Recorder& r) noexcept {
+  g_evidence_left.store(false);
+  for (const int signal : kEnding) {
+    install(signal);
+  }
+  if (r.options.signal != 0) {
+    install(r.options.signal);
+  }
+  static bool once = false;
+  if (!once) {
+    once = true;
+    on_exit(at_exit, nullptr);  // unlike atexit() it is told the status
+  }
+}
+
+// A handler set after ours (signal.signal in the script) hides ours. It becomes the one that ours
+// hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not reached.
+void check_end_handlers(Recorder& r) noexcept {
+  for (const int signal : kEnding) {
+    if (!g_evidence_left.load() && g_installed[signal].load()) {
+      install(signal);
+    }
+  }
+  (void)r;
+}
+
+void shut_down(Recorder& r, int status) noexcept {
+  if (r.ended.exchange(true)) {
+    return;
+  }
+  Header& h = r.region.header();
+  // A backend's worker may be about to report what the script has already waited for.
+  for (int i = 0; i < 200 && count_in_flight(r) != 0; ++i) {
+    usleep(1000);
+  }
+  const u64 in_flight = count_in_flight(r);
+  const bool noted = h.exit.claimed.load() != 0;
+  if (h.exit.time_unix_ns.load() == 0) {
+    h.exit.time_unix_ns.store(unix_now_ns());
+  }
+  h.exit.status.store(status);
+  h.exit.state.store(kExiting, std::memory_order_release);
+  PeerRow* row = r.control.own();
+  const bool clean = status == 0 && in_flight == 0 && !noted;
+  bool safe = true;
+  if (!clean) {
+    char reason[160];
+    if (in_flight != 0) {
+      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight", status,
+                    static_cast<unsigned long long>(in_flight));
+    } else {
+      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status, noted ? " after " : "",
+                    noted ? h.exit.kind : "");
+    }
+    safe = r.watchdog.request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
+  } else if (row != nullptr) {
+    RecordCopy last;
+    if (last_operation(r.view, last)) {
+      const Site site = user_site(r.view, last.payload.stack);
+      const auto op = r.view.string(last.payload.op);
+      std::snprintf(row->last_op, sizeof row->last_op, "%.*s #%llu", static_cast<int>(op.size()),
+                    op.data(), static_cast<unsigned long long>(last.payload.seq));
+      std::snprintf(row->last_site, sizeof row->last_site, "%.*s:%u %.*s",
+                    static_cast<int>(site.file.size()), site.file.data(), site.line,
+                    static_cast<int>(site.function.size()), site.function.data());
+    }
+  }
+  g_hot.store(nullptr, std::memory_order_release);
+  if (safe && !r.region.name.empty()) {
+    unlink((r.region.dir + "/" + r.region.name).c_str());
+  }
+  if (row != nullptr) {
+    row->exit_status.store(status);
+    row->exit_unix_ns.store(unix_now_ns());
+    row->state.store(clean ? kPeerExitedClean : kPeerExited, std::memory_order_release);
+  }
+  r.control.remove_if_last();
+  if (!r.options.pipe.empty() && h.rank.load() >= 0) {
+    unlink((r.options.pipe + std::to_string(h.rank.load()) + ".pipe").c_str());
+  }
+}
+
+}  // namespace fr

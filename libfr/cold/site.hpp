@@ -1,0 +1,25 @@
+// site.hpp - which frame of a stack is the user's: the first outside torch and fr.
+#pragma once
+
+#include "cold/view.hpp"
+
+namespace fr {
+
+bool is_library_file(std::string_view file) noexcept;  // torch's, fr's or the interpreter's own
+
+struct Site {
+  std::string_view file;  // "" = not captured
+  std::string_view function;
+  u32 line = 0;
+};
+// The user's frame; the innermost one when all belong to libraries.
+Site user_site(const View& view, u32 stack) noexcept;
+
+// The oldest operation of a group that has not ended, as far as the ring still has it.
+bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept;
+// The last collective, send or receive issued in any group.
+bool last_operation(const View& view, RecordCopy& out) noexcept;
+// "all_reduce #41 of default_pg at train.py:91 (step)"; at most bytes - 1 characters.
+void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept;
+
+}  // namespace fr
