@@ -300,7 +300,7 @@ struct Payload {
   u32 timeout_ms;
   u32 group_index;  // index of this record among its group's, modulo 2^24
   u32 n_shape;      // shape words (or bytes of text for FR_NOTE); 0 = not captured
-  u32 shape_hash;   // over all words
+  u32 shape_hash;   // over all words where they are in the blob ring
   u32 lane;
   u32 words[kInlineWords];  // n_shape <= kInlineWords: the words; else {blob position low, high}
 };

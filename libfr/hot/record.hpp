@@ -94,7 +94,7 @@ inline void put_words(Hot& h, Payload& p, const u32* words, u32 n_words) noexcep
     for (u32 i = 0; i < kInlineWords; ++i) {
       p.words[i] = i < n_words ? words[i] : 0;
     }
-    p.shape_hash = n_words != 0 ? hash_words(words, n_words) : 0;
+    p.shape_hash = 0;  // the record's own sequence word guards them
     return;
   }
   const u64 position = h.header->blob_head.fetch_add(n_words, std::memory_order_relaxed);

@@ -32,6 +32,8 @@ namespace fr {
 
 inline constexpr u64 kNoTicket = ~0ull;
 
+inline u64 two(u32 low, u32 high) noexcept { return low | static_cast<u64>(high) << 32; }
+
 struct Ring {
   std::atomic<u64>* head = nullptr;
   std::atomic<u64>* skipped = nullptr;
@@ -90,8 +92,26 @@ struct Ring {
 
   void publish(u64 ticket, const Payload& payload) const noexcept {
     Record& record = records[ticket & mask];
-    u64 words[kPayloadWords];
-    std::memcpy(words, &payload, sizeof words);
+    const Payload& p = payload;
+    // Put together in registers: reading 8 bytes back from two 4-byte stores stalls (12 ns measured).
+    const u64 words[kPayloadWords] = {
+        p.ticks,
+        p.seq,
+        two(p.group, p.op),
+        two(p.stack, p.tid),
+        two(static_cast<u32>(p.peer), p.kind | static_cast<u32>(p.flags) << 16),
+        p.in_numel,
+        p.out_numel,
+        two(p.in_dtype | static_cast<u32>(p.out_dtype) << 8 | static_cast<u32>(p.reduce_op) << 16 |
+                static_cast<u32>(p.reserved) << 24,
+            p.timeout_ms),
+        two(p.group_index, p.n_shape),
+        two(p.shape_hash, p.lane),
+        two(p.words[0], p.words[1]),
+        two(p.words[2], p.words[3]),
+        two(p.words[4], p.words[5]),
+        two(p.words[6], p.words[7]),
+        two(p.words[8], p.words[9])};
     std::atomic_thread_fence(std::memory_order_release);  // readers see 2t+1 before any new word
     for (u32 i = 0; i < kPayloadWords; ++i) {
       record.payload[i].store(words[i], std::memory_order_relaxed);
