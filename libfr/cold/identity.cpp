@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -39,11 +38,6 @@ std::string command_line() {
 std::string working_directory() {
   char cwd[PATH_MAX];
   return getcwd(cwd, sizeof cwd) != nullptr ? cwd : "";
-}
-
-std::string temporary_directory() {
-  const char* tmp = std::getenv("TMPDIR");
-  return tmp != nullptr && *tmp == '/' ? tmp : "/tmp";
 }
 
 u64 pid_namespace() {

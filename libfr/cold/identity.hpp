@@ -11,7 +11,6 @@ std::string host_name();
 std::string boot_id();
 std::string command_line();        // arguments joined by spaces
 std::string working_directory();
-std::string temporary_directory(); // TMPDIR or /tmp
 u64 pid_namespace();               // pids mean something only within one
 
 }  // namespace fr

@@ -362,6 +362,9 @@ Options read_options(const Lookup& lookup) {
   out.cache_dir = absolute(out.cache_dir);
   in.show("FR_CACHE_DIR", out.cache_dir, source);
 
+  const char* tmp = set_and_not(lookup, "TMPDIR", "");
+  out.temporary_dir = tmp != nullptr ? absolute(tmp) : "/tmp";
+
   static constexpr const char* kLevels[] = {"off", "error", "warn", "info", "debug"};
   const char* level = in.find("FR_LOG", source);
   if (level != nullptr) {

@@ -40,6 +40,8 @@ struct Options {
   std::string cache_dir;
   int log_level = 1;      // -1 off, 0 error, 1 warn, 2 info, 3 debug
 
+  std::string temporary_dir;  // TMPDIR or /tmp: where dumps go when dump_dir cannot be written
+
   // "NAME=value\tsource\n" per row of the table; source is "default" or the variable that set it.
   std::string table;
   // One line per value that did not parse: name, value, what is used instead.

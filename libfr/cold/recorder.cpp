@@ -130,7 +130,7 @@ Recorder* make_recorder() {
   r->tables = std::make_unique<Tables>(r->region);
   copy(r->dump_dirs[0], sizeof r->dump_dirs[0], o.dump_dir);
   copy(r->dump_dirs[1], sizeof r->dump_dirs[1],
-       temporary_directory() + "/fr-dumps-" + std::to_string(geteuid()) + "/" + o.job);
+       o.temporary_dir + "/fr-dumps-" + std::to_string(geteuid()) + "/" + o.job);
 
   const u64 in_dumps = newest_incident(r->dump_dirs[0], o.job, r->env.attempt, false);
   const u64 in_rings = r->region.dir.empty()

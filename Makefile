@@ -1,0 +1,84 @@
+# fr: every command a developer or a curious user needs; `make help` lists them.
+#   PYTHON=...   interpreter, 3.10 or newer; one that has torch lends it to .venv, else .venv gets its own
+#   FAULT=...    what `make demo` injects
+SHELL := bash
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV ?= .venv
+FAULT ?= skip
+JOBS ?= $(shell nproc)
+BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+# What the installed package is built from.
+SOURCES := $(shell find libfr python tools/frtrace tools/cmake CMakeLists.txt pyproject.toml -type f \
+             -not -name '*.md' -not -path '*/__pycache__/*' 2>/dev/null)
+# A venv made from another interpreter than the one named on the command line is made anew.
+NAMED := $(if $(filter command% environment%,$(origin PYTHON)),$(PYTHON))
+ifneq ($(NAMED),)
+ifneq ($(shell $(NAMED) -c 'import sys; print(sys.executable)' 2>/dev/null),$(file < $(VENV)/.made-by))
+.PHONY: $(VENV)/.made-by
+endif
+endif
+
+.PHONY: help
+help:  ## List the targets
+	@sed -nE 's/^([a-z ]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+.PHONY: setup
+setup:  ## Install missing Debian packages (root or sudo)
+	@tools/setup.sh $(PYTHON)
+
+$(VENV)/.made-by: tools/make_venv.py | setup
+	@PATH="$${PATH#*:}" $(PYTHON) tools/make_venv.py $(VENV) $(if $(NAMED),--borrow)
+
+.PHONY: venv
+venv: $(VENV)/.made-by  ## Make .venv with torch and the test tools
+
+$(VENV)/.fr-installed: $(SOURCES) | setup $(VENV)/.made-by
+	@echo "install: building fr into $(VENV)"
+	@$(BIN)/pip --disable-pip-version-check install -qq --no-build-isolation --no-deps --force-reinstall .
+	@echo "install: building the adapter for the installed torch"
+	@$(BIN)/python -m fr --build-adapter
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.fr-installed  ## Build fr and install it into .venv
+
+.PHONY: demo
+demo: $(VENV)/.fr-installed  ## Four real ranks hang, frtrace names the culprit; FAULT=skip size op dtype kill exit sleep none
+	@$(BIN)/python tools/demo.py $(FAULT)
+
+.PHONY: test
+test: $(VENV)/.fr-installed build/dev/CMakeCache.txt  ## All tests: C++, Python, end to end
+	@cmake --build --preset dev
+	@$(BIN)/python tools/run_tests.py dev python e2e
+
+.PHONY: asan tsan
+asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
+	@cmake --build --preset $@
+	@$(BIN)/python tools/run_tests.py $@
+
+.PHONY: bench
+bench: build/bench/CMakeCache.txt $(VENV)/.fr-installed  ## Measure: record, Python calls, all_reduce, dump
+	@cmake --build --preset bench
+	@cmake --build --preset bench --target run-benchmarks
+
+build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by
+	@cmake --preset $*
+
+.PHONY: lint
+lint: $(VENV)/.made-by  ## ruff, and clang-format where it is installed
+	@$(BIN)/python -m ruff --version >/dev/null 2>&1 || $(BIN)/pip install -qq ruff
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@if clang-format --dump-config >/dev/null 2>&1; then \
+	  git ls-files -co --exclude-standard '*.cpp' '*.hpp' | xargs clang-format --dry-run -Werror; \
+	else echo "lint: no clang-format that reads .clang-format, C++ not checked"; fi
+
+.PHONY: clean
+clean:  ## Remove everything that was built, .venv included
+	rm -rf build $(VENV) fr-dumps .pytest_cache .ruff_cache

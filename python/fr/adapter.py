@@ -1,0 +1,228 @@
+"""Builds and loads the torch adapter: a small library compiled against the installed torch.
+
+It is built once per torch and source, kept in FR_CACHE_DIR, and shared by all ranks of a machine:
+whoever comes first builds under a file lock, the others wait. A dead process holds no such lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import _fr
+
+_HERE = Path(__file__).resolve().parent
+_WAIT_S = 180
+
+_library: ctypes.CDLL | None = None
+
+
+class AdapterError(RuntimeError):
+    """Why there is no adapter, in one line."""
+
+
+def _source() -> Path:
+    return _HERE / "adapter" / "torch_adapter.cpp"
+
+
+def _header_dir() -> Path:
+    for place in (_HERE / "include", _HERE.parents[1] / "libfr" / "include"):
+        if (place / "fr" / "fr.h").exists():
+            return place
+    raise AdapterError("fr/fr.h is not installed beside the package")
+
+
+def _torch_paths(torch) -> tuple[list[str], str]:
+    root = Path(torch.__file__).resolve().parent
+    includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include"]
+    if not includes[0].is_dir():
+        raise AdapterError(f"torch {torch.__version__} came without its headers")
+    return [str(i) for i in includes], str(root / "lib")
+
+
+def _tag(torch) -> str:
+    """What a built adapter depends on."""
+    digest = hashlib.sha256()
+    digest.update(_source().read_bytes())
+    digest.update((_header_dir() / "fr" / "fr.h").read_bytes())
+    digest.update(str(_abi(torch)).encode())
+    digest.update(str(torch.version.git_version).encode())
+    return f"{torch.__version__}-{digest.hexdigest()[:12]}"
+
+
+def _abi(torch) -> int:
+    return int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
+
+
+def _cache_dir() -> Path:
+    """FR_CACHE_DIR where it can be written to, else a temporary directory of this user's."""
+    wanted = Path(_fr.option("FR_CACHE_DIR") or "~/.cache/fr").expanduser()
+    private = Path(tempfile.gettempdir()) / f"fr-cache-{os.getuid()}"
+    for place in (wanted, private):
+        try:
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            continue
+        # The library is loaded into the training: nobody else may be able to put one there.
+        if place.stat().st_uid in (os.getuid(), 0) and os.access(place, os.W_OK):
+            return place
+    raise AdapterError(f"no directory to build in: {wanted}, {private}")
+
+
+def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
+    includes, lib_dir = _torch_paths(torch)
+    work = Path(includes[0]) / "torch/csrc/distributed/c10d/Work.hpp"
+    text = work.read_text(errors="replace") if work.exists() else ""
+    return [
+        compiler,
+        str(_source()),
+        "-o",
+        output,
+        "-shared",
+        "-fPIC",
+        "-O2",
+        f"-std={standard}",
+        "-fvisibility=hidden",
+        "-w",
+        f"-D_GLIBCXX_USE_CXX11_ABI={_abi(torch)}",
+        *(f"-DFR_WORK_HAS_{m}" for m in ("getFutureResult", "blockCurrentStream") if m in text),
+        "-I",
+        str(_header_dir()),
+        *(flag for i in includes for flag in ("-isystem", i)),
+        f"-L{lib_dir}",
+        "-ltorch_cpu",
+        "-lc10",
+    ]
+
+
+def _compile(torch, target: Path) -> None:
+    compiler = os.environ.get("CXX") or "c++"
+    if shutil.which(compiler.split()[0]) is None:
+        compiler = "g++"
+    if shutil.which(compiler.split()[0]) is None:
+        raise AdapterError("no C++ compiler (c++, g++ or $CXX)")
+    building = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    error = ""
+    try:
+        # torch's headers ask for a newer standard now and then.
+        for standard in ("c++17", "c++20"):
+            command = _command(torch, compiler, standard, str(building))
+            command[:1] = compiler.split()
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_WAIT_S, check=False
+            )
+            if done.returncode == 0:
+                os.replace(building, target)
+                return
+            lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+            error = (lines or done.stderr.splitlines() or ["no message"])[0]
+    except (OSError, subprocess.SubprocessError) as problem:
+        error = str(problem)
+    finally:
+        building.unlink(missing_ok=True)
+    raise AdapterError(f"building it failed: {error}")
+
+
+def build(torch) -> Path:
+    """Path of the adapter for this torch, built when it is not there yet. Raises AdapterError."""
+    directory = _cache_dir()
+    target = directory / f"adapter-{_tag(torch)}.so"
+    if target.exists():
+        return target
+    failed = target.with_suffix(".failed")
+    lock = os.open(target.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _WAIT_S
+        began = time.time()
+        said = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise AdapterError(
+                        f"another process has been building it for {_WAIT_S} s"
+                    ) from None
+                if not said:
+                    said = True
+                    _fr.log(2, "waiting for another rank to build the torch adapter")
+                time.sleep(0.1)
+        if target.exists():
+            return target
+        # Whoever held the lock while we waited has failed for all of us.
+        if said and failed.exists() and failed.stat().st_mtime >= began - 1:
+            raise AdapterError(failed.read_text().strip())
+        _fr.log(
+            1,
+            f"building the torch adapter for torch {torch.__version__}, once, about 15 s: {target}",
+        )
+        try:
+            _compile(torch, target)
+        except AdapterError as problem:
+            with contextlib.suppress(OSError):
+                failed.write_text(str(problem))
+            raise
+        failed.unlink(missing_ok=True)
+        return target
+    finally:
+        os.close(lock)
+
+
+def load() -> str:
+    """Loads and installs the adapter; returns what to say of it in status. Raises AdapterError."""
+    global _library
+    import torch
+
+    if _library is None:
+        path = build(torch)
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as problem:
+            raise AdapterError(f"loading it failed: {problem}") from None
+        library.fr_torch_install.argtypes = [ctypes.c_void_p]
+        library.fr_torch_install.restype = ctypes.c_char_p
+        library.fr_torch_groups_changed.restype = None
+        library.fr_torch_uninstall.restype = None
+        _library = library
+    problem = _library.fr_torch_install(_fr.api_address())
+    if problem is not None:
+        raise AdapterError(problem.decode(errors="replace"))
+    return (
+        f"adapter for torch {torch.__version__}: {_library.fr_torch_hooked()} operators, "
+        "not seen: backend methods called directly"
+    )
+
+
+def groups_changed() -> None:
+    if _library is not None:
+        _library.fr_torch_groups_changed()
+
+
+def uninstall() -> None:
+    if _library is not None:
+        _library.fr_torch_uninstall()
+
+
+def main() -> int:
+    """python -m fr --build-adapter"""
+    try:
+        import torch
+    except ImportError as problem:
+        print(f"fr: torch cannot be imported: {problem}", file=sys.stderr)
+        return 1
+    try:
+        print(build(torch))
+    except AdapterError as problem:
+        print(f"fr: no adapter: {problem}", file=sys.stderr)
+        return 1
+    return 0

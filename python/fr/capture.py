@@ -1,0 +1,395 @@
+"""Hooks into torch.distributed: process groups, their creation and end, and how the process ends.
+
+The operations themselves are recorded by the adapter (adapter.py), or by fallback.py where there is
+none. Nothing in here may break the training script: what fails is said once and kept in `problems`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import sys
+import threading
+import traceback
+
+from . import _fr, adapter, fallback
+
+_TARGET = "torch.distributed.distributed_c10d"
+
+problems: list[str] = []  # shown by fr.status()
+_local = threading.local()
+_lock = threading.RLock()
+_started_generation = 0
+_patched = None  # the module distributed_c10d once hooked
+_living: dict[str, int] = {}  # group name -> handle
+
+
+def _failed(what: str, error: BaseException) -> None:
+    text = f"{what}: {type(error).__name__}: {error}"
+    if text not in problems:
+        problems.append(text)
+        with contextlib.suppress(Exception):
+            _fr.log(1, text)
+
+
+def _harmless(what: str):
+    """Whatever goes wrong in the decorated function of fr's stays in fr."""
+
+    def wrap(fn):
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            try:
+                return fn(*args, **kwargs)
+            except Exception as error:
+                _failed(what, error)
+                return None
+
+        return call
+
+    return wrap
+
+
+# ---------------------------------------------------------------- start
+
+
+@_harmless("start")
+def ensure_started() -> bool:
+    """Starts the recorder and the capture of operations; again in a forked child."""
+    global _started_generation
+    with _lock:
+        if not _fr.start():
+            return False
+        generation = _fr.generation()
+        if generation == _started_generation:
+            return True
+        _started_generation = generation
+        _living.clear()
+        if _patched is not None:
+            _capture_operations()
+        return True
+
+
+def _capture_operations() -> None:
+    try:
+        _fr.set_layer("torch", adapter.load())
+        fallback.remove()
+    except Exception as problem:
+        text = str(problem) or type(problem).__name__
+        _fr.log(1, f"no torch adapter ({text}); recording calls of torch.distributed.* only")
+        problems.append(f"no torch adapter: {text}")
+        fallback.install(_patched)
+        _fr.set_layer("torch", fallback.LAYER)
+
+
+# ---------------------------------------------------------------- groups
+
+
+def _ranks_of(pg, name: str, module) -> list[int] | None:
+    helper = getattr(_local, "helper", None)
+    if helper is not None and helper[0] == name:
+        size, ranks = helper[1], helper[2]
+        return list(ranks) if ranks else list(range(size if size > 0 else pg.size()))
+    ranks = module._world.pg_group_ranks.get(pg)
+    if ranks:
+        return list(ranks)
+    with contextlib.suppress(Exception):
+        device = next(iter(pg._device_types))
+        ranks = list(pg._get_backend(device).options.global_ranks_in_group)
+        if len(ranks) == pg.size():
+            return ranks
+    if getattr(pg, "group_desc", "") == "default_pg":
+        return list(range(pg.size()))
+    return None
+
+
+def _backend_of(pg, module) -> str:
+    helper = getattr(_local, "helper", None)
+    if helper is not None and helper[3]:
+        return helper[3]
+    with contextlib.suppress(Exception):
+        return str(module._world.pg_map[pg][0])
+    with contextlib.suppress(Exception):
+        return pg.name()
+    return ""
+
+
+@_harmless("registering a process group")
+def _on_group(name, pg, module) -> None:
+    if not ensure_started():
+        return
+    name = str(name)
+    ranks = _ranks_of(pg, name, module)
+    helper = getattr(_local, "helper", None)
+    desc = helper[4] if helper is not None and helper[0] == name else None
+    if not desc:
+        with contextlib.suppress(Exception):
+            desc = pg.group_desc
+    _living[name] = _fr.group(
+        name,
+        ranks=ranks,
+        desc=str(desc or ""),
+        backend=_backend_of(pg, module),
+        own_rank=pg.rank(),
+        n_ranks=pg.size(),
+    )
+    adapter.groups_changed()
+
+
+@_harmless("unregistering a process group")
+def _on_group_gone(name) -> None:
+    handle = _living.pop(str(name), None)
+    if handle is not None and _fr.enabled():
+        _fr.group_destroyed(handle)
+    adapter.groups_changed()
+
+
+def handle_of(pg) -> int:
+    """fr's handle of a ProcessGroup, 0 when it is not known."""
+    try:
+        return _living.get(pg.group_name, 0)
+    except Exception:
+        return 0
+
+
+# ---------------------------------------------------------------- lifecycle
+
+
+@_harmless("recording a call")
+def _lifecycle_begin(name: str, group: int = 0):
+    return _fr.begin(group, name, _fr.LIFECYCLE, 0)
+
+
+@_harmless("recording a call")
+def _lifecycle_end(ticket, error: BaseException | None) -> None:
+    if ticket is not None:
+        if error is None:
+            _fr.end(ticket)
+        else:
+            _fr.end(ticket, _fr.FAILED, f"{type(error).__name__}: {error}"[:400])
+
+
+def _recorded(name: str, original, before=None, after=None):
+    """A wrapper that records the call; before and after get (args, kwargs)."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        group = before(args, kwargs) if before is not None else 0
+        ticket = _lifecycle_begin(name, group or 0)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            _lifecycle_end(ticket, error)
+            raise
+        _lifecycle_end(ticket, None)
+        if after is not None:
+            after(args, kwargs)
+        return result
+
+    return call
+
+
+def _argument(args, kwargs, position: int, name: str, default):
+    if name in kwargs:
+        return kwargs[name]
+    return args[position] if len(args) > position else default
+
+
+@_harmless("init_process_group")
+def _before_init(args, kwargs):
+    rank = _argument(args, kwargs, 4, "rank", -1)
+    world_size = _argument(args, kwargs, 3, "world_size", -1)
+    if isinstance(rank, int) and isinstance(world_size, int):
+        # Known to libfr before its files get their names.
+        _fr.set_identity(rank, world_size, -1)
+    ensure_started()
+    return 0
+
+
+@_harmless("destroy_process_group")
+def _before_destroy(args, kwargs):
+    group = _argument(args, kwargs, 0, "group", None)
+    return handle_of(group) if group is not None else 0
+
+
+# ---------------------------------------------------------------- patching
+
+
+def _patch(module) -> None:
+    """Hooks a fully executed distributed_c10d."""
+    global _patched
+    if _patched is not None:
+        return
+    replaced = {}
+
+    def replace(name, make):
+        original = getattr(module, name, None)
+        if callable(original):
+            replaced[name] = (original, make(original))
+            setattr(module, name, replaced[name][1])
+
+    def register(original):
+        @functools.wraps(original)
+        def _register_process_group(group_name, group, *args, **kwargs):
+            result = original(group_name, group, *args, **kwargs)
+            _on_group(group_name, group, module)
+            return result
+
+        return _register_process_group
+
+    def unregister(original):
+        @functools.wraps(original)
+        def _unregister_process_group(group_name, *args, **kwargs):
+            _on_group_gone(group_name)
+            return original(group_name, *args, **kwargs)
+
+        return _unregister_process_group
+
+    def unregister_all(original):
+        @functools.wraps(original)
+        def _unregister_all_process_groups(*args, **kwargs):
+            for name in list(_living):
+                _on_group_gone(name)
+            return original(*args, **kwargs)
+
+        return _unregister_all_process_groups
+
+    def helper(original):
+        @functools.wraps(original)
+        def _new_process_group_helper(*args, **kwargs):
+            try:
+                size = _argument(args, kwargs, 0, "group_size", 0)
+                ranks = _argument(args, kwargs, 2, "global_ranks_in_group", None)
+                backend = _argument(args, kwargs, 3, "backend", "")
+                name = _argument(args, kwargs, 5, "group_name", "")
+                desc = _argument(args, kwargs, 10, "group_desc", None)
+                _local.helper = (str(name), size, ranks, str(backend or ""), desc)
+            except Exception as error:
+                _failed("reading a group's arguments", error)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _local.helper = None
+
+        return _new_process_group_helper
+
+    replace("_register_process_group", register)
+    replace("_unregister_process_group", unregister)
+    replace("_unregister_all_process_groups", unregister_all)
+    replace("_new_process_group_helper", helper)
+    replace(
+        "init_process_group",
+        lambda original: _recorded("init_process_group", original, before=_before_init),
+    )
+    replace("new_group", lambda original: _recorded("new_group", original))
+    replace("split_group", lambda original: _recorded("split_group", original))
+    replace(
+        "destroy_process_group",
+        lambda original: _recorded("destroy_process_group", original, before=_before_destroy),
+    )
+    _patched = module
+    rebind(replaced)
+    if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
+        _adopt(module)
+
+
+def rebind(replaced) -> None:
+    """Puts wrappers where torch's own modules hold the originals under the same name."""
+    for place in ("torch.distributed", "torch.distributed.device_mesh"):
+        module = sys.modules.get(place)
+        for name, (original, wrapper) in replaced.items():
+            if module is not None and getattr(module, name, None) is original:
+                setattr(module, name, wrapper)
+
+
+@_harmless("taking over existing process groups")
+def _adopt(module) -> None:
+    if not ensure_started():
+        return
+    for pg, name in list(module._world.pg_names.items()):
+        _on_group(name, pg, module)
+
+
+class _Finder:
+    """Hooks distributed_c10d right after it is executed, without importing torch for it."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != _TARGET:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        loader = getattr(spec, "loader", None)
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        original = loader.exec_module
+
+        def exec_module(module):
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module
+            original(module)
+            _harmless("hooking torch.distributed")(_patch)(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError as error:
+            _failed("hooking torch.distributed", error)
+        return spec
+
+
+# ---------------------------------------------------------------- how the process ends
+
+
+def _note_exception(kind, error_type, error, trace) -> None:
+    if not _fr.enabled():
+        return
+    frames = [
+        (f.filename, f.name, f.lineno or 0)
+        for f in reversed(traceback.extract_tb(trace, limit=-32) if trace is not None else [])
+    ]
+    text = str(error)
+    tail = "; ".join(f"{os.path.basename(f)}:{line} in {name}" for f, name, line in frames[:3])
+    if tail:
+        text = f"{text[:500]}\n  at {tail}"
+    _fr.exit_record(kind, error_type.__name__, text, _fr.stack(frames) if frames else 0)
+
+
+def _chain_excepthooks() -> None:
+    previous = sys.excepthook
+
+    @functools.wraps(previous)
+    def excepthook(error_type, error, trace):
+        _harmless("noting an exception")(_note_exception)("exception", error_type, error, trace)
+        previous(error_type, error, trace)
+
+    sys.excepthook = excepthook
+
+    previous_thread = threading.excepthook
+
+    @functools.wraps(previous_thread)
+    def thread_excepthook(args):
+        # The process goes on: a note, not the cause of an exit.
+        if args.exc_type is not SystemExit:
+            with contextlib.suppress(Exception):
+                if _fr.enabled():
+                    name = args.thread.name if args.thread is not None else "?"
+                    what = f"{args.exc_type.__name__}: {args.exc_value}"
+                    _fr.note(f"exception in thread {name}: {what}")
+        previous_thread(args)
+
+    threading.excepthook = thread_excepthook
+
+
+# ---------------------------------------------------------------- entry
+
+
+@_harmless("hooking torch.distributed")
+def install() -> None:
+    _chain_excepthooks()
+    module = sys.modules.get(_TARGET)
+    executed = module is not None and not getattr(module.__spec__, "_initializing", False)
+    if executed:
+        _patch(module)
+    else:
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,250 @@
+"""Capture at the Python level, where the torch adapter cannot be built or loaded.
+
+The methods of ProcessGroup are wrapped: that catches the functions of torch.distributed however
+they were imported, FSDP2, batched P2P, object collectives, but nothing that C++ issues by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import timedelta
+
+from . import _fr
+
+LAYER = (
+    "Python wrappers of ProcessGroup; missed: DDP's reducer, functional collectives, DTensor, "
+    "torch.compile, C++ callers"
+)
+
+# method of ProcessGroup -> (name, how its arguments lie, flags)
+#   "inout": (tensors, opts)       "out_in": (outputs, inputs, opts)
+#   "send", "recv": (tensors, peer, tag)       "none": (opts)
+#   "splits": (output, input, output_splits, input_splits, opts)
+_METHODS = {
+    "allreduce": ("all_reduce", "inout", 0),
+    "allreduce_coalesced": ("all_reduce_coalesced", "inout", _fr.COALESCED),
+    "broadcast": ("broadcast", "inout", 0),
+    "reduce": ("reduce", "inout", 0),
+    "allgather": ("all_gather", "out_in", 0),
+    "_allgather_base": ("all_gather_into_tensor", "out_in", 0),
+    "all_gather_single": ("all_gather_into_tensor", "out_in", 0),
+    "allgather_coalesced": ("all_gather_coalesced", "out_in", _fr.COALESCED),
+    "allgather_into_tensor_coalesced": (
+        "all_gather_into_tensor_coalesced",
+        "out_in",
+        _fr.COALESCED,
+    ),
+    "all_gather_single_coalesced": (
+        "all_gather_into_tensor_coalesced",
+        "out_in",
+        _fr.COALESCED,
+    ),
+    "gather": ("gather", "out_in", 0),
+    "scatter": ("scatter", "out_in", 0),
+    "reduce_scatter": ("reduce_scatter", "out_in", 0),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", "out_in", 0),
+    "reduce_scatter_single": ("reduce_scatter_tensor", "out_in", 0),
+    "reduce_scatter_tensor_coalesced": (
+        "reduce_scatter_tensor_coalesced",
+        "out_in",
+        _fr.COALESCED,
+    ),
+    "reduce_scatter_single_coalesced": (
+        "reduce_scatter_tensor_coalesced",
+        "out_in",
+        _fr.COALESCED,
+    ),
+    "alltoall": ("all_to_all", "out_in", 0),
+    "alltoall_base": ("all_to_all_single", "splits", 0),
+    "all_to_all_single": ("all_to_all_single", "splits", 0),
+    "send": ("send", "send", 0),
+    "recv": ("recv", "recv", 0),
+    "recv_anysource": ("recv", "recv_any", 0),
+    "barrier": ("barrier", "none", 0),
+    "monitored_barrier": ("monitored_barrier", "none", 0),
+}
+
+_DTYPES = {_fr.dtype_name(code): code for code in range(1, 64) if _fr.dtype_name(code) != "?"}
+_TORCH_DTYPES = {
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float16": "Half",
+    "float32": "Float",
+    "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "bool": "Bool",
+    "bfloat16": "BFloat16",
+}
+_REDUCE_OPS = {_fr.reduce_op_name(code): code for code in range(1, 10)}
+
+_saved: dict[str, object] = {}
+_class = None
+
+
+def _dtype(tensor) -> int:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _DTYPES.get(_TORCH_DTYPES.get(name, name), 0)
+
+
+def _flat(value) -> list:
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [tensor for element in value for tensor in _flat(element)]
+    return [value]
+
+
+def _begin(name: str, how: str, flags: int, pg, args, kwargs):
+    from . import capture
+
+    values = [*args, *kwargs.values()]
+    ins: list = []
+    outs: list | None = None
+    peer = -1
+    kind = _fr.COLLECTIVE
+    if how == "inout":
+        ins = _flat(values[0])
+    elif how in ("out_in", "splits"):
+        outs, ins = _flat(values[0]), _flat(values[1])
+    elif how == "send":
+        kind, ins, outs, peer = _fr.SEND, _flat(values[0]), [], values[1]
+    elif how in ("recv", "recv_any"):
+        kind, outs = _fr.RECV, _flat(values[0])
+        peer = values[1] if how == "recv" else -1
+    if any(t.is_meta for t in (*ins, *(outs or []))):
+        return None
+    if any(t.device.type != "cpu" for t in (*ins, *(outs or []))):
+        flags |= _fr.UNTRACKED  # its future completes when the work is enqueued on the device
+    elif kind != _fr.COLLECTIVE or name.startswith("reduce_scatter"):
+        flags |= _fr.WAIT_ONLY
+    options = next((v for v in reversed(values) if type(v).__name__.endswith("Options")), None)
+    timeout_ms = reduce_op = 0
+    if options is not None:
+        timeout = getattr(options, "timeout", None)
+        if isinstance(timeout, timedelta) and timeout.total_seconds() > 0:
+            timeout_ms = min(int(timeout.total_seconds() * 1000), 0xFFFFFFFF)
+        peer = getattr(options, "rootRank", peer)
+        if getattr(options, "asyncOp", False):
+            flags |= _fr.ASYNC
+        operator = getattr(options, "reduceOp", None)
+        if operator is not None:
+            text = str(getattr(operator, "op", operator)).rsplit(".", 1)[-1].rstrip(">")
+            reduce_op = _REDUCE_OPS.get(text.split(":")[0].strip(), 0)
+    extra = {} if outs is None else {"out_sizes": [list(t.shape) for t in outs]}
+    if how != "none":
+        extra["sizes"] = [list(t.shape) for t in ins]
+    return _fr.begin(
+        capture.handle_of(pg),
+        name,
+        kind,
+        flags,
+        peer,
+        0,
+        0,
+        _dtype(ins[0]) if ins else 0,
+        _dtype(outs[0]) if outs else (_dtype(ins[0]) if ins and outs is None else 0),
+        reduce_op,
+        timeout_ms,
+        **extra,
+    )
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:400]
+
+
+class _Watched:
+    """A Work without a future, seen to end in wait()."""
+
+    def __init__(self, work, ticket):
+        self._work = work
+        self._ticket = ticket
+
+    def wait(self, *args, **kwargs):
+        _fr.wait_begin(self._ticket)
+        try:
+            result = self._work.wait(*args, **kwargs)
+        except BaseException as error:
+            _fr.end(self._ticket, _fr.FAILED, _text(error))
+            raise
+        else:
+            _fr.end(self._ticket)
+        finally:
+            _fr.wait_end(self._ticket)
+        return result
+
+    def __getattr__(self, name):
+        return getattr(self._work, name)
+
+    def __del__(self):
+        _fr.end(self._ticket, _fr.RELEASED)
+
+
+def _watch(work, ticket):
+    if work is None:
+        _fr.end(ticket)
+        return work
+    try:
+        future = work.get_future()
+    except Exception:
+        return _Watched(work, ticket)
+
+    def done(completed):
+        try:
+            completed.value()
+        except BaseException as error:
+            _fr.end(ticket, _fr.FAILED, _text(error))
+        else:
+            _fr.end(ticket)
+
+    future.add_done_callback(done)
+    return work
+
+
+def _wrapped(method: str, original):
+    name, how, flags = _METHODS[method]
+
+    @functools.wraps(original)
+    def call(self, *args, **kwargs):
+        if not _fr.enabled():
+            return original(self, *args, **kwargs)
+        try:
+            ticket = _begin(name, how, flags, self, args, kwargs)
+        except Exception as error:
+            from . import capture
+
+            capture._failed(f"recording {method}", error)
+            ticket = None
+        if ticket is None:
+            return original(self, *args, **kwargs)
+        try:
+            work = original(self, *args, **kwargs)
+        except BaseException as error:
+            _fr.end(ticket, _fr.FAILED, _text(error))
+            raise
+        return work if ticket.untracked else _watch(work, ticket)
+
+    return call
+
+
+def install(module) -> None:
+    """Wraps the methods of ProcessGroup."""
+    global _class
+    if _saved:
+        return
+    _class = module.ProcessGroup
+    for method in _METHODS:
+        original = getattr(_class, method, None)
+        if original is not None:
+            _saved[method] = original
+            setattr(_class, method, _wrapped(method, original))
+
+
+def remove() -> None:
+    while _saved:
+        method, original = _saved.popitem()
+        setattr(_class, method, original)

@@ -1,0 +1,181 @@
+// compat.hpp - every difference between CPython versions, one tiny function per API.
+//
+// kRawFrames says whether this version's frame layout is known; where it is not, frames.cpp takes the
+// public API, and only while the GIL is held. Nothing here takes the GIL, allocates or changes a
+// reference count unless it says so.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <frameobject.h>
+
+#include <cstdint>
+
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030E0000
+#define FR_RAW_FRAMES 1
+#else
+#define FR_RAW_FRAMES 0
+#endif
+
+#if FR_RAW_FRAMES && PY_VERSION_HEX >= 0x030B0000
+// The interpreter's own frame structure. Internal headers warn under our flags and want C11 atomics.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wshadow"
+#pragma GCC diagnostic ignored "-Wcast-align"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE
+#define FR_UNDEF_BUILD_CORE
+#endif
+#include <internal/pycore_frame.h>
+#ifdef FR_UNDEF_BUILD_CORE
+#undef Py_BUILD_CORE
+#undef FR_UNDEF_BUILD_CORE
+#endif
+#pragma GCC diagnostic pop
+#endif
+
+namespace fr::compat {
+
+inline constexpr bool kRawFrames = FR_RAW_FRAMES != 0;
+#ifdef Py_GIL_DISABLED
+inline constexpr bool kGil = false;
+#else
+inline constexpr bool kGil = true;
+#endif
+
+inline bool finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+#if FR_RAW_FRAMES
+
+#if PY_VERSION_HEX >= 0x030B0000
+using Frame = _PyInterpreterFrame;
+#else
+using Frame = struct _frame;
+#endif
+
+// Innermost frame of a thread, complete or not; null when it runs no Python.
+inline Frame* current_frame(PyThreadState* tstate) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return tstate->current_frame;
+#elif PY_VERSION_HEX >= 0x030B0000
+  return tstate->cframe != nullptr ? tstate->cframe->current_frame : nullptr;
+#else
+  return tstate->frame;
+#endif
+}
+
+inline Frame* previous(Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return frame->previous;
+#else
+  return frame->f_back;
+#endif
+}
+
+// The frame's code, borrowed; null where the frame runs none: entry shims, frames still being set up.
+inline PyCodeObject* code_of(Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  if (frame->owner == FRAME_OWNED_BY_CSTACK || !PyCode_Check(frame->f_executable)) {
+    return nullptr;
+  }
+  auto* code = reinterpret_cast<PyCodeObject*>(frame->f_executable);
+  const bool incomplete = frame->owner != FRAME_OWNED_BY_GENERATOR &&
+                          frame->instr_ptr < _PyCode_CODE(code) + code->_co_firsttraceable;
+  return incomplete ? nullptr : code;
+#elif PY_VERSION_HEX >= 0x030B0000
+#if PY_VERSION_HEX >= 0x030C0000
+  if (frame->owner == FRAME_OWNED_BY_CSTACK) {
+    return nullptr;
+  }
+#endif
+  PyCodeObject* code = frame->f_code;
+  const bool incomplete = frame->owner != FRAME_OWNED_BY_GENERATOR &&
+                          frame->prev_instr < _PyCode_CODE(code) + code->_co_firsttraceable;
+  return incomplete ? nullptr : code;
+#else
+  return frame->f_code;
+#endif
+}
+
+// What tells one call site of a code object from another; cheap, only good for hashing.
+inline std::uint64_t site_of(Frame* frame) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uintptr_t>(frame->instr_ptr);
+#elif PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<std::uintptr_t>(frame->prev_instr);
+#else
+  return static_cast<std::uint64_t>(frame->f_lasti);
+#endif
+}
+
+// Line the frame is at; 0 unknown. PyCode_Addr2Line only reads the code's line table, in every version
+// that has raw frames here.
+inline int line_of(Frame* frame, PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  const auto index = frame->instr_ptr - _PyCode_CODE(code);
+  const int byte = static_cast<int>(index) * static_cast<int>(sizeof(_Py_CODEUNIT));
+#elif PY_VERSION_HEX >= 0x030B0000
+  const auto index = frame->prev_instr - _PyCode_CODE(code);
+  const int byte = static_cast<int>(index) * static_cast<int>(sizeof(_Py_CODEUNIT));
+#else
+  const int byte = frame->f_lasti * 2;
+#endif
+  const int line = PyCode_Addr2Line(code, byte);
+  return line > 0 ? line : 0;
+}
+
+#endif  // FR_RAW_FRAMES
+
+// Qualified name where the version has one. Borrowed. Unknown versions: co_name is always there.
+inline PyObject* name_of(PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return code->co_qualname;
+#else
+  return code->co_name;
+#endif
+}
+
+// Differs between two code objects that lay at the same address one after the other, also where
+// file, name and first line agree (text run by exec).
+inline std::uint64_t identity_of(PyCodeObject* code) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  return code->co_version;  // unique in the process
+#else
+  PyObject* table = code->co_linetable;
+  return reinterpret_cast<std::uintptr_t>(table) * 31 + static_cast<std::uint64_t>(Py_SIZE(table));
+#endif
+}
+
+// Characters of a unicode object without the GIL; false for the legacy strings of 3.10 and 3.11 that
+// have none yet.
+struct Text {
+  int kind;  // bytes per character: 1, 2, 4
+  const void* data;
+  Py_ssize_t length;
+};
+
+inline bool text_of(PyObject* object, Text* out) noexcept {
+  if (object == nullptr || !PyUnicode_Check(object)) {
+    return false;
+  }
+#if PY_VERSION_HEX < 0x030C0000
+  if (!PyUnicode_IS_READY(object)) {
+    return false;
+  }
+#endif
+  out->kind = static_cast<int>(PyUnicode_KIND(object));
+  out->data = PyUnicode_DATA(object);
+  out->length = PyUnicode_GET_LENGTH(object);
+  return true;
+}
+
+}  // namespace fr::compat

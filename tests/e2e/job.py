@@ -1,0 +1,226 @@
+"""One rank of a test job: a few good steps, then the fault named on the command line.
+
+A fault is a function of that name. Lines marked `# @name` are looked up by the tests, which compare
+them with the file:line of the verdict. The last rank is the guilty one where nothing else is said.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import fr
+
+RANK = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+GUILTY = RANK == WORLD - 1
+SCRATCH = Path(os.environ["E2E_SCRATCH"])
+STEPS = 3
+
+
+def all_reduce(n=4, dtype=torch.float32, **kwargs):
+    return dist.all_reduce(torch.ones(n, dtype=dtype), **kwargs)
+
+
+def steps():
+    for step in range(STEPS):
+        fr.step(step)
+        dist.all_reduce(torch.ones(4))  # @steps
+
+
+def meet():
+    dist.all_reduce(torch.ones(4))  # @meet
+
+
+def idle():
+    while True:
+        signal.pause()
+
+
+def await_file(name):
+    while not (SCRATCH / name).exists():
+        time.sleep(0.02)
+
+
+# ---- operations that never come
+
+
+def none():
+    meet()
+
+
+def skip():
+    idle() if GUILTY else meet()
+
+
+def skip_subgroup():
+    """The last rank skips in a subgroup; its members wait there, rank 0 in the world."""
+    group = dist.new_group(list(range(1, WORLD)), group_desc="experts")
+    if GUILTY:
+        idle()
+    if RANK > 0:
+        dist.all_reduce(torch.ones(4), group=group)  # @subgroup
+    meet()
+
+
+def idle_bystander():
+    """Rank 1 skips in {0, 1}; rank 2 has nothing in flight and is no member."""
+    group = dist.new_group([0, 1], group_desc="pair")
+    if RANK == 0:
+        dist.all_reduce(torch.ones(4), group=group)  # @pair
+    idle()
+
+
+def sleep():
+    if GUILTY:
+        load_batch()
+    meet()
+
+
+def load_batch():
+    time.sleep(3600)
+
+
+def sigstop():
+    if GUILTY:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    meet()
+
+
+def gil():
+    """A C call that never returns and never lets go of the GIL."""
+    if GUILTY:
+        ctypes.PyDLL(None).sleep(3600)
+    meet()
+
+
+def destroy_hangs():
+    """The other ranks leave with an operation in flight: gloo waits for it in destroy."""
+    if GUILTY:
+        idle()
+    dist.all_reduce(torch.ones(4), async_op=True)  # @abandoned
+    dist.destroy_process_group()
+
+
+# ---- operations that differ
+
+
+def size():
+    if GUILTY:
+        dist.all_reduce(torch.ones(9))  # @size
+    meet()
+
+
+def dtype():
+    if GUILTY:
+        dist.all_reduce(torch.ones(4, dtype=torch.float64))  # @dtype
+    meet()
+
+
+def op():
+    if GUILTY:
+        dist.broadcast(torch.ones(4), src=0)  # @op
+    meet()
+
+
+# ---- ranks that end
+
+
+def kill():
+    if GUILTY:
+        os.kill(os.getpid(), signal.SIGKILL)
+    meet()
+
+
+def kill_others_hang():
+    """As with a backend that does not notice a dead peer: nobody ends."""
+    if GUILTY:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        meet()
+    except RuntimeError:
+        idle()
+
+
+def os_exit():
+    if GUILTY:
+        os._exit(3)
+    meet()
+
+
+def exception():
+    if GUILTY:
+        raise ValueError("loss is nan")  # @raise
+    meet()
+
+
+def abort():
+    """A C++ thread that Python knows nothing of calls abort()."""
+    if GUILTY:
+        libc = ctypes.CDLL(None)
+        entry = ctypes.cast(libc.abort, ctypes.c_void_p)
+        libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, entry, None)
+        idle()
+    meet()
+
+
+def restart():
+    """Attempt 0 ends by an exception of rank 0, attempt 1 hangs for the last rank."""
+    if ATTEMPT == 0:
+        if RANK == 0:
+            raise ValueError("first attempt")
+        meet()
+    skip()
+
+
+# ---- more than one thing
+
+
+def twice():
+    """Rank 1 is late twice; in between everything recovers."""
+    for name in ("first", "second"):
+        if GUILTY:
+            await_file(name)
+        meet()
+        steps()
+
+
+def loader():
+    """Batches from forked workers, which must leave the parent's ring alone."""
+
+    class Dataset(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, i):
+            fr.note(f"worker {i}")
+            return torch.ones(4)
+
+    batches = torch.utils.data.DataLoader(
+        Dataset(), batch_size=4, num_workers=2, multiprocessing_context="fork"
+    )
+    for batch in batches:
+        dist.all_reduce(batch)
+    entries = fr.snapshot()["entries"]
+    if RANK == 0:
+        names = [entry["profiling_name"] for entry in entries]
+        (SCRATCH / "names.json").write_text(json.dumps(names))
+
+
+def main():
+    (SCRATCH / f"pid.{ATTEMPT}.{RANK}").write_text(str(os.getpid()))
+    dist.init_process_group("gloo")
+    steps()
+    globals()[sys.argv[1]]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

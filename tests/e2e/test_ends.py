@@ -1,0 +1,112 @@
+"""Ranks that end: whatever ends them, their evidence is in the dump directory or in their ring."""
+
+import os
+import signal
+
+from conftest import frtrace, wait_until
+
+
+def test_no_fault_leaves_nothing(launch):
+    job = launch("none", 2, torchrun=True)
+    assert job.await_exit() == {"torchrun": 0}, job.log()
+    assert job.evidence() == {}
+    assert job.rings() == []
+    assert "[fr " not in job.log()
+
+
+def test_no_fault_without_destroy_leaves_nothing(launch, scratch):
+    """Many scripts end without destroy_process_group."""
+    script = scratch / "plain.py"
+    script.write_text(
+        "import fr, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(4))\n"
+    )
+    job = launch(None, 2, script=script)
+    assert job.await_exit() == {0: 0, 1: 0}, job.log()
+    assert (job.evidence(), job.rings()) == ({}, [])
+
+
+def test_sigkill_under_torchrun(launch):
+    """torchrun ends the others at once: no timeout ever fires."""
+    job = launch("kill", 3, torchrun=True, env={"FR_TIMEOUT_S": "600"})
+    job.await_exit()
+    job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
+
+
+def test_sigkill_with_others_left_hanging(launch):
+    job = launch("kill_others_hang", 3)
+    assert job.await_exit([2]) == {2: -signal.SIGKILL}
+    job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
+
+
+def test_sigkill_of_all_ranks(launch, scratch):
+    """The rings stay and can be read; the next attempt moves them into the dump directory."""
+    job = launch("skip", 3, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing").expect("missing", [2], op="all_reduce", seq=4, at="steps")
+    job.kill()
+    assert job.evidence() == {}
+    trace = frtrace(scratch / "shm")
+    assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
+    assert len(job.rings()) == 3
+
+    again = launch("none", 3, attempt=1)
+    assert again.await_exit() == {0: 0, 1: 0, 2: 0}, again.log()
+    assert set(job.evidence(attempt=0)) == {0, 1, 2}
+    assert job.rings() == []
+    trace = job.trace("--attempt", 0)
+    assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
+
+
+def test_os_exit(launch):
+    job = launch("os_exit", 3)
+    assert job.await_exit()[2] == 3
+    job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
+
+
+def test_exception_on_one_rank(launch):
+    job = launch("exception", 3)
+    assert job.await_exit()[2] == 1
+    trace = job.await_evidence().trace().expect("exited", [2])
+    assert "loss is nan" in str(trace.report), trace
+
+
+def test_exception_under_torchrun(launch):
+    job = launch("exception", 3, torchrun=True, env={"FR_TIMEOUT_S": "600"})
+    job.await_exit()
+    job.await_evidence().trace().expect("exited", [2])
+
+
+def test_abort_of_a_cpp_thread_under_torchrun(launch):
+    job = launch("abort", 3, torchrun=True, env={"FR_TIMEOUT_S": "600"})
+    job.await_exit()
+    job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
+
+
+def test_sigterm_while_all_wait(launch):
+    """A scheduler ends the job before any timeout: every rank leaves its evidence first."""
+    job = launch("skip", 3, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    for rank in range(3):
+        os.kill(job.pid(rank), signal.SIGTERM)
+    assert job.await_exit() == dict.fromkeys(range(3), -signal.SIGTERM)
+    trace = job.await_evidence().trace()
+    assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
+
+
+def test_sigint_while_all_wait(launch):
+    """Ctrl-C reaches every rank; python itself is stuck in a C call and may not see it."""
+    job = launch("skip", 2, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    for rank in range(2):
+        os.kill(job.pid(rank), signal.SIGINT)
+    job.await_evidence([1]).await_exit([1])
+
+
+def test_second_attempt_of_torchrun(launch):
+    """Each attempt's evidence stays apart; the last one is the default."""
+    job = launch("restart", 2, torchrun=True, torchrun_args=["--max-restarts=1"])
+    job.await_evidence(attempt=1)
+    job.trace().expect("missing", [1], op="all_reduce", seq=4, at="steps")
+    wait_until("both ranks of attempt 0", lambda: set(job.evidence(attempt=0)) == {0, 1})
+    job.trace("--attempt", 0).expect("exited", [0])

@@ -1,0 +1,99 @@
+"""Ranks that hang: every rank's evidence is on disk soon after, and the verdict is right."""
+
+import pytest
+
+
+def test_skip_in_world_group(launch):
+    trace = launch("skip", 3).await_evidence().trace()
+    trace.expect(
+        "missing",
+        [2],
+        op="all_reduce",
+        seq=4,
+        desc="default_pg",
+        at="steps",
+        waiting={"meet": [0, 1]},
+    )
+    assert trace.verdict["confidence"] == "certain"
+    assert trace.report["input"]["missing_ranks"] == []
+
+
+def test_skip_in_subgroup(launch):
+    """Rank 0 waits for ranks that themselves wait: only rank 3 is to blame."""
+    trace = launch("skip_subgroup", 4).await_evidence().trace()
+    trace.expect(
+        "missing", [3], op="all_reduce", seq=1, desc="experts", waiting={"subgroup": [1, 2]}
+    )
+
+
+def test_sleep_in_user_code(launch):
+    trace = launch("sleep", 3).await_evidence().trace()
+    trace.expect("missing", [2], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1]})
+
+
+def test_gil_held_for_ever(launch):
+    job = launch("gil", 2).await_evidence()
+    job.trace().expect("missing", [1], op="all_reduce", seq=4, at="steps", waiting={"meet": [0]})
+
+
+def test_stopped_rank_is_salvaged(launch):
+    job = launch("sigstop", 3).await_evidence()
+    job.trace().expect("missing", [2], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1]})
+
+
+def test_idle_ranks_dump_too(launch):
+    """A rank outside of the stuck group with nothing in flight."""
+    trace = launch("idle_bystander", 3).await_evidence([0, 1, 2]).trace()
+    trace.expect("missing", [1], op="all_reduce", seq=1, desc="pair", waiting={"pair": [0]})
+
+
+def test_destroy_process_group_hangs(launch):
+    job = launch("destroy_hangs", 2).await_evidence()
+    job.trace().expect("missing", [1], op="all_reduce", seq=4, waiting={"abandoned": [0]})
+
+
+@pytest.mark.parametrize("fault", ["size", "dtype", "op"])
+def test_mismatch(launch, fault):
+    """On some of these gloo aborts an innocent rank, others get an error, the rest hangs."""
+    job = launch(fault, 3).await_evidence()
+    job.trace().expect("mismatch", [2], seq=4, desc="default_pg", at=fault)
+
+
+def test_mismatch_under_torchrun(launch):
+    """Whoever gloo ends first is innocent, and torchrun then ends the others."""
+    job = launch("size", 3, torchrun=True)
+    job.await_exit()
+    job.await_evidence().trace().expect("mismatch", [2], seq=4, at="size")
+
+
+def test_second_incident_keeps_the_first(launch, scratch):
+    job = launch("twice", 2).await_evidence()
+    assert len(job.incidents()) == 1
+    first = job.incidents()[0]
+    kept = {path: path.read_bytes() for paths in job.evidence().values() for path in paths}
+    (scratch / "first").touch()  # rank 1 comes, everything goes on
+    job.await_evidence(incident=first + 1)
+    (scratch / "second").touch()
+    assert job.await_exit() == {0: 0, 1: 0}
+    assert {path: path.read_bytes() for path in kept} == kept
+    job.trace("--incident", first).expect("missing", [1], op="all_reduce", seq=4)
+    job.trace("--incident", first + 1).expect("missing", [1], op="all_reduce", seq=8)
+
+
+def test_two_jobs_share_a_dump_directory(launch):
+    ours = launch("skip", 2, env={"FR_JOB": "ours"})
+    theirs = launch("size", 3, env={"FR_JOB": "theirs"})
+    ours.await_evidence()
+    theirs.await_evidence()
+    ours.trace("--job", "ours").expect("missing", [1])
+    theirs.trace("--job", "theirs").expect("mismatch", [2])
+    assert ours.trace().status == 1
+
+
+def test_ranks_of_other_nodes_follow(launch, scratch):
+    """Two 'nodes' share nothing but the dump directory; on one of them nothing is in flight."""
+    for node in ("a", "b"):
+        (scratch / f"shm-{node}").mkdir()
+    node = {rank: {"FR_SHM_DIR": scratch / f"shm-{'a' if rank < 2 else 'b'}"} for rank in range(3)}
+    job = launch("skip", 3, rank_env=node).await_evidence()
+    job.trace().expect("missing", [2], op="all_reduce", seq=4, waiting={"meet": [0, 1]})

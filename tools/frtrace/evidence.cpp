@@ -1,0 +1,222 @@
+#include "evidence.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+namespace frtrace {
+
+namespace {
+
+constexpr std::uint32_t kMaxGroupRanks = 1u << 22;
+constexpr std::uint32_t kShapeSameOut = 1u << 24;
+constexpr std::uint32_t kShapeSplits = 1u << 26;
+
+bool inside(std::string_view path, std::string_view part) {
+  return path.find(part) != std::string_view::npos;
+}
+
+bool is_user_file(std::string_view path) {
+  if (path.empty() || path.front() == '<') {
+    return path.rfind("<string>", 0) == 0 || path.rfind("<stdin>", 0) == 0 ||
+           path.rfind("<ipython", 0) == 0;
+  }
+  return !inside(path, "/torch/") && !inside(path, "site-packages/fr/") &&
+         !inside(path, "dist-packages/fr/") && !inside(path, "python/fr/") &&
+         !inside(path, "/runpy.py") && !inside(path, "/contextlib.py") &&
+         !inside(path, "/threading.py");
+}
+
+}  // namespace
+
+double RankEvidence::option_seconds(std::string_view name, double fallback) const {
+  for (const auto& [key, value] : options) {
+    if (key == name) {
+      char* end = nullptr;
+      const double v = std::strtod(value.c_str(), &end);
+      return end != value.c_str() ? v : fallback;
+    }
+  }
+  return fallback;
+}
+
+Site user_site(const RankEvidence& e, std::uint32_t stack) {
+  Site site;
+  if (stack >= e.stacks.size()) {
+    return site;
+  }
+  for (const std::uint32_t index : e.stacks[stack]) {
+    if (index >= e.frames.size()) {
+      continue;
+    }
+    const Frame& f = e.frames[index];
+    std::string_view file = e.text(f.file);
+    if (!is_user_file(file)) {
+      continue;
+    }
+    if (!e.id.cwd.empty() && file.size() > e.id.cwd.size() + 1 &&
+        file.compare(0, e.id.cwd.size(), e.id.cwd) == 0 && file[e.id.cwd.size()] == '/') {
+      file.remove_prefix(e.id.cwd.size() + 1);
+    }
+    site.file = file;
+    site.line = f.line;
+    site.function = e.text(f.func);
+    return site;
+  }
+  return site;
+}
+
+std::string site_text(const Site& s) {
+  if (s.file.empty()) {
+    return {};
+  }
+  std::string out = fmt::format("{}:{}", s.file, s.line);
+  if (!s.function.empty()) {
+    out += ' ' + s.function;
+  }
+  return out;
+}
+
+Shape parse_shape(const RankEvidence& e, const Record& r) {
+  Shape shape;
+  if (r.shape_count == 0 || r.shape_first > e.shape_words.size() ||
+      r.shape_count > e.shape_words.size() - r.shape_first) {
+    return shape;
+  }
+  const std::uint32_t* w = e.shape_words.data() + r.shape_first;
+  const std::uint32_t* const end = w + r.shape_count;
+  const std::uint32_t head = *w++;
+  const std::uint32_t n_in = head & 0xfff, n_out = (head >> 12) & 0xfff;
+  const auto read_tensors = [&](std::uint32_t n, std::vector<TensorShape>& to) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (w == end) {
+        return false;
+      }
+      const std::uint32_t ndim = *w & 0xff;
+      TensorShape t;
+      t.dtype = (*w >> 8) & 0xff;
+      ++w;
+      if (ndim > static_cast<std::size_t>(end - w)) {
+        return false;
+      }
+      t.dims.assign(w, w + ndim);
+      w += ndim;
+      to.push_back(std::move(t));
+    }
+    return true;
+  };
+  if (!read_tensors(n_in, shape.in)) {
+    return shape;
+  }
+  if ((head & kShapeSameOut) != 0) {
+    shape.out = shape.in;
+  } else if (!read_tensors(n_out, shape.out)) {
+    return shape;
+  }
+  if ((head & kShapeSplits) != 0) {
+    for (auto* splits : {&shape.in_splits, &shape.out_splits}) {
+      if (w == end) {
+        return shape;
+      }
+      const std::uint32_t n = *w++;
+      if (n > static_cast<std::size_t>(end - w)) {
+        return shape;
+      }
+      splits->assign(w, w + n);
+      w += n;
+    }
+    shape.has_splits = true;
+  }
+  shape.known = true;
+  return shape;
+}
+
+std::string shape_text(const std::vector<TensorShape>& tensors) {
+  constexpr std::size_t kShown = 3;
+  std::string out;
+  for (std::size_t i = 0; i < tensors.size() && i < kShown; ++i) {
+    out += fmt::format("{}[{}]", i ? " " : "", fmt::join(tensors[i].dims, ","));
+  }
+  if (tensors.size() > kShown) {
+    out += fmt::format(" and {} more", tensors.size() - kShown);
+  }
+  return out;
+}
+
+std::string operation_text(const RankEvidence& e, const Record& r) {
+  std::string out(e.text(r.op));
+  const Shape shape = parse_shape(e, r);
+  if (shape.known && !(shape.in.empty() && shape.out.empty())) {
+    out += ' ' + shape_text(shape.in.empty() ? shape.out : shape.in);
+  } else if (r.in_numel != 0 || r.out_numel != 0) {
+    out += fmt::format(" of {} elements", r.in_numel != 0 ? r.in_numel : r.out_numel);
+  }
+  const std::string_view dtype = e.text(r.in_dtype != 0 ? r.in_dtype : r.out_dtype);
+  if (!dtype.empty()) {
+    out += fmt::format(" {}", dtype);
+  }
+  if (const std::string_view op = e.text(r.reduce_op); !op.empty()) {
+    out += fmt::format(" {}", op);
+  }
+  return out;
+}
+
+std::vector<Rank> expand(const std::vector<RankRange>& ranges) {
+  std::vector<Rank> out;
+  for (const RankRange& range : ranges) {
+    if (range.count > kMaxGroupRanks - out.size()) {
+      return {};
+    }
+    for (std::uint32_t i = 0; i < range.count; ++i) {
+      const std::int64_t rank = range.first + static_cast<std::int64_t>(i) * range.stride;
+      if (rank < 0 || rank > INT32_MAX) {
+        return {};
+      }
+      out.push_back(static_cast<Rank>(rank));
+    }
+  }
+  return out;
+}
+
+std::string fold_ranks(std::vector<Rank> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) {
+      ++j;
+    }
+    if (!out.empty()) {
+      out += ',';
+    }
+    if (j == i) {
+      out += fmt::format("{}", ranks[i]);
+    } else {
+      out += fmt::format("{}{}{}", ranks[i], j == i + 1 ? ',' : '-', ranks[j]);
+    }
+    i = j + 1;
+  }
+  return out;
+}
+
+std::string ranks_words(const std::vector<Rank>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + fold_ranks(ranks);
+}
+
+std::string duration_text(double seconds) {
+  const double s = seconds < 0 ? 0 : seconds;
+  if (s < 0.001) {
+    return fmt::format("{:.0f} us", s * 1e6);
+  }
+  if (s < 1) {
+    return fmt::format("{:.0f} ms", s * 1e3);
+  }
+  if (s < 600) {
+    return fmt::format("{:.1f} s", s);
+  }
+  return fmt::format("{:.0f} min", s / 60);
+}
+
+}  // namespace frtrace

@@ -1,0 +1,222 @@
+// evidence.hpp - the one model: what one file says about one rank, whatever the file's format.
+//
+// loaders -> RankEvidence -> Case (job.hpp) -> Report (diagnose.hpp) -> text, JSON, table
+//
+// Times are Unix nanoseconds, 0 = unknown. String ids index RankEvidence::strings, 0 = "".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace frtrace {
+
+using Rank = std::int32_t;
+using Time = std::int64_t;
+using Id = std::uint32_t;
+
+enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
+
+enum class Kind : std::uint8_t {
+  kOther, kCollective, kSend, kRecv, kLifecycle, kNote, kSpan, kStep
+};
+
+enum class State : std::uint8_t {
+  kUnknown, kEnqueued, kStarted, kWaiting, kIdle, kCompleted, kFailed, kReleased
+};
+
+// Bits of enum fr_flags that matter here.
+inline constexpr std::uint16_t kAsync = 1;
+inline constexpr std::uint16_t kWaitOnly = 2;
+inline constexpr std::uint16_t kUntracked = 4;
+
+struct Frame {
+  Id file = 0;
+  Id func = 0;
+  std::uint32_t line = 0;
+};
+
+struct Record {
+  std::uint64_t ticket = 0;
+  Time time = 0;
+  std::uint64_t seq = 0;
+  std::uint64_t in_numel = 0;
+  std::uint64_t out_numel = 0;
+  Time started = 0;
+  Time ended = 0;
+  std::uint32_t group = 0;  // row in RankEvidence::groups
+  Id op = 0;
+  std::uint32_t stack = 0;
+  std::uint32_t tid = 0;
+  std::int32_t peer = -1;
+  std::uint32_t timeout_ms = 0;
+  std::uint32_t shape_first = 0;  // into RankEvidence::shape_words
+  std::uint32_t shape_count = 0;  // 0: not captured, or overwritten
+  Id in_dtype = 0;
+  Id out_dtype = 0;
+  Id reduce_op = 0;
+  Id error = 0;
+  std::uint16_t flags = 0;
+  Kind kind = Kind::kOther;
+  State state = State::kUnknown;
+};
+
+struct RankRange {
+  Rank first = 0;
+  std::uint32_t count = 0;
+  std::int32_t stride = 1;
+};
+
+struct GroupEvidence {
+  bool used = false;
+  Id name = 0;
+  Id desc = 0;
+  Id backend = 0;
+  std::uint32_t instance = 1;
+  std::int32_t n_ranks = 0;   // 0 unknown
+  std::int32_t own_rank = -1;
+  std::vector<RankRange> ranks;  // in group order; empty: not captured
+  Time created = 0;
+  Time destroyed = 0;
+  // Frontiers of the collectives: exact whatever the ring has forgotten.
+  std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
+  Time enqueued_time = 0, started_time = 0, completed_time = 0;
+  std::uint64_t p2p_enqueued = 0, p2p_ended = 0;
+  std::uint64_t lifecycle = 0, lifecycle_ended = 0;
+  std::uint64_t untracked = 0, wait_only = 0, wait_only_ended = 0, released = 0;
+  // What the ring still holds.
+  std::uint64_t kept = 0, first_kept = 0, last_kept = 0, overwritten = 0, dropped = 0;
+};
+
+struct LaneEvidence {
+  std::uint32_t group = 0;
+  std::int32_t peer = -1;  // rank within the group
+  bool send = false;
+  std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
+  Time enqueued_time = 0, completed_time = 0;
+};
+
+struct ThreadNotes {
+  std::uint32_t tid = 0;
+  std::string note;
+  Time note_time = 0;
+  std::vector<std::pair<std::string, Time>> spans;  // outermost first
+};
+
+struct ExitEvidence {
+  bool present = false;
+  std::string state;  // "noted", "signalled", "exiting"
+  int status = 0;
+  int signal = 0;
+  int sender_pid = 0;
+  std::string kind, type, message;
+  std::uint32_t stack = 0;
+  Time time = 0;
+};
+
+struct PeerEvidence {
+  Rank rank = -1;
+  int pid = 0;
+  std::string state;  // "live", "exited_clean", "exited", "gone"
+  int status = 0;
+  int signal = 0;
+  Time exit_time = 0;
+  std::string last_op, last_site;
+};
+
+struct Identity {
+  std::string job, host, boot_id, command, cwd, recorder;
+  int attempt = 0;
+  Rank rank = -1;
+  int local_rank = -1;
+  int world_size = 0;        // 0 unknown
+  int local_world_size = 0;
+  int pid = 0;
+  std::uint64_t proc_start = 0;
+  Time start = 0;
+  bool anonymous = false;
+  std::uint64_t n_records = 0;
+};
+
+struct Losses {
+  std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
+                stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
+};
+
+struct RankEvidence {
+  std::string file;
+  Source source = Source::kDump;
+  Identity id;
+  std::string reason, trigger;
+  std::uint64_t incident = 0;
+  Time written = 0;
+  bool salvaged = false;
+  Rank salvaged_by = -1;
+  std::string salvage_why;   // "dead", "unresponsive", "left over"
+  bool process_gone = false; // no process with that pid and start time on this machine any more
+  std::vector<std::pair<std::string, std::string>> options;
+  std::vector<std::pair<std::string, std::string>> layers;
+  std::vector<std::string> strings;
+  std::vector<Frame> frames;
+  std::vector<std::vector<std::uint32_t>> stacks;  // frame indices, innermost first
+  std::vector<std::uint32_t> shape_words;
+  std::vector<GroupEvidence> groups;
+  std::vector<LaneEvidence> lanes;
+  std::vector<Record> records;  // by ticket
+  bool has_step = false;
+  std::int64_t step = 0;
+  std::vector<ThreadNotes> notes;
+  ExitEvidence exit;
+  std::vector<PeerEvidence> peers;
+  Losses losses;
+  std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
+
+  std::string_view text(Id i) const {
+    return i < strings.size() ? std::string_view(strings[i]) : std::string_view();
+  }
+  double option_seconds(std::string_view name, double fallback) const;
+};
+
+// A place in user code. line 0: not captured.
+struct Site {
+  std::string file;
+  std::uint32_t line = 0;
+  std::string function;
+  bool operator==(const Site&) const = default;
+};
+
+// The first frame outside torch, fr and the interpreter's frozen modules.
+Site user_site(const RankEvidence&, std::uint32_t stack);
+// "train.py:57 load_batch", "" when not captured. Paths below the process's directory lose it.
+std::string site_text(const Site&);
+
+// Words for one operation: "all_reduce [4096] Float SUM".
+std::string operation_text(const RankEvidence&, const Record&);
+
+// One tensor list of the shape words of an operation.
+struct TensorShape {
+  std::uint32_t dtype = 0;
+  std::vector<std::uint64_t> dims;
+};
+struct Shape {
+  bool known = false;
+  std::vector<TensorShape> in, out;
+  bool has_splits = false;
+  std::vector<std::uint64_t> in_splits, out_splits;
+};
+Shape parse_shape(const RankEvidence&, const Record&);
+std::string shape_text(const std::vector<TensorShape>&);
+
+// Ranks of a group in group order; empty when not captured or absurd.
+std::vector<Rank> expand(const std::vector<RankRange>&);
+
+// "0-1,3-1023" of a sorted or unsorted list.
+std::string fold_ranks(std::vector<Rank>);
+// "rank 2", "ranks 0,1,3"
+std::string ranks_words(const std::vector<Rank>&);
+// "12.4 s", "350 ms"
+std::string duration_text(double seconds);
+
+}  // namespace frtrace

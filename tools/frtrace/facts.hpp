@@ -1,0 +1,144 @@
+// facts.hpp - what can be said of a case without judging: the order each rank issued operations in,
+// what met in each slot, how processes ended, who waits for whom. Pure functions on a Case.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "evidence.hpp"
+#include "job.hpp"
+
+namespace frtrace {
+
+// ---------------------------------------------------------------- operations
+
+// What all members of a group must agree on in one slot, by operation: legal inequalities (only
+// the root has lists, uneven splits) are not part of it.
+std::uint64_t signature_hash(const RankEvidence&, const Record&);
+// The same as words: {"size", "4096"}, {"dtype", "Float"}...
+std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence&,
+                                                                  const Record&);
+// Nothing but a fault makes the signatures of such operations differ, even when they completed.
+bool is_strict(std::string_view op);
+bool is_all_to_all(std::string_view op);
+// Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".
+std::string canonical_op(std::string_view op);
+
+// ---------------------------------------------------------------- order
+
+struct Step {
+  std::uint64_t key;   // group, operation, signature, call site: equal on all ranks
+  int group;           // in Case::groups
+  std::size_t record;  // in RankEvidence::records
+};
+
+class History {
+ public:
+  explicit History(const Case& c) : case_(c), steps_(c.ranks.size()), built_(c.ranks.size()) {}
+  const std::vector<Step>& of(int evidence);
+
+ private:
+  const Case& case_;
+  std::vector<std::vector<Step>> steps_;
+  std::vector<bool> built_;
+};
+
+// Earlier step that followed the longest context equal to the one before `pos`: what the rank
+// usually issues there. `pos` may be one past the end.
+std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos);
+
+// Where the rank, after its last operation in `group`, issued another one although an operation of
+// `group` was due by its own earlier iterations.
+struct Deviation {
+  std::size_t issued;  // step
+  std::size_t usual;   // earlier step that was due instead
+};
+std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
+
+// ---------------------------------------------------------------- slots
+
+// Records of one group's collectives, per member by ascending seq.
+struct Slots {
+  std::vector<std::vector<std::size_t>> records;  // [member] -> records of its evidence
+  // Record of that seq, nullptr when not kept or never issued.
+  const Record* at(const Case&, const Group&, std::size_t member, std::uint64_t seq) const;
+};
+std::vector<Slots> make_slots(const Case&);  // one per group
+
+struct Divergence {
+  int group = -1;
+  std::uint64_t seq = 0;
+  Time time = 0;
+  std::vector<std::vector<int>> classes;  // members (positions in the group), largest class first
+  bool tie = false;
+  bool past = false;   // all completed it, and more of the group since
+  bool strict = false;
+  bool incomplete_vote = false;  // members without that record
+  std::vector<std::string> words;  // which fields differ
+};
+// Earliest slot of the whole case in which members differ; `past` ones only if there is no other.
+std::optional<Divergence> first_divergence(const Case&, const std::vector<Slots>&);
+
+// ---------------------------------------------------------------- ends
+
+struct End {
+  bool ended = false;
+  bool clean = false;        // status 0 by itself
+  bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP: somebody told it to
+  bool consequence = false;  // its error says that somebody else was gone or late
+  std::string why;           // killed, exception, exit, gone
+  std::string text;          // "killed by SIGSEGV", "ValueError: ..."
+  Time time = 0;
+  int sender_pid = 0;
+  bool primary() const { return ended && !clean && !terminated && !consequence; }
+};
+std::vector<End> ends_of(const Case&);              // per evidence
+std::vector<End> ends_of_missing(const Case&);      // per Case::missing, from the others' peer tables
+// Others saw the missing rank alive.
+bool seen_alive(const Case&, Rank);
+// The error says that a peer is gone, or late.
+bool is_consequence(std::string_view error);
+
+// ---------------------------------------------------------------- waits
+
+struct Wait {
+  int evidence = -1;
+  std::size_t record = SIZE_MAX;  // SIZE_MAX: overwritten
+  Time since = 0, until = 0;
+  bool failed = false;            // it ended in an error that says nothing of its own
+  bool own_error = false;         // it ended in an error that is no consequence
+};
+
+// An operation in which somebody waits.
+struct Meeting {
+  int group = -1;
+  Kind kind = Kind::kCollective;
+  std::uint64_t seq = 0;
+  Rank from = -1, to = -1;       // P2P: sender, receiver
+  std::vector<Wait> waits;
+  std::vector<int> absent;       // evidence that shows it never came
+  std::vector<Rank> unknown;     // no evidence whether it came
+  std::vector<int> too_old;      // evidence older than the wait: says nothing
+  Time since = 0;
+  bool complete = false;         // everybody came
+  double seconds() const;
+};
+
+struct WaitGraph {
+  std::vector<Meeting> meetings;          // those that count as stuck
+  std::vector<std::vector<int>> waits_in;  // [evidence] -> meetings
+  std::vector<int> sinks;                 // evidence: waited for, waits for nobody
+  std::vector<Rank> unknown_sinks;        // ranks without evidence at which waits end
+  std::vector<std::vector<int>> cycles;   // evidence of each closed cycle that waits end in
+  std::vector<int> complete;              // meetings at which waits end though everybody came
+  std::vector<int> too_old;               // evidence too old to tell
+  int fresh = 0;                          // operations in flight for less than the threshold
+};
+// Waits shorter than `threshold_s` are operations in flight of a healthy job.
+WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s);
+
+}  // namespace frtrace

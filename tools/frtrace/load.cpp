@@ -1,0 +1,216 @@
+#include "load.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "hot/layout.hpp"
+
+namespace frtrace {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kMaxDepth = 2;
+constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 31;
+
+// A file mapped for reading. A live ring changes beneath it: fr::View copes with that.
+class Mapping {
+ public:
+  explicit Mapping(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+      error_ = std::strerror(errno);
+      return;
+    }
+    struct stat st {};
+    if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+      error_ = "not a regular file";
+    } else if (st.st_size == 0) {
+      error_ = "empty";
+    } else if (static_cast<std::uintmax_t>(st.st_size) > kMaxFileBytes) {
+      error_ = "larger than any dump";
+    } else {
+      size_ = static_cast<std::size_t>(st.st_size);
+      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+      if (data_ == MAP_FAILED) {
+        error_ = std::strerror(errno);
+        data_ = nullptr;
+      }
+    }
+    ::close(fd);
+  }
+  ~Mapping() {
+    if (data_ != nullptr) {
+      ::munmap(data_, size_);
+    }
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::string& error() const { return error_; }
+  std::span<const unsigned char> bytes() const {
+    return {static_cast<const unsigned char*>(data_), size_};
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::string error_;
+};
+
+bool ends_with(std::string_view s, std::string_view tail) {
+  return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
+}
+
+// By its name one of ours: worth a line when it cannot be read, wherever it was found.
+bool named_like_evidence(std::string_view name) {
+  return ends_with(name, ".fr") || ends_with(name, ".ring");
+}
+
+bool temporary(std::string_view name) {
+  return name.find(".tmp") != std::string_view::npos || (!name.empty() && name.front() == '.');
+}
+
+struct Candidate {
+  std::string path;
+  bool asked_for;  // given as an argument, or lying directly in a given directory
+};
+
+void collect(const fs::path& dir, int depth, std::vector<Candidate>& out, LoadResult& result) {
+  std::error_code ec;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
+    entries.push_back(it->path());
+  }
+  if (ec) {
+    result.unreadable.push_back({dir.string(), ec.message()});
+  }
+  std::sort(entries.begin(), entries.end());
+  for (const fs::path& path : entries) {
+    const fs::file_status status = fs::status(path, ec);
+    if (fs::is_directory(status)) {
+      if (depth < kMaxDepth && path.filename().string().front() != '.') {
+        collect(path, depth + 1, out, result);
+      }
+    } else if (fs::is_regular_file(status)) {
+      out.push_back({path.string(), depth == 0});
+    }
+  }
+}
+
+Time unix_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void load_file(const Candidate& file, LoadResult& result) {
+  const std::string name = fs::path(file.path).filename().string();
+  const auto report = [&](std::string why) {
+    result.unreadable.push_back({file.path, std::move(why)});
+  };
+  const Mapping mapping(file.path);
+  if (!mapping.error().empty()) {
+    if (file.asked_for || named_like_evidence(name)) {
+      report(mapping.error());
+    }
+    return;
+  }
+  std::string why;
+  std::unique_ptr<RankEvidence> e;
+  switch (format_of(mapping.bytes())) {
+    case Format::kControl:
+      return;
+    case Format::kFrDump:
+      e = load_fr(mapping.bytes(), why);
+      break;
+    case Format::kRing:
+      // A raw copy is evidence of its moment even while its process lives on.
+      e = load_ring(mapping.bytes(), unix_now(), !ends_with(name, ".ring"), why);
+      break;
+    case Format::kPickle:
+      if (file.asked_for) {
+        report("a PyTorch Flight Recorder pickle: this version reads fr dumps and rings only");
+      }
+      return;
+    case Format::kJson:
+    case Format::kForeign:
+      if (file.asked_for || named_like_evidence(name)) {
+        report("foreign: neither an fr dump nor a ring");
+      }
+      return;
+  }
+  if (e == nullptr) {
+    report(why);
+    return;
+  }
+  e->file = file.path;
+  result.evidence.push_back(std::move(e));
+}
+
+}  // namespace
+
+Format format_of(std::span<const unsigned char> b) {
+  std::uint64_t magic = 0;
+  if (b.size() >= sizeof magic) {
+    std::memcpy(&magic, b.data(), sizeof magic);
+    if (magic == fr::kRegionMagic) {
+      return Format::kRing;
+    }
+    if (magic == fr::kControlMagic) {
+      return Format::kControl;
+    }
+  }
+  if (b.size() >= 4 && b[0] == 0x28 && b[1] == 0xb5 && b[2] == 0x2f && b[3] == 0xfd) {
+    return Format::kFrDump;
+  }
+  if (b.size() >= 2 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5) {
+    return Format::kPickle;
+  }
+  if (!b.empty() && (b[0] == '{' || b[0] == '[')) {
+    return Format::kJson;
+  }
+  return Format::kForeign;
+}
+
+LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix) {
+  LoadResult result;
+  std::vector<Candidate> files;
+  for (const std::string& path : paths) {
+    std::error_code ec;
+    const fs::file_status status = fs::status(path, ec);
+    if (status.type() == fs::file_type::not_found) {
+      result.absent.push_back(path);
+    } else if (fs::is_directory(status)) {
+      collect(path, 0, files, result);
+    } else {
+      files.push_back({path, true});
+    }
+  }
+  // One file given twice (itself and its directory) is read once.
+  std::sort(files.begin(), files.end(), [](const Candidate& a, const Candidate& b) {
+    return a.path != b.path ? a.path < b.path : a.asked_for > b.asked_for;
+  });
+  files.erase(std::unique(files.begin(), files.end(),
+                          [](const Candidate& a, const Candidate& b) { return a.path == b.path; }),
+              files.end());
+  for (const Candidate& file : files) {
+    const std::string name = fs::path(file.path).filename().string();
+    if (temporary(name) || name.compare(0, prefix.size(), prefix) != 0) {
+      continue;
+    }
+    result.found_nothing = false;
+    load_file(file, result);
+  }
+  return result;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,43 @@
+// load.hpp - files to evidence. What cannot be read is named with a reason, and never ends the run.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "evidence.hpp"
+
+namespace frtrace {
+
+enum class Format { kFrDump, kRing, kControl, kPickle, kJson, kForeign };
+
+struct Unreadable {
+  std::string file;
+  std::string why;
+};
+
+struct LoadResult {
+  std::vector<std::unique_ptr<RankEvidence>> evidence;
+  std::vector<Unreadable> unreadable;
+  bool found_nothing = true;      // no path given held a file at all
+  std::vector<std::string> absent;  // paths that do not exist
+};
+
+// Told by content: the first bytes are enough.
+Format format_of(std::span<const unsigned char> bytes);
+
+// A dump (`*.fr`). On failure nullptr, and `why` says in a few words what is wrong.
+std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std::string& why);
+
+// A region: live, left behind, or a raw `*.ring` copy. `now` is the time of reading.
+// With `check_process` the process is looked up when the region is of this machine and boot.
+std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
+                                        bool check_process, std::string& why);
+
+// Every readable file among the paths; directories: their files, and files up to two levels below.
+LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix);
+
+}  // namespace frtrace

@@ -1,0 +1,254 @@
+// frtrace - reads what the ranks of a job left behind and says what is stuck, and who did it.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cold/options.hpp"
+#include "diagnose.hpp"
+#include "job.hpp"
+#include "load.hpp"
+#include "render.hpp"
+
+namespace {
+
+using namespace frtrace;
+
+enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
+
+// "0,2-5" -> 0 2 3 4 5; false when it does not read so.
+bool parse_ranks(const std::vector<std::string>& texts, std::vector<Rank>& out) {
+  constexpr Rank kMaxRank = 1 << 24;
+  for (const std::string& text : texts) {
+    const char* p = text.data();
+    const char* const end = p + text.size();
+    while (p < end) {
+      Rank first = 0, last = 0;
+      auto parsed = std::from_chars(p, end, first);
+      if (parsed.ec != std::errc() || first < 0) {
+        return false;
+      }
+      last = first;
+      p = parsed.ptr;
+      if (p < end && *p == '-') {
+        parsed = std::from_chars(p + 1, end, last);
+        if (parsed.ec != std::errc() || last < first) {
+          return false;
+        }
+        p = parsed.ptr;
+      }
+      if (last > kMaxRank || (p < end && *p != ',')) {
+        return false;
+      }
+      for (Rank r = first; r <= last; ++r) {
+        out.push_back(r);
+      }
+      p += p < end ? 1 : 0;
+    }
+  }
+  return true;
+}
+
+std::vector<std::string> split(const std::vector<std::string>& texts) {
+  std::vector<std::string> out;
+  for (const std::string& text : texts) {
+    std::size_t from = 0;
+    while (from <= text.size()) {
+      const std::size_t to = std::min(text.find(',', from), text.size());
+      if (to > from) {
+        out.push_back(text.substr(from, to - from));
+      }
+      from = to + 1;
+    }
+  }
+  return out;
+}
+
+void print_options() {
+  for (const fr::OptionSpec& o : fr::option_table()) {
+    std::string names = o.name;
+    for (const char* alias : o.aliases) {
+      if (alias != nullptr && *alias != '\0') {
+        names += fmt::format(", {}", alias);
+      }
+    }
+    fmt::print("{}\n    default {}: {}\n", names, o.default_text, o.meaning);
+  }
+}
+
+bool ends_with(const std::string& s, std::string_view tail) {
+  return s.size() >= tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
+    return size.ws_col;
+  }
+  return 100;
+}
+
+int status_of(const std::vector<Report>& reports) {
+  int status = kNoFault;
+  for (const Report& r : reports) {
+    if (r.kind == Verdict::kUndecided) {
+      status = status == kFault ? kFault : kNotDecided;
+    } else if (r.kind != Verdict::kOk) {
+      status = kFault;
+    }
+  }
+  return status;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Says what is stuck in a distributed job, and which rank did it.\n"
+               "Reads fr dumps and rings, told apart by content; unreadable files are named and left out."};
+  std::vector<std::string> paths, rank_texts, group_texts;
+  std::string prefix, job, output, to_torch;
+  int attempt = 0;
+  std::uint64_t incident = 0;
+  bool json = false, table = false, stacks = false, options = false;
+  bool verbose = false, incomplete = false;
+  int mismatch_cap = 0;
+  app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
+  app.add_option("path", paths, "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
+  app.add_flag("--json", json, "the report as JSON (schema frtrace.report/1)");
+  app.add_flag("-j,--table", table, "table of the collectives per group, one column per rank");
+  app.add_option("--ranks,--selected-ranks", rank_texts,
+                 "ranks shown by --table and --stacks: 0,2-5 or several numbers")
+      ->expected(1, -1);
+  app.add_option("--groups,--pg-filters", group_texts, "likewise, groups by name or description")
+      ->expected(1, -1);
+  app.add_option("-p,--prefix", prefix, "only files whose name begins so");
+  CLI::Option* job_option = app.add_option("--job", job, "only this job; default: each apart");
+  CLI::Option* attempt_option =
+      app.add_option("--attempt", attempt, "this attempt; default: the last");
+  CLI::Option* incident_option =
+      app.add_option("--incident", incident, "this incident; default: the last");
+  app.add_flag("--stacks,--print_stack_trace", stacks, "call-site stacks of blamed and waiting ranks");
+  app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
+  app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
+  app.add_flag("--allow-incomplete-ranks", incomplete, "accepted; incomplete input never stops the analysis");
+  app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
+  app.add_flag("-v,--verbose", verbose, "accepted; names the files read");
+  app.add_flag("--options", options, "print the recorder's options (environment variables)");
+  app.footer("Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
+             "4 evidence not sufficient to decide.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    app.exit(e);
+    return kUsage;
+  }
+  if (options) {
+    print_options();
+    return kNoFault;
+  }
+  if (!to_torch.empty()) {
+    std::cerr << "frtrace: --to-torch is not there yet\n";
+    return kUsage;
+  }
+  if (!output.empty() && !ends_with(output, ".json") && !ends_with(output, ".txt")) {
+    std::cerr << "frtrace: " << output << ": the format is told by the ending, .json or .txt\n";
+    return kUsage;
+  }
+  TableFilter filter;
+  if (!parse_ranks(rank_texts, filter.ranks)) {
+    // A directory may have been swallowed by the list: PyTorch's tool takes it first.
+    std::cerr << "frtrace: --ranks takes numbers and ranges such as 0,2-5\n";
+    return kUsage;
+  }
+  filter.groups = split(group_texts);
+  const bool default_path = paths.empty();
+  if (default_path) {
+    const char* dir = std::getenv("FR_DUMP_DIR");
+    paths.push_back(dir != nullptr && *dir != '\0' ? dir : "fr-dumps");
+  }
+
+  const LoadResult input = load_paths(paths, prefix);
+  if (verbose) {
+    for (const auto& e : input.evidence) {
+      std::cerr << "read " << e->file << ": job " << e->id.job << ", rank " << e->id.rank
+                << ", incident " << e->incident << ", " << e->records.size() << " records\n";
+    }
+  }
+  Selection selection;
+  if (job_option->count() != 0) {
+    selection.job = job;
+  }
+  if (attempt_option->count() != 0) {
+    selection.attempt = attempt;
+  }
+  if (incident_option->count() != 0) {
+    selection.incident = incident;
+  }
+  const std::vector<Case> cases = make_cases(input.evidence, selection);
+  std::vector<Report> reports;
+  for (const Case& c : cases) {
+    reports.push_back(diagnose(c));
+  }
+
+  const bool colour = output.empty() && ::isatty(STDOUT_FILENO) != 0 &&
+                      std::getenv("NO_COLOR") == nullptr;
+  std::string out;
+  if (reports.empty()) {
+    for (const Unreadable& u : input.unreadable) {
+      std::cerr << "not read: " << u.file << ": " << u.why << "\n";
+    }
+    for (const std::string& path : input.absent) {
+      std::cerr << "frtrace: " << path << ": no such file or directory"
+                << (default_path ? " (a job without a hang leaves no dumps)" : "") << "\n";
+    }
+    if (!input.evidence.empty()) {
+      std::cerr << "frtrace: no evidence of that job, attempt or incident\n";
+    } else if (input.absent.size() < paths.size()) {
+      std::cerr << "frtrace: nothing readable in " << paths.front()
+                << (paths.size() > 1 ? " and the others" : "") << "\n";
+    }
+    if (json || ends_with(output, ".json")) {
+      out = render_json(reports, input);
+    }
+  } else if (json || ends_with(output, ".json")) {
+    out = render_json(reports, input);
+  } else if (table) {
+    filter.width = terminal_width();
+    out = render_table(cases, filter);
+  } else {
+    TextStyle style;
+    style.colour = colour;
+    style.stacks = stacks;
+    style.ranks = filter.ranks;
+    out = render_text(reports, input, style);
+  }
+  if (output.empty()) {
+    std::fwrite(out.data(), 1, out.size(), stdout);
+  } else if (!out.empty()) {
+    std::ofstream file(output, std::ios::binary | std::ios::trunc);
+    file << out;
+    if (!file.flush()) {
+      std::cerr << "frtrace: cannot write " << output << "\n";
+      return kUsage;
+    }
+  }
+  return reports.empty() ? static_cast<int>(kNothing) : status_of(reports);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    std::cerr << "frtrace: " << e.what() << "\n";
+    return kNothing;
+  }
+}

@@ -1,0 +1,82 @@
+// report.hpp - what a diagnosis says; renderers turn it into text, JSON and tables and add nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "evidence.hpp"
+#include "load.hpp"
+
+namespace frtrace {
+
+enum class Verdict {
+  kOk, kMissing, kMismatch, kDeadlock, kDevice, kTransport, kExited, kSlow, kUndecided
+};
+const char* verdict_name(Verdict);
+
+enum class Confidence { kCertain, kLikely, kPossible };
+const char* confidence_name(Confidence);
+
+struct Blamed {
+  Rank rank = -1;
+  std::string host;
+  int pid = 0;
+  std::string why;        // never_issued, exception, killed, ...
+  std::string group, desc, op;
+  std::uint64_t seq = 0;
+  Site site;              // of its last operation
+  std::vector<std::string> evidence;
+  std::vector<std::string> stack;
+};
+
+struct Waiting {
+  std::vector<Rank> ranks;
+  std::string group, desc, op;
+  std::uint64_t seq = 0;
+  Site site;
+  double seconds = 0;     // at the dump, longest
+  std::vector<std::string> stack;
+};
+
+struct Finding {
+  std::string id;    // "why", "consequence", "lost", "input", "excluded", "context", "end", ...
+  std::string text;
+};
+
+struct GroupReport {
+  std::string name, desc, backend;
+  std::uint32_t instance = 1;
+  std::vector<Rank> ranks;
+  std::uint64_t enqueued_min = 0, enqueued_max = 0, completed_min = 0, completed_max = 0;
+  std::uint64_t overwritten = 0, dropped = 0;
+};
+
+struct RankReport {
+  Rank rank = -1;
+  std::string host, file, source, reason, state;
+  int pid = 0;
+  std::uint64_t incident = 0;
+  std::string last_op;
+  Site site;
+  std::string note;
+};
+
+struct Report {
+  std::string job;
+  int attempt = 0;
+  std::uint64_t incident = 0;
+  Verdict kind = Verdict::kOk;
+  std::vector<Rank> ranks;
+  Confidence confidence = Confidence::kCertain;
+  std::string summary;
+  std::vector<Blamed> blamed;
+  std::vector<Waiting> waiting;
+  std::vector<Finding> findings;
+  std::vector<GroupReport> groups;
+  std::vector<RankReport> rank_reports;
+  int read = 0, expected = 0;
+  std::vector<Rank> missing_ranks;
+};
+
+}  // namespace frtrace
