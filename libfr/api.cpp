@@ -42,9 +42,13 @@ std::size_t copy_out(const std::string& text, char* to, std::size_t bytes) noexc
 
 extern "C" {
 
-int fr_start(void) noexcept { return start() ? 1 : 0; }
+int fr_start(void) noexcept {
+  return start() ? 1 : 0;
+}
 
-int fr_enabled(void) noexcept { return hot() != nullptr ? 1 : 0; }
+int fr_enabled(void) noexcept {
+  return hot() != nullptr ? 1 : 0;
+}
 
 uint32_t fr_generation(void) noexcept {
   const Hot* h = hot();
@@ -106,7 +110,9 @@ uint32_t fr_stack(const fr_frame* frames, uint32_t n) noexcept {
   return hot() != nullptr ? recorder()->tables->stack(frames, n) : 0;
 }
 
-void fr_set_stack_provider(fr_stack_provider provider) noexcept { g_stack_provider.store(provider); }
+void fr_set_stack_provider(fr_stack_provider provider) noexcept {
+  g_stack_provider.store(provider);
+}
 
 void fr_begin(const fr_op* op, fr_ticket* out) noexcept {
   Hot* h = hot();
@@ -276,20 +282,28 @@ const void* fr_region(size_t* bytes) noexcept {
 size_t fr_option(const char* name, char* value, size_t bytes) noexcept {
   try {
     const Recorder* r = recorder();
-    return copy_out(r != nullptr ? r->options.value(name) : read_options().value(name), value, bytes);
+    return copy_out(r != nullptr ? r->options.value(name) : read_options().value(name), value,
+                    bytes);
   } catch (...) {
     return copy_out("", value, bytes);
   }
 }
 
-const char* fr_dtype_name(uint8_t code) noexcept { return dtype_name(code); }
-const char* fr_reduce_op_name(uint8_t code) noexcept { return reduce_op_name(code); }
-const char* fr_version(void) noexcept { return FR_VERSION; }
+const char* fr_dtype_name(uint8_t code) noexcept {
+  return dtype_name(code);
+}
+const char* fr_reduce_op_name(uint8_t code) noexcept {
+  return reduce_op_name(code);
+}
+const char* fr_version(void) noexcept {
+  return FR_VERSION;
+}
 
 const fr_api* fr_get_api(void) noexcept {
-  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start, fr_enabled, fr_generation,
-                             fr_group, fr_group_find, fr_group_destroyed, fr_intern, fr_begin,
-                             fr_started, fr_end, fr_wait_begin, fr_wait_end, fr_set_layer, fr_log};
+  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,      fr_enabled,
+                             fr_generation,  fr_group,       fr_group_find, fr_group_destroyed,
+                             fr_intern,      fr_begin,       fr_started,    fr_end,
+                             fr_wait_begin,  fr_wait_end,    fr_set_layer,  fr_log};
   return &api;
 }
 

@@ -54,8 +54,8 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
   void* base = MAP_FAILED;
   int fd = -1;
   if (!dir.empty()) {
-    path_ = dir + "/" + job + ".a" + std::to_string(attempt) + "." + std::to_string(pid_namespace()) +
-            ".ctl";
+    path_ = dir + "/" + job + ".a" + std::to_string(attempt) + "." +
+            std::to_string(pid_namespace()) + ".ctl";
     for (int tries = 0; tries < 10 && fd < 0; ++tries) {
       fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
       if (fd < 0 || !lock_for_a_while(fd)) {
@@ -81,7 +81,8 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
   if (base == MAP_FAILED) {
     fresh = true;
     path_.clear();
-    base = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    base =
+        mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
       static Control none;  // no memory at all: still something to point at
       base = &none;
@@ -106,7 +107,8 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
   lock_fd_ = fd;  // until join(): a rank between the two would look like nobody
 }
 
-bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank, const char* ring) noexcept {
+bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
+                       const char* ring) noexcept {
   const struct Unlock {
     int& fd;
     ~Unlock() {
@@ -153,7 +155,8 @@ u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join
     return current;
   }
   const u64 now = unix_now_ns();
-  if (join && page.incident_unix_ns.load() != 0 && now - page.incident_unix_ns.load() < kJoinWindow_ns) {
+  if (join && page.incident_unix_ns.load() != 0 &&
+      now - page.incident_unix_ns.load() < kJoinWindow_ns) {
     return current;
   }
   if (!page.incident.compare_exchange_strong(current, current + 1)) {

@@ -61,7 +61,8 @@ struct ZstdStream {
       const std::size_t rest = ZSTD_compressStream2(static_cast<ZSTD_CCtx*>(e.zstd_), &out, &in,
                                                     last ? ZSTD_e_end : ZSTD_e_continue);
       e.out_used_ = out.pos;
-      if (ZSTD_isError(rest) || (out.pos == out.size && (in.pos < in.size || (last && rest != 0)))) {
+      if (ZSTD_isError(rest) ||
+          (out.pos == out.size && (in.pos < in.size || (last && rest != 0)))) {
         e.overflow_ = true;
         break;
       }
@@ -82,7 +83,9 @@ void text(Packer& p, std::string_view s) {
   p.pack_str_body(s.data(), static_cast<u32>(s.size()));
 }
 
-std::string_view fixed(const char* s, std::size_t size) { return {s, strnlen(s, size)}; }
+std::string_view fixed(const char* s, std::size_t size) {
+  return {s, strnlen(s, size)};
+}
 
 template <std::size_t N>
 void key_text(Packer& p, const char* key, const char (&value)[N]) {
@@ -123,7 +126,9 @@ struct Times {
   }
 };
 
-u64 get(const std::atomic<u64>& a) { return a.load(std::memory_order_relaxed); }
+u64 get(const std::atomic<u64>& a) {
+  return a.load(std::memory_order_relaxed);
+}
 
 void pack_identity(Packer& p, const Header& h) {
   text(p, "identity");
@@ -363,8 +368,8 @@ void pack_peers(Packer& p, const Control* control, const Times& times) {
     }
     const PeerRow& row = control->peers[i];
     const u32 state = row.state.load(std::memory_order_acquire);
-    const char* word = state == kPeerExitedClean ? "exited_clean"
-                       : state == kPeerExited    ? "exited"
+    const char* word = state == kPeerExitedClean                       ? "exited_clean"
+                       : state == kPeerExited                          ? "exited"
                        : is_alive(row.pid.load(), get(row.proc_start)) ? "live"
                                                                        : "gone";
     p.pack_map(10);
@@ -440,8 +445,9 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   }
   pack_options(p, view.options());
   text(p, "layers");
-  const u32 n_layers = h.n_layers.load() < std::size(h.layers) ? h.n_layers.load()
-                                                               : static_cast<u32>(std::size(h.layers));
+  const u32 n_layers = h.n_layers.load() < std::size(h.layers)
+                           ? h.n_layers.load()
+                           : static_cast<u32>(std::size(h.layers));
   p.pack_map(n_layers);
   for (u32 i = 0; i < n_layers; ++i) {
     text(p, fixed(h.layers[i].name, sizeof h.layers[i].name));
@@ -456,10 +462,10 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   u64 kept = 0;
   text(p, "records");
   p.pack_map(2);
-  fields(p, {"ticket",    "time",      "kind",     "seq",        "group", "op",
-             "stack",     "tid",       "peer",     "flags",      "in_numel", "out_numel",
-             "in_dtype",  "out_dtype", "reduce_op", "timeout_ms", "shape", "state",
-             "started",   "ended",     "error",    "end_tid"});
+  fields(p, {"ticket",   "time",      "kind",      "seq",        "group",    "op",
+             "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
+             "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
+             "started",  "ended",     "error",     "end_tid"});
   text(p, "rows");
   p.pack_array(view.n_slots());
   RecordCopy r;
@@ -487,12 +493,38 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   u64 overwritten_all = 0;
   text(p, "groups");
   p.pack_map(2);
-  fields(p, {"group",    "name",     "desc",      "backend",    "instance",      "n_ranks",
-             "own_rank", "ranks",    "created",   "destroyed",  "enqueued",      "enqueued_time",
-             "started",  "started_time", "completed", "completed_time", "ended", "failed",
-             "p2p_enqueued", "p2p_time", "p2p_ended", "lifecycle", "lifecycle_ended", "untracked",
-             "wait_only", "wait_only_ended", "released", "kept", "first_kept", "last_kept",
-             "overwritten", "dropped"});
+  fields(p, {"group",
+             "name",
+             "desc",
+             "backend",
+             "instance",
+             "n_ranks",
+             "own_rank",
+             "ranks",
+             "created",
+             "destroyed",
+             "enqueued",
+             "enqueued_time",
+             "started",
+             "started_time",
+             "completed",
+             "completed_time",
+             "ended",
+             "failed",
+             "p2p_enqueued",
+             "p2p_time",
+             "p2p_ended",
+             "lifecycle",
+             "lifecycle_ended",
+             "untracked",
+             "wait_only",
+             "wait_only_ended",
+             "released",
+             "kept",
+             "first_kept",
+             "last_kept",
+             "overwritten",
+             "dropped"});
   text(p, "rows");
   const u32 n_groups = view.n_groups();
   p.pack_array(n_groups);

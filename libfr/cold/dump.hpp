@@ -12,10 +12,10 @@ namespace fr {
 
 struct DumpFacts {
   const char* reason = "";
-  const char* trigger = "";       // "timeout", "manual", "peer", "failure", "exit", "salvage"
+  const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
   u64 incident = 0;
-  int salvaged_by = -1;           // rank; -1 = its own dump
-  const char* salvage_why = "";   // "dead", "unresponsive", "left over"
+  int salvaged_by = -1;          // rank; -1 = its own dump
+  const char* salvage_why = "";  // "dead", "unresponsive", "left over"
   const Control* control = nullptr;
 };
 
@@ -41,7 +41,7 @@ class DumpEncoder {
   void* zstd_ = nullptr;  // ZSTD_CCtx in workspace_
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
-  char* in_ = nullptr;    // chunk that collects msgpack bytes
+  char* in_ = nullptr;  // chunk that collects msgpack bytes
   std::size_t in_used_ = 0;
   char* out_ = nullptr;
   std::size_t out_size_ = 0;

@@ -1,5 +1,5 @@
-// How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and hand
-// on to whatever was there before, so that the process dies as it would have.
+// How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and
+// hand on to whatever was there before, so that the process dies as it would have.
 #include <signal.h>
 #include <unistd.h>
 
@@ -25,14 +25,16 @@ std::atomic<bool> g_installed[NSIG];
 thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
 std::atomic<bool> g_evidence_left{false};
 
-void copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes, u64 incident) noexcept {
+void copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
+                           u64 incident) noexcept {
   const Header& h = *static_cast<const Header*>(base);
   char name[256];
   char path[PATH_MAX];
   char job[sizeof h.job];
   std::memcpy(job, h.job, sizeof job);
   job[sizeof job - 1] = '\0';
-  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident, "ring");
+  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident,
+              "ring");
   for (const auto& dir : r.dump_dirs) {
     if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
       return;
@@ -55,8 +57,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
   }
   char reason[64];
   format(reason, sizeof reason, "signal %d", signal);
-  const u64 incident =
-      r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
+  const u64 incident = r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
   h.incident.store(incident);
   copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident);
   if (PeerRow* row = r.control.own()) {
@@ -163,7 +164,8 @@ void install_end_handlers(Recorder& r) noexcept {
 }
 
 // A handler set after ours (signal.signal in the script) hides ours. It becomes the one that ours
-// hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not reached.
+// hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not
+// reached.
 void check_end_handlers(Recorder& r) noexcept {
   for (const int signal : kEnding) {
     if (!g_evidence_left.load() && g_installed[signal].load()) {
@@ -195,11 +197,11 @@ void shut_down(Recorder& r, int status) noexcept {
   if (!clean) {
     char reason[160];
     if (in_flight != 0) {
-      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight", status,
-                    static_cast<unsigned long long>(in_flight));
+      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
+                    status, static_cast<unsigned long long>(in_flight));
     } else {
-      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status, noted ? " after " : "",
-                    noted ? h.exit.kind : "");
+      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
+                    noted ? " after " : "", noted ? h.exit.kind : "");
     }
     safe = r.watchdog.request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
   } else if (row != nullptr) {

@@ -22,7 +22,8 @@ bool make_directories(const char* path) noexcept;
 bool write_durably(const char* dir, const char* name, const void* data, std::size_t bytes,
                    char* path, std::size_t path_bytes) noexcept;
 
-// Calls visit(name, context) for every entry of a directory but . and ..; false when it cannot be read.
+// Calls visit(name, context) for every entry of a directory but . and ..; false when it cannot be
+// read.
 bool each_entry(const char* dir, void (*visit)(const char* name, void* context),
                 void* context) noexcept;
 
@@ -30,9 +31,9 @@ bool each_entry(const char* dir, void (*visit)(const char* name, void* context),
 struct NameParts {
   char job[128];
   i32 attempt;
-  i32 rank;      // -1: "rx"
-  u64 number;    // incident of a dump, pid of a live ring
-  bool is_fr;    // ends in .fr, else .ring
+  i32 rank;    // -1: "rx"
+  u64 number;  // incident of a dump, pid of a live ring
+  bool is_fr;  // ends in .fr, else .ring
 };
 bool parse_name(const char* name, NameParts& parts) noexcept;
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,

@@ -9,8 +9,8 @@ namespace fr {
 
 std::string host_name();
 std::string boot_id();
-std::string command_line();        // arguments joined by spaces
+std::string command_line();  // arguments joined by spaces
 std::string working_directory();
-u64 pid_namespace();               // pids mean something only within one
+u64 pid_namespace();  // pids mean something only within one
 
 }  // namespace fr

@@ -17,7 +17,9 @@ void set_log(int level, const char* host) noexcept {
   g_host.store(host);
 }
 
-void set_log_rank(int rank) noexcept { g_rank.store(rank); }
+void set_log_rank(int rank) noexcept {
+  g_rank.store(rank);
+}
 
 void log_line(LogLevel level, const char* text, ...) noexcept {
   if (level > g_level.load()) {
@@ -26,8 +28,9 @@ void log_line(LogLevel level, const char* text, ...) noexcept {
   char line[1024];
   const char* host = g_host.load();
   const int rank = g_rank.load();
-  int n = rank >= 0 ? std::snprintf(line, sizeof line, "[fr %s:%d] ", host != nullptr ? host : "?", rank)
-                    : std::snprintf(line, sizeof line, "[fr %s:?] ", host != nullptr ? host : "?");
+  int n = rank >= 0
+              ? std::snprintf(line, sizeof line, "[fr %s:%d] ", host != nullptr ? host : "?", rank)
+              : std::snprintf(line, sizeof line, "[fr %s:?] ", host != nullptr ? host : "?");
   va_list args;
   va_start(args, text);
   n += std::vsnprintf(line + n, sizeof line - static_cast<unsigned>(n), text, args);

@@ -5,10 +5,10 @@
 
 namespace fr {
 
-const char* kind_name(u16 kind) noexcept;         // "collective", "send", ... "?" when unknown
-const char* state_name(State state) noexcept;     // "started", ...
-const char* dtype_name(u8 code) noexcept;         // "Float", ...; "" for 0
-const char* reduce_op_name(u8 code) noexcept;     // "SUM", ...; "" for 0
+const char* kind_name(u16 kind) noexcept;      // "collective", "send", ... "?" when unknown
+const char* state_name(State state) noexcept;  // "started", ...
+const char* dtype_name(u8 code) noexcept;      // "Float", ...; "" for 0
+const char* reduce_op_name(u8 code) noexcept;  // "SUM", ...; "" for 0
 const char* clock_name(ClockKind kind) noexcept;
 
 }  // namespace fr

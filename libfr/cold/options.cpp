@@ -80,7 +80,8 @@ struct Reader {
   }
 
   void complain(const char* source, const char* value, const std::string& used) const {
-    out.complaints += std::string(source) + "=" + value + " is not understood, using " + used + "\n";
+    out.complaints +=
+        std::string(source) + "=" + value + " is not understood, using " + used + "\n";
   }
 
   void show(const char* name, const std::string& value, const char* source) const {
@@ -135,9 +136,9 @@ int parse_signal(const char* text) {
   static constexpr struct {
     const char* name;
     int number;
-  } kSignals[] = {{"HUP", SIGHUP},   {"USR1", SIGUSR1}, {"USR2", SIGUSR2},   {"QUIT", SIGQUIT},
-                  {"WINCH", SIGWINCH}, {"URG", SIGURG}, {"CONT", SIGCONT}, {"IO", SIGIO},
-                  {"PWR", SIGPWR},   {"TRAP", SIGTRAP}, {"ALRM", SIGALRM}, {"VTALRM", SIGVTALRM},
+  } kSignals[] = {{"HUP", SIGHUP},     {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"QUIT", SIGQUIT},
+                  {"WINCH", SIGWINCH}, {"URG", SIGURG},   {"CONT", SIGCONT}, {"IO", SIGIO},
+                  {"PWR", SIGPWR},     {"TRAP", SIGTRAP}, {"ALRM", SIGALRM}, {"VTALRM", SIGVTALRM},
                   {"PROF", SIGPROF}};
   const char* bare = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
   for (const auto& s : kSignals) {
@@ -188,7 +189,9 @@ const char* set_and_not(const Lookup& lookup, const char* name, const char* plac
   return value;
 }
 
-const char* environment(const char* name) { return std::getenv(name); }
+const char* environment(const char* name) {
+  return std::getenv(name);
+}
 
 i32 first_int(const Lookup& lookup, std::initializer_list<const char*> names, i32 otherwise) {
   for (const char* name : names) {
@@ -203,19 +206,29 @@ i32 first_int(const Lookup& lookup, std::initializer_list<const char*> names, i3
 
 }  // namespace
 
-std::span<const OptionSpec> option_table() noexcept { return kTable; }
+std::span<const OptionSpec> option_table() noexcept {
+  return kTable;
+}
 
-Options read_options() { return read_options(environment); }
-EnvIdentity read_identity() { return read_identity(environment); }
+Options read_options() {
+  return read_options(environment);
+}
+EnvIdentity read_identity() {
+  return read_identity(environment);
+}
 
 EnvIdentity read_identity(const Lookup& lookup) {
   EnvIdentity id;
-  id.rank = first_int(lookup, {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}, -1);
-  id.local_rank = first_int(lookup, {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                     "MPI_LOCALRANKID"}, -1);
-  id.world_size = first_int(lookup, {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0);
-  id.local_world_size = first_int(lookup, {"LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE",
-                                           "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, 0);
+  id.rank = first_int(
+      lookup, {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}, -1);
+  id.local_rank = first_int(
+      lookup, {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, -1);
+  id.world_size =
+      first_int(lookup, {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 0);
+  id.local_world_size = first_int(lookup,
+                                  {"LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE",
+                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"},
+                                  0);
   id.attempt = first_int(lookup, {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}, 0);
   return id;
 }
@@ -285,7 +298,8 @@ Options read_options(const Lookup& lookup) {
     out.dump_dir = dir;
     if (std::strcmp(source, "FR_DUMP_DIR") != 0) {
       const std::size_t slash = out.dump_dir.rfind('/');
-      out.dump_dir = slash == std::string::npos ? "." : out.dump_dir.substr(0, slash == 0 ? 1 : slash);
+      out.dump_dir =
+          slash == std::string::npos ? "." : out.dump_dir.substr(0, slash == 0 ? 1 : slash);
     }
   } else {
     out.dump_dir = "./fr-dumps/" + out.job;
@@ -315,7 +329,10 @@ Options read_options(const Lookup& lookup) {
     in.complain(source, stacks, "python");
     source = "default";
   }
-  in.show("FR_STACKS", out.stacks == Stacks::kOff ? "off" : out.stacks == Stacks::kNative ? "native" : "python",
+  in.show("FR_STACKS",
+          out.stacks == Stacks::kOff      ? "off"
+          : out.stacks == Stacks::kNative ? "native"
+                                          : "python",
           source);
 
   const char* timing = in.find("FR_TIMING", source);
@@ -332,7 +349,10 @@ Options read_options(const Lookup& lookup) {
     in.complain(source, timing, "auto");
     source = "default";
   }
-  in.show("FR_TIMING", out.timing == Timing::kOff ? "off" : out.timing == Timing::kEvents ? "events" : "auto",
+  in.show("FR_TIMING",
+          out.timing == Timing::kOff      ? "off"
+          : out.timing == Timing::kEvents ? "events"
+                                          : "auto",
           source);
 
   const char* pipe = in.find("FR_PIPE", source);

@@ -35,10 +35,10 @@ struct Options {
   std::string job;
   Stacks stacks = Stacks::kPython;
   Timing timing = Timing::kAuto;
-  std::string pipe;       // "" none
-  int signal = 0;         // 0 none
+  std::string pipe;  // "" none
+  int signal = 0;    // 0 none
   std::string cache_dir;
-  int log_level = 1;      // -1 off, 0 error, 1 warn, 2 info, 3 debug
+  int log_level = 1;  // -1 off, 0 error, 1 warn, 2 info, 3 debug
 
   std::string temporary_dir;  // TMPDIR or /tmp: where dumps go when dump_dir cannot be written
 

@@ -27,14 +27,17 @@ std::atomic<u32> g_generation{0};
 std::atomic<const char*> g_off_reason{"not started: no process group or note yet"};
 // In static storage, so that a forked child can have a fresh one without freeing anything.
 alignas(std::mutex) unsigned char g_start_lock[sizeof(std::mutex)] = {};
-std::mutex& start_lock() { return *reinterpret_cast<std::mutex*>(g_start_lock); }
+std::mutex& start_lock() {
+  return *reinterpret_cast<std::mutex*>(g_start_lock);
+}
 [[maybe_unused]] const bool g_start_lock_made = (new (g_start_lock) std::mutex, true);
 
 void copy(char* to, std::size_t size, const std::string& from) {
   std::snprintf(to, size, "%s", from.c_str());
 }
 
-// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come after.
+// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come
+// after.
 u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool rings) {
   struct Context {
     const char* dir;
@@ -43,25 +46,28 @@ u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool r
     bool rings;
     u64 newest;
   } c{dir, job, attempt, rings, 0};
-  each_entry(dir, [](const char* name, void* context) {
-    auto& x = *static_cast<Context*>(context);
-    NameParts parts;
-    if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
-      return;
-    }
-    u64 number = parts.number;
-    if (x.rings) {
-      char path[PATH_MAX];
-      format(path, sizeof path, "%s/%s", x.dir, name);
-      Mapping m = map_file(path);
-      const View view = View::of(m.base, m.bytes);
-      number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
-                   ? view.header().incident.load() + 1
-                   : 0;
-      unmap_file(m);
-    }
-    x.newest = number > x.newest ? number : x.newest;
-  }, &c);
+  each_entry(
+      dir,
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
+          return;
+        }
+        u64 number = parts.number;
+        if (x.rings) {
+          char path[PATH_MAX];
+          format(path, sizeof path, "%s/%s", x.dir, name);
+          Mapping m = map_file(path);
+          const View view = View::of(m.base, m.bytes);
+          number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
+                       ? view.header().incident.load() + 1
+                       : 0;
+          unmap_file(m);
+        }
+        x.newest = number > x.newest ? number : x.newest;
+      },
+      &c);
   return c.newest;
 }
 
@@ -89,7 +95,8 @@ Recorder* make_recorder() {
                                                 : std::bit_ceil(o.buffer_size);
 
   char name[256];
-  format_name(name, sizeof name, o.job.c_str(), r->env.attempt, r->env.rank, static_cast<u64>(r->pid), "ring");
+  format_name(name, sizeof name, o.job.c_str(), r->env.attempt, r->env.rank,
+              static_cast<u64>(r->pid), "ring");
   r->region = create_region(o.shm_dir, name, n_records);
   if (r->region.base == nullptr) {
     log_line(kLogError, "no memory for the ring: nothing is recorded");
@@ -164,7 +171,9 @@ Recorder* make_recorder() {
 
 }  // namespace
 
-const char* off_reason() noexcept { return g_off_reason.load(); }
+const char* off_reason() noexcept {
+  return g_off_reason.load();
+}
 
 void forget_recorder_in_child() noexcept {
   new (g_start_lock) std::mutex;

@@ -35,7 +35,9 @@ struct Recorder {
 
 // The recorder of this process; nullptr before the start, in a forked child, with recording off.
 extern std::atomic<Recorder*> g_recorder;
-inline Recorder* recorder() noexcept { return g_recorder.load(std::memory_order_acquire); }
+inline Recorder* recorder() noexcept {
+  return g_recorder.load(std::memory_order_acquire);
+}
 
 // fr_start. off_reason() says why nothing is recorded.
 bool start() noexcept;
@@ -47,7 +49,7 @@ void forget_recorder_in_child() noexcept;
 
 // ends.cpp: signals and exit().
 void install_end_handlers(Recorder& r) noexcept;
-void check_end_handlers(Recorder& r) noexcept;   // puts ours back on top of later ones
+void check_end_handlers(Recorder& r) noexcept;  // puts ours back on top of later ones
 void shut_down(Recorder& r, int status) noexcept;
 
 // Operations in flight over all groups, as the watchdog counts them.

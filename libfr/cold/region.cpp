@@ -32,8 +32,8 @@ Plan plan(u32 n_records) {
                                       sizeof(Crumb),
                                       sizeof(Status),
                                       sizeof(Record)};
-  const u32 count[kSections] = {kOptionsBytes, kGroups, kRankWords, kLanes,  kStrings,
-                                kStringBytes,  kFrames, kStacks,    kStackWords, kBlobWords,
+  const u32 count[kSections] = {kOptionsBytes, kGroups,   kRankWords, kLanes,      kStrings,
+                                kStringBytes,  kFrames,   kStacks,    kStackWords, kBlobWords,
                                 kCrumbs,       n_records, n_records};
   Plan p{};
   std::size_t at = kHeaderBytes;
@@ -48,7 +48,9 @@ Plan plan(u32 n_records) {
 
 }  // namespace
 
-std::size_t region_bytes(u32 n_records) { return plan(n_records).bytes; }
+std::size_t region_bytes(u32 n_records) {
+  return plan(n_records).bytes;
+}
 
 std::string ring_directory(const std::string& shm_dir, std::string* why) {
   const std::string dir = shm_dir + "/fr-" + std::to_string(geteuid());

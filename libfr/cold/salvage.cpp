@@ -23,7 +23,9 @@ constexpr u64 kUnresponsive_ns = 2 * kSecond_ns;
 constexpr u64 kSettled_ns = 8 * kSecond_ns;
 constexpr timespec kFollowPeriod{0, 500'000'000};
 
-u64 get(const std::atomic<u64>& a) { return a.load(std::memory_order_acquire); }
+u64 get(const std::atomic<u64>& a) {
+  return a.load(std::memory_order_acquire);
+}
 
 }  // namespace
 
@@ -92,8 +94,8 @@ bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, boo
     char job[sizeof h.job];
     std::memcpy(job, h.job, sizeof job);
     job[sizeof job - 1] = '\0';
-    format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident,
-                encoded ? "fr" : "ring");
+    format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,
+                incident, encoded ? "fr" : "ring");
     ok = store(name, bytes);
   }
   unmap_file(m);
@@ -131,36 +133,40 @@ void Watchdog::take_leftovers() noexcept {
     return;
   }
   Context c{r, static_cast<Leftover*>(memory), 0};
-  each_entry(r.region.dir.c_str(), [](const char* name, void* context) {
-    auto& x = *static_cast<Context*>(context);
-    NameParts parts;
-    if (x.n == kMost || !parse_name(name, parts) || parts.is_fr || std::strlen(name) > 255) {
-      return;
-    }
-    char path[PATH_MAX];
-    format(path, sizeof path, "%s/%s", x.recorder.region.dir.c_str(), name);
-    Mapping m = map_file(path);
-    const View view = View::of(m.base, m.bytes);
-    const Header& own = x.recorder.region.header();
-    if (view.ok() && view.header().pid_namespace == own.pid_namespace &&
-        !is_alive(view.header().pid, view.header().proc_start)) {
-      const Header& h = view.header();
-      bool peer = false;  // died since this run began: an incident of ours will salvage it
-      for (const PeerRow& row : x.recorder.control.page().peers) {
-        peer = peer || (row.state.load() >= kPeerLive && row.pid.load() == h.pid &&
-                        get(row.proc_start) == h.proc_start);
-      }
-      if (!peer) {
-        Leftover& l = x.list[x.n++];
-        format(l.name, sizeof l.name, "%s", name);
-        l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns) : h.start_unix_ns;
-        l.bytes = m.bytes;
-        l.incident = get(h.incident) + 1;
-        l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
-      }
-    }
-    unmap_file(m);
-  }, &c);
+  each_entry(
+      r.region.dir.c_str(),
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (x.n == kMost || !parse_name(name, parts) || parts.is_fr || std::strlen(name) > 255) {
+          return;
+        }
+        char path[PATH_MAX];
+        format(path, sizeof path, "%s/%s", x.recorder.region.dir.c_str(), name);
+        Mapping m = map_file(path);
+        const View view = View::of(m.base, m.bytes);
+        const Header& own = x.recorder.region.header();
+        if (view.ok() && view.header().pid_namespace == own.pid_namespace &&
+            !is_alive(view.header().pid, view.header().proc_start)) {
+          const Header& h = view.header();
+          bool peer = false;  // died since this run began: an incident of ours will salvage it
+          for (const PeerRow& row : x.recorder.control.page().peers) {
+            peer = peer || (row.state.load() >= kPeerLive && row.pid.load() == h.pid &&
+                            get(row.proc_start) == h.proc_start);
+          }
+          if (!peer) {
+            Leftover& l = x.list[x.n++];
+            format(l.name, sizeof l.name, "%s", name);
+            l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns)
+                                                                   : h.start_unix_ns;
+            l.bytes = m.bytes;
+            l.incident = get(h.incident) + 1;
+            l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
+          }
+        }
+        unmap_file(m);
+      },
+      &c);
 
   u64 total = 0;
   for (u32 i = 0; i < c.n; ++i) {
@@ -228,14 +234,17 @@ void* Watchdog::follower_main(void* self) noexcept {
       const Header& header;
       u64 newest;
     } c{r.region.header(), 0};
-    each_entry(r.dump_dirs[0], [](const char* name, void* context) {
-      auto& x = *static_cast<Context*>(context);
-      NameParts parts;
-      if (parse_name(name, parts) && parts.attempt == x.header.attempt &&
-          std::strcmp(parts.job, x.header.job) == 0 && parts.number > x.newest) {
-        x.newest = parts.number;
-      }
-    }, &c);
+    each_entry(
+        r.dump_dirs[0],
+        [](const char* name, void* context) {
+          auto& x = *static_cast<Context*>(context);
+          NameParts parts;
+          if (parse_name(name, parts) && parts.attempt == x.header.attempt &&
+              std::strcmp(parts.job, x.header.job) == 0 && parts.number > x.newest) {
+            x.newest = parts.number;
+          }
+        },
+        &c);
     if (c.newest > get(r.control.page().incident)) {
       r.control.follow(c.newest);
       w.wake();

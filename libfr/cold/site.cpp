@@ -7,19 +7,21 @@
 namespace fr {
 namespace {
 
-bool is_operation(u16 kind) { return kind >= FR_COLLECTIVE && kind <= FR_RECV; }
+bool is_operation(u16 kind) {
+  return kind >= FR_COLLECTIVE && kind <= FR_RECV;
+}
 
 bool has_ended(const RecordCopy& r) {
-  return r.has_status && (r.state == State::kCompleted || r.state == State::kFailed ||
-                          r.state == State::kReleased);
+  return r.has_status &&
+         (r.state == State::kCompleted || r.state == State::kFailed || r.state == State::kReleased);
 }
 
 }  // namespace
 
 bool is_library_file(std::string_view file) noexcept {
   static constexpr std::string_view kParts[] = {
-      "-packages/torch/", "/torch/distributed/", "/torch/nn/",   "/torch/autograd/",
-      "/torch/utils/",    "/torch/optim/",       "/torch/_",     "/torch/multiprocessing/",
+      "-packages/torch/", "/torch/distributed/", "/torch/nn/",     "/torch/autograd/",
+      "/torch/utils/",    "/torch/optim/",       "/torch/_",       "/torch/multiprocessing/",
       "-packages/fr/",    "/python/fr/",         "/contextlib.py", "/runpy.py"};
   if (file.empty() || file.front() == '<') {
     return true;  // <frozen runpy>, <string>
@@ -92,10 +94,13 @@ void describe(const View& view, const RecordCopy& record, char* out, std::size_t
   const std::string_view op = view.string(p.op);
   const Site site = user_site(view, p.stack);
   const std::size_t slash = site.file.rfind('/');
-  const std::string_view file = slash == std::string_view::npos ? site.file : site.file.substr(slash + 1);
+  const std::string_view file =
+      slash == std::string_view::npos ? site.file : site.file.substr(slash + 1);
   int n = std::snprintf(out, bytes, "%.*s #%llu", static_cast<int>(op.size()), op.data(),
                         static_cast<unsigned long long>(p.seq));
-  const auto rest = [&] { return n < static_cast<int>(bytes) ? bytes - static_cast<unsigned>(n) : 0; };
+  const auto rest = [&] {
+    return n < static_cast<int>(bytes) ? bytes - static_cast<unsigned>(n) : 0;
+  };
   if (p.group != 0 && rest() > 0) {
     n += std::snprintf(out + n, rest(), " of %.*s", static_cast<int>(group.size()), group.data());
   }

@@ -70,7 +70,8 @@ std::string status_json() {
   add(out, "ring_bytes", std::to_string(r->region.bytes));
   add(out, "records", std::to_string(h.n_records));
   add(out, "dump_dir", quoted(r->options.dump_dir));
-  add(out, "last_dump", r->watchdog.last_path()[0] != '\0' ? quoted(r->watchdog.last_path()) : "null");
+  add(out, "last_dump",
+      r->watchdog.last_path()[0] != '\0' ? quoted(r->watchdog.last_path()) : "null");
   add(out, "incident", std::to_string(r->watchdog.incident()));
   add(out, "job", quoted(h.job));
   add(out, "attempt", std::to_string(h.attempt));
@@ -102,7 +103,8 @@ std::string status_json() {
   std::string groups = "[";
   for (u32 i = 0; i < n; ++i) {
     const GroupRow& g = *r->view.group(i);
-    const u64 issued = (g.issued.load() & kSeqMask) + g.p2p_issued.load() + g.lifecycle_issued.load();
+    const u64 issued =
+        (g.issued.load() & kSeqMask) + g.p2p_issued.load() + g.lifecycle_issued.load();
     const u64 dropped = g.dropped.load();
     std::string row = "{";
     add(row, "group", std::to_string(i));

@@ -12,7 +12,9 @@ void copy_text(char* to, std::size_t size, const char* from) noexcept {
   std::snprintf(to, size, "%s", from != nullptr ? from : "");
 }
 
-std::size_t length(const char* text) noexcept { return text != nullptr ? std::strlen(text) : 0; }
+std::size_t length(const char* text) noexcept {
+  return text != nullptr ? std::strlen(text) : 0;
+}
 
 }  // namespace
 
@@ -150,7 +152,8 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
   row.own_rank = info.own_rank;
   row.created_ticks.store(ticks, std::memory_order_relaxed);
 
-  // Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are one run each.
+  // Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are one run
+  // each.
   const u32 first = header_.n_rank_words.load(std::memory_order_relaxed);
   u32 used = 0;
   bool fits = info.ranks != nullptr && info.n_ranks > 0;
@@ -160,7 +163,8 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
     if (i + 1 < info.n_ranks) {
       stride = info.ranks[i + 1] - info.ranks[i];
       count = 2;
-      while (i + count < info.n_ranks && info.ranks[i + count] - info.ranks[i + count - 1] == stride) {
+      while (i + count < info.n_ranks &&
+             info.ranks[i + count] - info.ranks[i + count - 1] == stride) {
         ++count;
       }
     }

@@ -23,7 +23,9 @@ constexpr u32 kMinStride[kSections] = {1,
                                        sizeof(Status),
                                        sizeof(Record)};
 
-u32 at_most(u32 n, u32 limit) { return n < limit ? n : limit; }
+u32 at_most(u32 n, u32 limit) {
+  return n < limit ? n : limit;
+}
 
 }  // namespace
 
@@ -180,7 +182,9 @@ std::span<const u32> View::group_ranks(const GroupRow& row) const noexcept {
   return {section<u32>(kSecRanks, row.ranks_first), row.ranks_words};
 }
 
-u32 View::n_lanes() const noexcept { return header_->sections[kSecLanes].count; }
+u32 View::n_lanes() const noexcept {
+  return header_->sections[kSecLanes].count;
+}
 
 const LaneRow* View::lane(u32 id) const noexcept {
   if (id >= n_lanes()) {
@@ -190,7 +194,9 @@ const LaneRow* View::lane(u32 id) const noexcept {
   return row->key.load(std::memory_order_acquire) != 0 ? row : nullptr;
 }
 
-u32 View::n_crumbs() const noexcept { return header_->sections[kSecCrumbs].count; }
+u32 View::n_crumbs() const noexcept {
+  return header_->sections[kSecCrumbs].count;
+}
 
 const Crumb* View::crumb(u32 id) const noexcept {
   if (id >= n_crumbs()) {
@@ -200,7 +206,9 @@ const Crumb* View::crumb(u32 id) const noexcept {
   return row->tid.load(std::memory_order_acquire) != 0 ? row : nullptr;
 }
 
-u32 View::n_slots() const noexcept { return header_->n_records; }
+u32 View::n_slots() const noexcept {
+  return header_->n_records;
+}
 
 Slot View::read(u32 slot, RecordCopy& out) const noexcept {
   const auto* record = section<Record>(kSecRecords, slot);
@@ -248,9 +256,8 @@ Slot View::read(u32 slot, RecordCopy& out) const noexcept {
     out.has_status = true;
     out.state = state;
     out.started_ticks = started;
-    out.ended_ticks = state == State::kStarted || state == State::kWaiting || state == State::kIdle
-                          ? 0
-                          : ended;
+    out.ended_ticks =
+        state == State::kStarted || state == State::kWaiting || state == State::kIdle ? 0 : ended;
     out.error = state == State::kFailed ? error : 0;
     out.end_tid = tid;
     break;

@@ -27,7 +27,7 @@ struct RecordCopy {
   // Shape words (or the bytes of a note), nullptr when not captured or overwritten.
   const u32* shape;
   u32 n_shape;
-  bool shape_lost;    // there were words, the blob ring has overwritten them
+  bool shape_lost;  // there were words, the blob ring has overwritten them
   u32 shape_buffer[512];
 };
 
@@ -44,20 +44,20 @@ class View {
   const char* error() const noexcept { return error_; }
   const Header& header() const noexcept { return *header_; }
 
-  std::string_view options() const noexcept;              // "NAME=value\tsource\n"...
+  std::string_view options() const noexcept;  // "NAME=value\tsource\n"...
   u32 n_strings() const noexcept;
-  std::string_view string(u32 id) const noexcept;         // "" for 0 and for ids out of range
+  std::string_view string(u32 id) const noexcept;  // "" for 0 and for ids out of range
   u32 n_frames() const noexcept;
-  FrameRow frame(u32 id) const noexcept;                  // {0,0,0} out of range
+  FrameRow frame(u32 id) const noexcept;  // {0,0,0} out of range
   u32 n_stacks() const noexcept;
-  std::span<const u32> stack(u32 id) const noexcept;      // frame ids, innermost first
+  std::span<const u32> stack(u32 id) const noexcept;  // frame ids, innermost first
   u32 n_groups() const noexcept;
-  const GroupRow* group(u32 id) const noexcept;           // nullptr out of range
+  const GroupRow* group(u32 id) const noexcept;                      // nullptr out of range
   std::span<const u32> group_ranks(const GroupRow&) const noexcept;  // {first, count, stride}...
-  u32 n_lanes() const noexcept;                           // rows, used or not
-  const LaneRow* lane(u32 id) const noexcept;             // nullptr when unused
+  u32 n_lanes() const noexcept;                                      // rows, used or not
+  const LaneRow* lane(u32 id) const noexcept;                        // nullptr when unused
   u32 n_crumbs() const noexcept;
-  const Crumb* crumb(u32 id) const noexcept;              // nullptr when unused
+  const Crumb* crumb(u32 id) const noexcept;  // nullptr when unused
   u32 n_slots() const noexcept;
   // Copies the record in a slot, at most a few attempts beside a writer.
   Slot read(u32 slot, RecordCopy& out) const noexcept;

@@ -52,7 +52,9 @@ bool start_thread(void* (*entry)(void*), void* argument, const char* name) {
   return error == 0;
 }
 
-u64 get(const std::atomic<u64>& a) { return a.load(std::memory_order_acquire); }
+u64 get(const std::atomic<u64>& a) {
+  return a.load(std::memory_order_acquire);
+}
 
 void add_one(int fd) {
   const u64 one = 1;
@@ -113,8 +115,8 @@ bool Watchdog::start(Recorder& recorder) noexcept {
   }
   const Header& h = recorder.region.header();
   if (h.world_size.load() > h.local_world_size || h.local_world_size == 0) {
-    // Ranks elsewhere: their incidents are seen in the shared FR_DUMP_DIR. A thread of its own, because a
-    // hung file system must not hold the watchdog.
+    // Ranks elsewhere: their incidents are seen in the shared FR_DUMP_DIR. A thread of its own,
+    // because a hung file system must not hold the watchdog.
     start_thread(follower_main, this, "fr-follower");
   }
   return true;
@@ -125,7 +127,9 @@ void* Watchdog::thread_main(void* self) noexcept {
   return nullptr;
 }
 
-void Watchdog::wake() noexcept { add_one(event_fd_); }
+void Watchdog::wake() noexcept {
+  add_one(event_fd_);
+}
 
 void Watchdog::note_signal(int signal) noexcept {
   signal_.store(signal);
@@ -310,7 +314,8 @@ void Watchdog::check_stalls(u64 now) noexcept {
     }
     char reason[256];
     std::snprintf(reason, sizeof reason, "no progress for %.1f s: %s, %llu in flight",
-                  static_cast<double>(idle) / 1e9, what, static_cast<unsigned long long>(in_flight));
+                  static_cast<double>(idle) / 1e9, what,
+                  static_cast<unsigned long long>(in_flight));
     if (warn) {
       s.warned = true;
       log_line(kLogWarn, "%s", reason);
@@ -330,7 +335,8 @@ void Watchdog::open_pipe() noexcept {
   format(pipe_path_, sizeof pipe_path_, "%s%d.pipe", r.options.pipe.c_str(), rank);
   unlink(pipe_path_);
   if (mkfifo(pipe_path_, 0600) == 0) {
-    pipe_fd_ = open(pipe_path_, O_RDWR | O_NONBLOCK | O_CLOEXEC);  // RDWR: no hang-up between writers
+    pipe_fd_ =
+        open(pipe_path_, O_RDWR | O_NONBLOCK | O_CLOEXEC);  // RDWR: no hang-up between writers
   }
   if (pipe_fd_ < 0) {
     log_line(kLogWarn, "FR_PIPE: cannot make %s: %s", pipe_path_, std::strerror(errno));
@@ -342,10 +348,10 @@ void Watchdog::open_pipe() noexcept {
 bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = *recorder_;
   // What ends a process belongs to the incident that is open; the rest opens its own.
-  const bool join = trigger == Trigger::kFailure || trigger == Trigger::kException ||
-                    trigger == Trigger::kExit;
-  const u64 incident = r.control.open_incident(incident_.load(), r.region.header().rank.load(),
-                                               reason, join);
+  const bool join =
+      trigger == Trigger::kFailure || trigger == Trigger::kException || trigger == Trigger::kExit;
+  const u64 incident =
+      r.control.open_incident(incident_.load(), r.region.header().rank.load(), reason, join);
   return dump_incident(incident, reason, trigger);
 }
 
@@ -366,7 +372,8 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   facts.control = &r.control.page();
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[256];
-  format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident, "fr");
+  format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,
+              incident, "fr");
   const bool ok = bytes.data != nullptr && store(name, bytes);
   if (PeerRow* row = r.control.own()) {
     row->dumped.store(incident);
@@ -453,16 +460,19 @@ void Watchdog::prune() noexcept {
     return;
   }
   *slash = '\0';
-  each_entry(dir, [](const char* name, void* context) {
-    auto& x = *static_cast<Context*>(context);
-    NameParts parts;
-    if (parse_name(name, parts) && std::strcmp(parts.job, x.header.job) == 0 &&
-        parts.attempt == x.header.attempt && parts.rank == x.rank &&
-        parts.number > x.first_incident && x.n < std::size(x.numbers)) {
-      x.numbers[x.n] = parts.number;
-      x.fr[x.n++] = parts.is_fr;
-    }
-  }, &c);
+  each_entry(
+      dir,
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (parse_name(name, parts) && std::strcmp(parts.job, x.header.job) == 0 &&
+            parts.attempt == x.header.attempt && parts.rank == x.rank &&
+            parts.number > x.first_incident && x.n < std::size(x.numbers)) {
+          x.numbers[x.n] = parts.number;
+          x.fr[x.n++] = parts.is_fr;
+        }
+      },
+      &c);
   u64 first = ~0ull;
   for (u32 i = 0; i < c.n; ++i) {
     first = c.numbers[i] < first ? c.numbers[i] : first;
@@ -475,7 +485,8 @@ void Watchdog::prune() noexcept {
     if (c.numbers[i] != first && newer >= r.options.keep_dumps - 1) {
       char name[256];
       char path[PATH_MAX];
-      format_name(name, sizeof name, h.job, h.attempt, c.rank, c.numbers[i], c.fr[i] ? "fr" : "ring");
+      format_name(name, sizeof name, h.job, h.attempt, c.rank, c.numbers[i],
+                  c.fr[i] ? "fr" : "ring");
       format(path, sizeof path, "%s/%s", dir, name);
       unlink(path);
     }

@@ -44,8 +44,8 @@ class Watchdog {
     char path[PATH_MAX];
   };
   struct Stall {
-    u64 progress = 0;     // sum of the counters that only progress moves
-    u64 since_ns = 0;     // monotonic: last progress, or when something came in flight
+    u64 progress = 0;  // sum of the counters that only progress moves
+    u64 since_ns = 0;  // monotonic: last progress, or when something came in flight
     u64 dump_after_ns = 0;
     bool warned = false;
   };
@@ -81,9 +81,9 @@ class Watchdog {
   std::atomic<int> signal_{0};
   std::atomic<u64> incident_{0};
   u64 failures_seen_ = 0;
-  u64 failure_dump_ns_ = 0;       // monotonic time of the last dump for a failure
+  u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure
   u64 peers_checked_incident_ = 0;
-  u64 incident_seen_ns_ = 0;      // monotonic
+  u64 incident_seen_ns_ = 0;  // monotonic
   bool unwritable_said_ = false;
   char last_path_[PATH_MAX] = {};
   Stall* stalls_ = nullptr;
@@ -95,7 +95,7 @@ class Watchdog {
   std::atomic<void*> sink_user_{nullptr};
   bool writer_started_ = false;
   int writer_fd_ = -1;
-  Written* queue_ = nullptr;      // ring of kQueue
+  Written* queue_ = nullptr;  // ring of kQueue
   std::atomic<u64> queued_{0};
   std::atomic<u64> delivered_{0};
 };

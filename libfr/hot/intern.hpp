@@ -14,7 +14,7 @@ namespace fr {
 struct StringIndex {
   std::atomic<u64> hash[kStringBuckets];
   std::atomic<u32> id[kStringBuckets];
-  const StringRow* rows;   // of the region
+  const StringRow* rows;  // of the region
   const char* bytes;
 
   bool is(u32 string, const char* text, std::size_t n) const noexcept {
@@ -23,7 +23,8 @@ struct StringIndex {
 
   // 0 = not there yet.
   u32 find(u64 h, const char* text, std::size_t n) const noexcept {
-    for (u32 at = static_cast<u32>(h) & (kStringBuckets - 1);; at = (at + 1) & (kStringBuckets - 1)) {
+    for (u32 at = static_cast<u32>(h) & (kStringBuckets - 1);;
+         at = (at + 1) & (kStringBuckets - 1)) {
       const u64 seen = hash[at].load(std::memory_order_acquire);
       if (seen == 0) {
         return 0;

@@ -38,37 +38,37 @@ inline constexpr u32 kLayoutVersion = 1;
 
 inline constexpr u32 kMinRecords = 64;
 inline constexpr u32 kMaxRecords = 1u << 20;
-inline constexpr u32 kGroups = 512;            // row 0: the process itself
-inline constexpr u32 kRankWords = 8192;        // ranks of groups, as ranges
-inline constexpr u32 kLanes = 512;             // row 0: overflow
-inline constexpr u32 kStringBuckets = 8192;    // power of two
-inline constexpr u32 kStrings = 6144;          // ids 1..kStrings-1
+inline constexpr u32 kGroups = 512;          // row 0: the process itself
+inline constexpr u32 kRankWords = 8192;      // ranks of groups, as ranges
+inline constexpr u32 kLanes = 512;           // row 0: overflow
+inline constexpr u32 kStringBuckets = 8192;  // power of two
+inline constexpr u32 kStrings = 6144;        // ids 1..kStrings-1
 inline constexpr u32 kStringBytes = 320 * 1024;
-inline constexpr u32 kFrames = 12288;          // ids 1..kFrames-1
-inline constexpr u32 kStacks = 4096;           // ids 1..kStacks-1
+inline constexpr u32 kFrames = 12288;  // ids 1..kFrames-1
+inline constexpr u32 kStacks = 4096;   // ids 1..kStacks-1
 inline constexpr u32 kStackWords = 60 * 1024;
-inline constexpr u32 kBlobWords = 32 * 1024;   // power of two: shape words too long for a record
-inline constexpr u32 kCrumbs = 32;             // threads with notes or spans
-inline constexpr u32 kQuietQuota = 64;         // records of a quiet group that others cannot evict
+inline constexpr u32 kBlobWords = 32 * 1024;  // power of two: shape words too long for a record
+inline constexpr u32 kCrumbs = 32;            // threads with notes or spans
+inline constexpr u32 kQuietQuota = 64;        // records of a quiet group that others cannot evict
 inline constexpr u32 kSpanDepth = 8;
 inline constexpr u32 kNoteBytes = 200;
 
 // ---------------------------------------------------------------- sections
 
 enum Section : u32 {
-  kSecOptions,     // char: "NAME=value\tsource\n"..., NUL-terminated
-  kSecGroups,      // GroupRow[kGroups]
-  kSecRanks,       // u32 triples {first, count, stride}
-  kSecLanes,       // LaneRow[kLanes]
-  kSecStringIndex, // StringRow[kStrings]
-  kSecStringBytes, // char
-  kSecFrames,      // FrameRow[kFrames]
-  kSecStacks,      // StackRow[kStacks]
-  kSecStackWords,  // u32 frame ids, innermost first
-  kSecBlob,        // atomic u32
-  kSecCrumbs,      // Crumb[kCrumbs]
-  kSecStatus,      // Status[records]
-  kSecRecords,     // Record[records]
+  kSecOptions,      // char: "NAME=value\tsource\n"..., NUL-terminated
+  kSecGroups,       // GroupRow[kGroups]
+  kSecRanks,        // u32 triples {first, count, stride}
+  kSecLanes,        // LaneRow[kLanes]
+  kSecStringIndex,  // StringRow[kStrings]
+  kSecStringBytes,  // char
+  kSecFrames,       // FrameRow[kFrames]
+  kSecStacks,       // StackRow[kStacks]
+  kSecStackWords,   // u32 frame ids, innermost first
+  kSecBlob,         // atomic u32
+  kSecCrumbs,       // Crumb[kCrumbs]
+  kSecStatus,       // Status[records]
+  kSecRecords,      // Record[records]
   kSections
 };
 
@@ -95,9 +95,9 @@ static_assert(sizeof(Anchor) == 32);
 
 enum ExitState : u32 {
   kRunning = 0,
-  kExitNoted = 1,   // the exit record is filled, the process still runs
-  kSignalled = 2,   // a fatal or terminating signal was caught
-  kExiting = 3      // exit() was called, exit_status is valid
+  kExitNoted = 1,  // the exit record is filled, the process still runs
+  kSignalled = 2,  // a fatal or terminating signal was caught
+  kExiting = 3     // exit() was called, exit_status is valid
 };
 
 // First cause why the process ends. Written once by the thread that wins `claimed`.
@@ -124,21 +124,24 @@ struct Header {
   u32 header_bytes;
   u64 region_bytes;
   u32 section_count;
-  u32 anonymous;      // 1: not backed by a file; a SIGKILL loses it
-  u32 n_records;      // power of two
+  u32 anonymous;  // 1: not backed by a file; a SIGKILL loses it
+  u32 n_records;  // power of two
   ClockKind clock_kind;
   i32 pid;
-  i32 attempt;        // restart count of the launcher
+  i32 attempt;  // restart count of the launcher
   u64 start_unix_ns;
-  u64 proc_start;     // field 22 of /proc/self/stat, clock ticks since boot: pid + this names a process
+  u64 proc_start;  // field 22 of /proc/self/stat, clock ticks since boot: pid + this names a
+                   // process
   u32 generation;
   i32 local_world_size;
-  u64 pid_namespace;  // inode of /proc/self/ns/pid: pid and proc_start mean something only within it
+  u64 pid_namespace;  // inode of /proc/self/ns/pid: pid and proc_start mean something only within
+                      // it
   u64 reserved0[5];
-  // --- identity that the process group may fill in later; written by whoever holds the tables' lock
-  std::atomic<i32> rank;         // -1 unknown
-  std::atomic<i32> local_rank;   // -1 unknown
-  std::atomic<i32> world_size;   // 0 unknown
+  // --- identity that the process group may fill in later; written by whoever holds the tables'
+  // lock
+  std::atomic<i32> rank;        // -1 unknown
+  std::atomic<i32> local_rank;  // -1 unknown
+  std::atomic<i32> world_size;  // 0 unknown
   u32 reserved1[13];
   // --- recorders
   alignas(64) std::atomic<u64> head;       // next ticket
@@ -147,44 +150,44 @@ struct Header {
   std::atomic<u64> skipped;                // tickets passed over: slot busy or protected
   std::atomic<u64> no_group;               // operations of groups that found no row
   // --- observers
-  alignas(64) std::atomic<u64> status_lost;     // state changes of records that were already gone
-  std::atomic<u64> failed;                 // operations that ended in an error
+  alignas(64) std::atomic<u64> status_lost;  // state changes of records that were already gone
+  std::atomic<u64> failed;                   // operations that ended in an error
   // --- table writers (under the tables' lock)
-  alignas(64) std::atomic<u32> n_groups;   // rows in use, row 0 included
+  alignas(64) std::atomic<u32> n_groups;  // rows in use, row 0 included
   std::atomic<u32> n_rank_words;
-  std::atomic<u32> n_strings;              // ids below are readable
+  std::atomic<u32> n_strings;  // ids below are readable
   std::atomic<u32> n_string_bytes;
   std::atomic<u32> n_frames;
   std::atomic<u32> n_stacks;
   std::atomic<u32> n_stack_words;
   std::atomic<u32> n_layers;
-  std::atomic<u64> strings_lost;           // asked for when the table was full
+  std::atomic<u64> strings_lost;  // asked for when the table was full
   std::atomic<u64> stacks_lost;
   std::atomic<u64> groups_lost;
   // --- lane claims, crumbs
   alignas(64) std::atomic<u64> lanes_lost;
   std::atomic<u64> crumbs_lost;
-  std::atomic<i64> step;                   // fr_step; INT64_MIN none
+  std::atomic<i64> step;  // fr_step; INT64_MIN none
   std::atomic<u64> step_ticks;
   // --- the watchdog
   alignas(64) std::atomic<u64> heartbeat_unix_ns;
-  std::atomic<u64> incident;               // last incident dumped or followed
+  std::atomic<u64> incident;  // last incident dumped or followed
   std::atomic<u64> dumps_failed;
   u64 reserved2[5];
-  Anchor first;                            // at start
-  Anchor last;                             // refreshed about every second
+  Anchor first;  // at start
+  Anchor last;   // refreshed about every second
   // --- texts, NUL-terminated, written once at start
   char job[128];
   char host[64];
   char boot_id[40];
-  char recorder[24];                       // version of libfr
+  char recorder[24];  // version of libfr
   char command[1024];
   char cwd[512];
-  char dump_dir[512];                      // first choice
+  char dump_dir[512];  // first choice
   struct Layer {
     char name[24];
     char text[168];
-  } layers[6];                             // under the tables' lock
+  } layers[6];  // under the tables' lock
   ExitRecord exit;
   SectionRow sections[kSections];
 };
@@ -202,41 +205,41 @@ inline constexpr u32 kIndexMask = (1u << 24) - 1;
 
 struct alignas(64) GroupRow {
   // --- table writers, published by Header::n_groups
-  u32 name;           // string ids
+  u32 name;  // string ids
   u32 desc;
   u32 backend;
-  u32 instance;       // 1 for the first group of that name in this process, 2 for the next...
-  i32 n_ranks;        // 0 unknown
-  i32 own_rank;       // -1 unknown
-  u32 ranks_first;    // first word in kSecRanks
-  u32 ranks_words;    // 0 = ranks not captured
+  u32 instance;     // 1 for the first group of that name in this process, 2 for the next...
+  i32 n_ranks;      // 0 unknown
+  i32 own_rank;     // -1 unknown
+  u32 ranks_first;  // first word in kSecRanks
+  u32 ranks_words;  // 0 = ranks not captured
   std::atomic<u64> created_ticks;
   std::atomic<u64> destroyed_ticks;  // 0 living
   u64 reserved0[2];
   // --- recorders
-  alignas(64) std::atomic<u64> issued;       // see above
-  std::atomic<u64> enqueued_ticks;           // of the last collective
-  std::atomic<u64> p2p_issued;               // sends and receives, all lanes
+  alignas(64) std::atomic<u64> issued;  // see above
+  std::atomic<u64> enqueued_ticks;      // of the last collective
+  std::atomic<u64> p2p_issued;          // sends and receives, all lanes
   std::atomic<u64> p2p_ticks;
   std::atomic<u64> lifecycle_issued;
-  std::atomic<u64> dropped;                  // records of this group that found no slot
-  std::atomic<u64> untracked;                // collectives and P2P whose end is never seen
+  std::atomic<u64> dropped;    // records of this group that found no slot
+  std::atomic<u64> untracked;  // collectives and P2P whose end is never seen
   u64 reserved1;
   // --- observers
   alignas(64) std::atomic<u64> started_seq;  // highest collective seq seen started
   std::atomic<u64> started_ticks;
-  std::atomic<u64> completed_seq;            // highest collective seq seen completed
+  std::atomic<u64> completed_seq;  // highest collective seq seen completed
   std::atomic<u64> completed_ticks;
-  std::atomic<u64> ended;                    // collectives ended, however
-  std::atomic<u64> failed;                   // of all kinds
+  std::atomic<u64> ended;   // collectives ended, however
+  std::atomic<u64> failed;  // of all kinds
   std::atomic<u64> p2p_ended;
   std::atomic<u64> lifecycle_ended;
   // --- observers of waits
-  alignas(64) std::atomic<u64> waited;       // fr_wait_begin of FR_WAIT_ONLY operations
+  alignas(64) std::atomic<u64> waited;  // fr_wait_begin of FR_WAIT_ONLY operations
   std::atomic<u64> wait_ended;
-  std::atomic<u64> wait_only;                // FR_WAIT_ONLY operations issued
+  std::atomic<u64> wait_only;  // FR_WAIT_ONLY operations issued
   std::atomic<u64> wait_only_ended;
-  std::atomic<u64> released;                 // ended unseen
+  std::atomic<u64> released;  // ended unseen
   u64 reserved2[3];
 };
 static_assert(sizeof(GroupRow) == 256);
@@ -244,8 +247,8 @@ static_assert(sizeof(GroupRow) == 256);
 // One (group, peer, direction) of point-to-point traffic.
 struct alignas(64) LaneRow {
   // --- recorders; key by CAS from 0
-  std::atomic<u64> key;             // 1<<63 | group << 33 | direction(1 send, 0 recv) << 32 | peer + 1
-  std::atomic<u64> enqueued;        // = last enqueued seq
+  std::atomic<u64> key;       // 1<<63 | group << 33 | direction(1 send, 0 recv) << 32 | peer + 1
+  std::atomic<u64> enqueued;  // = last enqueued seq
   std::atomic<u64> enqueued_ticks;
   u64 reserved0[5];
   // --- observers
@@ -283,9 +286,9 @@ inline constexpr u32 kInlineWords = 10;
 // 2t+2 once whole, 0 never used.
 struct Payload {
   u64 ticks;
-  u64 seq;          // see fr_kind; step number for FR_STEP
+  u64 seq;  // see fr_kind; step number for FR_STEP
   u32 group;
-  u32 op;           // string id
+  u32 op;  // string id
   u32 stack;
   u32 tid;
   i32 peer;
@@ -319,8 +322,8 @@ enum class State : u32 {  // in the low 3 bits of Status::tag
   kCompleted = 2,
   kFailed = 3,
   kReleased = 4,
-  kWaiting = 5,           // FR_WAIT_ONLY: a thread is in wait()
-  kIdle = 6               // FR_WAIT_ONLY: waited once, not done
+  kWaiting = 5,  // FR_WAIT_ONLY: a thread is in wait()
+  kIdle = 6      // FR_WAIT_ONLY: waited once, not done
 };
 
 // What became of it, written by observers only. Belongs to ticket t when tag >> 3 == t + 1.
@@ -337,11 +340,11 @@ static_assert(sizeof(Status) == 32);
 
 // One thread's notes and open spans; only that thread writes.
 struct alignas(64) Crumb {
-  std::atomic<u32> tid;        // 0 free
-  std::atomic<u32> note_seq;   // odd while the note is written
+  std::atomic<u32> tid;       // 0 free
+  std::atomic<u32> note_seq;  // odd while the note is written
   std::atomic<u64> note_ticks;
   std::atomic<u32> note_bytes;
-  std::atomic<u32> depth;      // open spans; may exceed kSpanDepth
+  std::atomic<u32> depth;  // open spans; may exceed kSpanDepth
   std::atomic<u32> span[kSpanDepth];
   std::atomic<u64> span_ticks[kSpanDepth];
   std::atomic<u32> note[kNoteBytes / 4];
@@ -359,8 +362,8 @@ enum PeerState : u32 {
   kPeerFree = 0,
   kPeerClaimed = 1,
   kPeerLive = 2,
-  kPeerExitedClean = 3,   // status 0, nothing in flight, nothing failed: ring removed
-  kPeerExited = 4         // any other exit that it could still tell of
+  kPeerExitedClean = 3,  // status 0, nothing in flight, nothing failed: ring removed
+  kPeerExited = 4        // any other exit that it could still tell of
 };
 
 struct alignas(64) PeerRow {
@@ -371,12 +374,12 @@ struct alignas(64) PeerRow {
   std::atomic<i32> rank;
   std::atomic<i32> local_rank;
   std::atomic<u64> heartbeat_unix_ns;
-  std::atomic<u64> dumped;             // last incident it dumped
+  std::atomic<u64> dumped;  // last incident it dumped
   std::atomic<i32> exit_status;
   std::atomic<i32> exit_signal;
   std::atomic<u64> exit_unix_ns;
-  char ring[184];                      // file name within the ring directory; "" = anonymous
-  char last_op[64];                    // set at a clean exit: what it issued last, and where
+  char ring[184];    // file name within the ring directory; "" = anonymous
+  char last_op[64];  // set at a clean exit: what it issued last, and where
   char last_site[192];
   // --- whoever salvages it
   alignas(64) std::atomic<u64> salvaged;  // incident + 1, claimed by CAS
@@ -392,7 +395,7 @@ struct Control {
   i32 attempt;
   u64 reserved0[5];
   // --- whoever opens an incident (CAS on incident)
-  alignas(64) std::atomic<u64> incident;   // 0 none yet
+  alignas(64) std::atomic<u64> incident;  // 0 none yet
   std::atomic<u64> incident_unix_ns;
   std::atomic<i32> incident_rank;
   std::atomic<u32> reason_seq;

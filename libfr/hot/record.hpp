@@ -52,7 +52,9 @@ struct Hot {
 extern std::atomic<Hot*> g_hot;
 extern std::atomic<fr_stack_provider> g_stack_provider;
 
-inline Hot* hot() noexcept { return g_hot.load(std::memory_order_acquire); }
+inline Hot* hot() noexcept {
+  return g_hot.load(std::memory_order_acquire);
+}
 
 namespace detail {
 
@@ -60,8 +62,7 @@ inline constexpr u64 kOneRecord = 1ull << kIndexShift;
 
 inline void raise_to(std::atomic<u64>& frontier, u64 value) noexcept {
   u64 seen = frontier.load(std::memory_order_relaxed);
-  while (seen < value &&
-         !frontier.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  while (seen < value && !frontier.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
   }
 }
 
@@ -122,7 +123,8 @@ inline u64 commit(Hot& h, GroupRow& row, const Payload& p) noexcept {
 
 }  // namespace detail
 
-// fr_begin. The clock is read first: behind a locked instruction it would wait for the store buffer.
+// fr_begin. The clock is read first: behind a locked instruction it would wait for the store
+// buffer.
 inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
   Payload p;
   p.ticks = ticks_now(h.clock);

@@ -12,7 +12,8 @@
 //     (newer). Then the next ticket is tried; the passed one is counted in `skipped`.
 //     Without the claim a lapped, stalled writer resumes into a slot that a later ticket has
 //     published, and the mixture reads as whole; tests/stress shows that variant failing.
-//   * A record among the last `quota` of its group is not overwritten (a chatty group must not evict
+//   * A record among the last `quota` of its group is not overwritten (a chatty group must not
+//   evict
 //     a quiet one's). Half of the ring is never protected, so a lap always finds room.
 //   * After a lap without room the operation is dropped and counted.
 //
@@ -32,7 +33,9 @@ namespace fr {
 
 inline constexpr u64 kNoTicket = ~0ull;
 
-inline u64 two(u32 low, u32 high) noexcept { return low | static_cast<u64>(high) << 32; }
+inline u64 two(u32 low, u32 high) noexcept {
+  return low | static_cast<u64>(high) << 32;
+}
 
 struct Ring {
   std::atomic<u64>* head = nullptr;
@@ -93,7 +96,8 @@ struct Ring {
   void publish(u64 ticket, const Payload& payload) const noexcept {
     Record& record = records[ticket & mask];
     const Payload& p = payload;
-    // Put together in registers: reading 8 bytes back from two 4-byte stores stalls (12 ns measured).
+    // Put together in registers: reading 8 bytes back from two 4-byte stores stalls (12 ns
+    // measured).
     const u64 words[kPayloadWords] = {
         p.ticks,
         p.seq,
@@ -119,8 +123,8 @@ struct Ring {
     record.seq.store(2 * ticket + 2, std::memory_order_release);
   }
 
-  // Sets what became of a ticket. Observers only; false when the record or the status is another's by
-  // now. A final state stays; kWaiting and kStarted set started_ticks, final states ended_ticks.
+  // Sets what became of a ticket. Observers only; false when the record or the status is another's
+  // by now. A final state stays; kWaiting and kStarted set started_ticks, final states ended_ticks.
   bool observe(u64 ticket, State state, u64 ticks, u32 error, u32 tid) const noexcept {
     if (records[ticket & mask].seq.load(std::memory_order_acquire) != 2 * ticket + 2) {
       return false;
@@ -133,8 +137,8 @@ struct Ring {
     if ((old >> 3) > ticket + 1 || (before == State::kLocked && old != 0)) {
       return false;  // a later ticket's, or an observer died or stalled in here
     }
-    if (same && (before == State::kCompleted || before == State::kFailed ||
-                 before == State::kReleased)) {
+    if (same &&
+        (before == State::kCompleted || before == State::kFailed || before == State::kReleased)) {
       return true;
     }
     if (!s.tag.compare_exchange_strong(old, mine | static_cast<u64>(State::kLocked),
