@@ -594,12 +594,17 @@ class Diagnosis {
                                slot_text(due_op, d.seq, g), fmt::join(d.words, "; "));
       lower(Confidence::kPossible, "as many on either side, and nothing tells which is right");
     } else {
-      r_.summary =
-          fmt::format("{} issued {} with {}", ranks_words(r_.ranks),
-                      slot_text(r_.blamed.front().op, d.seq, g), fmt::join(d.words, "; "));
-      if (!others.empty()) {
-        r_.summary += fmt::format("; {} {}", ranks_words(others),
-                                  others.size() == 1 ? "does not" : "agree");
+      if (r_.blamed.front().op != due_op) {
+        r_.summary = fmt::format("{} issued {} where {} issued {}", ranks_words(r_.ranks),
+                                 slot_text(r_.blamed.front().op, d.seq, g), ranks_words(others),
+                                 due_op);
+      } else {
+        r_.summary = fmt::format("{} issued {} with {}", ranks_words(r_.ranks),
+                                 slot_text(due_op, d.seq, g), fmt::join(d.words, "; "));
+        if (!others.empty()) {
+          r_.summary += fmt::format("; {} {}", ranks_words(others),
+                                    others.size() == 1 ? "differs" : "agree");
+        }
       }
       say("why", fmt::format("{} issued {}{}; {} issued {}", ranks_words(others), due_text, due_site,
                              ranks_words(r_.ranks), own_words));
@@ -887,11 +892,11 @@ class Diagnosis {
     }
     if (m.seconds() < 10 && !std::any_of(m.waits.begin(), m.waits.end(),
                                          [](const Wait& w) { return w.failed; })) {
-      const std::string& trigger = ev(m.waits.front().evidence).trigger;
-      const std::string& reason = ev(m.waits.front().evidence).reason;
-      if (trigger.find("timeout") == std::string::npos &&
-          reason.find("progress") == std::string::npos &&
-          reason.find("timeout") == std::string::npos) {
+      // Whoever dumped on a timeout made the others follow.
+      const bool timed_out = std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
+        return e->trigger == "timeout";
+      });
+      if (!timed_out) {
         lower(Confidence::kLikely,
               fmt::format("it lasted only {} when the evidence was taken", duration_text(m.seconds())));
       }
@@ -1435,6 +1440,21 @@ class Diagnosis {
   }
 
   bool nothing_stuck() {
+    // Somebody had a reason to dump, and it is not among what was read.
+    const auto alarm = std::find_if(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
+      return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
+             e->trigger == "salvage";
+    });
+    if (!c_.missing.empty() && alarm != c_.ranks.end()) {
+      r_.kind = Verdict::kUndecided;
+      r_.summary = fmt::format("nothing is stuck on {}, but it dumped for a reason ({}); evidence of "
+                               "{} is lacking",
+                               c_.ranks.size() == 1 ? ranks_words({c_.ranks[0]->id.rank})
+                                                    : "the ranks that were read",
+                               (*alarm)->reason.empty() ? (*alarm)->trigger : (*alarm)->reason,
+                               ranks_words(c_.missing));
+      return true;
+    }
     r_.kind = Verdict::kOk;
     r_.summary = "nothing is stuck";
     if (graph_.fresh > 0) {
@@ -1479,7 +1499,8 @@ class Diagnosis {
                                      text.substr(0, 160)));
     }
     for (const auto& [text, who] : told) {
-      say("consequence", fmt::format("{} {} then, told from outside", ranks_words(who), text));
+      say("consequence", fmt::format("{} {} {} after that", ranks_words(who),
+                                     who.size() == 1 ? "was" : "were", text));
     }
   }
 

@@ -17,6 +17,9 @@ using Rank = std::int32_t;
 using Time = std::int64_t;
 using Id = std::uint32_t;
 
+// What a file claims as a time, 0 when it is none: sums and differences of times never overflow.
+inline Time plausible(Time t) { return t > 0 && t < (Time{1} << 62) ? t : 0; }
+
 enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 
 enum class Kind : std::uint8_t {

@@ -543,7 +543,7 @@ End end_from_peer(const PeerEvidence& p) {
   } else if (p.state == "gone") {
     end.ended = true;
     end.why = "gone";
-    end.text = "its process is gone without a word (killed, or os._exit)";
+    end.text = "its process is gone without a word (killed, aborted, or os._exit)";
   } else if (p.state == "exited") {
     if (p.signal != 0) {
       end_by_signal(end, p.signal);
@@ -599,7 +599,13 @@ End end_of(const Case& c, const RankEvidence& e) {
       end.ended = true;
       end.terminated = interrupt || (x.type.find("SignalException") != std::string::npos);
       end.why = "exception";
-      end.text = x.type + (x.message.empty() ? "" : ": " + x.message);
+      // The first line; fr's Python package adds where it was raised below it.
+      constexpr std::size_t kShown = 200;
+      std::string message = x.message.substr(0, x.message.find('\n'));
+      if (message.size() > kShown) {
+        message = message.substr(0, kShown) + "...";
+      }
+      end.text = x.type + (message.empty() ? "" : ": " + message);
       end.consequence = is_consequence(x.message) ||
                         (!last_error.empty() && is_consequence(last_error) &&
                          x.message.find(last_error.substr(0, 40)) != std::string::npos);
@@ -624,7 +630,7 @@ End end_of(const Case& c, const RankEvidence& e) {
   if (!end.ended && e.process_gone) {
     end.ended = true;
     end.why = "gone";
-    end.text = "its process is gone without a word (killed, or os._exit)";
+    end.text = "its process is gone without a word (killed, aborted, or os._exit)";
     end.time = e.written;
     for (const Record& r : e.records) {
       end.time = e.salvaged ? std::max({r.time, r.ended}) : end.time;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kMaxWorld = 1 << 22;
 constexpr Time kClockSkew = 5'000'000'000;  // between hosts
+constexpr Time kSameIncident = 3'000'000'000;  // ranks that open incidents at once are one occasion
 
 // Evidence of a process that could not have moved on since: usable for later incidents too.
 bool is_final(const RankEvidence& e) {
@@ -28,6 +29,12 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
   std::map<Rank, const RankEvidence*> best;
   std::vector<const RankEvidence*> nameless;
   std::map<Rank, bool> older;
+  Time first_written = 0;
+  for (const RankEvidence* e : all) {
+    if (e->incident == c.incident && (first_written == 0 || e->written < first_written)) {
+      first_written = e->written;
+    }
+  }
   for (const RankEvidence* e : all) {
     if (e->id.rank < 0) {
       nameless.push_back(e);
@@ -36,7 +43,8 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
     if (e->incident > c.incident) {
       continue;
     }
-    if (e->incident < c.incident && !is_final(*e)) {
+    if (e->incident < c.incident && !is_final(*e) &&
+        (e->written == 0 || e->written + kSameIncident < first_written)) {
       older.emplace(e->id.rank, true);
       continue;
     }

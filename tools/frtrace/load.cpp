@@ -106,6 +106,17 @@ void collect(const fs::path& dir, int depth, std::vector<Candidate>& out, LoadRe
   }
 }
 
+// A region is named after its process, a copy in a dump directory after the incident.
+RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) {
+  if (bytes.size() < sizeof(fr::Header) || !ends_with(name, ".ring")) {
+    return RingKind::kRegion;
+  }
+  fr::i32 pid = 0;
+  std::memcpy(&pid, bytes.data() + offsetof(fr::Header, pid), sizeof pid);
+  return ends_with(name, "." + std::to_string(pid) + ".ring") ? RingKind::kRegion
+                                                              : RingKind::kCopy;
+}
+
 Time unix_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -133,8 +144,7 @@ void load_file(const Candidate& file, LoadResult& result) {
       e = load_fr(mapping.bytes(), why);
       break;
     case Format::kRing:
-      // A raw copy is evidence of its moment even while its process lives on.
-      e = load_ring(mapping.bytes(), unix_now(), !ends_with(name, ".ring"), why);
+      e = load_ring(mapping.bytes(), unix_now(), ring_kind(name, mapping.bytes()), why);
       break;
     case Format::kPickle:
       if (file.asked_for) {

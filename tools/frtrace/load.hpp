@@ -32,10 +32,11 @@ Format format_of(std::span<const unsigned char> bytes);
 // A dump (`*.fr`). On failure nullptr, and `why` says in a few words what is wrong.
 std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std::string& why);
 
-// A region: live, left behind, or a raw `*.ring` copy. `now` is the time of reading.
-// With `check_process` the process is looked up when the region is of this machine and boot.
-std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
-                                        bool check_process, std::string& why);
+// A region as its process maps it, or maybe left behind; or a raw `*.ring` copy in a dump directory.
+// `now` is the time of reading. Of this machine and boot, its process is looked up.
+enum class RingKind { kRegion, kCopy };
+std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now, RingKind kind,
+                                        std::string& why);
 
 // Every readable file among the paths; directories: their files, and files up to two levels below.
 LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix);

@@ -135,12 +135,12 @@ class Reader {
   Reader(const Object& root, RankEvidence& to) : root_(root), e_(to) {}
 
   void read() {
-    base_ = number<Time>(member(member(&root_, "clock"), "base_unix_ns"));
+    base_ = plausible(number<Time>(member(member(&root_, "clock"), "base_unix_ns")));
     identity(member(&root_, "identity"));
     e_.reason = text(member(&root_, "reason"));
     e_.trigger = text(member(&root_, "trigger"));
     e_.incident = number<std::uint64_t>(member(&root_, "incident"));
-    e_.written = number<Time>(member(&root_, "written_unix_ns"));
+    e_.written = plausible(number<Time>(member(&root_, "written_unix_ns")));
     if (const Object* salvage = member(&root_, "salvage"); is_map(salvage)) {
       e_.salvaged = true;
       e_.salvaged_by = number<Rank>(member(salvage, "by_rank"), -1);
@@ -181,12 +181,31 @@ class Reader {
     losses(member(&root_, "losses"));
     exit(member(&root_, "exit"));
     peers(list(member(&root_, "peers")));
+    if (e_.process_gone) {
+      last_sign_of_life();
+    }
   }
 
  private:
   Time time(const Object* o) const {
     const std::optional<std::int64_t> v = to_int(o);
-    return v ? base_ + *v : 0;
+    constexpr Time kYear = Time{366} * 86'400 * 1'000'000'000;
+    return v && *v > -kYear && *v < 10 * kYear ? plausible(base_ + *v) : 0;
+  }
+
+  // A dump salvaged from a dead process says nothing of the time after its death, however late it
+  // was written. The last clock anchor is at most about a second older than the death.
+  void last_sign_of_life() {
+    Time last = e_.exit.time;
+    for (const Object& o : list(member(member(&root_, "clock"), "anchors"))) {
+      last = std::max(last, plausible(number<Time>(item(list(&o), 1))));
+    }
+    for (const Record& r : e_.records) {
+      last = std::max({last, r.time, r.ended});
+    }
+    if (last != 0) {
+      e_.written = e_.written == 0 ? last : std::min(e_.written, last);
+    }
   }
 
   // Names that a dump holds as text (dtype, reduce op), as ids of this file's strings.
@@ -216,7 +235,7 @@ class Reader {
     id.local_world_size = number<int>(member(o, "local_world_size"));
     id.pid = number<int>(member(o, "pid"));
     id.proc_start = number<std::uint64_t>(member(o, "proc_start"));
-    id.start = number<Time>(member(o, "start_unix_ns"));
+    id.start = plausible(number<Time>(member(o, "start_unix_ns")));
     id.anonymous = text(member(o, "memory")) == "anonymous";
     id.n_records = number<std::uint64_t>(member(o, "n_records"));
   }

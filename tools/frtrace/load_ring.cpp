@@ -111,7 +111,7 @@ class Reader {
   }
 
  private:
-  Time time(std::uint64_t ticks) const { return static_cast<Time>(clock_.unix_ns(ticks)); }
+  Time time(std::uint64_t ticks) const { return plausible(static_cast<Time>(clock_.unix_ns(ticks))); }
 
   Id intern(const char* s) {
     if (s == nullptr || *s == '\0') {
@@ -139,7 +139,7 @@ class Reader {
     id.local_world_size = header_.local_world_size;
     id.pid = header_.pid;
     id.proc_start = header_.proc_start;
-    id.start = static_cast<Time>(header_.start_unix_ns);
+    id.start = plausible(static_cast<Time>(header_.start_unix_ns));
     id.anonymous = header_.anonymous != 0;
     id.n_records = header_.n_records;
     e_.incident = header_.incident.load();
@@ -339,7 +339,7 @@ class Reader {
     out.status = x.status.load();
     out.signal = x.signal.load();
     out.sender_pid = x.sender_pid.load();
-    out.time = static_cast<Time>(x.time_unix_ns.load());
+    out.time = plausible(static_cast<Time>(x.time_unix_ns.load()));
     if (x.ready.load() != 0) {
       out.stack = x.stack.load();
       out.kind = fixed_text(x.kind, sizeof x.kind);
@@ -358,8 +358,8 @@ class Reader {
 
 }  // namespace
 
-std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
-                                        bool check_process, std::string& why) {
+std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now, RingKind kind,
+                                        std::string& why) {
   const fr::View view = fr::View::of(bytes.data(), bytes.size());
   if (!view.ok()) {
     why = std::string("damaged ring: ") + view.error();
@@ -368,18 +368,26 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
   auto e = std::make_unique<RankEvidence>();
   e->source = Source::kRing;
   Reader(view, *e).read();
-  e->written = static_cast<Time>(view.header().heartbeat_unix_ns.load());
+  e->written = plausible(static_cast<Time>(view.header().heartbeat_unix_ns.load()));
   for (const Record& r : e->records) {
     e->written = std::max({e->written, r.time, r.ended});
   }
   e->written = std::max(e->written, e->exit.time);
-  if (check_process && same_machine(e->id)) {
+  if (kind == RingKind::kCopy && e->exit.signal != 0) {
+    return e;  // its own last words, taken in its signal handler
+  }
+  if (same_machine(e->id)) {
     if (e->id.pid > 0 && proc_start_of(e->id.pid) == e->id.proc_start) {
-      e->source = Source::kLiveRing;
-      e->written = now;
+      if (kind == RingKind::kRegion) {
+        e->source = Source::kLiveRing;
+        e->written = now;
+      }
     } else {
       e->process_gone = true;
     }
+  } else {
+    // A copy without last words was taken from a dead process by a peer.
+    e->process_gone = kind == RingKind::kCopy;
   }
   return e;
 }

@@ -23,6 +23,14 @@ using namespace frtrace;
 
 enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
 
+// A list option takes what follows it: hands paths back ("--ranks 0 1 dumps", "--groups a,b dumps").
+void give_back_paths(std::vector<std::string>& texts, std::vector<std::string>& paths) {
+  while (texts.size() > 1 && ::access(texts.back().c_str(), F_OK) == 0) {
+    paths.push_back(texts.back());
+    texts.pop_back();
+  }
+}
+
 // "0,2-5" -> 0 2 3 4 5; false when it does not read so.
 bool parse_ranks(const std::vector<std::string>& texts, std::vector<Rank>& out) {
   constexpr Rank kMaxRank = 1 << 24;
@@ -161,9 +169,10 @@ int run(int argc, char** argv) {
     std::cerr << "frtrace: " << output << ": the format is told by the ending, .json or .txt\n";
     return kUsage;
   }
+  give_back_paths(rank_texts, paths);
+  give_back_paths(group_texts, paths);
   TableFilter filter;
   if (!parse_ranks(rank_texts, filter.ranks)) {
-    // A directory may have been swallowed by the list: PyTorch's tool takes it first.
     std::cerr << "frtrace: --ranks takes numbers and ranges such as 0,2-5\n";
     return kUsage;
   }

@@ -44,7 +44,7 @@ void render_one(std::string& out, const Report& r, const TextStyle& style, bool 
   }
   out += fmt::format("{}{:<10}{} {}", style.colour ? colour : "", kind,
                      style.colour ? "\033[0m" : "", r.summary);
-  if (longest > 0 && r.kind != Verdict::kOk) {
+  if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited)) {
     out += fmt::format(", for {}", duration_text(longest));
   }
   out += '\n';

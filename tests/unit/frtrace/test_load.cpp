@@ -1,0 +1,500 @@
+#include <unistd.h>
+#include <zstd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <msgpack.hpp>
+#include <sstream>
+
+#include "catch.hpp"
+#include "diagnose.hpp"
+#include "hot/layout.hpp"
+#include "job.hpp"
+#include "load.hpp"
+
+using namespace frtrace;
+
+namespace {
+
+using Packer = msgpack::packer<msgpack::sbuffer>;
+
+std::vector<unsigned char> compress(const char* data, std::size_t size) {
+  std::vector<unsigned char> out(ZSTD_compressBound(size));
+  out.resize(ZSTD_compress(out.data(), out.size(), data, size, 3));
+  return out;
+}
+
+// A small dump of rank `rank`: two finished all_reduces, a third in flight.
+// `extra`: keys and columns that no reader knows yet.
+msgpack::sbuffer plain_dump(int rank, bool extra = false) {
+  msgpack::sbuffer buffer;
+  Packer p(buffer);
+  const auto key = [&](const char* k) { p.pack(std::string(k)); };
+  p.pack_map(extra ? 16 : 15);
+  key("format"), p.pack("fr.dump");
+  key("version"), p.pack(1);
+  if (extra) {
+    key("from_the_future"), p.pack_map(1), p.pack(7), p.pack_array(2), p.pack(1.5), p.pack_nil();
+  }
+  key("identity"), p.pack_map(9);
+  key("job"), p.pack("jobname");
+  key("attempt"), p.pack(0);
+  key("rank"), p.pack(rank);
+  key("world_size"), p.pack(2);
+  key("host"), p.pack("n1");
+  key("pid"), p.pack(42 + rank);
+  key("cwd"), p.pack("/home/u");
+  key("start_unix_ns"), p.pack(std::int64_t{1'000'000'000'000});
+  key("memory"), p.pack("shm");
+  key("reason"), p.pack("no progress");
+  key("incident"), p.pack(3);
+  key("written_unix_ns"), p.pack(std::int64_t{1'060'000'000'000});
+  key("clock"), p.pack_map(1), key("base_unix_ns"), p.pack(std::int64_t{1'000'000'000'000});
+  key("options"), p.pack_array(1), p.pack_array(3);
+  p.pack("FR_TIMEOUT_S"), p.pack("30"), p.pack("default");
+  key("strings"), p.pack_array(6);
+  for (const char* s : {"", "0", "default_pg", "all_reduce", "/home/u/train.py", "step"}) {
+    p.pack(s);
+  }
+  key("frames"), p.pack_array(1), p.pack_array(3), p.pack(4), p.pack(5), p.pack(57);
+  key("stacks"), p.pack_array(2), p.pack_array(0), p.pack_array(1), p.pack(0);
+  // The columns in another order than the grammar's, to be looked up by name.
+  key("groups"), p.pack_map(2), key("fields"), p.pack_array(10);
+  for (const char* f : {"enqueued", "group", "name", "desc", "ranks", "n_ranks", "completed",
+                        "ended", "kept", "first_kept"}) {
+    p.pack(f);
+  }
+  key("rows"), p.pack_array(2);
+  p.pack_nil();
+  p.pack_array(10);
+  p.pack(rank == 0 ? 3 : 2), p.pack(1), p.pack(1), p.pack(2);
+  p.pack_array(1), p.pack_array(3), p.pack(0), p.pack(2), p.pack(1);
+  p.pack(2), p.pack(2), p.pack(2), p.pack(3), p.pack(1);
+  key("records"), p.pack_map(2), key("fields");
+  const std::vector<const char*> fields = {"ticket", "time", "kind", "seq", "group", "op", "stack",
+                                           "in_numel", "in_dtype", "state", "ended", "shape"};
+  p.pack_array(static_cast<std::uint32_t>(fields.size()) + (extra ? 1 : 0));
+  for (const char* f : fields) {
+    p.pack(f);
+  }
+  if (extra) {
+    p.pack("colour");
+  }
+  key("rows");
+  const int n = rank == 0 ? 3 : 2;
+  p.pack_array(static_cast<std::uint32_t>(n) + 1);
+  for (int i = n; i >= 1; --i) {  // slot order is not ticket order
+    p.pack_array(static_cast<std::uint32_t>(fields.size()) + (extra ? 1 : 0));
+    p.pack(i), p.pack(std::int64_t{i} * 1'000'000'000), p.pack("collective"), p.pack(i), p.pack(1);
+    p.pack(3), p.pack(1), p.pack(64), p.pack("Float"), p.pack(i == 3 ? "enqueued" : "completed");
+    i == 3 ? p.pack_nil() : p.pack(std::int64_t{i} * 1'000'000'000 + 5);
+    p.pack_array(3), p.pack(1u | 1u << 24), p.pack(1), p.pack(64);
+    if (extra) {
+      p.pack("red");
+    }
+  }
+  p.pack_nil();
+  key("exit"), p.pack_nil();
+  key("losses"), p.pack_map(1), key("dropped"), p.pack(0);
+  return buffer;
+}
+
+std::vector<unsigned char> dump(int rank, bool extra = false) {
+  const msgpack::sbuffer plain = plain_dump(rank, extra);
+  return compress(plain.data(), plain.size());
+}
+
+// A directory of its own that goes with the test.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "frtrace.XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  std::string write(const std::string& name, const std::vector<unsigned char>& bytes) const {
+    const std::filesystem::path file = std::filesystem::path(path_) / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    return file.string();
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A tiny region made by hand: 64 records, one group of two ranks, `issued` collectives.
+class Region {
+ public:
+  explicit Region(int issued) {
+    using namespace fr;
+    std::size_t at = kHeaderBytes;
+    const auto section = [&](Section s, u32 count, u32 stride) {
+      at = (at + 63) & ~std::size_t{63};
+      rows_[s] = {at, count, stride};
+      at += std::size_t{count} * stride;
+    };
+    section(kSecOptions, 64, 1);
+    section(kSecGroups, kGroups, sizeof(GroupRow));
+    section(kSecRanks, kRankWords, 4);
+    section(kSecLanes, kLanes, sizeof(LaneRow));
+    section(kSecStringIndex, kStrings, sizeof(StringRow));
+    section(kSecStringBytes, kStringBytes, 1);
+    section(kSecFrames, kFrames, sizeof(FrameRow));
+    section(kSecStacks, kStacks, sizeof(StackRow));
+    section(kSecStackWords, kStackWords, 4);
+    section(kSecBlob, kBlobWords, 4);
+    section(kSecCrumbs, kCrumbs, sizeof(Crumb));
+    section(kSecStatus, kRecords, sizeof(Status));
+    section(kSecRecords, kRecords, sizeof(fr::Record));
+    bytes_.resize((at + 4095) & ~std::size_t{4095});
+    // Page-aligned as a mapping is.
+    storage_.resize(bytes_.size() / 64 + 2);
+    base_ = storage_.data();
+    Header& h = header();
+    h.version = kLayoutVersion;
+    h.header_bytes = kHeaderBytes;
+    h.region_bytes = bytes_.size();
+    h.section_count = kSections;
+    h.n_records = kRecords;
+    h.clock_kind = ClockKind::kMonotonic;
+    h.pid = 1;
+    h.proc_start = 1;
+    h.rank = 1;
+    h.world_size = 2;
+    h.start_unix_ns = kUnix;
+    std::strcpy(h.job, "ringjob");
+    std::strcpy(h.host, "no-such-host");
+    h.step = INT64_MIN;
+    std::memcpy(h.sections, rows_, sizeof rows_);
+    for (Anchor* a : {&h.first, &h.last}) {
+      const u64 offset = a == &h.first ? 0 : 1'000'000'000;
+      a->ticks = 1000 + offset;
+      a->unix_ns = kUnix + offset;
+      a->monotonic_ns = 1000 + offset;
+      a->seq = 2;
+    }
+    h.heartbeat_unix_ns = kUnix + 1'000'000'000;
+    string("");
+    const u32 name = string("0"), desc = string("default_pg"), op = string("all_reduce");
+    std::strcpy(at_section<char>(kSecOptions), "FR_TIMEOUT_S=20\tdefault\n");
+    GroupRow& g = at_section<GroupRow>(kSecGroups)[1];
+    g.name = name;
+    g.desc = desc;
+    g.instance = 1;
+    g.n_ranks = 2;
+    g.own_rank = 1;
+    g.ranks_words = 3;
+    u32* ranks = at_section<u32>(kSecRanks);
+    ranks[0] = 0, ranks[1] = 2, ranks[2] = 1;
+    h.n_rank_words = 3;
+    h.n_groups = 2;
+    h.n_stacks = 1;
+    h.n_frames = 1;
+    for (int i = 0; i < issued; ++i) {
+      const u64 ticket = static_cast<u64>(i);
+      Payload p{};
+      p.ticks = 1000 + ticket * 1'000'000;
+      p.seq = ticket + 1;
+      p.group = 1;
+      p.op = op;
+      p.kind = 1;
+      p.peer = -1;
+      p.in_numel = p.out_numel = 16;
+      p.in_dtype = p.out_dtype = 7;
+      p.group_index = static_cast<u32>(i);
+      u64 words[kPayloadWords];
+      std::memcpy(words, &p, sizeof p);
+      const std::size_t slot = ticket % kRecords;
+      fr::Record& r = at_section<fr::Record>(kSecRecords)[slot];
+      for (u32 w = 0; w < kPayloadWords; ++w) {
+        r.payload[w] = words[w];
+      }
+      r.seq = 2 * ticket + 2;
+      if (i + 1 < issued) {
+        Status& s = at_section<Status>(kSecStatus)[slot];
+        s.ended_ticks = p.ticks + 10;
+        s.tag = (ticket + 1) << 3 | static_cast<u64>(fr::State::kCompleted);
+        g.completed_seq = p.seq;
+        ++g.ended;
+      }
+    }
+    g.issued = static_cast<u64>(issued) | static_cast<u64>(issued) << kIndexShift;
+    h.head = static_cast<u64>(issued);
+    h.magic = kRegionMagic;
+  }
+
+  static constexpr std::uint32_t kRecords = 64;
+  static constexpr std::uint64_t kUnix = 1'700'000'000'000'000'000ull;
+  fr::Header& header() { return *reinterpret_cast<fr::Header*>(base_); }
+  std::span<const unsigned char> bytes() {
+    return {reinterpret_cast<unsigned char*>(base_), bytes_.size()};
+  }
+
+ private:
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+  template <class T>
+  T* at_section(fr::Section s) {
+    return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(base_) + rows_[s].offset_bytes);
+  }
+  fr::u32 string(const char* text) {
+    const fr::u32 id = header().n_strings;
+    fr::StringRow& row = at_section<fr::StringRow>(fr::kSecStringIndex)[id];
+    row.offset = header().n_string_bytes;
+    row.bytes = static_cast<fr::u32>(std::strlen(text));
+    std::memcpy(at_section<char>(fr::kSecStringBytes) + row.offset, text, row.bytes);
+    header().n_string_bytes = row.offset + row.bytes;
+    header().n_strings = id + 1;
+    return id;
+  }
+
+  fr::SectionRow rows_[fr::kSections]{};
+  std::vector<unsigned char> bytes_;
+  std::vector<Line> storage_;
+  Line* base_ = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a dump reads whole") {
+  for (const bool extra : {false, true}) {
+    std::string why;
+    const auto e = load_fr(dump(0, extra), why);
+    REQUIRE(e);
+    CHECK(e->id.job == "jobname");
+    CHECK(e->id.world_size == 2);
+    CHECK(e->incident == 3);
+    CHECK(e->option_seconds("FR_TIMEOUT_S", 0) == 30);
+    REQUIRE(e->groups.size() == 2);
+    CHECK_FALSE(e->groups[0].used);
+    CHECK(e->text(e->groups[1].desc) == "default_pg");
+    CHECK(e->groups[1].enqueued == 3);
+    CHECK(expand(e->groups[1].ranks) == std::vector<Rank>{0, 1});
+    REQUIRE(e->records.size() == 3);
+    CHECK(e->records[0].ticket == 1);
+    CHECK(e->records[2].state == State::kEnqueued);
+    CHECK(e->records[2].time == 1'003'000'000'000);
+    CHECK(e->text(e->records[2].in_dtype) == "Float");
+    CHECK(site_text(user_site(*e, e->records[0].stack)) == "train.py:57 step");
+    CHECK(operation_text(*e, e->records[0]) == "all_reduce [64] Float");
+    CHECK_FALSE(e->exit.present);
+  }
+}
+
+TEST_CASE("a dump cut anywhere is named and left out") {
+  const auto whole = dump(0);
+  for (std::size_t n = 0; n < whole.size(); ++n) {
+    std::string why;
+    CHECK_FALSE(load_fr(std::span(whole).first(n), why));
+    CHECK_FALSE(why.empty());
+  }
+}
+
+TEST_CASE("a whole frame around a cut or damaged map") {
+  const msgpack::sbuffer plain = plain_dump(0, true);
+  for (std::size_t n = 0; n < plain.size(); n += 3) {
+    std::string why;
+    CHECK_FALSE(load_fr(compress(plain.data(), n), why));
+  }
+  // Any one byte changed: reads, or is refused; never more than that.
+  for (std::size_t n = 0; n < plain.size(); ++n) {
+    for (const unsigned char flip : {0x01, 0x80, 0xff}) {
+      std::string bytes(plain.data(), plain.size());
+      bytes[n] = static_cast<char>(bytes[n] ^ flip);
+      std::string why;
+      if (const auto e = load_fr(compress(bytes.data(), bytes.size()), why)) {
+        std::vector<std::unique_ptr<RankEvidence>> one;
+        one.push_back(std::make_unique<RankEvidence>(*e));
+        for (const Case& c : make_cases(one, {})) {
+          diagnose(c);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("wrong types read as absent") {
+  msgpack::sbuffer buffer;
+  Packer p(buffer);
+  p.pack_map(8);
+  p.pack("format"), p.pack("fr.dump");
+  p.pack("version"), p.pack(1);
+  p.pack("identity"), p.pack("me");
+  p.pack("groups"), p.pack_array(1), p.pack(5);
+  p.pack("records"), p.pack_map(1), p.pack("rows"), p.pack(9);
+  p.pack("strings"), p.pack_map(0);
+  p.pack("stacks"), p.pack_array(2), p.pack("x"), p.pack_array(1), p.pack(-4);
+  p.pack("exit"), p.pack(true);
+  std::string why;
+  const auto e = load_fr(compress(buffer.data(), buffer.size()), why);
+  REQUIRE(e);
+  CHECK(e->id.rank == -1);
+  CHECK(e->records.empty());
+  CHECK(e->strings.size() == 1);
+}
+
+TEST_CASE("what is no dump says so") {
+  std::string why;
+  const std::string text = "hello";
+  CHECK_FALSE(load_fr(compress(text.data(), text.size()), why));
+  msgpack::sbuffer buffer;
+  Packer p(buffer);
+  p.pack_map(2), p.pack("format"), p.pack("fr.dump"), p.pack("version"), p.pack(2);
+  CHECK_FALSE(load_fr(compress(buffer.data(), buffer.size()), why));
+  CHECK(why == "format version 2, this frtrace reads 1");
+  // An array that claims four billion elements.
+  const unsigned char claim[] = {0xdd, 0xff, 0xff, 0xff, 0xff, 0x01};
+  CHECK_FALSE(load_fr(compress(reinterpret_cast<const char*>(claim), sizeof claim), why));
+  const std::string deep(100000, static_cast<char>(0x91));
+  CHECK_FALSE(load_fr(compress(deep.data(), deep.size()), why));
+}
+
+TEST_CASE("formats are told by content") {
+  const auto format = [](std::vector<unsigned char> b) { return format_of(b); };
+  CHECK(format(dump(0)) == Format::kFrDump);
+  CHECK(format({0x80, 2, '}'}) == Format::kPickle);
+  CHECK(format({'{', '}'}) == Format::kJson);
+  CHECK(format({}) == Format::kForeign);
+  CHECK(format({'x'}) == Format::kForeign);
+  Region region(1);
+  CHECK(format_of(region.bytes()) == Format::kRing);
+}
+
+TEST_CASE("a region reads as a dump does") {
+  Region region(5);
+  std::string why;
+  const auto e = load_ring(region.bytes(), 0, RingKind::kRegion, why);
+  INFO(why);
+  REQUIRE(e);
+  CHECK(e->source == Source::kRing);
+  CHECK_FALSE(e->process_gone);  // another host: nothing is known of the process
+  // A copy in a dump directory: taken from a dead one, unless it holds its own last words.
+  CHECK(load_ring(region.bytes(), 0, RingKind::kCopy, why)->process_gone);
+  region.header().exit.signal = 15;
+  region.header().exit.state = fr::kSignalled;
+  CHECK_FALSE(load_ring(region.bytes(), 0, RingKind::kCopy, why)->process_gone);
+  region.header().exit.state = fr::kRunning;
+  CHECK(e->id.job == "ringjob");
+  CHECK(e->option_seconds("FR_TIMEOUT_S", 0) == 20);
+  REQUIRE(e->groups.size() == 2);
+  const GroupEvidence& g = e->groups[1];
+  CHECK(g.enqueued == 5);
+  CHECK(g.completed == 4);
+  CHECK(g.kept == 5);
+  CHECK(g.first_kept == 1);
+  CHECK(g.last_kept == 5);
+  CHECK(g.overwritten == 0);
+  CHECK(expand(g.ranks) == std::vector<Rank>{0, 1});
+  REQUIRE(e->records.size() == 5);
+  CHECK(e->records[4].state == State::kEnqueued);
+  CHECK(e->records[3].state == State::kCompleted);
+  CHECK(e->text(e->records[0].in_dtype) == "Float");
+  CHECK(e->records[1].time == static_cast<Time>(Region::kUnix + 1'000'000));
+}
+
+TEST_CASE("a wrapped region counts what it lost") {
+  Region region(200);
+  std::string why;
+  const auto e = load_ring(region.bytes(), 0, RingKind::kRegion, why);
+  REQUIRE(e);
+  CHECK(e->groups[1].enqueued == 200);
+  CHECK(e->groups[1].kept == 64);
+  CHECK(e->groups[1].first_kept == 137);
+  CHECK(e->groups[1].overwritten == 136);
+  CHECK(e->losses.overwritten == 136);
+}
+
+TEST_CASE("a region of this machine tells whether its process lives") {
+  Region region(2);
+  gethostname(region.header().host, sizeof region.header().host - 1);
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> region.header().boot_id;
+  std::string why;
+  region.header().pid = 1;
+  region.header().proc_start = 0xdeadbeef;  // not when process 1 began
+  const auto dead = load_ring(region.bytes(), 7, RingKind::kRegion, why);
+  REQUIRE(dead);
+  CHECK(dead->process_gone);
+  std::ifstream stat("/proc/self/stat");
+  std::string line;
+  std::getline(stat, line);
+  std::istringstream fields(line.substr(line.rfind(')') + 2));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) {
+    fields >> field;
+  }
+  region.header().pid = getpid();
+  region.header().proc_start = std::stoull(field);
+  const auto live = load_ring(region.bytes(), 7, RingKind::kRegion, why);
+  REQUIRE(live);
+  CHECK(live->source == Source::kLiveRing);
+  CHECK_FALSE(live->process_gone);
+  CHECK(live->written == 7);
+}
+
+TEST_CASE("a region cut anywhere, or with any word of its header damaged") {
+  Region region(5);
+  std::string why;
+  for (std::size_t n = 0; n < region.bytes().size(); n += 4093) {
+    load_ring(region.bytes().first(n), 0, RingKind::kRegion, why);
+  }
+  for (std::size_t word = 8; word < fr::kHeaderBytes; word += 4) {
+    Region fresh(5);
+    const std::uint32_t bad = 0xfffffff0u;
+    std::memcpy(const_cast<unsigned char*>(fresh.bytes().data()) + word, &bad, 4);
+    if (const auto e = load_ring(fresh.bytes(), 0, RingKind::kRegion, why)) {
+      std::vector<std::unique_ptr<RankEvidence>> one;
+      one.push_back(std::make_unique<RankEvidence>(*e));
+      for (const Case& c : make_cases(one, {})) {
+        diagnose(c);
+      }
+    }
+    word += word > 2048 ? 60 : 0;  // texts: not every word
+  }
+}
+
+TEST_CASE("a directory: what can be read is, the rest is named") {
+  TemporaryDirectory dir;
+  dir.write("j.a0.r0.3.fr", dump(0));
+  dir.write("sub/j.a0.r1.3.fr", dump(1));
+  dir.write("sub/notes.txt", {'h', 'i'});
+  dir.write("a/b/c/too_deep.fr", dump(1));
+  dir.write("readme.txt", {'h', 'i'});
+  dir.write("old.fr.tmp", {1, 2, 3});
+  dir.write("torch_0", {0x80, 2, '}', '.'});
+  dir.write("empty.fr", {});
+  const auto cut = dump(1);
+  dir.write("cut.fr", {cut.begin(), cut.begin() + 40});
+  std::vector<unsigned char> control(sizeof(std::uint64_t));
+  std::memcpy(control.data(), &fr::kControlMagic, sizeof(std::uint64_t));
+  dir.write("control", control);
+  const LoadResult r = load_paths({dir.path()}, "");
+  CHECK(r.evidence.size() == 2);
+  std::map<std::string, std::string> why;
+  for (const Unreadable& u : r.unreadable) {
+    why[std::filesystem::path(u.file).filename().string()] = u.why;
+  }
+  CHECK(why.size() == 4);
+  CHECK(why["cut.fr"] == "truncated");
+  CHECK(why["empty.fr"] == "empty");
+  CHECK(why["torch_0"].find("PyTorch") != std::string::npos);
+  CHECK(why.contains("readme.txt"));
+
+  const auto cases = make_cases(r.evidence, {});
+  REQUIRE(cases.size() == 1);
+  const Report report = diagnose(cases[0]);
+  CHECK(report.kind == Verdict::kMissing);
+  CHECK(report.ranks == std::vector<Rank>{1});
+  CHECK(report.blamed[0].site == Site{"train.py", 57, "step"});
+
+  CHECK(load_paths({dir.path()}, "j.a0").evidence.size() == 2);
+  CHECK(load_paths({dir.path()}, "zzz").found_nothing);
+  CHECK(load_paths({dir.path() + "/nowhere"}, "").absent.size() == 1);
+  CHECK(load_paths({dir.path(), dir.path() + "/j.a0.r0.3.fr"}, "").evidence.size() == 2);
+}
