@@ -58,6 +58,7 @@ uint32_t fr_generation(void) noexcept {
 void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) noexcept {
   Recorder* r = recorder();
   if (r == nullptr) {
+    keep_identity(rank, world_size, local_rank);
     return;
   }
   if (r->tables->set_identity(rank, world_size, local_rank)) {
@@ -81,7 +82,7 @@ fr_group_t fr_group(const fr_group_info* info) noexcept {
   fr_op op{};
   op.struct_bytes = sizeof op;
   op.group = group;
-  op.op = fr_intern("new_group", 9);
+  op.op = fr_intern("group_created", 13);
   op.kind = FR_LIFECYCLE;
   op.peer = -1;
   op.stack = FR_STACK_CAPTURE;
@@ -173,14 +174,14 @@ void fr_wait_end(const fr_ticket* t) noexcept {
 
 void fr_note(const char* text, size_t bytes) noexcept {
   Hot* h = hot();
-  if (h != nullptr || (start() && (h = hot()) != nullptr)) {
+  if (h != nullptr || (start_unless_child() && (h = hot()) != nullptr)) {
     note(*h, text, bytes);
   }
 }
 
 void fr_step(int64_t number) noexcept {
   Hot* h = hot();
-  if (h != nullptr || (start() && (h = hot()) != nullptr)) {
+  if (h != nullptr || (start_unless_child() && (h = hot()) != nullptr)) {
     step(*h, number);
   }
 }
@@ -212,7 +213,8 @@ int fr_dump(const char* reason, char* path, size_t path_bytes) noexcept {
 }
 
 void fr_register_writer(fr_writer writer, void* user) noexcept {
-  if (Recorder* r = start() ? recorder() : nullptr) {
+  keep_writer(writer, user);
+  if (Recorder* r = recorder()) {
     r->watchdog.set_writer(writer, user);
   }
 }

@@ -24,6 +24,12 @@ thread_local ThreadFacts t_facts __attribute__((tls_model("initial-exec"))) = {}
 namespace {
 
 std::atomic<u32> g_generation{0};
+std::atomic<bool> g_forked_child{false};
+std::atomic<i32> g_kept_rank{-1};
+std::atomic<i32> g_kept_world_size{0};
+std::atomic<i32> g_kept_local_rank{-1};
+std::atomic<fr_writer> g_kept_writer{nullptr};
+std::atomic<void*> g_kept_writer_user{nullptr};
 std::atomic<const char*> g_off_reason{"not started: no process group or note yet"};
 // In static storage, so that a forked child can have a fresh one without freeing anything.
 alignas(std::mutex) unsigned char g_start_lock[sizeof(std::mutex)] = {};
@@ -76,6 +82,15 @@ Recorder* make_recorder() {
   r->options = read_options();
   const Options& o = r->options;
   r->env = read_identity();
+  if (r->env.rank < 0) {
+    r->env.rank = g_kept_rank.load();
+  }
+  if (r->env.world_size <= 0) {
+    r->env.world_size = g_kept_world_size.load();
+  }
+  if (r->env.local_rank < 0) {
+    r->env.local_rank = g_kept_local_rank.load();
+  }
   r->host = host_name();
   r->pid = getpid();
   set_log(o.log_level, r->host.c_str());
@@ -177,7 +192,31 @@ const char* off_reason() noexcept {
 
 void forget_recorder_in_child() noexcept {
   new (g_start_lock) std::mutex;
+  g_forked_child.store(true);
+  g_kept_rank.store(-1);  // the parent's; a child that becomes a rank is another one
+  g_kept_local_rank.store(-1);
   g_off_reason.store("forked child: not a rank");
+}
+
+void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept {
+  if (rank >= 0) {
+    g_kept_rank.store(rank);
+  }
+  if (world_size > 0) {
+    g_kept_world_size.store(world_size);
+  }
+  if (local_rank >= 0) {
+    g_kept_local_rank.store(local_rank);
+  }
+}
+
+void keep_writer(fr_writer writer, void* user) noexcept {
+  g_kept_writer_user.store(user);
+  g_kept_writer.store(writer);
+}
+
+bool start_unless_child() noexcept {
+  return recorder() == nullptr && g_forked_child.load() ? false : start();
 }
 
 bool start() noexcept {
@@ -202,6 +241,9 @@ bool start() noexcept {
     g_hot.store(&r->hot, std::memory_order_release);
     if (!r->watchdog.start(*r)) {
       log_line(kLogError, "no watchdog thread: the ring is kept, dumps are not written");
+    }
+    if (g_kept_writer.load() != nullptr) {
+      r->watchdog.set_writer(g_kept_writer.load(), g_kept_writer_user.load());
     }
     install_end_handlers(*r);
     return true;

@@ -41,7 +41,12 @@ inline Recorder* recorder() noexcept {
 
 // fr_start. off_reason() says why nothing is recorded.
 bool start() noexcept;
+// As start(), but not in a forked child: only what makes a process a rank starts a recorder there.
+bool start_unless_child() noexcept;
 const char* off_reason() noexcept;
+// Said before the start, used by it: a rank that only the script knows, a writer.
+void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept;
+void keep_writer(fr_writer writer, void* user) noexcept;
 
 // fork.cpp: child processes record nothing until they start their own.
 void install_fork_handler() noexcept;

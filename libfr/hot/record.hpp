@@ -188,7 +188,7 @@ inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
   detail::put_words(h, p, op.shape, p.n_shape);
 
   const u64 ticket = detail::commit(h, row, p);
-  out.ticket = ticket + 1;  // kNoTicket becomes 0; the frontier still needs the rest
+  out.ticket = ticket == kNoTicket ? kNoTicket : ticket + 1;  // the frontier counts it either way
   out.seq = p.seq;
   out.group = p.group;
   out.lane = static_cast<u16>(lane);
@@ -197,11 +197,11 @@ inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
 }
 
 inline bool is_counted(const fr_ticket& t) noexcept {
-  return (t.flags & 0x80) != 0 && t.group < kGroups && t.lane < kLanes;
+  return (t.flags & 0x80) != 0 && t.ticket != 0 && t.group < kGroups && t.lane < kLanes;
 }
 
 inline void set_state(Hot& h, const fr_ticket& t, State state, u64 ticks, u32 error) noexcept {
-  if (t.ticket == 0 || !h.ring.observe(t.ticket - 1, state, ticks, error, own_tid())) {
+  if (t.ticket == kNoTicket || !h.ring.observe(t.ticket - 1, state, ticks, error, own_tid())) {
     h.header->status_lost.fetch_add(1, std::memory_order_relaxed);
   }
 }

@@ -57,9 +57,11 @@ def dump(reason: str = "manual") -> str | None:
 def register_writer(fn) -> None:
     """fn(data: bytes, info: dict) gets every dump once it is safe on disk, on a thread of its own.
 
-    info has the keys path, incident and reason. None removes it.
+    info has the keys path, incident and reason. None removes it. The last dump, of a process that
+    ends with an exception, is delivered too.
     """
-    _fr.register_writer(fn)
+    if not _inert:
+        _capture.set_writer(fn)
 
 
 def group(name: str, ranks, desc: str = "", backend: str = "", own_rank: int | None = None) -> int:
@@ -68,7 +70,7 @@ def group(name: str, ranks, desc: str = "", backend: str = "", own_rank: int | N
     ranks: global ranks in group order, or their number. own_rank: this rank's position among them;
     found through this process's global rank when left out.
     """
-    if _inert or not _fr.start():
+    if _inert or not _capture.ensure_started():
         return 0
     members = list(range(ranks)) if isinstance(ranks, int) else [int(r) for r in ranks]
     if own_rank is None:

@@ -6,6 +6,7 @@ none. Nothing in here may break the training script: what fails is said once and
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -22,6 +23,8 @@ problems: list[str] = []  # shown by fr.status()
 _local = threading.local()
 _lock = threading.RLock()
 _started_generation = 0
+_writer = None
+_exception_noted = False
 _patched = None  # the module distributed_c10d once hooked
 _living: dict[str, int] = {}  # group name -> handle
 
@@ -66,9 +69,32 @@ def ensure_started() -> bool:
             return True
         _started_generation = generation
         _living.clear()
+        if _writer is not None:
+            _fr.register_writer(_writer)
         if _patched is not None:
             _capture_operations()
         return True
+
+
+def set_writer(fn) -> None:
+    """Kept until the recorder starts: options may still change before the first group."""
+    global _writer
+    with _lock:
+        if fn is not None and _writer is None:
+            atexit.unregister(_deliver)
+            atexit.register(_deliver)
+        _writer = fn
+        if _fr.enabled():
+            _fr.register_writer(fn)
+
+
+@_harmless("delivering the last dump")
+def _deliver() -> None:
+    # Later, in libfr's own exit handler, Python is gone.
+    if _writer is not None and _fr.enabled():
+        if _exception_noted:
+            _fr.shutdown(1)
+        _fr.register_writer(None)  # waits for what is under way
 
 
 def _capture_operations() -> None:
@@ -200,11 +226,17 @@ def _argument(args, kwargs, position: int, name: str, default):
 def _before_init(args, kwargs):
     rank = _argument(args, kwargs, 4, "rank", -1)
     world_size = _argument(args, kwargs, 3, "world_size", -1)
-    if isinstance(rank, int) and isinstance(world_size, int):
-        # Known to libfr before its files get their names.
+    if ensure_started() and isinstance(rank, int) and isinstance(world_size, int):
         _fr.set_identity(rank, world_size, -1)
-    ensure_started()
     return 0
+
+
+@_harmless("init_process_group")
+def _after_init(args, kwargs):
+    # A store, MPI or a rendezvous URL may have given the rank.
+    world = _patched.GroupMember.WORLD
+    if world is not None and _fr.enabled():
+        _fr.set_identity(world.rank(), world.size(), -1)
 
 
 @_harmless("destroy_process_group")
@@ -280,7 +312,9 @@ def _patch(module) -> None:
     replace("_new_process_group_helper", helper)
     replace(
         "init_process_group",
-        lambda original: _recorded("init_process_group", original, before=_before_init),
+        lambda original: _recorded(
+            "init_process_group", original, before=_before_init, after=_after_init
+        ),
     )
     replace("new_group", lambda original: _recorded("new_group", original))
     replace("split_group", lambda original: _recorded("split_group", original))
@@ -307,6 +341,7 @@ def rebind(replaced) -> None:
 def _adopt(module) -> None:
     if not ensure_started():
         return
+    _after_init((), {})
     for pg, name in list(module._world.pg_names.items()):
         _on_group(name, pg, module)
 
@@ -342,8 +377,10 @@ class _Finder:
 
 
 def _note_exception(kind, error_type, error, trace) -> None:
+    global _exception_noted
     if not _fr.enabled():
         return
+    _exception_noted = True
     frames = [
         (f.filename, f.name, f.lineno or 0)
         for f in reversed(traceback.extract_tb(trace, limit=-32) if trace is not None else [])

@@ -83,6 +83,7 @@ _REDUCE_OPS = {_fr.reduce_op_name(code): code for code in range(1, 10)}
 
 _saved: dict[str, object] = {}
 _class = None
+_watched = None
 
 
 def _dtype(tensor) -> int:
@@ -118,8 +119,8 @@ def _begin(name: str, how: str, flags: int, pg, args, kwargs):
     if any(t.is_meta for t in (*ins, *(outs or []))):
         return None
     if any(t.device.type != "cpu" for t in (*ins, *(outs or []))):
-        flags |= _fr.UNTRACKED  # its future completes when the work is enqueued on the device
-    elif kind != _fr.COLLECTIVE or name.startswith("reduce_scatter"):
+        flags |= _fr.UNTRACKED  # wait() returns when the work is enqueued on the device
+    elif name != "monitored_barrier":
         flags |= _fr.WAIT_ONLY
     options = next((v for v in reversed(values) if type(v).__name__.endswith("Options")), None)
     timeout_ms = reduce_op = 0
@@ -157,52 +158,51 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:400]
 
 
-class _Watched:
-    """A Work without a future, seen to end in wait()."""
+def _watched_class(work_class):
+    """A Work that stands in for another and sees it end, in wait() or where it is asked.
 
-    def __init__(self, work, ticket):
-        self._work = work
-        self._ticket = ticket
+    A future would tell more, but its callback needs the GIL on a thread of the backend's, which is
+    fatal while the interpreter ends.
+    """
 
-    def wait(self, *args, **kwargs):
-        _fr.wait_begin(self._ticket)
-        try:
-            result = self._work.wait(*args, **kwargs)
-        except BaseException as error:
-            _fr.end(self._ticket, _fr.FAILED, _text(error))
-            raise
-        else:
-            _fr.end(self._ticket)
-        finally:
-            _fr.wait_end(self._ticket)
-        return result
+    class Watched(work_class):
+        def __init__(self, work, ticket):
+            super().__init__()
+            self._work = work
+            self._ticket = ticket
 
-    def __getattr__(self, name):
-        return getattr(self._work, name)
+        def wait(self, *args, **kwargs):
+            _fr.wait_begin(self._ticket)
+            try:
+                result = self._work.wait(*args, **kwargs)
+            except BaseException as error:
+                _fr.end(self._ticket, _fr.FAILED, _text(error))
+                raise
+            else:
+                _fr.end(self._ticket)
+            finally:
+                _fr.wait_end(self._ticket)
+            return result
 
-    def __del__(self):
-        _fr.end(self._ticket, _fr.RELEASED)
+        def is_completed(self):
+            completed = self._work.is_completed()
+            if completed:
+                _fr.end(self._ticket)
+            return completed
 
+        def __del__(self):
+            _fr.end(self._ticket, _fr.RELEASED)
 
-def _watch(work, ticket):
-    if work is None:
-        _fr.end(ticket)
-        return work
-    try:
-        future = work.get_future()
-    except Exception:
-        return _Watched(work, ticket)
+    def forward(name):
+        def call(self, *args, **kwargs):
+            return getattr(self._work, name)(*args, **kwargs)
 
-    def done(completed):
-        try:
-            completed.value()
-        except BaseException as error:
-            _fr.end(ticket, _fr.FAILED, _text(error))
-        else:
-            _fr.end(ticket)
+        return call
 
-    future.add_done_callback(done)
-    return work
+    for name in dir(work_class):
+        if not name.startswith("__") and name not in Watched.__dict__:
+            setattr(Watched, name, forward(name))
+    return Watched
 
 
 def _wrapped(method: str, original):
@@ -226,17 +226,23 @@ def _wrapped(method: str, original):
         except BaseException as error:
             _fr.end(ticket, _fr.FAILED, _text(error))
             raise
-        return work if ticket.untracked else _watch(work, ticket)
+        if ticket.untracked:
+            return work
+        if work is None:
+            _fr.end(ticket)
+            return None
+        return _watched(work, ticket)
 
     return call
 
 
 def install(module) -> None:
     """Wraps the methods of ProcessGroup."""
-    global _class
+    global _class, _watched
     if _saved:
         return
     _class = module.ProcessGroup
+    _watched = _watched_class(module.Work)
     for method in _METHODS:
         original = getattr(_class, method, None)
         if original is not None:

@@ -9,7 +9,9 @@
 #include <Python.h>
 #include <frameobject.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030E0000
 #define FR_RAW_FRAMES 1
@@ -144,17 +146,6 @@ inline PyObject* name_of(PyCodeObject* code) noexcept {
 #endif
 }
 
-// Differs between two code objects that lay at the same address one after the other, also where
-// file, name and first line agree (text run by exec).
-inline std::uint64_t identity_of(PyCodeObject* code) noexcept {
-#if PY_VERSION_HEX >= 0x030C0000
-  return code->co_version;  // unique in the process
-#else
-  PyObject* table = code->co_linetable;
-  return reinterpret_cast<std::uintptr_t>(table) * 31 + static_cast<std::uint64_t>(Py_SIZE(table));
-#endif
-}
-
 // Characters of a unicode object without the GIL; false for the legacy strings of 3.10 and 3.11 that
 // have none yet.
 struct Text {
@@ -176,6 +167,49 @@ inline bool text_of(PyObject* object, Text* out) noexcept {
   out->data = PyUnicode_DATA(object);
   out->length = PyUnicode_GET_LENGTH(object);
   return true;
+}
+
+inline std::uint64_t load8(const char* bytes) noexcept {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes, 8);
+  return word;
+}
+
+// Differs between two code objects that lay at the same address one after the other, also where file,
+// name and first line lie where those of the first did: text run by exec, a cell run again. (The
+// co_version of 3.12 and later is not unique enough.) Lines of a function count from its first one, so
+// both ends of its table are enough; at module level it takes more of it, and the name of the file.
+inline std::uint64_t identity_of(PyCodeObject* code) noexcept {
+  PyObject* table = code->co_linetable;
+  const char* bytes = PyBytes_AS_STRING(table);
+  const auto size = static_cast<std::size_t>(Py_SIZE(table));
+  std::uint64_t hash = reinterpret_cast<std::uintptr_t>(table) * 31 + size;
+  const auto mix = [&hash](std::uint64_t head, std::uint64_t tail) {
+    hash = (hash ^ head) * 0x9e3779b97f4a7c15ull + (tail ^ hash >> 29);
+  };
+  if (size >= 8) {
+    mix(load8(bytes), load8(bytes + size - 8));
+  } else {
+    for (std::size_t i = 0; i < size; ++i) {
+      mix(static_cast<unsigned char>(bytes[i]), i);
+    }
+  }
+  if ((code->co_flags & CO_OPTIMIZED) != 0) {
+    return hash;
+  }
+  for (std::size_t i = 8; i + 8 <= size && i < 64; i += 8) {
+    mix(load8(bytes + i), load8(bytes + size - 8 - i));
+  }
+  Text file;
+  if (text_of(code->co_filename, &file)) {
+    const auto length = static_cast<std::size_t>(file.length * file.kind);
+    const char* end = static_cast<const char*>(file.data) + length;
+    mix(length, length >= 8 ? load8(end - 8) : 0);
+    for (std::size_t i = 1; length < 8 && i <= length; ++i) {
+      mix(static_cast<unsigned char>(*(end - i)), i);
+    }
+  }
+  return hash;
 }
 
 }  // namespace fr::compat

@@ -12,6 +12,7 @@
 
 #include "compat.hpp"
 #include "fr/fr.h"
+#include "frames.hpp"
 
 namespace fr {
 namespace {
@@ -429,7 +430,9 @@ PyObject* note(PyObject*, PyObject* text) {
   if (data == nullptr) {
     return nullptr;
   }
-  fr_note(data, static_cast<std::size_t>(bytes));
+  if (!silent_child()) {  // libfr would start with it
+    fr_note(data, static_cast<std::size_t>(bytes));
+  }
   Py_RETURN_NONE;
 }
 
@@ -438,7 +441,9 @@ PyObject* step(PyObject*, PyObject* number) {
   if (!as_long(number, &value)) {
     return nullptr;
   }
-  fr_step(value);
+  if (!silent_child()) {
+    fr_step(value);
+  }
   Py_RETURN_NONE;
 }
 

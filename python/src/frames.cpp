@@ -83,8 +83,15 @@ void forget_older(u32 generation) noexcept {
   g_generation = generation;
 }
 
-// A parent's thread may have held the lock at the fork.
-void after_fork_in_child() noexcept { g_miss_lock = PTHREAD_MUTEX_INITIALIZER; }
+bool g_recorded_at_fork = false;
+bool g_child_of_recorder = false;
+
+void before_fork() noexcept { g_recorded_at_fork = fr_enabled() != 0; }
+
+void after_fork_in_child() noexcept {
+  g_miss_lock = PTHREAD_MUTEX_INITIALIZER;  // a parent's thread may have held it
+  g_child_of_recorder = g_child_of_recorder || g_recorded_at_fork;
+}
 
 // ---------------------------------------------------------------- text
 
@@ -236,10 +243,12 @@ void install_stack_provider() noexcept {
   static bool done = false;
   if (!done) {
     done = true;
-    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    pthread_atfork(before_fork, nullptr, after_fork_in_child);
   }
   fr_set_stack_provider(&capture_stack);
 }
+
+bool silent_child() noexcept { return g_child_of_recorder && fr_enabled() == 0; }
 
 const char* frame_walk_kind() noexcept { return compat::kRawFrames ? "raw" : "public"; }
 

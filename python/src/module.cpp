@@ -79,8 +79,8 @@ py::object dump(const std::string& reason) {
 // Runs on libfr's writer thread. The callable is never released: the thread may be about to use it.
 void call_writer(const char* path, const void* data, std::size_t bytes, std::uint64_t incident,
                  const char* reason, void* user) {
-  if (fr::compat::finalizing()) {
-    return;
+  if (Py_IsInitialized() == 0 || fr::compat::finalizing()) {
+    return;  // taking the GIL would end this thread, or the process
   }
   py::gil_scoped_acquire gil;
   try {

@@ -360,7 +360,7 @@ py::dict snapshot(bool include_collectives, bool include_stack_traces, bool only
     e["thread_id"] = std::to_string(p.tid);
     e["collective_seq_id"] = count.collective;
     e["p2p_seq_id"] = count.p2p;
-    e["op_id"] = static_cast<u64>(p.group_index) + 1;
+    e["op_id"] = count.collective + count.p2p;
     e["profiling_name"] = profiling;
     e["time_created_ns"] = clock.unix_ns(p.ticks);
     if (completed && started && r.ended_ticks > r.started_ticks) {

@@ -2,10 +2,10 @@
 
     python tests/python/bench_capture.py [rounds]
 
-gloo, world size 1, asynchronous all_reduce of 8 floats, a stack of 15 Python frames, CPU time of the
-issuing thread (what gloo's own threads do is not counted). Each round runs every variant once in a
-fresh process; within the process of fr the adapter is taken out and put back in turns, so that both
-figures come from the same process.
+gloo, world size 1, asynchronous all_reduce of 8 floats, a stack of 15 Python frames, CPU time of
+the issuing thread (what gloo's own threads do is not counted). Each round runs every variant once
+in a fresh process; within the process of fr the adapter is taken out and put back in turns, so that
+both figures come from the same process.
 """
 
 from __future__ import annotations
@@ -106,14 +106,18 @@ def main() -> None:
             for key, values in _run(variant).items():
                 results[variant][key] += values
     plain = results["plain"]["on"]
-    print("CPU of the issuing thread per all_reduce, ns     median     p99   added: median  quartiles")
+    print(
+        "CPU of the issuing thread per all_reduce, ns   median     p99   added: median  quartiles"
+    )
     for variant in VARIANTS:
         on = results[variant]["on"]
-        line = f"  {variant:44} {statistics.median(on):8.0f} {sorted(on)[int(len(on) * 0.99)]:7.0f}"
+        line = f"  {variant:41} {statistics.median(on):8.0f} {sorted(on)[int(len(on) * 0.99)]:7.0f}"
         off = results[variant]["off"] or plain
         if variant != "plain":
             # Within a process neighbouring batches are compared, else batches of the same number.
-            low, middle, high = statistics.quantiles([a - b for a, b in zip(on, off)], n=4)
+            low, middle, high = statistics.quantiles(
+                [a - b for a, b in zip(on, off, strict=False)], n=4
+            )
             line += f" {middle:+15.0f}  {low:+.0f}..{high:+.0f}"
         print(line)
 

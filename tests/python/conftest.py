@@ -58,7 +58,7 @@ def adapter_built():
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory):
-    """launch(script, n=1, env={...}, check=True, args=[...]) -> [Ran...]; n=0: no rank variables."""
+    """launch(script, n=1, env={...}, check=True) -> [Ran...]; n=0: no rank variables."""
 
     def run(script, n=1, env=None, check=True, args=(), python=("-u",)):
         where = tmp_path_factory.mktemp("ranks")
@@ -94,6 +94,7 @@ def launch(tmp_path_factory):
                     env=own,
                     cwd=where,
                     text=True,
+                    errors="replace",
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                 )
@@ -106,6 +107,7 @@ def launch(tmp_path_factory):
         finally:
             for process in processes:
                 process.kill()
+                process.communicate()
         if check:
             assert all(r.code == 0 for r in ran), ran
         for r in ran:

@@ -339,7 +339,7 @@ def test_results_survive_a_reused_group_name(launch):
 
 
 def test_errors(launch):
-    """A size mismatch ends in an error on at least one rank, with its text; then the process fails."""
+    """A size mismatch ends in an error on at least one rank, with its text."""
     ran = launch(
         """
         import fr, torch, torch.distributed as dist
@@ -358,9 +358,12 @@ def test_errors(launch):
         check=False,
     )
     assert any(r.code != 0 for r in ran), ran
-    records = [rec for r in ran for rec in r.result]
+    # The rank that receives too much may be aborted by gloo before it can tell.
+    told = [r for r in ran if r.result]
+    assert told, ran
+    records = [rec for r in told for rec in r.result]
     refused = [rec for rec in records if rec["op"] == "all_gather_into_tensor"]
-    assert [rec["state"] for rec in refused] == ["failed", "failed"]
+    assert [rec["state"] for rec in refused] == ["failed"] * len(told)
     assert all(rec["error"] for rec in refused)
     failed = [rec for rec in records if rec["op"] == "all_reduce" and rec["state"] == "failed"]
     assert failed and all(rec["error"] for rec in failed)
@@ -452,3 +455,55 @@ def test_many_tensors_are_cut_not_lost(launch):
     assert r["in_numel"] == 800
     assert r["shape"][0] & 0xFFF == 400
     assert r["shape"][0] >> 25 & 1 == 1
+
+
+def test_another_backend(launch):
+    """The backend of torch's own tests: no options, Works that are done at once."""
+    (ran,) = launch(
+        """
+        import fr, torch, torch.distributed as dist
+        dist.init_process_group("fake", rank=0, world_size=4)
+        dist.all_reduce(torch.ones(1))
+        dist.all_gather_into_tensor(torch.empty(4), torch.ones(1))
+        dist.reduce_scatter_tensor(torch.empty(1), torch.ones(4))
+        dist.isend(torch.ones(2), 3).wait()
+        dist.barrier()
+        sub = dist.new_group([0, 2])
+        dist.all_reduce(torch.ones(5), group=sub)
+        result([done(), fr.status()])
+        """
+    )
+    records, status = ran.result
+    records = [r for r in records if r["kind"] != "lifecycle"]
+    assert [r["op"] for r in records] == [
+        "all_reduce",
+        "all_gather_into_tensor",
+        "reduce_scatter_tensor",
+        "send",
+        "barrier",
+        "all_reduce",
+    ]
+    assert {r["state"] for r in records} == {"completed"}
+    assert [g["n_ranks"] for g in status["groups"] if g["name"]] == [4, 2]
+
+
+def test_debug_mode_of_torch(launch):
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL puts wrappers around the backends."""
+    ran = launch(
+        """
+        import fr, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(2))
+        dist.barrier()
+        result(done())
+        dist.destroy_process_group()
+        """,
+        n=2,
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    )
+    for r in ran:
+        records = [x for x in r.result if x["kind"] == "collective"]
+        assert [(x["op"], x["state"]) for x in records] == [
+            ("all_reduce", "completed"),
+            ("barrier", "completed"),
+        ]

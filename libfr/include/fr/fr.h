@@ -49,7 +49,7 @@ FR_API int fr_start(void) FR_NOEXCEPT;
 FR_API int fr_enabled(void) FR_NOEXCEPT;
 
 /* Tells who we are where the environment does not (no torchrun, Slurm or MPI variables): used by
- * the default process group. Values < 0 leave what is known. Warm. */
+ * the default process group, before or after fr_start. Values < 0 leave what is known. Warm. */
 FR_API void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ groups and names */
@@ -80,8 +80,9 @@ FR_API void fr_group_destroyed(fr_group_t group) FR_NOEXCEPT;
  * Lock-free for a string seen before, warm otherwise. Ids stay valid until fr_start() is called in a
  * forked child; fr_generation() tells. */
 FR_API uint32_t fr_intern(const char* text, size_t bytes) FR_NOEXCEPT;
-/* Grows with every recorder started in this process image (1 for the first, 0 before). Ids, groups
- * and tickets of an older generation are not to be used. Hot. */
+/* Grows with every recorder started in this process image: 1 for the first; 0 while nothing is
+ * recorded, so also in a forked child that has not started its own. Ids, groups and tickets of
+ * another generation are not to be used. Hot. */
 FR_API uint32_t fr_generation(void) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ stacks */
@@ -167,7 +168,7 @@ typedef struct fr_op {
 /* Names one operation until it ends. All members are fr's; {0} names nothing, and every call on it
  * is a no-op. */
 typedef struct fr_ticket {
-  uint64_t ticket; /* position in the ring + 1; 0 = nothing recorded */
+  uint64_t ticket; /* position in the ring + 1; all ones: found no slot; 0: not recording */
   uint64_t seq;
   uint32_t group;
   uint16_t lane;   /* P2P lane row */
@@ -194,7 +195,8 @@ FR_API void fr_wait_end(const fr_ticket* t) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ breadcrumbs */
 
-/* Free text (the first 200 bytes are kept). Hot but for the first note of a thread. */
+/* Free text (the first 200 bytes are kept). Starts the recorder, except in a forked child. Hot but for
+ * the first note of a thread. */
 FR_API void fr_note(const char* text, size_t bytes) FR_NOEXCEPT;
 FR_API void fr_step(int64_t step) FR_NOEXCEPT;
 /* name: string id. Spans of one thread nest; deeper than 8 are counted, not kept. */
@@ -209,7 +211,8 @@ FR_API void fr_span_end(void) FR_NOEXCEPT;
 FR_API int fr_dump(const char* reason, char* path, size_t path_bytes) FR_NOEXCEPT;
 
 /* Gets every dump after it is safe on disk, on a thread of its own, one at a time. The data is
- * the file's content and lives only during the call. NULL removes it. Cold. */
+ * the file's content and lives only during the call. May be set before fr_start. NULL removes it,
+ * after what is queued was delivered (5 s at most). Cold. */
 typedef void (*fr_writer)(const char* path, const void* data, size_t bytes, uint64_t incident,
                           const char* reason, void* user);
 FR_API void fr_register_writer(fr_writer writer, void* user) FR_NOEXCEPT;

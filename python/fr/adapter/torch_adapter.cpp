@@ -185,6 +185,12 @@ size_t slot_of(const c10d::ProcessGroup* pg) {
 }
 static_assert(kGroupSlots == 1u << (64 - 54));
 
+// Options of the group's default backend; null where it has none. May throw.
+c10::intrusive_ptr<c10d::Backend::Options> options_of(const c10d::ProcessGroup& pg) {
+  const auto backend = pg.getDefaultBackend();
+  return backend ? backend->getBackendOptions() : nullptr;
+}
+
 // Registers a group that the Python hook has not seen.
 fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name) {
   std::vector<int32_t> ranks;
@@ -193,8 +199,10 @@ fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name)
   try {
     desc = pg.getGroupDesc();
     backend = pg.getBackendName();
-    for (const uint64_t rank : pg.getDefaultBackend()->getBackendOptions()->global_ranks_in_group) {
-      ranks.push_back(static_cast<int32_t>(rank));
+    if (const auto options = options_of(pg)) {
+      for (const uint64_t rank : options->global_ranks_in_group) {
+        ranks.push_back(static_cast<int32_t>(rank));
+      }
     }
   } catch (...) {
     // a backend without options: the ranks stay unknown
@@ -235,8 +243,9 @@ __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup*
     entry->group = register_group(*pg, entry->name);
   }
   try {
-    entry->timeout_ms = static_cast<uint32_t>(
-        pg->getDefaultBackend()->getBackendOptions()->timeout.count());
+    if (const auto options = options_of(*pg)) {
+      entry->timeout_ms = static_cast<uint32_t>(options->timeout.count());
+    }
   } catch (...) {
     // unknown
   }

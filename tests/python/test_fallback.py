@@ -1,0 +1,157 @@
+"""Without the adapter: what Python can see is recorded, and what it misses is said."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+NO_ADAPTER = """
+import fr
+from fr import adapter
+def _refuse(torch):
+    raise adapter.AdapterError("no compiler today")
+adapter.build = _refuse
+"""
+
+
+def test_fallback(launch):
+    ran = launch(
+        NO_ADAPTER
+        + """
+import torch, torch.distributed as dist
+isend, irecv = dist.isend, dist.irecv
+dist.init_process_group("gloo")
+r, n = dist.get_rank(), dist.get_world_size()
+t = torch.ones(4, 3)
+both = [torch.empty(4, 3) for _ in range(n)]
+def user():
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+user()
+dist.broadcast(t, src=1)
+dist.barrier()
+dist.all_gather(both, t)
+dist.all_gather_into_tensor(torch.empty(8, 3), t)
+dist.reduce_scatter_tensor(torch.empty(2, 3), t)
+dist.all_to_all_single(torch.empty(4, 3), t)
+dist.gather(t, both if r == 0 else None, dst=0)
+for w in dist.batch_isend_irecv([dist.P2POp(isend, t, 1 - r), dist.P2POp(irecv, t, 1 - r)]):
+    w.wait()
+if r == 0:
+    dist.send(t, 1)
+else:
+    assert dist.recv(t) == 0
+work = dist.all_reduce(t, async_op=True)
+assert isinstance(work, dist.Work)
+work.wait()
+objects = [None] * n
+dist.all_gather_object(objects, r)
+assert objects == [0, 1]
+try:
+    dist.all_gather_into_tensor(torch.empty(2), torch.ones(3))
+except Exception:
+    pass
+with torch.inference_mode():
+    dist.all_reduce(t)
+result([done(), fr.status()])
+dist.destroy_process_group()
+""",
+        n=2,
+    )
+    for rank, r in enumerate(ran):
+        records, status = r.result
+        assert "no compiler today" in r.err
+        assert r.err.count("no torch adapter") == 1
+        assert any("no compiler today" in p for p in status["python"]["problems"])
+        assert "missed" in status["layers"]["torch"]
+        records = [x for x in records if x["kind"] != "lifecycle"]
+        collectives = [x for x in records if x["kind"] == "collective"]
+        assert [x["op"] for x in collectives] == [
+            "all_reduce",
+            "broadcast",
+            "barrier",
+            "all_gather",
+            "all_gather_into_tensor",
+            "reduce_scatter_tensor",
+            "all_to_all_single",
+            "gather",
+            "all_reduce",
+            "all_gather",
+            "all_gather",
+            "all_gather_into_tensor",
+            "all_reduce",
+        ]
+        assert [x["seq"] for x in collectives] == list(range(1, 14))
+        first = collectives[0]
+        assert (first["reduce_op"], first["in_dtype"]) == ("MAX", "Float")
+        assert (first["in_sizes"], first["out_sizes"]) == ([[4, 3]], [[4, 3]])
+        assert any(f[2] == "user" for f in first["stack"])
+        assert collectives[1]["peer"] == 1
+        assert collectives[3]["out_sizes"] == [[4, 3], [4, 3]]
+        assert collectives[8]["flags"] & 1  # asynchronous
+        assert collectives[11]["state"] == "failed"
+        assert all(x["state"] == "completed" for x in collectives[:11])
+        p2p = [x["kind"] for x in records if x["kind"] != "collective"]
+        assert p2p == ["send", "recv", "send" if rank == 0 else "recv"]
+        assert all(x["group_name"] == "0" for x in records)
+
+
+def test_a_compiler_that_fails(launch):
+    (ran,) = launch(
+        """
+        import os
+        import fr
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        result([[r["op"] for r in done() if r["kind"] == "collective"], fr.status()])
+        """,
+        env={"CXX": "false", "FR_CACHE_DIR": "cache"},
+    )
+    ops, status = ran.result
+    assert ops == ["all_reduce"]
+    assert any("building it failed" in p for p in status["python"]["problems"])
+    assert not list((ran.dir / "cache").glob("*.so"))
+    assert not list((ran.dir / "cache").glob("*.tmp"))
+
+
+def test_the_other_ranks_wait_for_who_builds(launch):
+    """One rank's compiler is slow and fails; the other does not try again."""
+    ran = launch(
+        """
+        import os, stat
+        with open("slow", "w") as out:
+            out.write("#!/bin/sh\\necho ran >> compiled\\nsleep 1.5\\nexit 1\\n")
+        os.chmod("slow", 0o755)
+        os.environ["CXX"] = os.path.abspath("slow")
+        import fr
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        result(fr.status()["python"]["problems"])
+        dist.destroy_process_group()  # without it torch itself aborts now and then
+        """,
+        n=2,
+        env={"FR_CACHE_DIR": "cache"},
+    )
+    assert all(any("no torch adapter" in p for p in r.result) for r in ran)
+    assert len((ran[0].dir / "compiled").read_text().split()) == 2  # c++17, c++20; once
+
+
+def test_an_unusable_library_in_the_cache(launch):
+    (ran,) = launch(
+        """
+        import fr
+        from fr import adapter
+        import torch, torch.distributed as dist
+        path = adapter._cache_dir() / f"adapter-{adapter._tag(torch)}.so"
+        path.write_bytes(b"not a library")
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        result([[r["op"] for r in done() if r["kind"] == "collective"], fr.status()])
+        """,
+        env={"FR_CACHE_DIR": "cache"},
+    )
+    ops, status = ran.result
+    assert ops == ["all_reduce"]
+    assert any("loading it failed" in p for p in status["python"]["problems"])
