@@ -8,7 +8,6 @@
 import argparse
 import os
 import signal
-import sys
 import time
 
 import torch
@@ -93,12 +92,7 @@ def report(model: nn.Module, loss: torch.Tensor, fault: str) -> float:
     return mean_over_ranks(loss)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fault", choices=FAULTS, default="skip")
-    wanted = parser.parse_args().fault
-    torch.manual_seed(0)
-    dist.init_process_group("gloo")
+def train(wanted: str) -> None:
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -111,8 +105,18 @@ def main() -> None:
         mean = report(model, loss, fault)
         if rank == 0 and step % 5 == 0:
             print(f"step {step:3d}  loss {mean:.4f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fault", choices=FAULTS, default="skip")
+    wanted = parser.parse_args().fault
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    train(wanted)
+    dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

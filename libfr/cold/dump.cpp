@@ -526,7 +526,8 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
              "overwritten",
              "dropped"});
   text(p, "rows");
-  const u32 n_groups = view.n_groups();
+  // a later version's table may be longer than what is counted here
+  const u32 n_groups = view.n_groups() < kGroups ? view.n_groups() : kGroups;
   p.pack_array(n_groups);
   for (u32 i = 0; i < n_groups; ++i) {
     const GroupRow& g = *view.group(i);

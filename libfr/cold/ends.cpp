@@ -23,9 +23,10 @@ struct sigaction g_first_before[NSIG];  // before ours was installed for the fir
 std::atomic<bool> g_installed[NSIG];
 // Handlers that hand on to ours, which hands on to them: the second round goes to the first one.
 thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
-std::atomic<bool> g_evidence_left{false};
+std::atomic<bool> g_evidence_left{false};  // the handler has tried
+std::atomic<bool> g_ring_copied{false};    // and it worked
 
-void copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
+bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
                            u64 incident) noexcept {
   const Header& h = *static_cast<const Header*>(base);
   char name[256];
@@ -37,9 +38,10 @@ void copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
               "ring");
   for (const auto& dir : r.dump_dirs) {
     if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
-      return;
+      return true;
     }
   }
+  return false;
 }
 
 // Everything that can be said is in the mapping already: copy it, and those of peers that are dead.
@@ -59,7 +61,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
   format(reason, sizeof reason, "signal %d", signal);
   const u64 incident = r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
   h.incident.store(incident);
-  copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident);
+  g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident));
   if (PeerRow* row = r.control.own()) {
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
@@ -76,8 +78,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
     char path[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
     Mapping m = map_file(path);
-    if (View::of(m.base, m.bytes).ok()) {
-      copy_ring_to_dump_dir(r, m.base, m.bytes, incident);
+    if (View::of(m.base, m.bytes).ok() && copy_ring_to_dump_dir(r, m.base, m.bytes, incident)) {
       unlink(path);
     }
     unmap_file(m);
@@ -105,7 +106,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
       if (PeerRow* row = r->control.own()) {
         row->state.store(kPeerExited);
       }
-      if (!r->region.name.empty()) {
+      if (!r->region.name.empty() && g_ring_copied.load()) {
         char path[PATH_MAX];
         format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
         unlink(path);  // its copy is safe on disk
@@ -132,7 +133,8 @@ void install(int signal) noexcept {
   }
   struct sigaction ours {};
   ours.sa_sigaction = on_signal;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (now.sa_flags & SA_RESTART);
+  // not on the alternate stack: those that others set up are too small for paths
+  ours.sa_flags = SA_SIGINFO | (now.sa_flags & SA_RESTART);
   ours.sa_mask = now.sa_mask;
   if (sigaction(signal, &ours, nullptr) == 0) {
     g_installed[signal].store(true);
@@ -150,6 +152,7 @@ void at_exit(int status, void*) noexcept {
 
 void install_end_handlers(Recorder& r) noexcept {
   g_evidence_left.store(false);
+  g_ring_copied.store(false);
   for (const int signal : kEnding) {
     install(signal);
   }
@@ -192,13 +195,16 @@ void shut_down(Recorder& r, int status) noexcept {
   h.exit.status.store(status);
   h.exit.state.store(kExiting, std::memory_order_release);
   PeerRow* row = r.control.own();
-  const bool clean = status == 0 && in_flight == 0 && !noted;
+  const bool failed = h.failed.load() > r.watchdog.failures_dumped();
+  const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
   bool safe = true;
   if (!clean) {
     char reason[160];
     if (in_flight != 0) {
       std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
                     status, static_cast<unsigned long long>(in_flight));
+    } else if (failed && status == 0 && !noted) {
+      std::snprintf(reason, sizeof reason, "exit after failed operations");
     } else {
       std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
                     noted ? " after " : "", noted ? h.exit.kind : "");

@@ -84,7 +84,10 @@ struct Reader {
         std::string(source) + "=" + value + " is not understood, using " + used + "\n";
   }
 
-  void show(const char* name, const std::string& value, const char* source) const {
+  void show(const char* name, std::string value, const char* source) const {
+    for (char& c : value) {
+      c = c == '\n' || c == '\t' ? ' ' : c;  // they separate the table's rows and columns
+    }
     out.table += std::string(name) + "=" + value + "\t" + source + "\n";
   }
 };

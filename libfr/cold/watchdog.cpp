@@ -359,6 +359,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   Recorder& r = *recorder_;
   Header& h = r.region.header();
   const u64 begun = monotonic_ns();
+  const u64 failed = get(h.failed);
   take_anchor(h.last, h.clock_kind);
   h.incident.store(incident);
   incident_.store(incident);
@@ -394,6 +395,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
     h.dumps_failed.fetch_add(1);
     return false;
   }
+  failures_dumped_.store(failed);
   log_line(trigger == Trigger::kPeer || trigger == Trigger::kManual ? kLogInfo : kLogWarn,
            "dump %llu (%s) in %.1f ms: %s", static_cast<unsigned long long>(incident), reason,
            static_cast<double>(monotonic_ns() - begun) / 1e6, last_path_);
@@ -450,7 +452,9 @@ void Watchdog::prune() noexcept {
     u32 n;
     bool fr[256];
   } c{h, r.first_incident, h.rank.load(), {}, 0, {}};
-  if (r.options.keep_dumps == 0 || sink_.load() != nullptr) {
+  // the first and the newest are always kept
+  const u32 newest = r.options.keep_dumps > 2 ? r.options.keep_dumps - 1 : 1;
+  if (sink_.load() != nullptr) {
     return;
   }
   char dir[PATH_MAX];
@@ -482,7 +486,7 @@ void Watchdog::prune() noexcept {
     for (u32 k = 0; k < c.n; ++k) {
       newer += c.numbers[k] > c.numbers[i] && c.fr[k] ? 1 : 0;
     }
-    if (c.numbers[i] != first && newer >= r.options.keep_dumps - 1) {
+    if (c.numbers[i] != first && newer >= newest) {
       char name[256];
       char path[PATH_MAX];
       format_name(name, sizeof name, h.job, h.attempt, c.rank, c.numbers[i],

@@ -32,6 +32,8 @@ class Watchdog {
   void set_sink(fr_sink sink, void* user) noexcept;
 
   u64 incident() const noexcept { return incident_.load(); }
+  // Operations that had failed when the last dump that was written was taken.
+  u64 failures_dumped() const noexcept { return failures_dumped_.load(); }
   const char* last_path() const noexcept { return last_path_; }
 
  private:
@@ -81,6 +83,7 @@ class Watchdog {
   std::atomic<int> signal_{0};
   std::atomic<u64> incident_{0};
   u64 failures_seen_ = 0;
+  std::atomic<u64> failures_dumped_{0};
   u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure
   u64 peers_checked_incident_ = 0;
   u64 incident_seen_ns_ = 0;  // monotonic

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import pytest
 HERE = Path(__file__).parent
 SCRIPT = HERE / "job.py"
 FRTRACE = Path(sys.executable).parent / "frtrace"
+EVIDENCE = re.compile(r"\.r(?P<rank>\d+)\.(?P<incident>\d+)\.(fr|ring)$")
 PATIENCE_S = 45  # for one event; importing torch on a busy machine is the slowest of them
 
 
@@ -160,14 +162,14 @@ class Job:
         """Files in the dump directory, by rank; an incident or any."""
         found = {}
         for path in sorted((where or self.dumps).glob(f"{self.name}.a{attempt}.r*.*")):
-            rank, number = path.name.split(".r")[-1].split(".")[:2]
-            if path.suffix in (".fr", ".ring") and incident in (None, int(number)):
-                found.setdefault(int(rank), []).append(path)
+            name = EVIDENCE.search(path.name)
+            if name and incident in (None, int(name["incident"])):
+                found.setdefault(int(name["rank"]), []).append(path)
         return found
 
     def incidents(self, attempt=0):
         files = [p for paths in self.evidence(attempt).values() for p in paths]
-        return sorted({int(p.name.split(".r")[-1].split(".")[1]) for p in files})
+        return sorted({int(EVIDENCE.search(p.name)["incident"]) for p in files})
 
     def await_evidence(self, ranks=None, **kwargs):
         """Until every rank (or those named) has evidence in the dump directory."""

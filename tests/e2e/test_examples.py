@@ -35,7 +35,7 @@ def test_tutorial(launch, scratch):
     env = {"FR_DUMP_DIR": "", "TORCH_FR_DUMP_TEMP_FILE": str(scratch / "dumps" / "trace_")}
     script = EXAMPLES / "02_tutorial_extra_all_reduce.py"
     job = launch(None, 4, torchrun=True, script=script, env=env).await_evidence()
-    trace = job.trace().expect("missing", [1, 2, 3], op="all_reduce", seq=11)
+    trace = job.trace().expect("mismatch", [0], op="all_reduce", seq=11)
     assert trace.verdict["waiting"][0]["site"]["function"] == "extra_all_reduce"
 
 

@@ -94,6 +94,8 @@ def test_ranks_of_other_nodes_follow(launch, scratch):
     """Two 'nodes' share nothing but the dump directory; on one of them nothing is in flight."""
     for node in ("a", "b"):
         (scratch / f"shm-{node}").mkdir()
-    node = {rank: {"FR_SHM_DIR": scratch / f"shm-{'a' if rank < 2 else 'b'}"} for rank in range(3)}
+    a = {"FR_SHM_DIR": scratch / "shm-a", "LOCAL_WORLD_SIZE": 2}
+    b = {"FR_SHM_DIR": scratch / "shm-b", "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    node = {0: a | {"LOCAL_RANK": 0}, 1: a | {"LOCAL_RANK": 1}, 2: b}
     job = launch("skip", 3, rank_env=node).await_evidence()
     job.trace().expect("missing", [2], op="all_reduce", seq=4, waiting={"meet": [0, 1]})

@@ -1,0 +1,218 @@
+// The watchdog: what counts as a hang, warning, dump, back-off, re-arming.
+#include <signal.h>
+#include <unistd.h>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+const Environment kFast = {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", "0.4"}};
+
+u32 count(const std::string& text, const std::string& part) {
+  u32 n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) {
+    ++n;
+  }
+  return n;
+}
+
+bool wait_for(const std::string& path) {
+  return eventually([&] { return exists(path); });
+}
+
+}  // namespace
+
+TEST_CASE("hang: an operation without progress is warned of, then dumped; the process goes on") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    const fr_group_t g = child_group();
+    const u32 file = fr_intern("/home/u/train.py", 16);
+    const fr_frame f = {file, fr_intern("step", 4), 91};
+    fr_op op = make_op(g, FR_COLLECTIVE, fr_intern("all_reduce", 10));
+    op.stack = fr_stack(&f, 1);
+    fr_ticket t;
+    fr_begin(&op, &t);
+    while (scene.board.cell[0] == 0) {
+      usleep(1000);
+    }
+    fr_end(&t, FR_OK, nullptr);
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  const Dump d = Dump::load(scene.dump_path(0, 1));
+  CHECK(d["trigger"].text() == "timeout");
+  CHECK(d["incident"].integer() == 1);
+  const std::string reason = d["reason"].text();
+  CHECK(reason.find("no progress for") == 0);
+  CHECK(reason.find("all_reduce #1 of default_pg at train.py:91 (step)") != std::string::npos);
+  const std::string log = scene.log(0);
+  CHECK(count(log, "no progress for") >= 1);
+  CHECK(log.find("[fr ") == 0);
+  CHECK(log.find("all_reduce #1 of default_pg at train.py:91 (step)") != std::string::npos);
+  scene.board.cell[0] = 1;
+  CHECK(child.wait().status == 0);  // and its end is a clean one
+  CHECK(scene.rings().empty());
+}
+
+TEST_CASE("hang: a dump's times lie within the job's") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    child_begin(child_group());
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  const Dump d = Dump::load(scene.dump_path(0, 1));
+  const u64 base = d["clock"]["base_unix_ns"].natural();
+  const i64 issued = d.cell("records", d.rows("records") - 1, "time").integer();
+  const i64 written = static_cast<i64>(d["written_unix_ns"].natural() - base);
+  CHECK(issued >= 0);
+  CHECK(issued < written);
+  CHECK(written - issued >= 350'000'000);  // in flight for FR_TIMEOUT_S
+}
+
+TEST_CASE("hang: the next dumps of the same hang come after twice the time") {
+  Scene scene;
+  Child child = scene.start(0, {{"FR_WARN_S", "0.1"}, {"FR_TIMEOUT_S", "0.3"}}, [&] {
+    child_begin(child_group());
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 3)));
+  u64 written[4] = {};
+  for (int i = 1; i <= 3; ++i) {
+    written[i] = Dump::load(scene.dump_path(0, i))["written_unix_ns"].natural();
+  }
+  CHECK(written[2] - written[1] >= 250'000'000);
+  CHECK(written[3] - written[2] >= 500'000'000);
+  CHECK(count(scene.log(0), "no progress for") >= 1);
+}
+
+TEST_CASE("hang: progress re-arms") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    const fr_group_t g = child_group();
+    const fr_ticket first = child_begin(g);
+    while (scene.board.cell[0] == 0) {
+      usleep(1000);
+    }
+    fr_end(&first, FR_OK, nullptr);
+    child_begin(g, "broadcast");
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  scene.board.cell[0] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 2)));
+  const Dump d = Dump::load(scene.dump_path(0, 2));
+  CHECK(d["reason"].text().find("broadcast #2") != std::string::npos);
+  CHECK(Dump::load(scene.dump_path(0, 1))["reason"].text().find("all_reduce #1") != std::string::npos);
+}
+
+TEST_CASE("hang: a wait-only operation is in flight only while somebody waits for it") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    const fr_group_t quiet = child_group("quiet");  // looked at first
+    const fr_group_t loud = child_group("loud");
+    const fr_ticket unwaited = child_begin(quiet, "unwaited", FR_WAIT_ONLY);
+    child_begin(quiet, "unseen", FR_UNTRACKED);
+    const fr_ticket t = child_begin(loud, "loud");
+    while (scene.board.cell[0] == 0) {
+      usleep(1000);
+    }
+    fr_end(&t, FR_OK, nullptr);
+    fr_wait_begin(&unwaited);
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  CHECK(Dump::load(scene.dump_path(0, 1))["reason"].text().find("loud #1") != std::string::npos);
+  CHECK(scene.log(0).find("unwaited") == std::string::npos);
+  CHECK(scene.log(0).find("unseen") == std::string::npos);
+  scene.board.cell[0] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 2)));
+  CHECK(Dump::load(scene.dump_path(0, 2))["reason"].text().find("unwaited #1") != std::string::npos);
+}
+
+TEST_CASE("hang: a lifecycle call that does not come back is one") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    const fr_group_t g = child_group();
+    const fr_op op = make_op(g, FR_LIFECYCLE, fr_intern("destroy_process_group", 21));
+    fr_ticket t;
+    fr_begin(&op, &t);
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  const std::string reason = Dump::load(scene.dump_path(0, 1))["reason"].text();
+  CAPTURE(reason);
+  CHECK(reason.find("destroy_process_group") != std::string::npos);
+}
+
+TEST_CASE("hang: a destroyed group does not hang") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    const fr_group_t gone = child_group("gone");
+    child_begin(gone, "abandoned");
+    fr_group_destroyed(gone);
+    child_begin(child_group("other"), "alive");
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  CHECK(Dump::load(scene.dump_path(0, 1))["reason"].text().find("alive") != std::string::npos);
+}
+
+TEST_CASE("hang: with FR_DUMP_ON_TIMEOUT=0 there is a warning and no dump") {
+  Scene scene;
+  Environment e = kFast;
+  e["FR_DUMP_ON_TIMEOUT"] = "0";
+  e["FR_TIMEOUT_S"] = "0.1";
+  Child child = scene.start(0, e, [&] {
+    child_begin(child_group());
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(eventually([&] { return count(scene.log(0), "no progress for") == 1; }));  // after FR_TIMEOUT_S
+  CHECK(scene.dumps().empty());
+  child.kill(SIGKILL);
+}
+
+TEST_CASE("hang: a manual dump during a hang is one of its own and does not lose the timeout's") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    child_begin(child_group());
+    char path[4096];
+    scene.board.cell[0] = fr_dump("by hand", path, sizeof path) == 1 && exists(path) ? 1 : 2;
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(scene.reached(0, 1));
+  CHECK(scene.board.cell[0] == 1);
+  const Dump d = Dump::load(scene.dump_path(0, 1));
+  CHECK(d["trigger"].text() == "manual");
+  CHECK(d["reason"].text() == "by hand");
+  REQUIRE(wait_for(scene.dump_path(0, 2)));
+  CHECK(Dump::load(scene.dump_path(0, 2))["trigger"].text() == "timeout");
+}
+
+TEST_CASE("hang: a full ring is dumped, and how long it takes") {
+  Scene scene;
+  Child child = scene.start(0, {{"FR_LOG", "info"}}, [&] {
+    const fr_group_t g = child_group();
+    for (int i = 0; i < 20'000; ++i) {
+      const fr_ticket t = child_begin(g);
+      fr_end(&t, FR_OK, nullptr);
+    }
+    return fr_dump("full", nullptr, 0) == 1 ? 0 : 1;
+  });
+  CHECK(child.wait().status == 0);
+  CHECK(Dump::load(scene.dump_path(0, 1)).rows("records") == 16'384);
+  const std::string log = scene.log(0);
+  WARN(log.substr(0, log.find('\n')));  // goal: 100 ms; not asserted
+}

@@ -1,0 +1,57 @@
+// What readers of other versions and other processes rely on: sizes, places, cache lines.
+#include "catch.hpp"
+#include "support.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+constexpr std::size_t line(std::size_t offset) { return offset / 64; }
+
+static_assert(offsetof(Header, magic) == 0 && offsetof(Header, version) == 8);
+static_assert(offsetof(Header, header_bytes) == 12 && offsetof(Header, region_bytes) == 16);
+static_assert(sizeof(Record) == 128 && sizeof(Payload) == 120 && sizeof(Status) == 32);
+static_assert(sizeof(GroupRow) == 256 && sizeof(LaneRow) == 128 && sizeof(Crumb) == 384);
+static_assert(sizeof(SectionRow) == 16 && sizeof(PeerRow) == 576);
+
+// One writer each: recorders, blob, drops, observers, tables, lanes, watchdog.
+static_assert(line(offsetof(Header, head)) != line(offsetof(Header, blob_head)));
+static_assert(line(offsetof(Header, head)) != line(offsetof(Header, dropped)));
+static_assert(line(offsetof(Header, blob_head)) != line(offsetof(Header, dropped)));
+static_assert(line(offsetof(Header, dropped)) != line(offsetof(Header, status_lost)));
+static_assert(line(offsetof(Header, status_lost)) != line(offsetof(Header, n_groups)));
+static_assert(line(offsetof(Header, n_groups)) != line(offsetof(Header, lanes_lost)));
+static_assert(line(offsetof(Header, lanes_lost)) != line(offsetof(Header, heartbeat_unix_ns)));
+static_assert(line(offsetof(GroupRow, issued)) != line(offsetof(GroupRow, started_seq)));
+static_assert(line(offsetof(GroupRow, started_seq)) != line(offsetof(GroupRow, waited)));
+static_assert(line(offsetof(LaneRow, enqueued)) != line(offsetof(LaneRow, started_seq)));
+
+}  // namespace
+
+TEST_CASE("a region of 16384 records takes at most 4 MiB") {
+  CHECK(region_bytes(16384) <= 4u << 20);
+  CHECK(region_bytes(64) < region_bytes(16384));
+  CHECK(region_bytes(64) % 4096 == 0);
+}
+
+TEST_CASE("sections lie apart, in order, aligned to cache lines, inside the region") {
+  Rig rig(256);
+  u64 end = kHeaderBytes;
+  for (u32 s = 0; s < kSections; ++s) {
+    const SectionRow& row = rig.header().sections[s];
+    CHECK(row.offset_bytes >= end);
+    CHECK(row.offset_bytes % 64 == 0);
+    end = row.offset_bytes + u64{row.count} * row.stride_bytes;
+  }
+  CHECK(end <= rig.region.bytes);
+  CHECK(rig.header().region_bytes == rig.region.bytes);
+  CHECK(rig.header().sections[kSecRecords].count == 256);
+}
+
+TEST_CASE("enough room is never protected: quiet groups' share is at most half of the smallest ring") {
+  static_assert(kMinRecords / 4 <= kQuietQuota);
+  static_assert(kStrings <= kStringBuckets && (kStringBuckets & (kStringBuckets - 1)) == 0);
+  static_assert((kBlobWords & (kBlobWords - 1)) == 0 && kBlobWords >= 2 * FR_MAX_SHAPE_WORDS);
+  SUCCEED();
+}
