@@ -1,8 +1,8 @@
 // ring_stress [seconds] - writers that stall in the middle of a record, readers that look on.
 //
-// A writer that is preempted between two stores while the others lap the ring resumes into a slot that a
-// later ticket has taken. Without artificial stalls this takes days to happen; here every writer
-// sleeps now and then between two words of a payload.
+// A writer that is preempted between two stores while the others lap the ring resumes into a slot
+// that a later ticket has taken. Without artificial stalls this takes days to happen; here every
+// writer sleeps now and then between two words of a payload.
 //
 //   ring    fr::Ring: claim by compare-and-swap, then the stores of publish(), with pauses
 //   naive   the same without the claim: take a ticket, write 2t+1, the payload, 2t+2
@@ -29,8 +29,8 @@ constexpr u32 kReaders = 2;
 
 using Words = u64[kPayloadWords];
 
-// The payload of a value: every word follows from the first. Group and index words (2 and 12) say group
-// 0, whose quota is 0.
+// The payload of a value: every word follows from the first. Group and index words (2 and 12) say
+// group 0, whose quota is 0.
 constexpr u32 kGroupWord = offsetof(Payload, group) / 8;
 
 void fill(Words& words, u64 value) {
@@ -167,15 +167,16 @@ int main(int argc, char** argv) {
   u64 torn_ring = 0;
   u64 torn_naive = 0;
   std::printf("%u writers that stall, %u readers, %.1f s in all\n", kWriters, kReaders, seconds);
-  std::printf("%-6s %6s %12s %10s %10s %12s %14s\n", "", "slots", "written", "dropped", "skipped", "read",
-              "torn accepted");
+  std::printf("%-6s %6s %12s %10s %10s %12s %14s\n", "", "slots", "written", "dropped", "skipped",
+              "read", "torn accepted");
   for (const bool claims : {true, false}) {
     for (const u32 slots : sizes) {
       const Result r = run(slots, claims, seconds / 6);
-      std::printf("%-6s %6u %12llu %10llu %10llu %12llu %14llu\n", claims ? "ring" : "naive", slots,
-                  static_cast<unsigned long long>(r.written), static_cast<unsigned long long>(r.dropped),
-                  static_cast<unsigned long long>(r.skipped), static_cast<unsigned long long>(r.read),
-                  static_cast<unsigned long long>(r.torn_accepted));
+      std::printf(
+          "%-6s %6u %12llu %10llu %10llu %12llu %14llu\n", claims ? "ring" : "naive", slots,
+          static_cast<unsigned long long>(r.written), static_cast<unsigned long long>(r.dropped),
+          static_cast<unsigned long long>(r.skipped), static_cast<unsigned long long>(r.read),
+          static_cast<unsigned long long>(r.torn_accepted));
       (claims ? torn_ring : torn_naive) += r.torn_accepted;
     }
   }

@@ -1,4 +1,5 @@
-// How a recording process may end, and what it leaves: clean exit, exit with something wrong, signals.
+// How a recording process may end, and what it leaves: clean exit, exit with something wrong,
+// signals.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,7 +18,8 @@ using namespace fr::test;
 namespace {
 
 // A child that has one operation in flight and then waits to be ended.
-Child start_hanging(Scene& scene, int rank = 0, const Environment& options = {}, int world_size = 1) {
+Child start_hanging(Scene& scene, int rank = 0, const Environment& options = {},
+                    int world_size = 1) {
   Child child = scene.start(
       rank, options,
       [&scene, rank] {
@@ -72,11 +74,13 @@ TEST_CASE("end: a process that only starts the recorder leaves nothing") {
 }
 
 TEST_CASE("end: recording switched off leaves nothing and records nothing") {
-  for (const Environment& off : {Environment{{"FR_ENABLE", "0"}}, Environment{{"TORCH_FR_BUFFER_SIZE", "0"}}}) {
+  for (const Environment& off :
+       {Environment{{"FR_ENABLE", "0"}}, Environment{{"TORCH_FR_BUFFER_SIZE", "0"}}}) {
     Scene scene;
     Child child = scene.start(0, off, [] {
       const bool silent = fr_start() == 0 && child_group() == 0 && fr_enabled() == 0 &&
-                          child_begin(0).ticket == 0 && fr_dump("x", nullptr, 0) == 0 && fr_region(nullptr) == nullptr;
+                          child_begin(0).ticket == 0 && fr_dump("x", nullptr, 0) == 0 &&
+                          fr_region(nullptr) == nullptr;
       fr_note("text", 4);
       fr_step(1);
       fr_span_begin(1);
@@ -142,7 +146,8 @@ TEST_CASE("end: a failed operation dumps, with the message") {
   CHECK(d.string(d.cell("records", last, "error")) == "connection closed by peer");
 }
 
-TEST_CASE("end: evidence of a failed operation is left also by a process that exits at once with 0") {
+TEST_CASE(
+    "end: evidence of a failed operation is left also by a process that exits at once with 0") {
   for (int round = 0; round < 5; ++round) {
     Scene scene;
     Child child = scene.start(0, {}, [] {
@@ -328,8 +333,8 @@ TEST_CASE("end: SIGTERM on the small alternate stack of faulthandler and others"
   Child child = scene.start(0, {}, [&] {
     // 16 KiB like Python's faulthandler, below it a page that must not be touched
     constexpr std::size_t kStack = 16 * 1024;
-    auto* memory = static_cast<char*>(mmap(nullptr, 4096 + kStack, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* memory = static_cast<char*>(
+        mmap(nullptr, 4096 + kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mprotect(memory, 4096, PROT_NONE);
     stack_t stack{};
     stack.ss_sp = memory + 4096;
@@ -348,7 +353,8 @@ TEST_CASE("end: SIGTERM on the small alternate stack of faulthandler and others"
 
 TEST_CASE("end: SIGTERM without a writable directory keeps the ring where it is") {
   Scene scene;
-  Child child = start_hanging(scene, 0, {{"FR_DUMP_DIR", "/proc/fr-none"}, {"TMPDIR", "/proc/fr-none"}});
+  Child child =
+      start_hanging(scene, 0, {{"FR_DUMP_DIR", "/proc/fr-none"}, {"TMPDIR", "/proc/fr-none"}});
   child.kill(SIGTERM);
   CHECK(child.wait().signal == SIGTERM);
   REQUIRE(scene.rings().size() == 1);

@@ -94,7 +94,9 @@ TEST_CASE("fork: a child that becomes a rank has a recorder of its own") {
       }
       char path[4096];
       fr_note("in the child", 12);
-      return fr_dump("child", path, sizeof path) == 1 && std::string(path) == scene.dump_path(1, 1) ? 0 : 3;
+      return fr_dump("child", path, sizeof path) == 1 && std::string(path) == scene.dump_path(1, 1)
+                 ? 0
+                 : 3;
     });
     const auto* h = static_cast<const Header*>(fr_region(nullptr));
     if (status == 0 && (h->rank.load() != 0 || h->pid != getpid())) {

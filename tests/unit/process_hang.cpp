@@ -110,7 +110,8 @@ TEST_CASE("hang: progress re-arms") {
   REQUIRE(wait_for(scene.dump_path(0, 2)));
   const Dump d = Dump::load(scene.dump_path(0, 2));
   CHECK(d["reason"].text().find("broadcast #2") != std::string::npos);
-  CHECK(Dump::load(scene.dump_path(0, 1))["reason"].text().find("all_reduce #1") != std::string::npos);
+  CHECK(Dump::load(scene.dump_path(0, 1))["reason"].text().find("all_reduce #1") !=
+        std::string::npos);
 }
 
 TEST_CASE("hang: a wait-only operation is in flight only while somebody waits for it") {
@@ -135,7 +136,8 @@ TEST_CASE("hang: a wait-only operation is in flight only while somebody waits fo
   CHECK(scene.log(0).find("unseen") == std::string::npos);
   scene.board.cell[0] = 1;
   REQUIRE(wait_for(scene.dump_path(0, 2)));
-  CHECK(Dump::load(scene.dump_path(0, 2))["reason"].text().find("unwaited #1") != std::string::npos);
+  CHECK(Dump::load(scene.dump_path(0, 2))["reason"].text().find("unwaited #1") !=
+        std::string::npos);
 }
 
 TEST_CASE("hang: a lifecycle call that does not come back is one") {
@@ -178,7 +180,8 @@ TEST_CASE("hang: with FR_DUMP_ON_TIMEOUT=0 there is a warning and no dump") {
     sleep_for_ever();
     return 0;
   });
-  REQUIRE(eventually([&] { return count(scene.log(0), "no progress for") == 1; }));  // after FR_TIMEOUT_S
+  REQUIRE(eventually(
+      [&] { return count(scene.log(0), "no progress for") == 1; }));  // after FR_TIMEOUT_S
   CHECK(scene.dumps().empty());
   child.kill(SIGKILL);
 }

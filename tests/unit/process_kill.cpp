@@ -34,8 +34,10 @@ void record_checked(fr_group_t group, u64 value) {
 
 bool is_whole(const RecordCopy& r) {
   const u64 value = r.payload.in_numel;
-  if (r.payload.out_numel != mix(7, value) || r.payload.timeout_ms != static_cast<u32>(mix(8, value)) ||
-      r.payload.peer != static_cast<i32>(value & 0xffff) || r.payload.n_shape != (value % 2 == 0 ? 6 : 40)) {
+  if (r.payload.out_numel != mix(7, value) ||
+      r.payload.timeout_ms != static_cast<u32>(mix(8, value)) ||
+      r.payload.peer != static_cast<i32>(value & 0xffff) ||
+      r.payload.n_shape != (value % 2 == 0 ? 6 : 40)) {
     return false;
   }
   for (u32 i = 0; r.shape != nullptr && i < r.n_shape; ++i) {

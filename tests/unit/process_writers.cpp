@@ -119,7 +119,8 @@ TEST_CASE("writers: a replaced file writer gets every dump instead of a file") {
         [](const char* name, const void* data, size_t bytes, void* user) {
           std::ofstream out(g_scene->home.path() + "/sunk", std::ios::binary);
           out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-          g_scene->board.cell[1] = std::string(name) == "job.a0.r0.1.fr" && user == &g_scene ? 1 : 2;
+          g_scene->board.cell[1] =
+              std::string(name) == "job.a0.r0.1.fr" && user == &g_scene ? 1 : 2;
           return 0;
         },
         &g_scene);
@@ -141,7 +142,8 @@ TEST_CASE("writers: a registered writer gets the file's content after it is safe
   g_scene = &scene;
   Child child = scene.start(0, {}, [&] {
     fr_register_writer(
-        [](const char* path, const void* data, size_t bytes, uint64_t incident, const char* reason, void*) {
+        [](const char* path, const void* data, size_t bytes, uint64_t incident, const char* reason,
+           void*) {
           const std::string content(static_cast<const char*>(data), bytes);
           const bool good = content == read_file(path) && incident == g_scene->board.cell[2] + 1 &&
                             std::string(reason) == "hello";
@@ -182,11 +184,13 @@ TEST_CASE("writers: a slow writer does not hold up dumps") {
   Scene scene;
   g_scene = &scene;
   Child child = scene.start(0, {}, [&] {
-    fr_register_writer([](const char*, const void*, size_t, uint64_t, const char*, void*) {
-      while (g_scene->board.cell[1] == 0) {
-        usleep(1000);
-      }
-    }, nullptr);
+    fr_register_writer(
+        [](const char*, const void*, size_t, uint64_t, const char*, void*) {
+          while (g_scene->board.cell[1] == 0) {
+            usleep(1000);
+          }
+        },
+        nullptr);
     child_group();
     int good = 0;
     for (int i = 0; i < 20; ++i) {
@@ -234,7 +238,8 @@ TEST_CASE("dumps kept: a dump just written is there, whatever FR_KEEP_DUMPS") {
 TEST_CASE("dumps kept: those of other ranks, attempts and jobs stay") {
   Scene scene;
   mkdir(scene.dump_dir.c_str(), 0700);
-  const std::vector<std::string> foreign = {"job.a0.r1.1.fr", "job.a1.r0.1.fr", "other.a0.r0.1.fr", "notes.txt"};
+  const std::vector<std::string> foreign = {"job.a0.r1.1.fr", "job.a1.r0.1.fr", "other.a0.r0.1.fr",
+                                            "notes.txt"};
   for (const auto& name : foreign) {
     write_file(scene.dump_dir + "/" + name, "x");
   }
@@ -257,7 +262,8 @@ TEST_CASE("an unwritable dump directory: said once, the temporary directory is u
   Child child = scene.start(0, {{"FR_DUMP_DIR", "/proc/fr-none"}}, [] {
     child_group();
     char path[4096];
-    const bool good = fr_dump("a", path, sizeof path) == 1 && exists(path) && fr_dump("b", nullptr, 0) == 1;
+    const bool good =
+        fr_dump("a", path, sizeof path) == 1 && exists(path) && fr_dump("b", nullptr, 0) == 1;
     return good ? 0 : 1;
   });
   CHECK(child.wait().status == 0);
@@ -316,7 +322,8 @@ TEST_CASE("options that do not parse are named on stderr, training goes on") {
   });
   CHECK(child.wait().status == 0);
   CHECK(scene.log(0).find("FR_WARN_S=soon is not understood, using 10") != std::string::npos);
-  CHECK(scene.log(0).find("TORCH_FR_BUFFER_SIZE=lots is not understood, using 16384") != std::string::npos);
+  CHECK(scene.log(0).find("TORCH_FR_BUFFER_SIZE=lots is not understood, using 16384") !=
+        std::string::npos);
 }
 
 TEST_CASE("fr_status and fr_option cut to fit and return what they need") {
@@ -325,15 +332,16 @@ TEST_CASE("fr_status and fr_option cut to fit and return what they need") {
     child_group();
     const std::size_t need = fr_status(nullptr, 0);
     std::string json(need + 1, 'x');
-    if (fr_status(json.data(), json.size()) != need || json[need] != '\0' || json[need - 1] != '}') {
+    if (fr_status(json.data(), json.size()) != need || json[need] != '\0' ||
+        json[need - 1] != '}') {
       return 1;
     }
     char small[8] = "xxxxxxx";
     if (fr_status(small, 4) < 100 || std::string(small) != json.substr(0, 3)) {
       return 2;
     }
-    for (const char* key : {"\"on\": true", "\"ring\": ", "\"dump_dir\": ", "\"layers\": ", "\"options\": ",
-                            "\"groups\": ", "\"losses\": ", "FR_BUFFER_SIZE"}) {
+    for (const char* key : {"\"on\": true", "\"ring\": ", "\"dump_dir\": ", "\"layers\": ",
+                            "\"options\": ", "\"groups\": ", "\"losses\": ", "FR_BUFFER_SIZE"}) {
       if (json.find(key) == std::string::npos) {
         return 3;
       }

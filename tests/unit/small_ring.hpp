@@ -1,5 +1,5 @@
-// small_ring.hpp - a Ring over arrays of its own, of any power-of-two size, for what regions are too
-// large for (they start at 64 records).
+// small_ring.hpp - a Ring over arrays of its own, of any power-of-two size, for what regions are
+// too large for (they start at 64 records).
 #pragma once
 
 #include <memory>
@@ -25,8 +25,9 @@ struct SmallRing {
   u64 put(u32 group, u64 value = 0) {
     Payload p{};
     p.group = group;
-    p.group_index = static_cast<u32>(
-        groups[group].issued.fetch_add(1ull << kIndexShift | 1) >> kIndexShift) & kIndexMask;
+    p.group_index =
+        static_cast<u32>(groups[group].issued.fetch_add(1ull << kIndexShift | 1) >> kIndexShift) &
+        kIndexMask;
     p.in_numel = value;
     const u64 ticket = ring.claim();
     if (ticket != kNoTicket) {

@@ -70,7 +70,9 @@ namespace fr::test {
 
 namespace fs = std::filesystem;
 
-u64 allocations() { return t_allocations; }
+u64 allocations() {
+  return t_allocations;
+}
 
 // ---------------------------------------------------------------- files
 
@@ -103,7 +105,9 @@ std::vector<std::string> list_ending(const std::string& dir, const std::string& 
   return names;
 }
 
-bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool exists(const std::string& path) {
+  return access(path.c_str(), F_OK) == 0;
+}
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -153,7 +157,8 @@ Rig::Rig(u32 n_records) {
   h.step.store(INT64_MIN);
   std::snprintf(h.job, sizeof h.job, "rig");
   std::snprintf(h.host, sizeof h.host, "here");
-  std::snprintf(region.section<char>(kSecOptions), 64, "FR_ENABLE=1\tdefault\nFR_JOB=rig\tFR_JOB\n");
+  std::snprintf(region.section<char>(kSecOptions), 64,
+                "FR_ENABLE=1\tdefault\nFR_JOB=rig\tFR_JOB\n");
   take_anchor(h.first, h.clock_kind);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   take_anchor(h.last, h.clock_kind);
@@ -177,7 +182,9 @@ Rig::Rig(u32 n_records) {
   hot.ring.quota.store(kQuietQuota < n_records / 4 ? kQuietQuota : n_records / 4);
 }
 
-Rig::~Rig() { munmap(region.base, region.bytes); }
+Rig::~Rig() {
+  munmap(region.base, region.bytes);
+}
 
 u32 Rig::group(const char* name, const std::vector<i32>& ranks) {
   fr_group_info info{};
@@ -214,7 +221,8 @@ std::vector<RecordCopy> Rig::read_all() {
       all.back().shape = nullptr;
     }
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.ticket < b.ticket; });
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.ticket < b.ticket; });
   return all;
 }
 
@@ -227,12 +235,13 @@ Child::~Child() {
   }
 }
 
-void Child::kill(int signal) const { REQUIRE(::kill(pid_, signal) == 0); }
+void Child::kill(int signal) const {
+  REQUIRE(::kill(pid_, signal) == 0);
+}
 
 Ending Child::wait(double seconds) {
   int raw = 0;
-  const bool in_time =
-      eventually([&] { return waitpid(pid_, &raw, WNOHANG) == pid_; }, seconds);
+  const bool in_time = eventually([&] { return waitpid(pid_, &raw, WNOHANG) == pid_; }, seconds);
   REQUIRE(in_time);
   ended_ = true;
   Ending e;
@@ -254,9 +263,13 @@ Board& make_board() {
 
 }  // namespace
 
-Scene::Scene() : board(make_board()) { mkdir(tmp.c_str(), 0700); }
+Scene::Scene() : board(make_board()) {
+  mkdir(tmp.c_str(), 0700);
+}
 
-Scene::~Scene() { munmap(&board, sizeof board); }
+Scene::~Scene() {
+  munmap(&board, sizeof board);
+}
 
 Child Scene::start(int rank, const Environment& options, const std::function<int()>& body,
                    int world_size) {
@@ -279,10 +292,14 @@ Child Scene::start(int rank, const Environment& options, const std::function<int
   clearenv();
   const std::string r = std::to_string(rank);
   const std::string n = std::to_string(world_size);
-  Environment environment = {{"FR_SHM_DIR", shm.path()}, {"FR_DUMP_DIR", dump_dir},
-                             {"FR_JOB", "job"},          {"TMPDIR", tmp},
-                             {"RANK", r},                {"LOCAL_RANK", r},
-                             {"WORLD_SIZE", n},          {"LOCAL_WORLD_SIZE", n}};
+  Environment environment = {{"FR_SHM_DIR", shm.path()},
+                             {"FR_DUMP_DIR", dump_dir},
+                             {"FR_JOB", "job"},
+                             {"TMPDIR", tmp},
+                             {"RANK", r},
+                             {"LOCAL_RANK", r},
+                             {"WORLD_SIZE", n},
+                             {"LOCAL_WORLD_SIZE", n}};
   for (const auto& [name, value] : options) {
     environment[name] = value;
   }
@@ -298,7 +315,9 @@ Child Scene::start(int rank, const Environment& options, const std::function<int
   exit(status);
 }
 
-std::string Scene::ring_dir() const { return shm.path() + "/fr-" + std::to_string(geteuid()); }
+std::string Scene::ring_dir() const {
+  return shm.path() + "/fr-" + std::to_string(geteuid());
+}
 
 std::string Scene::dump_path(int rank, int incident) const {
   return dump_dir + "/job.a0.r" + std::to_string(rank) + "." + std::to_string(incident) + ".fr";
@@ -341,7 +360,9 @@ void sleep_for_ever() {
 RingFile::RingFile(const std::string& path)
     : mapping_(map_file(path.c_str())), view_(View::of(mapping_.base, mapping_.bytes)) {}
 
-RingFile::~RingFile() { unmap_file(mapping_); }
+RingFile::~RingFile() {
+  unmap_file(mapping_);
+}
 
 // ---------------------------------------------------------------- dumps
 

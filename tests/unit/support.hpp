@@ -61,7 +61,9 @@ struct Rig {
   Rig& operator=(const Rig&) = delete;
 
   u32 group(const char* name, const std::vector<i32>& ranks = {0, 1});
-  u32 intern(const char* text) { return tables->intern(text, std::char_traits<char>::length(text)); }
+  u32 intern(const char* text) {
+    return tables->intern(text, std::char_traits<char>::length(text));
+  }
   fr_ticket begin(const fr_op& op);
   fr_ticket collective(u32 group) { return begin(make_op(group)); }
   GroupRow& row(u32 group) { return hot.groups[group]; }
@@ -117,7 +119,9 @@ class Scene {
   // Forks a process that is this rank; it ends with exit(body()). Its stderr is kept.
   Child start(int rank, const Environment& options, const std::function<int()>& body,
               int world_size = 1);
-  std::string log(int rank) const { return read_file(home.path() + "/stderr." + std::to_string(rank)); }
+  std::string log(int rank) const {
+    return read_file(home.path() + "/stderr." + std::to_string(rank));
+  }
   std::string ring_dir() const;
   std::vector<std::string> rings() const { return list_ending(ring_dir(), ".ring"); }
   std::vector<std::string> dumps() const { return list_ending(dump_dir, ".fr"); }
@@ -166,7 +170,8 @@ class Node {
   bool is_map() const { return o_->type == msgpack::type::MAP; }
   bool is_array() const { return o_->type == msgpack::type::ARRAY; }
   bool is_int() const {
-    return o_->type == msgpack::type::POSITIVE_INTEGER || o_->type == msgpack::type::NEGATIVE_INTEGER;
+    return o_->type == msgpack::type::POSITIVE_INTEGER ||
+           o_->type == msgpack::type::NEGATIVE_INTEGER;
   }
   bool is_text() const { return o_->type == msgpack::type::STR; }
   i64 integer() const { return o_->as<i64>(); }

@@ -1,6 +1,4 @@
 // The control page, between processes.
-#include "cold/control.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -8,6 +6,7 @@
 #include <unistd.h>
 
 #include "catch.hpp"
+#include "cold/control.hpp"
 #include "cold/files.hpp"
 #include "cold/identity.hpp"
 #include "support.hpp"
@@ -151,7 +150,8 @@ TEST_CASE("control: another node's incident is followed, never backwards") {
   CHECK(page.page().incident == 5);
 }
 
-TEST_CASE("control: a page whose ranks are all dead starts afresh, one with living ranks does not") {
+TEST_CASE(
+    "control: a page whose ranks are all dead starts afresh, one with living ranks does not") {
   TempDir dir;
   ControlPage living;
   open_and_join(living, dir.path(), 0);

@@ -1,6 +1,4 @@
 // The dump as a reader of libfr/README.md's grammar finds it.
-#include "cold/dump.hpp"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +6,9 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "cold/control.hpp"
+#include "cold/dump.hpp"
+#include "cold/files.hpp"
 #include "cold/recorder.hpp"
 #include "support.hpp"
 
@@ -115,15 +116,18 @@ TEST_CASE("dump: every key of the grammar, with its type") {
   CHECK(d["stacks"].is_array());
   CHECK(d["threads"].is_array());
 
-  CHECK(fields(d, "groups") ==
-        words("group name desc backend instance n_ranks own_rank ranks created destroyed enqueued "
-              "enqueued_time started started_time completed completed_time ended failed p2p_enqueued "
-              "p2p_time p2p_ended lifecycle lifecycle_ended untracked wait_only wait_only_ended released "
-              "kept first_kept last_kept overwritten dropped"));
+  CHECK(
+      fields(d, "groups") ==
+      words("group name desc backend instance n_ranks own_rank ranks created destroyed enqueued "
+            "enqueued_time started started_time completed completed_time ended failed p2p_enqueued "
+            "p2p_time p2p_ended lifecycle lifecycle_ended untracked wait_only wait_only_ended "
+            "released "
+            "kept first_kept last_kept overwritten dropped"));
   CHECK(fields(d, "lanes") == words("group peer direction enqueued enqueued_time started completed "
                                     "completed_time ended failed"));
   CHECK(fields(d, "records") ==
-        words("ticket time kind seq group op stack tid peer flags in_numel out_numel in_dtype out_dtype "
+        words("ticket time kind seq group op stack tid peer flags in_numel out_numel in_dtype "
+              "out_dtype "
               "reduce_op timeout_ms shape state started ended error end_tid"));
   for (const char* table : {"groups", "lanes", "records"}) {
     const Node rows = d[table]["rows"];
@@ -142,9 +146,9 @@ TEST_CASE("dump: every key of the grammar, with its type") {
   REQUIRE(thread["spans"].size() == 1);
   CHECK(d.string(thread["spans"][0][0]) == "epoch");
 
-  for (const char* key : {"dropped", "skipped", "overwritten", "torn", "shapes_overwritten", "status_lost",
-                          "strings_lost", "stacks_lost", "groups_lost", "lanes_lost", "crumbs_lost",
-                          "no_group"}) {
+  for (const char* key :
+       {"dropped", "skipped", "overwritten", "torn", "shapes_overwritten", "status_lost",
+        "strings_lost", "stacks_lost", "groups_lost", "lanes_lost", "crumbs_lost", "no_group"}) {
     CAPTURE(key);
     CHECK(d["losses"][key].integer() == 0);
   }
@@ -192,7 +196,8 @@ TEST_CASE("dump: records say what was recorded, in every state") {
   const Encoded encoded(rig);
   const Dump d = encoded.dump();
   REQUIRE(d.rows("records") == 8);
-  const char* states[] = {"enqueued", "started", "waiting", "idle", "completed", "failed", "released", "unknown"};
+  const char* states[] = {"enqueued",  "started", "waiting",  "idle",
+                          "completed", "failed",  "released", "unknown"};
   for (std::size_t i = 0; i < 8; ++i) {
     CAPTURE(i);
     CHECK(d.cell("records", i, "ticket").natural() == i);
@@ -320,11 +325,13 @@ TEST_CASE("dump: at most 80 bytes per record of a typical trace") {
   for (u32 s = 0; s < 40; ++s) {
     fr_frame frames[15];
     for (u32 i = 0; i < 15; ++i) {
-      frames[i] = {file, rig.intern(("function_" + std::to_string((s * 7 + i) % 60)).c_str()), s + i * 13 + 1};
+      frames[i] = {file, rig.intern(("function_" + std::to_string((s * 7 + i) % 60)).c_str()),
+                   s + i * 13 + 1};
     }
     stacks[s] = rig.tables->stack(frames, 15);
   }
-  const u32 ops[] = {rig.intern("allreduce_"), rig.intern("_allgather_base_"), rig.intern("_reduce_scatter_base_")};
+  const u32 ops[] = {rig.intern("allreduce_"), rig.intern("_allgather_base_"),
+                     rig.intern("_reduce_scatter_base_")};
   for (u32 i = 0; i < 20'000; ++i) {
     fr_op op = make_op(i % 3 == 0 ? world : tp, FR_COLLECTIVE, ops[i % 3]);
     op.stack = stacks[i % 40];
@@ -332,7 +339,8 @@ TEST_CASE("dump: at most 80 bytes per record of a typical trace") {
     op.reduce_op = i % 3 == 0 ? 1 : 0;
     op.timeout_ms = 600'000;
     op.in_numel = op.out_numel = 1'000'000 + i * 37 % 5'000;
-    const u32 shape[4] = {1 | 1 << 12 | FR_SHAPE_SAME_OUT, 2 | 16 << 8, 1024, 976 + i * 37 % 5'000 / 1024};
+    const u32 shape[4] = {1 | 1 << 12 | FR_SHAPE_SAME_OUT, 2 | 16 << 8, 1024,
+                          976 + i * 37 % 5'000 / 1024};
     op.shape = shape;
     op.n_shape = 4;
     const fr_ticket t = rig.begin(op);
@@ -344,7 +352,8 @@ TEST_CASE("dump: at most 80 bytes per record of a typical trace") {
   const std::size_t n = d.rows("records");
   CHECK(n > 16'000);
   const double each = static_cast<double>(encoded.content.size()) / static_cast<double>(n);
-  WARN("bytes per record: " << each << ", " << static_cast<double>(d.raw_bytes) / static_cast<double>(n)
+  WARN("bytes per record: " << each << ", "
+                            << static_cast<double>(d.raw_bytes) / static_cast<double>(n)
                             << " before compression");
   CHECK(each <= 80);
 }
@@ -429,7 +438,10 @@ TEST_CASE("dump: taken beside four recording threads, every record is whole") {
     const Encoded encoded(rig);
     const Dump d = encoded.dump();
     for (std::size_t r = 0; r < d.rows("records"); r += 16) {
-      wrong += d.cell("records", r, "in_numel").natural() != ~d.cell("records", r, "out_numel").natural() ? 1 : 0;
+      wrong +=
+          d.cell("records", r, "in_numel").natural() != ~d.cell("records", r, "out_numel").natural()
+              ? 1
+              : 0;
     }
   }
   done = true;

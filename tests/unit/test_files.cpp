@@ -1,5 +1,3 @@
-#include "cold/files.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -11,6 +9,7 @@
 #include <climits>
 
 #include "catch.hpp"
+#include "cold/files.hpp"
 #include "support.hpp"
 
 using namespace fr;
@@ -21,7 +20,8 @@ namespace {
 bool write_one(const std::string& dir, const std::string& name, const std::string& data,
                std::string* path = nullptr) {
   char out[PATH_MAX] = {};
-  const bool ok = write_durably(dir.c_str(), name.c_str(), data.data(), data.size(), out, sizeof out);
+  const bool ok =
+      write_durably(dir.c_str(), name.c_str(), data.data(), data.size(), out, sizeof out);
   if (path != nullptr) {
     *path = out;
   }
@@ -78,7 +78,7 @@ TEST_CASE("write_durably leaves nothing behind where it cannot write") {
     // a limit on the file's size says the same at the same call
     struct rlimit before;
     getrlimit(RLIMIT_FSIZE, &before);
-    const struct rlimit small {100'000, before.rlim_max};
+    const struct rlimit small { 100'000, before.rlim_max };
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
     const bool ok = write_one(tmp.path(), "x.fr", std::string(1'000'000, 'd'));
@@ -118,8 +118,10 @@ TEST_CASE("names: formatted and parsed alike") {
     i32 attempt, rank;
     u64 number;
     const char* ending;
-  } cases[] = {{"job", 0, 0, 1, "fr"},         {"a-b_c", 3, 1023, 17, "fr"},
-               {"815", 12, -1, 4242, "ring"},  {"x", 0, 7, 999'999'999'999ull, "fr"},
+  } cases[] = {{"job", 0, 0, 1, "fr"},
+               {"a-b_c", 3, 1023, 17, "fr"},
+               {"815", 12, -1, 4242, "ring"},
+               {"x", 0, 7, 999'999'999'999ull, "fr"},
                {"j", 0, 0, 0, "ring"}};
   for (const auto& c : cases) {
     char name[256];
@@ -142,10 +144,11 @@ TEST_CASE("names: formatted and parsed alike") {
 
 TEST_CASE("names that are not ours") {
   NameParts parts;
-  for (const char* name : {"", ".", "job", "job.fr", ".a0.r0.1.fr", "job.a0.r0.fr", "job.a0.r0.1.txt",
-                           "job.a0.r0.1.fr.tmp", "job.ax.r0.1.fr", "job.a0.r.1.fr", "job.a0.r0..fr",
-                           "job.a0.r0.1", "job.a0.rx1.1.fr", ".job.a0.r0.1.fr.77.tmp",
-                           "job.a0.r0.99999999999999999999999.fr", "job.b0.r0.1.fr"}) {
+  for (const char* name :
+       {"", ".", "job", "job.fr", ".a0.r0.1.fr", "job.a0.r0.fr", "job.a0.r0.1.txt",
+        "job.a0.r0.1.fr.tmp", "job.ax.r0.1.fr", "job.a0.r.1.fr", "job.a0.r0..fr", "job.a0.r0.1",
+        "job.a0.rx1.1.fr", ".job.a0.r0.1.fr.77.tmp", "job.a0.r0.99999999999999999999999.fr",
+        "job.b0.r0.1.fr"}) {
     CAPTURE(name);
     CHECK_FALSE(parse_name(name, parts));
   }
@@ -207,14 +210,16 @@ TEST_CASE("each_entry visits every name once, many of them too") {
   }
   std::sort(expected.begin(), expected.end());
   std::vector<std::string> seen;
-  CHECK(each_entry(tmp.path().c_str(),
-                   [](const char* name, void* c) {
-                     static_cast<std::vector<std::string>*>(c)->emplace_back(name);
-                   },
-                   &seen));
+  CHECK(each_entry(
+      tmp.path().c_str(),
+      [](const char* name, void* c) {
+        static_cast<std::vector<std::string>*>(c)->emplace_back(name);
+      },
+      &seen));
   std::sort(seen.begin(), seen.end());
   CHECK(seen == expected);
-  CHECK_FALSE(each_entry("/nowhere", [](const char*, void*) {}, nullptr));
+  CHECK_FALSE(each_entry(
+      "/nowhere", [](const char*, void*) {}, nullptr));
 }
 
 TEST_CASE("make_directories: nested, present, impossible") {

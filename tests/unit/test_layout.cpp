@@ -7,7 +7,9 @@ using namespace fr::test;
 
 namespace {
 
-constexpr std::size_t line(std::size_t offset) { return offset / 64; }
+constexpr std::size_t line(std::size_t offset) {
+  return offset / 64;
+}
 
 static_assert(offsetof(Header, magic) == 0 && offsetof(Header, version) == 8);
 static_assert(offsetof(Header, header_bytes) == 12 && offsetof(Header, region_bytes) == 16);
@@ -49,7 +51,8 @@ TEST_CASE("sections lie apart, in order, aligned to cache lines, inside the regi
   CHECK(rig.header().sections[kSecRecords].count == 256);
 }
 
-TEST_CASE("enough room is never protected: quiet groups' share is at most half of the smallest ring") {
+TEST_CASE(
+    "enough room is never protected: quiet groups' share is at most half of the smallest ring") {
   static_assert(kMinRecords / 4 <= kQuietQuota);
   static_assert(kStrings <= kStringBuckets && (kStringBuckets & (kStringBuckets - 1)) == 0);
   static_assert((kBlobWords & (kBlobWords - 1)) == 0 && kBlobWords >= 2 * FR_MAX_SHAPE_WORDS);

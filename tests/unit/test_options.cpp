@@ -67,13 +67,13 @@ TEST_CASE("the defaults are the contract's") {
 TEST_CASE("every row of the table: its name beats the aliases, each alias beats the default") {
   // name -> a value, another, and how each is shown
   const std::map<std::string, std::vector<std::string>> values = {
-      {"FR_ENABLE", {"0", "1"}},        {"FR_BUFFER_SIZE", {"128", "256"}},
+      {"FR_ENABLE", {"0", "1"}},          {"FR_BUFFER_SIZE", {"128", "256"}},
       {"FR_DUMP_ON_TIMEOUT", {"0", "1"}}, {"FR_WARN_S", {"1.5", "2"}},
-      {"FR_TIMEOUT_S", {"3", "4"}},     {"FR_DUMP_DIR", {"/a/x", "/b/y"}},
-      {"FR_KEEP_DUMPS", {"7", "8"}},    {"FR_SHM_DIR", {"/s1", "/s2"}},
-      {"FR_JOB", {"j1", "j2"}},         {"FR_STACKS", {"native", "python"}},
-      {"FR_TIMING", {"events", "auto"}}, {"FR_PIPE", {"/p/1", "/p/2"}},
-      {"FR_SIGNAL", {"USR1", "USR2"}},  {"FR_CACHE_DIR", {"/c1", "/c2"}},
+      {"FR_TIMEOUT_S", {"3", "4"}},       {"FR_DUMP_DIR", {"/a/x", "/b/y"}},
+      {"FR_KEEP_DUMPS", {"7", "8"}},      {"FR_SHM_DIR", {"/s1", "/s2"}},
+      {"FR_JOB", {"j1", "j2"}},           {"FR_STACKS", {"native", "python"}},
+      {"FR_TIMING", {"events", "auto"}},  {"FR_PIPE", {"/p/1", "/p/2"}},
+      {"FR_SIGNAL", {"USR1", "USR2"}},    {"FR_CACHE_DIR", {"/c1", "/c2"}},
       {"FR_LOG", {"debug", "off"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
@@ -129,8 +129,11 @@ TEST_CASE("of PyTorch's dump file names the directory counts") {
 }
 
 TEST_CASE("the job's name: FR_JOB, run id, Slurm, master, local") {
-  Environment e = {{"FR_JOB", "mine"},       {"TORCHELASTIC_RUN_ID", "run7"}, {"SLURM_JOB_ID", "815"},
-                   {"MASTER_ADDR", "node-1"}, {"MASTER_PORT", "29500"}};
+  Environment e = {{"FR_JOB", "mine"},
+                   {"TORCHELASTIC_RUN_ID", "run7"},
+                   {"SLURM_JOB_ID", "815"},
+                   {"MASTER_ADDR", "node-1"},
+                   {"MASTER_PORT", "29500"}};
   CHECK(read(e).job == "mine");
   CHECK(source(read(e), "FR_JOB") == "FR_JOB");
   e["FR_JOB"] = "";
@@ -157,14 +160,17 @@ TEST_CASE("a job's name is safe within file names") {
 
 TEST_CASE("a value that does not parse is named and the default used") {
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"FR_ENABLE", "maybe"},      {"FR_ENABLE", ""},         {"FR_BUFFER_SIZE", "many"},
-      {"FR_BUFFER_SIZE", "-5"},    {"FR_BUFFER_SIZE", "1e9"}, {"FR_BUFFER_SIZE", "99999999999999999999"},
-      {"FR_DUMP_ON_TIMEOUT", "2"}, {"FR_WARN_S", "soon"},     {"FR_WARN_S", "nan"},
-      {"FR_TIMEOUT_S", "-1"},      {"FR_TIMEOUT_S", "inf"},   {"FR_TIMEOUT_S", "10 s"},
-      {"FR_TIMEOUT_S", "0"},       {"FR_KEEP_DUMPS", "few"},  {"FR_STACKS", "all"},
-      {"FR_TIMING", "on"},         {"FR_SIGNAL", "KILL"},     {"FR_SIGNAL", "9"},
-      {"FR_SIGNAL", "NOPE"},       {"FR_LOG", "loud"},        {"TORCH_FR_BUFFER_SIZE", "x"},
-      {"TORCH_NCCL_ENABLE_TIMING", "perhaps"}};
+      {"FR_ENABLE", "maybe"},        {"FR_ENABLE", ""},
+      {"FR_BUFFER_SIZE", "many"},    {"FR_BUFFER_SIZE", "-5"},
+      {"FR_BUFFER_SIZE", "1e9"},     {"FR_BUFFER_SIZE", "99999999999999999999"},
+      {"FR_DUMP_ON_TIMEOUT", "2"},   {"FR_WARN_S", "soon"},
+      {"FR_WARN_S", "nan"},          {"FR_TIMEOUT_S", "-1"},
+      {"FR_TIMEOUT_S", "inf"},       {"FR_TIMEOUT_S", "10 s"},
+      {"FR_TIMEOUT_S", "0"},         {"FR_KEEP_DUMPS", "few"},
+      {"FR_STACKS", "all"},          {"FR_TIMING", "on"},
+      {"FR_SIGNAL", "KILL"},         {"FR_SIGNAL", "9"},
+      {"FR_SIGNAL", "NOPE"},         {"FR_LOG", "loud"},
+      {"TORCH_FR_BUFFER_SIZE", "x"}, {"TORCH_NCCL_ENABLE_TIMING", "perhaps"}};
   const Options defaults = read({});
   for (const auto& [name, value] : bad) {
     CAPTURE(name, value);
@@ -209,7 +215,8 @@ TEST_CASE("the cache directory: own, XDG, home, temporary") {
 
 TEST_CASE("the table holds one line per row and value() finds them") {
   const Options o = read({{"FR_PIPE", "/tmp/FR_JOB=tricky"}, {"FR_JOB", "j"}});
-  CHECK(static_cast<std::size_t>(std::count(o.table.begin(), o.table.end(), '\n')) == option_table().size());
+  CHECK(static_cast<std::size_t>(std::count(o.table.begin(), o.table.end(), '\n')) ==
+        option_table().size());
   CHECK(o.value("FR_JOB") == "j");
   CHECK(o.value("FR_PIPE") == "/tmp/FR_JOB=tricky");
   CHECK(o.value("FR_NOPE").empty());
@@ -219,7 +226,8 @@ TEST_CASE("the table holds one line per row and value() finds them") {
 TEST_CASE("a line break in a value does not forge a row") {
   const Options o = read({{"FR_PIPE", "x\tdefault\nFR_JOB=forged"}, {"FR_JOB", "real"}});
   CHECK(o.value("FR_JOB") == "real");
-  CHECK(static_cast<std::size_t>(std::count(o.table.begin(), o.table.end(), '\n')) == option_table().size());
+  CHECK(static_cast<std::size_t>(std::count(o.table.begin(), o.table.end(), '\n')) ==
+        option_table().size());
 }
 
 TEST_CASE("identity: torchrun, Slurm, MPI, nothing") {
@@ -228,15 +236,19 @@ TEST_CASE("identity: torchrun, Slurm, MPI, nothing") {
   CHECK(none.local_rank == -1);
   CHECK(none.world_size == 0);
   CHECK(none.attempt == 0);
-  const EnvIdentity torchrun = identity({{"RANK", "5"}, {"LOCAL_RANK", "1"}, {"WORLD_SIZE", "8"},
-                                         {"LOCAL_WORLD_SIZE", "4"}, {"TORCHELASTIC_RESTART_COUNT", "2"},
+  const EnvIdentity torchrun = identity({{"RANK", "5"},
+                                         {"LOCAL_RANK", "1"},
+                                         {"WORLD_SIZE", "8"},
+                                         {"LOCAL_WORLD_SIZE", "4"},
+                                         {"TORCHELASTIC_RESTART_COUNT", "2"},
                                          {"SLURM_PROCID", "77"}});
   CHECK(torchrun.rank == 5);
   CHECK(torchrun.local_rank == 1);
   CHECK(torchrun.world_size == 8);
   CHECK(torchrun.local_world_size == 4);
   CHECK(torchrun.attempt == 2);
-  const EnvIdentity slurm = identity({{"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "16"}});
+  const EnvIdentity slurm =
+      identity({{"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "16"}});
   CHECK(slurm.rank == 3);
   CHECK(slurm.local_rank == 0);
   CHECK(slurm.world_size == 16);

@@ -1,11 +1,10 @@
-#include "cold/region.hpp"
-
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "catch.hpp"
+#include "cold/region.hpp"
 #include "support.hpp"
 
 using namespace fr;

@@ -283,7 +283,8 @@ TEST_CASE("many threads: every ticket is whole, unique and its writer's own") {
     while (!done) {
       for (u32 slot = 0; slot < 256; ++slot) {
         if (rig.view.read(slot, r) == Slot::kWhole) {
-          wrong += r.payload.in_numel != r.payload.seq || r.payload.out_numel != ~r.payload.seq ? 1 : 0;
+          wrong +=
+              r.payload.in_numel != r.payload.seq || r.payload.out_numel != ~r.payload.seq ? 1 : 0;
         }
       }
     }

@@ -203,10 +203,8 @@ TEST_CASE("groups: contiguous and strided ranks are one run") {
 
 TEST_CASE("groups: irregular ranks are read back in order") {
   Rig rig(64);
-  for (const std::vector<i32>& ranks : {std::vector<i32>{0, 1, 5, 6, 7, 20},
-                                        {9, 3, 4, 100, 2},
-                                        {7, 7, 7},
-                                        {0, 2, 4, 1, 3, 5}}) {
+  for (const std::vector<i32>& ranks :
+       {std::vector<i32>{0, 1, 5, 6, 7, 20}, {9, 3, 4, 100, 2}, {7, 7, 7}, {0, 2, 4, 1, 3, 5}}) {
     CHECK(expand(rig, rig.group("g", ranks)) == ranks);
   }
 }

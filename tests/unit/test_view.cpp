@@ -37,11 +37,13 @@ void fill(Rig& rig) {
   const u32 g = rig.group("0", {0, 1, 2, 3});
   const u32 other = rig.group("tp", {0, 5, 6, 9});
   const u32 file = rig.intern("/home/user/train.py");
-  const fr_frame frames[3] = {{file, rig.intern("step"), 57}, {file, rig.intern("main"), 91}, {file, 0, 0}};
+  const fr_frame frames[3] = {
+      {file, rig.intern("step"), 57}, {file, rig.intern("main"), 91}, {file, 0, 0}};
   const u32 stack = rig.tables->stack(frames, 3);
   std::vector<u32> shape(40, 3);
   for (int i = 0; i < 200; ++i) {
-    fr_op op = make_op(i % 3 == 0 ? other : g, i % 5 == 0 ? FR_SEND : FR_COLLECTIVE, rig.intern("all_reduce"));
+    fr_op op = make_op(i % 3 == 0 ? other : g, i % 5 == 0 ? FR_SEND : FR_COLLECTIVE,
+                       rig.intern("all_reduce"));
     op.peer = i % 4;
     op.stack = stack;
     op.shape = shape.data();
@@ -146,7 +148,8 @@ TEST_CASE("a fresh region is readable and says what is wrong with what is none")
   CHECK(std::string(View::of(copy.data(), copy.size()).error()) == "not a ring");
   copy.header().magic.store(kRegionMagic);
   copy.header().version = 99;
-  CHECK(std::string(View::of(copy.data(), copy.size()).error()) == "a ring of another layout version");
+  CHECK(std::string(View::of(copy.data(), copy.size()).error()) ==
+        "a ring of another layout version");
   copy.header().version = kLayoutVersion;
   copy.header().n_records = 100;
   CHECK(std::string(View::of(copy.data(), copy.size()).error()) == "damaged header");
@@ -166,7 +169,8 @@ TEST_CASE("a file longer than the region it holds is readable") {
 TEST_CASE("truncated at any length") {
   Rig rig(64);
   fill(rig);
-  for (std::size_t bytes = 1; bytes < rig.region.bytes; bytes = bytes < 9'000 ? bytes + 57 : bytes + 4096) {
+  for (std::size_t bytes = 1; bytes < rig.region.bytes;
+       bytes = bytes < 9'000 ? bytes + 57 : bytes + 4096) {
     Copy copy(rig.region.base, bytes);
     const View v = View::of(copy.data(), copy.size());
     CHECK_FALSE(v.ok());
@@ -197,9 +201,20 @@ TEST_CASE("hostile numbers in every word of the header and the section table") {
   DumpEncoder encoder;
   REQUIRE(encoder.init(64));
   Copy copy(rig.region.base, rig.region.bytes);
-  const u32 hostile[] = {0, 1, 7, 63, 65, 4095, 0x7fffffff, 0x80000000, 0xffffffff, 0xfffffff8,
-                         static_cast<u32>(rig.region.bytes), static_cast<u32>(rig.region.bytes - 8)};
-  for (std::size_t at = 0; at + 4 <= offsetof(Header, sections) + sizeof(Header::sections); at += 4) {
+  const u32 hostile[] = {0,
+                         1,
+                         7,
+                         63,
+                         65,
+                         4095,
+                         0x7fffffff,
+                         0x80000000,
+                         0xffffffff,
+                         0xfffffff8,
+                         static_cast<u32>(rig.region.bytes),
+                         static_cast<u32>(rig.region.bytes - 8)};
+  for (std::size_t at = 0; at + 4 <= offsetof(Header, sections) + sizeof(Header::sections);
+       at += 4) {
     if (at >= offsetof(Header, job) && at < offsetof(Header, exit)) {
       continue;
     }
@@ -233,8 +248,9 @@ TEST_CASE("random damage anywhere") {
         u32 was = 0;
         std::memcpy(&was, copy.data() + at, 4);
         undo.emplace_back(at, was);
-        const u32 value = random() % 3 == 0 ? random() : random() % 2 == 0 ? was ^ (1u << random() % 32)
-                                                                         : 0xffffffffu;
+        const u32 value = random() % 3 == 0   ? random()
+                          : random() % 2 == 0 ? was ^ (1u << random() % 32)
+                                              : 0xffffffffu;
         std::memcpy(copy.data() + at, &value, 4);
       }
       try_out(copy, round % 10 == 0 ? &encoder : nullptr);
@@ -251,9 +267,10 @@ TEST_CASE("damaged records, statuses and table rows") {
   Copy copy(rig.region.base, rig.region.bytes);
   const SectionRow* sections = copy.header().sections;
   std::mt19937 random(4);
-  for (const Section s : {kSecRecords, kSecStatus, kSecStringIndex, kSecStacks, kSecStackWords, kSecFrames,
-                          kSecGroups, kSecRanks, kSecLanes, kSecCrumbs}) {
-    const std::size_t used = std::min<std::size_t>(u64{sections[s].count} * sections[s].stride_bytes, 8192);
+  for (const Section s : {kSecRecords, kSecStatus, kSecStringIndex, kSecStacks, kSecStackWords,
+                          kSecFrames, kSecGroups, kSecRanks, kSecLanes, kSecCrumbs}) {
+    const std::size_t used =
+        std::min<std::size_t>(u64{sections[s].count} * sections[s].stride_bytes, 8192);
     for (int round = 0; round < 200; ++round) {
       const std::size_t at = sections[s].offset_bytes + random() % (used / 4) * 4;
       u32 was = 0;
@@ -283,7 +300,8 @@ TEST_CASE("more groups than this version knows do not overrun the encoder") {
   const Node rows = d["groups"]["rows"];
   u32 invented = 0;
   for (std::size_t i = kGroups; i < rows.size(); ++i) {
-    invented += rows[i].is_nil() || rows[i][27].natural() == 0 ? 0 : 1;  // records kept of a group unseen
+    invented +=
+        rows[i].is_nil() || rows[i][27].natural() == 0 ? 0 : 1;  // records kept of a group unseen
   }
   CHECK(invented == 0);
 }
@@ -332,7 +350,7 @@ TEST_CASE("ticks become unix time through the anchors, also before the first and
   };
   CHECK(TickClock(*h).unix_ns(100) == 0);
   set(h->first, 1'000, 5'000'000'000, 1'000'000);
-  CHECK(TickClock(*h).unix_ns(2'000) == 0);  // no rate yet
+  CHECK(TickClock(*h).unix_ns(2'000) == 0);       // no rate yet
   set(h->last, 3'000, 9'999'999'999, 1'001'000);  // unix time was stepped: does not count
   const TickClock clock(*h);
   CHECK(clock.unix_ns(0) == 0);
