@@ -18,6 +18,8 @@ class ControlPage {
   // Claims a row; false when all are taken by living ranks.
   bool join(i32 pid, u64 proc_start, i32 rank, i32 local_rank, const char* ring) noexcept;
 
+  // False where the page could not be shared: then peers on this node are met in FR_DUMP_DIR only.
+  bool is_shared() const noexcept { return !path_.empty(); }
   Control& page() const noexcept { return *page_; }
   PeerRow* own() const noexcept { return own_; }
 

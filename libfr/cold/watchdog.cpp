@@ -114,7 +114,8 @@ bool Watchdog::start(Recorder& recorder) noexcept {
     return false;
   }
   const Header& h = recorder.region.header();
-  if (h.world_size.load() > h.local_world_size || h.local_world_size == 0) {
+  if (h.world_size.load() > h.local_world_size || h.local_world_size == 0 ||
+      !recorder.control.is_shared()) {
     // Ranks elsewhere: their incidents are seen in the shared FR_DUMP_DIR. A thread of its own,
     // because a hung file system must not hold the watchdog.
     start_thread(follower_main, this, "fr-follower");

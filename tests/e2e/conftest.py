@@ -149,7 +149,14 @@ class Job:
     def _start(self, key, command, env):
         with (self.logs / str(key)).open("w") as log:
             self.processes[key] = subprocess.Popen(
-                command, env=env, cwd=self.scratch, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                env=env,
+                cwd=self.scratch,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # a shell that started the tests in the background left SIGINT ignored
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def pid(self, rank, attempt=0):
@@ -193,12 +200,15 @@ class Job:
             raise AssertionError(f"{error}\n{self.log()}") from None
         return {k: self.processes[k].returncode for k in keys}
 
-    def await_live(self, kind):
-        """Until frtrace reads this verdict from the live rings."""
+    def await_live(self, kind, seconds=2.0):
+        """Until frtrace reads this verdict from the live rings, about waits of that age."""
 
         def read():
             trace = frtrace(self.scratch / "shm")
-            return trace if trace.report and trace.verdict["kind"] == kind else None
+            if not trace.report or trace.verdict["kind"] != kind:
+                return None
+            waits = [w["seconds"] for w in trace.verdict["waiting"]]
+            return trace if waits and max(waits) >= seconds else None
 
         try:
             return wait_until(f"live verdict {kind}", read)
