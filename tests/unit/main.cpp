@@ -4,10 +4,10 @@
 #if defined(__SANITIZE_THREAD__)
 // Children of children record on their own; a signal handler copies the ring as it stands, on
 // purpose.
-extern "C" const char* __tsan_default_options() {
+extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
   return "die_after_fork=0";
 }
-extern "C" const char* __tsan_default_suppressions() {
+extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
   return "race:copy_ring_to_dump_dir\n";
 }
 #endif

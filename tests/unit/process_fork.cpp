@@ -151,6 +151,10 @@ TEST_CASE("fork: while other threads record and intern, children come out whole"
 }
 
 TEST_CASE("fork: a forked child dies of SIGTERM as it would have, leaving nothing") {
+#if defined(__SANITIZE_THREAD__)
+  WARN("skipped: ThreadSanitizer holds back signals in children of processes with threads");
+  return;
+#endif
   Scene scene;
   Child child = scene.start(0, {}, [&] {
     child_begin(child_group());
