@@ -60,6 +60,9 @@ dist.isend(t, 1 - r) if r == 0 else None
 dist.recv(t, 0) if r == 1 else None
 value = {"records": done(), "objects": objects, "status": fr.status()}
 result(value)
+store = dist.distributed_c10d._get_default_store()
+store.set(f"done{r}", "1")
+store.wait(["done0", "done1"])  # nobody leaves while the other one still receives
 dist.destroy_process_group()
 """
 
