@@ -56,13 +56,14 @@ with torch.no_grad():
     dist.all_reduce(t.to(torch.bfloat16))
 with torch.inference_mode():
     dist.all_reduce(t)
-dist.isend(t, 1 - r) if r == 0 else None
+dropped = dist.isend(t, 1 - r) if r == 0 else None
 dist.recv(t, 0) if r == 1 else None
-value = {"records": done(), "objects": objects, "status": fr.status()}
-result(value)
 store = dist.distributed_c10d._get_default_store()
 store.set(f"done{r}", "1")
 store.wait(["done0", "done1"])  # nobody leaves while the other one still receives
+dropped = None
+value = {"records": done(), "objects": objects, "status": fr.status()}
+result(value)
 dist.destroy_process_group()
 """
 
