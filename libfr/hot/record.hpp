@@ -158,9 +158,6 @@ inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
       before = row.issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
       p.seq = op.seq;
   }
-  if ((op.flags & FR_SEQ_GIVEN) != 0) {
-    p.seq = op.seq;
-  }
   if ((op.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) != 0) {
     ((op.flags & FR_UNTRACKED) != 0 ? row.untracked : row.wait_only)
         .fetch_add(1, std::memory_order_relaxed);

@@ -40,7 +40,6 @@ def begin(
     sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     out_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     dtype: Any = None,
-    seq: int | None = None,
     async_op: bool = False,
 ) -> Ticket: ...
 def end(ticket: Ticket, result: int = ..., message: str | None = None, /) -> None: ...

@@ -1,7 +1,7 @@
 // The hot verbs, METH_FASTCALL: about 40 ns of call instead of pybind11's 200 to 400.
 //
 //   begin(group, op, kind=COLLECTIVE, flags=0, peer=-1, in_numel=0, out_numel=0, in_dtype=0,
-//         out_dtype=0, reduce_op=0, timeout_ms=0, *, sizes=None, out_sizes=None, dtype=None, seq=None)
+//         out_dtype=0, reduce_op=0, timeout_ms=0, *, sizes=None, out_sizes=None, dtype=None)
 //     group: handle of fr.group(); op: str, or id of intern()
 //   end(ticket, result=OK, message=None)
 
@@ -258,17 +258,13 @@ __attribute__((cold, noinline)) bool begin_keywords(fr_op& op, Shape& shape, PyO
       out_sizes = value == Py_None ? nullptr : value;
     } else if (is("dtype")) {
       dtype = value;
-    } else if (is("seq") && value == Py_None) {
-    } else if (is("seq") || is("peer") || is("kind") || is("flags") || is("in_numel") ||
+    } else if (is("peer") || is("kind") || is("flags") || is("in_numel") ||
                is("out_numel") || is("reduce_op") || is("timeout_ms") || is("in_dtype") ||
                is("out_dtype")) {
       if (!as_long(value, &number)) {
         return false;
       }
-      if (is("seq")) {
-        op.seq = static_cast<std::uint64_t>(number);
-        op.flags |= FR_SEQ_GIVEN;
-      } else if (is("peer")) {
+      if (is("peer")) {
         op.peer = static_cast<std::int32_t>(number);
       } else if (is("kind")) {
         op.kind = static_cast<std::uint16_t>(number);
@@ -465,13 +461,13 @@ PyMethodDef kMethods[] = {
     {"begin", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(begin)),
      METH_FASTCALL | METH_KEYWORDS,
      "begin(group, op, kind=COLLECTIVE, flags=0, peer=-1, in_numel=0, out_numel=0, in_dtype=0, "
-     "out_dtype=0, reduce_op=0, timeout_ms=0, *, sizes=None, out_sizes=None, dtype=None, seq=None, "
+     "out_dtype=0, reduce_op=0, timeout_ms=0, *, sizes=None, out_sizes=None, dtype=None, "
      "async_op=False)\n\nRecords that this thread issues an operation; returns its ticket."},
     {"end", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(end)), METH_FASTCALL,
      "end(ticket, result=OK, message=None)\n\nThe operation ended. A second call does nothing."},
     {"started", ticket_verb<fr_started>, METH_O, "The backend began to work on the operation."},
     {"wait_begin", ticket_verb<fr_wait_begin>, METH_O, "A WAIT_ONLY operation is waited for."},
-    {"wait_end", ticket_verb<fr_wait_end>, METH_O, "The wait ended, the operation did not."},
+    {"wait_end", ticket_verb<fr_wait_end>, METH_O, "The wait ended."},
     {"note", note, METH_O, "Free text; the last one of each thread is shown in a verdict."},
     {"step", step, METH_O, "Number of the current iteration."},
     {"span_begin", span_begin, METH_O, "Opens a named span of this thread."},

@@ -265,23 +265,6 @@ TEST_CASE("dump: groups, lanes and what was lost") {
   CHECK(d.cell("lanes", 0, "enqueued").natural() == 1);
 }
 
-TEST_CASE("dump: a given sequence number is the frontier's too, without counting as in flight") {
-  Rig rig(64);
-  const u32 g = rig.group("0");
-  fr_op op = make_op(g);
-  op.flags = FR_SEQ_GIVEN;
-  op.seq = 41;
-  const fr_ticket t = rig.begin(op);
-  CHECK(count_in_flight(rig.row(g)) == 1);
-  end(rig.hot, t, State::kCompleted, 0);
-  CHECK(count_in_flight(rig.row(g)) == 0);
-  const Encoded encoded(rig);
-  const Dump d = encoded.dump();
-  CHECK(d.cell("groups", 1, "enqueued").natural() == 41);
-  CHECK(d.cell("groups", 1, "completed").natural() == 41);
-  CHECK(d.cell("groups", 1, "overwritten").natural() == 0);
-}
-
 TEST_CASE("dump: salvage, exit record and a long note") {
   Rig rig(64);
   ExitRecord& e = rig.header().exit;

@@ -202,15 +202,6 @@ TEST_CASE("a released operation has ended, unseen") {
   CHECK(count_in_flight(rig.row(g)) == 0);
 }
 
-TEST_CASE("a given sequence number is used") {
-  Rig rig;
-  const u32 g = rig.group("g");
-  fr_op op = make_op(g);
-  op.flags = FR_SEQ_GIVEN;
-  op.seq = 41;
-  CHECK(rig.begin(op).seq == 41);
-}
-
 TEST_CASE("all members of an operation are read back") {
   Rig rig;
   const u32 g = rig.group("g");

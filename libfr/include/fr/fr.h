@@ -123,8 +123,7 @@ enum fr_flags {
   FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
                         between fr_wait_begin and fr_wait_end */
   FR_UNTRACKED = 4,  /* completion is never seen: never in flight, state unknown after enqueue */
-  FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
-  FR_SEQ_GIVEN = 16  /* fr_op.seq is used instead of the counter */
+  FR_COALESCED = 8   /* one operation over several tensors that the caller issued separately */
 };
 
 /* dtype codes: torch's ScalarType + 1; 0 = unknown. fr_dtype_name() gives "Float", "BFloat16"...
@@ -157,7 +156,7 @@ typedef struct fr_op {
   uint32_t stack;          /* stack id, 0 none, FR_STACK_CAPTURE: ask the provider */
   uint64_t in_numel;       /* elements over all inputs */
   uint64_t out_numel;
-  uint64_t seq;            /* with FR_SEQ_GIVEN */
+  uint64_t seq;            /* FR_STEP and FR_SPAN only; operations are counted by fr */
   const uint32_t* shape;   /* shape words, NULL = not captured */
   uint32_t n_shape;        /* words, at most FR_MAX_SHAPE_WORDS */
   uint32_t reserved1;
