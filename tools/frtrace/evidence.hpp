@@ -97,6 +97,7 @@ struct LaneEvidence {
   std::uint32_t group = 0;
   std::int32_t peer = -1;  // rank within the group
   bool send = false;
+  bool relative = false;     // counted from the oldest that the window holds
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, completed_time = 0;
 };
@@ -148,8 +149,26 @@ struct Losses {
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
 };
 
+// What a format, or the moment it was written, could not say. Of fr's own files nothing is set.
+struct Holes {
+  bool only_active = false;      // completed operations are not in it
+  bool no_stacks = false;
+  bool no_status = false;        // no frontiers beside the records: taken from what the window holds
+  bool no_members = false;       // members of groups inferred from the ranks that appear
+  bool no_p2p = false;           // sends and receives happened that it does not record
+  bool relative_p2p = false;     // numbers of sends and receives count from the window, not from 1
+  bool frontier_inferred = false;  // a frontier follows from what other ranks still wait for
+  bool failure_inferred = false;   // a failed operation follows from who never came to it
+  bool rank_from_name = false;   // the rank stands in the file's name only
+  bool written_guessed = false;  // nothing tells when it was written: no duration means anything
+};
+
 struct RankEvidence {
   std::string file;
+  std::string format;         // of foreign files: "torch 2.10 pickle"
+  Holes holes;
+  Time newest = 0;            // foreign files: latest time inside
+  Time file_time = 0;         // foreign files: modification time
   Source source = Source::kDump;
   Identity id;
   std::string reason, trigger;

@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "hot/layout.hpp"
+#include "load_torch.hpp"
 
 namespace frtrace {
 
@@ -38,6 +41,7 @@ class Mapping {
     } else if (static_cast<std::uintmax_t>(st.st_size) > kMaxFileBytes) {
       error_ = "larger than any dump";
     } else {
+      modified_ = Time{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
       size_ = static_cast<std::size_t>(st.st_size);
       data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
       if (data_ == MAP_FAILED) {
@@ -56,6 +60,7 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   const std::string& error() const { return error_; }
+  Time modified() const { return plausible(modified_); }
   std::span<const unsigned char> bytes() const {
     return {static_cast<const unsigned char*>(data_), size_};
   }
@@ -63,6 +68,7 @@ class Mapping {
  private:
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  Time modified_ = 0;
   std::string error_;
 };
 
@@ -113,8 +119,10 @@ RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) 
   }
   fr::i32 pid = 0;
   std::memcpy(&pid, bytes.data() + offsetof(fr::Header, pid), sizeof pid);
-  return ends_with(name, "." + std::to_string(pid) + ".ring") ? RingKind::kRegion
-                                                              : RingKind::kCopy;
+  std::string tail(".");
+  tail += std::to_string(pid);
+  tail += ".ring";
+  return ends_with(name, tail) ? RingKind::kRegion : RingKind::kCopy;
 }
 
 Time unix_now() {
@@ -147,14 +155,19 @@ void load_file(const Candidate& file, LoadResult& result) {
       e = load_ring(mapping.bytes(), unix_now(), ring_kind(name, mapping.bytes()), why);
       break;
     case Format::kPickle:
-      if (file.asked_for) {
-        report("a PyTorch Flight Recorder pickle: this version reads fr dumps and rings only");
-      }
-      return;
     case Format::kJson:
+      e = format_of(mapping.bytes()) == Format::kPickle ? load_torch_pickle(mapping.bytes(), why)
+                                                        : load_torch_json(mapping.bytes(), why);
+      if (e == nullptr && !file.asked_for && !named_like_evidence(name)) {
+        return;  // other people's JSON and pickles lie below a directory too
+      }
+      if (e != nullptr) {
+        e->file_time = mapping.modified();
+      }
+      break;
     case Format::kForeign:
       if (file.asked_for || named_like_evidence(name)) {
-        report("foreign: neither an fr dump nor a ring");
+        report("foreign: neither a dump nor a ring");
       }
       return;
   }
@@ -164,6 +177,41 @@ void load_file(const Candidate& file, LoadResult& result) {
   }
   e->file = file.path;
   result.evidence.push_back(std::move(e));
+}
+
+// Several at a time; the outcome is in the order of the files, however many threads there are.
+void load_files(const std::vector<Candidate>& files, LoadResult& result) {
+  constexpr std::size_t kMaxThreads = 32, kFilesPerThread = 4;
+  const std::size_t n = std::min({std::size_t{std::max(1u, std::thread::hardware_concurrency())},
+                                  kMaxThreads, files.size() / kFilesPerThread + 1});
+  std::vector<LoadResult> each(files.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < files.size(); i = next++) {
+      try {
+        load_file(files[i], each[i]);
+      } catch (const std::exception& e) {
+        each[i].evidence.clear();
+        each[i].unreadable.push_back({files[i].path, e.what()});
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (std::size_t t = 1; t < n; ++t) {
+    try {
+      helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+      break;  // fewer will do
+    }
+  }
+  work();
+  for (std::thread& t : helpers) {
+    t.join();
+  }
+  for (LoadResult& one : each) {
+    std::move(one.evidence.begin(), one.evidence.end(), std::back_inserter(result.evidence));
+    std::move(one.unreadable.begin(), one.unreadable.end(), std::back_inserter(result.unreadable));
+  }
 }
 
 }  // namespace
@@ -182,10 +230,21 @@ Format format_of(std::span<const unsigned char> b) {
   if (b.size() >= 4 && b[0] == 0x28 && b[1] == 0xb5 && b[2] == 0x2f && b[3] == 0xfd) {
     return Format::kFrDump;
   }
-  if (b.size() >= 2 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5) {
+  // Protocols 0 and 1 begin with the container: "(dp0\n", "}q\0(".
+  const auto begins = [&](char first, std::string_view second) {
+    return b.size() >= 2 && b[0] == static_cast<unsigned char>(first) &&
+           second.find(static_cast<char>(b[1])) != std::string_view::npos;
+  };
+  if ((b.size() >= 2 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5) || begins('(', "dl") ||
+      begins('}', "q(") || begins(']', "q(")) {
     return Format::kPickle;
   }
-  if (!b.empty() && (b[0] == '{' || b[0] == '[')) {
+  std::size_t start = 0;
+  while (start < b.size() && start < 64 && b[start] != 0 &&
+         std::strchr(" \t\r\n", b[start]) != nullptr) {
+    ++start;
+  }
+  if (start < b.size() && (b[start] == '{' || b[start] == '[')) {
     return Format::kJson;
   }
   return Format::kForeign;
@@ -212,14 +271,13 @@ LoadResult load_paths(const std::vector<std::string>& paths, std::string_view pr
   files.erase(std::unique(files.begin(), files.end(),
                           [](const Candidate& a, const Candidate& b) { return a.path == b.path; }),
               files.end());
-  for (const Candidate& file : files) {
+  std::erase_if(files, [&](const Candidate& file) {
     const std::string name = fs::path(file.path).filename().string();
-    if (temporary(name) || name.compare(0, prefix.size(), prefix) != 0) {
-      continue;
-    }
-    result.found_nothing = false;
-    load_file(file, result);
-  }
+    return temporary(name) || name.compare(0, prefix.size(), prefix) != 0;
+  });
+  result.found_nothing = result.found_nothing && files.empty();
+  load_files(files, result);
+  settle_torch(result.evidence);
   return result;
 }
 

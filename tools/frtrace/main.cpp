@@ -16,6 +16,7 @@
 #include "job.hpp"
 #include "load.hpp"
 #include "render.hpp"
+#include "save_torch.hpp"
 
 namespace {
 
@@ -117,7 +118,8 @@ int status_of(const std::vector<Report>& reports) {
 
 int run(int argc, char** argv) {
   CLI::App app{"Says what is stuck in a distributed job, and which rank did it.\n"
-               "Reads fr dumps and rings, told apart by content; unreadable files are named and left out."};
+               "Reads fr dumps and rings and PyTorch Flight Recorder dumps (pickle, JSON), told apart by\n"
+               "content; unreadable files are named and left out."};
   std::vector<std::string> paths, rank_texts, group_texts;
   std::string prefix, job, output, to_torch;
   int attempt = 0;
@@ -161,10 +163,6 @@ int run(int argc, char** argv) {
     print_options();
     return kNoFault;
   }
-  if (!to_torch.empty()) {
-    std::cerr << "frtrace: --to-torch is not there yet\n";
-    return kUsage;
-  }
   if (!output.empty() && !ends_with(output, ".json") && !ends_with(output, ".txt")) {
     std::cerr << "frtrace: " << output << ": the format is told by the ending, .json or .txt\n";
     return kUsage;
@@ -201,6 +199,15 @@ int run(int argc, char** argv) {
     selection.incident = incident;
   }
   const std::vector<Case> cases = make_cases(input.evidence, selection);
+  if (!to_torch.empty() && !cases.empty()) {
+    std::string why;
+    const int files = save_torch(cases, to_torch, why);
+    if (files < 0) {
+      std::cerr << "frtrace: cannot write " << why << "\n";
+      return kUsage;
+    }
+    std::cerr << "wrote " << files << " PyTorch dumps to " << to_torch << "\n";
+  }
   std::vector<Report> reports;
   for (const Case& c : cases) {
     reports.push_back(diagnose(c));

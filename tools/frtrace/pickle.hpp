@@ -1,0 +1,102 @@
+// pickle.hpp - plain data out of a Python pickle, protocols 0 to 5.
+//
+// The opcodes that import, construct or call anything are not there: a pickle that has one is
+// refused as a whole. Strings point into the input; containers live in an arena whose size is
+// bounded by the size of the input. What is shared by the memo stays shared: a reader that walks
+// the tree by reference, not by content, must bound its own steps (a few bytes can name one list a
+// thousand times) and its own depth (a list can hold itself).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace frtrace::pickle {
+
+enum class Type : std::uint8_t {
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kBytes,
+  kTuple,
+  kList,
+  kDict,
+  kSet,
+  kMark  // inside the machine only
+};
+
+struct Node;
+
+// 16 bytes. Anything asked of the wrong type reads as absent.
+struct Value {
+  Type type = Type::kNone;
+  std::uint32_t size = 0;  // of a string
+  union {
+    std::int64_t i = 0;
+    double f;
+    const char* s;
+    Node* node;
+  };
+
+  bool is_container() const { return type >= Type::kTuple && type <= Type::kSet; }
+  std::string_view text() const {
+    return type == Type::kString || type == Type::kBytes ? std::string_view(s, size)
+                                                         : std::string_view();
+  }
+};
+
+// Items of a list, tuple or set; keys and values in turn of a dict.
+struct Node {
+  Value* items = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t capacity = 0;
+  std::uint32_t tag = 0;  // the reader's own, 0 at first
+};
+
+inline std::span<const Value> items(const Value& v) {
+  return v.is_container() && v.type != Type::kDict
+             ? std::span<const Value>(v.node->items, v.node->count)
+             : std::span<const Value>();
+}
+inline std::span<const Value> pairs(const Value& v) {
+  return v.type == Type::kDict ? std::span<const Value>(v.node->items, v.node->count)
+                               : std::span<const Value>();
+}
+// Of several equal keys the last, as in Python; nullptr when absent.
+const Value* find(const Value& dict, std::string_view key);
+
+// Chunks that never move. A thread that reads file after file gets the same ones again: pages that
+// the kernel need not clear anew are a third of the time.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  void* allocate(std::size_t bytes);
+  template <class T>
+  T* array(std::size_t n) {
+    return static_cast<T*>(allocate(n * sizeof(T)));
+  }
+  std::string_view keep(std::string_view text);
+  std::size_t bytes() const { return total_; }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> chunks_, large_;
+  std::byte* next_ = nullptr;
+  std::size_t left_ = 0, total_ = 0;
+};
+
+// Appends to a list or set, or a key and a value to a dict.
+void append(Arena&, Node&, std::span<const Value> values);
+
+// The root object; false, and `why`, when the input is no whole pickle of plain data.
+bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why);
+
+}  // namespace frtrace::pickle
