@@ -53,7 +53,6 @@ def test_sigkill_of_all_ranks(launch, scratch):
     """The rings stay and can be read; the next attempt moves them into the dump directory."""
     job = launch("skip", 3, env={"FR_TIMEOUT_S": "600"})
     job.await_live("missing").expect("missing", [2], op="all_reduce", seq=4, at="steps")
-    wait_until("warnings of ranks 0 and 1", lambda: job.log().count("no progress for") == 2)
     job.kill()
     assert job.evidence() == {}
     trace = frtrace(scratch / "shm")
