@@ -10,7 +10,9 @@
 
 namespace {
 
-uint32_t Intern(std::string_view text) { return fr_intern(text.data(), text.size()); }
+uint32_t Intern(std::string_view text) {
+  return fr_intern(text.data(), text.size());
+}
 
 fr_group_t MakeGroup() {
   const int32_t ranks[] = {0};

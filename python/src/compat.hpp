@@ -1,8 +1,8 @@
 // compat.hpp - every difference between CPython versions, one tiny function per API.
 //
-// kRawFrames says whether this version's frame layout is known; where it is not, frames.cpp takes the
-// public API, and only while the GIL is held. Nothing here takes the GIL, allocates or changes a
-// reference count unless it says so.
+// kRawFrames says whether this version's frame layout is known; where it is not, frames.cpp takes
+// the public API, and only while the GIL is held. Nothing here takes the GIL, allocates or changes
+// a reference count unless it says so.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -20,7 +20,8 @@
 #endif
 
 #if FR_RAW_FRAMES && PY_VERSION_HEX >= 0x030B0000
-// The interpreter's own frame structure. Internal headers warn under our flags and want C11 atomics.
+// The interpreter's own frame structure. Internal headers warn under our flags and want C11
+// atomics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -83,7 +84,8 @@ inline Frame* previous(Frame* frame) noexcept {
 #endif
 }
 
-// The frame's code, borrowed; null where the frame runs none: entry shims, frames still being set up.
+// The frame's code, borrowed; null where the frame runs none: entry shims, frames still being set
+// up.
 inline PyCodeObject* code_of(Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   if (frame->owner == FRAME_OWNED_BY_CSTACK || !PyCode_Check(frame->f_executable)) {
@@ -119,8 +121,8 @@ inline std::uint64_t site_of(Frame* frame) noexcept {
 #endif
 }
 
-// Line the frame is at; 0 unknown. PyCode_Addr2Line only reads the code's line table, in every version
-// that has raw frames here.
+// Line the frame is at; 0 unknown. PyCode_Addr2Line only reads the code's line table, in every
+// version that has raw frames here.
 inline int line_of(Frame* frame, PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   const auto index = frame->instr_ptr - _PyCode_CODE(code);
@@ -146,8 +148,8 @@ inline PyObject* name_of(PyCodeObject* code) noexcept {
 #endif
 }
 
-// Characters of a unicode object without the GIL; false for the legacy strings of 3.10 and 3.11 that
-// have none yet.
+// Characters of a unicode object without the GIL; false for the legacy strings of 3.10 and 3.11
+// that have none yet.
 struct Text {
   int kind;  // bytes per character: 1, 2, 4
   const void* data;
@@ -175,10 +177,11 @@ inline std::uint64_t load8(const char* bytes) noexcept {
   return word;
 }
 
-// Differs between two code objects that lay at the same address one after the other, also where file,
-// name and first line lie where those of the first did: text run by exec, a cell run again. (The
-// co_version of 3.12 and later is not unique enough.) Lines of a function count from its first one, so
-// both ends of its table are enough; at module level it takes more of it, and the name of the file.
+// Differs between two code objects that lay at the same address one after the other, also where
+// file, name and first line lie where those of the first did: text run by exec, a cell run again.
+// (The co_version of 3.12 and later is not unique enough.) Lines of a function count from its first
+// one, so both ends of its table are enough; at module level it takes more of it, and the name of
+// the file.
 inline std::uint64_t identity_of(PyCodeObject* code) noexcept {
   PyObject* table = code->co_linetable;
   const char* bytes = PyBytes_AS_STRING(table);

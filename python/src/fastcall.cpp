@@ -20,8 +20,7 @@ namespace {
 // ---------------------------------------------------------------- Ticket
 
 struct Ticket {
-  PyObject_HEAD
-  fr_ticket value;
+  PyObject_HEAD fr_ticket value;
   std::uint32_t generation;
   bool ended;
 };
@@ -148,11 +147,14 @@ void add_tensor(Shape& shape, PyObject* dims, std::uint8_t dtype) noexcept {
   }
   const Py_ssize_t ndim = PySequence_Fast_GET_SIZE(fast);
   ++shape.tensors;
-  const bool fits = !shape.cut && shape.n + 1 + static_cast<std::size_t>(ndim) <=
-                                      static_cast<std::size_t>(FR_MAX_SHAPE_WORDS) && ndim < 256;
+  const bool fits = !shape.cut &&
+                    shape.n + 1 + static_cast<std::size_t>(ndim) <=
+                        static_cast<std::size_t>(FR_MAX_SHAPE_WORDS) &&
+                    ndim < 256;
   shape.cut = !fits;
   if (fits) {
-    shape.words[shape.n++] = static_cast<std::uint32_t>(ndim) | static_cast<std::uint32_t>(dtype) << 8;
+    shape.words[shape.n++] = static_cast<std::uint32_t>(ndim) | static_cast<std::uint32_t>(dtype)
+                                                                    << 8;
   }
   std::uint64_t numel = 1;
   for (Py_ssize_t i = 0; i < ndim && shape.ok; ++i) {
@@ -201,12 +203,23 @@ bool as_dtype(PyObject* object, std::uint8_t* out) noexcept {
   static const struct {
     const char* alias;
     const char* name;
-  } kAliases[] = {{"uint8", "Byte"},       {"int8", "Char"},      {"int16", "Short"},
-                  {"int32", "Int"},        {"int64", "Long"},     {"float16", "Half"},
-                  {"float32", "Float"},    {"float64", "Double"}, {"bool", "Bool"},
-                  {"bfloat16", "BFloat16"}, {"half", "Half"},     {"float", "Float"},
-                  {"double", "Double"},    {"int", "Int"},        {"long", "Long"},
-                  {"complex64", "ComplexFloat"}, {"complex128", "ComplexDouble"}};
+  } kAliases[] = {{"uint8", "Byte"},
+                  {"int8", "Char"},
+                  {"int16", "Short"},
+                  {"int32", "Int"},
+                  {"int64", "Long"},
+                  {"float16", "Half"},
+                  {"float32", "Float"},
+                  {"float64", "Double"},
+                  {"bool", "Bool"},
+                  {"bfloat16", "BFloat16"},
+                  {"half", "Half"},
+                  {"float", "Float"},
+                  {"double", "Double"},
+                  {"int", "Int"},
+                  {"long", "Long"},
+                  {"complex64", "ComplexFloat"},
+                  {"complex128", "ComplexDouble"}};
   PyObject* text = PyObject_Str(object);
   if (text == nullptr) {
     return false;
@@ -258,9 +271,8 @@ __attribute__((cold, noinline)) bool begin_keywords(fr_op& op, Shape& shape, PyO
       out_sizes = value == Py_None ? nullptr : value;
     } else if (is("dtype")) {
       dtype = value;
-    } else if (is("peer") || is("kind") || is("flags") || is("in_numel") ||
-               is("out_numel") || is("reduce_op") || is("timeout_ms") || is("in_dtype") ||
-               is("out_dtype")) {
+    } else if (is("peer") || is("kind") || is("flags") || is("in_numel") || is("out_numel") ||
+               is("reduce_op") || is("timeout_ms") || is("in_dtype") || is("out_dtype")) {
       if (!as_long(value, &number)) {
         return false;
       }

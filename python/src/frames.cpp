@@ -1,13 +1,12 @@
 #include "frames.hpp"
 
-#include "compat.hpp"
-
 #include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 
+#include "compat.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -18,7 +17,7 @@ using u64 = std::uint64_t;
 
 // ---------------------------------------------------------------- hash -> id
 
-constexpr u32 kSlots = 16384;     // power of two
+constexpr u32 kSlots = 16384;  // power of two
 constexpr u32 kMaxUsed = 12288;
 constexpr u32 kMaxProbes = 64;
 
@@ -28,8 +27,8 @@ struct Slot {
 };
 
 Slot g_slots[kSlots];
-u32 g_used = 0;         // under g_miss_lock
-u32 g_generation = 0;   // under g_miss_lock: recorder that the ids in the table belong to
+u32 g_used = 0;        // under g_miss_lock
+u32 g_generation = 0;  // under g_miss_lock: recorder that the ids in the table belong to
 pthread_mutex_t g_miss_lock = PTHREAD_MUTEX_INITIALIZER;
 
 u64 mix(u64 a, u64 b) noexcept {
@@ -86,7 +85,9 @@ void forget_older(u32 generation) noexcept {
 bool g_recorded_at_fork = false;
 bool g_child_of_recorder = false;
 
-void before_fork() noexcept { g_recorded_at_fork = fr_enabled() != 0; }
+void before_fork() noexcept {
+  g_recorded_at_fork = fr_enabled() != 0;
+}
 
 void after_fork_in_child() noexcept {
   g_miss_lock = PTHREAD_MUTEX_INITIALIZER;  // a parent's thread may have held it
@@ -145,7 +146,7 @@ struct Site {
 
 // Slow exit of capture_stack: first time this stack is seen, or table full.
 __attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, const Site* sites,
-                                             u32 n) noexcept {
+                                              u32 n) noexcept {
   pthread_mutex_lock(&g_miss_lock);
   forget_older(generation);
   u64 id = find(key);
@@ -168,8 +169,8 @@ __attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, const Sit
 
 #else
 
-// Public API of an unknown Python: needs the GIL, so only what its holder issues gets a stack. No cache:
-// about 25 ns per frame and an intern per name.
+// Public API of an unknown Python: needs the GIL, so only what its holder issues gets a stack. No
+// cache: about 25 ns per frame and an intern per name.
 u32 capture_public() noexcept {
   if (PyGILState_Check() == 0) {
     return 0;
@@ -210,8 +211,8 @@ std::uint32_t capture_stack() noexcept {
   u32 n = 0;
   const u32 generation = fr_generation();
   u64 hash = mix(generation + kP0, kP1);
-  for (compat::Frame* frame = compat::current_frame(tstate);
-       frame != nullptr && n < FR_MAX_FRAMES; frame = compat::previous(frame)) {
+  for (compat::Frame* frame = compat::current_frame(tstate); frame != nullptr && n < FR_MAX_FRAMES;
+       frame = compat::previous(frame)) {
     PyCodeObject* code = compat::code_of(frame);
     if (code == nullptr) {
       continue;
@@ -248,8 +249,12 @@ void install_stack_provider() noexcept {
   fr_set_stack_provider(&capture_stack);
 }
 
-bool silent_child() noexcept { return g_child_of_recorder && fr_enabled() == 0; }
+bool silent_child() noexcept {
+  return g_child_of_recorder && fr_enabled() == 0;
+}
 
-const char* frame_walk_kind() noexcept { return compat::kRawFrames ? "raw" : "public"; }
+const char* frame_walk_kind() noexcept {
+  return compat::kRawFrames ? "raw" : "public";
+}
 
 }  // namespace fr

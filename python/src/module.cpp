@@ -1,4 +1,5 @@
-// _fr - the Python module: pybind11 for what may be slow, plain C functions for the rest (fastcall.cpp).
+// _fr - the Python module: pybind11 for what may be slow, plain C functions for the rest
+// (fastcall.cpp).
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -37,7 +38,9 @@ std::string grown(std::size_t (*call)(char*, std::size_t, const char*), const ch
   return text;
 }
 
-std::uint32_t intern(const std::string& text) { return fr_intern(text.data(), text.size()); }
+std::uint32_t intern(const std::string& text) {
+  return fr_intern(text.data(), text.size());
+}
 
 fr_group_t group(const std::string& name, const std::optional<std::vector<std::int32_t>>& ranks,
                  const std::string& desc, const std::string& backend, int own_rank, int n_ranks) {
@@ -54,7 +57,8 @@ fr_group_t group(const std::string& name, const std::optional<std::vector<std::i
 }
 
 // Innermost frame first: [(file, function, line)...]
-std::uint32_t stack(const std::vector<std::tuple<std::string, std::string, std::uint32_t>>& frames) {
+std::uint32_t stack(
+    const std::vector<std::tuple<std::string, std::string, std::uint32_t>>& frames) {
   std::vector<fr_frame> ids;
   for (const auto& [file, func, line] : frames) {
     ids.push_back({intern(file), intern(func), line});
@@ -127,12 +131,13 @@ PYBIND11_MODULE(_fr, m) {
   m.def("capture_stack", &fr::capture_stack);
   m.def("dump", &dump, py::arg("reason") = "manual");
   m.def("register_writer", &register_writer);
-  m.def("exit_record",
-        [](const std::string& kind, const std::string& type, const std::string& message,
-           std::uint32_t stack_id) {
-          fr_exit_record(kind.c_str(), type.c_str(), message.c_str(), stack_id);
-        },
-        py::arg("kind"), py::arg("type"), py::arg("message"), py::arg("stack") = 0);
+  m.def(
+      "exit_record",
+      [](const std::string& kind, const std::string& type, const std::string& message,
+         std::uint32_t stack_id) {
+        fr_exit_record(kind.c_str(), type.c_str(), message.c_str(), stack_id);
+      },
+      py::arg("kind"), py::arg("type"), py::arg("message"), py::arg("stack") = 0);
   m.def("shutdown", &fr_shutdown, release());
   m.def("status", [] {
     return grown([](char* json, std::size_t bytes, const char*) { return fr_status(json, bytes); },
@@ -151,7 +156,8 @@ PYBIND11_MODULE(_fr, m) {
         py::arg("include_stack_traces") = true, py::arg("only_active") = false);
   m.def("records", &fr::records);
   m.def("api_address", [] { return reinterpret_cast<std::uintptr_t>(fr_get_api()); });
-  m.def("dtype_name", [](int code) { return std::string(fr_dtype_name(static_cast<std::uint8_t>(code))); });
+  m.def("dtype_name",
+        [](int code) { return std::string(fr_dtype_name(static_cast<std::uint8_t>(code))); });
   m.def("reduce_op_name",
         [](int code) { return std::string(fr_reduce_op_name(static_cast<std::uint8_t>(code))); });
   m.def("frame_walk", &fr::frame_walk_kind);

@@ -20,8 +20,8 @@ namespace py = pybind11;
 namespace fr {
 namespace {
 
-// PyTorch's names of the operations where they differ from the public function names: what its analyzer
-// and scripts written for NCCL dumps look for.
+// PyTorch's names of the operations where they differ from the public function names: what its
+// analyzer and scripts written for NCCL dumps look for.
 std::string torch_op_name(std::string_view op) {
   static const std::pair<std::string_view, std::string_view> kNames[] = {
       {"all_gather_into_tensor", "_all_gather_base"},
@@ -165,12 +165,16 @@ struct Counters {
   u64 p2p = 0;
 };
 
-py::object time_or_none(u64 ns) { return ns == 0 ? py::object(py::none()) : py::object(py::int_(ns)); }
+py::object time_or_none(u64 ns) {
+  return ns == 0 ? py::object(py::none()) : py::object(py::int_(ns));
+}
 
-py::str text(std::string_view s) { return py::str(s.data(), s.size()); }
+py::str text(std::string_view s) {
+  return py::str(s.data(), s.size());
+}
 
-// Whole records of the ring in order of issue. Copied first, so that Python's allocations do not run
-// beside the ring for long.
+// Whole records of the ring in order of issue. Copied first, so that Python's allocations do not
+// run beside the ring for long.
 std::vector<std::unique_ptr<RecordCopy>> copy_records(const View& view) {
   std::vector<std::unique_ptr<RecordCopy>> records;
   auto copy = std::make_unique<RecordCopy>();
@@ -242,8 +246,8 @@ py::list records() {
     py::list stack;
     for (const u32 id : view.stack(p.stack)) {
       const FrameRow frame = view.frame(id);
-      stack.append(py::make_tuple(text(view.string(frame.file)), frame.line,
-                                  text(view.string(frame.func))));
+      stack.append(
+          py::make_tuple(text(view.string(frame.file)), frame.line, text(view.string(frame.func))));
     }
     e["stack"] = stack;
     result.append(e);
@@ -333,8 +337,8 @@ py::dict snapshot(bool include_collectives, bool include_stack_traces, bool only
       count.collective = p.seq;
     }
     const bool completed = r.has_status && r.state == State::kCompleted;
-    const bool ended = completed || (r.has_status && (r.state == State::kFailed ||
-                                                      r.state == State::kReleased));
+    const bool ended =
+        completed || (r.has_status && (r.state == State::kFailed || r.state == State::kReleased));
     const bool started = r.has_status && r.state != State::kLocked && r.started_ticks != 0;
     if (only_active && ended) {
       continue;
@@ -373,8 +377,7 @@ py::dict snapshot(bool include_collectives, bool include_stack_traces, bool only
     e["output_dtypes"] = out.dtypes;
     e["state"] = completed ? "completed" : started ? "started" : "scheduled";
     e["time_discovered_started_ns"] = time_or_none(started ? clock.unix_ns(r.started_ticks) : 0);
-    e["time_discovered_completed_ns"] =
-        time_or_none(completed ? clock.unix_ns(r.ended_ticks) : 0);
+    e["time_discovered_completed_ns"] = time_or_none(completed ? clock.unix_ns(r.ended_ticks) : 0);
     e["retired"] = ended;
     e["timeout_ms"] = p.timeout_ms;
     e["is_p2p"] = p2p;

@@ -1,4 +1,5 @@
-// snapshot.hpp - the live ring as Python objects in the layout of PyTorch's Flight Recorder, version 2.10.
+// snapshot.hpp - the live ring as Python objects in the layout of PyTorch's Flight Recorder,
+// version 2.10.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -108,7 +108,7 @@ def rank_dump(rank, args, sites):
     }
     names = list(groups)
     entries = []
-    seq = {name: 1000 for name in names}
+    seq = dict.fromkeys(names, 1000)
     at = BASE + rank * 1000
     total = args.entries
     for i in range(total):

@@ -71,9 +71,7 @@ def train_step(dist, torch, rank, groups, step, fault):
 
 
 def worker(rank, fault, port, out_dir):
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="200"
-    )
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="200")
     import torch
     import torch.distributed as dist
 
@@ -107,7 +105,8 @@ def worker(rank, fault, port, out_dir):
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "torch")
+    here = pathlib.Path(__file__).parent
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "torch"
     context = multiprocessing.get_context("spawn")
     for number, fault in enumerate(FAULTS):
         out_dir = root / fault

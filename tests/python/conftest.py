@@ -14,8 +14,8 @@ import pytest
 
 PRELUDE = """
 import atexit as _atexit, json as _json, os as _os, time as _time
-# torch aborts ("terminate called without an active exception") where a worker of gloo drops the last
-# reference to a tensor while Python is being finalized; nothing tells when it has.
+# torch aborts ("terminate called without an active exception") where a worker of gloo drops the
+# last reference to a tensor while Python is being finalized; nothing tells when it has.
 _atexit.register(_time.sleep, 0.2)
 def result(value):
     with open(_os.environ["FR_TEST_RESULT"], "w") as _out:

@@ -45,8 +45,10 @@ def test_verdict(case):
 
 
 def test_json_among_pickles():
-    files = [DATA / "healthy" / name for name in
-             ("trace_rank_0.json", "trace_rank_1", "trace_rank_2", "trace_rank_3")]
+    files = [
+        DATA / "healthy" / name
+        for name in ("trace_rank_0.json", "trace_rank_1", "trace_rank_2", "trace_rank_3")
+    ]
     report = json.loads(frtrace(*files).stdout)
     assert report["verdict"]["kind"] == "ok"
     assert report["input"]["read"] == 4

@@ -38,7 +38,7 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile
 namespace {
 [[maybe_unused]] const int g_hooked = __sanitizer_install_malloc_and_free_hooks(
     [](const volatile void*, size_t) { ++t_allocations; }, [](const volatile void*) {});
-}
+}  // namespace
 #elif defined(__GLIBC__)
 // The executable's own malloc family comes before libc's; everything ends up there.
 extern "C" {

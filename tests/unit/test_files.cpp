@@ -78,7 +78,9 @@ TEST_CASE("write_durably leaves nothing behind where it cannot write") {
     // a limit on the file's size says the same at the same call
     struct rlimit before;
     getrlimit(RLIMIT_FSIZE, &before);
-    const struct rlimit small { 100'000, before.rlim_max };
+    const struct rlimit small {
+      100'000, before.rlim_max
+    };
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
     const bool ok = write_one(tmp.path(), "x.fr", std::string(1'000'000, 'd'));
@@ -218,8 +220,7 @@ TEST_CASE("each_entry visits every name once, many of them too") {
       &seen));
   std::sort(seen.begin(), seen.end());
   CHECK(seen == expected);
-  CHECK_FALSE(each_entry(
-      "/nowhere", [](const char*, void*) {}, nullptr));
+  CHECK_FALSE(each_entry("/nowhere", [](const char*, void*) {}, nullptr));
 }
 
 TEST_CASE("make_directories: nested, present, impossible") {

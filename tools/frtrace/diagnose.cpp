@@ -1,10 +1,10 @@
 #include "diagnose.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "facts.hpp"
 
@@ -26,9 +26,13 @@ namespace {
 constexpr double kStuckSeconds = 1.0;  // younger operations are work in progress
 constexpr double kSameCauseSeconds = 2.0;
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
+std::size_t at(int i) {
+  return static_cast<std::size_t>(i);
+}
 
-double seconds_between(Time from, Time to) { return static_cast<double>(to - from) * 1e-9; }
+double seconds_between(Time from, Time to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
 
 std::string slot_text(std::string_view op, std::uint64_t seq, const Group& g) {
   return fmt::format("{} #{} of {}", op, seq, g.title());
@@ -67,12 +71,10 @@ class Diagnosis {
     divergence_ = first_divergence(c_, slots_);
 
     (void)((divergence_ && !divergence_->past && mismatch(*divergence_)) ||
-                       (somebody_died && exited(settled)) || left_early_or_missing() ||
-                       cycle() || own_errors() || no_evidence() || everybody_came() ||
-                       lifecycle() || terminated() ||
-                       (divergence_ && divergence_->past && divergence_->strict &&
-                        mismatch(*divergence_)) ||
-                       stale() || nothing_stuck());
+           (somebody_died && exited(settled)) || left_early_or_missing() || cycle() ||
+           own_errors() || no_evidence() || everybody_came() || lifecycle() || terminated() ||
+           (divergence_ && divergence_->past && divergence_->strict && mismatch(*divergence_)) ||
+           stale() || nothing_stuck());
     consequences();
     finish();
     return std::move(r_);
@@ -153,7 +155,8 @@ class Diagnosis {
       for (const std::uint32_t f : e.stacks[stack]) {
         if (f < e.frames.size()) {
           const Frame& frame = e.frames[f];
-          out.push_back(fmt::format("{}:{} {}", e.text(frame.file), frame.line, e.text(frame.func)));
+          out.push_back(
+              fmt::format("{}:{} {}", e.text(frame.file), frame.line, e.text(frame.func)));
         }
       }
     }
@@ -213,10 +216,10 @@ class Diagnosis {
       out.file = e.file;
       out.incident = e.incident;
       out.reason = e.reason;
-      out.source = e.source == Source::kDump    ? (e.salvaged ? "salvaged dump" : "dump")
+      out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
                    : e.source == Source::kRing ? "ring"
                                                : "live ring";
-      out.state = ends_[at(i)].ended ? ends_[at(i)].text
+      out.state = ends_[at(i)].ended                ? ends_[at(i)].text
                   : e.salvage_why == "unresponsive" ? "does not respond"
                                                     : "runs";
       if (const Record* last = last_operation(i)) {
@@ -249,8 +252,8 @@ class Diagnosis {
     if (const Record* last = last_operation(i)) {
       b.site = user_site(e, last->stack);
       b.stack = stack_lines(i, last->stack);
-      std::string text = fmt::format("last issued {}{}", record_text(i, *last),
-                                     at_site(i, last->stack));
+      std::string text =
+          fmt::format("last issued {}{}", record_text(i, *last), at_site(i, last->stack));
       if (last->time != 0 && e.written > last->time) {
         text += fmt::format(", {} before {}", duration_text(seconds_between(last->time, e.written)),
                             e.source == Source::kLiveRing ? "now"
@@ -379,8 +382,8 @@ class Diagnosis {
     int best = -1;
     for (std::size_t k = 0; k < graph_.meetings.size(); ++k) {
       const Meeting& m = graph_.meetings[k];
-      const bool absent = std::any_of(m.absent.begin(), m.absent.end(),
-                                      [&](int a) { return blamed.contains(a); });
+      const bool absent =
+          std::any_of(m.absent.begin(), m.absent.end(), [&](int a) { return blamed.contains(a); });
       if (must_be_absent && !absent) {
         continue;
       }
@@ -409,12 +412,11 @@ class Diagnosis {
       return fmt::format("{}{}", e.text(r.op), at_site(i, r.stack));
     };
     if (const auto d = deviation(steps, g)) {
-      return fmt::format("issued {} where its earlier iterations had {}",
-                         describe(d->issued), describe(d->usual));
+      return fmt::format("issued {} where its earlier iterations had {}", describe(d->issued),
+                         describe(d->usual));
     }
     if (!steps.empty()) {
-      if (const auto usual = usual_next(steps, steps.size());
-          usual && steps[*usual].group == g) {
+      if (const auto usual = usual_next(steps, steps.size()); usual && steps[*usual].group == g) {
         return fmt::format("next, by its earlier iterations, would be {}", describe(*usual));
       }
     }
@@ -423,7 +425,8 @@ class Diagnosis {
 
   // ------------------------------------------------------------ mismatch
 
-  // Which class did what was due, judged by earlier iterations and sister groups; -1: nothing tells.
+  // Which class did what was due, judged by earlier iterations and sister groups; -1: nothing
+  // tells.
   int class_by_precedent(const Divergence& d) {
     const Group& g = group(d.group);
     std::vector<int> votes(d.classes.size(), 0);
@@ -433,9 +436,9 @@ class Diagnosis {
         const Record* r = slots_[at(d.group)].at(c_, g, at(m), d.seq);
         const std::vector<Step>& steps = history_.of(i);
         const std::size_t index = static_cast<std::size_t>(r - ev(i).records.data());
-        const auto step = std::lower_bound(
-            steps.begin(), steps.end(), index,
-            [](const Step& s, std::size_t wanted) { return s.record < wanted; });
+        const auto step =
+            std::lower_bound(steps.begin(), steps.end(), index,
+                             [](const Step& s, std::size_t wanted) { return s.record < wanted; });
         const auto pos = static_cast<std::size_t>(step - steps.begin());
         const auto usual = usual_next(steps, pos);
         if (usual) {
@@ -477,9 +480,9 @@ class Diagnosis {
       const int i = g.evidence[at(m)];
       const std::vector<Step>& steps = history_.of(i);
       const std::size_t index = static_cast<std::size_t>(r - ev(i).records.data());
-      const auto it = std::lower_bound(
-          steps.begin(), steps.end(), index,
-          [](const Step& x, std::size_t wanted) { return x.record < wanted; });
+      const auto it =
+          std::lower_bound(steps.begin(), steps.end(), index,
+                           [](const Step& x, std::size_t wanted) { return x.record < wanted; });
       return it->key;
     };
     const auto own = key(member, d.seq), others = key(reference, d.seq);
@@ -548,9 +551,8 @@ class Diagnosis {
     const std::string due_text = operation_text(ev(ref_evidence), due);
     const std::string due_site = at_site(ref_evidence, due.stack);
     const std::string due_op(ev(ref_evidence).text(due.op));
-    const bool all_skipped =
-        !open && std::all_of(guilty.begin(), guilty.end(),
-                             [&](int m) { return skipped(d, m, reference); });
+    const bool all_skipped = !open && std::all_of(guilty.begin(), guilty.end(),
+                                                  [&](int m) { return skipped(d, m, reference); });
     r_.kind = all_skipped ? Verdict::kMissing : Verdict::kMismatch;
     std::set<int> blamed;
     std::string own_words;
@@ -595,19 +597,19 @@ class Diagnosis {
       lower(Confidence::kPossible, "as many on either side, and nothing tells which is right");
     } else {
       if (r_.blamed.front().op != due_op) {
-        r_.summary = fmt::format("{} issued {} where {} issued {}", ranks_words(r_.ranks),
-                                 slot_text(r_.blamed.front().op, d.seq, g), ranks_words(others),
-                                 due_op);
+        r_.summary =
+            fmt::format("{} issued {} where {} issued {}", ranks_words(r_.ranks),
+                        slot_text(r_.blamed.front().op, d.seq, g), ranks_words(others), due_op);
       } else {
         r_.summary = fmt::format("{} issued {} with {}", ranks_words(r_.ranks),
                                  slot_text(due_op, d.seq, g), fmt::join(d.words, "; "));
         if (!others.empty()) {
-          r_.summary += fmt::format("; {} {}", ranks_words(others),
-                                    others.size() == 1 ? "differs" : "agree");
+          r_.summary +=
+              fmt::format("; {} {}", ranks_words(others), others.size() == 1 ? "differs" : "agree");
         }
       }
-      say("why", fmt::format("{} issued {}{}; {} issued {}", ranks_words(others), due_text, due_site,
-                             ranks_words(r_.ranks), own_words));
+      say("why", fmt::format("{} issued {}{}; {} issued {}", ranks_words(others), due_text,
+                             due_site, ranks_words(r_.ranks), own_words));
     }
     if (d.past) {
       say("context", "all members completed it nevertheless: their results are wrong, not stuck");
@@ -637,10 +639,9 @@ class Diagnosis {
   }
 
   bool exited(const WaitGraph& settled) {
-    const bool all_gone =
-        c_.missing.empty() && primary_.size() == c_.ranks.size() &&
-        std::all_of(primary_.begin(), primary_.end(),
-                    [&](int i) { return ends_[at(i)].why == "gone"; });
+    const bool all_gone = c_.missing.empty() && primary_.size() == c_.ranks.size() &&
+                          std::all_of(primary_.begin(), primary_.end(),
+                                      [&](int i) { return ends_[at(i)].why == "gone"; });
     if (all_gone && c_.ranks.size() > 1) {
       // Everything was killed at once, perhaps because it hung: the rings tell.
       std::vector<End> alive(ends_.size());
@@ -664,10 +665,9 @@ class Diagnosis {
     if (!alive.empty() && first_end != 0) {
       for (const Meeting& m : settled.meetings) {
         const double timeout = ev(m.waits.front().evidence).option_seconds("FR_TIMEOUT_S", 60);
-        const bool sink_absent =
-            std::any_of(m.absent.begin(), m.absent.end(), [&](int a) {
-              return std::find(alive.begin(), alive.end(), a) != alive.end();
-            });
+        const bool sink_absent = std::any_of(m.absent.begin(), m.absent.end(), [&](int a) {
+          return std::find(alive.begin(), alive.end(), a) != alive.end();
+        });
         if (sink_absent && seconds_between(m.since, first_end) > timeout) {
           graph_ = settled;
           return false;
@@ -681,10 +681,9 @@ class Diagnosis {
       bool explained = false;
       for (const int k : graph_.waits_in[at(i)]) {
         const Meeting& m = graph_.meetings[at(k)];
-        explained = explained ||
-                    (ends_[at(i)].why == "gone" && !all_gone &&
-                     std::any_of(m.absent.begin(), m.absent.end(),
-                                 [&](int a) { return a != i && dead.contains(a); }));
+        explained = explained || (ends_[at(i)].why == "gone" && !all_gone &&
+                                  std::any_of(m.absent.begin(), m.absent.end(),
+                                              [&](int a) { return a != i && dead.contains(a); }));
       }
       if (!explained) {
         causes.push_back(i);
@@ -703,8 +702,7 @@ class Diagnosis {
       const End& first = ends_[at(causes.front())];
       const End& end = ends_[at(i)];
       if (i == causes.front() || all_gone || first.time == 0 || end.time == 0 ||
-          (end.why == first.why &&
-           seconds_between(first.time, end.time) < kSameCauseSeconds)) {
+          (end.why == first.why && seconds_between(first.time, end.time) < kSameCauseSeconds)) {
         chosen.push_back(i);
       }
     }
@@ -730,8 +728,8 @@ class Diagnosis {
       lower(Confidence::kLikely, "the ended rank left no evidence of its own");
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
-    const std::string text =
-        !chosen.empty() ? ends_[at(chosen.front())].text : missing_ends_[at(missing_primary_.front())].text;
+    const std::string text = !chosen.empty() ? ends_[at(chosen.front())].text
+                                             : missing_ends_[at(missing_primary_.front())].text;
     r_.summary = fmt::format("{} ended: {}", ranks_words(r_.ranks), text);
     const int shown = meeting >= 0 ? meeting : main_meeting(blamed, false);
     if (shown >= 0) {
@@ -741,10 +739,12 @@ class Diagnosis {
         return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
       });
       if (!who.empty()) {
-        const bool failed = std::any_of(m.waits.begin(), m.waits.end(),
-                                        [](const Wait& w) { return w.failed; });
+        const bool failed =
+            std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; });
         r_.summary += fmt::format("; {} {} for it in {}", ranks_words(who),
-                                  failed ? "waited" : who.size() == 1 ? "waits" : "wait",
+                                  failed            ? "waited"
+                                  : who.size() == 1 ? "waits"
+                                                    : "wait",
                                   meeting_text(m));
       }
     }
@@ -794,8 +794,8 @@ class Diagnosis {
     if (m.kind != Kind::kCollective || absent.size() < 2 || m.waits.size() >= absent.size()) {
       return false;
     }
-    const bool all_leaving = std::all_of(absent.begin(), absent.end(),
-                                         [&](int i) { return leaving(i); });
+    const bool all_leaving =
+        std::all_of(absent.begin(), absent.end(), [&](int i) { return leaving(i); });
     bool novel = !ended_too;
     for (const Wait& w : m.waits) {
       const std::vector<Step>& steps = history_.of(w.evidence);
@@ -838,8 +838,8 @@ class Diagnosis {
     if (m.absent.size() == sinks.size() && m.unknown.empty() && extra_operation(m, sinks, false)) {
       return blame_extra(m, k, sinks);
     }
-    const bool all_left = std::all_of(sinks.begin(), sinks.end(),
-                                      [&](int i) { return ends_[at(i)].clean; });
+    const bool all_left =
+        std::all_of(sinks.begin(), sinks.end(), [&](int i) { return ends_[at(i)].clean; });
     r_.kind = all_left ? Verdict::kExited : Verdict::kMissing;
     for (const int i : sinks) {
       const Meeting* own = nullptr;
@@ -857,7 +857,7 @@ class Diagnosis {
       if (own == nullptr) {
         continue;
       }
-      Blamed& b = blame(i, ends_[at(i)].clean ? "left_early"
+      Blamed& b = blame(i, ends_[at(i)].clean                    ? "left_early"
                            : ev(i).salvage_why == "unresponsive" ? "unresponsive"
                                                                  : "never_issued");
       fill_slot(b, *own);
@@ -870,7 +870,8 @@ class Diagnosis {
       const Group& g = group(own->group);
       const auto position = g.position.find(rank(i));
       if (position != g.position.end() && g.row[at(position->second)] < 0) {
-        b.evidence.push_back(fmt::format("does not know the group {}: never created it", g.title()));
+        b.evidence.push_back(
+            fmt::format("does not know the group {}: never created it", g.title()));
       }
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
@@ -890,15 +891,15 @@ class Diagnosis {
     if (!m.unknown.empty()) {
       lower(Confidence::kLikely, fmt::format("no evidence of {}", ranks_words(m.unknown)));
     }
-    if (m.seconds() < 10 && !std::any_of(m.waits.begin(), m.waits.end(),
-                                         [](const Wait& w) { return w.failed; })) {
+    if (m.seconds() < 10 &&
+        !std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; })) {
       // Whoever dumped on a timeout made the others follow.
-      const bool timed_out = std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
-        return e->trigger == "timeout";
-      });
+      const bool timed_out =
+          std::any_of(c_.ranks.begin(), c_.ranks.end(),
+                      [](const RankEvidence* e) { return e->trigger == "timeout"; });
       if (!timed_out) {
-        lower(Confidence::kLikely,
-              fmt::format("it lasted only {} when the evidence was taken", duration_text(m.seconds())));
+        lower(Confidence::kLikely, fmt::format("it lasted only {} when the evidence was taken",
+                                               duration_text(m.seconds())));
       }
     }
     return true;
@@ -926,11 +927,10 @@ class Diagnosis {
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
     const bool left = std::all_of(absent.begin(), absent.end(), [&](int i) { return leaving(i); });
-    r_.summary = fmt::format("{} issued {}{}, which no other rank issued; {} {}",
-                             ranks_words(r_.ranks), meeting_text(m),
-                             site_text(site).empty() ? "" : " at " + site_text(site),
-                             ranks_words(ranks(absent)),
-                             left ? "finished without it" : "never came to it");
+    r_.summary =
+        fmt::format("{} issued {}{}, which no other rank issued; {} {}", ranks_words(r_.ranks),
+                    meeting_text(m), site_text(site).empty() ? "" : " at " + site_text(site),
+                    ranks_words(ranks(absent)), left ? "finished without it" : "never came to it");
     say("why", fmt::format("{} is the only one in it, {} {}", ranks_words(r_.ranks),
                            ranks_words(ranks(absent)),
                            left ? "have finished or are leaving"
@@ -1008,8 +1008,8 @@ class Diagnosis {
         }
         for (const int k : graph_.waits_in[at(a)]) {
           const Meeting& own = graph_.meetings[at(k)];
-          chains.push_back(fmt::format("rank {} did not come to {} because it waits in {}",
-                                       rank(a), meeting_text(m), meeting_text(own)));
+          chains.push_back(fmt::format("rank {} did not come to {} because it waits in {}", rank(a),
+                                       meeting_text(m), meeting_text(own)));
           break;
         }
       }
@@ -1084,8 +1084,8 @@ class Diagnosis {
     }
     if (all_explained) {
       std::set<int> blamed;
-      const bool order = std::all_of(deviants.begin(), deviants.end(),
-                                     [](const Deviant& d) { return d.foreign; });
+      const bool order =
+          std::all_of(deviants.begin(), deviants.end(), [](const Deviant& d) { return d.foreign; });
       r_.kind = order ? Verdict::kDeadlock : Verdict::kMissing;
       for (const Deviant& d : deviants) {
         if (!blamed.insert(d.evidence).second) {
@@ -1100,13 +1100,14 @@ class Diagnosis {
       std::sort(r_.ranks.begin(), r_.ranks.end());
       const int k = deviants.front().meeting;
       const Meeting& m = graph_.meetings[at(k)];
-      r_.summary = order ? fmt::format("{} took another order: {} did not come before it; {}",
-                                       ranks_words(r_.ranks), meeting_text(m),
-                                       wait_words(waiting_ranks(m)))
-                         : fmt::format("{} never issued {}; {}", ranks_words(r_.ranks),
-                                       meeting_text(m), wait_words(waiting_ranks(m)));
-      say("why", "the ranks wait for each other in a circle; only the blamed left the order of "
-                 "their earlier iterations");
+      r_.summary =
+          order ? fmt::format("{} took another order: {} did not come before it; {}",
+                              ranks_words(r_.ranks), meeting_text(m), wait_words(waiting_ranks(m)))
+                : fmt::format("{} never issued {}; {}", ranks_words(r_.ranks), meeting_text(m),
+                              wait_words(waiting_ranks(m)));
+      say("why",
+          "the ranks wait for each other in a circle; only the blamed left the order of "
+          "their earlier iterations");
       explain_waits(blamed);
       add_all_waiting(k, {});
       lower(Confidence::kLikely, "the order of earlier iterations decides");
@@ -1161,11 +1162,10 @@ class Diagnosis {
       }
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
-    r_.summary = everybody
-                     ? fmt::format("{} wait for each other: {}", ranks_words(r_.ranks),
-                                   fmt::join(parts, "; "))
-                     : fmt::format("{} took another order than the others: {}",
-                                   ranks_words(r_.ranks), fmt::join(parts, "; "));
+    r_.summary = everybody ? fmt::format("{} wait for each other: {}", ranks_words(r_.ranks),
+                                         fmt::join(parts, "; "))
+                           : fmt::format("{} took another order than the others: {}",
+                                         ranks_words(r_.ranks), fmt::join(parts, "; "));
     add_all_waiting(first, {});
     return true;
   }
@@ -1198,10 +1198,10 @@ class Diagnosis {
     }
     r_.kind = Verdict::kUndecided;
     const Record& record = ev(earliest->evidence).records[earliest->record];
-    r_.summary = fmt::format("{} failed on {}: {}; its members agree on what they issued, so the "
-                             "evidence does not name who caused it",
-                             meeting_text(*where), ranks_words(who),
-                             ev(earliest->evidence).text(record.error));
+    r_.summary = fmt::format(
+        "{} failed on {}: {}; its members agree on what they issued, so the "
+        "evidence does not name who caused it",
+        meeting_text(*where), ranks_words(who), ev(earliest->evidence).text(record.error));
     add_all_waiting(static_cast<int>(where - graph_.meetings.data()), {});
     return true;
   }
@@ -1226,13 +1226,13 @@ class Diagnosis {
       for (const Wait& w : other.waits) {
         const auto& rows = c_.group_of[at(w.evidence)];
         for (const int g : rows) {
-          suspect = suspect ||
-                    (g >= 0 && group(g).position.contains(who.front()) &&
-                     deviation(history_.of(w.evidence), g).has_value());
+          suspect = suspect || (g >= 0 && group(g).position.contains(who.front()) &&
+                                deviation(history_.of(w.evidence), g).has_value());
         }
       }
     }
-    const bool alive = std::any_of(who.begin(), who.end(), [&](Rank x) { return seen_alive(c_, x); });
+    const bool alive =
+        std::any_of(who.begin(), who.end(), [&](Rank x) { return seen_alive(c_, x); });
     if (who.size() == 1 && !alive && !suspect && !m.complete) {
       r_.kind = Verdict::kExited;
       Blamed& b = blame_missing(who.front(), "no_evidence",
@@ -1245,9 +1245,8 @@ class Diagnosis {
     }
     r_.kind = Verdict::kUndecided;
     r_.summary = fmt::format("{} {} in {}; evidence of {} is lacking to say why",
-                             ranks_words(waiting_ranks(m)),
-                             m.waits.size() == 1 ? "waits" : "wait", meeting_text(m),
-                             ranks_words(who));
+                             ranks_words(waiting_ranks(m)), m.waits.size() == 1 ? "waits" : "wait",
+                             meeting_text(m), ranks_words(who));
     if (alive) {
       say("input", fmt::format("others saw {} alive", ranks_words(who)));
     }
@@ -1259,9 +1258,9 @@ class Diagnosis {
     if (graph_.complete.empty()) {
       return false;
     }
-    const int k = *std::min_element(graph_.complete.begin(), graph_.complete.end(), [&](int a, int b) {
-      return graph_.meetings[at(a)].since < graph_.meetings[at(b)].since;
-    });
+    const int k = *std::min_element(
+        graph_.complete.begin(), graph_.complete.end(),
+        [&](int a, int b) { return graph_.meetings[at(a)].since < graph_.meetings[at(b)].since; });
     const Meeting& m = graph_.meetings[at(k)];
     const Group& g = group(m.group);
     std::set<int> blamed;
@@ -1275,9 +1274,9 @@ class Diagnosis {
       for (const int i : blamed) {
         fill_slot(blame(i, "unresponsive"), m);
       }
-      r_.summary = fmt::format("{} issued {} and no longer respond{}; the others wait there",
-                               ranks_words(r_.ranks), meeting_text(m),
-                               r_.ranks.size() == 1 ? "s" : "");
+      r_.summary =
+          fmt::format("{} issued {} and no longer respond{}; the others wait there",
+                      ranks_words(r_.ranks), meeting_text(m), r_.ranks.size() == 1 ? "s" : "");
       add_all_waiting(k, blamed);
       return true;
     }
@@ -1296,13 +1295,14 @@ class Diagnosis {
       return true;
     }
     r_.kind = Verdict::kUndecided;
-    r_.summary =
-        failed ? fmt::format("{} failed though all its members issued it; nobody's process ended "
-                             "before, so the evidence does not name who caused it",
-                             meeting_text(m))
-               : fmt::format("all members issued {} and it does not end on {}; what happens below "
-                             "the host is not in the evidence",
-                             meeting_text(m), ranks_words(waiting_ranks(m)));
+    r_.summary = failed ? fmt::format(
+                              "{} failed though all its members issued it; nobody's process ended "
+                              "before, so the evidence does not name who caused it",
+                              meeting_text(m))
+                        : fmt::format(
+                              "all members issued {} and it does not end on {}; what happens below "
+                              "the host is not in the evidence",
+                              meeting_text(m), ranks_words(waiting_ranks(m)));
     return true;
   }
 
@@ -1352,11 +1352,12 @@ class Diagnosis {
       if (in.contains(i) || ends_[at(i)].ended) {
         continue;
       }
-      const bool came = std::any_of(ev(i).records.begin(), ev(i).records.end(), [&](const Record& r) {
-        return r.kind == Kind::kLifecycle && ev(i).text(r.op) == op &&
-               r.time + 60'000'000'000 > ev(members.front()).records.front().time &&
-               r.seq >= lifecycle_in_flight(members.front())->seq;
-      });
+      const bool came =
+          std::any_of(ev(i).records.begin(), ev(i).records.end(), [&](const Record& r) {
+            return r.kind == Kind::kLifecycle && ev(i).text(r.op) == op &&
+                   r.time + 60'000'000'000 > ev(members.front()).records.front().time &&
+                   r.seq >= lifecycle_in_flight(members.front())->seq;
+          });
       if (!came) {
         outside.push_back(i);
       }
@@ -1373,10 +1374,11 @@ class Diagnosis {
       return true;
     }
     r_.kind = Verdict::kUndecided;
-    r_.summary = fmt::format("{} {} been in {} for {}; no operation is in flight, and the evidence "
-                             "does not say what it waits for",
-                             ranks_words(ranks(members)), members.size() == 1 ? "has" : "have", op,
-                             duration_text(longest));
+    r_.summary = fmt::format(
+        "{} {} been in {} for {}; no operation is in flight, and the evidence "
+        "does not say what it waits for",
+        ranks_words(ranks(members)), members.size() == 1 ? "has" : "have", op,
+        duration_text(longest));
     if (!c_.missing.empty()) {
       r_.summary += "; evidence of " + ranks_words(c_.missing) + " is lacking";
     }
@@ -1404,12 +1406,11 @@ class Diagnosis {
           first.sender_pid != second.sender_pid && first.time < second.time) {
         r_.kind = Verdict::kExited;
         Blamed& b = blame(told[0], "killed");
-        b.evidence.push_back(fmt::format("by process {}, {} before the others were ended by {}",
-                                         first.sender_pid,
-                                         duration_text(seconds_between(first.time, second.time)),
-                                         second.sender_pid));
-        r_.summary = fmt::format("rank {} {}; the others were ended after it", rank(told[0]),
-                                 first.text);
+        b.evidence.push_back(fmt::format(
+            "by process {}, {} before the others were ended by {}", first.sender_pid,
+            duration_text(seconds_between(first.time, second.time)), second.sender_pid));
+        r_.summary =
+            fmt::format("rank {} {}; the others were ended after it", rank(told[0]), first.text);
         lower(Confidence::kLikely, "only the order of the signals tells");
         return true;
       }
@@ -1433,9 +1434,10 @@ class Diagnosis {
       return false;
     }
     r_.kind = Verdict::kUndecided;
-    r_.summary = fmt::format("something is stuck, but the evidence of {} is older than the waits "
-                             "of the others",
-                             ranks_words(ranks(graph_.too_old)));
+    r_.summary = fmt::format(
+        "something is stuck, but the evidence of {} is older than the waits "
+        "of the others",
+        ranks_words(ranks(graph_.too_old)));
     return true;
   }
 
@@ -1447,19 +1449,19 @@ class Diagnosis {
     });
     if (!c_.missing.empty() && alarm != c_.ranks.end()) {
       r_.kind = Verdict::kUndecided;
-      r_.summary = fmt::format("nothing is stuck on {}, but it dumped for a reason ({}); evidence of "
-                               "{} is lacking",
-                               c_.ranks.size() == 1 ? ranks_words({c_.ranks[0]->id.rank})
-                                                    : "the ranks that were read",
-                               (*alarm)->reason.empty() ? (*alarm)->trigger : (*alarm)->reason,
-                               ranks_words(c_.missing));
+      r_.summary = fmt::format(
+          "nothing is stuck on {}, but it dumped for a reason ({}); evidence of "
+          "{} is lacking",
+          c_.ranks.size() == 1 ? ranks_words({c_.ranks[0]->id.rank}) : "the ranks that were read",
+          (*alarm)->reason.empty() ? (*alarm)->trigger : (*alarm)->reason, ranks_words(c_.missing));
       return true;
     }
     r_.kind = Verdict::kOk;
     r_.summary = "nothing is stuck";
     if (graph_.fresh > 0) {
-      r_.summary += fmt::format("; {} in flight, all young",
-                                graph_.fresh == 1 ? "1 operation" : fmt::format("{} operations", graph_.fresh));
+      r_.summary += fmt::format(
+          "; {} in flight, all young",
+          graph_.fresh == 1 ? "1 operation" : fmt::format("{} operations", graph_.fresh));
     }
     if (!c_.missing.empty()) {
       lower(Confidence::kLikely, fmt::format("no evidence of {}", ranks_words(c_.missing)));
@@ -1495,8 +1497,8 @@ class Diagnosis {
       }
     }
     for (const auto& [text, who] : after) {
-      say("consequence", fmt::format("{} failed after that: {}", ranks_words(who),
-                                     text.substr(0, 160)));
+      say("consequence",
+          fmt::format("{} failed after that: {}", ranks_words(who), text.substr(0, 160)));
     }
     for (const auto& [text, who] : told) {
       say("consequence", fmt::format("{} {} {} after that", ranks_words(who),
@@ -1533,8 +1535,8 @@ class Diagnosis {
       }
     }
     if (groups_lost != 0) {
-      say("lost", fmt::format("{} operations of groups that found no room were not counted",
-                              groups_lost));
+      say("lost",
+          fmt::format("{} operations of groups that found no room were not counted", groups_lost));
     }
     for (const Waiting& w : r_.waiting) {
       for (const GroupReport& g : r_.groups) {
@@ -1575,6 +1577,8 @@ class Diagnosis {
 
 }  // namespace
 
-Report diagnose(const Case& c) { return Diagnosis(c).run(); }
+Report diagnose(const Case& c) {
+  return Diagnosis(c).run();
+}
 
 }  // namespace frtrace

@@ -1,9 +1,9 @@
 #include "evidence.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
-
-#include <fmt/format.h>
 
 namespace frtrace {
 

@@ -18,16 +18,32 @@ using Time = std::int64_t;
 using Id = std::uint32_t;
 
 // What a file claims as a time, 0 when it is none: sums and differences of times never overflow.
-inline Time plausible(Time t) { return t > 0 && t < (Time{1} << 62) ? t : 0; }
+inline Time plausible(Time t) {
+  return t > 0 && t < (Time{1} << 62) ? t : 0;
+}
 
 enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 
 enum class Kind : std::uint8_t {
-  kOther, kCollective, kSend, kRecv, kLifecycle, kNote, kSpan, kStep
+  kOther,
+  kCollective,
+  kSend,
+  kRecv,
+  kLifecycle,
+  kNote,
+  kSpan,
+  kStep
 };
 
 enum class State : std::uint8_t {
-  kUnknown, kEnqueued, kStarted, kWaiting, kIdle, kCompleted, kFailed, kReleased
+  kUnknown,
+  kEnqueued,
+  kStarted,
+  kWaiting,
+  kIdle,
+  kCompleted,
+  kFailed,
+  kReleased
 };
 
 // Bits of enum fr_flags that matter here.
@@ -78,7 +94,7 @@ struct GroupEvidence {
   Id desc = 0;
   Id backend = 0;
   std::uint32_t instance = 1;
-  std::int32_t n_ranks = 0;   // 0 unknown
+  std::int32_t n_ranks = 0;  // 0 unknown
   std::int32_t own_rank = -1;
   std::vector<RankRange> ranks;  // in group order; empty: not captured
   Time created = 0;
@@ -97,7 +113,7 @@ struct LaneEvidence {
   std::uint32_t group = 0;
   std::int32_t peer = -1;  // rank within the group
   bool send = false;
-  bool relative = false;     // counted from the oldest that the window holds
+  bool relative = false;  // counted from the oldest that the window holds
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, completed_time = 0;
 };
@@ -135,7 +151,7 @@ struct Identity {
   int attempt = 0;
   Rank rank = -1;
   int local_rank = -1;
-  int world_size = 0;        // 0 unknown
+  int world_size = 0;  // 0 unknown
   int local_world_size = 0;
   int pid = 0;
   std::uint64_t proc_start = 0;
@@ -151,24 +167,24 @@ struct Losses {
 
 // What a format, or the moment it was written, could not say. Of fr's own files nothing is set.
 struct Holes {
-  bool only_active = false;      // completed operations are not in it
+  bool only_active = false;  // completed operations are not in it
   bool no_stacks = false;
-  bool no_status = false;        // no frontiers beside the records: taken from what the window holds
-  bool no_members = false;       // members of groups inferred from the ranks that appear
-  bool no_p2p = false;           // sends and receives happened that it does not record
-  bool relative_p2p = false;     // numbers of sends and receives count from the window, not from 1
+  bool no_status = false;     // no frontiers beside the records: taken from what the window holds
+  bool no_members = false;    // members of groups inferred from the ranks that appear
+  bool no_p2p = false;        // sends and receives happened that it does not record
+  bool relative_p2p = false;  // numbers of sends and receives count from the window, not from 1
   bool frontier_inferred = false;  // a frontier follows from what other ranks still wait for
   bool failure_inferred = false;   // a failed operation follows from who never came to it
-  bool rank_from_name = false;   // the rank stands in the file's name only
-  bool written_guessed = false;  // nothing tells when it was written: no duration means anything
+  bool rank_from_name = false;     // the rank stands in the file's name only
+  bool written_guessed = false;    // nothing tells when it was written: no duration means anything
 };
 
 struct RankEvidence {
   std::string file;
-  std::string format;         // of foreign files: "torch 2.10 pickle"
+  std::string format;  // of foreign files: "torch 2.10 pickle"
   Holes holes;
-  Time newest = 0;            // foreign files: latest time inside
-  Time file_time = 0;         // foreign files: modification time
+  Time newest = 0;     // foreign files: latest time inside
+  Time file_time = 0;  // foreign files: modification time
   Source source = Source::kDump;
   Identity id;
   std::string reason, trigger;
@@ -176,8 +192,8 @@ struct RankEvidence {
   Time written = 0;
   bool salvaged = false;
   Rank salvaged_by = -1;
-  std::string salvage_why;   // "dead", "unresponsive", "left over"
-  bool process_gone = false; // no process with that pid and start time on this machine any more
+  std::string salvage_why;    // "dead", "unresponsive", "left over"
+  bool process_gone = false;  // no process with that pid and start time on this machine any more
   std::vector<std::pair<std::string, std::string>> options;
   std::vector<std::pair<std::string, std::string>> layers;
   std::vector<std::string> strings;

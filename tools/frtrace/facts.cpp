@@ -1,5 +1,7 @@
 #include "facts.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -8,8 +10,6 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 namespace frtrace {
 
@@ -29,15 +29,15 @@ std::uint64_t mix(std::uint64_t h, std::string_view s) {
 // ---------------------------------------------------------------- operation classes
 
 enum class OpClass {
-  kUniform,      // sizes and dtypes of input and output equal on all
-  kInputOnly,    // reduce: the output counts on the root only
-  kGather,       // one input each, lists on the root
-  kScatter,      // one output each, lists on the root
-  kAllGather,    // own inputs may be uneven, the gathered total is not
+  kUniform,    // sizes and dtypes of input and output equal on all
+  kInputOnly,  // reduce: the output counts on the root only
+  kGather,     // one input each, lists on the root
+  kScatter,    // one output each, lists on the root
+  kAllGather,  // own inputs may be uneven, the gathered total is not
   kReduceScatter,
   kAllToAll,
   kBarrier,
-  kOther         // not known: only the name must agree
+  kOther  // not known: only the name must agree
 };
 
 OpClass class_of(std::string_view op) {
@@ -76,8 +76,8 @@ void visit_signature(const RankEvidence& e, const Record& r, F&& f) {
   const OpClass cls = class_of(op);
   const bool in = cls == OpClass::kUniform || cls == OpClass::kInputOnly ||
                   cls == OpClass::kGather || cls == OpClass::kReduceScatter;
-  const bool out = cls == OpClass::kUniform || cls == OpClass::kScatter ||
-                   cls == OpClass::kAllGather;
+  const bool out =
+      cls == OpClass::kUniform || cls == OpClass::kScatter || cls == OpClass::kAllGather;
   if (in) {
     f("size", r.in_numel);
   }
@@ -88,8 +88,7 @@ void visit_signature(const RankEvidence& e, const Record& r, F&& f) {
     const bool by_output = cls == OpClass::kScatter;
     f("dtype", e.text(by_output || r.in_dtype == 0 ? r.out_dtype : r.in_dtype));
     f("reduce op", e.text(r.reduce_op));
-    if (cls != OpClass::kAllGather && cls != OpClass::kReduceScatter &&
-        cls != OpClass::kAllToAll) {
+    if (cls != OpClass::kAllGather && cls != OpClass::kReduceScatter && cls != OpClass::kAllToAll) {
       f("root", static_cast<std::uint64_t>(static_cast<std::int64_t>(r.peer)));
     }
   }
@@ -114,7 +113,9 @@ std::string lower(std::string_view s) {
   return out;
 }
 
-double seconds_between(Time from, Time to) { return static_cast<double>(to - from) * 1e-9; }
+double seconds_between(Time from, Time to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
 
 }  // namespace
 
@@ -131,8 +132,12 @@ std::string canonical_op(std::string_view op) {
   return out;
 }
 
-bool is_strict(std::string_view op) { return class_of(op) == OpClass::kUniform; }
-bool is_all_to_all(std::string_view op) { return class_of(op) == OpClass::kAllToAll; }
+bool is_strict(std::string_view op) {
+  return class_of(op) == OpClass::kUniform;
+}
+bool is_all_to_all(std::string_view op) {
+  return class_of(op) == OpClass::kAllToAll;
+}
 
 std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {
   std::uint64_t h = 1;
@@ -377,8 +382,8 @@ std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& s
       const Record& r = e.records[list[cursor[m]]];
       hashes[m] = signature_hash(e, r);
       a2a = a2a || is_all_to_all(e.text(r.op));
-      differ = differ || (!having.empty() &&
-                          hashes[static_cast<std::size_t>(having.front())] != hashes[m]);
+      differ = differ ||
+               (!having.empty() && hashes[static_cast<std::size_t>(having.front())] != hashes[m]);
       having.push_back(static_cast<int>(m));
     }
     if (having.size() < 2) {
@@ -516,8 +521,8 @@ bool asks_to_end(int signal) {
 
 std::string signal_text(int signal) {
   static const std::map<int, const char*> kNames = {
-      {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"}, {SIGKILL, "SIGKILL"},
-      {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"},
+      {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"},   {SIGKILL, "SIGKILL"},
+      {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
       {SIGILL, "SIGILL"},   {SIGQUIT, "SIGQUIT"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}};
   const auto it = kNames.find(signal);
   return it == kNames.end() ? fmt::format("signal {}", signal) : it->second;
@@ -695,10 +700,9 @@ std::vector<Meeting> meetings_of(const Case& c) {
     std::vector<std::uint64_t> found(e.groups.size(), 0);
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
-      const bool failed =
-          record.state == State::kFailed &&
-          (record.kind == Kind::kCollective || record.kind == Kind::kSend ||
-           record.kind == Kind::kRecv);
+      const bool failed = record.state == State::kFailed &&
+                          (record.kind == Kind::kCollective || record.kind == Kind::kSend ||
+                           record.kind == Kind::kRecv);
       if ((!blocks(record) && !failed) || record.group >= e.groups.size()) {
         continue;
       }
@@ -714,8 +718,8 @@ std::vector<Meeting> meetings_of(const Case& c) {
       Wait w;
       w.evidence = static_cast<int>(i);
       w.record = r;
-      w.since = record.state == State::kWaiting && record.started != 0 ? record.started
-                                                                       : record.time;
+      w.since =
+          record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
       w.until = failed && record.ended != 0 ? record.ended : e.written;
       w.failed = failed;
       w.own_error = failed && record.error != 0 && !is_consequence(e.text(record.error));
@@ -826,7 +830,8 @@ bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeti
     }
   }
   m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
-  return old_enough && (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
+  return old_enough &&
+         (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
 }
 
 // Tarjan over ranks and meetings; iterative, the graph may be deep.

@@ -75,9 +75,9 @@ struct Divergence {
   Time time = 0;
   std::vector<std::vector<int>> classes;  // members (positions in the group), largest class first
   bool tie = false;
-  bool past = false;   // all completed it, and more of the group since
+  bool past = false;  // all completed it, and more of the group since
   bool strict = false;
-  bool incomplete_vote = false;  // members without that record
+  bool incomplete_vote = false;    // members without that record
   std::vector<std::string> words;  // which fields differ
 };
 // Earliest slot of the whole case in which members differ; `past` ones only if there is no other.
@@ -96,8 +96,8 @@ struct End {
   int sender_pid = 0;
   bool primary() const { return ended && !clean && !terminated && !consequence; }
 };
-std::vector<End> ends_of(const Case&);              // per evidence
-std::vector<End> ends_of_missing(const Case&);      // per Case::missing, from the others' peer tables
+std::vector<End> ends_of(const Case&);          // per evidence
+std::vector<End> ends_of_missing(const Case&);  // per Case::missing, from the others' peer tables
 // Others saw the missing rank alive.
 bool seen_alive(const Case&, Rank);
 // The error says that a peer is gone, or late.
@@ -109,8 +109,8 @@ struct Wait {
   int evidence = -1;
   std::size_t record = SIZE_MAX;  // SIZE_MAX: overwritten
   Time since = 0, until = 0;
-  bool failed = false;            // it ended in an error that says nothing of its own
-  bool own_error = false;         // it ended in an error that is no consequence
+  bool failed = false;     // it ended in an error that says nothing of its own
+  bool own_error = false;  // it ended in an error that is no consequence
 };
 
 // An operation in which somebody waits.
@@ -118,25 +118,25 @@ struct Meeting {
   int group = -1;
   Kind kind = Kind::kCollective;
   std::uint64_t seq = 0;
-  Rank from = -1, to = -1;       // P2P: sender, receiver
+  Rank from = -1, to = -1;  // P2P: sender, receiver
   std::vector<Wait> waits;
-  std::vector<int> absent;       // evidence that shows it never came
-  std::vector<Rank> unknown;     // no evidence whether it came
-  std::vector<int> too_old;      // evidence older than the wait: says nothing
+  std::vector<int> absent;    // evidence that shows it never came
+  std::vector<Rank> unknown;  // no evidence whether it came
+  std::vector<int> too_old;   // evidence older than the wait: says nothing
   Time since = 0;
-  bool complete = false;         // everybody came
+  bool complete = false;  // everybody came
   double seconds() const;
 };
 
 struct WaitGraph {
-  std::vector<Meeting> meetings;          // those that count as stuck
+  std::vector<Meeting> meetings;           // those that count as stuck
   std::vector<std::vector<int>> waits_in;  // [evidence] -> meetings
-  std::vector<int> sinks;                 // evidence: waited for, waits for nobody
-  std::vector<Rank> unknown_sinks;        // ranks without evidence at which waits end
-  std::vector<std::vector<int>> cycles;   // evidence of each closed cycle that waits end in
-  std::vector<int> complete;              // meetings at which waits end though everybody came
-  std::vector<int> too_old;               // evidence too old to tell
-  int fresh = 0;                          // operations in flight for less than the threshold
+  std::vector<int> sinks;                  // evidence: waited for, waits for nobody
+  std::vector<Rank> unknown_sinks;         // ranks without evidence at which waits end
+  std::vector<std::vector<int>> cycles;    // evidence of each closed cycle that waits end in
+  std::vector<int> complete;               // meetings at which waits end though everybody came
+  std::vector<int> too_old;                // evidence too old to tell
+  int fresh = 0;                           // operations in flight for less than the threshold
 };
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
 WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s);

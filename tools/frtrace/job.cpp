@@ -1,17 +1,17 @@
 #include "job.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
-
-#include <fmt/format.h>
 
 namespace frtrace {
 
 namespace {
 
 constexpr int kMaxWorld = 1 << 22;
-constexpr Time kClockSkew = 5'000'000'000;  // between hosts
+constexpr Time kClockSkew = 5'000'000'000;     // between hosts
 constexpr Time kSameIncident = 3'000'000'000;  // ranks that open incidents at once are one occasion
 
 // Evidence of a process that could not have moved on since: usable for later incidents too.
@@ -59,9 +59,10 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
     nameless.clear();
   }
   if (!nameless.empty()) {
-    c.notes.push_back(fmt::format("{} without a rank left out, first {}",
-                                  nameless.size() == 1 ? "1 file" : fmt::format("{} files", nameless.size()),
-                                  nameless.front()->file));
+    c.notes.push_back(
+        fmt::format("{} without a rank left out, first {}",
+                    nameless.size() == 1 ? "1 file" : fmt::format("{} files", nameless.size()),
+                    nameless.front()->file));
   }
   // Processes of one attempt live at the same time; a file written before another process began
   // is of an earlier run under the same job name.
@@ -93,7 +94,8 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       c.missing.push_back(r);
       if (older.contains(r)) {
         c.notes.push_back(fmt::format(
-            "rank {} left evidence of an earlier incident only: not used, it has moved on since", r));
+            "rank {} left evidence of an earlier incident only: not used, it has moved on since",
+            r));
       }
     }
   }
@@ -108,8 +110,8 @@ void match_groups(Case& c) {
     int row;
   };
   std::vector<Unplaced> unplaced;
-  const auto new_group = [&](const RankEvidence& e, const GroupEvidence& g,
-                             std::vector<Rank> ranks, bool known) {
+  const auto new_group = [&](const RankEvidence& e, const GroupEvidence& g, std::vector<Rank> ranks,
+                             bool known) {
     Group out;
     out.name = e.text(g.name);
     out.desc = e.text(g.desc);

@@ -1,5 +1,5 @@
-// job.hpp - sorts evidence into cases: one job, one attempt, one incident, one piece of evidence per
-// rank, and the process groups matched across ranks.
+// job.hpp - sorts evidence into cases: one job, one attempt, one incident, one piece of evidence
+// per rank, and the process groups matched across ranks.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ struct Unreadable {
 struct LoadResult {
   std::vector<std::unique_ptr<RankEvidence>> evidence;
   std::vector<Unreadable> unreadable;
-  bool found_nothing = true;      // no path given held a file at all
+  bool found_nothing = true;        // no path given held a file at all
   std::vector<std::string> absent;  // paths that do not exist
 };
 
@@ -32,11 +32,11 @@ Format format_of(std::span<const unsigned char> bytes);
 // A dump (`*.fr`). On failure nullptr, and `why` says in a few words what is wrong.
 std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std::string& why);
 
-// A region as its process maps it, or maybe left behind; or a raw `*.ring` copy in a dump directory.
-// `now` is the time of reading. Of this machine and boot, its process is looked up.
+// A region as its process maps it, or maybe left behind; or a raw `*.ring` copy in a dump
+// directory. `now` is the time of reading. Of this machine and boot, its process is looked up.
 enum class RingKind { kRegion, kCopy };
-std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now, RingKind kind,
-                                        std::string& why);
+std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
+                                        RingKind kind, std::string& why);
 
 // Every readable file among the paths; directories: their files, and files up to two levels below.
 LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix);

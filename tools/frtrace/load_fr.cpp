@@ -1,5 +1,6 @@
-// Dumps: a zstd frame around one msgpack map. The grammar is in libfr/README.md; this reader ignores
-// what it does not know, looks table columns up by name, and believes no length before checking it.
+// Dumps: a zstd frame around one msgpack map. The grammar is in libfr/README.md; this reader
+// ignores what it does not know, looks table columns up by name, and believes no length before
+// checking it.
 #include <zstd.h>
 
 #include <algorithm>
@@ -81,7 +82,9 @@ const Object* member(const Object* o, std::string_view key) {
   return nullptr;
 }
 
-bool is_map(const Object* o) { return o != nullptr && o->type == msgpack::type::MAP; }
+bool is_map(const Object* o) {
+  return o != nullptr && o->type == msgpack::type::MAP;
+}
 
 class Table {
  public:
@@ -105,10 +108,13 @@ class Table {
 };
 
 Kind kind_of(std::string_view s) {
-  static constexpr std::pair<std::string_view, Kind> kNames[] = {
-      {"collective", Kind::kCollective}, {"send", Kind::kSend}, {"recv", Kind::kRecv},
-      {"lifecycle", Kind::kLifecycle},   {"note", Kind::kNote}, {"span", Kind::kSpan},
-      {"step", Kind::kStep}};
+  static constexpr std::pair<std::string_view, Kind> kNames[] = {{"collective", Kind::kCollective},
+                                                                 {"send", Kind::kSend},
+                                                                 {"recv", Kind::kRecv},
+                                                                 {"lifecycle", Kind::kLifecycle},
+                                                                 {"note", Kind::kNote},
+                                                                 {"span", Kind::kSpan},
+                                                                 {"step", Kind::kStep}};
   for (const auto& [name, kind] : kNames) {
     if (name == s) {
       return kind;
@@ -119,9 +125,10 @@ Kind kind_of(std::string_view s) {
 
 State state_of(std::string_view s) {
   static constexpr std::pair<std::string_view, State> kNames[] = {
-      {"enqueued", State::kEnqueued},   {"started", State::kStarted}, {"waiting", State::kWaiting},
-      {"idle", State::kIdle},           {"completed", State::kCompleted},
-      {"failed", State::kFailed},       {"released", State::kReleased}};
+      {"enqueued", State::kEnqueued},   {"started", State::kStarted},
+      {"waiting", State::kWaiting},     {"idle", State::kIdle},
+      {"completed", State::kCompleted}, {"failed", State::kFailed},
+      {"released", State::kReleased}};
   for (const auto& [name, state] : kNames) {
     if (name == s) {
       return state;
@@ -153,7 +160,8 @@ class Reader {
     }
     if (const Object* layers = member(&root_, "layers"); is_map(layers)) {
       for (std::uint32_t i = 0; i < layers->via.map.size; ++i) {
-        e_.layers.emplace_back(text(&layers->via.map.ptr[i].key), text(&layers->via.map.ptr[i].val));
+        e_.layers.emplace_back(text(&layers->via.map.ptr[i].key),
+                               text(&layers->via.map.ptr[i].val));
       }
     }
     for (const Object& o : list(member(&root_, "strings"))) {

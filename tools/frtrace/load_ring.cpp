@@ -15,7 +15,9 @@ namespace frtrace {
 
 namespace {
 
-std::string fixed_text(const char* s, std::size_t n) { return {s, strnlen(s, n)}; }
+std::string fixed_text(const char* s, std::size_t n) {
+  return {s, strnlen(s, n)};
+}
 
 std::string read_line(const std::string& path) {
   std::ifstream in(path);
@@ -66,13 +68,20 @@ State state_of(const fr::RecordCopy& r) {
     return (r.payload.flags & kUntracked) != 0 ? State::kUnknown : State::kEnqueued;
   }
   switch (r.state) {
-    case fr::State::kStarted: return State::kStarted;
-    case fr::State::kCompleted: return State::kCompleted;
-    case fr::State::kFailed: return State::kFailed;
-    case fr::State::kReleased: return State::kReleased;
-    case fr::State::kWaiting: return State::kWaiting;
-    case fr::State::kIdle: return State::kIdle;
-    case fr::State::kLocked: break;
+    case fr::State::kStarted:
+      return State::kStarted;
+    case fr::State::kCompleted:
+      return State::kCompleted;
+    case fr::State::kFailed:
+      return State::kFailed;
+    case fr::State::kReleased:
+      return State::kReleased;
+    case fr::State::kWaiting:
+      return State::kWaiting;
+    case fr::State::kIdle:
+      return State::kIdle;
+    case fr::State::kLocked:
+      break;
   }
   return State::kEnqueued;
 }
@@ -111,7 +120,9 @@ class Reader {
   }
 
  private:
-  Time time(std::uint64_t ticks) const { return plausible(static_cast<Time>(clock_.unix_ns(ticks))); }
+  Time time(std::uint64_t ticks) const {
+    return plausible(static_cast<Time>(clock_.unix_ns(ticks)));
+  }
 
   Id intern(const char* s) {
     if (s == nullptr || *s == '\0') {
@@ -169,8 +180,7 @@ class Reader {
       const std::size_t equals = line.find('=');
       if (equals != std::string_view::npos) {
         const std::size_t tab = std::min(line.find('\t', equals), line.size());
-        e_.options.emplace_back(line.substr(0, equals),
-                                line.substr(equals + 1, tab - equals - 1));
+        e_.options.emplace_back(line.substr(0, equals), line.substr(equals + 1, tab - equals - 1));
       }
     }
   }
@@ -188,8 +198,8 @@ class Reader {
         g.own_rank = row->own_rank;
         const auto words = view_.group_ranks(*row);
         for (std::size_t w = 0; w + 2 < words.size(); w += 3) {
-          g.ranks.push_back({static_cast<Rank>(words[w]), words[w + 1],
-                             static_cast<std::int32_t>(words[w + 2])});
+          g.ranks.push_back(
+              {static_cast<Rank>(words[w]), words[w + 1], static_cast<std::int32_t>(words[w + 2])});
         }
         g.created = time(row->created_ticks.load());
         g.destroyed = time(row->destroyed_ticks.load());
@@ -358,8 +368,8 @@ class Reader {
 
 }  // namespace
 
-std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now, RingKind kind,
-                                        std::string& why) {
+std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
+                                        RingKind kind, std::string& why) {
   const fr::View view = fr::View::of(bytes.data(), bytes.size());
   if (!view.ok()) {
     why = std::string("damaged ring: ") + view.error();

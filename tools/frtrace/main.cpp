@@ -1,15 +1,14 @@
 // frtrace - reads what the ranks of a job left behind and says what is stuck, and who did it.
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include "cold/options.hpp"
 #include "diagnose.hpp"
@@ -24,7 +23,8 @@ using namespace frtrace;
 
 enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
 
-// A list option takes what follows it: hands paths back ("--ranks 0 1 dumps", "--groups a,b dumps").
+// A list option takes what follows it: hands paths back ("--ranks 0 1 dumps", "--groups a,b
+// dumps").
 void give_back_paths(std::vector<std::string>& texts, std::vector<std::string>& paths) {
   while (texts.size() > 1 && ::access(texts.back().c_str(), F_OK) == 0) {
     paths.push_back(texts.back());
@@ -117,9 +117,10 @@ int status_of(const std::vector<Report>& reports) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Says what is stuck in a distributed job, and which rank did it.\n"
-               "Reads fr dumps and rings and PyTorch Flight Recorder dumps (pickle, JSON), told apart by\n"
-               "content; unreadable files are named and left out."};
+  CLI::App app{
+      "Says what is stuck in a distributed job, and which rank did it.\n"
+      "Reads fr dumps and rings and PyTorch Flight Recorder dumps (pickle, JSON), told apart by\n"
+      "content; unreadable files are named and left out."};
   std::vector<std::string> paths, rank_texts, group_texts;
   std::string prefix, job, output, to_torch;
   int attempt = 0;
@@ -128,7 +129,8 @@ int run(int argc, char** argv) {
   bool verbose = false, incomplete = false;
   int mismatch_cap = 0;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
-  app.add_option("path", paths, "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
+  app.add_option("path", paths,
+                 "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
   app.add_flag("--json", json, "the report as JSON (schema frtrace.report/1)");
   app.add_flag("-j,--table", table, "table of the collectives per group, one column per rank");
   app.add_option("--ranks,--selected-ranks", rank_texts,
@@ -142,15 +144,18 @@ int run(int argc, char** argv) {
       app.add_option("--attempt", attempt, "this attempt; default: the last");
   CLI::Option* incident_option =
       app.add_option("--incident", incident, "this incident; default: the last");
-  app.add_flag("--stacks,--print_stack_trace", stacks, "call-site stacks of blamed and waiting ranks");
+  app.add_flag("--stacks,--print_stack_trace", stacks,
+               "call-site stacks of blamed and waiting ranks");
   app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
-  app.add_flag("--allow-incomplete-ranks", incomplete, "accepted; incomplete input never stops the analysis");
+  app.add_flag("--allow-incomplete-ranks", incomplete,
+               "accepted; incomplete input never stops the analysis");
   app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
   app.add_flag("-v,--verbose", verbose, "accepted; names the files read");
   app.add_flag("--options", options, "print the recorder's options (environment variables)");
-  app.footer("Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
-             "4 evidence not sufficient to decide.");
+  app.footer(
+      "Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
+      "4 evidence not sufficient to decide.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -213,8 +218,8 @@ int run(int argc, char** argv) {
     reports.push_back(diagnose(c));
   }
 
-  const bool colour = output.empty() && ::isatty(STDOUT_FILENO) != 0 &&
-                      std::getenv("NO_COLOR") == nullptr;
+  const bool colour =
+      output.empty() && ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   std::string out;
   if (reports.empty()) {
     for (const Unreadable& u : input.unreadable) {

@@ -1,8 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "facts.hpp"
 #include "render.hpp"
@@ -13,14 +13,22 @@ namespace {
 
 const char* state_word(State s) {
   switch (s) {
-    case State::kEnqueued: return "enqueued";
-    case State::kStarted: return "started";
-    case State::kWaiting: return "waiting";
-    case State::kIdle: return "idle";
-    case State::kCompleted: return "completed";
-    case State::kFailed: return "failed";
-    case State::kReleased: return "released";
-    case State::kUnknown: break;
+    case State::kEnqueued:
+      return "enqueued";
+    case State::kStarted:
+      return "started";
+    case State::kWaiting:
+      return "waiting";
+    case State::kIdle:
+      return "idle";
+    case State::kCompleted:
+      return "completed";
+    case State::kFailed:
+      return "failed";
+    case State::kReleased:
+      return "released";
+    case State::kUnknown:
+      break;
   }
   return "issued";
 }

@@ -11,7 +11,15 @@
 namespace frtrace {
 
 enum class Verdict {
-  kOk, kMissing, kMismatch, kDeadlock, kDevice, kTransport, kExited, kSlow, kUndecided
+  kOk,
+  kMissing,
+  kMismatch,
+  kDeadlock,
+  kDevice,
+  kTransport,
+  kExited,
+  kSlow,
+  kUndecided
 };
 const char* verdict_name(Verdict);
 
@@ -22,10 +30,10 @@ struct Blamed {
   Rank rank = -1;
   std::string host;
   int pid = 0;
-  std::string why;        // never_issued, exception, killed, ...
+  std::string why;  // never_issued, exception, killed, ...
   std::string group, desc, op;
   std::uint64_t seq = 0;
-  Site site;              // of its last operation
+  Site site;  // of its last operation
   std::vector<std::string> evidence;
   std::vector<std::string> stack;
 };
@@ -35,12 +43,12 @@ struct Waiting {
   std::string group, desc, op;
   std::uint64_t seq = 0;
   Site site;
-  double seconds = 0;     // at the dump, longest
+  double seconds = 0;  // at the dump, longest
   std::vector<std::string> stack;
 };
 
 struct Finding {
-  std::string id;    // "why", "consequence", "lost", "input", "excluded", "context", "end", ...
+  std::string id;  // "why", "consequence", "lost", "input", "excluded", "context", "end", ...
   std::string text;
 };
 

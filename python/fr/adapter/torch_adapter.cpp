@@ -1,27 +1,26 @@
 // torch_adapter.cpp - records every torch.distributed operation, whoever issues it.
 //
-// Compiled on the user's machine against the torch that is installed there (adapter.py), because the C++
-// interface of torch changes from version to version. It speaks fr's C ABI through a table of
-// functions and never links libfr.
+// Compiled on the user's machine against the torch that is installed there (adapter.py), because
+// the C++ interface of torch changes from version to version. It speaks fr's C ABI through a table
+// of functions and never links libfr.
 //
-// All operations of c10d::ProcessGroup go through the dispatcher as operators of the namespace c10d. For
-// each that takes a process group, a boxed kernel stands on BackendSelect: above the backends, below
-// autograd and Python, empty for these operators, active in every thread, also under no_grad and
-// inference_mode.
+// All operations of c10d::ProcessGroup go through the dispatcher as operators of the namespace
+// c10d. For each that takes a process group, a boxed kernel stands on BackendSelect: above the
+// backends, below autograd and Python, empty for these operators, active in every thread, also
+// under no_grad and inference_mode.
 //
 //     python, DDP's reducer, functional collectives...
 //          |  dispatcher
 //       Hook: fr_begin -> redispatch -> Work -> completion
-//                                                |- future:    callback on the backend's thread -> fr_end
-//                                                |- wait-only: the Work is wrapped, wait() -> fr_end
+//                                                |- future:    callback on the backend's thread ->
+//                                                fr_end
+//                                                |- wait-only: the Work is wrapped, wait() ->
+//                                                fr_end
 //                                                `- untracked: its future completes at enqueue
 //
 // The GIL is not held here and never taken.
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Types.hpp>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/library.h>
 
 #include <array>
@@ -30,6 +29,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -48,7 +50,8 @@ constexpr int kMaxPlans = 64;
 // How the end of an operation is seen.
 enum Mode : uint8_t { kUnknown = 0, kFuture, kWaitOnly, kUntracked };
 
-// ---------------------------------------------------------------- what to read of an operator's arguments
+// ---------------------------------------------------------------- what to read of an operator's
+// arguments
 
 struct Plan {
   std::string name;  // fr's name, e.g. "all_reduce"
@@ -103,7 +106,8 @@ std::string public_name(const std::string& op) {
       return n.fr;
     }
   }
-  // An operator that came after this file was written: its own name without the underscores around it.
+  // An operator that came after this file was written: its own name without the underscores around
+  // it.
   const size_t first = op.find_first_not_of('_');
   const size_t last = op.find_last_not_of('_');
   return first == std::string::npos ? op : op.substr(first, last - first + 1);
@@ -250,7 +254,8 @@ __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup*
     // unknown
   }
   GroupEntry* made = entry.release();
-  // The entry replaced may still be in another thread's hands: a few are leaked, as many as groups end.
+  // The entry replaced may still be in another thread's hands: a few are leaked, as many as groups
+  // end.
   g_groups[slot_of(pg)].store(made, std::memory_order_release);
   return made;
 }
@@ -277,8 +282,8 @@ T* borrowed(const c10::IValue& value) {
   if (!capsule.isCapsule()) {
     return nullptr;
   }
-  auto* target = static_cast<c10::intrusive_ptr_target*>(
-      const_cast<void*>(capsule.internalToPointer()));
+  auto* target =
+      static_cast<c10::intrusive_ptr_target*>(const_cast<void*>(capsule.internalToPointer()));
   return static_cast<T*>(target);
 }
 
@@ -286,9 +291,10 @@ class Shape {
  public:
   uint64_t numel = 0;  // of the tensors added since it was last cleared
   uint32_t count = 0;
-  uint8_t dtype = 0;   // of the first of them
+  uint8_t dtype = 0;  // of the first of them
 
-  // Adds a tensor, a list of tensors, a list of lists. False: nothing to record (meta or fake tensors).
+  // Adds a tensor, a list of tensors, a list of lists. False: nothing to record (meta or fake
+  // tensors).
   bool add(const c10::IValue& value) {
     if (value.isTensor()) {
       const c10::TensorImpl* tensor = value.unsafeToTensorImpl();
@@ -383,8 +389,8 @@ const c10::TensorImpl* first_tensor(const c10::IValue& value) {
 
 // ---------------------------------------------------------------- errors
 
-// Text of an exception without the cost and the length of a C++ backtrace, and without the GIL that the
-// text of a Python exception needs.
+// Text of an exception without the cost and the length of a C++ backtrace, and without the GIL that
+// the text of a Python exception needs.
 std::string describe(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -510,8 +516,8 @@ class WatchedWork final : public c10d::Work {
   std::atomic<bool> ended_{false};
 };
 
-// How Works of a type complete. Learned from the first of each type, for a refused getFuture() throws,
-// which costs microseconds.
+// How Works of a type complete. Learned from the first of each type, for a refused getFuture()
+// throws, which costs microseconds.
 struct WorkType {
   std::atomic<const std::type_info*> type{nullptr};
   std::atomic<uint8_t> mode{kUnknown};
@@ -565,7 +571,7 @@ Mode mode_of(c10d::Work& work) {
 
 // Before the first Work was seen the flags of the record must be chosen all the same.
 __attribute__((cold, noinline)) Mode guess_mode(const Plan& plan, const c10d::ProcessGroup& pg,
-                                               bool cpu, c10::DeviceType device) {
+                                                bool cpu, c10::DeviceType device) {
   std::string backend;
   try {
     backend = const_cast<c10d::ProcessGroup&>(pg).getBackend(device)->getBackendName();
@@ -792,9 +798,8 @@ __attribute__((visibility("default"))) const char* fr_torch_install(const fr_api
     if (g_plans == nullptr) {
       g_plans = new std::array<std::unique_ptr<Plan>, kMaxPlans>;
     }
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d",
-                                                    c10::DispatchKey::BackendSelect, __FILE__,
-                                                    __LINE__);
+    auto library = std::make_unique<torch::Library>(
+        torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
     g_n_plans = 0;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (!starts_with(name.name, "c10d::") || g_n_plans == kMaxPlans) {
@@ -814,8 +819,8 @@ __attribute__((visibility("default"))) const char* fr_torch_install(const fr_api
       (*g_plans)[static_cast<size_t>(g_n_plans)].release();
       (*g_plans)[static_cast<size_t>(g_n_plans)] = std::move(plan);
       ++g_n_plans;
-      const std::string op = name.overload_name.empty() ? name.name
-                                                         : name.name + "." + name.overload_name;
+      const std::string op =
+          name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
       library->impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Hook>(
                                     kept, !handle->schema().returns().empty())));
     }
@@ -834,7 +839,9 @@ __attribute__((visibility("default"))) const char* fr_torch_install(const fr_api
 }
 
 // Number of operators hooked.
-__attribute__((visibility("default"))) int fr_torch_hooked() { return g_n_plans; }
+__attribute__((visibility("default"))) int fr_torch_hooked() {
+  return g_n_plans;
+}
 
 // A process group came or went.
 __attribute__((visibility("default"))) void fr_torch_groups_changed() {

@@ -82,7 +82,9 @@ class JobBuilder {
   }
 
   RankEvidence& rank(Rank r) { return *ranks_[static_cast<std::size_t>(r)]; }
-  GroupEvidence& row(Rank r, int g) { return rank(r).groups[rows_[static_cast<std::size_t>(g)].at(r)]; }
+  GroupEvidence& row(Rank r, int g) {
+    return rank(r).groups[rows_[static_cast<std::size_t>(g)].at(r)];
+  }
   void advance(double seconds) { now_ += static_cast<Time>(seconds * 1e9); }
   Time now() const { return now_; }
 

@@ -311,22 +311,34 @@ TEST_CASE("another operation in one slot") {
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
   CHECK(r.blamed[0].site.line == 99);
-  CHECK(r.summary.find("issued broadcast #7 of default_pg where ranks 0,1,3 issued all_reduce") != std::string::npos);
+  CHECK(r.summary.find("issued broadcast #7 of default_pg where ranks 0,1,3 issued all_reduce") !=
+        std::string::npos);
 }
 
 TEST_CASE("legal inequalities are no mismatch") {
   JobBuilder j(4);
   for (const Rank r : {0, 1, 2, 3}) {
-    j.issue(r, kWorld, {.op = "gather", .numel = 8, .reduce_op = "", .peer = 0,
-                        .out_numel = r == 0 ? 32u : 1u}, State::kCompleted);
-    j.issue(r, kWorld, {.op = "scatter", .numel = r == 0 ? 32u : 1u, .reduce_op = "", .peer = 0,
-                        .out_numel = 8}, State::kCompleted);
-    j.issue(r, kWorld, {.op = "all_gather", .numel = 8u + static_cast<unsigned>(r),
-                        .reduce_op = "", .out_numel = 38}, State::kCompleted);
-    j.issue(r, kWorld, {.op = "all_to_all", .numel = 8u + static_cast<unsigned>(r),
-                        .reduce_op = "", .out_numel = 9}, State::kCompleted);
-    j.issue(r, kWorld, {.op = "my_own", .numel = 8u + static_cast<unsigned>(r)},
+    j.issue(
+        r, kWorld,
+        {.op = "gather", .numel = 8, .reduce_op = "", .peer = 0, .out_numel = r == 0 ? 32u : 1u},
+        State::kCompleted);
+    j.issue(
+        r, kWorld,
+        {.op = "scatter", .numel = r == 0 ? 32u : 1u, .reduce_op = "", .peer = 0, .out_numel = 8},
+        State::kCompleted);
+    j.issue(r, kWorld,
+            {.op = "all_gather",
+             .numel = 8u + static_cast<unsigned>(r),
+             .reduce_op = "",
+             .out_numel = 38},
             State::kCompleted);
+    j.issue(r, kWorld,
+            {.op = "all_to_all",
+             .numel = 8u + static_cast<unsigned>(r),
+             .reduce_op = "",
+             .out_numel = 9},
+            State::kCompleted);
+    j.issue(r, kWorld, {.op = "my_own", .numel = 8u + static_cast<unsigned>(r)}, State::kCompleted);
   }
   j.advance(20);
   CHECK(j.diagnose().kind == Verdict::kOk);
@@ -335,8 +347,12 @@ TEST_CASE("legal inequalities are no mismatch") {
 TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pairs") {
   const auto splits = [](std::vector<std::uint32_t> in, std::vector<std::uint32_t> out) {
     std::uint32_t rows_in = 0, rows_out = 0;
-    for (const auto v : in) rows_in += v;
-    for (const auto v : out) rows_out += v;
+    for (const auto v : in) {
+      rows_in += v;
+    }
+    for (const auto v : out) {
+      rows_out += v;
+    }
     std::vector<std::uint32_t> w{1u | 1u << 12 | 1u << 26, 1, rows_in, 1, rows_out};
     w.push_back(static_cast<std::uint32_t>(in.size()));
     w.insert(w.end(), in.begin(), in.end());
@@ -964,8 +980,12 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
 }
 
 TEST_CASE("stuck in destroy_process_group") {
-  const Op destroy{.op = "destroy_process_group", .line = 60, .numel = 0, .dtype = "",
-                   .reduce_op = "", .kind = Kind::kLifecycle};
+  const Op destroy{.op = "destroy_process_group",
+                   .line = 60,
+                   .numel = 0,
+                   .dtype = "",
+                   .reduce_op = "",
+                   .kind = Kind::kLifecycle};
   SECTION("all are in it") {
     JobBuilder j(2);
     iterations(j, 2);

@@ -26,8 +26,13 @@ TEST_CASE("durations") {
 TEST_CASE("the user's frame is the first outside torch and fr") {
   RankEvidence e;
   e.id.cwd = "/w";
-  e.strings = {"", "<frozen runpy>", "/p/site-packages/torch/a.py", "/p/site-packages/fr/b.py",
-               "/w/m/train.py", "step", "/q/fr-notes/own.py"};
+  e.strings = {"",
+               "<frozen runpy>",
+               "/p/site-packages/torch/a.py",
+               "/p/site-packages/fr/b.py",
+               "/w/m/train.py",
+               "step",
+               "/q/fr-notes/own.py"};
   e.frames = {{1, 5, 1}, {2, 5, 2}, {3, 5, 3}, {4, 5, 57}, {6, 5, 9}};
   e.stacks = {{}, {0, 1, 2, 3, 4}, {1, 99}, {4}};
   CHECK(user_site(e, 1) == Site{"m/train.py", 57, "step"});

@@ -73,8 +73,9 @@ msgpack::sbuffer plain_dump(int rank, bool extra = false) {
   p.pack_array(1), p.pack_array(3), p.pack(0), p.pack(2), p.pack(1);
   p.pack(2), p.pack(2), p.pack(2), p.pack(3), p.pack(1);
   key("records"), p.pack_map(2), key("fields");
-  const std::vector<const char*> fields = {"ticket", "time", "kind", "seq", "group", "op", "stack",
-                                           "in_numel", "in_dtype", "state", "ended", "shape"};
+  const std::vector<const char*> fields = {"ticket",   "time",  "kind",  "seq",
+                                           "group",    "op",    "stack", "in_numel",
+                                           "in_dtype", "state", "ended", "shape"};
   p.pack_array(static_cast<std::uint32_t>(fields.size()) + (extra ? 1 : 0));
   for (const char* f : fields) {
     p.pack(f);

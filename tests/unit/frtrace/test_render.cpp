@@ -8,7 +8,9 @@ using namespace frtest;
 
 namespace {
 
-std::vector<Report> one(JobBuilder& j) { return {j.diagnose()}; }
+std::vector<Report> one(JobBuilder& j) {
+  return {j.diagnose()};
+}
 
 JobBuilder skipped() {
   JobBuilder j(4);
