@@ -23,6 +23,21 @@ constexpr u32 kMinStride[kSections] = {1,
                                        sizeof(Status),
                                        sizeof(Record)};
 
+// And where they must lie, for their atomics.
+constexpr u32 kAlignment[kSections] = {1,
+                                       alignof(GroupRow),
+                                       4,
+                                       alignof(LaneRow),
+                                       alignof(StringRow),
+                                       1,
+                                       alignof(FrameRow),
+                                       alignof(StackRow),
+                                       4,
+                                       4,
+                                       alignof(Crumb),
+                                       alignof(Status),
+                                       alignof(Record)};
+
 u32 at_most(u32 n, u32 limit) {
   return n < limit ? n : limit;
 }
@@ -91,8 +106,9 @@ View View::of(const void* base, std::size_t bytes) noexcept {
     for (u32 s = 0; s < kSections; ++s) {
       const SectionRow& row = h->sections[s];
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
-      if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 8 != 0 ||
-          row.offset_bytes > bytes || size > bytes - row.offset_bytes) {
+      if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
+          row.stride_bytes % kAlignment[s] != 0 || row.offset_bytes > bytes ||
+          size > bytes - row.offset_bytes) {
         v.error_ = "damaged section table";
       }
     }

@@ -346,7 +346,8 @@ int main(int argc, char** argv) {
               fr_end(&t, FR_OK, nullptr);
             }),
         unit);
-  print("record after a 20 us gap", single(kGapSamples, tick_ns, idle_gap, record), unit);
+  const Figure gap = single(kGapSamples, tick_ns, idle_gap, record);
+  print("record after a 20 us gap", gap, unit);
   {
     std::vector<std::uint64_t> evict(1 << 20, 1);
     volatile std::uint64_t sink = 0;
@@ -426,9 +427,10 @@ int main(int argc, char** argv) {
       "  %.2f MiB the region\n",
       start_ms, static_cast<double>(region) / (1 << 20), rss / 1024, shm / 1024);
   std::printf(
-      "\n  goals: record hot <= 25 ns median: %s; after a gap <= 100 ns p99: see above; dump <= "
-      "100 ms: %s\n",
-      base.median <= 25 ? "met" : "MISSED", slowest <= 100 ? "met" : "MISSED");
+      "\n  goals: record hot <= 25 ns median: %s; after a gap <= 100 ns p99: %s; dump <= 100 ms: "
+      "%s\n",
+      base.median <= 25 ? "met" : "MISSED", gap.p99 <= 100 ? "met" : "MISSED",
+      slowest <= 100 ? "met" : "MISSED");
   std::fflush(stdout);
   fr_set_stack_provider(nullptr);
   fr_shutdown(0);

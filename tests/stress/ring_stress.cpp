@@ -12,8 +12,10 @@
 //
 // Every payload word depends on the ticket's value, so a mixture of two records is recognised. The
 // ring must show none; the naive variant must show some, or this test has no teeth.
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -167,42 +169,60 @@ Result run(u32 slots, Variant variant, double seconds) {
   return {written, dropped, r.skipped, read, torn};
 }
 
-// Two mixtures are possible: of one record with the next in the middle of a publish (seen during
-// the burst), and of two writers that both think they own a slot (it stays, so it is seen after the
-// burst).
+// The n-th of the processors that this process may use, so that two busy threads do not share one.
+void pin(pthread_t thread, int n) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return;
+  }
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed) && n-- == 0) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      pthread_setaffinity_np(thread, sizeof one, &one);
+    }
+  }
+}
+
+// Two mixtures are possible: of one record with the next in the middle of a publish, seen by who
+// reads beside a writer; and of two writers that both think they own a slot, which stays. So the
+// second thread writes burst after burst, and this one in turns reads beside it and writes against
+// it. Two threads, for machines of two cores.
 Result run_bursts(u32 slots, double seconds) {
   constexpr u32 kBurst = 40;
   SmallRing r(slots);
-  std::barrier meet(3);
+  std::atomic<u64> round{0};     // bursts asked for
+  std::atomic<u64> finished{0};  // bursts of the second thread
   std::atomic<bool> done{false};
   std::atomic<u64> written{0};
   std::atomic<u64> dropped{0};
-  std::atomic<u32> busy{0};
-  std::vector<std::thread> writers;
-  for (u32 w = 0; w < 2; ++w) {
-    writers.emplace_back([&, w] {
-      Random random{w + 1};
-      Words words;
-      Payload p;
-      for (;;) {
-        meet.arrive_and_wait();
-        if (done.load()) {
-          return;
-        }
-        for (u32 i = 0; i < kBurst; ++i) {
-          fill(words, random.next());
-          std::memcpy(&p, words, sizeof p);
-          const u64 ticket = r.ring.claim();
-          if (ticket != kNoTicket) {
-            r.ring.publish(ticket, p);
-          }
-          (ticket != kNoTicket ? written : dropped).fetch_add(1, std::memory_order_relaxed);
-        }
-        busy.fetch_sub(1);
-        meet.arrive_and_wait();
+  const auto burst = [&](Random& random) {
+    Words words;
+    Payload p;
+    for (u32 i = 0; i < kBurst; ++i) {
+      fill(words, random.next());
+      std::memcpy(&p, words, sizeof p);
+      const u64 ticket = r.ring.claim();
+      if (ticket != kNoTicket) {
+        r.ring.publish(ticket, p);
       }
-    });
-  }
+      (ticket != kNoTicket ? written : dropped).fetch_add(1, std::memory_order_relaxed);
+    }
+  };
+  std::thread second([&] {
+    Random random{2};
+    while (!done) {
+      if (round != finished) {
+        burst(random);
+        finished.fetch_add(1);
+      }
+    }
+  });
+  cpu_set_t before;
+  const bool pinned = sched_getaffinity(0, sizeof before, &before) == 0;
+  pin(second.native_handle(), 1);
+  pin(pthread_self(), 0);
   Result result;
   const auto look = [&] {
     Payload p;
@@ -216,20 +236,24 @@ Result run_bursts(u32 slots, double seconds) {
       }
     }
   };
+  Random random{1};
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < deadline) {
-    busy.store(2);
-    meet.arrive_and_wait();
-    while (busy.load() != 0) {
-      look();
+    const u64 this_round = round.fetch_add(1) + 1;
+    if (this_round % 2 == 0) {
+      burst(random);
     }
-    meet.arrive_and_wait();
+    while (finished != this_round) {
+      if (this_round % 2 != 0) {
+        look();
+      }
+    }
     look();
   }
   done = true;
-  meet.arrive_and_wait();
-  for (auto& w : writers) {
-    w.join();
+  second.join();
+  if (pinned) {
+    pthread_setaffinity_np(pthread_self(), sizeof before, &before);
   }
   result.written = written;
   result.dropped = dropped;
