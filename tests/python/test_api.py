@@ -67,7 +67,7 @@ def test_manual_records(launch):
         with fr.record(world, "scatter", sizes=[[2], [3, 3]], out_sizes=[[5]], dtype="Half"):
             pass
         try:
-            with fr.record(world, "gather", seq=40):
+            with fr.record(world, "gather"):
                 raise ValueError("in here")
         except ValueError:
             pass
@@ -95,7 +95,7 @@ def test_manual_records(launch):
     assert (second["flags"], second["reduce_op"]) == (1, "SUM")
     assert third["in_sizes"] == [[2], [3, 3]] and third["out_sizes"] == [[5]]
     assert (third["in_numel"], third["out_numel"], third["in_dtype"]) == (11, 5, "Half")
-    assert fourth["seq"] == 40
+    assert fourth["seq"] == 4
     assert fourth["error"] == "ValueError: in here"
 
 
