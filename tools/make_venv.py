@@ -15,8 +15,8 @@ import venv
 from pathlib import Path
 
 TORCH = ["torch==2.13.0", "numpy"]
-TOOLS = ["pip", "scikit-build-core>=0.10", "pybind11>=2.13", "pytest>=7", "pytest-timeout", "tabulate"]
-TOOLS += ["msgpack", "zstandard"]  # tests read dumps with them
+TOOLS = ["pip", "scikit-build-core>=0.10", "pybind11>=2.13", "pytest>=7", "pytest-timeout"]
+TOOLS += ["msgpack", "zstandard", "tabulate"]  # tests read dumps; torchfrtrace
 CMAKE = (3, 25)
 
 

@@ -26,7 +26,7 @@ bool wait_for(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("hang: an operation without progress is warned of, then dumped; the process goes on") {
+TEST_CASE("hang: an operation without progress is warned of, then dumped, the process goes on") {
   Scene scene;
   Child child = scene.start(0, kFast, [&] {
     const fr_group_t g = child_group();
