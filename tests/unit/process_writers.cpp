@@ -87,7 +87,7 @@ TEST_CASE("dump by hand: FR_SIGNAL calls the handler that was there") {
   CHECK(scene.reached(2, 1));
 }
 
-TEST_CASE("dump by hand: fr_dump returns the path; many threads at once each get one") {
+TEST_CASE("dump by hand: fr_dump returns the path, many threads at once each get one") {
   Scene scene;
   Child child = scene.start(0, {{"FR_KEEP_DUMPS", "0"}}, [] {
     child_group();

@@ -122,7 +122,7 @@ TEST_CASE("control: one process of many opens an incident, the others join it") 
   CHECK(std::string(reason) == "stuck");
 }
 
-TEST_CASE("control: incidents count on; with join a fresh one is shared") {
+TEST_CASE("control: incidents count on, with join a fresh one is shared") {
   TempDir dir;
   ControlPage page;
   open_and_join(page, dir.path(), 0, 6);

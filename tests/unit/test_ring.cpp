@@ -82,7 +82,7 @@ TEST_CASE("a writer that comes late does not take a slot from a newer ticket") {
   CHECK(r.seq(4) == 2 * 4 + 2);
 }
 
-TEST_CASE("a lap of stalled slots drops the operation; the frontier still counts it") {
+TEST_CASE("a lap of stalled slots drops the operation, the frontier still counts it") {
   Rig rig(64);
   const u32 g = rig.group("g");
   const fr_ticket before = rig.collective(g);

@@ -31,7 +31,7 @@ std::vector<i32> expand(const Rig& rig, u32 group) {
 
 }  // namespace
 
-TEST_CASE("a string has one id; ids start at 1, 0 is the empty one") {
+TEST_CASE("a string has one id, ids start at 1, 0 is the empty one") {
   Rig rig(64);
   const u32 a = rig.intern("all_reduce");
   const u32 b = rig.intern("broadcast");
@@ -152,7 +152,7 @@ TEST_CASE("deep stacks keep the innermost 32 frames") {
   CHECK(rig.view.frame(ids[31]).line == 32);
 }
 
-TEST_CASE("a full stack table is counted; id 0 says not captured") {
+TEST_CASE("a full stack table is counted, id 0 says not captured") {
   Rig rig(64);
   u32 refused = 0;
   for (u32 i = 0; i < kStacks + 50; ++i) {

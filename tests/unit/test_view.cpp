@@ -314,7 +314,7 @@ TEST_CASE("a slot being written is torn, an unused one empty") {
   CHECK(rig.view.read(static_cast<u32>(ticket), r) == Slot::kTorn);
 }
 
-TEST_CASE("a status that is locked for ever reads as enqueued; another ticket's is not shown") {
+TEST_CASE("a status that is locked for ever reads as enqueued, another ticket's is not shown") {
   Rig rig(64);
   const u32 g = rig.group("g");
   const fr_ticket t = rig.collective(g);
