@@ -58,7 +58,12 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
             std::to_string(pid_namespace()) + ".ctl";
     for (int tries = 0; tries < 10 && fd < 0; ++tries) {
       fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-      if (fd < 0 || !lock_for_a_while(fd)) {
+      if (fd < 0) {
+        break;
+      }
+      if (!lock_for_a_while(fd)) {
+        close(fd);
+        fd = -1;
         break;
       }
       struct stat mine;

@@ -383,8 +383,12 @@ void pack_peers(Packer& p, const Control* control, const Times& times) {
     text(p, "exit_time");
     times.unix_ns(p, get(row.exit_unix_ns));
     key_uint(p, "dumped", get(row.dumped));
-    key_text(p, "last_op", row.last_op);
-    key_text(p, "last_site", row.last_site);
+    // written before that state is stored, so not to be read in any other
+    static constexpr char kNone[1] = {};
+    text(p, "last_op");
+    text(p, state == kPeerExitedClean ? fixed(row.last_op, sizeof row.last_op) : kNone);
+    text(p, "last_site");
+    text(p, state == kPeerExitedClean ? fixed(row.last_site, sizeof row.last_site) : kNone);
   }
 }
 

@@ -71,10 +71,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
     if (&row == r.control.own() || !is_dead(row) || row.ring[0] == '\0') {
       continue;
     }
-    u64 claimed = row.salvaged.load();
-    if (claimed > incident || !row.salvaged.compare_exchange_strong(claimed, incident + 1)) {
-      continue;
-    }
+    // Whoever has claimed it may be our own watchdog, which dies with us: copied while it is there.
     char path[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
     Mapping m = map_file(path);
@@ -85,6 +82,11 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
   }
 }
 
+// Will the process die of it? Not where the script has a handler of its own.
+bool is_fatal(int signal) noexcept {
+  return (g_before[signal].sa_flags & SA_SIGINFO) == 0 && g_before[signal].sa_handler == SIG_DFL;
+}
+
 void on_signal(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   Recorder* r = recorder();
@@ -92,6 +94,9 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
     r->watchdog.note_signal(signal);
   } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
              !g_evidence_left.exchange(true)) {
+    if (is_fatal(signal)) {
+      g_hot.store(nullptr, std::memory_order_release);  // nobody writes while the ring is copied
+    }
     leave_evidence(*r, signal, info);
   }
   const struct sigaction& before = t_depth++ == 0 ? g_before[signal] : g_first_before[signal];

@@ -84,7 +84,11 @@ u64 TickClock::unix_ns(u64 ticks) const noexcept {
     return 0;
   }
   const i64 delta = static_cast<i64>(ticks - ticks0_);
-  return unix0_ + static_cast<u64>(static_cast<i64>(static_cast<double>(delta) * ns_per_tick_));
+  const double ns = static_cast<double>(delta) * ns_per_tick_;
+  if (!(ns > -9e18 && ns < 9e18)) {
+    return 0;  // damaged anchors
+  }
+  return unix0_ + static_cast<u64>(static_cast<i64>(ns));
 }
 
 View View::of(const void* base, std::size_t bytes) noexcept {
