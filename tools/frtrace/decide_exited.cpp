@@ -1,0 +1,233 @@
+#include "diagnosis.hpp"
+
+namespace frtrace {
+
+namespace {
+constexpr double kSameCauseSeconds = 2.0;
+}
+
+std::vector<int> Diagnosis::sinks_alive(const WaitGraph& graph) const {
+  std::vector<int> out;
+  for (const int s : graph.sinks) {
+    if (!ends_[at(s)].ended || ends_[at(s)].terminated) {
+      out.push_back(s);
+    }
+  }
+  return out;
+}
+
+bool Diagnosis::exited(const WaitGraph& settled) {
+  const bool all_gone = c_.missing.empty() && primary_.size() == c_.ranks.size() &&
+                        std::all_of(primary_.begin(), primary_.end(),
+                                    [&](int i) { return ends_[at(i)].why == "gone"; });
+  if (all_gone && c_.ranks.size() > 1) {
+    // Everything was killed at once, perhaps because it hung: the rings tell.
+    std::vector<End> alive(ends_.size());
+    const WaitGraph before = wait_graph(c_, alive, kStuckSeconds);
+    if ((!before.sinks.empty() && before.sinks.size() < c_.ranks.size()) ||
+        !before.cycles.empty()) {
+      say("end", "all processes are gone without a word: killed from outside, after the hang");
+      lower(Confidence::kLikely, "all processes were killed later");
+      graph_ = before;
+      ends_ = alive;
+      return left_early_or_missing() || cycle();
+    }
+  }
+  // A hang that stood longer than the timeout before anybody ended is not explained by that end.
+  Time first_end = 0;
+  for (const int i : primary_) {
+    const Time t = ends_[at(i)].time;
+    first_end = first_end == 0 || (t != 0 && t < first_end) ? t : first_end;
+  }
+  const std::vector<int> alive = sinks_alive(settled);
+  if (!alive.empty() && first_end != 0) {
+    for (const Meeting& m : settled.meetings) {
+      const double timeout = ev(m.waits.front().evidence).option_seconds("FR_TIMEOUT_S", 60);
+      const bool sink_absent = std::any_of(m.absent.begin(), m.absent.end(), [&](int a) {
+        return std::find(alive.begin(), alive.end(), a) != alive.end();
+      });
+      if (sink_absent && seconds_between(m.since, first_end) > timeout) {
+        graph_ = settled;
+        return false;
+      }
+    }
+  }
+  // Those who were waiting for another ended one are explained by it.
+  std::vector<int> causes;
+  std::set<int> dead(primary_.begin(), primary_.end());
+  for (const int i : primary_) {
+    bool explained = false;
+    for (const int k : graph_.waits_in[at(i)]) {
+      const Meeting& m = graph_.meetings[at(k)];
+      explained = explained || (ends_[at(i)].why == "gone" && !all_gone &&
+                                std::any_of(m.absent.begin(), m.absent.end(),
+                                            [&](int a) { return a != i && dead.contains(a); }));
+    }
+    if (!explained) {
+      causes.push_back(i);
+    }
+  }
+  if (causes.empty() && missing_primary_.empty()) {
+    causes = primary_;
+  }
+  // First in time, and whoever met the same fate at the same moment.
+  std::sort(causes.begin(), causes.end(), [&](int a, int b) {
+    const Time ta = ends_[at(a)].time, tb = ends_[at(b)].time;
+    return ta != tb ? (ta == 0 ? false : tb == 0 || ta < tb) : a < b;
+  });
+  std::vector<int> chosen;
+  for (const int i : causes) {
+    const End& first = ends_[at(causes.front())];
+    const End& end = ends_[at(i)];
+    if (i == causes.front() || all_gone || first.time == 0 || end.time == 0 ||
+        (end.why == first.why && seconds_between(first.time, end.time) < kSameCauseSeconds)) {
+      chosen.push_back(i);
+    }
+  }
+  std::sort(chosen.begin(), chosen.end());
+  r_.kind = Verdict::kExited;
+  std::set<int> blamed(chosen.begin(), chosen.end());
+  const int meeting = main_meeting(blamed);
+  for (const int i : chosen) {
+    Blamed& b = blame(i, ends_[at(i)].why);
+    if (meeting >= 0) {
+      fill_slot(b, graph_.meetings[at(meeting)]);
+    }
+    const ExitEvidence& x = ev(i).exit;
+    if (const std::string site = at_site(i, x.stack); x.present && !site.empty()) {
+      b.evidence.push_back("ended" + site);
+    }
+  }
+  if (chosen.empty() || !missing_primary_.empty()) {
+    for (const int i : missing_primary_) {
+      const End& end = missing_ends_[at(i)];
+      blame_missing(c_.missing[at(i)], end.why, end.text + ", as the ranks of its node saw");
+    }
+    lower(Confidence::kLikely, "the ended rank left no evidence of its own");
+  }
+  std::sort(r_.ranks.begin(), r_.ranks.end());
+  const std::string text = !chosen.empty() ? ends_[at(chosen.front())].text
+                                           : missing_ends_[at(missing_primary_.front())].text;
+  r_.summary = fmt::format("{} ended: {}", ranks_words(r_.ranks), text);
+  const int shown = meeting >= 0 ? meeting : main_meeting(blamed, false);
+  if (shown >= 0) {
+    const Meeting& m = graph_.meetings[at(shown)];
+    std::vector<Rank> who = waiting_ranks(m);
+    std::erase_if(who, [&](Rank x) {
+      return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
+    });
+    if (!who.empty()) {
+      const bool failed =
+          std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; });
+      r_.summary += fmt::format("; {} {} for it in {}", ranks_words(who),
+                                failed            ? "waited"
+                                : who.size() == 1 ? "waits"
+                                                  : "wait",
+                                meeting_text(m));
+    }
+  }
+  add_all_waiting(shown, blamed);
+  if (all_gone && chosen.size() > 1) {
+    lower(Confidence::kLikely, "all processes are gone and none says why");
+  } else if (chosen.size() > 1) {
+    lower(Confidence::kLikely, "several ended at about the same time");
+  }
+  for (const int i : primary_) {
+    if (!blamed.contains(i)) {
+      say("excluded", fmt::format("rank {} ended too ({}), later or while it waited", rank(i),
+                                  ends_[at(i)].text));
+    }
+  }
+  return true;
+}
+
+bool Diagnosis::no_evidence() {
+  if (graph_.unknown_sinks.empty()) {
+    return false;
+  }
+  const std::vector<Rank>& who = graph_.unknown_sinks;
+  int k = -1;
+  for (std::size_t j = 0; j < graph_.meetings.size(); ++j) {
+    if (!graph_.meetings[j].unknown.empty() &&
+        (k < 0 || graph_.meetings[j].waits.size() > graph_.meetings[at(k)].waits.size())) {
+      k = static_cast<int>(j);
+    }
+  }
+  const Meeting& m = graph_.meetings[at(k)];
+  add_all_waiting(k, {});
+  // A rank that left its usual order may be what the one without evidence waits for.
+  bool suspect = false;
+  for (const Meeting& other : graph_.meetings) {
+    for (const Wait& w : other.waits) {
+      const auto& rows = c_.group_of[at(w.evidence)];
+      for (const int g : rows) {
+        suspect = suspect || (g >= 0 && group(g).position.contains(who.front()) &&
+                              deviation(history_.of(w.evidence), g).has_value());
+      }
+    }
+  }
+  const bool alive = std::any_of(who.begin(), who.end(), [&](Rank x) { return seen_alive(c_, x); });
+  if (who.size() == 1 && !alive && !suspect && !m.complete) {
+    r_.kind = Verdict::kExited;
+    Blamed& b = blame_missing(who.front(), "no_evidence",
+                              "left no evidence at all, and all waits end at it");
+    fill_slot(b, m);
+    r_.summary = fmt::format("{} left no evidence and is waited for in {} by {}", ranks_words(who),
+                             meeting_text(m), ranks_words(waiting_ranks(m)));
+    lower(Confidence::kPossible, "it may have lost its evidence only");
+    return true;
+  }
+  r_.kind = Verdict::kUndecided;
+  r_.summary = fmt::format("{} {} in {}; evidence of {} is lacking to say why",
+                           ranks_words(waiting_ranks(m)), m.waits.size() == 1 ? "waits" : "wait",
+                           meeting_text(m), ranks_words(who));
+  if (alive) {
+    say("input", fmt::format("others saw {} alive", ranks_words(who)));
+  }
+  return true;
+}
+
+bool Diagnosis::terminated() {
+  std::vector<int> told;
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    if (ends_[i].terminated) {
+      told.push_back(static_cast<int>(i));
+    }
+  }
+  if (told.empty()) {
+    return false;
+  }
+  // One of them by another hand and before the others: that one was the target.
+  std::sort(told.begin(), told.end(),
+            [&](int a, int b) { return ends_[at(a)].time < ends_[at(b)].time; });
+  if (told.size() > 1) {
+    const End& first = ends_[at(told[0])];
+    const End& second = ends_[at(told[1])];
+    if (first.sender_pid != 0 && second.sender_pid != 0 && first.time != 0 &&
+        first.sender_pid != second.sender_pid && first.time < second.time) {
+      r_.kind = Verdict::kExited;
+      Blamed& b = blame(told[0], "killed");
+      b.evidence.push_back(
+          fmt::format("by process {}, {} before the others were ended by {}", first.sender_pid,
+                      duration_text(seconds_between(first.time, second.time)), second.sender_pid));
+      r_.summary =
+          fmt::format("rank {} {}; the others were ended after it", rank(told[0]), first.text);
+      lower(Confidence::kLikely, "only the order of the signals tells");
+      return true;
+    }
+  }
+  if (!c_.missing.empty()) {
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format("{} ended from outside ({}); evidence of {} is lacking to say why",
+                             ranks_words(ranks(told)) + (told.size() == 1 ? " was" : " were"),
+                             ends_[at(told[0])].text, ranks_words(c_.missing));
+    return true;
+  }
+  r_.kind = Verdict::kOk;
+  r_.summary = fmt::format("nothing was stuck; {} ended from outside ({})",
+                           ranks_words(ranks(told)) + (told.size() == 1 ? " was" : " were"),
+                           ends_[at(told[0])].text);
+  return true;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,432 @@
+#include "diagnosis.hpp"
+
+namespace frtrace {
+
+std::vector<Rank> Diagnosis::ranks(const std::vector<int>& evidence) const {
+  std::vector<Rank> out;
+  for (const int i : evidence) {
+    out.push_back(rank(i));
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void Diagnosis::lower(Confidence to, std::string reason) {
+  r_.confidence = std::max(r_.confidence, to);
+  if (std::find(doubts_.begin(), doubts_.end(), reason) == doubts_.end()) {
+    doubts_.push_back(std::move(reason));
+  }
+}
+
+const Record* Diagnosis::last_operation(int i) const {
+  const RankEvidence& e = ev(i);
+  const Record* lifecycle = nullptr;
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (it->kind == Kind::kCollective || it->kind == Kind::kSend || it->kind == Kind::kRecv) {
+      return &*it;
+    }
+    if (it->kind == Kind::kLifecycle && lifecycle == nullptr) {
+      lifecycle = &*it;
+    }
+  }
+  return lifecycle;
+}
+
+const Group* Diagnosis::group_of(int i, const Record& r) const {
+  const auto& rows = c_.group_of[at(i)];
+  const int g = r.group < rows.size() ? rows[r.group] : -1;
+  return g < 0 ? nullptr : &group(g);
+}
+
+std::string Diagnosis::record_text(int i, const Record& r) const {
+  const RankEvidence& e = ev(i);
+  std::string out(e.text(r.op));
+  const Group* g = group_of(i, r);
+  if (r.kind == Kind::kSend || r.kind == Kind::kRecv) {
+    std::string peer = "?";
+    if (g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size())) {
+      peer = fmt::format("{}", g->ranks[at(r.peer)]);
+    }
+    out += fmt::format(" {} rank {}", r.kind == Kind::kSend ? "to" : "from", peer);
+  }
+  if (r.kind != Kind::kLifecycle) {
+    out += fmt::format(" #{}", r.seq);
+  }
+  if (g != nullptr) {
+    out += " of " + g->title();
+  }
+  return out;
+}
+
+std::string Diagnosis::at_site(int i, std::uint32_t stack) const {
+  const std::string text = site_text(user_site(ev(i), stack));
+  return text.empty() ? "" : " at " + text;
+}
+
+std::vector<std::string> Diagnosis::stack_lines(int i, std::uint32_t stack) const {
+  std::vector<std::string> out;
+  const RankEvidence& e = ev(i);
+  if (stack < e.stacks.size()) {
+    for (const std::uint32_t f : e.stacks[stack]) {
+      if (f < e.frames.size()) {
+        const Frame& frame = e.frames[f];
+        out.push_back(fmt::format("{}:{} {}", e.text(frame.file), frame.line, e.text(frame.func)));
+      }
+    }
+  }
+  return out;
+}
+
+const Record* Diagnosis::lifecycle_in_flight(int i) const {
+  for (auto it = ev(i).records.rbegin(); it != ev(i).records.rend(); ++it) {
+    if (it->kind == Kind::kLifecycle && it->ended == 0 &&
+        (it->state == State::kEnqueued || it->state == State::kStarted ||
+         it->state == State::kWaiting)) {
+      return &*it;
+    }
+  }
+  return nullptr;
+}
+
+void Diagnosis::inventory() {
+  r_.job = c_.job;
+  r_.attempt = c_.attempt;
+  r_.incident = c_.incident;
+  r_.read = static_cast<int>(c_.ranks.size());
+  r_.expected = c_.expected;
+  r_.missing_ranks = c_.missing;
+  for (const Group& g : c_.groups) {
+    GroupReport out;
+    out.name = g.name;
+    out.desc = g.desc;
+    out.backend = g.backend;
+    out.instance = g.instance;
+    out.ranks = g.ranks;
+    bool first = true;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      const GroupEvidence* e = c_.member(g, m);
+      if (e == nullptr) {
+        continue;
+      }
+      out.enqueued_min = first ? e->enqueued : std::min(out.enqueued_min, e->enqueued);
+      out.completed_min = first ? e->completed : std::min(out.completed_min, e->completed);
+      out.enqueued_max = std::max(out.enqueued_max, e->enqueued);
+      out.completed_max = std::max(out.completed_max, e->completed);
+      out.overwritten += e->overwritten;
+      out.dropped += e->dropped;
+      first = false;
+    }
+    r_.groups.push_back(std::move(out));
+  }
+  for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+    const RankEvidence& e = ev(i);
+    RankReport out;
+    out.rank = e.id.rank;
+    out.host = e.id.host;
+    out.pid = e.id.pid;
+    out.file = e.file;
+    out.incident = e.incident;
+    out.reason = e.reason;
+    out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
+                 : e.source == Source::kRing ? "ring"
+                                             : "live ring";
+    out.state = ends_[at(i)].ended                ? ends_[at(i)].text
+                : e.salvage_why == "unresponsive" ? "does not respond"
+                                                  : "runs";
+    if (const Record* last = last_operation(i)) {
+      out.last_op = record_text(i, *last);
+      out.site = user_site(e, last->stack);
+    }
+    if (!e.notes.empty()) {
+      out.note = std::max_element(e.notes.begin(), e.notes.end(),
+                                  [](const ThreadNotes& a, const ThreadNotes& b) {
+                                    return a.note_time < b.note_time;
+                                  })
+                     ->note;
+    }
+    r_.rank_reports.push_back(std::move(out));
+  }
+  for (const std::string& note : c_.notes) {
+    say("input", note);
+  }
+}
+
+Blamed& Diagnosis::blame(int i, std::string why) {
+  const RankEvidence& e = ev(i);
+  Blamed b;
+  b.rank = e.id.rank;
+  b.host = e.id.host;
+  b.pid = e.id.pid;
+  b.why = std::move(why);
+  if (const Record* last = last_operation(i)) {
+    b.site = user_site(e, last->stack);
+    b.stack = stack_lines(i, last->stack);
+    std::string text =
+        fmt::format("last issued {}{}", record_text(i, *last), at_site(i, last->stack));
+    if (last->time != 0 && e.written > last->time) {
+      text += fmt::format(", {} before {}", duration_text(seconds_between(last->time, e.written)),
+                          e.source == Source::kLiveRing ? "now"
+                          : e.process_gone              ? "its last sign of life"
+                                                        : "its dump");
+    }
+    b.evidence.push_back(std::move(text));
+  } else {
+    b.evidence.push_back(e.losses.overwritten != 0 ? "its last operations are overwritten"
+                                                   : "issued no operation at all");
+  }
+  const End& end = ends_[at(i)];
+  if (end.ended) {
+    b.evidence.push_back(end.text);
+  } else if (e.salvage_why == "unresponsive") {
+    b.evidence.push_back("its process lives but does not respond (stopped?)");
+  }
+  if (const Record* call = lifecycle_in_flight(i); call != nullptr && !end.ended) {
+    b.evidence.push_back(fmt::format("is in {}{}", e.text(call->op), at_site(i, call->stack)));
+  }
+  if (e.has_step) {
+    b.evidence.push_back(fmt::format("at step {}", e.step));
+  }
+  for (const ThreadNotes& n : e.notes) {
+    if (!n.spans.empty()) {
+      std::string text = "inside span ";
+      for (std::size_t s = 0; s < n.spans.size(); ++s) {
+        text += (s != 0 ? " > " : "") + n.spans[s].first;
+      }
+      if (n.spans.back().second != 0 && e.written > n.spans.back().second) {
+        text += fmt::format(" for {}",
+                            duration_text(seconds_between(n.spans.back().second, e.written)));
+      }
+      b.evidence.push_back(std::move(text));
+    }
+    if (!n.note.empty()) {
+      b.evidence.push_back(fmt::format("last note \"{}\"", n.note));
+    }
+  }
+  r_.blamed.push_back(std::move(b));
+  r_.ranks.push_back(e.id.rank);
+  return r_.blamed.back();
+}
+
+Blamed& Diagnosis::blame_missing(Rank who, std::string why, std::string text) {
+  Blamed b;
+  b.rank = who;
+  b.why = std::move(why);
+  b.evidence.push_back(std::move(text));
+  r_.blamed.push_back(std::move(b));
+  r_.ranks.push_back(who);
+  return r_.blamed.back();
+}
+
+std::string Diagnosis::meeting_op(const Meeting& m) const {
+  for (const Wait& w : m.waits) {
+    if (w.record != SIZE_MAX) {
+      return std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].op));
+    }
+  }
+  return "an operation";
+}
+
+std::string Diagnosis::meeting_text(const Meeting& m) const {
+  std::string out = slot_text(meeting_op(m), m.seq, group(m.group));
+  if (m.kind != Kind::kCollective) {
+    out += fmt::format(" from rank {} to rank {}", m.from, m.to);
+  }
+  return out;
+}
+
+std::vector<Rank> Diagnosis::waiting_ranks(const Meeting& m) const {
+  std::vector<Rank> out;
+  for (const Wait& w : m.waits) {
+    out.push_back(rank(w.evidence));
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+void Diagnosis::add_waiting(const Meeting& m, const std::set<int>& but) {
+  std::map<std::string, Waiting> by_site;
+  for (const Wait& w : m.waits) {
+    if (but.contains(w.evidence)) {
+      continue;
+    }
+    Site site;
+    std::vector<std::string> stack;
+    if (w.record != SIZE_MAX) {
+      const Record& record = ev(w.evidence).records[w.record];
+      site = user_site(ev(w.evidence), record.stack);
+      stack = stack_lines(w.evidence, record.stack);
+    }
+    Waiting& out = by_site[site_text(site)];
+    out.ranks.push_back(rank(w.evidence));
+    out.site = site;
+    out.stack = stack;
+    out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
+  }
+  for (auto& [text, w] : by_site) {
+    const Group& g = group(m.group);
+    std::sort(w.ranks.begin(), w.ranks.end());
+    w.group = g.name;
+    w.desc = g.desc;
+    w.op = meeting_op(m);
+    w.seq = m.seq;
+    r_.waiting.push_back(std::move(w));
+  }
+}
+
+void Diagnosis::add_all_waiting(int first_meeting, const std::set<int>& but) {
+  if (first_meeting >= 0) {
+    add_waiting(graph_.meetings[at(first_meeting)], but);
+  }
+  for (std::size_t k = 0; k < graph_.meetings.size(); ++k) {
+    if (static_cast<int>(k) != first_meeting) {
+      add_waiting(graph_.meetings[k], but);
+    }
+  }
+}
+
+int Diagnosis::main_meeting(const std::set<int>& blamed, bool must_be_absent) const {
+  int best = -1;
+  for (std::size_t k = 0; k < graph_.meetings.size(); ++k) {
+    const Meeting& m = graph_.meetings[k];
+    const bool absent =
+        std::any_of(m.absent.begin(), m.absent.end(), [&](int a) { return blamed.contains(a); });
+    if (must_be_absent && !absent) {
+      continue;
+    }
+    if (best < 0 || m.waits.size() > graph_.meetings[at(best)].waits.size() ||
+        (m.waits.size() == graph_.meetings[at(best)].waits.size() &&
+         m.since < graph_.meetings[at(best)].since)) {
+      best = static_cast<int>(k);
+    }
+  }
+  return best;
+}
+
+std::string Diagnosis::wait_words(const std::vector<Rank>& who) const {
+  return fmt::format("{} {} there", ranks_words(who), who.size() == 1 ? "waits" : "wait");
+}
+
+std::optional<std::string> Diagnosis::usual_words(int i, int g, Site* site) {
+  const std::vector<Step>& steps = history_.of(i);
+  const RankEvidence& e = ev(i);
+  const auto describe = [&](std::size_t step) {
+    const Record& r = e.records[steps[step].record];
+    if (site != nullptr) {
+      *site = user_site(e, r.stack);
+    }
+    return fmt::format("{}{}", e.text(r.op), at_site(i, r.stack));
+  };
+  if (const auto d = deviation(steps, g)) {
+    return fmt::format("issued {} where its earlier iterations had {}", describe(d->issued),
+                       describe(d->usual));
+  }
+  if (!steps.empty()) {
+    if (const auto usual = usual_next(steps, steps.size()); usual && steps[*usual].group == g) {
+      return fmt::format("next, by its earlier iterations, would be {}", describe(*usual));
+    }
+  }
+  return std::nullopt;
+}
+
+void Diagnosis::fill_slot(Blamed& b, const Meeting& m) const {
+  b.group = group(m.group).name;
+  b.desc = group(m.group).desc;
+  b.op = meeting_op(m);
+  b.seq = m.seq;
+}
+
+void Diagnosis::consequences() {
+  if (r_.kind == Verdict::kOk) {
+    return;
+  }
+  const std::set<Rank> blamed(r_.ranks.begin(), r_.ranks.end());
+  std::map<std::string, std::vector<Rank>> after, told;
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    const Rank who = rank(static_cast<int>(i));
+    if (blamed.contains(who)) {
+      continue;
+    }
+    if (ends_[i].terminated) {
+      told[ends_[i].text].push_back(who);
+    } else if (ends_[i].consequence) {
+      after[ends_[i].text].push_back(who);
+    } else {
+      for (const Wait& w : waits_of(static_cast<int>(i))) {
+        if (w.failed && w.record != SIZE_MAX) {
+          after[std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].error))].push_back(
+              who);
+          break;
+        }
+      }
+    }
+  }
+  for (const auto& [text, who] : after) {
+    say("consequence",
+        fmt::format("{} failed after that: {}", ranks_words(who), text.substr(0, 160)));
+  }
+  for (const auto& [text, who] : told) {
+    say("consequence", fmt::format("{} {} {} after that", ranks_words(who),
+                                   who.size() == 1 ? "was" : "were", text));
+  }
+}
+
+std::vector<Wait> Diagnosis::waits_of(int i) const {
+  std::vector<Wait> out;
+  for (const int k : graph_.waits_in[at(i)]) {
+    for (const Wait& w : graph_.meetings[at(k)].waits) {
+      if (w.evidence == i) {
+        out.push_back(w);
+      }
+    }
+  }
+  return out;
+}
+
+void Diagnosis::finish() {
+  const bool fault = r_.kind != Verdict::kOk && r_.kind != Verdict::kUndecided;
+  if (fault && !c_.missing.empty()) {
+    lower(Confidence::kLikely, fmt::format("no evidence of {}", ranks_words(c_.missing)));
+  }
+  std::uint64_t groups_lost = 0;
+  std::set<std::string> overwritten;
+  for (const RankEvidence* e : c_.ranks) {
+    groups_lost += e->losses.groups_lost + e->losses.no_group;
+  }
+  for (const Blamed& b : r_.blamed) {
+    const auto it = c_.index.find(b.rank);
+    if (it != c_.index.end() && ev(it->second).losses.no_group != 0) {
+      lower(Confidence::kLikely, "operations of unknown groups were not counted");
+    }
+  }
+  if (groups_lost != 0) {
+    say("lost",
+        fmt::format("{} operations of groups that found no room were not counted", groups_lost));
+  }
+  for (const Waiting& w : r_.waiting) {
+    for (const GroupReport& g : r_.groups) {
+      if (g.name == w.group && g.overwritten != 0 && overwritten.insert(g.name).second) {
+        say("lost", fmt::format("{} older records of {} are overwritten; its counters are exact",
+                                g.overwritten, g.desc.empty() ? g.name : g.desc));
+      }
+      if (g.name == w.group && g.dropped != 0 && overwritten.insert(g.name + "\n").second) {
+        say("lost", fmt::format("{} records of {} found no room; its counters are exact", g.dropped,
+                                g.desc.empty() ? g.name : g.desc));
+      }
+    }
+  }
+  std::string reasons = fmt::format("evidence of {} of {} ranks read", r_.read, r_.expected);
+  if (fault || r_.kind == Verdict::kOk) {
+    if (doubts_.empty()) {
+      reasons += ", nothing lost that matters";
+    }
+    for (const std::string& doubt : doubts_) {
+      reasons += "; " + doubt;
+    }
+  } else {
+    r_.confidence = Confidence::kPossible;
+  }
+  say("confidence", std::move(reasons));
+}
+
+}  // namespace frtrace

@@ -1,0 +1,136 @@
+// diagnosis.hpp - one diagnosis in the making: facts gathered once, deciders tried in the order of
+// `run`, each in a file of its own (decide_*.cpp); each says whether it found the cause.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "diagnose.hpp"
+#include "facts.hpp"
+
+namespace frtrace {
+
+inline constexpr double kStuckSeconds = 1.0;  // younger operations are work in progress
+
+inline std::size_t at(int i) {
+  return static_cast<std::size_t>(i);
+}
+
+inline double seconds_between(Time from, Time to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
+
+inline std::string slot_text(std::string_view op, std::uint64_t seq, const Group& g) {
+  return fmt::format("{} #{} of {}", op, seq, g.title());
+}
+
+class Diagnosis {
+ public:
+  explicit Diagnosis(const Case& c)
+      : c_(c),
+        slots_(make_slots(c)),
+        history_(c),
+        ends_(ends_of(c)),
+        missing_ends_(ends_of_missing(c)) {}
+  Report run();
+
+ private:
+  // ------------------------------------------------------------ words
+  const RankEvidence& ev(int i) const { return c_.evidence_of(i); }
+  Rank rank(int i) const { return ev(i).id.rank; }
+  std::vector<Rank> ranks(const std::vector<int>& evidence) const;
+  const Group& group(int g) const { return c_.groups[at(g)]; }
+  void say(const char* id, std::string text) { r_.findings.push_back({id, std::move(text)}); }
+  void lower(Confidence to, std::string reason);
+  const Record* last_operation(int i) const;
+  const Group* group_of(int i, const Record& r) const;
+  std::string record_text(int i, const Record& r) const;
+  std::string at_site(int i, std::uint32_t stack) const;
+  std::vector<std::string> stack_lines(int i, std::uint32_t stack) const;
+  // Lifecycle call in which the rank is right now ("destroy_process_group"), nullptr if in none.
+  const Record* lifecycle_in_flight(int i) const;
+
+  // ------------------------------------------------------------ what was read
+  void inventory();
+
+  // ------------------------------------------------------------ blame
+  Blamed& blame(int i, std::string why);
+  Blamed& blame_missing(Rank who, std::string why, std::string text);
+  std::string meeting_op(const Meeting& m) const;
+  std::string meeting_text(const Meeting& m) const;
+  std::vector<Rank> waiting_ranks(const Meeting& m) const;
+  // Who waits where, by call site.
+  void add_waiting(const Meeting& m, const std::set<int>& but);
+  void add_all_waiting(int first_meeting, const std::set<int>& but);
+  // The meeting that says most about the blamed: most waiting, then earliest.
+  int main_meeting(const std::set<int>& blamed, bool must_be_absent = true) const;
+  std::string wait_words(const std::vector<Rank>& who) const;
+  // What the rank usually does next, after its last operation in `g` or at its very end.
+  std::optional<std::string> usual_words(int i, int g, Site* site = nullptr);
+
+  // ------------------------------------------------------------ mismatch
+  // Which class did what was due, judged by earlier iterations and sister groups; -1: nothing
+  // tells.
+  int class_by_precedent(const Divergence& d);
+  // Did the member leave one operation out? Its record at the slot is what comes one (or a few)
+  // slots later, or usually came one after what the others have there.
+  bool skipped(const Divergence& d, int member, int reference);
+  bool mismatch(Divergence d);
+
+  // ------------------------------------------------------------ ended processes
+  // Evidence the waits of a settled hang end in.
+  std::vector<int> sinks_alive(const WaitGraph& graph) const;
+  bool exited(const WaitGraph& settled);
+  void fill_slot(Blamed& b, const Meeting& m) const;
+
+  // ------------------------------------------------------------ never came
+  bool leaving(int i) const;
+  // A minority waits in an operation that is none of the job's: all others have gone, or nobody
+  // ever issued it before.
+  bool extra_operation(const Meeting& m, const std::vector<int>& absent, bool ended_too);
+  bool left_early_or_missing();
+  bool blame_extra(const Meeting& m, int k, const std::vector<int>& absent);
+  // "skipped all_reduce #41 at f:1": its call sites run ahead of the others' from that slot on.
+  std::optional<std::string> shifted(int i, int group_index);
+  // Why the others are not to blame: each waits, and for whom.
+  void explain_waits(const std::set<int>& blamed);
+
+  // ------------------------------------------------------------ cycles
+  bool cycle();
+  bool deadlock(const std::set<int>& on_cycle, const std::set<int>& meetings);
+
+  // ------------------------------------------------------------ the rest
+  // An operation that failed on its own account, without anybody dying of it.
+  bool own_errors();
+  bool no_evidence();
+  // All members issued it, and it does not end.
+  bool everybody_came();
+  // Ranks inside init_process_group, new_group or destroy_process_group for long.
+  bool lifecycle();
+  // Told to end from outside, with nothing stuck and nobody dead.
+  bool terminated();
+  bool stale();
+  bool nothing_stuck();
+
+  // ------------------------------------------------------------ closing words
+  void consequences();
+  std::vector<Wait> waits_of(int i) const;
+  void finish();
+  const Case& c_;
+  Report r_;
+  std::vector<Slots> slots_;
+  History history_;
+  std::vector<End> ends_, missing_ends_;
+  std::vector<int> primary_, missing_primary_;
+  WaitGraph graph_;
+  std::optional<Divergence> divergence_;
+  std::vector<std::string> doubts_;
+};
+
+}  // namespace frtrace

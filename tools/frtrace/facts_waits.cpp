@@ -1,0 +1,351 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "facts.hpp"
+
+namespace frtrace {
+
+namespace {
+
+bool blocks(const Record& r) {
+  if (r.kind != Kind::kCollective && r.kind != Kind::kSend && r.kind != Kind::kRecv) {
+    return false;
+  }
+  if (r.state == State::kWaiting) {
+    return true;
+  }
+  return (r.state == State::kEnqueued || r.state == State::kStarted) &&
+         (r.flags & (kWaitOnly | kUntracked)) == 0;
+}
+
+double seconds_between(Time from, Time to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
+
+}  // namespace
+
+double Meeting::seconds() const {
+  double longest = 0;
+  for (const Wait& w : waits) {
+    longest = std::max(longest, seconds_between(w.since, w.until));
+  }
+  return longest;
+}
+
+namespace {
+
+// Everybody's waits, sorted into meetings.
+std::vector<Meeting> meetings_of(const Case& c) {
+  using Key = std::tuple<int, Kind, std::uint64_t, Rank, Rank>;
+  std::map<Key, std::size_t> index;
+  std::vector<Meeting> out;
+  const auto add = [&](const Key& key, const Wait& w) {
+    const auto [it, added] = index.try_emplace(key, out.size());
+    if (added) {
+      Meeting m;
+      std::tie(m.group, m.kind, m.seq, m.from, m.to) = key;
+      out.push_back(std::move(m));
+    }
+    out[it->second].waits.push_back(w);
+  };
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    const RankEvidence& e = *c.ranks[i];
+    std::vector<std::uint64_t> found(e.groups.size(), 0);
+    for (std::size_t r = 0; r < e.records.size(); ++r) {
+      const Record& record = e.records[r];
+      const bool failed = record.state == State::kFailed &&
+                          (record.kind == Kind::kCollective || record.kind == Kind::kSend ||
+                           record.kind == Kind::kRecv);
+      if ((!blocks(record) && !failed) || record.group >= e.groups.size()) {
+        continue;
+      }
+      const int group = c.group_of[i][record.group];
+      if (group < 0) {
+        continue;
+      }
+      const GroupEvidence& own = e.groups[record.group];
+      if (failed && record.kind == Kind::kCollective && own.completed > record.seq) {
+        continue;  // the job went on
+      }
+      ++found[record.group];
+      Wait w;
+      w.evidence = static_cast<int>(i);
+      w.record = r;
+      w.since =
+          record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
+      w.until = failed && record.ended != 0 ? record.ended : e.written;
+      w.failed = failed;
+      w.own_error = failed && record.error != 0 && !is_consequence(e.text(record.error));
+      if (record.kind == Kind::kCollective) {
+        add({group, Kind::kCollective, record.seq, -1, -1}, w);
+      } else {
+        const Group& g = c.groups[static_cast<std::size_t>(group)];
+        if (record.peer < 0 || record.peer >= static_cast<int>(g.ranks.size()) || !g.ranks_known) {
+          continue;  // from anybody
+        }
+        const Rank peer = g.ranks[static_cast<std::size_t>(record.peer)];
+        const bool send = record.kind == Kind::kSend;
+        add({group, record.kind, record.seq, send ? e.id.rank : peer, send ? peer : e.id.rank}, w);
+      }
+    }
+    // In flight by its counters, its record overwritten since.
+    for (std::size_t row = 1; row < e.groups.size(); ++row) {
+      const GroupEvidence& own = e.groups[row];
+      const int group = c.group_of[i][row];
+      if (group < 0 || found[row] != 0 || own.untracked != 0 || own.wait_only != 0 ||
+          own.enqueued <= own.ended || own.overwritten == 0 || own.completed >= own.enqueued) {
+        continue;
+      }
+      if (own.kept != 0 && own.completed + 1 >= own.first_kept) {
+        continue;
+      }
+      Wait w;
+      w.evidence = static_cast<int>(i);
+      w.since = own.completed_time != 0 ? own.completed_time : own.enqueued_time;
+      w.until = e.written;
+      add({group, Kind::kCollective, own.completed + 1, -1, -1}, w);
+    }
+  }
+  return out;
+}
+
+// How far a member got in what a meeting counts; nullopt when its evidence does not tell.
+std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Group& g,
+                                      std::size_t member) {
+  const int evidence = g.evidence[member];
+  if (evidence < 0) {
+    return std::nullopt;
+  }
+  const RankEvidence& e = c.evidence_of(evidence);
+  if (g.row[member] < 0) {
+    return e.losses.groups_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+  }
+  if (m.kind == Kind::kCollective) {
+    return c.member(g, member)->enqueued;
+  }
+  const Rank other = m.from == g.ranks[member] ? m.to : m.from;
+  const bool send = m.from == g.ranks[member];
+  for (const LaneEvidence& lane : e.lanes) {
+    if (static_cast<int>(lane.group) == g.row[member] && lane.send == send && lane.peer >= 0 &&
+        lane.peer < static_cast<int>(g.ranks.size()) &&
+        g.ranks[static_cast<std::size_t>(lane.peer)] == other) {
+      return lane.enqueued;
+    }
+  }
+  return e.losses.lanes_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+}
+
+// Sets who came and who did not; false when the meeting is too young to mean anything.
+bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeting& m) {
+  const Group& g = c.groups[static_cast<std::size_t>(m.group)];
+  Time until = 0;
+  for (const Wait& w : m.waits) {
+    m.since = m.since == 0 ? w.since : std::min(m.since, w.since);
+    until = std::max(until, w.until);
+  }
+  std::set<int> waiting;
+  bool failed = false;
+  for (const Wait& w : m.waits) {
+    waiting.insert(w.evidence);
+    failed = failed || w.failed;
+  }
+  std::vector<std::size_t> members;
+  if (m.kind == Kind::kCollective) {
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      members.push_back(i);
+    }
+  } else {
+    const Rank waiter = m.kind == Kind::kSend ? m.from : m.to;
+    const Rank other = waiter == m.from ? m.to : m.from;
+    members.push_back(static_cast<std::size_t>(g.position.at(other)));
+  }
+  const bool old_enough = seconds_between(m.since, until) >= threshold_s || failed;
+  bool young = false;
+  for (const std::size_t member : members) {
+    const int evidence = g.evidence[member];
+    if (evidence >= 0 && waiting.contains(evidence)) {
+      continue;
+    }
+    const auto reached = frontier(c, m, g, member);
+    if (!reached) {
+      m.unknown.push_back(g.ranks[member]);
+    } else if (*reached < m.seq) {
+      const RankEvidence& e = c.evidence_of(evidence);
+      const bool ended = ends[static_cast<std::size_t>(evidence)].ended;
+      const Time seen = ended || failed || e.written == 0 ? until : std::min(until, e.written);
+      if (seconds_between(m.since, seen) >= threshold_s || failed) {
+        m.absent.push_back(evidence);
+      } else if (old_enough) {
+        m.too_old.push_back(evidence);
+      } else {
+        young = true;
+      }
+    }
+  }
+  m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
+  return old_enough &&
+         (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
+}
+
+// Tarjan over ranks and meetings; iterative, the graph may be deep.
+class Components {
+ public:
+  explicit Components(const std::vector<std::vector<int>>& edges)
+      : edges_(edges), order_(edges.size(), -1), low_(edges.size()), component_(edges.size(), -1) {
+    for (std::size_t v = 0; v < edges.size(); ++v) {
+      if (order_[v] < 0) {
+        visit(static_cast<int>(v));
+      }
+    }
+  }
+  int count() const { return count_; }
+  int of(int v) const { return component_[static_cast<std::size_t>(v)]; }
+
+ private:
+  void visit(int root) {
+    std::vector<std::pair<int, std::size_t>> path{{root, 0}};
+    while (!path.empty()) {
+      const int v = path.back().first;
+      const std::size_t i = static_cast<std::size_t>(v);
+      if (path.back().second == 0) {
+        order_[i] = low_[i] = next_++;
+        stack_.push_back(v);
+      }
+      if (path.back().second < edges_[i].size()) {
+        const int w = edges_[i][path.back().second++];
+        const std::size_t j = static_cast<std::size_t>(w);
+        if (order_[j] < 0) {
+          path.emplace_back(w, 0);
+        } else if (component_[j] < 0) {
+          low_[i] = std::min(low_[i], order_[j]);
+        }
+        continue;
+      }
+      if (low_[i] == order_[i]) {
+        int w = -1;
+        do {
+          w = stack_.back();
+          stack_.pop_back();
+          component_[static_cast<std::size_t>(w)] = count_;
+        } while (w != v);
+        ++count_;
+      }
+      path.pop_back();
+      if (!path.empty()) {
+        const std::size_t parent = static_cast<std::size_t>(path.back().first);
+        low_[parent] = std::min(low_[parent], low_[i]);
+      }
+    }
+  }
+
+  const std::vector<std::vector<int>>& edges_;
+  std::vector<int> order_, low_, component_, stack_;
+  int next_ = 0, count_ = 0;
+};
+
+}  // namespace
+
+WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s) {
+  WaitGraph graph;
+  graph.waits_in.resize(c.ranks.size());
+  std::set<int> too_old;
+  for (Meeting& m : meetings_of(c)) {
+    if (!fill(c, ends, threshold_s, m)) {
+      ++graph.fresh;
+      continue;
+    }
+    too_old.insert(m.too_old.begin(), m.too_old.end());
+    if (m.absent.empty() && m.unknown.empty() && !m.complete) {
+      continue;
+    }
+    for (const Wait& w : m.waits) {
+      graph.waits_in[static_cast<std::size_t>(w.evidence)].push_back(
+          static_cast<int>(graph.meetings.size()));
+    }
+    graph.meetings.push_back(std::move(m));
+  }
+  graph.too_old.assign(too_old.begin(), too_old.end());
+
+  // Vertices: evidence, ranks without evidence, meetings.
+  std::map<Rank, int> unknown;
+  for (const Meeting& m : graph.meetings) {
+    for (const Rank r : m.unknown) {
+      unknown.try_emplace(r, 0);
+    }
+  }
+  const int n = static_cast<int>(c.ranks.size());
+  int next = n;
+  std::vector<Rank> unknown_rank;
+  for (auto& [rank, vertex] : unknown) {
+    vertex = next++;
+    unknown_rank.push_back(rank);
+  }
+  const int first_meeting = next;
+  std::vector<std::vector<int>> edges(static_cast<std::size_t>(first_meeting) +
+                                      graph.meetings.size());
+  std::vector<bool> reached(edges.size(), false);
+  for (std::size_t k = 0; k < graph.meetings.size(); ++k) {
+    const Meeting& m = graph.meetings[k];
+    const std::size_t vertex = static_cast<std::size_t>(first_meeting) + k;
+    reached[vertex] = true;
+    for (const Wait& w : m.waits) {
+      // One that left by itself waits no more; one that was ended from outside did until then.
+      const End& end = ends[static_cast<std::size_t>(w.evidence)];
+      if (!end.clean && (!end.primary() || end.why == "gone")) {
+        edges[static_cast<std::size_t>(w.evidence)].push_back(static_cast<int>(vertex));
+      }
+      reached[static_cast<std::size_t>(w.evidence)] = true;
+    }
+    for (const int a : m.absent) {
+      edges[vertex].push_back(a);
+      reached[static_cast<std::size_t>(a)] = true;
+    }
+    // Those who certainly did not come explain the wait without those who may have come.
+    if (m.absent.empty()) {
+      for (const Rank r : m.unknown) {
+        edges[vertex].push_back(unknown[r]);
+        reached[static_cast<std::size_t>(unknown[r])] = true;
+      }
+    }
+  }
+  const Components components(edges);
+  std::vector<bool> leaves(static_cast<std::size_t>(components.count()), true);
+  std::vector<std::vector<int>> vertices(static_cast<std::size_t>(components.count()));
+  for (std::size_t v = 0; v < edges.size(); ++v) {
+    const int own = components.of(static_cast<int>(v));
+    vertices[static_cast<std::size_t>(own)].push_back(static_cast<int>(v));
+    for (const int w : edges[v]) {
+      if (components.of(w) != own) {
+        leaves[static_cast<std::size_t>(own)] = false;
+      }
+    }
+  }
+  for (std::size_t k = 0; k < vertices.size(); ++k) {
+    if (!leaves[k] || !reached[static_cast<std::size_t>(vertices[k].front())]) {
+      continue;
+    }
+    if (vertices[k].size() > 1) {
+      std::vector<int> cycle;
+      for (const int v : vertices[k]) {
+        if (v < n) {
+          cycle.push_back(v);
+        }
+      }
+      graph.cycles.push_back(std::move(cycle));
+    } else if (const int v = vertices[k].front(); v < n) {
+      graph.sinks.push_back(v);
+    } else if (v < first_meeting) {
+      graph.unknown_sinks.push_back(unknown_rank[static_cast<std::size_t>(v - n)]);
+    } else {
+      graph.complete.push_back(v - first_meeting);
+    }
+  }
+  std::sort(graph.sinks.begin(), graph.sinks.end());
+  return graph;
+}
+
+}  // namespace frtrace
