@@ -89,7 +89,7 @@ TEST_CASE("dump by hand: FR_SIGNAL calls the handler that was there") {
 
 TEST_CASE("dump by hand: fr_dump returns the path, many threads at once each get one") {
   Scene scene;
-  Child child = scene.start(0, {{"FR_KEEP_DUMPS", "0"}}, [] {
+  Child child = scene.start(0, {{"FR_KEEP_DUMPS", "16"}}, [] {
     child_group();
     std::atomic<int> good{0};
     std::vector<std::thread> threads;

@@ -2,6 +2,77 @@
 
 namespace frtrace {
 
+bool Diagnosis::device_behind() {
+  // Waits end at ranks that never issued something, too: then the hosts decide, except where the
+  // same rank's device is behind in what it did issue. A device that stands makes the host stand.
+  std::set<int> blamed;
+  for (const int s : graph_.sinks) {
+    if (!graph_.device[at(s)]) {
+      return false;
+    }
+    blamed.insert(s);
+  }
+  if (blamed.empty()) {
+    return false;
+  }
+  int k = -1;
+  const auto behind = [&](const Meeting& m) {
+    return std::any_of(m.behind.begin(), m.behind.end(), [&](int b) { return blamed.contains(b); });
+  };
+  for (std::size_t j = 0; j < graph_.meetings.size(); ++j) {
+    const Meeting& m = graph_.meetings[j];
+    if (behind(m) && (k < 0 || m.since < graph_.meetings[at(k)].since)) {
+      k = static_cast<int>(j);
+    }
+  }
+  const Meeting& m = graph_.meetings[at(k)];
+  r_.kind = Verdict::kDevice;
+  for (const int i : blamed) {
+    const Meeting* own = &m;
+    if (std::find(m.behind.begin(), m.behind.end(), i) == m.behind.end()) {
+      own = &*std::find_if(graph_.meetings.begin(), graph_.meetings.end(), [&](const Meeting& x) {
+        return std::find(x.behind.begin(), x.behind.end(), i) != x.behind.end();
+      });
+    }
+    Blamed& b = blame(i, own->devices_seen ? "not_started" : "not_finished");
+    fill_slot(b, *own);
+    for (const Wait& w : own->waits) {
+      if (w.evidence == i && w.record != SIZE_MAX) {
+        const Record& record = ev(i).records[w.record];
+        b.site = user_site(ev(i), record.stack);
+        b.stack = stack_lines(i, record.stack);
+        b.evidence.insert(b.evidence.begin(),
+                          fmt::format("issued {}{} {} before its dump; its device has not {} it",
+                                      meeting_text(*own), at_site(i, record.stack),
+                                      duration_text(seconds_between(record.time, ev(i).written)),
+                                      record.state == State::kStarted ? "finished" : "started"));
+      }
+    }
+  }
+  std::sort(r_.ranks.begin(), r_.ranks.end());
+  std::vector<Rank> others = group(m.group).ranks;
+  std::sort(others.begin(), others.end());
+  std::erase_if(others, [&](Rank x) {
+    return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
+  });
+  const bool one = r_.ranks.size() == 1;
+  r_.summary = fmt::format(
+      "{} issued {}, but {} not get to it: earlier work there is unfinished; {} {}",
+      ranks_words(r_.ranks), meeting_text(m), one ? "its device did" : "their devices did",
+      ranks_words(others),
+      m.devices_seen ? (others.size() == 1 ? "started it and waits" : "started it and wait")
+                     : "finished it");
+  say("why",
+      fmt::format("all members issued {}: the hosts are not late, the device{} of {} {}",
+                  meeting_text(m), one ? "" : "s", ranks_words(r_.ranks), one ? "is" : "are"));
+  if (blamed.size() > 1) {
+    lower(Confidence::kLikely, "several devices stand, and one may have stopped the others");
+  }
+  explain_waits(blamed);
+  add_all_waiting(k, blamed);
+  return true;
+}
+
 bool Diagnosis::everybody_came() {
   if (graph_.complete.empty()) {
     return false;

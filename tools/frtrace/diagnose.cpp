@@ -37,8 +37,9 @@ Report Diagnosis::run() {
   divergence_ = first_divergence(c_, slots_);
 
   (void)((divergence_ && !divergence_->past && mismatch(*divergence_)) ||
-         (somebody_died && exited(settled)) || left_early_or_missing() || cycle() || own_errors() ||
-         no_evidence() || everybody_came() || lifecycle() || terminated() ||
+         (somebody_died && exited(settled)) || device_behind() || left_early_or_missing() ||
+         cycle() || own_errors() || no_evidence() || everybody_came() || lifecycle() ||
+         terminated() ||
          (divergence_ && divergence_->past && divergence_->strict && mismatch(*divergence_)) ||
          stale() || nothing_stuck());
   consequences();

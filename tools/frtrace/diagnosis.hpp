@@ -109,6 +109,8 @@ class Diagnosis {
   // An operation that failed on its own account, without anybody dying of it.
   bool own_errors();
   bool no_evidence();
+  // Somebody's device did not get to what its host and all others issued.
+  bool device_behind();
   // All members issued it, and it does not end.
   bool everybody_came();
   // Ranks inside init_process_group, new_group or destroy_process_group for long.

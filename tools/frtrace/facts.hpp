@@ -123,6 +123,10 @@ struct Meeting {
   std::vector<int> absent;    // evidence that shows it never came
   std::vector<Rank> unknown;  // no evidence whether it came
   std::vector<int> too_old;   // evidence older than the wait: says nothing
+  // Everybody came, and the devices of these did not get to it though others' did; or they did not
+  // finish it though others did.
+  std::vector<int> behind;
+  bool devices_seen = false;  // the evidence tells who started
   Time since = 0;
   bool complete = false;  // everybody came
   double seconds() const;
@@ -132,6 +136,7 @@ struct WaitGraph {
   std::vector<Meeting> meetings;           // those that count as stuck
   std::vector<std::vector<int>> waits_in;  // [evidence] -> meetings
   std::vector<int> sinks;                  // evidence: waited for, waits for nobody
+  std::vector<bool> device;                // [evidence] behind in a meeting that waits end in
   std::vector<Rank> unknown_sinks;         // ranks without evidence at which waits end
   std::vector<std::vector<int>> cycles;    // evidence of each closed cycle that waits end in
   std::vector<int> complete;               // meetings at which waits end though everybody came

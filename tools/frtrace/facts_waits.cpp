@@ -139,6 +139,60 @@ std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Gro
   return e.losses.lanes_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
 }
 
+// The record of the other end of a P2P meeting, nullptr when not kept.
+const Record* other_end(const Case& c, const Meeting& m, const Group& g, std::size_t member) {
+  const RankEvidence& e = c.evidence_of(g.evidence[member]);
+  const Rank own = g.ranks[member];
+  const Kind kind = m.from == own ? Kind::kSend : Kind::kRecv;
+  const Rank other = m.from == own ? m.to : m.from;
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (it->kind == kind && it->seq == m.seq && static_cast<int>(it->group) == g.row[member] &&
+        it->peer >= 0 && it->peer < static_cast<int>(g.ranks.size()) &&
+        g.ranks[static_cast<std::size_t>(it->peer)] == other) {
+      return &*it;
+    }
+  }
+  return nullptr;
+}
+
+// All members came. Whose device is behind the others'?
+void find_behind(const Case& c, const Group& g, double threshold_s, Meeting& m) {
+  std::vector<int> queued, started;
+  const auto look = [&](int evidence, const Record& r) {
+    (r.state == State::kStarted ? started : queued).push_back(evidence);
+  };
+  for (const Wait& w : m.waits) {
+    if (w.record == SIZE_MAX) {
+      return;
+    }
+    const RankEvidence& e = c.evidence_of(w.evidence);
+    if (seconds_between(m.since, e.written) < threshold_s) {
+      return;  // looked at too early to tell
+    }
+    look(w.evidence, e.records[w.record]);
+  }
+  std::size_t members = g.ranks.size();
+  if (m.kind != Kind::kCollective) {
+    members = 2;
+    const Rank waiter = m.kind == Kind::kSend ? m.from : m.to;
+    const auto other = static_cast<std::size_t>(g.position.at(waiter == m.from ? m.to : m.from));
+    if (g.evidence[other] >= 0) {
+      if (const Record* r = other_end(c, m, g, other); r != nullptr && blocks(*r)) {
+        look(g.evidence[other], *r);
+      }
+    }
+  }
+  const std::size_t finished = members - std::min(members, queued.size() + started.size());
+  m.devices_seen = !started.empty();
+  if (!started.empty() && !queued.empty()) {
+    m.behind = queued;
+  } else if (finished > 0 && m.kind == Kind::kCollective) {
+    // Whoever sends only, or is the root, may leave early; and in the order of one group the
+    // others come to nothing later.
+    m.behind = started.empty() ? queued : started;
+  }
+}
+
 // Sets who came and who did not; false when the meeting is too young to mean anything.
 bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeting& m) {
   const Group& g = c.groups[static_cast<std::size_t>(m.group)];
@@ -187,6 +241,9 @@ bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeti
     }
   }
   m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
+  if (m.complete && !failed) {
+    find_behind(c, g, threshold_s, m);
+  }
   return old_enough &&
          (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
 }
@@ -252,11 +309,34 @@ class Components {
 WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s) {
   WaitGraph graph;
   graph.waits_in.resize(c.ranks.size());
+  graph.device.resize(c.ranks.size());
   std::set<int> too_old;
-  for (Meeting& m : meetings_of(c)) {
+  // Communicators other than gloo's run their operations one after the other: what was issued
+  // after a stuck one waits for that, not for anybody.
+  std::vector<Meeting> meetings = meetings_of(c);
+  std::sort(meetings.begin(), meetings.end(), [](const Meeting& a, const Meeting& b) {
+    return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
+           std::tie(b.group, b.kind, b.seq, b.from, b.to);
+  });
+  std::set<std::pair<int, int>> stuck;  // group, evidence
+  for (Meeting& m : meetings) {
+    const bool in_order =
+        m.kind == Kind::kCollective &&
+        c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") == std::string::npos;
+    if (in_order) {
+      std::erase_if(m.waits, [&](const Wait& w) {
+        return !w.failed && stuck.contains({m.group, w.evidence});
+      });
+      if (m.waits.empty()) {
+        continue;
+      }
+    }
     if (!fill(c, ends, threshold_s, m)) {
       ++graph.fresh;
       continue;
+    }
+    for (const Wait& w : m.waits) {
+      stuck.insert({m.group, w.evidence});
     }
     too_old.insert(m.too_old.begin(), m.too_old.end());
     if (m.absent.empty() && m.unknown.empty() && !m.complete) {
@@ -295,10 +375,15 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     for (const Wait& w : m.waits) {
       // One that left by itself waits no more; one that was ended from outside did until then.
       const End& end = ends[static_cast<std::size_t>(w.evidence)];
-      if (!end.clean && (!end.primary() || end.why == "gone")) {
+      const bool behind = std::find(m.behind.begin(), m.behind.end(), w.evidence) != m.behind.end();
+      if (!behind && !end.clean && (!end.primary() || end.why == "gone")) {
         edges[static_cast<std::size_t>(w.evidence)].push_back(static_cast<int>(vertex));
       }
       reached[static_cast<std::size_t>(w.evidence)] = true;
+    }
+    for (const int a : m.behind) {
+      edges[vertex].push_back(a);
+      reached[static_cast<std::size_t>(a)] = true;
     }
     for (const int a : m.absent) {
       edges[vertex].push_back(a);
@@ -345,6 +430,11 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     }
   }
   std::sort(graph.sinks.begin(), graph.sinks.end());
+  for (const Meeting& m : graph.meetings) {
+    for (const int b : m.behind) {
+      graph.device[static_cast<std::size_t>(b)] = true;
+    }
+  }
   return graph;
 }
 
