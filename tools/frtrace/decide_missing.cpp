@@ -91,6 +91,7 @@ bool Diagnosis::left_early_or_missing() {
     if (const auto words = usual_words(i, own->group)) {
       b.evidence.push_back(*words);
     }
+    add_fork(b, i, own->group, *own);
     if (const auto shift = shifted(i, own->group)) {
       b.evidence.push_back(*shift);
     }
@@ -219,6 +220,29 @@ std::optional<std::string> Diagnosis::shifted(int i, int group_index) {
     return std::nullopt;
   }
   return std::nullopt;
+}
+
+void Diagnosis::add_fork(Blamed& b, int i, int g, const Meeting& m) {
+  for (const Wait& w : m.waits) {
+    if (w.evidence != i) {
+      b.divergence = fork_of(c_, history_, g, i, w.evidence);
+      break;
+    }
+  }
+  if (!b.divergence) {
+    return;
+  }
+  const auto words = [](const Branch& x) {
+    if (x.op.empty()) {
+      return std::string("nothing");
+    }
+    const std::string site = site_text(x.site);
+    return fmt::format("{}{}{} ({})", x.op, site.empty() ? "" : " at ", site,
+                       x.count == 1 ? "once" : fmt::format("{} times", x.count));
+  };
+  const Fork& f = *b.divergence;
+  say("divergence", fmt::format("last in common {}; then rank {}: {}; rank {}: {}", words(f.common),
+                                b.rank, words(f.own), f.reference, words(f.others)));
 }
 
 void Diagnosis::explain_waits(const std::set<int>& blamed) {

@@ -106,6 +106,9 @@ bool Diagnosis::nothing_stuck() {
         (*alarm)->reason.empty() ? (*alarm)->trigger : (*alarm)->reason, ranks_words(c_.missing));
     return true;
   }
+  if (slow()) {
+    return true;
+  }
   r_.kind = Verdict::kOk;
   r_.summary = "nothing is stuck";
   if (graph_.fresh > 0) {

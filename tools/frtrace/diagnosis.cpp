@@ -383,6 +383,44 @@ std::vector<Wait> Diagnosis::waits_of(int i) const {
   return out;
 }
 
+// What the formats could not say, and whether the verdict leans on it.
+void Diagnosis::tell_holes(bool fault) {
+  struct Hole {
+    bool Holes::*set;
+    const char* text;
+    bool matters;
+  };
+  static constexpr Hole kHoles[] = {
+      {&Holes::truncated, "cut off in the middle: what comes after is unknown", true},
+      {&Holes::only_active, "hold only what was in flight when they were written", false},
+      {&Holes::no_stacks, "hold no call sites", false},
+      {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
+      {&Holes::no_members, "do not list the groups' members: taken from who appears in them", true},
+      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
+      {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
+       true},
+      {&Holes::failure_inferred,
+       "do not tell failed from done: an operation that cannot have succeeded is taken as failed",
+       true},
+      {&Holes::written_guessed, "do not tell when they were written: durations are guesses", false},
+  };
+  for (const Hole& hole : kHoles) {
+    std::vector<Rank> who;
+    for (const RankEvidence* e : c_.ranks) {
+      if (e->holes.*hole.set) {
+        who.push_back(e->id.rank);
+      }
+    }
+    if (who.empty()) {
+      continue;
+    }
+    say("hole", fmt::format("files of {} {}", ranks_words(who), hole.text));
+    if (fault && hole.matters) {
+      lower(Confidence::kLikely, fmt::format("files of {} {}", ranks_words(who), hole.text));
+    }
+  }
+}
+
 void Diagnosis::finish() {
   const bool fault = r_.kind != Verdict::kOk && r_.kind != Verdict::kUndecided;
   if (fault && !c_.missing.empty()) {
@@ -415,6 +453,7 @@ void Diagnosis::finish() {
       }
     }
   }
+  tell_holes(fault);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r_.read, r_.expected);
   if (fault || r_.kind == Verdict::kOk) {
     if (doubts_.empty()) {

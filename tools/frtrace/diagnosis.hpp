@@ -98,6 +98,8 @@ class Diagnosis {
   bool blame_extra(const Meeting& m, int k, const std::vector<int>& absent);
   // "skipped all_reduce #41 at f:1": its call sites run ahead of the others' from that slot on.
   std::optional<std::string> shifted(int i, int group_index);
+  // What the blamed did where a rank that waits for it went on.
+  void add_fork(Blamed& b, int i, int g, const Meeting& m);
   // Why the others are not to blame: each waits, and for whom.
   void explain_waits(const std::set<int>& blamed);
 
@@ -117,12 +119,15 @@ class Diagnosis {
   bool lifecycle();
   // Told to end from outside, with nothing stuck and nobody dead.
   bool terminated();
+  // Nobody is stuck, and somebody keeps the others waiting.
+  bool slow();
   bool stale();
   bool nothing_stuck();
 
   // ------------------------------------------------------------ closing words
   void consequences();
   std::vector<Wait> waits_of(int i) const;
+  void tell_holes(bool fault);
   void finish();
   const Case& c_;
   Report r_;

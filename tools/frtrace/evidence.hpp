@@ -176,6 +176,7 @@ struct Holes {
   bool frontier_inferred = false;  // a frontier follows from what other ranks still wait for
   bool failure_inferred = false;   // a failed operation follows from who never came to it
   bool rank_from_name = false;     // the rank stands in the file's name only
+  bool truncated = false;          // cut off: frontiers are lower bounds, later records unknown
   bool written_guessed = false;    // nothing tells when it was written: no duration means anything
 };
 

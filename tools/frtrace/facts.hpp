@@ -11,6 +11,7 @@
 
 #include "evidence.hpp"
 #include "job.hpp"
+#include "report.hpp"
 
 namespace frtrace {
 
@@ -59,6 +60,9 @@ struct Deviation {
 };
 std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
 
+// nullopt when the records no longer tell, or the reference is not further.
+std::optional<Fork> fork_of(const Case&, History&, int group, int evidence, int reference);
+
 // ---------------------------------------------------------------- slots
 
 // Records of one group's collectives, per member by ascending seq.
@@ -82,6 +86,22 @@ struct Divergence {
 };
 // Earliest slot of the whole case in which members differ; `past` ones only if there is no other.
 std::optional<Divergence> first_divergence(const Case&, const std::vector<Slots>&);
+
+// ---------------------------------------------------------------- arrival
+
+// A rank that comes later than the other members by its own doing: not because what it waited for
+// before ended late.
+struct Straggler {
+  int evidence = -1;
+  int group = -1;          // of the call site where it loses most
+  std::size_t record = 0;  // its last operation there
+  int late = 0, of = 0;    // there
+  double typical_s = 0;    // median lateness there
+  double lost_s = 0;       // at all such call sites
+  double span_s = 0;       // of the records
+};
+// `by_clocks`: ends are not recorded, the ranks' clocks had to be compared.
+std::vector<Straggler> stragglers(const Case&, const std::vector<Slots>&, bool& by_clocks);
 
 // ---------------------------------------------------------------- ends
 

@@ -30,6 +30,20 @@ Json input_json(const Report* r, const LoadResult& input) {
           {"unreadable", std::move(unreadable)}};
 }
 
+Json branch_json(const Branch& b) {
+  return b.op.empty() ? Json()
+                      : Json{{"op", b.op}, {"site", site_json(b.site)}, {"count", b.count}};
+}
+
+// null: not known.
+Json fork_json(const std::optional<Fork>& f) {
+  return !f ? Json()
+            : Json{{"reference", f->reference},
+                   {"last_common", branch_json(f->common)},
+                   {"next", branch_json(f->own)},
+                   {"others_next", branch_json(f->others)}};
+}
+
 Json report_json(const Report& r, const LoadResult& input) {
   Json blamed = Json::array();
   for (const Blamed& b : r.blamed) {
@@ -43,7 +57,8 @@ Json report_json(const Report& r, const LoadResult& input) {
                       {"seq", b.seq},
                       {"site", site_json(b.site)},
                       {"evidence", b.evidence},
-                      {"stack", b.stack}});
+                      {"stack", b.stack},
+                      {"divergence", fork_json(b.divergence)}});
   }
   Json waiting = Json::array();
   for (const Waiting& w : r.waiting) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,18 @@ const char* verdict_name(Verdict);
 enum class Confidence { kCertain, kLikely, kPossible };
 const char* confidence_name(Confidence);
 
+// Where two ranks that went the same way parted. count: how often the rank's records have that
+// call site, 0 with an empty op: nothing came after.
+struct Branch {
+  std::string op;
+  Site site;
+  std::uint64_t count = 0;
+};
+struct Fork {
+  Rank reference = -1;
+  Branch common, own, others;  // last in common; what each did next
+};
+
 struct Blamed {
   Rank rank = -1;
   std::string host;
@@ -36,6 +49,7 @@ struct Blamed {
   Site site;  // of its last operation
   std::vector<std::string> evidence;
   std::vector<std::string> stack;
+  std::optional<Fork> divergence;
 };
 
 struct Waiting {

@@ -1037,3 +1037,131 @@ TEST_CASE("usual_next prefers the longest context") {
   CHECK_FALSE(usual_next(s, 0));
   CHECK_FALSE(usual_next(steps({1, 2, 3}), 3));
 }
+
+TEST_CASE("a device that stands is behind what its host and all others issued") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, kLoss, r == 2 ? State::kEnqueued : State::kStarted);
+  }
+  SECTION("and the host stands with it") {
+    for (Rank r = 0; r < 4; ++r) {
+      for (int n = 0; n < (r == 2 ? 1 : 3); ++n) {
+        j.issue(r, kWorld, kGrads);
+      }
+    }
+  }
+  SECTION("and all went on") {
+    for (Rank r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, kGrads);
+    }
+  }
+  SECTION("and its host never comes to another group, whose members are victims") {
+    const int pair = j.group("7", {2, 3}, "tp");
+    j.issue(3, pair, kSub, State::kStarted);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDevice);
+  CHECK(r.ranks == Ranks{2});
+  REQUIRE(r.blamed.size() == 1);
+  CHECK(r.blamed[0].why == "not_started");
+  CHECK(r.blamed[0].seq == 11);
+}
+
+TEST_CASE("a device that waits for another group's absent member is a victim") {
+  JobBuilder j(4);
+  const int tp = j.group("7", {2, 3}, "tp");
+  iterations(j, 5);
+  j.issue(2, tp, kSub, State::kStarted);  // rank 3 never comes
+  for (Rank r = 0; r < 3; ++r) {
+    j.issue(r, kWorld, kLoss, r == 2 ? State::kEnqueued : State::kStarted);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("all started and none finished: transport, nobody is blamed") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, kLoss, State::kStarted);
+    j.issue(r, kWorld, kGrads);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  CHECK(r.ranks.empty());
+}
+
+namespace {
+
+// Steps of compute and one all_reduce; `late` of rank 3 in step n. Ends are equal on all ranks.
+JobBuilder paced(int ranks, int steps, bool ends, const std::function<double(int)>& late) {
+  JobBuilder j(ranks);
+  const Time start = j.now();
+  for (int n = 0; n < steps; ++n) {
+    const double late_s = late(n);
+    const Time step = start + n * 2 * kSecond;
+    for (Rank r = 0; r < ranks; ++r) {
+      Record& rec = j.issue(r, kWorld, kGrads, State::kCompleted);
+      rec.time = step + static_cast<Time>((r == ranks - 1 ? late_s : 0.001 * ((r + n) % 3)) * 1e9);
+      rec.ended = ends ? step + static_cast<Time>(std::max(late_s, 0.002) * 1e9) + 1000000 : 0;
+      GroupEvidence& g = j.row(r, kWorld);
+      g.completed = g.ended = g.enqueued;
+    }
+  }
+  j.advance(2.0 * steps + 0.5);
+  return j;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is late again and again is slow, by ends or by clocks") {
+  const bool ends = GENERATE(true, false);
+  const Report r = paced(4, 20, ends, [](int) { return 0.6; }).diagnose();
+  CHECK(r.kind == Verdict::kSlow);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.confidence == (ends ? Confidence::kLikely : Confidence::kPossible));
+}
+
+TEST_CASE("late once, or a little: no straggler") {
+  CHECK(paced(4, 20, true, [](int n) { return n == 7 ? 5.0 : 0.001; }).diagnose().kind ==
+        Verdict::kOk);
+  CHECK(paced(4, 20, true, [](int) { return 0.05; }).diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("clocks apart make no straggler where ends are recorded") {
+  JobBuilder j = paced(4, 20, true, [](int) { return 0.001; });
+  for (Record& r : j.rank(3).records) {
+    r.time += 7 * kSecond;
+    r.ended += 7 * kSecond;
+  }
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("the divergence view: the last line in common and what each did next") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.all(kWorld, kLoss);
+  for (Rank r = 0; r < 3; ++r) {
+    j.issue(r, kWorld, kGrads);
+  }
+  const int pair = j.group("7", {3}, "self");
+  j.issue(3, pair, kSub, State::kCompleted);
+  j.row(3, pair).completed = j.row(3, pair).ended = 1;
+  j.advance(100);
+  const Report r = j.diagnose();
+  REQUIRE(r.ranks == Ranks{3});
+  REQUIRE(r.blamed[0].divergence);
+  const Fork& f = *r.blamed[0].divergence;
+  CHECK(f.common.site.line == kLoss.line);
+  CHECK(f.common.count == 6);
+  CHECK(f.own.site.line == kSub.line);
+  CHECK(f.own.count == 1);
+  CHECK(f.others.site.line == kGrads.line);
+  CHECK(f.others.count == 6);
+  CHECK(has(r, "divergence", "last in common"));
+}
