@@ -202,7 +202,18 @@ std::string fold_ranks(std::vector<Rank> ranks) {
 }
 
 std::string ranks_words(const std::vector<Rank>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + fold_ranks(ranks);
+  std::string folded = fold_ranks(ranks);
+  // Every second of a thousand ranks folds to nothing: the first ones and how many say more.
+  constexpr std::size_t kShown = 8, kMost = 16;
+  const auto commas = static_cast<std::size_t>(std::count(folded.begin(), folded.end(), ','));
+  if (commas >= kMost) {
+    std::size_t end = 0;
+    for (std::size_t n = 0; n < kShown; ++n) {
+      end = folded.find(',', end) + 1;
+    }
+    folded = fmt::format("{}... ({} ranks)", folded.substr(0, end), ranks.size());
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + folded;
 }
 
 std::string duration_text(double seconds) {

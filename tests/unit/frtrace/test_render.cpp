@@ -99,3 +99,31 @@ TEST_CASE("table: equal ranks share a column") {
   filter.ranks = {2};
   CHECK(render_table(cases, filter).find("ranks 0,1,3") == std::string::npos);
 }
+
+TEST_CASE(
+    "the table of a thousand ranks fits a terminal: equal ranks and equal groups are folded") {
+  constexpr int kRanks = 1024, kGuilty = 701;
+  JobBuilder j(kRanks);
+  for (Rank r = 0; r < kRanks; r += 2) {
+    j.all(j.group(std::to_string(1 + r / 2), {r, r + 1}, "tp"), {.line = 7});
+  }
+  j.all(JobBuilder::kWorld);
+  for (Rank r = 0; r < kRanks; ++r) {
+    if (r != kGuilty) {
+      j.issue(r, JobBuilder::kWorld, {.line = 11});
+    }
+  }
+  j.advance(100);
+  const auto evidence = j.take();
+  const auto cases = make_cases(evidence, {});
+  const std::string table = render_table(cases, {.ranks = {}, .groups = {}, .width = 100});
+  std::size_t lines = 0, widest = 0, begin = 0;
+  for (std::size_t end; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    widest = std::max(widest, end - begin);
+    ++lines;
+  }
+  CHECK(lines < 20);
+  CHECK(widest <= 100);
+  CHECK(table.find("ranks 0-700,702-1023") != std::string::npos);
+  CHECK(table.find("512 groups tp: 1,2,") != std::string::npos);
+}
