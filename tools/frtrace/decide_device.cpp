@@ -17,7 +17,7 @@ bool Diagnosis::device_behind() {
   }
   int k = -1;
   const auto behind = [&](const Meeting& m) {
-    return std::any_of(m.behind.begin(), m.behind.end(), [&](int b) { return blamed.contains(b); });
+    return std::any_of(m.device.begin(), m.device.end(), [&](int b) { return blamed.contains(b); });
   };
   for (std::size_t j = 0; j < graph_.meetings.size(); ++j) {
     const Meeting& m = graph_.meetings[j];
@@ -29,9 +29,9 @@ bool Diagnosis::device_behind() {
   r_.kind = Verdict::kDevice;
   for (const int i : blamed) {
     const Meeting* own = &m;
-    if (std::find(m.behind.begin(), m.behind.end(), i) == m.behind.end()) {
+    if (std::find(m.device.begin(), m.device.end(), i) == m.device.end()) {
       own = &*std::find_if(graph_.meetings.begin(), graph_.meetings.end(), [&](const Meeting& x) {
-        return std::find(x.behind.begin(), x.behind.end(), i) != x.behind.end();
+        return std::find(x.device.begin(), x.device.end(), i) != x.device.end();
       });
     }
     Blamed& b = blame(i, own->devices_seen ? "not_started" : "not_finished");

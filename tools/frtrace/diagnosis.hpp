@@ -110,6 +110,7 @@ class Diagnosis {
   // ------------------------------------------------------------ the rest
   // An operation that failed on its own account, without anybody dying of it.
   bool own_errors();
+  bool is_node(const std::vector<Rank>& who) const;
   bool no_evidence();
   // Somebody's device did not get to what its host and all others issued.
   bool device_behind();

@@ -143,9 +143,11 @@ struct Meeting {
   std::vector<int> absent;    // evidence that shows it never came
   std::vector<Rank> unknown;  // no evidence whether it came
   std::vector<int> too_old;   // evidence older than the wait: says nothing
-  // Everybody came, and the devices of these did not get to it though others' did; or they did not
-  // finish it though others did.
+  // Everybody came, and these do not wait in it yet: an earlier operation of theirs is unfinished.
   std::vector<int> behind;
+  // Those of them whose devices did not get to it though others' did, or did not finish it though
+  // others did.
+  std::vector<int> device;
   bool devices_seen = false;  // the evidence tells who started
   Time since = 0;
   bool complete = false;  // everybody came

@@ -155,21 +155,24 @@ const Record* other_end(const Case& c, const Meeting& m, const Group& g, std::si
   return nullptr;
 }
 
-// All members came. Whose device is behind the others'?
-void find_behind(const Case& c, const Group& g, double threshold_s, Meeting& m) {
-  std::vector<int> queued, started;
+// All members came. Whose device is behind the others'? `front`: each rank's first unfinished
+// operation, behind which its later ones may be queued. False: the waits are only those of a rank
+// that was looked at before the others.
+bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& front,
+                 double threshold_s, Meeting& m) {
+  struct Seen {
+    int evidence;
+    const Record* record;
+  };
+  std::vector<Seen> queued, started;
   const auto look = [&](int evidence, const Record& r) {
-    (r.state == State::kStarted ? started : queued).push_back(evidence);
+    (r.state == State::kStarted ? started : queued).push_back({evidence, &r});
   };
   for (const Wait& w : m.waits) {
     if (w.record == SIZE_MAX) {
-      return;
+      return true;
     }
-    const RankEvidence& e = c.evidence_of(w.evidence);
-    if (seconds_between(m.since, e.written) < threshold_s) {
-      return;  // looked at too early to tell
-    }
-    look(w.evidence, e.records[w.record]);
+    look(w.evidence, c.evidence_of(w.evidence).records[w.record]);
   }
   std::size_t members = g.ranks.size();
   if (m.kind != Kind::kCollective) {
@@ -182,19 +185,71 @@ void find_behind(const Case& c, const Group& g, double threshold_s, Meeting& m) 
       }
     }
   }
-  const std::size_t finished = members - std::min(members, queued.size() + started.size());
+  const auto first = [&](const Seen& s) {
+    const auto& records = c.evidence_of(s.evidence).records;
+    return front[static_cast<std::size_t>(s.evidence)] ==
+           static_cast<std::size_t>(s.record - records.data());
+  };
+  // Looked at long enough after `since` to mean anything.
+  const auto late = [&](const Seen& s, Time since) {
+    const RankEvidence& e = c.evidence_of(s.evidence);
+    return since == 0 || seconds_between(since, e.written) >= threshold_s;
+  };
   m.devices_seen = !started.empty();
   if (!started.empty() && !queued.empty()) {
-    m.behind = queued;
-  } else if (finished > 0 && m.kind == Kind::kCollective) {
-    // Whoever sends only, or is the root, may leave early; and in the order of one group the
-    // others come to nothing later.
-    m.behind = started.empty() ? queued : started;
+    Time since = 0;
+    bool stand = true;
+    for (const Seen& s : started) {
+      since = std::max({since, s.record->started, s.record->time});
+      stand = stand && first(s);
+    }
+    for (const Seen& s : queued) {
+      const bool old = c.evidence_of(s.evidence).holes.written_guessed && !stand;
+      if (late(s, since) && !old) {
+        m.behind.push_back(s.evidence);
+        m.device.push_back(s.evidence);
+      }
+    }
+    return true;
   }
+  const std::size_t waiting = queued.size() + started.size();
+  if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty()) {
+    // Others finished it. Where they finished even the next one, which none can without all, the
+    // rank was only looked at before that.
+    Time since = 0;
+    bool on = false;
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      const GroupEvidence* e = c.member(g, i);
+      const bool waits = std::any_of(m.waits.begin(), m.waits.end(),
+                                     [&](const Wait& w) { return w.evidence == g.evidence[i]; });
+      if (e != nullptr && !waits && e->completed >= m.seq) {
+        since = std::max(since, e->completed_time);
+        on = on || e->completed > m.seq;
+      }
+    }
+    for (const std::vector<Seen>* seen : {&queued, &started}) {
+      for (const Seen& s : *seen) {
+        const bool guessed = c.evidence_of(s.evidence).holes.written_guessed;
+        if (on || guessed || since == 0 || !late(s, since)) {
+          return false;
+        }
+        m.behind.push_back(s.evidence);
+        m.device.push_back(s.evidence);
+      }
+    }
+    return true;
+  }
+  for (const Seen& s : queued) {
+    if (!first(s)) {
+      m.behind.push_back(s.evidence);
+    }
+  }
+  return true;
 }
 
 // Sets who came and who did not; false when the meeting is too young to mean anything.
-bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeting& m) {
+bool fill(const Case& c, const std::vector<End>& ends, const std::vector<std::size_t>& front,
+          double threshold_s, Meeting& m) {
   const Group& g = c.groups[static_cast<std::size_t>(m.group)];
   Time until = 0;
   for (const Wait& w : m.waits) {
@@ -241,8 +296,8 @@ bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeti
     }
   }
   m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
-  if (m.complete && !failed) {
-    find_behind(c, g, threshold_s, m);
+  if (m.complete && !failed && !find_behind(c, g, front, threshold_s, m)) {
+    return false;
   }
   return old_enough &&
          (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
@@ -318,6 +373,14 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
            std::tie(b.group, b.kind, b.seq, b.from, b.to);
   });
+  std::vector<std::size_t> front(c.ranks.size(), SIZE_MAX);
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    const auto& records = c.ranks[i]->records;
+    const auto first = std::find_if(records.begin(), records.end(), blocks);
+    if (first != records.end()) {
+      front[i] = static_cast<std::size_t>(first - records.begin());
+    }
+  }
   std::set<std::pair<int, int>> stuck;  // group, evidence
   for (Meeting& m : meetings) {
     const bool in_order =
@@ -331,7 +394,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
         continue;
       }
     }
-    if (!fill(c, ends, threshold_s, m)) {
+    if (!fill(c, ends, front, threshold_s, m)) {
       ++graph.fresh;
       continue;
     }
@@ -431,7 +494,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
   }
   std::sort(graph.sinks.begin(), graph.sinks.end());
   for (const Meeting& m : graph.meetings) {
-    for (const int b : m.behind) {
+    for (const int b : m.device) {
       graph.device[static_cast<std::size_t>(b)] = true;
     }
   }
