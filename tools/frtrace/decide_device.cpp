@@ -106,6 +106,18 @@ bool Diagnosis::everybody_came() {
                   ev(w.evidence).records[w.record].state == State::kStarted;
     failed = failed || w.failed;
   }
+  if (!all_started && !failed) {
+    // Sends and receives are matched by their order: one too many or too few makes others meet.
+    std::set<int> stuck;
+    for (const Meeting& each : graph_.meetings) {
+      for (const Wait& w : each.waits) {
+        stuck.insert(w.evidence);
+      }
+    }
+    if (stuck.size() > 1 && blame_anomalies(stuck)) {
+      return true;
+    }
+  }
   add_all_waiting(k, {});
   if (all_started) {
     r_.kind = Verdict::kTransport;

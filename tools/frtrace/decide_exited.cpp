@@ -98,11 +98,20 @@ bool Diagnosis::exited(const WaitGraph& settled) {
       b.evidence.push_back("ended" + site);
     }
   }
-  if (chosen.empty() || !missing_primary_.empty()) {
-    for (const int i : missing_primary_) {
-      const End& end = missing_ends_[at(i)];
+  // Of an end that only others saw the reason is unknown: it may follow from one that is known,
+  // unless it came before.
+  const Time known = chosen.empty() ? 0 : ends_[at(causes.front())].time;
+  bool unseen = false;
+  for (const int i : missing_primary_) {
+    const End& end = missing_ends_[at(i)];
+    const bool before =
+        known != 0 && end.time != 0 && seconds_between(end.time, known) > kSameCauseSeconds;
+    if (chosen.empty() || before || end.why == "killed") {
       blame_missing(c_.missing[at(i)], end.why, end.text + ", as the ranks of its node saw");
+      unseen = true;
     }
+  }
+  if (unseen) {
     lower(Confidence::kLikely, "the ended rank left no evidence of its own");
   }
   std::sort(r_.ranks.begin(), r_.ranks.end());

@@ -26,6 +26,8 @@ std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvid
 // Nothing but a fault makes the signatures of such operations differ, even when they completed.
 bool is_strict(std::string_view op);
 bool is_all_to_all(std::string_view op);
+// No member leaves such an operation before all have come to it.
+bool meets_all(std::string_view op);
 // Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".
 std::string canonical_op(std::string_view op);
 
@@ -59,6 +61,22 @@ struct Deviation {
   std::size_t usual;   // earlier step that was due instead
 };
 std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
+
+// Where a rank did what it never did before after the same few operations.
+struct Anomaly {
+  enum Kind {
+    kSkipped,   // what usually comes later, `usual` was left out
+    kSwapped,   // `usual` came later, what was issued usually follows it
+    kInserted,  // `usual` came later, what was issued has no place there
+    kOther      // something else, and nothing after it to tell what became of `usual`
+  };
+  Kind kind = kOther;
+  std::size_t issued = 0;  // step
+  std::size_t usual = 0;   // earlier step that was due instead
+  bool novel = false;      // the rank never issued such an operation at all
+};
+// The first one at or after step `from`.
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
 // nullopt when the records no longer tell, or the reference is not further.
 std::optional<Fork> fork_of(const Case&, History&, int group, int evidence, int reference);

@@ -97,6 +97,12 @@ bool is_all_to_all(std::string_view op) {
   return class_of(op) == OpClass::kAllToAll;
 }
 
+bool meets_all(std::string_view op) {
+  const std::string name = canonical_op(op);
+  return name.rfind("all", 0) == 0 || name.rfind("reducescatter", 0) == 0 ||
+         name.find("barrier") != std::string::npos;
+}
+
 std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {
   std::uint64_t h = 1;
   visit_signature(e, r, [&h](const char*, auto value) { h = mix(h, value); });

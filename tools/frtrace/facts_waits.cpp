@@ -55,8 +55,10 @@ std::vector<Meeting> meetings_of(const Case& c) {
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
     const RankEvidence& e = *c.ranks[i];
     std::vector<std::uint64_t> found(e.groups.size(), 0);
+    Time before = 0;  // when the last of the operations issued so far ended
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
+      before = std::max(before, record.state == State::kCompleted ? record.ended : 0);
       const bool failed = record.state == State::kFailed &&
                           (record.kind == Kind::kCollective || record.kind == Kind::kSend ||
                            record.kind == Kind::kRecv);
@@ -77,6 +79,8 @@ std::vector<Meeting> meetings_of(const Case& c) {
       w.record = r;
       w.since =
           record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
+      // Queued behind what was still running: it has waited since that ended.
+      w.since = before != 0 && before < e.written ? std::max(w.since, before) : w.since;
       w.until = failed && record.ended != 0 ? record.ended : e.written;
       w.failed = failed;
       w.own_error = failed && record.error != 0 && !is_consequence(e.text(record.error));
@@ -155,6 +159,26 @@ const Record* other_end(const Case& c, const Meeting& m, const Group& g, std::si
   return nullptr;
 }
 
+// Some members finished a later operation, which nobody can without all: the waits are those of
+// ranks that were looked at before that.
+bool overtaken(const Case& c, const Group& g, const Meeting& m) {
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    const GroupEvidence* e = c.member(g, i);
+    if (e == nullptr || e->completed <= m.seq) {
+      continue;
+    }
+    const RankEvidence& evidence = c.evidence_of(g.evidence[i]);
+    for (auto it = evidence.records.rbegin(); it != evidence.records.rend(); ++it) {
+      if (it->kind == Kind::kCollective && static_cast<int>(it->group) == g.row[i] &&
+          it->seq > m.seq && it->seq <= e->completed && it->state == State::kCompleted &&
+          meets_all(evidence.text(it->op))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // All members came. Whose device is behind the others'? `front`: each rank's first unfinished
 // operation, behind which its later ones may be queued. False: the waits are only those of a rank
 // that was looked at before the others.
@@ -196,6 +220,9 @@ bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& 
     return since == 0 || seconds_between(since, e.written) >= threshold_s;
   };
   m.devices_seen = !started.empty();
+  if (m.kind == Kind::kCollective && overtaken(c, g, m)) {
+    return false;
+  }
   if (!started.empty() && !queued.empty()) {
     Time since = 0;
     bool stand = true;
@@ -214,23 +241,20 @@ bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& 
   }
   const std::size_t waiting = queued.size() + started.size();
   if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty()) {
-    // Others finished it. Where they finished even the next one, which none can without all, the
-    // rank was only looked at before that.
+    // Others finished it.
     Time since = 0;
-    bool on = false;
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
       const bool waits = std::any_of(m.waits.begin(), m.waits.end(),
                                      [&](const Wait& w) { return w.evidence == g.evidence[i]; });
       if (e != nullptr && !waits && e->completed >= m.seq) {
         since = std::max(since, e->completed_time);
-        on = on || e->completed > m.seq;
       }
     }
     for (const std::vector<Seen>* seen : {&queued, &started}) {
       for (const Seen& s : *seen) {
         const bool guessed = c.evidence_of(s.evidence).holes.written_guessed;
-        if (on || guessed || since == 0 || !late(s, since)) {
+        if (guessed || since == 0 || !late(s, since)) {
           return false;
         }
         m.behind.push_back(s.evidence);
