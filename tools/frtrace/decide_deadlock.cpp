@@ -128,6 +128,14 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
     }
     b.op = ev(i).text(shown.op);
     b.seq = issued.seq;
+    if (r_.kind == Verdict::kMissing) {  // the slot it left out
+      b.seq = 1;
+      for (std::size_t k = 0; k < how.issued; ++k) {
+        const Record& r = ev(i).records[steps[k].record];
+        b.seq = r.group == usual.group && r.kind == usual.kind && r.peer == usual.peer ? r.seq + 1
+                                                                                       : b.seq;
+      }
+    }
     b.site = user_site(ev(i), issued.stack);
     b.stack = stack_lines(i, issued.stack);
     const std::string words =

@@ -209,7 +209,10 @@ bool Diagnosis::no_evidence() {
     return true;
   }
   const bool node = is_node(c_.missing);
-  if ((who.size() == 1 || node) && !alive && !suspect && !m.complete) {
+  const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
+  // With more than one lost, the one that is waited for may itself wait for another.
+  const bool alone = who.size() == 1 && c_.missing.size() == 1;
+  if ((alone || node) && !alive && !suspect && !m.complete && !doubtful) {
     r_.kind = Verdict::kExited;
     const std::vector<Rank>& lost = node ? c_.missing : who;
     for (const Rank x : lost) {
@@ -227,6 +230,11 @@ bool Diagnosis::no_evidence() {
   r_.summary = fmt::format("{} {} in {}; evidence of {} is lacking to say why",
                            ranks_words(waiting_ranks(m)), m.waits.size() == 1 ? "waits" : "wait",
                            meeting_text(m), ranks_words(who));
+  if (doubtful) {
+    say("input", fmt::format("rank {} stopped after its last operation, or that one failed: these "
+                             "files tell done from failed only by what follows",
+                             rank(hidden_.front().evidence)));
+  }
   if (alive) {
     say("input", fmt::format("others saw {} alive", ranks_words(who)));
   }

@@ -140,6 +140,7 @@ class Diagnosis {
   History history_;
   std::vector<End> ends_, missing_ends_;
   std::vector<int> primary_, missing_primary_;
+  std::vector<HiddenFailure> hidden_;
   WaitGraph graph_;
   std::optional<Divergence> divergence_;
   std::vector<std::string> doubts_;

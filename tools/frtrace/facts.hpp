@@ -172,6 +172,17 @@ struct Meeting {
   double seconds() const;
 };
 
+// An operation that is recorded as done and perhaps failed, as a member that left no evidence was
+// needed for it. doubtful: as likely the rank stopped by itself after it.
+struct HiddenFailure {
+  int evidence = -1;
+  std::size_t record = 0;
+  bool doubtful = false;
+};
+std::vector<HiddenFailure> hidden_failures(const Case&, History&);
+// The rank has been at rest, and not where its iterations begin.
+bool stopped_amid(const Case&, History&, int evidence);
+
 struct WaitGraph {
   std::vector<Meeting> meetings;           // those that count as stuck
   std::vector<std::vector<int>> waits_in;  // [evidence] -> meetings
@@ -184,6 +195,7 @@ struct WaitGraph {
   int fresh = 0;                           // operations in flight for less than the threshold
 };
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
-WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s);
+WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s,
+                     const std::vector<HiddenFailure>& hidden = {});
 
 }  // namespace frtrace

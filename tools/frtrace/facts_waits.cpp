@@ -39,7 +39,7 @@ double Meeting::seconds() const {
 namespace {
 
 // Everybody's waits, sorted into meetings.
-std::vector<Meeting> meetings_of(const Case& c) {
+std::vector<Meeting> meetings_of(const Case& c, const std::vector<HiddenFailure>& hidden) {
   using Key = std::tuple<int, Kind, std::uint64_t, Rank, Rank>;
   std::map<Key, std::size_t> index;
   std::vector<Meeting> out;
@@ -113,6 +113,19 @@ std::vector<Meeting> meetings_of(const Case& c) {
       w.until = e.written;
       add({group, Kind::kCollective, own.completed + 1, -1, -1}, w);
     }
+  }
+  for (const HiddenFailure& f : hidden) {
+    const RankEvidence& e = c.evidence_of(f.evidence);
+    const Record& record = e.records[f.record];
+    Wait w;
+    w.evidence = f.evidence;
+    w.record = f.record;
+    w.since = record.time;
+    w.until = e.written;
+    w.failed = true;
+    add({c.group_of[static_cast<std::size_t>(f.evidence)][record.group], Kind::kCollective,
+         record.seq, -1, -1},
+        w);
   }
   return out;
 }
@@ -385,14 +398,15 @@ class Components {
 
 }  // namespace
 
-WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s) {
+WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s,
+                     const std::vector<HiddenFailure>& hidden) {
   WaitGraph graph;
   graph.waits_in.resize(c.ranks.size());
   graph.device.resize(c.ranks.size());
   std::set<int> too_old;
   // Communicators other than gloo's run their operations one after the other: what was issued
   // after a stuck one waits for that, not for anybody.
-  std::vector<Meeting> meetings = meetings_of(c);
+  std::vector<Meeting> meetings = meetings_of(c, hidden);
   std::sort(meetings.begin(), meetings.end(), [](const Meeting& a, const Meeting& b) {
     return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
            std::tie(b.group, b.kind, b.seq, b.from, b.to);

@@ -20,9 +20,14 @@ bool is_final(const RankEvidence& e) {
          (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
 }
 
+// Of one incident a dump tells how it was; a ring, read later, may show what was done to the job
+// after.
 bool better(const RankEvidence& a, const RankEvidence& b) {
-  return std::tuple(a.incident, a.written, a.records.size(), a.file) >
-         std::tuple(b.incident, b.written, b.records.size(), b.file);
+  const auto order = [](const RankEvidence& e) {
+    return std::tuple(e.incident, e.source == Source::kDump && !e.salvaged, e.written,
+                      e.records.size(), std::string_view(e.file));
+  };
+  return order(a) > order(b);
 }
 
 void choose(Case& c, const std::vector<const RankEvidence*>& all) {

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -104,6 +105,32 @@ std::size_t terminal_width() {
   return 100;
 }
 
+// "\r reading 1200 of 16384 files", on a terminal and only when it takes long.
+class Progress {
+ public:
+  ~Progress() { erase(); }
+  void operator()(std::size_t done, std::size_t of) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown_ < (drawn_ ? std::chrono::milliseconds(200) : std::chrono::seconds(1))) {
+      return;
+    }
+    shown_ = now;
+    drawn_ = true;
+    fmt::print(stderr, "\r\033[Kreading: {} of {} files", done, of);
+    std::fflush(stderr);
+  }
+  void erase() {
+    if (drawn_) {
+      std::fputs("\r\033[K", stderr);
+      drawn_ = false;
+    }
+  }
+
+ private:
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
+  bool drawn_ = false;
+};
+
 int status_of(const std::vector<Report>& reports) {
   int status = kNoFault;
   for (const Report& r : reports) {
@@ -128,6 +155,7 @@ int run(int argc, char** argv) {
   bool json = false, table = false, stacks = false, options = false;
   bool verbose = false, incomplete = false;
   int mismatch_cap = 0;
+  LoadOptions load;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
   app.add_option("path", paths,
                  "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
@@ -148,6 +176,9 @@ int run(int argc, char** argv) {
                "call-site stacks of blamed and waiting ranks");
   app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
+  app.add_option("--threads", load.threads, "threads that read files; default: one per processor");
+  app.add_flag("--all-records", load.all_records,
+               "keep all records of a very large set in memory, not only those around the fault");
   app.add_flag("--allow-incomplete-ranks", incomplete,
                "accepted; incomplete input never stops the analysis");
   app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
@@ -186,7 +217,14 @@ int run(int argc, char** argv) {
     paths.push_back(dir != nullptr && *dir != '\0' ? dir : "fr-dumps");
   }
 
-  const LoadResult input = load_paths(paths, prefix);
+  Progress progress;
+  if (::isatty(STDERR_FILENO) != 0) {
+    load.progress = [&](std::size_t done, std::size_t of) { progress(done, of); };
+  }
+  load.prefix = prefix;
+  load.all_records = load.all_records || !to_torch.empty();
+  const LoadResult input = load_paths(paths, load);
+  progress.erase();
   if (verbose) {
     for (const auto& e : input.evidence) {
       std::cerr << "read " << e->file << ": job " << e->id.job << ", rank " << e->id.rank

@@ -465,7 +465,7 @@ TEST_CASE("torch: what is no dump is foreign") {
   CHECK(load_torch_json(frtest::bytes_of("{\"schema\": \"frtrace.report/1\"}"), why) == nullptr);
   CHECK(why.find("foreign") == 0);
   CHECK(load_torch_json(frtest::bytes_of("{\"entries\": ["), why) == nullptr);
-  CHECK(why.find("damaged JSON") == 0);
+  CHECK(why.find("truncated JSON") == 0);
   CHECK(load_torch_json(frtest::bytes_of(std::string(100000, '[')), why) == nullptr);
 }
 
@@ -498,9 +498,14 @@ TEST_CASE("torch: every cut and every changed byte of a dump") {
   const std::vector<unsigned char> whole = pickle_of(dump({entry(0, 1), entry(1, 2, "started")}));
   std::string why;
   REQUIRE(load_torch_pickle(whole, why) != nullptr);
+  std::size_t salvaged = 0;
   for (std::size_t n = 0; n < whole.size(); ++n) {
-    CHECK(load_torch_pickle({whole.data(), n}, why) == nullptr);
+    if (const auto e = load_torch_pickle({whole.data(), n}, why)) {
+      CHECK(e->holes.truncated);
+      salvaged = std::max(salvaged, e->records.size());
+    }
   }
+  CHECK(salvaged == 2);
   for (std::size_t n = 0; n < whole.size(); ++n) {
     for (const int v : {0, 1, 0x28, 0x2e, 0x4b, 0x5d, 0x65, 0x68, 0x75, 0x7d, 0x8a, 0xff}) {
       std::vector<unsigned char> changed = whole;
@@ -514,6 +519,53 @@ TEST_CASE("torch: every cut and every changed byte of a dump") {
           (void)diagnose(c);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("torch: of a cut dump the entries before the cut") {
+  json entries = json::array();
+  for (int i = 0; i < 40; ++i) {
+    entries.push_back(entry(i, i + 1, i == 39 ? "started" : "completed"));
+  }
+  json with_status = dump(entries);
+  with_status["pg_status"] = {{"0",
+                               {{"last_enqueued_collective", 40},
+                                {"last_started_collective", 40},
+                                {"last_completed_collective", 39}}}};
+  for (const json& root : {dump(entries), with_status, entries}) {
+    for (const bool as_json : {false, true}) {
+      const std::string text = root.dump();
+      const std::vector<unsigned char> whole =
+          as_json ? std::vector<unsigned char>(text.begin(), text.end()) : pickle_of(root);
+      const auto load = as_json ? load_torch_json : load_torch_pickle;
+      std::string why;
+      const auto all = load(whole, why);
+      REQUIRE(all != nullptr);
+      CHECK_FALSE(all->holes.truncated);
+      std::size_t most = 0;
+      for (std::size_t n = 0; n < whole.size(); n += n + 300 < whole.size() ? 7 : 1) {
+        INFO("cut at " << n << " of " << whole.size());
+        const auto e = load({whole.data(), n}, why);
+        if (e == nullptr) {
+          CHECK(why.find("truncated") != std::string::npos);
+          continue;
+        }
+        CHECK(e->holes.truncated);
+        CHECK(e->holes.frontiers_at_least);
+        CHECK(e->holes.truncated_at == e->records.size());
+        REQUIRE(e->records.size() <= 40);
+        CHECK(e->records.size() >= most);  // a longer file never tells less
+        most = e->records.size();
+        for (std::size_t i = 0; i < most; ++i) {
+          CHECK(e->records[i].seq == all->records[i].seq);
+          CHECK(e->records[i].state == all->records[i].state);
+          CHECK(e->records[i].time == all->records[i].time);
+        }
+        CHECK(e->groups.back().enqueued <= 40);
+        CHECK(e->groups.back().enqueued >= most);
+      }
+      CHECK(most >= 39);
     }
   }
 }
@@ -556,6 +608,14 @@ TEST_CASE("torch: the rank in a file's name") {
       {"local_rank_1_rank_9.pkl", 9, ""},
       {"global_rank9_local_rank1", 9, ""},
       {"d/rank_11/trace.pkl", 11, ""},
+      {"d/nccl_trace_rank_10-0-0-5_7", 7, "10-0-0-5"},
+      {"d/nccl_trace_rank_3-of-8.pkl", 3, ""},
+      {"rank_3.json", 3, ""},
+      {"trace_r3.pkl", 3, ""},
+      {"trace.r3.20260821.json", 3, ""},
+      {"host1_dump_4_1787000000", 4, ""},
+      {"flight_1787000000_6", 6, ""},
+      {"trace_1787000000", -1, ""},
       {"d/trace", -1, ""},
   };
   for (const auto& [path, rank, host] : cases) {
