@@ -61,8 +61,13 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, History& history) {
   }
   for (std::size_t k = 0; k < c.groups.size(); ++k) {
     const Group& g = c.groups[k];
-    if (g.backend != "gloo" ||
-        std::none_of(g.ranks.begin(), g.ranks.end(), [&](Rank r) { return missing.contains(r); })) {
+    bool lost =
+        std::any_of(g.ranks.begin(), g.ranks.end(), [&](Rank r) { return missing.contains(r); });
+    for (std::size_t m = 0; m < g.ranks.size() && !lost; ++m) {
+      const GroupEvidence* e = c.member(g, m);
+      lost = e != nullptr && e->n_ranks > static_cast<int>(g.ranks.size());
+    }
+    if (g.backend != "gloo" || !lost) {
       continue;
     }
     // Each member's last operation, where that is one of the group.

@@ -138,11 +138,15 @@ std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Gro
     return std::nullopt;
   }
   const RankEvidence& e = c.evidence_of(evidence);
+  // Of a file that was cut off the counters are lower bounds.
+  const auto known = [&](std::uint64_t n) {
+    return e.holes.frontiers_at_least && n < m.seq ? std::nullopt : std::optional<std::uint64_t>(n);
+  };
   if (g.row[member] < 0) {
-    return e.losses.groups_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+    return e.losses.groups_lost != 0 ? std::nullopt : known(0);
   }
   if (m.kind == Kind::kCollective) {
-    return c.member(g, member)->enqueued;
+    return known(c.member(g, member)->enqueued);
   }
   const Rank other = m.from == g.ranks[member] ? m.to : m.from;
   const bool send = m.from == g.ranks[member];
@@ -150,10 +154,10 @@ std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Gro
     if (static_cast<int>(lane.group) == g.row[member] && lane.send == send && lane.peer >= 0 &&
         lane.peer < static_cast<int>(g.ranks.size()) &&
         g.ranks[static_cast<std::size_t>(lane.peer)] == other) {
-      return lane.enqueued;
+      return known(lane.enqueued);
     }
   }
-  return e.losses.lanes_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+  return e.losses.lanes_lost != 0 ? std::nullopt : known(0);
 }
 
 // The record of the other end of a P2P meeting, nullptr when not kept.

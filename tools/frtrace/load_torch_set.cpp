@@ -402,7 +402,7 @@ void complete_groups(const Set& set) {
       covered.insert(g->begin(), g->end());
     }
     const std::size_t all = groups.size() * sizes[d];
-    if (groups.size() > 1 && covered == present && all < 2 * present.size()) {
+    if (groups.size() > 1 && covered == present && all <= 2 * present.size()) {
       world = std::max(world, static_cast<int>(all));
     }
   }
@@ -426,7 +426,9 @@ void complete_groups(const Set& set) {
           for (const Rank r : seen[std::string(e->text(g.name))]) {
             g.ranks.push_back({r, 1, 1});
           }
-          g.n_ranks = static_cast<std::int32_t>(g.ranks.size());
+          // More than are known: some left no file, and nothing tells which.
+          g.n_ranks = static_cast<std::int32_t>(
+              std::max(g.ranks.size(), sizes[std::string(e->text(g.desc))]));
         }
       }
       g.own_rank = e->id.rank < 0 ? -1 : position(g.ranks, e->id.rank);
@@ -515,19 +517,42 @@ void date(const Set& set) {
 // One rank finished what another, by its own file, could not even have started: the files were
 // written while the job moved.
 bool moving(const std::vector<Member>& members) {
-  std::uint64_t least = UINT64_MAX;
+  std::uint64_t issued = UINT64_MAX, completed = UINT64_MAX;
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
-    least = g.used && !m.e->holes.truncated ? std::min(least, g.completed) : least;
+    if (g.used && !m.e->holes.truncated) {
+      issued = std::min(issued, g.enqueued);
+      completed = std::min(completed, g.completed);
+    }
   }
+  if (issued == UINT64_MAX) {
+    return false;
+  }
+  // gloo's failures look like ends: a few operations issued together prove nothing.
+  constexpr std::size_t kTogether = 32;
+  constexpr Time kTogether_ns = kSecond / 10;
   for (const Member& m : members) {
-    for (auto it = m.e->records.rbegin(); it != m.e->records.rend(); ++it) {
-      if (it->group == m.row && it->kind == Kind::kCollective && it->state == State::kCompleted &&
-          meets_all(m.e->text(it->op))) {
-        if (least != UINT64_MAX && it->seq > least + 1) {
+    const bool gloo = is_gloo(*m.e, m.e->groups[m.row]);
+    const std::vector<Record>& records = m.e->records;
+    std::size_t ahead = 0;
+    for (std::size_t i = records.size(); i-- > 0;) {
+      const Record& r = records[i];
+      ++ahead;
+      if (r.group != m.row || r.kind != Kind::kCollective || r.state != State::kCompleted ||
+          !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      if (!gloo) {
+        if (r.seq > completed + 1) {
           return true;
         }
         break;
+      }
+      if (r.seq <= issued) {
+        break;
+      }
+      if (ahead > kTogether || records.back().time > r.time + kTogether_ns) {
+        return true;
       }
     }
   }
@@ -596,22 +621,36 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   }
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
-    if (!g.used || !is_gloo(*m.e, g) || g.enqueued != least + 1 || g.completed != g.enqueued ||
-        m.e->records.empty()) {
+    if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
       continue;
     }
-    Record& last = m.e->records.back();
+    // What the rank issued last: one operation, or several of the group together.
+    std::vector<Record>& records = m.e->records;
+    std::size_t first = records.size();
+    while (first > 0 && records[first - 1].group == m.row &&
+           records[first - 1].kind == Kind::kCollective && records[first - 1].seq > least) {
+      --first;
+    }
+    if (first == records.size() || records[first].seq != least + 1 ||
+        records.back().time > records[first].time + kSecond) {
+      continue;
+    }
     // The other one was looked at when this was long due, or at about the same time.
     const bool same_time = m.e->holes.written_guessed ||
-                           (!moves && absent->written + kSecond >= m.e->written) ||
-                           absent->written >= last.time + kSecond;
-    if (last.group == m.row && last.kind == Kind::kCollective && last.seq == g.enqueued &&
-        last.state == State::kCompleted && meets_all(m.e->text(last.op)) && same_time) {
-      last.state = State::kFailed;
-      last.error = static_cast<Id>(m.e->strings.size());
+                           (!moves && absent->written >= records[first].time &&
+                            absent->written + kSecond >= m.e->written) ||
+                           absent->written >= records[first].time + kSecond;
+    for (std::size_t i = first; i < records.size() && same_time; ++i) {
+      Record& r = records[i];
+      if (r.state != State::kCompleted || !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      r.state = State::kFailed;
+      r.error = static_cast<Id>(m.e->strings.size());
       m.e->strings.push_back(fmt::format(
           "ended without rank {}: timed out, or its connection closed", absent->id.rank));
-      g.completed = g.ended = g.enqueued - 1;
+      g.completed = std::min(g.completed, least);
+      g.ended = std::min(g.ended, least);
       ++g.failed;
       m.e->holes.failure_inferred = true;
     }

@@ -223,12 +223,21 @@ int run(int argc, char** argv) {
   }
   load.prefix = prefix;
   load.all_records = load.all_records || !to_torch.empty();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   const LoadResult input = load_paths(paths, load);
+  const double read_s = seconds();
   progress.erase();
   if (verbose) {
     for (const auto& e : input.evidence) {
       std::cerr << "read " << e->file << ": job " << e->id.job << ", rank " << e->id.rank
-                << ", incident " << e->incident << ", " << e->records.size() << " records\n";
+                << ", incident " << e->incident << ", " << e->records.size() << " records"
+                << (e->losses.trimmed != 0
+                        ? fmt::format(" of {}", e->records.size() + e->losses.trimmed)
+                        : "")
+                << "\n";
     }
   }
   Selection selection;
@@ -254,6 +263,9 @@ int run(int argc, char** argv) {
   std::vector<Report> reports;
   for (const Case& c : cases) {
     reports.push_back(diagnose(c));
+  }
+  if (verbose) {
+    fmt::print(stderr, "time: reading {:.3f} s, diagnosis {:.3f} s\n", read_s, seconds() - read_s);
   }
 
   const bool colour =

@@ -891,6 +891,9 @@ std::string_view Arena::keep(std::string_view text) {
 }
 
 void append(Arena& arena, Node& node, std::span<const Value> values) {
+  if (values.empty()) {
+    return;
+  }
   const std::size_t wanted = node.count + values.size();
   if (wanted > node.capacity) {
     // Exact at first: most lists are filled once.
