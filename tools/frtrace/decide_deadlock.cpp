@@ -16,7 +16,8 @@ std::uint64_t Diagnosis::role(int i, const Step& step) const {
   const Record& r = e.records[step.record];
   const Site site = user_site(e, r.stack);
   std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), site.file);
-  key = mix(key, static_cast<std::uint64_t>(site.line));
+  key = site.file.empty() ? mix(key, signature_hash(e, r))
+                          : mix(key, static_cast<std::uint64_t>(site.line));
   if (step.group >= 0) {
     const Group& g = group(step.group);
     key = mix(key, g.desc.empty() ? g.name : g.desc);
@@ -94,12 +95,94 @@ std::optional<Anomaly> Diagnosis::own_anomaly(int i) {
   return std::nullopt;
 }
 
+// The same where the rank's own records do not reach back: after three operations, what did ranks
+// do that did those three? Nobody what this one did, and two or more agree on something else.
+std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
+  constexpr std::size_t kAsked = 32;
+  std::vector<int> peers;
+  std::set<int> seen{i};
+  for (const int g : c_.group_of[at(i)]) {
+    for (std::size_t m = 0; g >= 0 && m < group(g).evidence.size(); ++m) {
+      const int j = group(g).evidence[m];
+      if (j >= 0 && peers.size() < kAsked && seen.insert(j).second) {
+        peers.push_back(j);
+      }
+    }
+  }
+  const std::vector<Step>& steps = history_.of(i);
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  // Without call sites much looks alike that is not.
+  const bool sites = !user_site(ev(i), ev(i).records[steps.back().record].stack).file.empty();
+  const std::size_t context = sites ? 4 : 8;
+  std::vector<std::uint64_t> own;
+  for (const Step& s : steps) {
+    own.push_back(role(i, s));
+  }
+  std::vector<std::vector<std::uint64_t>> others;
+  for (const int j : peers) {
+    others.emplace_back();
+    for (const Step& s : history_.of(j)) {
+      others.back().push_back(role(j, s));
+    }
+  }
+  const std::size_t from = steps.size() - std::min(steps.size(), kRecent);
+  for (std::size_t p = std::max(from, context); p < steps.size(); ++p) {
+    std::map<std::uint64_t, int> next;  // what followed -> on how many ranks
+    for (const std::vector<std::uint64_t>& other : others) {
+      std::set<std::uint64_t> here;
+      for (std::size_t q = context; q < other.size(); ++q) {
+        if (std::equal(own.begin() + static_cast<std::ptrdiff_t>(p - context),
+                       own.begin() + static_cast<std::ptrdiff_t>(p),
+                       other.begin() + static_cast<std::ptrdiff_t>(q - context))) {
+          here.insert(other[q]);
+        }
+      }
+      for (const std::uint64_t key : here) {
+        ++next[key];
+      }
+    }
+    if (next.empty() || next.contains(own[p])) {
+      continue;
+    }
+    const auto most = std::max_element(
+        next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most->second < 2) {
+      continue;
+    }
+    Anomaly a;
+    a.issued = p;
+    const auto later =
+        std::find(own.begin() + static_cast<std::ptrdiff_t>(p), own.end(), most->first);
+    const auto before =
+        std::find(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(p), most->first);
+    a.kind = later != own.end() ? Anomaly::kSwapped : Anomaly::kSkipped;
+    a.usual = later != own.end() ? static_cast<std::size_t>(later - own.begin())
+              : before != own.begin() + static_cast<std::ptrdiff_t>(p)
+                  ? static_cast<std::size_t>(before - own.begin())
+                  : p;
+    return a;
+  }
+  return std::nullopt;
+}
+
 // The ranks of a cycle that left their order.
 bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
   std::vector<std::pair<int, Anomaly>> deviants;
   for (const int i : suspects) {
     if (const auto a = own_anomaly(i)) {
       deviants.emplace_back(i, *a);
+    }
+  }
+  bool by_peers = false;
+  if (deviants.empty() || deviants.size() == suspects.size()) {
+    deviants.clear();
+    by_peers = true;
+    for (const int i : suspects) {
+      if (const auto a = peer_anomaly(i)) {
+        deviants.emplace_back(i, *a);
+      }
     }
   }
   if (deviants.empty() || deviants.size() * 2 > suspects.size()) {
@@ -139,8 +222,9 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
     b.site = user_site(ev(i), issued.stack);
     b.stack = stack_lines(i, issued.stack);
     const std::string words =
-        fmt::format("issued {}{} where its earlier iterations had {}{}", record_text(i, issued),
-                    at_site(i, issued.stack), ev(i).text(usual.op), at_site(i, usual.stack));
+        fmt::format("issued {}{} where {} had {}{}", record_text(i, issued),
+                    at_site(i, issued.stack), by_peers ? "other ranks" : "its earlier iterations",
+                    ev(i).text(usual.op), at_site(i, usual.stack));
     b.evidence.insert(b.evidence.begin(), words);
     first = first.empty() ? words : first;
   }
@@ -166,7 +250,8 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
       "others do");
   explain_waits(blamed);
   add_all_waiting(k, {});
-  lower(Confidence::kLikely, "the order of earlier iterations decides");
+  lower(Confidence::kLikely,
+        by_peers ? "the order of most ranks decides" : "the order of earlier iterations decides");
   return true;
 }
 

@@ -107,6 +107,7 @@ class Diagnosis {
   std::uint64_t role(int i, const Step& step) const;
   bool shared(int i, const Anomaly& a);
   std::optional<Anomaly> own_anomaly(int i);
+  std::optional<Anomaly> peer_anomaly(int i);
   bool blame_anomalies(const std::set<int>& suspects);
   bool cycle();
   bool deadlock(const std::set<int>& on_cycle, const std::set<int>& meetings);

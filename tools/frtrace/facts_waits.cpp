@@ -176,6 +176,33 @@ const Record* other_end(const Case& c, const Meeting& m, const Group& g, std::si
   return nullptr;
 }
 
+// What a rank waits in first: its first unfinished operation, or the batch of sends and receives
+// that it is part of; these run together.
+struct Front {
+  std::size_t first = SIZE_MAX, last = SIZE_MAX;
+  bool holds(std::size_t record) const { return first <= record && record <= last; }
+};
+
+Front front_of(const RankEvidence& e) {
+  const auto it = std::find_if(e.records.begin(), e.records.end(), blocks);
+  if (it == e.records.end()) {
+    return {};
+  }
+  const auto p2p = [](const Record& r) { return r.kind == Kind::kSend || r.kind == Kind::kRecv; };
+  constexpr Time kTogether_ns = 5'000'000;
+  Front f;
+  f.first = f.last = static_cast<std::size_t>(it - e.records.begin());
+  const auto together = [&](std::size_t k) {
+    const Record& r = e.records[k];
+    return p2p(r) && r.group == it->group && r.stack == it->stack &&
+           std::abs(r.time - it->time) <= kTogether_ns;
+  };
+  while (p2p(*it) && f.last + 1 < e.records.size() && together(f.last + 1)) {
+    ++f.last;
+  }
+  return f;
+}
+
 // Some members finished a later operation, which nobody can without all: the waits are those of
 // ranks that were looked at before that.
 bool overtaken(const Case& c, const Group& g, const Meeting& m) {
@@ -199,8 +226,8 @@ bool overtaken(const Case& c, const Group& g, const Meeting& m) {
 // All members came. Whose device is behind the others'? `front`: each rank's first unfinished
 // operation, behind which its later ones may be queued. False: the waits are only those of a rank
 // that was looked at before the others.
-bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& front,
-                 double threshold_s, Meeting& m) {
+bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front, double threshold_s,
+                 Meeting& m) {
   struct Seen {
     int evidence;
     const Record* record;
@@ -228,8 +255,8 @@ bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& 
   }
   const auto first = [&](const Seen& s) {
     const auto& records = c.evidence_of(s.evidence).records;
-    return front[static_cast<std::size_t>(s.evidence)] ==
-           static_cast<std::size_t>(s.record - records.data());
+    return front[static_cast<std::size_t>(s.evidence)].holds(
+        static_cast<std::size_t>(s.record - records.data()));
   };
   // Looked at long enough after `since` to mean anything.
   const auto late = [&](const Seen& s, Time since) {
@@ -289,7 +316,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<std::size_t>& 
 }
 
 // Sets who came and who did not; false when the meeting is too young to mean anything.
-bool fill(const Case& c, const std::vector<End>& ends, const std::vector<std::size_t>& front,
+bool fill(const Case& c, const std::vector<End>& ends, const std::vector<Front>& front,
           double threshold_s, Meeting& m) {
   const Group& g = c.groups[static_cast<std::size_t>(m.group)];
   Time until = 0;
@@ -415,19 +442,16 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
            std::tie(b.group, b.kind, b.seq, b.from, b.to);
   });
-  std::vector<std::size_t> front(c.ranks.size(), SIZE_MAX);
+  std::vector<Front> front(c.ranks.size());
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const auto& records = c.ranks[i]->records;
-    const auto first = std::find_if(records.begin(), records.end(), blocks);
-    if (first != records.end()) {
-      front[i] = static_cast<std::size_t>(first - records.begin());
-    }
+    front[i] = front_of(*c.ranks[i]);
   }
+  const auto concurrent = [&](const Meeting& m) {
+    return c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") != std::string::npos;
+  };
   std::set<std::pair<int, int>> stuck;  // group, evidence
   for (Meeting& m : meetings) {
-    const bool in_order =
-        m.kind == Kind::kCollective &&
-        c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") == std::string::npos;
+    const bool in_order = m.kind == Kind::kCollective && !concurrent(m);
     if (in_order) {
       std::erase_if(m.waits, [&](const Wait& w) {
         return !w.failed && stuck.contains({m.group, w.evidence});
@@ -480,7 +504,10 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     for (const Wait& w : m.waits) {
       // One that left by itself waits no more; one that was ended from outside did until then.
       const End& end = ends[static_cast<std::size_t>(w.evidence)];
-      const bool behind = std::find(m.behind.begin(), m.behind.end(), w.evidence) != m.behind.end();
+      const bool behind =
+          std::find(m.behind.begin(), m.behind.end(), w.evidence) != m.behind.end() ||
+          (!w.failed && !concurrent(m) && w.record != SIZE_MAX &&
+           !front[static_cast<std::size_t>(w.evidence)].holds(w.record));
       if (!behind && !end.clean && (!end.primary() || end.why == "gone")) {
         edges[static_cast<std::size_t>(w.evidence)].push_back(static_cast<int>(vertex));
       }
