@@ -96,7 +96,7 @@ std::optional<Anomaly> Diagnosis::own_anomaly(int i) {
 }
 
 // The same where the rank's own records do not reach back: after three operations, what did ranks
-// do that did those three? Nobody what this one did, and two or more agree on something else.
+// do that did those three? Nobody what this one did, and three or more agree on something else.
 std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
   constexpr std::size_t kAsked = 32;
   std::vector<int> peers;
@@ -148,7 +148,7 @@ std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
     }
     const auto most = std::max_element(
         next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most->second < 2) {
+    if (most->second < 3) {
       continue;
     }
     Anomaly a;
@@ -168,7 +168,7 @@ std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
 }
 
 // The ranks of a cycle that left their order.
-bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
+bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
   std::vector<std::pair<int, Anomaly>> deviants;
   for (const int i : suspects) {
     if (const auto a = own_anomaly(i)) {
@@ -176,7 +176,7 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects) {
     }
   }
   bool by_peers = false;
-  if (deviants.empty() || deviants.size() == suspects.size()) {
+  if (ask_peers && (deviants.empty() || deviants.size() == suspects.size())) {
     deviants.clear();
     by_peers = true;
     for (const int i : suspects) {
@@ -263,7 +263,7 @@ bool Diagnosis::cycle() {
   for (const std::vector<int>& members : graph_.cycles) {
     suspects.insert(members.begin(), members.end());
   }
-  if (blame_anomalies(suspects)) {
+  if (blame_anomalies(suspects, true)) {
     return true;
   }
   struct Deviant {

@@ -26,6 +26,17 @@ bool Diagnosis::device_behind() {
     }
   }
   const Meeting& m = graph_.meetings[at(k)];
+  // Several that stand: a whole side of a group, or with evidence lost, may only wait for another.
+  if (blamed.size() > 1 && (m.kind != Kind::kCollective || !c_.missing.empty() ||
+                            2 * m.device.size() >= group(m.group).ranks.size())) {
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} issued {} and did not get to it on the device, but the evidence does not tell whose "
+        "device holds up the others",
+        ranks_words(ranks({blamed.begin(), blamed.end()})), meeting_text(m));
+    add_all_waiting(k, {});
+    return true;
+  }
   r_.kind = Verdict::kDevice;
   for (const int i : blamed) {
     const Meeting* own = &m;
@@ -114,7 +125,7 @@ bool Diagnosis::everybody_came() {
         stuck.insert(w.evidence);
       }
     }
-    if (stuck.size() > 1 && blame_anomalies(stuck)) {
+    if (stuck.size() > 1 && blame_anomalies(stuck, false)) {
       return true;
     }
   }

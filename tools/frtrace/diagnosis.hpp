@@ -108,7 +108,7 @@ class Diagnosis {
   bool shared(int i, const Anomaly& a);
   std::optional<Anomaly> own_anomaly(int i);
   std::optional<Anomaly> peer_anomaly(int i);
-  bool blame_anomalies(const std::set<int>& suspects);
+  bool blame_anomalies(const std::set<int>& suspects, bool ask_peers);
   bool cycle();
   bool deadlock(const std::set<int>& on_cycle, const std::set<int>& meetings);
 

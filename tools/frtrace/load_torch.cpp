@@ -1005,6 +1005,9 @@ class Reader {
       }
     }
     for (GroupEvidence& g : e_.groups) {
+      if (g.enqueued_time == 0 && g.enqueued != 0) {
+        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
+      }
       g.ended = g.completed;
       g.started = std::max(g.started, g.completed);
     }
