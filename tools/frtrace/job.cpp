@@ -109,6 +109,12 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
 void match_groups(Case& c) {
   using Key = std::tuple<std::string, std::uint32_t, std::vector<Rank>>;
   std::map<Key, int> by_key;
+  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
+  // for each of them.
+  using Ranges = std::vector<std::tuple<Rank, std::uint32_t, std::int32_t>>;
+  std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
+           std::vector<std::pair<Ranges, int>>>
+      by_ranges;
   std::multimap<std::pair<std::string, std::uint32_t>, int> by_name;
   struct Unplaced {
     int evidence;
@@ -154,6 +160,17 @@ void match_groups(Case& c) {
       if (!g.used) {
         continue;
       }
+      Ranges ranges;
+      for (const RankRange& r : g.ranks) {
+        ranges.emplace_back(r.first, r.count, r.stride);
+      }
+      auto& written = by_ranges[{e.text(g.name), g.instance, ranges.size()}];
+      const auto same = std::find_if(written.begin(), written.end(),
+                                     [&](const auto& w) { return w.first == ranges; });
+      if (same != written.end() && !ranges.empty()) {
+        place(same->second, i, row);
+        continue;
+      }
       std::vector<Rank> ranks = expand(g.ranks);
       if (ranks.empty() && g.n_ranks > 0 && g.n_ranks == c.expected) {
         for (Rank r = 0; r < g.n_ranks; ++r) {
@@ -170,6 +187,7 @@ void match_groups(Case& c) {
         it = by_key.emplace(key, new_group(e, g, std::move(ranks), true)).first;
       }
       place(it->second, i, row);
+      written.emplace_back(std::move(ranges), it->second);
     }
   }
   // Members that did not learn who the others are: join the group of that name, if it is the only

@@ -499,6 +499,10 @@ class Reader {
       r.time = time(row[when]);
       r.kind = kind_of(text(row[kind]));
       r.seq = number<std::uint64_t>(row[seq]);
+      if (r.seq >> 62 != 0) {
+        ++e_.unreadable_rows;  // damage: others count on from it
+        continue;
+      }
       r.group = number<std::uint32_t>(row[group]);
       r.op = number<Id>(row[op]);
       r.stack = number<std::uint32_t>(row[stack]);
