@@ -189,7 +189,11 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
     return false;
   }
   const Anomaly& a = deviants.front().second;
-  const bool order = a.kind == Anomaly::kSwapped || (a.kind == Anomaly::kSkipped && a.novel);
+  // A rank that waits in what it took too early has not gone past what it left out: by all that
+  // can be seen it takes them in another order.
+  const bool order = a.kind == Anomaly::kSwapped ||
+                     (a.kind == Anomaly::kSkipped &&
+                      (a.novel || a.issued + 1 == history_.of(deviants.front().first).size()));
   r_.kind = order                         ? Verdict::kDeadlock
             : a.kind == Anomaly::kSkipped ? Verdict::kMissing
                                           : Verdict::kMismatch;
@@ -204,14 +208,15 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
                          : how.kind == Anomaly::kSkipped  ? "never_issued"
                          : how.kind == Anomaly::kInserted ? "extra_operation"
                                                           : "differs");
-    const Record& shown = r_.kind == Verdict::kMissing ? usual : issued;
+    const bool left_out = r_.kind != Verdict::kMismatch;
+    const Record& shown = left_out ? usual : issued;
     if (const Group* g = group_of(i, shown)) {
       b.group = g->name;
       b.desc = g->desc;
     }
     b.op = ev(i).text(shown.op);
     b.seq = issued.seq;
-    if (r_.kind == Verdict::kMissing) {  // the slot it left out
+    if (left_out) {  // the slot it did not come to in time
       b.seq = 1;
       for (std::size_t k = 0; k < how.issued; ++k) {
         const Record& r = ev(i).records[steps[k].record];
