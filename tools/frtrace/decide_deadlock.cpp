@@ -188,6 +188,14 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
   if (deviants.empty() || deviants.size() * 2 > suspects.size()) {
     return false;
   }
+  // Several that did different things for the first time: any of them may be in order.
+  const auto what = [&](const std::pair<int, Anomaly>& d) {
+    return role(d.first, history_.of(d.first)[d.second.issued]);
+  };
+  if (std::any_of(deviants.begin(), deviants.end(),
+                  [&](const auto& d) { return what(d) != what(deviants.front()); })) {
+    return false;
+  }
   const Anomaly& a = deviants.front().second;
   // A rank that waits in what it took too early has not gone past what it left out: by all that
   // can be seen it takes them in another order.
@@ -311,8 +319,8 @@ bool Diagnosis::cycle() {
     for (std::size_t d = before; d < deviants.size(); ++d) {
       distinct.insert(deviants[d].evidence);
     }
-    if (distinct.size() == in.size() && in.size() > 1) {
-      deviants.resize(before);  // everybody deviates: nobody does
+    if (2 * distinct.size() > in.size()) {
+      deviants.resize(before);  // when most deviate nobody does
     }
     all_explained = all_explained && deviants.size() > before;
   }
