@@ -199,9 +199,10 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
   const Anomaly& a = deviants.front().second;
   // A rank that waits in what it took too early has not gone past what it left out: by all that
   // can be seen it takes them in another order.
-  const bool order = a.kind == Anomaly::kSwapped ||
-                     (a.kind == Anomaly::kSkipped &&
-                      (a.novel || a.issued + 1 == history_.of(deviants.front().first).size()));
+  const bool order = ask_peers /* a cycle */ &&
+                     (a.kind == Anomaly::kSwapped ||
+                      (a.kind == Anomaly::kSkipped &&
+                       (a.novel || a.issued + 1 == history_.of(deviants.front().first).size())));
   r_.kind = order                         ? Verdict::kDeadlock
             : a.kind == Anomaly::kSkipped ? Verdict::kMissing
                                           : Verdict::kMismatch;
