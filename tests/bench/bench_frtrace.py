@@ -19,9 +19,10 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 TORCH_LIMIT_S = 300
+LIMIT_S = 180
 
 
-def timed(command, runs=2, limit_s=600):
+def timed(command, runs=2, limit_s=LIMIT_S):
     """(seconds, peak MiB, output, CPU seconds) of the fastest run; None when it takes too long."""
     best = None
     for _ in range(runs):
@@ -119,7 +120,7 @@ def fr_sets(args, work):
              "-o", where], check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         dumps = where / "fr"
-        got = timed([args.frtrace, "-v", dumps], 2 if ranks <= 16384 else 1)
+        got = timed([args.frtrace, "-v", dumps], 2 if ranks <= 16384 else 1, LIMIT_S)
         # Of a set whose diagnosis takes too long, the reading alone.
         shown = got or timed([args.frtrace, "--job", "none", dumps], 1)
         reading = re.search(r"time: reading ([\d.]+) s", shown[2])
@@ -128,7 +129,7 @@ def fr_sets(args, work):
             f"{records:,}",
             f"{size_mb(dumps):.0f}",
             f"{float(reading[1]):.2f}" if reading else f"{shown[0]:.2f}",
-            f"{got[0]:.2f}" if got else "over 600",
+            f"{got[0]:.2f}" if got else f"over {LIMIT_S}",
             f"{shown[1]:.0f}",
             f"{shown[1] * 1024 / ranks:.0f}",
             verdict(got[2]) if got else "-",

@@ -1,7 +1,7 @@
 """What must hold of any set: losing evidence never makes another rank guilty, order means nothing.
 
 The sets: real dumps (tests/data/torch), made ones (tests/bench/make_torch_set.py), and simulated
-ones where $FR_HANGSIM names the generator.
+ones where hangsim is built (or $FR_HANGSIM names it).
 """
 
 import json
@@ -16,9 +16,10 @@ import pytest
 from test_torch_dumps import DATA, EXPECTED, frtrace_program
 
 FRTRACE = os.environ.get("FR_FRTRACE")
-HANGSIM = os.environ.get("FR_HANGSIM")
-SEEDS = range(int(os.environ.get("FR_PROPERTY_SEEDS", "4")))
 ROOT = pathlib.Path(__file__).parents[2]
+BUILT = sorted(ROOT.glob("build/*/tools/hangsim/hangsim"), key=lambda p: p.stat().st_mtime)
+HANGSIM = os.environ.get("FR_HANGSIM") or (BUILT[-1] if BUILT else None)
+SEEDS = range(int(os.environ.get("FR_PROPERTY_SEEDS", "4")))
 
 
 def report(*args):
@@ -115,7 +116,7 @@ def test_a_healthy_job_beside(tmp_path):
     assert answer(report(tmp_path / "both")) == alone
 
 
-@pytest.mark.skipif(HANGSIM is None, reason="FR_HANGSIM is not set")
+@pytest.mark.skipif(HANGSIM is None, reason="hangsim is not built")
 @pytest.mark.parametrize("seed", range(1, 1 + 10 * len(SEEDS)))
 def test_simulated(seed, tmp_path):
     subprocess.run(

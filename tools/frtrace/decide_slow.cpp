@@ -7,6 +7,11 @@ bool Diagnosis::slow() {
   bool by_clocks = false;
   std::vector<Straggler> late = stragglers(c_, slots_, by_clocks);
   const std::size_t most = std::max<std::size_t>(1, c_.ranks.size() / 3);
+  // Milliseconds are what machines differ by, unless they are most of the time.
+  constexpr double kNoticed_s = 0.02, kMuch = 0.3;
+  std::erase_if(late, [](const Straggler& s) {
+    return s.typical_s < kNoticed_s && s.lost_s < kMuch * s.span_s;
+  });
   if (late.empty() || c_.ranks.size() < 2) {
     return false;
   }
