@@ -230,7 +230,7 @@ bool Diagnosis::no_evidence() {
   const bool node = is_node(c_.missing);
   const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.
-  const bool alone = who.size() == 1 && c_.missing.size() == 1;
+  const bool alone = who.size() == 1 && c_.missing.size() == 1 && who.front() == c_.missing.front();
   if ((alone || node) && lasting && !alive && !suspect && !m.complete && !doubtful) {
     r_.kind = Verdict::kExited;
     const std::vector<Rank>& lost = node ? c_.missing : who;
