@@ -10,6 +10,8 @@
 
 namespace fr {
 
+struct ThreadReport;
+
 struct DumpFacts {
   const char* reason = "";
   const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
@@ -17,6 +19,7 @@ struct DumpFacts {
   int salvaged_by = -1;          // rank; -1 = its own dump
   const char* salvage_why = "";  // "dead", "unresponsive", "left over"
   const Control* control = nullptr;
+  const ThreadReport* threads = nullptr;
 };
 
 class DumpEncoder {

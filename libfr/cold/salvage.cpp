@@ -85,6 +85,9 @@ bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, boo
     facts.salvaged_by = r.region.header().rank.load();
     facts.salvage_why = why;
     facts.control = &r.control.page();
+    if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
+      facts.threads = threads_.look_at(h.pid);  // stopped, or its watchdog is
+    }
     char name[256];
     DumpEncoder::Bytes bytes = encoder_.encode(view, facts);
     const bool encoded = bytes.data != nullptr;

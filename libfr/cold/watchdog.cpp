@@ -107,6 +107,10 @@ bool Watchdog::start(Recorder& recorder) noexcept {
       !encoder_.init(recorder.region.header().n_records)) {
     return false;
   }
+  if (recorder.options.threads != ThreadLooks::kOff &&
+      !threads_.init(recorder.options.threads == ThreadLooks::kSignal)) {
+    log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
+  }
   stalls_ = static_cast<Stall*>(stalls);
   queue_ = static_cast<Written*>(queue);
   running_ = start_thread(thread_main, this, "fr-watchdog");
@@ -372,6 +376,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   facts.trigger = trigger_name(trigger);
   facts.incident = incident;
   facts.control = &r.control.page();
+  facts.threads = threads_.collect();
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[256];
   format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "cold/dump.hpp"
+#include "cold/threads.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -77,6 +78,7 @@ class Watchdog {
   Recorder* recorder_ = nullptr;
   bool running_ = false;
   DumpEncoder encoder_;
+  ThreadStacks threads_;
   int event_fd_ = -1;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};

@@ -137,7 +137,109 @@ inline int line_of(Frame* frame, PyCodeObject* code) noexcept {
   return line > 0 ? line : 0;
 }
 
+// --- frames of a thread that was interrupted anywhere: all of these take copies made by fr_peek, and
+// addresses, which are not followed.
+
+// Where the thread's innermost frame is found: the address of a pointer to it. `tstate` is a copy.
+inline std::uint64_t current_frame_at(const PyThreadState* copy, std::uint64_t tstate) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  (void)copy;
+  return tstate + offsetof(PyThreadState, current_frame);
+#elif PY_VERSION_HEX >= 0x030B0000
+  (void)tstate;
+  return reinterpret_cast<std::uint64_t>(copy->cframe) + offsetof(_PyCFrame, current_frame);
+#else
+  (void)copy;
+  return tstate + offsetof(PyThreadState, frame);
+#endif
+}
+
+inline std::uint64_t raw_code(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uint64_t>(copy.f_executable);
+#else
+  return reinterpret_cast<std::uint64_t>(copy.f_code);
+#endif
+}
+
+// What line_of_copy needs, beside the code.
+inline std::uint64_t raw_where(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uint64_t>(copy.instr_ptr);
+#elif PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<std::uint64_t>(copy.prev_instr);
+#else
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(copy.f_lasti));
+#endif
+}
+
+// Stands for the native code that called the evaluator; runs no code itself.
+inline bool is_shim(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  return copy.owner == FRAME_OWNED_BY_CSTACK;
+#else
+  (void)copy;
+  return false;
+#endif
+}
+
+// The frame before it, or none, is of another run of the evaluator.
+inline bool is_entry(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  (void)copy;
+  return false;  // told by the shim that follows
+#elif PY_VERSION_HEX >= 0x030B0000
+  return copy.is_entry;
+#else
+  (void)copy;
+  return true;  // one run per frame
+#endif
+}
+
+inline bool is_generator(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return copy.owner == FRAME_OWNED_BY_GENERATOR;
+#else
+  (void)copy;
+  return false;
+#endif
+}
+
+// Byte of the code that `where` is at; negative before its first instruction.
+inline std::int64_t code_byte(std::uint64_t where, std::uint64_t code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return static_cast<std::int64_t>(where) -
+         static_cast<std::int64_t>(code + offsetof(PyCodeObject, co_code_adaptive));
+#else
+  (void)code;
+  return static_cast<std::int64_t>(where) * 2;
+#endif
+}
+
+// First byte at which a frame counts as begun.
+inline std::int64_t first_byte(const PyCodeObject& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return copy._co_firsttraceable * static_cast<std::int64_t>(sizeof(_Py_CODEUNIT));
+#else
+  (void)copy;
+  return -1;
+#endif
+}
+
+// Layout of the table of lines: PEP 626's pairs (3.10), or entries with columns.
+inline constexpr bool kLinePairs = PY_VERSION_HEX < 0x030B0000;
+
 #endif  // FR_RAW_FRAMES
+
+// Does the calling thread hold the GIL? Only reads two words.
+inline bool holds_gil(PyThreadState* tstate) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyThreadState* current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* current = _PyThreadState_UncheckedGet();
+#endif
+  return tstate != nullptr && current == tstate;
+}
 
 // Qualified name where the version has one. Borrowed. Unknown versions: co_name is always there.
 inline PyObject* name_of(PyCodeObject* code) noexcept {
