@@ -111,9 +111,9 @@ int install_handler() noexcept {
 }
 
 template <class T>
-T* map_new() noexcept {
+T* map_new(bool populate) noexcept {
   void* p = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+                 MAP_PRIVATE | MAP_ANONYMOUS | (populate ? MAP_POPULATE : 0), -1, 0);
   return p != MAP_FAILED ? static_cast<T*>(p) : nullptr;
 }
 
@@ -358,8 +358,8 @@ struct ThreadStacks::Work {
 bool ThreadStacks::init(bool ask) noexcept {
   prepare_peek();
   if (work_ == nullptr) {
-    work_ = map_new<Work>();
-    report_ = map_new<ThreadReport>();
+    work_ = map_new<Work>(ask);
+    report_ = map_new<ThreadReport>(ask);
     if (work_ == nullptr || report_ == nullptr) {
       return false;
     }
@@ -610,6 +610,31 @@ const ThreadReport* ThreadStacks::collect() noexcept {
   ask_all();
   name_all();
   report_->took_ns = monotonic_ns() - begun;
+  return report_;
+}
+
+const ThreadReport* ThreadStacks::collect_own(const ucontext_t& context) noexcept {
+  if (report_ == nullptr) {
+    return nullptr;
+  }
+  reset();
+  Work& w = *work_;
+  w.modules.read();
+  ThreadRow& row = report_->threads[report_->n_threads++];
+  row = {};
+  row.task.tid = static_cast<i32>(syscall(SYS_gettid));
+  look_first(getpid(), row.task);
+  row.answer = Answer::kOwn;
+  Work::Raw& raw = w.raw[0];
+  raw.n_pcs = w.unwinder.walk(Registers::of(context), {}, w.pcs, kNativeFrames, &row.whole);
+  w.n_pcs = raw.n_pcs;
+  u32 facts = 0;
+  if (const fr_python* p = python()) {
+    raw.n_python = p->walk(w.python, kPythonFrames, &raw.python_total, &facts);
+  }
+  row.python = (facts & FR_PYTHON_THREAD) != 0;
+  row.gil = (facts & FR_PYTHON_HOLDS_GIL) != 0 ? Gil::kHolds : Gil::kNone;
+  name_all();
   return report_;
 }
 

@@ -81,6 +81,8 @@ class ThreadStacks {
   const ThreadReport* collect() noexcept;
   // Of another process: what /proc says.
   const ThreadReport* look_at(i32 pid) noexcept;
+  // In a handler: the calling thread alone, as it was interrupted.
+  const ThreadReport* collect_own(const ucontext_t& context) noexcept;
 
  private:
   struct Work;
