@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "threads.hpp"
+
 namespace frtrace {
 
 using Rank = std::int32_t;
@@ -209,6 +211,7 @@ struct RankEvidence {
   std::vector<ThreadNotes> notes;
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
+  ThreadsEvidence threads;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

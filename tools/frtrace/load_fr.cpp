@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "load.hpp"
+#include "load_threads.hpp"
 
 namespace frtrace {
 
@@ -144,6 +145,7 @@ class Reader {
   void read() {
     base_ = plausible(number<Time>(member(member(&root_, "clock"), "base_unix_ns")));
     identity(member(&root_, "identity"));
+    e_.threads = read_threads(member(&root_, "threads"), member(&root_, "thread_facts"));
     e_.reason = text(member(&root_, "reason"));
     e_.trigger = text(member(&root_, "trigger"));
     e_.incident = number<std::uint64_t>(member(&root_, "incident"));

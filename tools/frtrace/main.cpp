@@ -16,6 +16,7 @@
 #include "load.hpp"
 #include "render.hpp"
 #include "save_torch.hpp"
+#include "stacks_tree.hpp"
 
 namespace {
 
@@ -145,7 +146,7 @@ int run(int argc, char** argv) {
   CLI::Option* incident_option =
       app.add_option("--incident", incident, "this incident; default: the last");
   app.add_flag("--stacks,--print_stack_trace", stacks,
-               "call-site stacks of blamed and waiting ranks");
+               "call-site stacks of blamed and waiting ranks, thread stacks of all as one tree");
   app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
   app.add_flag("--allow-incomplete-ranks", incomplete,
@@ -220,6 +221,12 @@ int run(int argc, char** argv) {
 
   const bool colour =
       output.empty() && ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  std::vector<StackTree> trees;
+  for (const Case& c : cases) {
+    if (stacks) {
+      trees.push_back(merge_stacks(stack_inputs(c, filter.ranks)));
+    }
+  }
   std::string out;
   if (reports.empty()) {
     for (const Unreadable& u : input.unreadable) {
@@ -239,7 +246,7 @@ int run(int argc, char** argv) {
       out = render_json(reports, input);
     }
   } else if (json || ends_with(output, ".json")) {
-    out = render_json(reports, input);
+    out = render_json(reports, input, trees.empty() ? "" : render_stacks_json(trees.front()));
   } else if (table) {
     filter.width = terminal_width();
     out = render_table(cases, filter);
@@ -249,6 +256,9 @@ int run(int argc, char** argv) {
     style.stacks = stacks;
     style.ranks = filter.ranks;
     out = render_text(reports, input, style);
+    for (const StackTree& tree : trees) {
+      out += "\n" + render_stacks_text(tree);
+    }
   }
   if (output.empty()) {
     std::fwrite(out.data(), 1, out.size(), stdout);
