@@ -265,7 +265,7 @@ void install_crash_handlers(Recorder& r) noexcept {
     return;
   }
   static ThreadStacks stacks;
-  if (stacks.init(false)) {
+  if (stacks.init(false, false)) {
     g_stacks = &stacks;
   }
   give_alternate_stack();

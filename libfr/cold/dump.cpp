@@ -397,7 +397,7 @@ constexpr const char* kGilWords[] = {"", "holds", "waits"};
 
 void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
   const Task& t = row.task;
-  p.pack_map(20);
+  p.pack_map(21);
   key_int(p, "tid", t.tid);
   key_text(p, "name", t.name);
   text(p, "state");
@@ -438,6 +438,34 @@ void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
     p.pack_array(2);
     p.pack_uint32(row.cut_after);
     p.pack_uint32(row.python_cut);
+  }
+  // rows of this thread lie together, those of one frame too
+  const auto index = static_cast<u32>(&row - all.threads);
+  u32 first = 0;
+  while (first < all.n_variables && all.variables[first].thread != index) {
+    ++first;
+  }
+  u32 last = first;
+  u32 n_frames = 0;
+  while (last < all.n_variables && all.variables[last].thread == index) {
+    n_frames += last == first || all.variables[last].frame != all.variables[last - 1].frame ? 1 : 0;
+    ++last;
+  }
+  text(p, "variables");
+  p.pack_array(n_frames);
+  while (first < last) {
+    u32 end = first;
+    while (end < last && all.variables[end].frame == all.variables[first].frame) {
+      ++end;
+    }
+    p.pack_array(2);
+    p.pack_uint32(all.variables[first].frame);
+    p.pack_array(end - first);
+    for (; first < end; ++first) {
+      p.pack_array(2);
+      text(p, all.text + all.variables[first].name);
+      text(p, all.text + all.variables[first].value);
+    }
   }
 }
 

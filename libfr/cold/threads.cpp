@@ -24,6 +24,7 @@ constexpr u32 kStackBytes = 64 * 1024;
 constexpr u32 kPythonFrames = 512;  // of one thread
 constexpr u32 kNativeFrames = 128;
 constexpr u32 kShownFrames = 160;  // of one thread, in the dump
+constexpr u32 kVariableFrames = 4;
 constexpr u32 kPythonTail = 32;    // outermost ones that stay when the middle is cut
 
 enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered };
@@ -303,8 +304,23 @@ struct ThreadStacks::Work {
     return false;
   }
 
-  // Native frames, those of the evaluator replaced by the Python frames that it runs.
-  void merge(ThreadReport& out, ThreadRow& row, const Raw& r) noexcept {
+  void add_variables(ThreadReport& out, const ThreadRow& row, u32 position,
+                     const fr_python_frame& frame) noexcept {
+    char block[4096];
+    const std::size_t used = fr::python()->variables(&frame, block, sizeof block);
+    for (std::size_t at = 0; at < used && out.n_variables < ThreadReport::kVariables;) {
+      const char* name = block + at;
+      at += std::strlen(name) + 1;
+      const char* value = block + at;
+      at += std::strlen(value) + 1;
+      out.variables[out.n_variables++] = {static_cast<u32>(&row - out.threads), position,
+                                          intern(out, name), intern(out, value)};
+    }
+  }
+
+  // Native frames, those of the evaluator replaced by the Python frames that it runs. The innermost
+  // `n_variables` Python frames get their variables.
+  void merge(ThreadReport& out, ThreadRow& row, const Raw& r, u32 n_variables) noexcept {
     row.first_frame = out.n_words;
     u32 next_python = 0;
     u32 shown = 0;
@@ -330,6 +346,9 @@ struct ThreadStacks::Work {
       while (next_python < stored) {
         const fr_python_frame& f = python[r.first_python + next_python];
         if (next_python < skip_from || next_python >= skip_to) {
+          if (next_python < n_variables) {
+            add_variables(out, row, out.n_words - row.first_frame, f);
+          }
           add(named(out, f));
         } else if (next_python == skip_from) {
           row.cut_after = shown;
@@ -355,7 +374,8 @@ struct ThreadStacks::Work {
   }
 };
 
-bool ThreadStacks::init(bool ask) noexcept {
+bool ThreadStacks::init(bool ask, bool variables) noexcept {
+  variables_ = variables;
   prepare_peek();
   if (work_ == nullptr) {
     work_ = map_new<Work>(ask);
@@ -386,7 +406,7 @@ bool ThreadStacks::init(bool ask) noexcept {
 
 void ThreadStacks::reset() noexcept {
   ThreadReport& out = *report_;
-  out.n_threads = out.n_frames = out.n_words = 0;
+  out.n_threads = out.n_frames = out.n_words = out.n_variables = 0;
   out.text_used = 1;  // 0 is ""
   out.text[0] = '\0';
   out.threads_lost = out.frames_lost = out.modules_lost = 0;
@@ -593,7 +613,10 @@ void ThreadStacks::name_all() noexcept {
     if (row.gil == Gil::kNone && row.python && w.waits_for_gil(row, w.raw[i])) {
       row.gil = Gil::kWaits;
     }
-    w.merge(out, row, w.raw[i]);
+    // Those of the thread that trains, and of one that keeps all others out.
+    const bool wanted = variables_ && python() != nullptr && python()->variables != nullptr &&
+                        (row.task.tid == getpid() || row.gil == Gil::kHolds);
+    w.merge(out, row, w.raw[i], wanted ? kVariableFrames : 0);
   }
   out.modules_lost = w.modules.lost;
 }

@@ -44,8 +44,13 @@ struct ThreadRow {
   u32 n_frames;     // innermost first, native and Python merged
   u32 python_cut;   // Python frames left out in the middle, after `cut_after` frames
   u32 cut_after;
-  u32 variables;    // into text, "name\0value\0"...\0; 0 none
-  u32 variables_frame;  // of which frame
+};
+
+struct VariableRow {
+  u32 thread;
+  u32 frame;  // position in the thread's stack
+  u32 name;   // into ThreadReport::text
+  u32 value;
 };
 
 struct ThreadReport {
@@ -53,11 +58,14 @@ struct ThreadReport {
   static constexpr u32 kFrames = 4096;  // different ones
   static constexpr u32 kStackWords = 32 * 1024;
   static constexpr u32 kTextBytes = 384 * 1024;
+  static constexpr u32 kVariables = 256;
 
   u32 n_threads;
   u32 n_frames;
   u32 n_words;
   u32 text_used;
+  u32 n_variables;
+  VariableRow variables[kVariables];  // by thread and frame
   ThreadRow threads[kThreads];
   NamedFrame frames[kFrames];
   u32 stack[kStackWords];
@@ -76,7 +84,7 @@ struct ThreadReport {
 class ThreadStacks {
  public:
   // Maps the memory, installs the handler. ask: false leaves the threads alone.
-  bool init(bool ask) noexcept;
+  bool init(bool ask, bool variables) noexcept;
   // Threads of this process, as seen from the calling one; nullptr without memory.
   const ThreadReport* collect() noexcept;
   // Of another process: what /proc says.
@@ -96,6 +104,7 @@ class ThreadStacks {
   Work* work_ = nullptr;
   ThreadReport* report_ = nullptr;
   bool asks_ = false;
+  bool variables_ = false;
 };
 
 void set_python(const fr_python* python) noexcept;

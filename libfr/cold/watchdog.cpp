@@ -108,7 +108,7 @@ bool Watchdog::start(Recorder& recorder) noexcept {
     return false;
   }
   if (recorder.options.threads != ThreadLooks::kOff &&
-      !threads_.init(recorder.options.threads == ThreadLooks::kSignal)) {
+      !threads_.init(recorder.options.threads == ThreadLooks::kSignal, recorder.options.locals)) {
     log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
   }
   stalls_ = static_cast<Stall*>(stalls);

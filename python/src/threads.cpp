@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "compat.hpp"
@@ -217,6 +218,218 @@ int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char*
   return 1;
 }
 
+// ---------------------------------------------------------------- variables
+
+constexpr u32 kMaxVariables = 24;  // of one frame, attributes included
+constexpr u32 kMaxScanned = 64;
+constexpr std::size_t kMaxText = 120;
+
+u64 word_at(u64 address) noexcept {
+  u64 value = 0;
+  return copy(address, value) ? value : 0;
+}
+
+bool is_secret(const char* name) noexcept {
+  char lower[128];
+  std::size_t n = 0;
+  for (; name[n] != '\0' && n + 1 < sizeof lower; ++n) {
+    const char c = name[n];
+    lower[n] = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  }
+  lower[n] = '\0';
+  for (const char* part : {"token", "passw", "secret", "key", "credential", "auth", "cookie"}) {
+    if (std::strstr(lower, part) != nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Value of a plain type as text; false for all others. No code of the object's type runs.
+bool plain_value(u64 object, bool secret, char* out, std::size_t size) noexcept {
+  PyVarObject head;
+  if (object == reinterpret_cast<u64>(Py_None)) {
+    std::snprintf(out, size, "None");
+    return true;
+  }
+  if (object == reinterpret_cast<u64>(Py_True) || object == reinterpret_cast<u64>(Py_False)) {
+    std::snprintf(out, size, object == reinterpret_cast<u64>(Py_True) ? "True" : "False");
+    return true;
+  }
+  if (fr_peek(object, &head, sizeof(PyObject)) != sizeof(PyObject)) {
+    return false;
+  }
+  const PyTypeObject* type = head.ob_base.ob_type;
+  if (type == &PyLong_Type) {
+    PyLongObject value;
+    int sign = 0;
+    u64 n = 0;
+    if (!copy(object, value)) {
+      return false;
+    }
+    compat::int_size(value, &sign, &n);
+    const u64 digits_at = object + static_cast<u64>(reinterpret_cast<const char*>(
+#if PY_VERSION_HEX >= 0x030C0000
+                                       &value.long_value.ob_digit[0]
+#else
+                                       &value.ob_digit[0]
+#endif
+                                       ) - reinterpret_cast<const char*>(&value));
+    u32 digits[2] = {};
+    if (n > 2 || (n > 0 && fr_peek(digits_at, digits, n * 4) != n * 4)) {
+      std::snprintf(out, size, "int of %llu bits", static_cast<unsigned long long>(n * 30));
+      return n > 2;
+    }
+    const u64 magnitude = digits[0] | u64{digits[1]} << 30;
+    std::snprintf(out, size, "%s%llu", sign < 0 ? "-" : "",
+                  static_cast<unsigned long long>(magnitude));
+    return true;
+  }
+  if (type == &PyFloat_Type) {
+    PyFloatObject value;
+    if (!copy(object, value)) {
+      return false;
+    }
+    std::snprintf(out, size, "%.12g", value.ob_fval);
+    return true;
+  }
+  if (secret && (type == &PyUnicode_Type || type == &PyBytes_Type)) {
+    std::snprintf(out, size, "'***'");
+    return true;
+  }
+  if (type == &PyUnicode_Type) {
+    char text[kMaxText];
+    if (!text_at(object, text, sizeof text)) {
+      return false;
+    }
+    for (char* c = text; *c != '\0'; ++c) {
+      *c = static_cast<unsigned char>(*c) < 0x20 ? ' ' : *c;
+    }
+    PyASCIIObject whole;
+    const bool cut = copy(object, whole) && static_cast<std::size_t>(whole.length) > std::strlen(text);
+    std::snprintf(out, size, "'%s%s'", text, cut ? "..." : "");
+    return true;
+  }
+  if (type == &PyBytes_Type && copy(object, head)) {
+    std::snprintf(out, size, "bytes of %lld", static_cast<long long>(head.ob_size));
+    return true;
+  }
+  if ((type == &PyList_Type || type == &PyTuple_Type) && copy(object, head)) {
+    std::snprintf(out, size, "%s of %lld", type == &PyList_Type ? "list" : "tuple",
+                  static_cast<long long>(head.ob_size));
+    return true;
+  }
+  if (type == &PyDict_Type) {
+    PyDictObject dict;
+    if (!copy(object, dict)) {
+      return false;
+    }
+    std::snprintf(out, size, "dict of %lld", static_cast<long long>(dict.ma_used));
+    return true;
+  }
+  return false;
+}
+
+class Writer {
+ public:
+  Writer(char* out, std::size_t size) noexcept : out_(out), size_(size) {}
+  bool full() const noexcept { return n_ == kMaxVariables; }
+  // prefix "self." or ""; names that are none of Python's are passed over.
+  void add(const char* prefix, u64 name_object, u64 value_object) noexcept {
+    char name[128];
+    char value[kMaxText + 16];
+    if (full() || value_object == 0 || !text_at(name_object, name, sizeof name) ||
+        !plain_value(value_object, is_secret(name), value, sizeof value)) {
+      return;
+    }
+    const std::size_t need =
+        std::strlen(prefix) + std::strlen(name) + std::strlen(value) + 2;
+    if (used_ + need > size_) {
+      return;
+    }
+    used_ += static_cast<std::size_t>(
+        std::snprintf(out_ + used_, size_ - used_, "%s%s", prefix, name)) + 1;
+    used_ += static_cast<std::size_t>(
+        std::snprintf(out_ + used_, size_ - used_, "%s", value)) + 1;
+    ++n_;
+  }
+  std::size_t used() const noexcept { return used_; }
+
+ private:
+  char* out_;
+  std::size_t size_;
+  std::size_t used_ = 0;
+  u32 n_ = 0;
+};
+
+// Entries of a dict's keys; values: of a split dict or an instance, 0: beside the keys.
+void add_entries(Writer& w, u64 keys, u64 values) noexcept {
+  compat::DictKeys head;
+  if (keys == 0 || !copy(keys, head) || head.n_entries < 0) {
+    return;
+  }
+  const u64 entries = keys + sizeof head + head.index_bytes();
+  const u64 stride = head.hashes() ? 24 : 16;
+  const u64 n = std::min<u64>(static_cast<u64>(head.n_entries), kMaxScanned);
+  for (u64 i = 0; i < n && !w.full(); ++i) {
+    const u64 entry = entries + i * stride + (head.hashes() ? 8 : 0);
+    const u64 value = values != 0 ? word_at(values + i * 8) : word_at(entry + 8);
+    w.add("self.", word_at(entry), value);
+  }
+}
+
+void add_attributes(Writer& w, u64 object) noexcept {
+  PyObject head;
+  PyTypeObject type;
+  if (!copy(object, head) || !copy(reinterpret_cast<u64>(head.ob_type), type)) {
+    return;
+  }
+  const auto where =
+      compat::attributes_of(object, reinterpret_cast<u64>(head.ob_type), type, &word_at);
+  if (where.values != 0) {
+    add_entries(w, where.keys, where.values);
+    return;
+  }
+  PyDictObject dict;
+  if (where.dict != 0 && copy(where.dict, dict)) {
+    add_entries(w, reinterpret_cast<u64>(dict.ma_keys), reinterpret_cast<u64>(dict.ma_values));
+  }
+}
+
+std::size_t variables(const fr_python_frame* frame, char* out, std::size_t size) {
+  Writer w(out, size);
+  alignas(compat::Frame) unsigned char bytes[sizeof(compat::Frame)];
+  PyCodeObject code;
+  // The thread went on after it answered: is this still the frame that it was?
+  if (fr_peek(frame->frame, bytes, sizeof bytes) != sizeof bytes ||
+      compat::raw_code(*reinterpret_cast<compat::Frame*>(bytes)) != frame->code ||
+      !code_at(frame->code, code)) {
+    return 0;
+  }
+  const int n = std::min<int>(compat::n_names(code), kMaxScanned);
+  const u64 names = compat::names_of(code) + offsetof(PyTupleObject, ob_item);
+  const u64 values = compat::locals_at(frame->frame);
+  u64 self = 0;
+  for (int i = 0; i < n && !w.full(); ++i) {
+    const u64 name_object = word_at(names + static_cast<u64>(i) * 8);
+    u64 value = word_at(values + static_cast<u64>(i) * 8);
+    PyObject head;
+    if (value != 0 && copy(value, head) && head.ob_type == &PyCell_Type) {
+      value = word_at(value + offsetof(PyCellObject, ob_ref));
+    }
+    char name[16];
+    if (i == 0 && text_at(name_object, name, sizeof name) && std::strcmp(name, "self") == 0) {
+      self = value;
+      continue;
+    }
+    w.add("", name_object, value);
+  }
+  if (self != 0) {
+    add_attributes(w, self);
+  }
+  return w.used();
+}
+
 // The evaluator's code, by its symbol.
 void find_evaluator(fr_python& p) noexcept {
   void* address = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");
@@ -240,6 +453,7 @@ void install_thread_walker() noexcept {
   p.struct_bytes = sizeof p;
   p.walk = &walk;
   p.name = &name;
+  p.variables = &variables;
   find_evaluator(p);
   fr_set_python(&p);
 #endif

@@ -145,10 +145,6 @@ ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
       out.threads.push_back(thread(o, out.frames.size()));
     }
   }
-  for (const Object& o : list(member(facts, "hints"))) {
-    const auto row = list(&o);
-    out.hints.emplace_back(text(item(row, 0)), text(item(row, 1)));
-  }
   return out;
 }
 

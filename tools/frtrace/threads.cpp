@@ -17,8 +17,15 @@ std::string_view below(std::string_view file, std::string_view cwd) {
   if (!cwd.empty() && file.size() > cwd.size() + 1 && file.substr(0, cwd.size()) == cwd &&
       file[cwd.size()] == '/') {
     file.remove_prefix(cwd.size() + 1);
+    return file;
   }
-  return file;
+  // Where a library is installed says nothing.
+  if (const std::size_t at = file.rfind("-packages/"); at != std::string_view::npos) {
+    return file.substr(at + 10);
+  }
+  const std::size_t lib = file.find("/lib/python3");
+  const std::size_t slash = lib != std::string_view::npos ? file.find('/', lib + 12) : lib;
+  return slash != std::string_view::npos ? file.substr(slash + 1) : file;
 }
 
 bool is_interpreter(std::string_view file) {
@@ -144,33 +151,6 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
     out += "; it blocks the signal that asks for its stack";
   } else if (t.answer == "unanswered") {
     out += "; it did not answer when asked for its stack";
-  }
-  return out;
-}
-
-std::vector<std::string> where_lines(const ThreadsEvidence& all, int pid, std::string_view cwd) {
-  std::vector<std::string> out;
-  const ThreadStack* t = main_thread(all, pid);
-  if (t == nullptr) {
-    return out;
-  }
-  const std::string where = where_text(all, *t, cwd);
-  out.push_back(where.empty() ? "is " + doing_text(all, *t) : "is in " + where);
-  for (const FrameVariables& v : t->variables) {
-    std::string line;
-    for (const auto& [name, value] : v.values) {
-      line += (line.empty() ? "" : ", ") + name + " = " + value;
-    }
-    if (!line.empty()) {
-      const ThreadFrame* f = at(all, *t, v.frame);
-      out.push_back((f != nullptr && v.frame != 0 ? f->function + ": " : "") + line);
-    }
-  }
-  if (!where.empty()) {
-    out.push_back(doing_text(all, *t));
-  }
-  for (const auto& [id, sentence] : all.hints) {
-    out.push_back(sentence);
   }
   return out;
 }

@@ -48,7 +48,6 @@ struct ThreadsEvidence {
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
   std::vector<ThreadFrame> frames;
   std::vector<ThreadStack> threads;
-  std::vector<std::pair<std::string, std::string>> hints;  // id, sentence: evidence, no verdict
 };
 
 // The thread whose id is the process's; nullptr when it is not there.
@@ -63,10 +62,6 @@ std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_v
 // "asleep in clock_nanosleep", "running, no system call; holds the GIL",
 // "asleep in openat of /x/fifo (wait_for_partner)", with what could not be had.
 std::string doing_text(const ThreadsEvidence&, const ThreadStack&);
-// Lines for a blamed rank: where it is, variables, what it does, hints. First line without indent:
-// "is in load_lock() at ...".
-std::vector<std::string> where_lines(const ThreadsEvidence&, int pid, std::string_view cwd = {});
-
 // "train.py:57 load_batch" or "clock_nanosleep (libc.so.6)".
 std::string frame_text(const ThreadFrame&, std::string_view cwd = {});
 // Frames that only carry others: the interpreter's own, fr's, the start of a thread.
