@@ -1,6 +1,6 @@
-// Crashes: SIGSEGV and its like leave a mark in the ring, then a dump if the process still can, then
-// go on to whoever handled them before, so that it dies as it would have. A handler that was set
-// later (faulthandler's) hands on to this one.
+// Crashes: SIGSEGV and its like leave a mark in the ring, then a dump if the process still can,
+// then go on to whoever handled them before, so that it dies as it would have. A handler that was
+// set later (faulthandler's) hands on to this one.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -194,6 +194,15 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
       }
     }
   }
+  const bool ours = r != nullptr && r->pid == getpid() && g_crashing.load() == self;
+  if (ours && dumped) {
+    // Whoever finds the ring, or the process dead, need not salvage what is safe: that would put an
+    // evidence without stacks in the place of this one.
+    r->region.header().crash_dumped.store(1);
+    if (PeerRow* row = r->control.own()) {
+      row->state.store(kPeerExited);
+    }
+  }
   const struct sigaction& before = g_before[signal];
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
     errno = kept_errno;
@@ -203,15 +212,10 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
     errno = kept_errno;
     before.sa_handler(signal);
   } else {
-    if (r != nullptr && r->pid == getpid() && g_crashing.load() == self) {
-      if (PeerRow* row = r->control.own()) {
-        row->state.store(kPeerExited);
-      }
-      if (dumped && !r->region.name.empty()) {
-        char path[PATH_MAX];
-        format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
-        unlink(path);
-      }
+    if (ours && dumped && !r->region.name.empty()) {
+      char path[PATH_MAX];
+      format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
+      unlink(path);
     }
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
@@ -224,8 +228,8 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   }
   // Still here: somebody lives with this signal. It was no end, and the next may be one.
   struct sigaction now {};
-  if (r != nullptr && g_crashing.load() == self && sigaction(signal, nullptr, &now) == 0 &&
-      (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_crash) {
+  if (ours && sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+      now.sa_sigaction == on_crash) {
     ExitRecord& e = r->region.header().exit;
     if (std::strcmp(e.kind, "crash") == 0) {
       e.state.store(kRunning);
@@ -233,7 +237,9 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
       e.claimed.store(0);
     }
     e.signal.store(0);
+    r->region.header().crash_dumped.store(0);
     if (PeerRow* row = r->control.own()) {
+      row->state.store(kPeerLive);
       row->exit_signal.store(0);
       row->exit_unix_ns.store(0);
     }
@@ -246,8 +252,8 @@ void give_alternate_stack() noexcept {
   if (sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) {
     return;
   }
-  void* memory = mmap(nullptr, kAltStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+  void* memory =
+      mmap(nullptr, kAltStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory != MAP_FAILED) {
     stack_t ours{};
     ours.ss_sp = memory;

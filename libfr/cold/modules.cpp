@@ -135,8 +135,8 @@ void ModuleTable::read() noexcept {
 
 const Module* ModuleTable::find(u64 pc) const noexcept {
   const Module* end = modules + n;
-  const Module* m =
-      std::upper_bound(modules, end, pc, [](u64 value, const Module& x) { return value < x.begin; });
+  const Module* m = std::upper_bound(modules, end, pc,
+                                     [](u64 value, const Module& x) { return value < x.begin; });
   if (m == modules) {
     return nullptr;
   }
@@ -219,7 +219,8 @@ void ModuleTable::name_in(const Module& m, Symbol* symbols, u32 count) noexcept 
     for (u64 i = 0; i < part; ++i) {
       const Elf64_Sym& s = rows[i];
       const u32 type = ELF64_ST_TYPE(s.st_info);
-      if (s.st_shndx == SHN_UNDEF || s.st_size == 0 || (type != STT_FUNC && type != STT_GNU_IFUNC)) {
+      if (s.st_shndx == SHN_UNDEF || s.st_size == 0 ||
+          (type != STT_FUNC && type != STT_GNU_IFUNC)) {
         continue;
       }
       const u64 start = m.bias + s.st_value;

@@ -20,9 +20,9 @@ struct Module {
 };
 
 struct Symbol {
-  u64 pc;    // asked for
-  u64 name;  // address of its name; 0 unknown
-  u64 start; // of the function
+  u64 pc;     // asked for
+  u64 name;   // address of its name; 0 unknown
+  u64 start;  // of the function
 };
 
 struct ModuleTable {

@@ -39,8 +39,8 @@ struct Options {
   ThreadLooks threads = ThreadLooks::kSignal;
   bool locals = true;   // variables of the frames of hung threads
   bool crashes = true;  // handlers of SIGSEGV and its like
-  std::string pipe;  // "" none
-  int signal = 0;    // 0 none
+  std::string pipe;     // "" none
+  int signal = 0;       // 0 none
   std::string cache_dir;
   int log_level = 1;  // -1 off, 0 error, 1 warn, 2 info, 3 debug
 

@@ -46,7 +46,8 @@ bool peek_text(u64 address, char* to, std::size_t size) noexcept {
   while (used + 1 < size) {
     const std::size_t to_page_end = kPage - ((address + used) & (kPage - 1));
     const std::size_t room = size - 1 - used;
-    const std::size_t n = peek_some(address + used, to + used, room < to_page_end ? room : to_page_end);
+    const std::size_t n =
+        peek_some(address + used, to + used, room < to_page_end ? room : to_page_end);
     if (n == 0) {
       to[used] = '\0';
       return false;

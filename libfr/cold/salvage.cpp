@@ -122,6 +122,7 @@ void Watchdog::take_leftovers() noexcept {
     u64 last_ns;
     u64 bytes;
     bool ours;
+    bool safe;  // its own dump has everything
     u64 incident;
   };
   struct Context {
@@ -163,6 +164,7 @@ void Watchdog::take_leftovers() noexcept {
             l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns)
                                                                    : h.start_unix_ns;
             l.bytes = m.bytes;
+            l.safe = get(h.crash_dumped) != 0;
             l.incident = get(h.incident) + 1;
             l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
           }
@@ -181,7 +183,9 @@ void Watchdog::take_leftovers() noexcept {
     char path[PATH_MAX];
     char taken[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), l.name);
-    if (l.ours) {
+    if (l.safe) {
+      unlink(path);
+    } else if (l.ours) {
       // renamed first: one of the ranks that start now gets it
       format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
       if (rename(path, taken) == 0 && !salvage_file(taken, l.incident, "left over", true)) {

@@ -1,6 +1,6 @@
 // tasks.hpp - what /proc says of the threads of a process: state, where they sleep, in which system
-// call and on what, and what they did between two looks. Needs nothing of the threads themselves, so
-// it also serves for stopped processes and uninterruptible sleeps. No allocation, no lock.
+// call and on what, and what they did between two looks. Needs nothing of the threads themselves,
+// so it also serves for stopped processes and uninterruptible sleeps. No allocation, no lock.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ namespace fr {
 struct Task {
   i32 tid;
   char name[16];
-  char state;        // R S D T t Z X as /proc has it; '?' unknown
-  char wchan[40];    // kernel function it sleeps in; "" none or not told
-  i64 syscall;       // number; see below
+  char state;      // R S D T t Z X as /proc has it; '?' unknown
+  char wchan[40];  // kernel function it sleeps in; "" none or not told
+  i64 syscall;     // number; see below
   u64 args[6];
   u64 sp, pc;        // where the system call was made; 0 unknown
   char target[168];  // what the call is about: file behind a descriptor, path, address of a futex
@@ -34,7 +34,8 @@ bool look_first(i32 pid, Task& task) noexcept;
 // The second look: counters become differences, target is filled.
 bool look_again(i32 pid, Task& task, u64 first_look_ns, u64 now_ns) noexcept;
 
-// "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by the two looks.
+// "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by the two
+// looks.
 const char* activity(const Task& task) noexcept;
 
 // "futex", "read"...; "" for those that do not wait for anything.

@@ -25,7 +25,7 @@ constexpr u32 kPythonFrames = 512;  // of one thread
 constexpr u32 kNativeFrames = 128;
 constexpr u32 kShownFrames = 160;  // of one thread, in the dump
 constexpr u32 kVariableFrames = 4;
-constexpr u32 kPythonTail = 32;    // outermost ones that stay when the middle is cut
+constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
 
 enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered };
 
@@ -259,7 +259,8 @@ struct ThreadStacks::Work {
       char file[1024];
       char function[512];
       f.entry = (raw_frame.flags & FR_FRAME_ENTRY) != 0;
-      if (fr::python()->name(&raw_frame, file, sizeof file, function, sizeof function, &f.line) != 0) {
+      if (fr::python()->name(&raw_frame, file, sizeof file, function, sizeof function, &f.line) !=
+          0) {
         f.file = intern(out, file);
         f.function = intern(out, function);
       }
@@ -277,24 +278,27 @@ struct ThreadStacks::Work {
   bool waits_for_gil(const ThreadRow& row, const Raw& r) const noexcept {
     const fr_python* p = fr::python();
     const Module* interpreter = p != nullptr ? modules.find(p->eval_begin) : nullptr;
-    if (interpreter == nullptr || row.task.syscall != SYS_futex) {
+    if (interpreter == nullptr) {
       return false;
     }
+    bool waits = row.task.syscall == SYS_futex;  // it wakes up every 5 ms, so often it does not
+    char name[64];
     for (u32 i = 0; i < r.n_pcs && i < 16; ++i) {
       const u64 pc = pcs[r.first_pc + i];
-      if (modules.find(pc) != interpreter) {
-        continue;
-      }
       if (evaluates(pc)) {
-        return true;
+        return waits;
       }
-      char name[64];
       const Symbol* s = symbol(pc);
       if (s == nullptr || !peek_text(s->name, name, sizeof name)) {
         continue;
       }
-      for (const char* taker : {"take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread",
-                                "PyEval_AcquireLock", "PyGILState_Ensure", "_PyThreadState_Attach"}) {
+      if (modules.find(pc) != interpreter) {
+        waits = waits || std::strncmp(name, "pthread_cond_", 13) == 0;
+        continue;
+      }
+      for (const char* taker :
+           {"take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread", "PyEval_AcquireLock",
+            "PyGILState_Ensure", "_PyThreadState_Attach"}) {
         if (std::strcmp(name, taker) == 0) {
           return true;
         }
@@ -591,8 +595,9 @@ void ThreadStacks::name_all() noexcept {
     if (w.n_symbols == Work::kSymbols) {
       std::sort(w.symbols, w.symbols + w.n_symbols,
                 [](const Symbol& a, const Symbol& b) { return a.pc < b.pc; });
-      const Symbol* end = std::unique(w.symbols, w.symbols + w.n_symbols,
-                                      [](const Symbol& a, const Symbol& b) { return a.pc == b.pc; });
+      const Symbol* end =
+          std::unique(w.symbols, w.symbols + w.n_symbols,
+                      [](const Symbol& a, const Symbol& b) { return a.pc == b.pc; });
       w.n_symbols = static_cast<u32>(end - w.symbols);
       if (w.n_symbols == Work::kSymbols) {
         break;  // the others show their address
@@ -602,11 +607,10 @@ void ThreadStacks::name_all() noexcept {
   }
   std::sort(w.symbols, w.symbols + w.n_symbols,
             [](const Symbol& a, const Symbol& b) { return a.pc < b.pc; });
-  w.n_symbols = static_cast<u32>(std::unique(w.symbols, w.symbols + w.n_symbols,
-                                             [](const Symbol& a, const Symbol& b) {
-                                               return a.pc == b.pc;
-                                             }) -
-                                 w.symbols);
+  w.n_symbols =
+      static_cast<u32>(std::unique(w.symbols, w.symbols + w.n_symbols,
+                                   [](const Symbol& a, const Symbol& b) { return a.pc == b.pc; }) -
+                       w.symbols);
   w.modules.name(w.symbols, w.n_symbols);
   for (u32 i = 0; i < out.n_threads; ++i) {
     ThreadRow& row = out.threads[i];

@@ -25,12 +25,12 @@ enum class Gil : u8 { kNone, kHolds, kWaits };
 
 struct NamedFrame {
   bool python;
-  bool entry;     // Python: called by native code
-  u32 function;   // into ThreadReport::text; 0 unknown
+  bool entry;    // Python: called by native code
+  u32 function;  // into ThreadReport::text; 0 unknown
   u32 file;
-  u32 line;       // Python
-  u64 offset;     // native: address within the file
-  u64 key;        // what makes it this frame and no other
+  u32 line;    // Python
+  u64 offset;  // native: address within the file
+  u64 key;     // what makes it this frame and no other
 };
 
 struct ThreadRow {
@@ -75,8 +75,8 @@ struct ThreadReport {
   u32 frames_lost;  // tables full
   u32 modules_lost;
   // how it was done
-  i32 signal;        // 0 none: nobody was asked
-  const char* why;   // why nobody was asked; ""
+  i32 signal;       // 0 none: nobody was asked
+  const char* why;  // why nobody was asked; ""
   u64 took_ns;
   u64 asking_ns;
 };

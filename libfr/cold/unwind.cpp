@@ -651,7 +651,8 @@ Unwinder::Step Unwinder::step(Registers& r, bool innermost) noexcept {
   if (next.pc == 0) {
     return Step::kEnd;
   }
-  if (!signal_frame && (cfa < r.r[Registers::kSp] || (cfa == r.r[Registers::kSp] && next.pc == r.pc))) {
+  if (!signal_frame &&
+      (cfa < r.r[Registers::kSp] || (cfa == r.r[Registers::kSp] && next.pc == r.pc))) {
     return Step::kGone;  // going in circles
   }
   r = next;

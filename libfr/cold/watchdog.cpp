@@ -64,8 +64,8 @@ void add_one(int fd) {
 }  // namespace
 
 const char* trigger_name(Trigger trigger) noexcept {
-  static constexpr const char* kNames[] = {"timeout", "manual", "peer",      "failure",
-                                           "signal",  "pipe",   "exception", "exit",    "crash"};
+  static constexpr const char* kNames[] = {"timeout", "manual",    "peer", "failure", "signal",
+                                           "pipe",    "exception", "exit", "crash"};
   return kNames[static_cast<u32>(trigger)];
 }
 
@@ -353,8 +353,7 @@ void Watchdog::open_pipe() noexcept {
 bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = *recorder_;
   // What ends a process belongs to the incident that is open; the rest opens its own.
-  const bool join =
-      trigger == Trigger::kFailure || trigger == Trigger::kException ||
+  const bool join = trigger == Trigger::kFailure || trigger == Trigger::kException ||
                     trigger == Trigger::kExit || trigger == Trigger::kCrash;
   const u64 incident =
       r.control.open_incident(incident_.load(), r.region.header().rank.load(), reason, join);

@@ -13,7 +13,17 @@ namespace fr {
 
 struct Recorder;
 
-enum class Trigger : u32 { kTimeout, kManual, kPeer, kFailure, kSignal, kPipe, kException, kExit, kCrash };
+enum class Trigger : u32 {
+  kTimeout,
+  kManual,
+  kPeer,
+  kFailure,
+  kSignal,
+  kPipe,
+  kException,
+  kExit,
+  kCrash
+};
 const char* trigger_name(Trigger trigger) noexcept;
 
 class Watchdog {

@@ -173,7 +173,8 @@ struct Header {
   alignas(64) std::atomic<u64> heartbeat_unix_ns;
   std::atomic<u64> incident;  // last incident dumped or followed
   std::atomic<u64> dumps_failed;
-  u64 reserved2[5];
+  std::atomic<u64> crash_dumped;  // the dump of its crash is safe: nothing left to salvage
+  u64 reserved2[4];
   Anchor first;  // at start
   Anchor last;   // refreshed about every second
   // --- texts, NUL-terminated, written once at start

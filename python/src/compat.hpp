@@ -137,8 +137,8 @@ inline int line_of(Frame* frame, PyCodeObject* code) noexcept {
   return line > 0 ? line : 0;
 }
 
-// --- frames of a thread that was interrupted anywhere: all of these take copies made by fr_peek, and
-// addresses, which are not followed.
+// --- frames of a thread that was interrupted anywhere: all of these take copies made by fr_peek,
+// and addresses, which are not followed.
 
 // Where the thread's innermost frame is found: the address of a pointer to it. `tstate` is a copy.
 inline std::uint64_t current_frame_at(const PyThreadState* copy, std::uint64_t tstate) noexcept {

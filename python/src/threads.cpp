@@ -81,8 +81,8 @@ bool text_at(u64 address, char* to, std::size_t size) noexcept {
   if (!copy(address, head) || head.ob_base.ob_type != &PyUnicode_Type || head.state.compact == 0) {
     return false;
   }
-  const u64 data = address + (head.state.ascii != 0 ? sizeof(PyASCIIObject)
-                                                    : sizeof(PyCompactUnicodeObject));
+  const u64 data =
+      address + (head.state.ascii != 0 ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject));
   const u32 kind = head.state.kind;
   if (head.length < 0 || (kind != 1 && kind != 2 && kind != 4)) {
     return false;
@@ -270,11 +270,12 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size) noexcept 
     compat::int_size(value, &sign, &n);
     const u64 digits_at = object + static_cast<u64>(reinterpret_cast<const char*>(
 #if PY_VERSION_HEX >= 0x030C0000
-                                       &value.long_value.ob_digit[0]
+                                                        &value.long_value.ob_digit[0]
 #else
-                                       &value.ob_digit[0]
+                                                        &value.ob_digit[0]
 #endif
-                                       ) - reinterpret_cast<const char*>(&value));
+                                                        ) -
+                                                    reinterpret_cast<const char*>(&value));
     u32 digits[2] = {};
     if (n > 2 || (n > 0 && fr_peek(digits_at, digits, n * 4) != n * 4)) {
       std::snprintf(out, size, "int of %llu bits", static_cast<unsigned long long>(n * 30));
@@ -306,7 +307,8 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size) noexcept 
       *c = static_cast<unsigned char>(*c) < 0x20 ? ' ' : *c;
     }
     PyASCIIObject whole;
-    const bool cut = copy(object, whole) && static_cast<std::size_t>(whole.length) > std::strlen(text);
+    const bool cut =
+        copy(object, whole) && static_cast<std::size_t>(whole.length) > std::strlen(text);
     std::snprintf(out, size, "'%s%s'", text, cut ? "..." : "");
     return true;
   }
@@ -342,15 +344,14 @@ class Writer {
         !plain_value(value_object, is_secret(name), value, sizeof value)) {
       return;
     }
-    const std::size_t need =
-        std::strlen(prefix) + std::strlen(name) + std::strlen(value) + 2;
+    const std::size_t need = std::strlen(prefix) + std::strlen(name) + std::strlen(value) + 2;
     if (used_ + need > size_) {
       return;
     }
-    used_ += static_cast<std::size_t>(
-        std::snprintf(out_ + used_, size_ - used_, "%s%s", prefix, name)) + 1;
-    used_ += static_cast<std::size_t>(
-        std::snprintf(out_ + used_, size_ - used_, "%s", value)) + 1;
+    used_ +=
+        static_cast<std::size_t>(std::snprintf(out_ + used_, size_ - used_, "%s%s", prefix, name)) +
+        1;
+    used_ += static_cast<std::size_t>(std::snprintf(out_ + used_, size_ - used_, "%s", value)) + 1;
     ++n_;
   }
   std::size_t used() const noexcept { return used_; }

@@ -129,7 +129,8 @@ std::string uninterruptible(const Look& l) {
 std::string import_lock(const Look& l) {
   for (std::size_t i = 0; i < l.t.stack.size(); ++i) {
     const ThreadFrame& f = l.frame(i);
-    if (f.python && has(f.file, "importlib._bootstrap") && ends_with(f.function, "_ModuleLock.acquire")) {
+    if (f.python && has(f.file, "importlib._bootstrap") &&
+        ends_with(f.function, "_ModuleLock.acquire")) {
       return "waits for the import lock of a module that another thread is importing";
     }
   }
@@ -178,11 +179,16 @@ std::string stopped(const Look& l) {
 constexpr struct {
   const char* id;
   std::string (*find)(const Look&);
-} kHints[] = {{"stale_lock", stale_lock},   {"store_wait", store_wait},
-              {"loader_worker", loader_worker}, {"fifo", fifo},
-              {"uninterruptible", uninterruptible}, {"import_lock", import_lock},
-              {"fork_cuda", fork_cuda},     {"gil", gil},
-              {"python_locks", python_locks}, {"stopped", stopped}};
+} kHints[] = {{"stale_lock", stale_lock},
+              {"store_wait", store_wait},
+              {"loader_worker", loader_worker},
+              {"fifo", fifo},
+              {"uninterruptible", uninterruptible},
+              {"import_lock", import_lock},
+              {"fork_cuda", fork_cuda},
+              {"gil", gil},
+              {"python_locks", python_locks},
+              {"stopped", stopped}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// load_threads.hpp - the parts `threads` and `thread_facts` of a dump. Readers of the whole file hand
-// in the two values, parsed or as the bytes they were found in.
+// load_threads.hpp - the parts `threads` and `thread_facts` of a dump. Readers of the whole file
+// hand in the two values, parsed or as the bytes they were found in.
 #pragma once
 
 #include <msgpack.hpp>

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "hints.hpp"
+
 namespace frtrace {
 
 namespace {
@@ -31,7 +33,8 @@ class Builder {
   explicit Builder(StackTree& to) : out_(to) {}
 
   u32 intern(std::string text) {
-    const auto [it, fresh] = ids_.try_emplace(std::move(text), static_cast<u32>(out_.frames.size()));
+    const auto [it, fresh] =
+        ids_.try_emplace(std::move(text), static_cast<u32>(out_.frames.size()));
     if (fresh) {
       out_.frames.push_back(it->first);
     }
@@ -75,6 +78,9 @@ class Builder {
         c.frontier = out_.frames[key[1]];
         c.frames.assign(key.begin() + 2, key.end());
         c.doing = doing_text(*in.threads, t);
+        if (main && in.evidence != nullptr) {
+          c.where = where_lines(*in.evidence);
+        }
       }
       StackClass& c = out_.classes[it->second];
       c.ranks.push_back(in.rank);
@@ -165,6 +171,11 @@ void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out
       out += fmt::format("{:<{}} {:{}}= {}", short_ranks(k.ranks), kRankWidth, "", indent, k.doing);
       out += k.threads > k.ranks.size() ? fmt::format(" [{} threads]", k.threads) : "";
       out += k.frontier.empty() ? "\n" : fmt::format(" | {}\n", k.frontier);
+      for (std::size_t i = 1; i < k.where.size(); ++i) {
+        if (k.where[i] != k.doing) {
+          out += fmt::format("{:{}} {:{}}  {}\n", "", kRankWidth, "", indent, k.where[i]);
+        }
+      }
     }
     if (n.children.empty()) {
       return;
@@ -225,6 +236,7 @@ std::vector<StackInput> stack_inputs(const Case& c, const std::vector<Rank>& onl
     in.pid = e->id.pid;
     in.cwd = e->id.cwd;
     in.threads = &e->threads;
+    in.evidence = e;
     for (auto r = e->records.rbegin(); r != e->records.rend(); ++r) {
       if (r->kind != Kind::kCollective && r->kind != Kind::kSend && r->kind != Kind::kRecv) {
         continue;
@@ -293,6 +305,7 @@ std::string render_stacks_json(const StackTree& tree) {
                               {"n_ranks", c.ranks.size()},
                               {"threads", c.threads},
                               {"doing", c.doing},
+                              {"where", c.where},
                               {"frontier", c.frontier},
                               {"stack", std::move(frames)}});
   }

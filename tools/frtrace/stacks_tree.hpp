@@ -1,4 +1,5 @@
-// stacks_tree.hpp - the stacks of all ranks as one tree: what is equal is shown once, with the ranks.
+// stacks_tree.hpp - the stacks of all ranks as one tree: what is equal is shown once, with the
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ struct StackInput {
   int pid = 0;
   std::string cwd;
   const ThreadsEvidence* threads = nullptr;
-  std::string frontier;  // beside the main thread: "default_pg: waits in all_reduce #41"
+  std::string frontier;  // beside the main thread: "all_reduce #41 of default_pg, in flight"
+  const RankEvidence* evidence = nullptr;  // for variables and hints; may be missing
 };
 
 // Threads with the same role, stack and (main threads) frontier.
@@ -26,7 +28,8 @@ struct StackClass {
   std::vector<std::uint32_t> frames;  // into StackTree::frames, outermost first
   std::vector<Rank> ranks;            // sorted
   std::size_t threads = 0;
-  std::string doing;  // of the first one
+  std::string doing;               // of the first one
+  std::vector<std::string> where;  // likewise, main threads: where_lines()
 };
 
 struct StackNode {

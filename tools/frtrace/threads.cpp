@@ -112,8 +112,8 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   if (innermost == nullptr) {
     return native != nullptr ? frame_text(*native) : std::string();
   }
-  std::string out =
-      fmt::format("{}() at {}:{}", innermost->function, below(innermost->file, cwd), innermost->line);
+  std::string out = fmt::format("{}() at {}:{}", innermost->function, below(innermost->file, cwd),
+                                innermost->line);
   if (user != nullptr && user != innermost) {
     out += fmt::format(", called from {}:{}", below(user->file, cwd), user->line);
   }

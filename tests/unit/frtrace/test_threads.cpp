@@ -119,12 +119,11 @@ TEST_CASE("threads: where a rank is, in words") {
   ThreadStack facts;
   facts.syscall = "clock_nanosleep";
   facts.variables.push_back({1, {{"self.wait_seconds", "0.1"}}});
-  const RankEvidence e = rank({native("clock_nanosleep"),
-                               py("/v/lib/python3.11/site-packages/torch/utils/file_baton.py", 49,
-                                  "FileBaton.wait"),
-                               py("/home/u/train.py", 57, "load_lock"),
-                               py("/home/u/train.py", 99, "<module>")},
-                              facts);
+  const RankEvidence e =
+      rank({native("clock_nanosleep"),
+            py("/v/lib/python3.11/site-packages/torch/utils/file_baton.py", 49, "FileBaton.wait"),
+            py("/home/u/train.py", 57, "load_lock"), py("/home/u/train.py", 99, "<module>")},
+           facts);
   const std::vector<std::string> lines = where_lines(e);
   REQUIRE(lines.size() >= 3);
   CHECK(lines[0] ==
@@ -185,8 +184,9 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(hint(rank({}, d), "uninterruptible").find("nfs_wait for /mnt/x") != std::string::npos);
 
   CHECK(!hint(rank({native("c10d::detail::TCPClient::receive()")}), "store_wait").empty());
-  CHECK(!hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}), "loader_worker")
-             .empty());
+  CHECK(
+      !hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}), "loader_worker")
+           .empty());
   CHECK(!hint(rank({py("<frozen importlib._bootstrap>", 1, "_ModuleLock.acquire")}), "import_lock")
              .empty());
   ThreadStack s;
@@ -194,7 +194,8 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(!hint(rank({}, s), "stopped").empty());
   ThreadStack lock;
   lock.syscall = "futex";
-  RankEvidence two = rank({native("PyThread_acquire_lock_timed"), py("/home/u/a.py", 3, "f")}, lock);
+  RankEvidence two =
+      rank({native("PyThread_acquire_lock_timed"), py("/home/u/a.py", 3, "f")}, lock);
   CHECK(hint(two, "python_locks") == "waits for a lock of Python's");
   lock.tid = 8;
   lock.stack = {0, 1};
@@ -217,7 +218,8 @@ TEST_CASE("stacks: equal ranks are folded, the rarest stack comes first") {
   std::vector<StackInput> inputs;
   for (const RankEvidence& e : ranks) {
     inputs.push_back({e.id.rank, e.id.pid, e.id.cwd, &e.threads,
-                      e.id.rank == 2 ? "nothing" : "all_reduce #41 of default_pg, in flight"});
+                      e.id.rank == 2 ? "nothing" : "all_reduce #41 of default_pg, in flight",
+                      nullptr});
   }
   const StackTree tree = merge_stacks(inputs);
   REQUIRE(tree.classes.size() == 2);
@@ -240,7 +242,7 @@ TEST_CASE("stacks: equal ranks are folded, the rarest stack comes first") {
   CHECK(merge_stacks(inputs).classes.size() == 3);
   // no evidence of a rank is said
   const ThreadsEvidence none;
-  inputs.push_back({8, 1, "", &none, ""});
+  inputs.push_back({8, 1, "", &none, "", nullptr});
   CHECK(merge_stacks(inputs).without == 1);
 }
 
@@ -262,7 +264,7 @@ TEST_CASE("stacks: 4,096 ranks in under a second") {
   }
   std::vector<StackInput> inputs;
   for (const RankEvidence& e : ranks) {
-    inputs.push_back({e.id.rank, e.id.pid, e.id.cwd, &e.threads, ""});
+    inputs.push_back({e.id.rank, e.id.pid, e.id.cwd, &e.threads, "", nullptr});
   }
   const auto begun = std::chrono::steady_clock::now();
   const StackTree tree = merge_stacks(inputs);
