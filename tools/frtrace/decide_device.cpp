@@ -17,7 +17,7 @@ bool Diagnosis::device_behind() {
   }
   int k = -1;
   const auto behind = [&](const Meeting& m) {
-    return std::any_of(m.behind.begin(), m.behind.end(), [&](int b) { return blamed.contains(b); });
+    return std::any_of(m.device.begin(), m.device.end(), [&](int b) { return blamed.contains(b); });
   };
   for (std::size_t j = 0; j < graph_.meetings.size(); ++j) {
     const Meeting& m = graph_.meetings[j];
@@ -26,12 +26,23 @@ bool Diagnosis::device_behind() {
     }
   }
   const Meeting& m = graph_.meetings[at(k)];
+  // Several that stand: a whole side of a group, or with evidence lost, may only wait for another.
+  if (blamed.size() > 1 && (m.kind != Kind::kCollective || !c_.missing.empty() ||
+                            2 * m.device.size() >= group(m.group).ranks.size())) {
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} issued {} and did not get to it on the device, but the evidence does not tell whose "
+        "device holds up the others",
+        ranks_words(ranks({blamed.begin(), blamed.end()})), meeting_text(m));
+    add_all_waiting(k, {});
+    return true;
+  }
   r_.kind = Verdict::kDevice;
   for (const int i : blamed) {
     const Meeting* own = &m;
-    if (std::find(m.behind.begin(), m.behind.end(), i) == m.behind.end()) {
+    if (std::find(m.device.begin(), m.device.end(), i) == m.device.end()) {
       own = &*std::find_if(graph_.meetings.begin(), graph_.meetings.end(), [&](const Meeting& x) {
-        return std::find(x.behind.begin(), x.behind.end(), i) != x.behind.end();
+        return std::find(x.device.begin(), x.device.end(), i) != x.device.end();
       });
     }
     Blamed& b = blame(i, own->devices_seen ? "not_started" : "not_finished");
@@ -105,6 +116,18 @@ bool Diagnosis::everybody_came() {
     all_started = all_started && w.record != SIZE_MAX &&
                   ev(w.evidence).records[w.record].state == State::kStarted;
     failed = failed || w.failed;
+  }
+  if (!all_started && !failed) {
+    // Sends and receives are matched by their order: one too many or too few makes others meet.
+    std::set<int> stuck;
+    for (const Meeting& each : graph_.meetings) {
+      for (const Wait& w : each.waits) {
+        stuck.insert(w.evidence);
+      }
+    }
+    if (stuck.size() > 1 && blame_anomalies(stuck, false)) {
+      return true;
+    }
   }
   add_all_waiting(k, {});
   if (all_started) {

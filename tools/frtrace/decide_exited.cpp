@@ -98,11 +98,20 @@ bool Diagnosis::exited(const WaitGraph& settled) {
       b.evidence.push_back("ended" + site);
     }
   }
-  if (chosen.empty() || !missing_primary_.empty()) {
-    for (const int i : missing_primary_) {
-      const End& end = missing_ends_[at(i)];
+  // Of an end that only others saw the reason is unknown: it may follow from one that is known,
+  // unless it came before.
+  const Time known = chosen.empty() ? 0 : ends_[at(causes.front())].time;
+  bool unseen = false;
+  for (const int i : missing_primary_) {
+    const End& end = missing_ends_[at(i)];
+    const bool before =
+        known != 0 && end.time != 0 && seconds_between(end.time, known) > kSameCauseSeconds;
+    if (chosen.empty() || before || end.why == "killed") {
       blame_missing(c_.missing[at(i)], end.why, end.text + ", as the ranks of its node saw");
+      unseen = true;
     }
+  }
+  if (unseen) {
     lower(Confidence::kLikely, "the ended rank left no evidence of its own");
   }
   std::sort(r_.ranks.begin(), r_.ranks.end());
@@ -141,6 +150,21 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   return true;
 }
 
+// Do these ranks look like one machine? By the node size that the others know, else by being an
+// aligned block of the usual sizes.
+bool Diagnosis::is_node(const std::vector<Rank>& who) const {
+  if (who.size() < 2 || who.back() - who.front() + 1 != static_cast<Rank>(who.size())) {
+    return false;
+  }
+  const auto n = static_cast<Rank>(who.size());
+  for (const RankEvidence* e : c_.ranks) {
+    if (const int local = e->id.local_world_size; local > 0 && local < e->id.world_size) {
+      return n == local && who.front() % local == 0;
+    }
+  }
+  return (n == 4 || n == 8 || n == 16) && who.front() % n == 0;
+}
+
 bool Diagnosis::no_evidence() {
   if (graph_.unknown_sinks.empty()) {
     return false;
@@ -157,30 +181,62 @@ bool Diagnosis::no_evidence() {
   add_all_waiting(k, {});
   // A rank that left its usual order may be what the one without evidence waits for.
   bool suspect = false;
+  constexpr std::size_t kAsked = 64;
+  std::set<int> asked;
   for (const Meeting& other : graph_.meetings) {
+    const Group& g = group(other.group);
     for (const Wait& w : other.waits) {
-      const auto& rows = c_.group_of[at(w.evidence)];
-      for (const int g : rows) {
-        suspect = suspect || (g >= 0 && group(g).position.contains(who.front()) &&
-                              deviation(history_.of(w.evidence), g).has_value());
+      if (!suspect && asked.size() < kAsked && g.position.contains(who.front()) &&
+          asked.insert(w.evidence).second) {
+        suspect = own_anomaly(w.evidence).has_value();
       }
     }
   }
   const bool alive = std::any_of(who.begin(), who.end(), [&](Rank x) { return seen_alive(c_, x); });
-  if (who.size() == 1 && !alive && !suspect && !m.complete) {
+  // The ranks of its node saw it end.
+  for (std::size_t i = 0; i < missing_ends_.size(); ++i) {
+    const End& end = missing_ends_[i];
+    if (end.ended && std::find(who.begin(), who.end(), c_.missing[i]) != who.end()) {
+      fill_slot(blame_missing(c_.missing[i], end.why, end.text + ", as the ranks of its node saw"),
+                m);
+    }
+  }
+  if (!r_.ranks.empty()) {
     r_.kind = Verdict::kExited;
-    Blamed& b = blame_missing(who.front(), "no_evidence",
-                              "left no evidence at all, and all waits end at it");
-    fill_slot(b, m);
-    r_.summary = fmt::format("{} left no evidence and is waited for in {} by {}", ranks_words(who),
-                             meeting_text(m), ranks_words(waiting_ranks(m)));
-    lower(Confidence::kPossible, "it may have lost its evidence only");
+    std::sort(r_.ranks.begin(), r_.ranks.end());
+    r_.summary = fmt::format("{} {}; {} {} for it in {}", ranks_words(r_.ranks),
+                             r_.blamed.front().evidence.front(), ranks_words(waiting_ranks(m)),
+                             m.waits.size() == 1 ? "waits" : "wait", meeting_text(m));
+    lower(Confidence::kLikely, "the ended rank left no evidence of its own");
+    return true;
+  }
+  const bool node = is_node(c_.missing);
+  const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
+  // With more than one lost, the one that is waited for may itself wait for another.
+  const bool alone = who.size() == 1 && c_.missing.size() == 1;
+  if ((alone || node) && !alive && !suspect && !m.complete && !doubtful) {
+    r_.kind = Verdict::kExited;
+    const std::vector<Rank>& lost = node ? c_.missing : who;
+    for (const Rank x : lost) {
+      fill_slot(blame_missing(x, "no_evidence", "left no evidence at all, and all waits end at it"),
+                m);
+    }
+    r_.summary = fmt::format("{} left no evidence and {} waited for in {} by {}", ranks_words(lost),
+                             lost.size() == 1 ? "is" : "are", meeting_text(m),
+                             ranks_words(waiting_ranks(m)));
+    lower(Confidence::kPossible, lost.size() == 1 ? "it may have lost its evidence only"
+                                                  : "they may have lost their evidence only");
     return true;
   }
   r_.kind = Verdict::kUndecided;
   r_.summary = fmt::format("{} {} in {}; evidence of {} is lacking to say why",
                            ranks_words(waiting_ranks(m)), m.waits.size() == 1 ? "waits" : "wait",
                            meeting_text(m), ranks_words(who));
+  if (doubtful) {
+    say("input", fmt::format("rank {} stopped after its last operation, or that one failed: these "
+                             "files tell done from failed only by what follows",
+                             rank(hidden_.front().evidence)));
+  }
   if (alive) {
     say("input", fmt::format("others saw {} alive", ranks_words(who)));
   }

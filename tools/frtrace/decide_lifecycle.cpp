@@ -19,9 +19,11 @@ bool Diagnosis::lifecycle() {
   if (inside.empty()) {
     return false;
   }
-  const auto& [op, members] = *std::max_element(
+  const auto& busiest = *std::max_element(
       inside.begin(), inside.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  const std::string& op = busiest.first;
+  const std::vector<int>& members = busiest.second;
   for (const int i : members) {
     const Record& r = *lifecycle_in_flight(i);
     Waiting w;

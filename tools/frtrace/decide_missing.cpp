@@ -67,6 +67,31 @@ bool Diagnosis::left_early_or_missing() {
   }
   const bool all_left =
       std::all_of(sinks.begin(), sinks.end(), [&](int i) { return ends_[at(i)].clean; });
+  const bool blind = std::any_of(c_.ranks.begin(), c_.ranks.end(),
+                                 [](const RankEvidence* e) { return e->holes.no_p2p; });
+  // Where sends and receives are never recorded, many that did not come rather wait than stopped;
+  // and so may one of a job with several kinds of groups for a rank that left no file.
+  constexpr std::size_t kMany = 3, kKinds = 3;
+  const bool deaf = std::any_of(sinks.begin(), sinks.end(), [&](int i) {
+    return !ev(i).format.empty() && group(m.group).backend == "gloo" && ev(i).lanes.empty();
+  });
+  std::set<std::string> kinds;
+  for (const Group& g : c_.groups) {
+    kinds.insert(g.desc);
+  }
+  const bool lost = !c_.missing.empty();
+  if (((blind && (sinks.size() > 1 || lost)) ||
+       (deaf && (sinks.size() >= kMany || (lost && kinds.size() >= kKinds)))) &&
+      !all_left) {
+    // They may wait for one another, or for the missing, in what is not recorded.
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} never came to {} and elsewhere; some of them may wait for the others in sends and "
+        "receives, which these files do not record",
+        ranks_words(ranks(sinks)), meeting_text(m));
+    add_all_waiting(k, {});
+    return true;
+  }
   r_.kind = all_left ? Verdict::kExited : Verdict::kMissing;
   for (const int i : sinks) {
     const Meeting* own = nullptr;

@@ -32,8 +32,9 @@ Report Diagnosis::run() {
     }
   }
   const bool somebody_died = !primary_.empty() || !missing_primary_.empty();
-  const WaitGraph settled = wait_graph(c_, ends_, threshold);
-  graph_ = somebody_died ? wait_graph(c_, ends_, 0) : settled;
+  hidden_ = hidden_failures(c_, history_);
+  const WaitGraph settled = wait_graph(c_, ends_, threshold, hidden_);
+  graph_ = somebody_died ? wait_graph(c_, ends_, 0, hidden_) : settled;
   divergence_ = first_divergence(c_, slots_);
 
   (void)((divergence_ && !divergence_->past && mismatch(*divergence_)) ||
@@ -105,6 +106,25 @@ bool Diagnosis::nothing_stuck() {
         c_.ranks.size() == 1 ? ranks_words({c_.ranks[0]->id.rank}) : "the ranks that were read",
         (*alarm)->reason.empty() ? (*alarm)->trigger : (*alarm)->reason, ranks_words(c_.missing));
     return true;
+  }
+  // All at rest in the middle of an iteration, in what this format does not record.
+  const bool blind = std::any_of(c_.ranks.begin(), c_.ranks.end(),
+                                 [](const RankEvidence* e) { return e->holes.no_p2p; });
+  if (blind && graph_.fresh == 0) {
+    std::vector<int> amid;
+    for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+      if (stopped_amid(c_, history_, i)) {
+        amid.push_back(i);
+      }
+    }
+    if (2 * amid.size() > c_.ranks.size()) {
+      r_.kind = Verdict::kUndecided;
+      r_.summary = fmt::format(
+          "{} stopped in the middle of an iteration with no collective in flight: they are in "
+          "sends and receives, which these files do not record, or elsewhere",
+          ranks_words(ranks(amid)));
+      return true;
+    }
   }
   if (slow()) {
     return true;

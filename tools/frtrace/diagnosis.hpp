@@ -104,12 +104,18 @@ class Diagnosis {
   void explain_waits(const std::set<int>& blamed);
 
   // ------------------------------------------------------------ cycles
+  std::uint64_t role(int i, const Step& step) const;
+  bool shared(int i, const Anomaly& a);
+  std::optional<Anomaly> own_anomaly(int i);
+  std::optional<Anomaly> peer_anomaly(int i);
+  bool blame_anomalies(const std::set<int>& suspects, bool ask_peers);
   bool cycle();
   bool deadlock(const std::set<int>& on_cycle, const std::set<int>& meetings);
 
   // ------------------------------------------------------------ the rest
   // An operation that failed on its own account, without anybody dying of it.
   bool own_errors();
+  bool is_node(const std::vector<Rank>& who) const;
   bool no_evidence();
   // Somebody's device did not get to what its host and all others issued.
   bool device_behind();
@@ -135,6 +141,7 @@ class Diagnosis {
   History history_;
   std::vector<End> ends_, missing_ends_;
   std::vector<int> primary_, missing_primary_;
+  std::vector<HiddenFailure> hidden_;
   WaitGraph graph_;
   std::optional<Divergence> divergence_;
   std::vector<std::string> doubts_;

@@ -165,6 +165,7 @@ struct Identity {
 struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
+  std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
 };
 
 // What a format, or the moment it was written, could not say. Of fr's own files nothing is set.
@@ -175,11 +176,13 @@ struct Holes {
   bool no_members = false;    // members of groups inferred from the ranks that appear
   bool no_p2p = false;        // sends and receives happened that it does not record
   bool relative_p2p = false;  // numbers of sends and receives count from the window, not from 1
-  bool frontier_inferred = false;  // a frontier follows from what other ranks still wait for
-  bool failure_inferred = false;   // a failed operation follows from who never came to it
-  bool rank_from_name = false;     // the rank stands in the file's name only
-  bool truncated = false;          // cut off: frontiers are lower bounds, later records unknown
-  bool written_guessed = false;    // nothing tells when it was written: no duration means anything
+  bool frontier_inferred = false;   // a frontier follows from what other ranks still wait for
+  bool failure_inferred = false;    // a failed operation follows from who never came to it
+  bool rank_from_name = false;      // the rank stands in the file's name only
+  bool truncated = false;           // cut off in the middle: what comes after is unknown
+  bool frontiers_at_least = false;  // lower bounds: it may have issued more than it shows
+  bool written_guessed = false;     // nothing tells when it was written: no duration means anything
+  std::uint64_t truncated_at = 0;   // records before the cut
 };
 
 struct RankEvidence {

@@ -26,6 +26,8 @@ std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvid
 // Nothing but a fault makes the signatures of such operations differ, even when they completed.
 bool is_strict(std::string_view op);
 bool is_all_to_all(std::string_view op);
+// No member leaves such an operation before all have come to it.
+bool meets_all(std::string_view op);
 // Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".
 std::string canonical_op(std::string_view op);
 
@@ -59,6 +61,22 @@ struct Deviation {
   std::size_t usual;   // earlier step that was due instead
 };
 std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
+
+// Where a rank did what it never did before after the same few operations.
+struct Anomaly {
+  enum Kind {
+    kSkipped,   // what usually comes later, `usual` was left out
+    kSwapped,   // `usual` came later, what was issued usually follows it
+    kInserted,  // `usual` came later, what was issued has no place there
+    kOther      // something else, and nothing after it to tell what became of `usual`
+  };
+  Kind kind = kOther;
+  std::size_t issued = 0;  // step
+  std::size_t usual = 0;   // earlier step that was due instead
+  bool novel = false;      // the rank never issued such an operation at all
+};
+// The first one at or after step `from`.
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
 // nullopt when the records no longer tell, or the reference is not further.
 std::optional<Fork> fork_of(const Case&, History&, int group, int evidence, int reference);
@@ -143,14 +161,27 @@ struct Meeting {
   std::vector<int> absent;    // evidence that shows it never came
   std::vector<Rank> unknown;  // no evidence whether it came
   std::vector<int> too_old;   // evidence older than the wait: says nothing
-  // Everybody came, and the devices of these did not get to it though others' did; or they did not
-  // finish it though others did.
+  // Everybody came, and these do not wait in it yet: an earlier operation of theirs is unfinished.
   std::vector<int> behind;
+  // Those of them whose devices did not get to it though others' did, or did not finish it though
+  // others did.
+  std::vector<int> device;
   bool devices_seen = false;  // the evidence tells who started
   Time since = 0;
   bool complete = false;  // everybody came
   double seconds() const;
 };
+
+// An operation that is recorded as done and perhaps failed, as a member that left no evidence was
+// needed for it. doubtful: as likely the rank stopped by itself after it.
+struct HiddenFailure {
+  int evidence = -1;
+  std::size_t record = 0;
+  bool doubtful = false;
+};
+std::vector<HiddenFailure> hidden_failures(const Case&, History&);
+// The rank has been at rest, and not where its iterations begin.
+bool stopped_amid(const Case&, History&, int evidence);
 
 struct WaitGraph {
   std::vector<Meeting> meetings;           // those that count as stuck
@@ -164,6 +195,7 @@ struct WaitGraph {
   int fresh = 0;                           // operations in flight for less than the threshold
 };
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
-WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s);
+WaitGraph wait_graph(const Case&, const std::vector<End>&, double threshold_s,
+                     const std::vector<HiddenFailure>& hidden = {});
 
 }  // namespace frtrace

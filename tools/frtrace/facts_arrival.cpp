@@ -15,12 +15,6 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-bool meets_all(std::string_view op) {
-  const std::string name = canonical_op(op);
-  return name.rfind("all", 0) == 0 || name.rfind("reducescatter", 0) == 0 ||
-         name.find("barrier") != std::string::npos;
-}
-
 double seconds(Time from, Time to) {
   return static_cast<double>(to - from) * 1e-9;
 }

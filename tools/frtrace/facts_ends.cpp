@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <unordered_map>
 
 #include "facts.hpp"
 
@@ -82,31 +83,47 @@ End end_from_peer(const PeerEvidence& p) {
   return end;
 }
 
-// Latest word of the others about a rank; ends outrank "live".
-const PeerEvidence* told_by_others(const Case& c, Rank rank, int own_pid) {
-  const PeerEvidence* best = nullptr;
-  Time best_time = 0;
-  for (const RankEvidence* e : c.ranks) {
-    if (e->id.rank == rank) {
-      continue;
-    }
-    for (const PeerEvidence& p : e->peers) {
-      if (p.rank != rank || (own_pid != 0 && p.pid != 0 && p.pid != own_pid)) {
-        continue;
-      }
-      const bool ended = p.state != "live";
-      const bool best_ended = best != nullptr && best->state != "live";
-      if (best == nullptr || (ended && !best_ended) ||
-          (ended == best_ended && e->written > best_time)) {
-        best = &p;
-        best_time = e->written;
+// What the ranks of a machine saw of each other, by the rank it is about.
+class Words {
+ public:
+  explicit Words(const Case& c) {
+    for (const RankEvidence* e : c.ranks) {
+      for (const PeerEvidence& p : e->peers) {
+        if (p.rank != e->id.rank) {
+          about_[p.rank].emplace_back(e, &p);
+        }
       }
     }
   }
-  return best;
-}
 
-End end_of(const Case& c, const RankEvidence& e) {
+  // The latest; ends outrank "live". pid 0: any process.
+  const PeerEvidence* latest(Rank rank, int pid) const {
+    const auto it = about_.find(rank);
+    if (it == about_.end()) {
+      return nullptr;
+    }
+    const PeerEvidence* best = nullptr;
+    Time best_time = 0;
+    for (const auto& [e, p] : it->second) {
+      if (pid != 0 && p->pid != 0 && p->pid != pid) {
+        continue;
+      }
+      const bool ended = p->state != "live";
+      const bool best_ended = best != nullptr && best->state != "live";
+      if (best == nullptr || (ended && !best_ended) ||
+          (ended == best_ended && e->written > best_time)) {
+        best = p;
+        best_time = e->written;
+      }
+    }
+    return best;
+  }
+
+ private:
+  std::unordered_map<Rank, std::vector<std::pair<const RankEvidence*, const PeerEvidence*>>> about_;
+};
+
+End end_of(const Words& words, const RankEvidence& e) {
   End end;
   const ExitEvidence& x = e.exit;
   std::string last_error;
@@ -146,7 +163,7 @@ End end_of(const Case& c, const RankEvidence& e) {
     }
   }
   if (!end.ended) {
-    if (const PeerEvidence* p = told_by_others(c, e.id.rank, e.id.pid);
+    if (const PeerEvidence* p = words.latest(e.id.rank, e.id.pid);
         p != nullptr && p->state != "live") {
       end = end_from_peer(*p);
       end.consequence = !end.clean && is_consequence(last_error);
@@ -168,24 +185,26 @@ End end_of(const Case& c, const RankEvidence& e) {
 }  // namespace
 
 std::vector<End> ends_of(const Case& c) {
+  const Words words(c);
   std::vector<End> out;
   for (const RankEvidence* e : c.ranks) {
-    out.push_back(end_of(c, *e));
+    out.push_back(end_of(words, *e));
   }
   return out;
 }
 
 std::vector<End> ends_of_missing(const Case& c) {
+  const Words words(c);
   std::vector<End> out;
   for (const Rank rank : c.missing) {
-    const PeerEvidence* p = told_by_others(c, rank, 0);
+    const PeerEvidence* p = words.latest(rank, 0);
     out.push_back(p != nullptr ? end_from_peer(*p) : End{});
   }
   return out;
 }
 
 bool seen_alive(const Case& c, Rank rank) {
-  const PeerEvidence* p = told_by_others(c, rank, 0);
+  const PeerEvidence* p = Words(c).latest(rank, 0);
   return p != nullptr && p->state == "live";
 }
 

@@ -76,4 +76,62 @@ std::optional<Deviation> deviation(const std::vector<Step>& steps, int group) {
   return std::nullopt;
 }
 
+namespace {
+
+constexpr std::size_t kLongest = 8, kShortest = 2, kHistory = 4096, kLookahead = 8;
+
+// Earlier steps that follow the same `context` steps as `pos`, latest first.
+template <class F>
+bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t context, F&& f) {
+  const std::size_t oldest = pos > kHistory ? pos - kHistory : 0;
+  for (std::size_t j = pos - 1; j >= oldest + context && j < pos; --j) {
+    bool equal = true;
+    for (std::size_t t = 1; t <= context && equal; ++t) {
+      equal = steps[j - t].key == steps[pos - t].key;
+    }
+    if (equal && f(j)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool comes(const std::vector<Step>& steps, std::uint64_t key, std::size_t first) {
+  for (std::size_t i = first; i < std::min(steps.size(), first + kLookahead); ++i) {
+    if (steps[i].key == key) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from) {
+  for (std::size_t p = std::max<std::size_t>(from, kShortest); p < steps.size(); ++p) {
+    std::size_t usual = SIZE_MAX;
+    bool normal = false;
+    for (std::size_t c = std::min(kLongest, p); c >= kShortest && usual == SIZE_MAX; --c) {
+      normal = any_alike(steps, p, c, [&](std::size_t j) {
+        usual = usual == SIZE_MAX ? j : usual;
+        return steps[j].key == steps[p].key;
+      });
+    }
+    if (usual == SIZE_MAX || normal) {
+      continue;
+    }
+    Anomaly a;
+    a.issued = p;
+    a.usual = usual;
+    a.novel = std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(p),
+                           [&](const Step& s) { return s.key == steps[p].key; });
+    const bool later = comes(steps, steps[usual].key, p + 1);
+    const bool follows = comes(steps, steps[p].key, usual + 1);
+    a.kind = later ? (follows ? Anomaly::kSwapped : Anomaly::kInserted)
+                   : (follows ? Anomaly::kSkipped : Anomaly::kOther);
+    return a;
+  }
+  return std::nullopt;
+}
+
 }  // namespace frtrace

@@ -21,7 +21,7 @@ enum class OpClass {
   kOther  // not known: only the name must agree
 };
 
-OpClass class_of(std::string_view op) {
+OpClass class_of(const std::string& canonical) {
   static const std::map<std::string, OpClass, std::less<>> kClasses = {
       {"allreduce", OpClass::kUniform},
       {"allreducecoalesced", OpClass::kUniform},
@@ -45,15 +45,15 @@ OpClass class_of(std::string_view op) {
       {"barrier", OpClass::kBarrier},
       {"monitoredbarrier", OpClass::kBarrier},
   };
-  const auto it = kClasses.find(canonical_op(op));
+  const auto it = kClasses.find(canonical);
   return it == kClasses.end() ? OpClass::kOther : it->second;
 }
 
 // The one list of what must agree. f(name, text) and f(name, number).
 template <class F>
 void visit_signature(const RankEvidence& e, const Record& r, F&& f) {
-  const std::string_view op = e.text(r.op);
-  f("operation", std::string_view(canonical_op(op)));
+  const std::string op = canonical_op(e.text(r.op));
+  f("operation", std::string_view(op));
   const OpClass cls = class_of(op);
   const bool in = cls == OpClass::kUniform || cls == OpClass::kInputOnly ||
                   cls == OpClass::kGather || cls == OpClass::kReduceScatter;
@@ -91,10 +91,16 @@ std::string canonical_op(std::string_view op) {
 }
 
 bool is_strict(std::string_view op) {
-  return class_of(op) == OpClass::kUniform;
+  return class_of(canonical_op(op)) == OpClass::kUniform;
 }
 bool is_all_to_all(std::string_view op) {
-  return class_of(op) == OpClass::kAllToAll;
+  return class_of(canonical_op(op)) == OpClass::kAllToAll;
+}
+
+bool meets_all(std::string_view op) {
+  const std::string name = canonical_op(op);
+  return name.rfind("all", 0) == 0 || name.rfind("reducescatter", 0) == 0 ||
+         name.find("barrier") != std::string::npos;
 }
 
 std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {

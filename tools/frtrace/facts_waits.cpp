@@ -39,7 +39,7 @@ double Meeting::seconds() const {
 namespace {
 
 // Everybody's waits, sorted into meetings.
-std::vector<Meeting> meetings_of(const Case& c) {
+std::vector<Meeting> meetings_of(const Case& c, const std::vector<HiddenFailure>& hidden) {
   using Key = std::tuple<int, Kind, std::uint64_t, Rank, Rank>;
   std::map<Key, std::size_t> index;
   std::vector<Meeting> out;
@@ -55,8 +55,10 @@ std::vector<Meeting> meetings_of(const Case& c) {
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
     const RankEvidence& e = *c.ranks[i];
     std::vector<std::uint64_t> found(e.groups.size(), 0);
+    Time before = 0;  // when the last of the operations issued so far ended
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
+      before = std::max(before, record.state == State::kCompleted ? record.ended : 0);
       const bool failed = record.state == State::kFailed &&
                           (record.kind == Kind::kCollective || record.kind == Kind::kSend ||
                            record.kind == Kind::kRecv);
@@ -77,6 +79,8 @@ std::vector<Meeting> meetings_of(const Case& c) {
       w.record = r;
       w.since =
           record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
+      // Queued behind what was still running: it has waited since that ended.
+      w.since = before != 0 && before < e.written ? std::max(w.since, before) : w.since;
       w.until = failed && record.ended != 0 ? record.ended : e.written;
       w.failed = failed;
       w.own_error = failed && record.error != 0 && !is_consequence(e.text(record.error));
@@ -110,6 +114,19 @@ std::vector<Meeting> meetings_of(const Case& c) {
       add({group, Kind::kCollective, own.completed + 1, -1, -1}, w);
     }
   }
+  for (const HiddenFailure& f : hidden) {
+    const RankEvidence& e = c.evidence_of(f.evidence);
+    const Record& record = e.records[f.record];
+    Wait w;
+    w.evidence = f.evidence;
+    w.record = f.record;
+    w.since = record.time;
+    w.until = e.written;
+    w.failed = true;
+    add({c.group_of[static_cast<std::size_t>(f.evidence)][record.group], Kind::kCollective,
+         record.seq, -1, -1},
+        w);
+  }
   return out;
 }
 
@@ -121,11 +138,15 @@ std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Gro
     return std::nullopt;
   }
   const RankEvidence& e = c.evidence_of(evidence);
+  // Of a file that was cut off the counters are lower bounds.
+  const auto known = [&](std::uint64_t n) {
+    return e.holes.frontiers_at_least && n < m.seq ? std::nullopt : std::optional<std::uint64_t>(n);
+  };
   if (g.row[member] < 0) {
-    return e.losses.groups_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+    return e.losses.groups_lost != 0 ? std::nullopt : known(0);
   }
   if (m.kind == Kind::kCollective) {
-    return c.member(g, member)->enqueued;
+    return known(c.member(g, member)->enqueued);
   }
   const Rank other = m.from == g.ranks[member] ? m.to : m.from;
   const bool send = m.from == g.ranks[member];
@@ -133,10 +154,10 @@ std::optional<std::uint64_t> frontier(const Case& c, const Meeting& m, const Gro
     if (static_cast<int>(lane.group) == g.row[member] && lane.send == send && lane.peer >= 0 &&
         lane.peer < static_cast<int>(g.ranks.size()) &&
         g.ranks[static_cast<std::size_t>(lane.peer)] == other) {
-      return lane.enqueued;
+      return known(lane.enqueued);
     }
   }
-  return e.losses.lanes_lost != 0 ? std::nullopt : std::optional<std::uint64_t>(0);
+  return e.losses.lanes_lost != 0 ? std::nullopt : known(0);
 }
 
 // The record of the other end of a P2P meeting, nullptr when not kept.
@@ -155,21 +176,71 @@ const Record* other_end(const Case& c, const Meeting& m, const Group& g, std::si
   return nullptr;
 }
 
-// All members came. Whose device is behind the others'?
-void find_behind(const Case& c, const Group& g, double threshold_s, Meeting& m) {
-  std::vector<int> queued, started;
+// What a rank waits in first: its first unfinished operation, or the batch of sends and receives
+// that it is part of; these run together.
+struct Front {
+  std::size_t first = SIZE_MAX, last = SIZE_MAX;
+  bool holds(std::size_t record) const { return first <= record && record <= last; }
+};
+
+Front front_of(const RankEvidence& e) {
+  const auto it = std::find_if(e.records.begin(), e.records.end(), blocks);
+  if (it == e.records.end()) {
+    return {};
+  }
+  const auto p2p = [](const Record& r) { return r.kind == Kind::kSend || r.kind == Kind::kRecv; };
+  constexpr Time kTogether_ns = 5'000'000;
+  Front f;
+  f.first = f.last = static_cast<std::size_t>(it - e.records.begin());
+  const auto together = [&](std::size_t k) {
+    const Record& r = e.records[k];
+    return p2p(r) && r.group == it->group && r.stack == it->stack &&
+           std::abs(r.time - it->time) <= kTogether_ns;
+  };
+  while (p2p(*it) && f.last + 1 < e.records.size() && together(f.last + 1)) {
+    ++f.last;
+  }
+  return f;
+}
+
+// Some members finished a later operation, which nobody can without all: the waits are those of
+// ranks that were looked at before that.
+bool overtaken(const Case& c, const Group& g, const Meeting& m) {
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    const GroupEvidence* e = c.member(g, i);
+    if (e == nullptr || e->completed <= m.seq) {
+      continue;
+    }
+    const RankEvidence& evidence = c.evidence_of(g.evidence[i]);
+    for (auto it = evidence.records.rbegin(); it != evidence.records.rend(); ++it) {
+      if (it->kind == Kind::kCollective && static_cast<int>(it->group) == g.row[i] &&
+          it->seq > m.seq && it->seq <= e->completed && it->state == State::kCompleted &&
+          meets_all(evidence.text(it->op))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// All members came. Whose device is behind the others'? `front`: each rank's first unfinished
+// operation, behind which its later ones may be queued. False: the waits are only those of a rank
+// that was looked at before the others.
+bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front, double threshold_s,
+                 Meeting& m) {
+  struct Seen {
+    int evidence;
+    const Record* record;
+  };
+  std::vector<Seen> queued, started;
   const auto look = [&](int evidence, const Record& r) {
-    (r.state == State::kStarted ? started : queued).push_back(evidence);
+    (r.state == State::kStarted ? started : queued).push_back({evidence, &r});
   };
   for (const Wait& w : m.waits) {
     if (w.record == SIZE_MAX) {
-      return;
+      return true;
     }
-    const RankEvidence& e = c.evidence_of(w.evidence);
-    if (seconds_between(m.since, e.written) < threshold_s) {
-      return;  // looked at too early to tell
-    }
-    look(w.evidence, e.records[w.record]);
+    look(w.evidence, c.evidence_of(w.evidence).records[w.record]);
   }
   std::size_t members = g.ranks.size();
   if (m.kind != Kind::kCollective) {
@@ -182,19 +253,71 @@ void find_behind(const Case& c, const Group& g, double threshold_s, Meeting& m) 
       }
     }
   }
-  const std::size_t finished = members - std::min(members, queued.size() + started.size());
+  const auto first = [&](const Seen& s) {
+    const auto& records = c.evidence_of(s.evidence).records;
+    return front[static_cast<std::size_t>(s.evidence)].holds(
+        static_cast<std::size_t>(s.record - records.data()));
+  };
+  // Looked at long enough after `since` to mean anything.
+  const auto late = [&](const Seen& s, Time since) {
+    const RankEvidence& e = c.evidence_of(s.evidence);
+    return since == 0 || seconds_between(since, e.written) >= threshold_s;
+  };
   m.devices_seen = !started.empty();
-  if (!started.empty() && !queued.empty()) {
-    m.behind = queued;
-  } else if (finished > 0 && m.kind == Kind::kCollective) {
-    // Whoever sends only, or is the root, may leave early; and in the order of one group the
-    // others come to nothing later.
-    m.behind = started.empty() ? queued : started;
+  if (m.kind == Kind::kCollective && overtaken(c, g, m)) {
+    return false;
   }
+  if (!started.empty() && !queued.empty()) {
+    Time since = 0;
+    bool stand = true;
+    for (const Seen& s : started) {
+      since = std::max({since, s.record->started, s.record->time});
+      stand = stand && first(s);
+    }
+    for (const Seen& s : queued) {
+      const bool old = c.evidence_of(s.evidence).holes.written_guessed && !stand;
+      if (late(s, since) && !old) {
+        m.behind.push_back(s.evidence);
+        m.device.push_back(s.evidence);
+      }
+    }
+    return true;
+  }
+  const std::size_t waiting = queued.size() + started.size();
+  if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty()) {
+    // Others finished it.
+    Time since = 0;
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      const GroupEvidence* e = c.member(g, i);
+      const bool waits = std::any_of(m.waits.begin(), m.waits.end(),
+                                     [&](const Wait& w) { return w.evidence == g.evidence[i]; });
+      if (e != nullptr && !waits && e->completed >= m.seq) {
+        since = std::max(since, e->completed_time);
+      }
+    }
+    for (const std::vector<Seen>* seen : {&queued, &started}) {
+      for (const Seen& s : *seen) {
+        const bool guessed = c.evidence_of(s.evidence).holes.written_guessed;
+        if (guessed || since == 0 || !late(s, since)) {
+          return false;
+        }
+        m.behind.push_back(s.evidence);
+        m.device.push_back(s.evidence);
+      }
+    }
+    return true;
+  }
+  for (const Seen& s : queued) {
+    if (!first(s)) {
+      m.behind.push_back(s.evidence);
+    }
+  }
+  return true;
 }
 
 // Sets who came and who did not; false when the meeting is too young to mean anything.
-bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeting& m) {
+bool fill(const Case& c, const std::vector<End>& ends, const std::vector<Front>& front,
+          double threshold_s, Meeting& m) {
   const Group& g = c.groups[static_cast<std::size_t>(m.group)];
   Time until = 0;
   for (const Wait& w : m.waits) {
@@ -241,8 +364,8 @@ bool fill(const Case& c, const std::vector<End>& ends, double threshold_s, Meeti
     }
   }
   m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
-  if (m.complete && !failed) {
-    find_behind(c, g, threshold_s, m);
+  if (m.complete && !failed && !find_behind(c, g, front, threshold_s, m)) {
+    return false;
   }
   return old_enough &&
          (!m.absent.empty() || !m.unknown.empty() || !m.too_old.empty() || m.complete);
@@ -306,23 +429,29 @@ class Components {
 
 }  // namespace
 
-WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s) {
+WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double threshold_s,
+                     const std::vector<HiddenFailure>& hidden) {
   WaitGraph graph;
   graph.waits_in.resize(c.ranks.size());
   graph.device.resize(c.ranks.size());
   std::set<int> too_old;
   // Communicators other than gloo's run their operations one after the other: what was issued
   // after a stuck one waits for that, not for anybody.
-  std::vector<Meeting> meetings = meetings_of(c);
+  std::vector<Meeting> meetings = meetings_of(c, hidden);
   std::sort(meetings.begin(), meetings.end(), [](const Meeting& a, const Meeting& b) {
     return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
            std::tie(b.group, b.kind, b.seq, b.from, b.to);
   });
+  std::vector<Front> front(c.ranks.size());
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    front[i] = front_of(*c.ranks[i]);
+  }
+  const auto concurrent = [&](const Meeting& m) {
+    return c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") != std::string::npos;
+  };
   std::set<std::pair<int, int>> stuck;  // group, evidence
   for (Meeting& m : meetings) {
-    const bool in_order =
-        m.kind == Kind::kCollective &&
-        c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") == std::string::npos;
+    const bool in_order = m.kind == Kind::kCollective && !concurrent(m);
     if (in_order) {
       std::erase_if(m.waits, [&](const Wait& w) {
         return !w.failed && stuck.contains({m.group, w.evidence});
@@ -331,7 +460,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
         continue;
       }
     }
-    if (!fill(c, ends, threshold_s, m)) {
+    if (!fill(c, ends, front, threshold_s, m)) {
       ++graph.fresh;
       continue;
     }
@@ -375,7 +504,10 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     for (const Wait& w : m.waits) {
       // One that left by itself waits no more; one that was ended from outside did until then.
       const End& end = ends[static_cast<std::size_t>(w.evidence)];
-      const bool behind = std::find(m.behind.begin(), m.behind.end(), w.evidence) != m.behind.end();
+      const bool behind =
+          std::find(m.behind.begin(), m.behind.end(), w.evidence) != m.behind.end() ||
+          (!w.failed && !concurrent(m) && w.record != SIZE_MAX &&
+           !front[static_cast<std::size_t>(w.evidence)].holds(w.record));
       if (!behind && !end.clean && (!end.primary() || end.why == "gone")) {
         edges[static_cast<std::size_t>(w.evidence)].push_back(static_cast<int>(vertex));
       }
@@ -431,7 +563,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
   }
   std::sort(graph.sinks.begin(), graph.sinks.end());
   for (const Meeting& m : graph.meetings) {
-    for (const int b : m.behind) {
+    for (const int b : m.device) {
       graph.device[static_cast<std::size_t>(b)] = true;
     }
   }

@@ -20,9 +20,14 @@ bool is_final(const RankEvidence& e) {
          (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
 }
 
+// Of one incident a dump tells how it was; a ring, read later, may show what was done to the job
+// after.
 bool better(const RankEvidence& a, const RankEvidence& b) {
-  return std::tuple(a.incident, a.written, a.records.size(), a.file) >
-         std::tuple(b.incident, b.written, b.records.size(), b.file);
+  const auto order = [](const RankEvidence& e) {
+    return std::tuple(e.incident, e.source == Source::kDump && !e.salvaged, e.written,
+                      e.records.size(), std::string_view(e.file));
+  };
+  return order(a) > order(b);
 }
 
 void choose(Case& c, const std::vector<const RankEvidence*>& all) {
@@ -104,6 +109,12 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
 void match_groups(Case& c) {
   using Key = std::tuple<std::string, std::uint32_t, std::vector<Rank>>;
   std::map<Key, int> by_key;
+  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
+  // for each of them.
+  using Ranges = std::vector<std::tuple<Rank, std::uint32_t, std::int32_t>>;
+  std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
+           std::vector<std::pair<Ranges, int>>>
+      by_ranges;
   std::multimap<std::pair<std::string, std::uint32_t>, int> by_name;
   struct Unplaced {
     int evidence;
@@ -149,6 +160,17 @@ void match_groups(Case& c) {
       if (!g.used) {
         continue;
       }
+      Ranges ranges;
+      for (const RankRange& r : g.ranks) {
+        ranges.emplace_back(r.first, r.count, r.stride);
+      }
+      auto& written = by_ranges[{e.text(g.name), g.instance, ranges.size()}];
+      const auto same = std::find_if(written.begin(), written.end(),
+                                     [&](const auto& w) { return w.first == ranges; });
+      if (same != written.end() && !ranges.empty()) {
+        place(same->second, i, row);
+        continue;
+      }
       std::vector<Rank> ranks = expand(g.ranks);
       if (ranks.empty() && g.n_ranks > 0 && g.n_ranks == c.expected) {
         for (Rank r = 0; r < g.n_ranks; ++r) {
@@ -165,6 +187,7 @@ void match_groups(Case& c) {
         it = by_key.emplace(key, new_group(e, g, std::move(ranks), true)).first;
       }
       place(it->second, i, row);
+      written.emplace_back(std::move(ranges), it->second);
     }
   }
   // Members that did not learn who the others are: join the group of that name, if it is the only

@@ -14,6 +14,7 @@
 
 #include "hot/layout.hpp"
 #include "load_torch.hpp"
+#include "load_window.hpp"
 
 namespace frtrace {
 
@@ -179,39 +180,110 @@ void load_file(const Candidate& file, LoadResult& result) {
   result.evidence.push_back(std::move(e));
 }
 
-// Several at a time; the outcome is in the order of the files, however many threads there are.
-void load_files(const std::vector<Candidate>& files, LoadResult& result) {
-  constexpr std::size_t kMaxThreads = 32, kFilesPerThread = 4;
-  const std::size_t n = std::min({std::size_t{std::max(1u, std::thread::hardware_concurrency())},
-                                  kMaxThreads, files.size() / kFilesPerThread + 1});
-  std::vector<LoadResult> each(files.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < files.size(); i = next++) {
-      try {
-        load_file(files[i], each[i]);
-      } catch (const std::exception& e) {
-        each[i].evidence.clear();
-        each[i].unreadable.push_back({files[i].path, e.what()});
+constexpr std::size_t kMaxThreads = 32, kFilesPerThread = 4;
+
+// f(i) for all i below `n`, on several threads. `tick` is called between, by the calling thread.
+template <class F, class Tick>
+void for_all(std::size_t n, unsigned threads, F&& f, Tick&& tick) {
+  if (threads == 0) {
+    threads = std::max(1u, std::thread::hardware_concurrency());
+  }
+  const std::size_t used = std::min({std::size_t{threads}, kMaxThreads, n / kFilesPerThread + 1});
+  std::atomic<std::size_t> next{0}, done{0};
+  const auto work = [&](bool ticks) {
+    for (std::size_t i = next++; i < n; i = next++) {
+      f(i);
+      ++done;
+      if (ticks) {
+        tick(done.load());
       }
     }
   };
   std::vector<std::thread> helpers;
-  for (std::size_t t = 1; t < n; ++t) {
+  for (std::size_t t = 1; t < used; ++t) {
     try {
-      helpers.emplace_back(work);
+      helpers.emplace_back(work, false);
     } catch (const std::system_error&) {
       break;  // fewer will do
     }
   }
-  work();
+  work(true);
   for (std::thread& t : helpers) {
     t.join();
   }
-  for (LoadResult& one : each) {
-    std::move(one.evidence.begin(), one.evidence.end(), std::back_inserter(result.evidence));
-    std::move(one.unreadable.begin(), one.unreadable.end(), std::back_inserter(result.unreadable));
+}
+
+// Several at a time; the outcome is in the order of the files, however many threads there are.
+void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
+                LoadResult& result) {
+  std::vector<LoadResult> each(files.size());
+  Windows windows(options.all_records ? UINT64_MAX : options.budget_records, files.size());
+  std::vector<char> is_cut(files.size(), 0);
+  const auto load = [&](std::size_t i) {
+    try {
+      load_file(files[i], each[i]);
+    } catch (const std::exception& e) {
+      each[i].evidence.clear();
+      each[i].unreadable.push_back({files[i].path, e.what()});
+    }
+  };
+  const auto tick = [&](std::size_t done) {
+    if (options.progress) {
+      options.progress(done, files.size());
+    }
+  };
+  const auto no_tick = [](std::size_t) {};
+  for_all(
+      files.size(), options.threads,
+      [&](std::size_t i) {
+        load(i);
+        if (!each[i].evidence.empty() && windows.count(*each[i].evidence.front())) {
+          windows.cut(*each[i].evidence.front());
+          is_cut[i] = 1;
+        }
+      },
+      tick);
+  std::vector<std::size_t> file_of;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    for (auto& e : each[i].evidence) {
+      result.evidence.push_back(std::move(e));
+      file_of.push_back(i);
+    }
+    std::move(each[i].unreadable.begin(), each[i].unreadable.end(),
+              std::back_inserter(result.unreadable));
+    each[i] = {};
   }
+  if (!windows.large()) {
+    return;
+  }
+  for_all(
+      result.evidence.size(), options.threads,
+      [&](std::size_t i) {
+        if (is_cut[file_of[i]] == 0) {
+          windows.cut(*result.evidence[i]);
+        }
+      },
+      no_tick);
+  const Windows::Again again = windows.look_again(result.evidence);
+  const auto read_again = [&](const std::vector<std::size_t>& list, bool whole) {
+    for_all(
+        list.size(), options.threads,
+        [&](std::size_t k) {
+          const std::size_t i = list[k];
+          load(file_of[i]);
+          auto& e = each[file_of[i]].evidence;
+          if (e.empty()) {
+            return;  // gone or changed since: the window stays
+          }
+          if (!whole) {
+            windows.cut_again(*e.front());
+          }
+          result.evidence[i] = std::move(e.front());
+        },
+        no_tick);
+  };
+  read_again(again.whole, true);
+  read_again(again.pinned, false);
 }
 
 }  // namespace
@@ -251,6 +323,13 @@ Format format_of(std::span<const unsigned char> b) {
 }
 
 LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix) {
+  LoadOptions options;
+  options.prefix = prefix;
+  return load_paths(paths, options);
+}
+
+LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& options) {
+  const std::string& prefix = options.prefix;
   LoadResult result;
   std::vector<Candidate> files;
   for (const std::string& path : paths) {
@@ -276,7 +355,7 @@ LoadResult load_paths(const std::vector<std::string>& paths, std::string_view pr
     return temporary(name) || name.compare(0, prefix.size(), prefix) != 0;
   });
   result.found_nothing = result.found_nothing && files.empty();
-  load_files(files, result);
+  load_files(files, options, result);
   settle_torch(result.evidence);
   return result;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,7 +40,18 @@ enum class RingKind { kRegion, kCopy };
 std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
                                         RingKind kind, std::string& why);
 
+struct LoadOptions {
+  std::string prefix;                                     // only files whose name begins so
+  unsigned threads = 0;                                   // 0: as many as there are processors
+  bool all_records = false;                               // keep them, however many
+  std::uint64_t budget_records = std::uint64_t{2} << 20;  // beyond: windows, see load_window.hpp
+  // Told now and then how many files of how many have been read, by the calling thread.
+  std::function<void(std::size_t done, std::size_t of)> progress;
+};
+
 // Every readable file among the paths; directories: their files, and files up to two levels below.
+// The outcome does not depend on the number of threads.
+LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& options);
 LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix);
 
 }  // namespace frtrace

@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <msgpack.hpp>
 #include <optional>
@@ -20,91 +21,202 @@ constexpr std::size_t kMaxDumpBytes = std::size_t{512} << 20;  // decompressed
 constexpr std::size_t kMaxElements = std::size_t{1} << 23;
 constexpr std::size_t kMaxDepth = 16;
 
-using Object = msgpack::object;
+// One element of the input, in its order. The children of a container come right after it.
+struct Object {
+  enum Type : std::uint8_t { kOther, kInt, kText, kArray, kMap } type = kOther;
+  std::uint32_t size = 0;  // of a text; of a container: elements to the one after it
+  union {
+    std::int64_t i = 0;
+    const char* s;
+  };
+  bool is_container() const { return type >= kArray; }
+};
+
+const Object* after(const Object* o) {
+  return o + (o->is_container() ? o->size : 1);
+}
+
+// msgpack-c's parser, to a flat list of elements: no allocation per element, and what stands
+// before a cut stays readable.
+class Tape : public msgpack::null_visitor {
+ public:
+  explicit Tape(std::vector<Object>& to) : to_(to) {}
+
+  bool visit_nil() { return add({}); }
+  bool visit_boolean(bool v) { return integer(v ? 1 : 0); }
+  bool visit_positive_integer(std::uint64_t v) { return integer(static_cast<std::int64_t>(v)); }
+  bool visit_negative_integer(std::int64_t v) { return integer(v); }
+  bool visit_float32(float) { return add({}); }
+  bool visit_float64(double) { return add({}); }
+  bool visit_ext(const char*, std::uint32_t) { return add({}); }
+  bool visit_str(const char* s, std::uint32_t size) {
+    Object o;
+    o.type = Object::kText;
+    o.size = size;
+    o.s = s;
+    return add(o);
+  }
+  bool visit_bin(const char* s, std::uint32_t size) { return visit_str(s, size); }
+  bool start_array(std::uint32_t) { return open(Object::kArray); }
+  bool start_map(std::uint32_t) { return open(Object::kMap); }
+  bool end_array() { return close(); }
+  bool end_map() { return close(); }
+  void insufficient_bytes(std::size_t, std::size_t) { cut_ = true; }
+
+  bool cut() const { return cut_; }
+  bool empty() const { return size_ == 0; }
+  // After a cut: drops the row of a table that is not whole, closes what holds it.
+  void close_all() {
+    constexpr std::size_t kRowDepth = 3;  // in the rows of a table of the root
+    if (open_.size() > kRowDepth) {
+      size_ = open_[kRowDepth];
+      open_.resize(kRowDepth);
+    }
+    while (!open_.empty()) {
+      close();
+    }
+  }
+
+ private:
+  bool add(const Object& o) {
+    if (size_ == to_.size()) {
+      if (size_ >= kMaxElements) {
+        return false;
+      }
+      to_.resize(std::max<std::size_t>(4096, 2 * size_));  // stays from file to file
+    }
+    to_[size_++] = o;
+    return true;
+  }
+  bool integer(std::int64_t v) {
+    Object o;
+    o.type = Object::kInt;
+    o.i = v;
+    return add(o);
+  }
+  bool open(Object::Type type) {
+    if (open_.size() >= kMaxDepth) {
+      return false;
+    }
+    open_.push_back(size_);
+    Object o;
+    o.type = type;
+    return add(o);
+  }
+  bool close() {
+    to_[open_.back()].size = static_cast<std::uint32_t>(size_ - open_.back());
+    open_.pop_back();
+    return true;
+  }
+
+  std::vector<Object>& to_;
+  std::size_t size_ = 0;
+  std::vector<std::size_t> open_;
+  bool cut_ = false;
+};
 
 // --- tolerant access: the wrong type reads as absent
 
 std::optional<std::int64_t> to_int(const Object* o) {
-  if (o == nullptr) {
-    return std::nullopt;
-  }
-  switch (o->type) {
-    case msgpack::type::POSITIVE_INTEGER:
-      return static_cast<std::int64_t>(o->via.u64);
-    case msgpack::type::NEGATIVE_INTEGER:
-      return o->via.i64;
-    case msgpack::type::BOOLEAN:
-      return o->via.boolean ? 1 : 0;
-    default:
-      return std::nullopt;
-  }
+  return o != nullptr && o->type == Object::kInt ? std::optional(o->i) : std::nullopt;
 }
 
 template <class T>
 T number(const Object* o, T fallback = T{}) {
-  const std::optional<std::int64_t> v = to_int(o);
-  return v ? static_cast<T>(*v) : fallback;
+  return o != nullptr && o->type == Object::kInt ? static_cast<T>(o->i) : fallback;
 }
 
 std::string_view text(const Object* o) {
-  if (o == nullptr) {
-    return {};
-  }
-  if (o->type == msgpack::type::STR) {
-    return {o->via.str.ptr, o->via.str.size};
-  }
-  if (o->type == msgpack::type::BIN) {
-    return {o->via.bin.ptr, o->via.bin.size};
-  }
-  return {};
+  return o != nullptr && o->type == Object::kText ? std::string_view(o->s, o->size)
+                                                  : std::string_view();
 }
 
-std::span<const Object> list(const Object* o) {
-  if (o == nullptr || o->type != msgpack::type::ARRAY) {
-    return {};
+// The children of an array, of a map its keys and values in turn.
+class List {
+ public:
+  List() = default;
+  List(const Object* o, Object::Type type) {
+    if (o != nullptr && o->type == type) {
+      first_ = o + 1;
+      last_ = o + o->size;
+    }
   }
-  return {o->via.array.ptr, o->via.array.size};
+  struct Iterator {
+    const Object* at;
+    const Object& operator*() const { return *at; }
+    Iterator& operator++() {
+      at = after(at);
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return at != other.at; }
+  };
+  Iterator begin() const { return {first_}; }
+  Iterator end() const { return {last_}; }
+  bool empty() const { return first_ == last_; }
+
+ private:
+  const Object* first_ = nullptr;
+  const Object* last_ = nullptr;
+};
+
+List list(const Object* o) {
+  return {o, Object::kArray};
 }
 
-const Object* item(std::span<const Object> items, std::size_t i) {
-  return i < items.size() ? &items[i] : nullptr;
-}
+// A short array by position.
+class Row {
+ public:
+  explicit Row(const Object* o) {
+    for (const Object& cell : list(o)) {
+      if (size_ == cells_.size()) {
+        break;  // columns of a future version: nobody asks for them
+      }
+      cells_[size_++] = &cell;
+    }
+  }
+  const Object* operator[](std::size_t i) const { return i < size_ ? cells_[i] : nullptr; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::size_t size_ = 0;
+  std::array<const Object*, 64> cells_;
+};
 
 const Object* member(const Object* o, std::string_view key) {
-  if (o == nullptr || o->type != msgpack::type::MAP) {
-    return nullptr;
-  }
-  for (std::uint32_t i = 0; i < o->via.map.size; ++i) {
-    const msgpack::object_kv& kv = o->via.map.ptr[i];
-    if (text(&kv.key) == key) {
-      return &kv.val;
+  const Object* k = nullptr;
+  for (const Object& item : List(o, Object::kMap)) {
+    if (k == nullptr) {
+      k = &item;
+    } else if (text(k) == key) {
+      return &item;
+    } else {
+      k = nullptr;
     }
   }
   return nullptr;
 }
 
 bool is_map(const Object* o) {
-  return o != nullptr && o->type == msgpack::type::MAP;
+  return o != nullptr && o->type == Object::kMap;
 }
 
 class Table {
  public:
   explicit Table(const Object* o) : rows_(list(member(o, "rows"))) {
-    const std::span<const Object> fields = list(member(o, "fields"));
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-      columns_.emplace(text(&fields[i]), i);
+    std::size_t i = 0;
+    for (const Object& field : list(member(o, "fields"))) {
+      columns_.emplace(text(&field), i++);
     }
   }
-  std::size_t size() const { return rows_.size(); }
+  List rows() const { return rows_; }
   // Column number, or one past every row when the table has no such column.
   std::size_t column(std::string_view name) const {
     const auto it = columns_.find(name);
     return it == columns_.end() ? SIZE_MAX : it->second;
   }
-  std::span<const Object> row(std::size_t i) const { return list(&rows_[i]); }
 
  private:
-  std::span<const Object> rows_;
+  List rows_;
   std::unordered_map<std::string_view, std::size_t> columns_;
 };
 
@@ -157,13 +269,16 @@ class Reader {
       e_.process_gone = e_.salvage_why == "dead" || e_.salvage_why == "left over";
     }
     for (const Object& o : list(member(&root_, "options"))) {
-      const auto row = list(&o);
-      e_.options.emplace_back(text(item(row, 0)), text(item(row, 1)));
+      const Row row(&o);
+      e_.options.emplace_back(text(row[0]), text(row[1]));
     }
-    if (const Object* layers = member(&root_, "layers"); is_map(layers)) {
-      for (std::uint32_t i = 0; i < layers->via.map.size; ++i) {
-        e_.layers.emplace_back(text(&layers->via.map.ptr[i].key),
-                               text(&layers->via.map.ptr[i].val));
+    const Object* layer = nullptr;
+    for (const Object& o : List(member(&root_, "layers"), Object::kMap)) {
+      if (layer == nullptr) {
+        layer = &o;
+      } else {
+        e_.layers.emplace_back(text(layer), text(&o));
+        layer = nullptr;
       }
     }
     for (const Object& o : list(member(&root_, "strings"))) {
@@ -173,9 +288,8 @@ class Reader {
       e_.strings.emplace_back();
     }
     for (const Object& o : list(member(&root_, "frames"))) {
-      const auto row = list(&o);
-      e_.frames.push_back({number<Id>(item(row, 0)), number<Id>(item(row, 1)),
-                           number<std::uint32_t>(item(row, 2))});
+      const Row row(&o);
+      e_.frames.push_back({number<Id>(row[0]), number<Id>(row[1]), number<std::uint32_t>(row[2])});
     }
     for (const Object& o : list(member(&root_, "stacks"))) {
       std::vector<std::uint32_t> stack;
@@ -208,7 +322,7 @@ class Reader {
   void last_sign_of_life() {
     Time last = e_.exit.time;
     for (const Object& o : list(member(member(&root_, "clock"), "anchors"))) {
-      last = std::max(last, plausible(number<Time>(item(list(&o), 1))));
+      last = std::max(last, plausible(number<Time>(Row(&o)[1])));
     }
     for (const Record& r : e_.records) {
       last = std::max({last, r.time, r.ended});
@@ -229,6 +343,24 @@ class Reader {
     }
     return it->second;
   }
+
+  // The same few words again and again.
+  class Words {
+   public:
+    explicit Words(Reader& reader) : reader_(reader) {}
+    Id id(std::string_view s) {
+      if (s != last_) {
+        last_ = s;
+        id_ = reader_.intern(s);
+      }
+      return id_;
+    }
+
+   private:
+    Reader& reader_;
+    std::string_view last_;
+    Id id_ = 0;
+  };
 
   void identity(const Object* o) {
     Identity& id = e_.id;
@@ -266,14 +398,16 @@ class Reader {
                       released = c("released"), kept = c("kept"), first_kept = c("first_kept"),
                       last_kept = c("last_kept"), overwritten = c("overwritten"),
                       dropped = c("dropped");
-    for (std::size_t i = 0; i < t.size(); ++i) {
-      const auto row = t.row(i);
+    std::size_t i = 0;
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
+      const std::size_t position = i++;
       if (row.empty()) {
         continue;
       }
-      const auto at = [&](std::size_t column) { return item(row, column); };
+      const auto at = [&](std::size_t column) { return row[column]; };
       const auto u64 = [&](std::size_t column) { return number<std::uint64_t>(at(column)); };
-      const std::size_t index = number<std::size_t>(at(group), i);
+      const std::size_t index = number<std::size_t>(at(group), position);
       if (index > kMaxElements) {
         ++e_.unreadable_rows;
         continue;
@@ -289,10 +423,10 @@ class Reader {
       g.instance = number<std::uint32_t>(at(instance), 1);
       g.n_ranks = number<std::int32_t>(at(n_ranks));
       g.own_rank = number<std::int32_t>(at(own_rank), -1);
-      for (const Object& o : list(at(ranks))) {
-        const auto range = list(&o);
-        g.ranks.push_back({number<Rank>(item(range, 0)), number<std::uint32_t>(item(range, 1)),
-                           number<std::int32_t>(item(range, 2), 1)});
+      for (const Object& r : list(at(ranks))) {
+        const Row range(&r);
+        g.ranks.push_back({number<Rank>(range[0]), number<std::uint32_t>(range[1]),
+                           number<std::int32_t>(range[2], 1)});
       }
       g.created = time(at(created));
       g.destroyed = time(at(destroyed));
@@ -327,22 +461,22 @@ class Reader {
                       completed = t.column("completed"),
                       completed_time = t.column("completed_time"), ended = t.column("ended"),
                       failed = t.column("failed");
-    for (std::size_t i = 0; i < t.size(); ++i) {
-      const auto row = t.row(i);
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
       if (row.empty()) {
         continue;
       }
       LaneEvidence lane;
-      lane.group = number<std::uint32_t>(item(row, group));
-      lane.peer = number<std::int32_t>(item(row, peer), -1);
-      lane.send = text(item(row, direction)) == "send";
-      lane.enqueued = number<std::uint64_t>(item(row, enqueued));
-      lane.started = number<std::uint64_t>(item(row, started));
-      lane.completed = number<std::uint64_t>(item(row, completed));
-      lane.ended = number<std::uint64_t>(item(row, ended));
-      lane.failed = number<std::uint64_t>(item(row, failed));
-      lane.enqueued_time = time(item(row, enqueued_time));
-      lane.completed_time = time(item(row, completed_time));
+      lane.group = number<std::uint32_t>(row[group]);
+      lane.peer = number<std::int32_t>(row[peer], -1);
+      lane.send = text(row[direction]) == "send";
+      lane.enqueued = number<std::uint64_t>(row[enqueued]);
+      lane.started = number<std::uint64_t>(row[started]);
+      lane.completed = number<std::uint64_t>(row[completed]);
+      lane.ended = number<std::uint64_t>(row[ended]);
+      lane.failed = number<std::uint64_t>(row[failed]);
+      lane.enqueued_time = time(row[enqueued_time]);
+      lane.completed_time = time(row[completed_time]);
       e_.lanes.push_back(lane);
     }
   }
@@ -356,45 +490,54 @@ class Reader {
                       out_dtype = c("out_dtype"), reduce_op = c("reduce_op"),
                       timeout_ms = c("timeout_ms"), shape = c("shape"), state = c("state"),
                       started = c("started"), ended = c("ended"), error = c("error");
-    e_.records.reserve(t.size());
-    for (std::size_t i = 0; i < t.size(); ++i) {
-      const auto row = t.row(i);
+    Words dtypes(*this), reduce_ops(*this), out_dtypes(*this);
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
       if (row.empty()) {
         continue;
       }
-      const auto at = [&](std::size_t column) { return item(row, column); };
       Record r;
-      r.ticket = number<std::uint64_t>(at(ticket));
-      r.time = time(at(when));
-      r.kind = kind_of(text(at(kind)));
-      r.seq = number<std::uint64_t>(at(seq));
-      r.group = number<std::uint32_t>(at(group));
-      r.op = number<Id>(at(op));
-      r.stack = number<std::uint32_t>(at(stack));
-      r.tid = number<std::uint32_t>(at(tid));
-      r.peer = number<std::int32_t>(at(peer), -1);
-      r.flags = number<std::uint16_t>(at(flags));
-      r.in_numel = number<std::uint64_t>(at(in_numel));
-      r.out_numel = number<std::uint64_t>(at(out_numel));
-      r.in_dtype = intern(text(at(in_dtype)));
-      r.out_dtype = intern(text(at(out_dtype)));
-      r.reduce_op = intern(text(at(reduce_op)));
-      r.timeout_ms = number<std::uint32_t>(at(timeout_ms));
-      r.state = state_of(text(at(state)));
-      r.started = time(at(started));
-      r.ended = time(at(ended));
-      r.error = number<Id>(at(error));
-      if (const auto words = list(at(shape)); !words.empty()) {
-        r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
-        r.shape_count = static_cast<std::uint32_t>(words.size());
-        for (const Object& w : words) {
-          e_.shape_words.push_back(number<std::uint32_t>(&w));
-        }
+      r.ticket = number<std::uint64_t>(row[ticket]);
+      r.time = time(row[when]);
+      r.kind = kind_of(text(row[kind]));
+      r.seq = number<std::uint64_t>(row[seq]);
+      if (r.seq >> 62 != 0) {
+        ++e_.unreadable_rows;  // damage: others count on from it
+        continue;
+      }
+      r.group = number<std::uint32_t>(row[group]);
+      r.op = number<Id>(row[op]);
+      r.stack = number<std::uint32_t>(row[stack]);
+      r.tid = number<std::uint32_t>(row[tid]);
+      r.peer = number<std::int32_t>(row[peer], -1);
+      r.flags = number<std::uint16_t>(row[flags]);
+      r.in_numel = number<std::uint64_t>(row[in_numel]);
+      r.out_numel = number<std::uint64_t>(row[out_numel]);
+      r.in_dtype = dtypes.id(text(row[in_dtype]));
+      r.out_dtype = out_dtypes.id(text(row[out_dtype]));
+      r.reduce_op = reduce_ops.id(text(row[reduce_op]));
+      r.timeout_ms = number<std::uint32_t>(row[timeout_ms]);
+      r.state = state_of(text(row[state]));
+      r.started = time(row[started]);
+      r.ended = time(row[ended]);
+      r.error = number<Id>(row[error]);
+      r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
+      for (const Object& w : list(row[shape])) {
+        e_.shape_words.push_back(number<std::uint32_t>(&w));
+      }
+      r.shape_count = static_cast<std::uint32_t>(e_.shape_words.size()) - r.shape_first;
+      if (r.shape_count == 0) {
+        r.shape_first = 0;
       }
       e_.records.push_back(r);
     }
-    std::sort(e_.records.begin(), e_.records.end(),
-              [](const Record& a, const Record& b) { return a.ticket < b.ticket; });
+    // Slot order is the order of the tickets, begun somewhere in the middle.
+    const auto earlier = [](const Record& a, const Record& b) { return a.ticket < b.ticket; };
+    const auto oldest = std::is_sorted_until(e_.records.begin(), e_.records.end(), earlier);
+    std::rotate(e_.records.begin(), oldest, e_.records.end());
+    if (!std::is_sorted(e_.records.begin(), e_.records.end(), earlier)) {
+      std::sort(e_.records.begin(), e_.records.end(), earlier);
+    }
   }
 
   void notes(const Object* o) {
@@ -408,8 +551,8 @@ class Reader {
       n.note = text(member(&thread, "note"));
       n.note_time = time(member(&thread, "note_time"));
       for (const Object& span : list(member(&thread, "spans"))) {
-        const auto row = list(&span);
-        n.spans.emplace_back(e_.text(number<Id>(item(row, 0))), time(item(row, 1)));
+        const Row row(&span);
+        n.spans.emplace_back(e_.text(number<Id>(row[0])), time(row[1]));
       }
       e_.notes.push_back(std::move(n));
     }
@@ -446,7 +589,7 @@ class Reader {
     x.time = time(member(o, "time"));
   }
 
-  void peers(std::span<const Object> items) {
+  void peers(List items) {
     for (const Object& o : items) {
       PeerEvidence p;
       p.rank = number<Rank>(member(&o, "rank"), -1);
@@ -467,75 +610,137 @@ class Reader {
   std::unordered_map<std::string_view, Id> interned_;
 };
 
-// Bounded whatever the frame claims about its content.
-bool decompress(std::span<const unsigned char> in, std::string& out, std::string& why) {
+// Buffers that a thread takes from file to file: pages that the kernel need not clear anew.
+struct Buffers {
+  std::vector<char> data;
+  std::vector<Object> tape;
   struct Free {
-    void operator()(ZSTD_DStream* s) const { ZSTD_freeDStream(s); }
+    void operator()(ZSTD_DCtx* c) const { ZSTD_freeDCtx(c); }
   };
-  const std::unique_ptr<ZSTD_DStream, Free> stream(ZSTD_createDStream());
-  if (stream == nullptr) {
-    why = "no memory";
-    return false;
+  std::unique_ptr<ZSTD_DCtx, Free> zstd;
+
+  void shrink() {  // one huge file does not stay
+    constexpr std::size_t kKept = std::size_t{32} << 20;
+    if (data.size() > kKept) {
+      std::vector<char>().swap(data);
+    }
+    if (tape.capacity() > kKept / sizeof(Object)) {
+      std::vector<Object>().swap(tape);
+    }
   }
+};
+
+enum class Unpacked { kWhole, kCut, kFailed };
+
+// Bounded whatever the frame claims about its content.
+Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& size,
+                    std::string& why) {
+  if (b.zstd == nullptr) {
+    b.zstd.reset(ZSTD_createDCtx());
+  }
+  if (b.zstd == nullptr) {
+    why = "no memory";
+    return Unpacked::kFailed;
+  }
+  ZSTD_DCtx_reset(b.zstd.get(), ZSTD_reset_session_only);
   ZSTD_inBuffer from{in.data(), in.size(), 0};
-  std::string chunk(ZSTD_DStreamOutSize(), '\0');
-  std::size_t left = 1;
-  while (from.pos < from.size && left != 0) {
-    ZSTD_outBuffer to{chunk.data(), chunk.size(), 0};
-    left = ZSTD_decompressStream(stream.get(), &to, &from);
+  size = 0;
+  for (;;) {
+    if (size == b.data.size()) {
+      b.data.resize(std::max<std::size_t>(std::size_t{1} << 18, 2 * size));
+    }
+    ZSTD_outBuffer to{b.data.data(), b.data.size(), size};
+    const std::size_t left = ZSTD_decompressStream(b.zstd.get(), &to, &from);
+    size = to.pos;
     if (ZSTD_isError(left) != 0U) {
       why = std::string("damaged: ") + ZSTD_getErrorName(left);
-      return false;
+      return Unpacked::kFailed;
     }
-    if (out.size() + to.pos > kMaxDumpBytes) {
+    if (size > kMaxDumpBytes) {
       why = "larger than any dump (over 512 MiB unpacked)";
-      return false;
+      return Unpacked::kFailed;
     }
-    out.append(chunk.data(), to.pos);
-    // A full output buffer with all input taken: there is more to flush.
-    while (left != 0 && from.pos == from.size && to.pos == to.size) {
-      to.pos = 0;
-      left = ZSTD_decompressStream(stream.get(), &to, &from);
-      if (ZSTD_isError(left) != 0U || out.size() + to.pos > kMaxDumpBytes) {
-        why = "damaged";
-        return false;
-      }
-      out.append(chunk.data(), to.pos);
+    if (left == 0) {
+      return Unpacked::kWhole;
+    }
+    if (from.pos == from.size && to.pos < to.size) {
+      return Unpacked::kCut;
     }
   }
-  if (left != 0) {
+}
+
+// What a cut dump still holds of each group: its newest records without a gap.
+void count_kept(RankEvidence& e) {
+  std::vector<std::vector<std::uint64_t>> seqs(e.groups.size());
+  for (const Record& r : e.records) {
+    if (r.kind == Kind::kCollective && r.group < seqs.size()) {
+      seqs[r.group].push_back(r.seq);
+    }
+  }
+  for (std::size_t row = 0; row < e.groups.size(); ++row) {
+    GroupEvidence& g = e.groups[row];
+    std::sort(seqs[row].begin(), seqs[row].end());
+    const std::uint64_t before = g.kept;
+    g.kept = 0;
+    while (!seqs[row].empty() && g.kept < g.enqueued && seqs[row].back() == g.enqueued - g.kept) {
+      ++g.kept;
+      seqs[row].pop_back();
+    }
+    g.first_kept = g.kept == 0 ? 0 : g.enqueued - g.kept + 1;
+    g.last_kept = g.kept == 0 ? 0 : g.enqueued;
+    g.overwritten += before - std::min(before, g.kept);
+  }
+}
+
+std::unique_ptr<RankEvidence> read(std::span<const unsigned char> bytes, Buffers& b,
+                                   std::string& why) {
+  std::size_t size = 0;
+  const Unpacked unpacked = decompress(bytes, b, size, why);
+  if (unpacked == Unpacked::kFailed) {
+    return nullptr;
+  }
+  Tape tape(b.tape);
+  std::size_t end = 0;
+  const bool whole = msgpack::parse(b.data.data(), size, end, tape);
+  const bool cut = !whole && tape.cut();
+  if ((!whole && !cut) || tape.empty()) {
+    why = unpacked == Unpacked::kCut ? "truncated" : "damaged: not a whole msgpack map";
+    return nullptr;
+  }
+  tape.close_all();
+  const Object& root = b.tape.front();
+  // Who wrote it and how far it got stand before the records: a cut behind that leaves a dump
+  // without its newest records.
+  if (cut && (!is_map(member(&root, "records")) || !is_map(member(&root, "groups")))) {
     why = "truncated";
-    return false;
+    return nullptr;
   }
-  return true;
+  if (text(member(&root, "format")) != "fr.dump") {
+    why = "foreign: a zstd file that is no fr dump";
+    return nullptr;
+  }
+  if (const int version = number<int>(member(&root, "version")); version != 1) {
+    why = "format version " + std::to_string(version) + ", this frtrace reads 1";
+    return nullptr;
+  }
+  auto e = std::make_unique<RankEvidence>();
+  e->source = Source::kDump;
+  Reader(root, *e).read();
+  if (cut) {
+    e->holes.truncated = true;
+    e->holes.truncated_at = e->records.size();
+    count_kept(*e);
+  }
+  return e;
 }
 
 }  // namespace
 
 std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std::string& why) {
+  thread_local Buffers buffers;
   try {
-    std::string data;
-    if (!decompress(bytes, data, why)) {
-      return nullptr;
-    }
-    const std::size_t limit = std::min(kMaxElements, data.size());
-    const msgpack::unpack_limit limits(limit, limit, data.size(), data.size(), data.size(),
-                                       kMaxDepth);
-    const msgpack::object_handle handle = msgpack::unpack(
-        data.data(), data.size(),
-        [](msgpack::type::object_type, std::size_t, void*) { return true; }, nullptr, limits);
-    const Object& root = handle.get();
-    if (text(member(&root, "format")) != "fr.dump") {
-      why = "foreign: a zstd file that is no fr dump";
-      return nullptr;
-    }
-    if (const int version = number<int>(member(&root, "version")); version != 1) {
-      why = "format version " + std::to_string(version) + ", this frtrace reads 1";
-      return nullptr;
-    }
-    auto e = std::make_unique<RankEvidence>();
-    e->source = Source::kDump;
-    Reader(root, *e).read();
+    auto e = read(bytes, buffers, why);
+    buffers.shrink();
     return e;
   } catch (const std::exception&) {
     why = "damaged: not a whole msgpack map";

@@ -235,8 +235,11 @@ const Value* member(const Value& dict, std::string_view key) {
 
 class Reader {
  public:
-  Reader(const Value& root, std::size_t input_bytes, RankEvidence& e)
-      : root_(root), steps_(64 * input_bytes + (std::size_t{1} << 20)), e_(e) {}
+  // `cut`: the newest entries are not there.
+  Reader(const Value& root, std::size_t input_bytes, bool cut, RankEvidence& e)
+      : root_(root), steps_(64 * input_bytes + (std::size_t{1} << 20)), e_(e) {
+    e_.holes.truncated = e_.holes.frontiers_at_least = cut;
+  }
 
   bool read(std::string& why) {
     e_.strings.emplace_back();
@@ -280,6 +283,10 @@ class Reader {
       why = "foreign: an empty list";
       return false;
     }
+    if (e_.holes.truncated && all.empty()) {
+      return false;
+    }
+    e_.holes.truncated_at = e_.holes.truncated ? all.size() : 0;
     read_entries(all);
     finish();
     return true;
@@ -867,6 +874,7 @@ class Reader {
   }
 
   void finish() {
+    // Of a cut file its first entry may still be the first of all; how far it got, nobody knows.
     const bool from_the_start =
         !e_.records.empty() && first_id_ == 0 && !gaps_ && e_.unreadable_rows == 0;
     e_.holes.only_active = !any_completed_ && !e_.records.empty() && (first_id_ > 0 || gaps_);
@@ -997,6 +1005,9 @@ class Reader {
       }
     }
     for (GroupEvidence& g : e_.groups) {
+      if (g.enqueued_time == 0 && g.enqueued != 0) {
+        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
+      }
       g.ended = g.completed;
       g.started = std::max(g.started, g.completed);
     }
@@ -1081,7 +1092,7 @@ class Reader {
 
 class JsonTree : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit JsonTree(pickle::Arena& arena) : arena_(arena) {}
+  JsonTree(pickle::Arena& arena, std::size_t size) : arena_(arena), size_(size) {}
 
   bool null() override { return add(Value{}); }
   bool boolean(bool v) override {
@@ -1103,14 +1114,40 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& s) override { return add(text(s)); }
   bool binary(binary_t&) override { return false; }
   bool key(string_t& s) override { return add(text(s)); }
-  bool start_object(std::size_t) override { return open(); }
-  bool start_array(std::size_t) override { return open(); }
+  bool start_object(std::size_t) override { return open(false); }
+  bool start_array(std::size_t) override { return open(true); }
   bool end_object() override { return close(Type::kDict); }
   bool end_array() override { return close(Type::kList); }
   bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception&) override {
-    why = fmt::format("damaged JSON at byte {}", at);
+    cut_ = at >= size_;
+    why = fmt::format("{} JSON at byte {}", cut_ ? "truncated" : "damaged", at);
     return false;
+  }
+
+  // Of an input that ends too early: the root's keys before the cut, and of the last of them, a
+  // list, the items that are whole; of a root that is a list likewise.
+  bool salvage() {
+    if (!cut_ || marks_.empty()) {
+      return false;
+    }
+    const bool in_list = is_list_[marks_.size() > 1 ? 1 : 0];
+    const std::size_t levels = !is_list_[0] && marks_.size() > 1 && in_list ? 2 : 1;
+    if (marks_.size() > levels) {
+      values_.resize(marks_[levels]);  // the unfinished item
+      marks_.resize(levels);
+    }
+    if (levels == 2 && values_.size() == marks_[1]) {
+      return false;
+    }
+    while (!marks_.empty()) {
+      const bool list = is_list_[marks_.size() - 1];
+      if (!list && (values_.size() - marks_.back()) % 2 != 0) {
+        values_.pop_back();  // a key without its value
+      }
+      close(list ? Type::kList : Type::kDict);
+    }
+    return true;
   }
 
   Value root;
@@ -1143,11 +1180,12 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
     out.s = it->second.data();
     return out;
   }
-  bool open() {
+  bool open(bool list) {
     if (marks_.size() >= kMaxDepth) {
       why = "foreign: JSON nested deeper than any dump";
       return false;
     }
+    is_list_[marks_.size()] = list;
     marks_.push_back(values_.size());
     return true;
   }
@@ -1167,14 +1205,18 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
   pickle::Arena& arena_;
   std::vector<Value> values_;
   std::vector<std::size_t> marks_;
+  std::array<bool, kMaxDepth> is_list_{};
+  std::size_t size_;
+  bool cut_ = false;
   std::unordered_map<std::string_view, std::string_view> kept_;
 };
 
-std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes,
+std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes, bool cut,
                                    std::string_view container, std::string& why) {
   auto e = std::make_unique<RankEvidence>();
-  Reader reader(root, input_bytes, *e);
+  Reader reader(root, input_bytes, cut, *e);
   if (!reader.read(why)) {
+    why = cut ? "truncated: no entry before the cut" : why;
     return nullptr;
   }
   e->format = reader.format(container);
@@ -1189,21 +1231,23 @@ std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> b
                                                 std::string& why) {
   pickle::Arena arena;
   Value root;
-  if (!pickle::parse(bytes, arena, root, why)) {
+  bool cut = false;
+  if (!pickle::parse(bytes, arena, root, why, cut) && !cut) {
     return nullptr;
   }
-  return read(root, bytes.size(), "pickle", why);
+  return read(root, bytes.size(), cut, "pickle", why);
 }
 
 std::unique_ptr<RankEvidence> load_torch_json(std::span<const unsigned char> bytes,
                                               std::string& why) {
   pickle::Arena arena;
-  JsonTree tree(arena);
-  if (!nlohmann::json::sax_parse(bytes.begin(), bytes.end(), &tree)) {
+  JsonTree tree(arena, bytes.size());
+  const bool whole = nlohmann::json::sax_parse(bytes.begin(), bytes.end(), &tree);
+  if (!whole && !tree.salvage()) {
     why = tree.why.empty() ? "damaged JSON" : tree.why;
     return nullptr;
   }
-  return read(tree.root, bytes.size(), "json", why);
+  return read(tree.root, bytes.size(), !whole, "json", why);
 }
 
 }  // namespace frtrace

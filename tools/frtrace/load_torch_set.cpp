@@ -72,16 +72,54 @@ Number after_rank(std::string_view s) {
   return found;
 }
 
+bool is_separator(char c) {
+  return c == '_' || c == '-' || c == '.' || c == '=';
+}
+
+// "_dump_3", "trace_r3_20260821": the digits after a word of its own.
+Number after_word(std::string_view s, std::string_view word) {
+  for (std::size_t at = s.find(word); at != std::string_view::npos; at = s.find(word, at + 1)) {
+    std::size_t digits = at + word.size();
+    if (at != 0 && !is_separator(s[at - 1])) {
+      continue;
+    }
+    if (word.size() > 1 && digits < s.size() && is_separator(s[digits])) {
+      ++digits;
+    }
+    if (digits < s.size() && is_digit(s[digits])) {
+      const Number n = number_at(s, digits);
+      if (n.value >= 0 && (n.end == s.size() || is_separator(s[n.end]))) {
+        return n;
+      }
+    }
+  }
+  return {};
+}
+
+// The last number that may be a rank; a time is longer.
 Number last_number(std::string_view s) {
-  std::size_t end = s.size();
-  while (end > 0 && !is_digit(s[end - 1])) {
-    --end;
+  constexpr std::size_t kMaxDigits = 7;
+  for (std::size_t end = s.size(); end > 0;) {
+    while (end > 0 && !is_digit(s[end - 1])) {
+      --end;
+    }
+    std::size_t begin = end;
+    while (begin > 0 && is_digit(s[begin - 1])) {
+      --begin;
+    }
+    if (end != begin && end - begin <= kMaxDigits) {
+      return number_at(s, begin);
+    }
+    end = begin;
   }
-  std::size_t begin = end;
-  while (begin > 0 && is_digit(s[begin - 1])) {
-    --begin;
-  }
-  return end == 0 ? Number{} : number_at(s, begin);
+  return {};
+}
+
+// "rank_10-0-0-5_7": the host of that address, rank 7.
+bool is_host(std::string_view s, const Number& n) {
+  const Number last = last_number(s);
+  return n.end < s.size() && s[n.end] != '_' && last.end == s.size() && last.at > n.end &&
+         s[last.at - 1] == '_';
 }
 
 std::string directory_of(std::string_view path) {
@@ -96,13 +134,6 @@ std::string base_name(std::string_view path) {
 
 bool is_gloo(const RankEvidence& e, const GroupEvidence& g) {
   return e.text(g.backend) == "gloo";
-}
-
-// No member leaves such an operation before all have come to it.
-bool meets_all(std::string_view op) {
-  const std::string name = canonical_op(op);
-  return name.rfind("all", 0) == 0 || name.rfind("reducescatter", 0) == 0 ||
-         name.find("barrier") != std::string::npos;
 }
 
 bool in_flight(const Record& r) {
@@ -205,7 +236,9 @@ std::map<std::string, Set> name_jobs(const Set& all, const std::vector<TorchName
   };
   std::map<std::string, std::set<Rank>> of_directory;
   bool inside = false;
-  for (const auto& [dir, prefixes] : by_place) {
+  for (const auto& place : by_place) {
+    const std::string& dir = place.first;  // clang before 16 has no captures of bindings
+    const auto& prefixes = place.second;
     inside = inside || clash(prefixes.begin(), prefixes.end(),
                              [&](const auto& p) { return ranks[{dir, p.first}]; });
     for (const auto& [prefix, set] : prefixes) {
@@ -219,7 +252,9 @@ std::map<std::string, Set> name_jobs(const Set& all, const std::vector<TorchName
     ++base_names[base_name(dir)];
   }
   std::map<std::string, Set> jobs;
-  for (const auto& [dir, prefixes] : by_place) {
+  for (const auto& by_prefix : by_place) {
+    const std::string& dir = by_prefix.first;
+    const auto& prefixes = by_prefix.second;
     const bool apart = inside && clash(prefixes.begin(), prefixes.end(),
                                        [&](const auto& p) { return ranks[{dir, p.first}]; });
     const std::string place = !across                          ? "torch"
@@ -238,20 +273,146 @@ std::map<std::string, Set> name_jobs(const Set& all, const std::vector<TorchName
 
 // ---------------------------------------------------------------- groups
 
+// Groups that no file lists have the members that appear in them, and those that cannot: ranks
+// without a file belong where the sister groups (same description, all of one size) leave a gap.
+void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
+               const std::map<std::string, std::size_t>& sizes, const std::set<Rank>& absent) {
+  for (auto& [d, groups] : sisters) {
+    const std::size_t size = sizes.at(d);
+    std::set<Rank> free = absent;
+    const std::set<Rank>* full = nullptr;
+    for (const std::set<Rank>* g : groups) {
+      full = g->size() == size ? g : full;
+      for (const Rank r : *g) {
+        free.erase(r);
+      }
+    }
+    if (size < 2 || free.empty()) {
+      continue;
+    }
+    if (full == nullptr) {
+      // None is whole: only a single gap as large as what is free has one way to be filled.
+      if (groups.size() == 1 && groups.front()->size() + free.size() == size) {
+        groups.front()->insert(free.begin(), free.end());
+      }
+      continue;
+    }
+    const Rank stride = *std::next(full->begin()) - *full->begin();
+    const auto even = [&](const std::set<Rank>& g) {
+      for (auto it = g.begin(); std::next(it) != g.end(); ++it) {
+        if (*std::next(it) - *it != stride) {
+          return false;
+        }
+      }
+      return true;
+    };
+    const bool regular = even(*full);
+    for (std::set<Rank>* g : groups) {
+      const std::size_t gap = size - g->size();
+      if (gap == 0 || gap > free.size()) {
+        continue;
+      }
+      std::set<Rank> with = *g;
+      if (!regular) {
+        if (gap == free.size()) {
+          with.insert(free.begin(), free.end());
+        }
+      } else {
+        // The one even row of that length that holds the members and free ranks only.
+        int rows = 0;
+        for (std::size_t before = 0; before <= gap; ++before) {
+          std::set<Rank> row;
+          for (std::size_t k = 0; k < size; ++k) {
+            row.insert(*g->begin() + (static_cast<Rank>(k) - static_cast<Rank>(before)) * stride);
+          }
+          const bool fits =
+              std::all_of(row.begin(), row.end(),
+                          [&](Rank r) { return g->contains(r) || free.contains(r); }) &&
+              std::all_of(g->begin(), g->end(), [&](Rank r) { return row.contains(r); });
+          if (fits) {
+            with = row;
+            ++rows;
+          }
+        }
+        if (rows != 1) {
+          continue;
+        }
+      }
+      for (const Rank r : with) {
+        free.erase(r);
+      }
+      *g = with;
+    }
+  }
+}
+
+// How many members a group has by what its gathers gather; 0: it has none.
+std::size_t size_by_gathers(const RankEvidence& e, std::uint32_t row) {
+  for (const Record& r : e.records) {
+    if (r.group != row || r.kind != Kind::kCollective || r.in_numel == 0 || r.out_numel == 0) {
+      continue;
+    }
+    const std::string op = canonical_op(e.text(r.op));
+    const bool gather = op == "allgather" || op == "allgatherbase" || op == "allgatherintotensor";
+    const bool scatter = op == "reducescatterbase" || op == "reducescattertensor";
+    const std::uint64_t whole = gather ? r.out_numel : r.in_numel;
+    const std::uint64_t part = gather ? r.in_numel : r.out_numel;
+    if ((gather || scatter) && whole > part && whole % part == 0 && whole / part < 1 << 20) {
+      return static_cast<std::size_t>(whole / part);
+    }
+  }
+  return 0;
+}
+
 void complete_groups(const Set& set) {
+  std::set<Rank> present;
   int world = 0;
   for (const RankEvidence* e : set) {
     world = std::max({world, e->id.world_size, e->id.rank + 1});
+    present.insert(e->id.rank);
   }
   std::map<std::string, std::set<Rank>> seen;  // of groups that no file lists
+  std::map<std::string, std::string> desc;
+  std::map<std::string, std::size_t> sizes;  // by description
   for (const RankEvidence* e : set) {
-    for (std::size_t row = 1; row < e->groups.size(); ++row) {
+    for (std::uint32_t row = 1; row < e->groups.size(); ++row) {
       const GroupEvidence& g = e->groups[row];
       if (g.ranks.empty() && g.used && e->id.rank >= 0) {
-        seen[std::string(e->text(g.name))].insert(e->id.rank);
+        const std::string name(e->text(g.name)), d(e->text(g.desc));
+        seen[name].insert(e->id.rank);
+        desc[name] = d;
+        std::size_t& size = sizes[d];
+        size = std::max({size, seen[name].size(), size_by_gathers(*e, row)});
       }
     }
   }
+  std::map<std::string, std::vector<std::set<Rank>*>> sisters;
+  for (auto& [name, members] : seen) {
+    const std::string& d = desc[name];
+    if (d == "default_pg") {
+      world = std::max(world, static_cast<int>(sizes[d]));
+    } else if (!d.empty()) {
+      sisters[d].push_back(&members);
+    }
+  }
+  // Sister groups that every rank is in: together they are the world.
+  for (const auto& [d, groups] : sisters) {
+    std::set<Rank> covered;
+    for (const std::set<Rank>* g : groups) {
+      covered.insert(g->begin(), g->end());
+    }
+    const std::size_t all = groups.size() * sizes[d];
+    if (groups.size() > 1 && covered == present && all <= 2 * present.size()) {
+      world = std::max(world, static_cast<int>(all));
+    }
+  }
+  std::set<Rank> absent;
+  for (Rank r = 0; r < world; ++r) {
+    if (!present.contains(r)) {
+      absent.insert(r);
+    }
+  }
+  fill_gaps(sisters, sizes, absent);
   for (RankEvidence* e : set) {
     e->id.world_size = world;
     for (std::size_t row = 1; row < e->groups.size(); ++row) {
@@ -265,7 +426,9 @@ void complete_groups(const Set& set) {
           for (const Rank r : seen[std::string(e->text(g.name))]) {
             g.ranks.push_back({r, 1, 1});
           }
-          g.n_ranks = static_cast<std::int32_t>(g.ranks.size());
+          // More than are known: some left no file, and nothing tells which.
+          g.n_ranks = static_cast<std::int32_t>(
+              std::max(g.ranks.size(), sizes[std::string(e->text(g.desc))]));
         }
       }
       g.own_rank = e->id.rank < 0 ? -1 : position(g.ranks, e->id.rank);
@@ -351,6 +514,51 @@ void date(const Set& set) {
 
 // ---------------------------------------------------------------- frontiers
 
+// One rank finished what another, by its own file, could not even have started: the files were
+// written while the job moved.
+bool moving(const std::vector<Member>& members) {
+  std::uint64_t issued = UINT64_MAX, completed = UINT64_MAX;
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (g.used && !m.e->holes.truncated) {
+      issued = std::min(issued, g.enqueued);
+      completed = std::min(completed, g.completed);
+    }
+  }
+  if (issued == UINT64_MAX) {
+    return false;
+  }
+  // gloo's failures look like ends: a few operations issued together prove nothing.
+  constexpr std::size_t kTogether = 32;
+  constexpr Time kTogether_ns = kSecond / 10;
+  for (const Member& m : members) {
+    const bool gloo = is_gloo(*m.e, m.e->groups[m.row]);
+    const std::vector<Record>& records = m.e->records;
+    std::size_t ahead = 0;
+    for (std::size_t i = records.size(); i-- > 0;) {
+      const Record& r = records[i];
+      ++ahead;
+      if (r.group != m.row || r.kind != Kind::kCollective || r.state != State::kCompleted ||
+          !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      if (!gloo) {
+        if (r.seq > completed + 1) {
+          return true;
+        }
+        break;
+      }
+      if (r.seq <= issued) {
+        break;
+      }
+      if (ahead > kTogether || records.back().time > r.time + kTogether_ns) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // A rank that had not yet issued what another one has finished was looked at before that.
 void find_old_dumps(const std::vector<Member>& members) {
   std::uint64_t furthest = 0;
@@ -358,10 +566,14 @@ void find_old_dumps(const std::vector<Member>& members) {
     const GroupEvidence& g = m.e->groups[m.row];
     furthest = g.used ? std::max(furthest, g.completed) : furthest;
   }
+  const auto behind = [&](const Member& m) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    return g.used && !m.e->holes.frontiers_at_least && g.enqueued < furthest;
+  };
   std::map<std::uint64_t, Time> finished;  // seq that somebody never issued -> when others had it
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
-    if (g.used && m.e->holes.written_guessed && g.enqueued < furthest) {
+    if (behind(m) && m.e->holes.written_guessed) {
       finished.emplace(g.enqueued + 1, 0);
     }
   }
@@ -383,7 +595,7 @@ void find_old_dumps(const std::vector<Member>& members) {
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
     if (const auto it = finished.find(g.enqueued + 1);
-        g.used && it != finished.end() && it->second != 0) {
+        behind(m) && it != finished.end() && it->second != 0) {
       m.e->written = std::min(m.e->written, std::max(it->second, m.e->newest));
     }
   }
@@ -391,11 +603,14 @@ void find_old_dumps(const std::vector<Member>& members) {
 
 // gloo retires what failed like what succeeded. An operation that needs all members, retired where
 // one of them never came, has failed: whoever got on from there only proves an old dump.
-void find_failures(const std::vector<Member>& members) {
+void find_failures(const std::vector<Member>& members, bool moves) {
   std::uint64_t least = UINT64_MAX;
   const RankEvidence* absent = nullptr;
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
+    if (g.used && m.e->holes.frontiers_at_least) {
+      return;  // it may have come
+    }
     if (g.used && g.enqueued < least) {
       least = g.enqueued;
       absent = m.e;
@@ -406,19 +621,36 @@ void find_failures(const std::vector<Member>& members) {
   }
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
-    if (!g.used || !is_gloo(*m.e, g) || g.enqueued != least + 1 || g.completed != g.enqueued ||
-        m.e->records.empty()) {
+    if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
       continue;
     }
-    Record& last = m.e->records.back();
-    const bool same_time = m.e->holes.written_guessed || absent->written + kSecond >= m.e->written;
-    if (last.group == m.row && last.kind == Kind::kCollective && last.seq == g.enqueued &&
-        last.state == State::kCompleted && meets_all(m.e->text(last.op)) && same_time) {
-      last.state = State::kFailed;
-      last.error = static_cast<Id>(m.e->strings.size());
+    // What the rank issued last: one operation, or several of the group together.
+    std::vector<Record>& records = m.e->records;
+    std::size_t first = records.size();
+    while (first > 0 && records[first - 1].group == m.row &&
+           records[first - 1].kind == Kind::kCollective && records[first - 1].seq > least) {
+      --first;
+    }
+    if (first == records.size() || records[first].seq != least + 1 ||
+        records.back().time > records[first].time + kSecond) {
+      continue;
+    }
+    // The other one was looked at when this was long due, or at about the same time.
+    const bool same_time = m.e->holes.written_guessed ||
+                           (!moves && absent->written >= records[first].time &&
+                            absent->written + kSecond >= m.e->written) ||
+                           absent->written >= records[first].time + kSecond;
+    for (std::size_t i = first; i < records.size() && same_time; ++i) {
+      Record& r = records[i];
+      if (r.state != State::kCompleted || !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      r.state = State::kFailed;
+      r.error = static_cast<Id>(m.e->strings.size());
       m.e->strings.push_back(fmt::format(
           "ended without rank {}: timed out, or its connection closed", absent->id.rank));
-      g.completed = g.ended = g.enqueued - 1;
+      g.completed = std::min(g.completed, least);
+      g.ended = std::min(g.ended, least);
       ++g.failed;
       m.e->holes.failure_inferred = true;
     }
@@ -446,7 +678,8 @@ void infer_frontiers(const std::vector<Member>& members) {
   }
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
-    if (!g.used && (m.e->holes.only_active || m.e->records.empty())) {
+    if (!g.used && !m.e->holes.frontiers_at_least &&
+        (m.e->holes.only_active || m.e->records.empty())) {
       g.used = true;
       g.enqueued = g.started = g.completed = g.ended = waiting - 1;
       m.e->holes.frontier_inferred = true;
@@ -474,11 +707,12 @@ std::vector<std::size_t> records_of(const LaneEnd& end) {
   return out;
 }
 
+// All that the lane has completed, less what it completed later: the oldest may not be in memory.
 std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>& records, Time t) {
-  std::int64_t n = 0;
+  auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
   for (const std::size_t i : records) {
     const Record& r = end.e->records[i];
-    n += r.state == State::kCompleted && (r.ended == 0 || r.ended <= t) ? 1 : 0;
+    n -= r.state == State::kCompleted && r.ended > t ? 1 : 0;
   }
   return n;
 }
@@ -535,7 +769,8 @@ void pair_lanes(const std::vector<Member>& members) {
     }
   }
   for (const auto& [key, ends] : pairs) {
-    if (ends.first.e != nullptr && ends.second.e != nullptr) {
+    if (ends.first.e != nullptr && ends.second.e != nullptr && !ends.first.e->holes.truncated &&
+        !ends.second.e->holes.truncated) {
       align(ends.first, ends.second);
     }
   }
@@ -548,6 +783,12 @@ TorchName torch_name(std::string_view path) {
   const std::string name = base_name(path);
   const std::string_view stem = without_ending(name);
   Number n = after_rank(stem);
+  if (n.value >= 0 && is_host(stem, n)) {
+    n = last_number(stem);
+  }
+  for (const std::string_view word : {"dump", "r"}) {
+    n = n.value < 0 ? after_word(stem, word) : n;
+  }
   if (n.value < 0) {
     n = last_number(stem);
   }
@@ -593,8 +834,15 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     complete_groups(set);
     doubt_the_missing(set);
     date(set);
-    for (const std::vector<Member>& members : groups_of(set)) {
-      find_failures(members);
+    const std::vector<std::vector<Member>> groups = groups_of(set);
+    const bool moves = std::any_of(groups.begin(), groups.end(), moving);
+    if (set.front()->holes.written_guessed && moves) {
+      for (RankEvidence* e : set) {
+        e->written = e->newest;
+      }
+    }
+    for (const std::vector<Member>& members : groups) {
+      find_failures(members, moves);
       find_old_dumps(members);
       infer_frontiers(members);
       pair_lanes(members);

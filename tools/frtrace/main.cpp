@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -105,6 +106,32 @@ std::size_t terminal_width() {
   return 100;
 }
 
+// "\r reading 1200 of 16384 files", on a terminal and only when it takes long.
+class Progress {
+ public:
+  ~Progress() { erase(); }
+  void operator()(std::size_t done, std::size_t of) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown_ < (drawn_ ? std::chrono::milliseconds(200) : std::chrono::seconds(1))) {
+      return;
+    }
+    shown_ = now;
+    drawn_ = true;
+    fmt::print(stderr, "\r\033[Kreading: {} of {} files", done, of);
+    std::fflush(stderr);
+  }
+  void erase() {
+    if (drawn_) {
+      std::fputs("\r\033[K", stderr);
+      drawn_ = false;
+    }
+  }
+
+ private:
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
+  bool drawn_ = false;
+};
+
 int status_of(const std::vector<Report>& reports) {
   int status = kNoFault;
   for (const Report& r : reports) {
@@ -129,6 +156,7 @@ int run(int argc, char** argv) {
   bool json = false, table = false, stacks = false, options = false;
   bool verbose = false, incomplete = false;
   int mismatch_cap = 0;
+  LoadOptions load;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
   app.add_option("path", paths,
                  "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
@@ -149,6 +177,9 @@ int run(int argc, char** argv) {
                "call-site stacks of blamed and waiting ranks, thread stacks of all as one tree");
   app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
+  app.add_option("--threads", load.threads, "threads that read files; default: one per processor");
+  app.add_flag("--all-records", load.all_records,
+               "keep all records of a very large set in memory, not only those around the fault");
   app.add_flag("--allow-incomplete-ranks", incomplete,
                "accepted; incomplete input never stops the analysis");
   app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
@@ -187,11 +218,27 @@ int run(int argc, char** argv) {
     paths.push_back(dir != nullptr && *dir != '\0' ? dir : "fr-dumps");
   }
 
-  const LoadResult input = load_paths(paths, prefix);
+  Progress progress;
+  if (::isatty(STDERR_FILENO) != 0) {
+    load.progress = [&](std::size_t done, std::size_t of) { progress(done, of); };
+  }
+  load.prefix = prefix;
+  load.all_records = load.all_records || !to_torch.empty();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const LoadResult input = load_paths(paths, load);
+  const double read_s = seconds();
+  progress.erase();
   if (verbose) {
     for (const auto& e : input.evidence) {
       std::cerr << "read " << e->file << ": job " << e->id.job << ", rank " << e->id.rank
-                << ", incident " << e->incident << ", " << e->records.size() << " records\n";
+                << ", incident " << e->incident << ", " << e->records.size() << " records"
+                << (e->losses.trimmed != 0
+                        ? fmt::format(" of {}", e->records.size() + e->losses.trimmed)
+                        : "")
+                << "\n";
     }
   }
   Selection selection;
@@ -217,6 +264,9 @@ int run(int argc, char** argv) {
   std::vector<Report> reports;
   for (const Case& c : cases) {
     reports.push_back(diagnose(c));
+  }
+  if (verbose) {
+    fmt::print(stderr, "time: reading {:.3f} s, diagnosis {:.3f} s\n", read_s, seconds() - read_s);
   }
 
   const bool colour =

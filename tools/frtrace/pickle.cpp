@@ -239,7 +239,7 @@ class Machine {
     while (why_.empty()) {
       frequent();
       if (p_ == end_) {
-        return fail("truncated");
+        return truncated();
       }
       const unsigned char op = *p_++;
       if (op == kStop) {
@@ -255,6 +255,59 @@ class Machine {
   }
 
   std::string take_why() { return std::move(why_); }
+
+  // After a cut, what is whole: see parse. Items lie on the stack until the last of their container
+  // is read: root, MARK, key, value, key, list, MARK, item, item, an unfinished item...
+  bool salvage(Value& root) {
+    if (!cut_ || top_ < 2 || !stack_[1].is_container()) {
+      return false;
+    }
+    why_.clear();
+    root = stack_[1];
+    std::size_t level = 0;  // of marks_
+    // The values of the container at `at` that were not added yet.
+    const auto open_values = [&](std::size_t at) {
+      if (level < marks_.size() && marks_[level] == at + 1) {
+        ++level;
+        const std::size_t end = level < marks_.size() ? marks_[level] : top_;
+        return std::span<const Value>(&stack_[at + 2], end - at - 2);
+      }
+      const std::size_t end = level < marks_.size() ? marks_[level] : top_;
+      return std::span<const Value>(&stack_[at + 1], end - at - 1);
+    };
+    std::size_t list = 1;
+    if (root.type == Type::kDict) {
+      const auto values = open_values(1);
+      for (std::size_t i = 0; i + 1 < values.size(); i += 2) {
+        const bool newest = i + 2 == values.size();
+        if (newest && values[i + 1].is_container()) {
+          if (values[i + 1].type != Type::kList) {
+            break;
+          }
+          list = static_cast<std::size_t>(&values[i + 1] - stack_.data());
+        }
+        append(arena_, *root.node, values.subspan(i, 2));
+      }
+      if (list == 1) {
+        return root.node->count != 0;
+      }
+    } else if (root.type != Type::kList) {
+      return false;
+    }
+    Node& node = *stack_[list].node;
+    const auto values = open_values(list);
+    const bool unfinished = level < marks_.size();  // the mark belongs to the newest item
+    append(arena_, node, values.first(values.size() - (unfinished && !values.empty() ? 1 : 0)));
+    // Without its keys, or with some of them: it was about to be filled.
+    const auto keys = [&](std::size_t i) {
+      return node.items[i].type == Type::kDict ? node.items[i].node->count : 0;
+    };
+    if (!unfinished && node.count > 0 && node.items[node.count - 1].type == Type::kDict &&
+        keys(node.count - 1) < (node.count > 1 ? keys(node.count - 2) : 2)) {
+      --node.count;
+    }
+    return true;
+  }
 
  private:
   // The opcodes that most of a dump consists of, on locals; stops at any other, and where anything
@@ -327,6 +380,11 @@ class Machine {
     top_ = static_cast<std::size_t>(top - stack_.data());
   }
 
+  bool truncated() {
+    cut_ = why_.empty();
+    return fail("truncated");
+  }
+
   bool fail(std::string_view what) {
     if (why_.empty()) {
       why_ = fmt::format("{} at byte {}", what, p_ - begin_);
@@ -336,7 +394,7 @@ class Machine {
 
   std::size_t left() const { return static_cast<std::size_t>(end_ - p_); }
 
-  bool have(std::size_t n) { return n <= left() || fail("truncated"); }
+  bool have(std::size_t n) { return n <= left() || truncated(); }
 
   void push(Value v) { stack_[top_++] = v; }
 
@@ -428,7 +486,7 @@ class Machine {
     const void* const newline = std::memchr(p_, '\n', left());
     if (newline == nullptr) {
       p_ = end_;
-      fail("truncated");
+      truncated();
       return {};
     }
     const auto* const stop = static_cast<const unsigned char*>(newline);
@@ -457,8 +515,11 @@ class Machine {
   }
 
   void string_of(Type type, std::size_t size) {
-    if (size > UINT32_MAX || !have(size)) {
-      fail("truncated");
+    if (size > UINT32_MAX) {
+      fail("truncated");  // by its claim: hardly a cut
+      return;
+    }
+    if (!have(size)) {
       return;
     }
     push(string(type, p_, size));
@@ -769,6 +830,7 @@ class Machine {
   std::vector<Value> memo_;
   std::size_t memo_end_ = 0;
   std::string why_;
+  bool cut_ = false;
 };
 
 }  // namespace
@@ -829,6 +891,9 @@ std::string_view Arena::keep(std::string_view text) {
 }
 
 void append(Arena& arena, Node& node, std::span<const Value> values) {
+  if (values.empty()) {
+    return;
+  }
   const std::size_t wanted = node.count + values.size();
   if (wanted > node.capacity) {
     // Exact at first: most lists are filled once.
@@ -853,6 +918,18 @@ bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::st
   }
   why = machine.take_why();
   return false;
+}
+
+bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why,
+           bool& cut) {
+  Machine machine(in, arena);
+  cut = false;
+  if (machine.run(root)) {
+    return true;
+  }
+  why = machine.take_why();
+  cut = machine.salvage(root);
+  return cut;
 }
 
 }  // namespace frtrace::pickle

@@ -1,0 +1,90 @@
+// case.hpp - one case: a job with a fault, how it ran, what evidence of it is kept, and the truth.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim.hpp"
+
+namespace hangsim {
+
+struct Answer {
+  std::string kind;
+  std::vector<int> ranks;
+};
+
+// What an analyzer of this evidence ought to say. It comes from the fault that was planted.
+struct Truth {
+  Answer answer;
+  std::vector<Answer> also;  // as right as the answer
+  std::vector<int> faulty;   // whoever else is named is blamed falsely
+  bool decidable = true;     // the evidence names the answer
+  std::string lacking;       // why not
+};
+
+struct Evidence {
+  bool written = true;
+  bool timing = true;  // starts on the device are seen
+  int ring = 2000;     // records per rank
+  bool frames = true;
+  int more_frames = 0;               // below the call site, in every stack
+  std::vector<int> lost, truncated;  // ranks
+  int stale = -1;                    // rank whose dump is older than the hang
+  std::vector<Ns> at;                // per rank, when it was dumped; true time
+  std::vector<Ns> clock;             // per rank, what its clock is off by
+  // PyTorch's only
+  std::string version = "2.10";  // "list": that of 2023
+  bool only_active = false;
+  bool json = false;
+  bool copied = false;  // files carry the time of a copy
+  std::string prefix = "nccl_trace_rank_";
+  bool has_status() const;
+};
+
+struct Case {
+  std::string cls, name;
+  std::uint64_t seed = 0;
+  Job job;
+  Run run;
+  std::vector<int> plays;  // whose run stands for each rank's; empty: its own
+  std::string fault;       // in words
+  int fault_step = 0;
+  Evidence fr, torch;
+  Truth fr_truth, torch_truth;
+
+  const RankRun& run_of(int rank) const {
+    const std::size_t r = static_cast<std::size_t>(rank);
+    return run.ranks[plays.empty() ? r : static_cast<std::size_t>(plays[r])];
+  }
+};
+
+struct Class {
+  const char* name;
+  const char* text;
+};
+const std::vector<Class>& classes();
+
+// cls empty: any. world 0, kind empty: by seed.
+Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world);
+
+// One operation as a recorder shows it at some moment.
+struct Seen {
+  const Issued* issued;
+  std::uint64_t ticket;  // from 0, over all operations of the rank
+  bool started, done;
+};
+// All that the rank had issued by then, by age. Of a batch its members; with_batches: and itself.
+std::vector<Seen> seen(const RankRun&, Ns at, bool timing, bool with_batches);
+
+inline constexpr Ns kEpoch = 1'760'000'000 * kSecond;  // when the job began
+
+// The ranks from first to last, without last.
+void write_fr(const Case&, const std::filesystem::path& dir, int first, int last);
+void write_torch(const Case&, const std::filesystem::path& dir, int first, int last);
+void write_truth(const Case&, const std::filesystem::path& file);
+Ns unix_time(const Evidence&, int rank, Ns t);
+void write_file(const std::filesystem::path&, std::string_view data, Ns modified);
+
+}  // namespace hangsim

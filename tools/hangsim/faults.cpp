@@ -1,0 +1,963 @@
+// The classes of cases: which fault is planted where, and what the truth of it is.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "case.hpp"
+
+namespace hangsim {
+
+bool Evidence::has_status() const {
+  return version == "2.3" || (version.rfind("2.", 0) == 0 && version != "2.0" && version != "2.2");
+}
+
+namespace {
+
+enum class Outcome { kHang, kRuns };
+
+// What a planted fault says of itself.
+struct Plan {
+  std::string kind;        // of the verdict
+  std::vector<int> ranks;  // guilty
+  std::string text;
+  std::vector<std::string> also = {};     // kinds as right, same ranks
+  std::vector<Answer> alternatives = {};  // as right
+  std::vector<int> group = {};            // members of the operation's group
+  bool needs_history = false;             // nothing but earlier iterations tell who is wrong
+  bool torch_blind = false;               // PyTorch records nothing that tells
+  bool needs_timing = false;
+  bool between_two = false;  // without a file the other one is as suspect
+};
+
+struct Context {
+  Job& job;
+  Random& random;
+  int step = 0;
+
+  Program& program(int rank) { return job.programs[static_cast<std::size_t>(rank)]; }
+  const Group& group(int g) const { return job.groups[static_cast<std::size_t>(g)]; }
+  int size(const Op& op) const { return static_cast<int>(group(op.group).ranks.size()); }
+  int any_rank() { return random.below(job.world); }
+
+  // An operation of that rank in the fault's step, -1: none such.
+  int find(int rank, const std::function<bool(const Op&)>& wanted) {
+    std::vector<int> found;
+    const Program& p = program(rank);
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (p[i].step == step && wanted(p[i])) {
+        found.push_back(static_cast<int>(i));
+      }
+    }
+    return found.empty() ? -1 : random.pick(found);
+  }
+  Op& at(int rank, int i) { return program(rank)[static_cast<std::size_t>(i)]; }
+  void insert(int rank, int i, Op op) {
+    op.step = step;
+    program(rank).insert(program(rank).begin() + i, std::move(op));
+  }
+  std::string words(const Op& op) const {
+    return fmt::format("{} of {} ({}) in step {}", op.name, group(op.group).name,
+                       group(op.group).desc, step);
+  }
+};
+
+bool any_communication(const Op& op) {
+  return op.communicates();
+}
+bool collective(const Op& op) {
+  return op.what == What::kCollective;
+}
+bool sized(const Op& op) {
+  return collective(op) && !op.in.empty() && op.name != "all_to_all_single";
+}
+
+Op plain(What what) {
+  Op op;
+  op.what = what;
+  op.host = 10 * kUs;
+  return op;
+}
+
+std::optional<Plan> hang(Context& c) {
+  const int r = c.any_rank();
+  const bool loader = c.random.chance(30);
+  const int i = loader ? c.find(r, [](const Op& op) { return op.what == What::kStep; })
+                       : c.find(r, any_communication);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  const std::string text =
+      loader ? "data loader never returns" : "host is elsewhere instead of " + c.words(c.at(r, i));
+  c.insert(r, loader ? i + 1 : i, plain(What::kHang));
+  return Plan{.kind = "missing", .ranks = {r}, .text = text};
+}
+
+std::optional<Plan> stopped(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, any_communication);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op op = plain(What::kHang);
+  op.stopped = true;
+  Plan p{.kind = "missing",
+         .ranks = {r},
+         .text = "stopped (SIGSTOP) before " + c.words(c.at(r, i)),
+         .also = {"exited", "device"}};
+  c.insert(r, i, op);
+  return p;
+}
+
+std::optional<Plan> skip(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, collective);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Plan p{.kind = "missing",
+         .ranks = {r},
+         .text = "skips " + c.words(c.at(r, i)),
+         .also = {"mismatch", "deadlock"}};
+  p.group = c.group(c.at(r, i).group).ranks;
+  p.needs_history = true;
+  c.program(r).erase(c.program(r).begin() + i);
+  return p;
+}
+
+std::optional<Plan> extra(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, collective);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op op = c.at(r, i);
+  op.name = c.random.chance(50) ? "all_reduce" : "broadcast";
+  op.reduce = op.name == "all_reduce" ? "SUM" : "";
+  op.peer = op.name == "all_reduce" ? -1 : 0;
+  op.in = op.out = {{37}};
+  op.dtype = "Float";
+  op.in_splits = op.out_splits = {};
+  op.parts = {};
+  op.async = false;
+  op.handle = -1;
+  op.site = c.job.site("debug.py", 17, "log_stats");
+  Plan p{.kind = "mismatch",
+         .ranks = {r},
+         .text = "one more " + c.words(op),
+         .also = {"missing", "deadlock"}};
+  p.group = c.group(op.group).ranks;
+  p.needs_history = true;
+  c.insert(r, i, op);
+  return p;
+}
+
+// Another operation, or the same otherwise, in the slot.
+std::optional<Plan> change(Context& c, const std::function<bool(const Op&)>& wanted,
+                           const std::function<std::string(Op&)>& f) {
+  const int r = c.any_rank();
+  const int i = c.find(r, wanted);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op& op = c.at(r, i);
+  Plan p{.kind = "mismatch", .ranks = {r}, .text = c.words(op)};
+  p.group = c.group(op.group).ranks;
+  p.text = f(op) + " in " + p.text;
+  return p;
+}
+
+std::optional<Plan> branch(Context& c) {
+  return change(c, sized, [&](Op& op) {
+    const bool reduce = op.name == "all_reduce";
+    op.parts = {};
+    op.name = reduce ? "broadcast" : "all_reduce";
+    op.peer = reduce ? 0 : -1;
+    op.reduce = reduce ? "" : "SUM";
+    op.out = op.in;
+    op.site = c.job.site("eval.py", 33, "evaluate");
+    return "another operation";
+  });
+}
+
+std::optional<Plan> size(Context& c) {
+  return change(c, sized, [&](Op& op) {
+    const std::int64_t factor = c.random.chance(50) ? 2 : 3;
+    op.in[0][0] = op.in[0][0] * factor;
+    op.out[0][0] = op.out[0][0] * factor;
+    if (!op.parts.empty()) {
+      op.parts[0].in = op.parts[0].out = {op.in[0]};
+    }
+    return "another size";
+  });
+}
+
+std::optional<Plan> dtype(Context& c) {
+  return change(c, sized, [&](Op& op) {
+    op.dtype = op.dtype == "Float" ? "Double" : "Float";
+    for (Op& part : op.parts) {
+      part.dtype = op.dtype;
+    }
+    return "another dtype";
+  });
+}
+
+std::optional<Plan> root(Context& c) {
+  auto p = change(
+      c, [](const Op& op) { return op.name == "broadcast"; },
+      [&](Op& op) {
+        op.peer = 1;
+        return "another root";
+      });
+  if (p) {
+    p->torch_blind = true;
+  }
+  return p;
+}
+
+std::optional<Plan> split(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, [](const Op& op) { return op.name == "all_to_all_single"; });
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op& op = c.at(r, i);
+  const int n = c.size(op), own = c.group(op.group).position(r);
+  const int other = (own + 1 + c.random.below(n - 1)) % n;
+  const std::int64_t more = c.random.between(1, 9);
+  op.in_splits[static_cast<std::size_t>(other)] += more;
+  op.in[0][0] += more;
+  const int peer = c.group(op.group).ranks[static_cast<std::size_t>(other)];
+  Plan p{.kind = "mismatch",
+         .ranks = {std::min(r, peer), std::max(r, peer)},
+         .text = fmt::format("sends {} rows more to rank {} than that expects in {}", more, peer,
+                             c.words(op)),
+         .alternatives = {{"mismatch", {r}}}};
+  p.group = c.group(op.group).ranks;
+  p.torch_blind = true;
+  return p;
+}
+
+std::optional<Plan> inversion(Context& c) {
+  const int r = c.any_rank();
+  Program& p = c.program(r);
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  std::size_t previous = SIZE_MAX;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (p[i].step != c.step || p[i].what == What::kSync ||
+        (p[i].communicates() && !collective(p[i]))) {
+      previous = SIZE_MAX;
+    }
+    if (p[i].step != c.step || !collective(p[i]) || p[i].async) {
+      continue;
+    }
+    if (previous != SIZE_MAX && p[previous].group != p[i].group) {
+      const auto& a = c.group(p[previous].group).ranks;
+      const auto& b = c.group(p[i].group);
+      const auto shared =
+          std::count_if(a.begin(), a.end(), [&](int m) { return b.position(m) >= 0; });
+      if (shared >= 2) {
+        pairs.emplace_back(previous, i);
+      }
+    }
+    previous = i;
+  }
+  if (pairs.empty()) {
+    return std::nullopt;
+  }
+  const auto [a, b] = c.random.pick(pairs);
+  Plan plan{.kind = "deadlock", .ranks = {r}, .text = c.words(p[b]) + " before " + c.words(p[a])};
+  const bool smaller = c.size(p[a]) < c.size(p[b]);
+  plan.group = c.group((smaller ? p[a] : p[b]).group).ranks;
+  // What lies between is swapped with them.
+  for (std::size_t i = a + 1; i < b; ++i) {
+    if (collective(p[i])) {
+      plan.also = {"mismatch", "missing"};
+    }
+  }
+  std::swap(p[a], p[b]);
+  return plan;
+}
+
+// ---------------------------------------------------------------- point to point
+
+bool exchange(const Op& op) {
+  return op.is_p2p() || op.what == What::kBatch;
+}
+
+// Everybody of one group sends to its next and only then receives.
+std::optional<Plan> circle(Context& c) {
+  int g = -1;
+  for (int tries = 0; tries < 8 && g < 0; ++tries) {
+    const int r = c.any_rank();
+    const int i = c.find(r, exchange);
+    g = i < 0 ? -1 : c.at(r, i).group;
+  }
+  if (g < 0) {
+    return std::nullopt;
+  }
+  const std::vector<int> ranks = c.group(g).ranks;
+  const int n = static_cast<int>(ranks.size());
+  const int site = c.job.site("ring.py", 12, "rotate");
+  for (int m = 0; m < n; ++m) {
+    const int r = ranks[static_cast<std::size_t>(m)];
+    // Before the step's reduction over all, to which everybody comes.
+    const Program& p = c.program(r);
+    int i = -1;
+    for (std::size_t k = 0; k < p.size(); ++k) {
+      if (p[k].step == c.step && collective(p[k]) && p[k].group == 0 && !p[k].async) {
+        i = static_cast<int>(k);
+        break;
+      }
+    }
+    if (i < 0) {
+      return std::nullopt;
+    }
+    Op send = plain(What::kSend), recv = plain(What::kRecv);
+    send.name = "send";
+    recv.name = "recv";
+    send.group = recv.group = g;
+    send.peer = (m + 1) % n;
+    recv.peer = (m + n - 1) % n;
+    send.site = site;
+    recv.site = c.job.site("ring.py", 13, "rotate");
+    send.in = send.out = recv.in = recv.out = {{1 << 20}};
+    send.async = recv.async = false;
+    c.insert(r, i, recv);
+    c.insert(r, i, send);
+  }
+  Plan plan{.kind = "deadlock",
+            .ranks = ranks,
+            .text = fmt::format("all of {} send before they receive", c.group(g).name)};
+  return plan;
+}
+
+std::optional<Plan> lone_send(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, exchange);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op op = c.at(r, i);
+  Op send = op.what == What::kBatch ? op.parts[0] : op;
+  const int n = c.size(op), own = c.group(op.group).position(r);
+  send.what = What::kSend;
+  send.name = "send";
+  send.peer = own + 1 < n ? own + 1 : own - 1;
+  send.async = false;
+  send.handle = -1;
+  send.site = c.job.site("debug.py", 44, "push_stats");
+  send.in = send.out = {{512}};
+  Plan p{.kind = "mismatch",
+         .ranks = {r},
+         .text = "a send that nobody receives in step " + std::to_string(c.step),
+         .also = {"missing", "deadlock"}};
+  p.needs_history = true;
+  p.between_two = true;
+  c.insert(r, i, send);
+  return p;
+}
+
+std::optional<Plan> missing_recv(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, [](const Op& op) {
+    return op.what == What::kRecv ||
+           (op.what == What::kBatch &&
+            std::any_of(op.parts.begin(), op.parts.end(),
+                        [](const Op& part) { return part.what == What::kRecv; }));
+  });
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op& op = c.at(r, i);
+  Plan p{.kind = "missing",
+         .ranks = {r},
+         .text = "does not receive in step " + std::to_string(c.step),
+         .also = {"mismatch", "deadlock"}};
+  p.needs_history = true;
+  p.between_two = true;
+  if (op.what == What::kRecv || op.parts.size() == 1) {
+    c.program(r).erase(c.program(r).begin() + i);
+  } else {
+    std::erase_if(op.parts, [](const Op& part) { return part.what == What::kRecv; });
+  }
+  return p;
+}
+
+std::optional<Plan> wrong_peer(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, [&](const Op& op) { return exchange(op) && c.size(op) > 2; });
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op& op = c.at(r, i);
+  const int n = c.size(op), own = c.group(op.group).position(r);
+  for (Op* part :
+       op.what == What::kBatch ? std::vector<Op*>{&op.parts[0]} : std::vector<Op*>{&op}) {
+    const int before = part->peer;
+    do {
+      part->peer = c.random.below(n);
+    } while (part->peer == before || part->peer == own);
+  }
+  Plan p{.kind = "mismatch",
+         .ranks = {r},
+         .text = "exchanges with another peer in step " + std::to_string(c.step),
+         .also = {"missing", "deadlock"}};
+  p.needs_history = true;
+  p.between_two = true;
+  return p;
+}
+
+// ---------------------------------------------------------------- ends
+
+std::optional<Plan> leave(Context& c, ExitHow how) {
+  const int r = c.any_rank();
+  const bool at_step = how == ExitHow::kClean;
+  const int i = at_step ? c.find(r, [](const Op& op) { return op.what == What::kStep; })
+                        : c.find(r, any_communication);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Op op = plain(What::kExit);
+  op.exit = how;
+  c.insert(r, i, op);
+  static constexpr const char* kWords[] = {"ends early", "exception", "killed"};
+  return Plan{.kind = "exited",
+              .ranks = {r},
+              .text = fmt::format("{} in step {}", kWords[static_cast<int>(how)], c.step)};
+}
+
+std::optional<Plan> node_lost(Context& c) {
+  const int nodes = (c.job.world + c.job.ranks_per_node - 1) / c.job.ranks_per_node;
+  if (nodes < 2) {
+    return std::nullopt;
+  }
+  const int node = c.random.below(nodes);
+  Plan p{.kind = "exited",
+         .ranks = {},
+         .text = fmt::format("node {} is lost in step {}", node, c.step)};
+  for (int r = 0; r < c.job.world; ++r) {
+    if (c.job.node(r) == node) {
+      const int i = c.find(r, [](const Op& op) { return op.what == What::kStep; });
+      Op op = plain(What::kExit);
+      op.exit = ExitHow::kKilled;
+      c.insert(r, i + 1, op);
+      p.ranks.push_back(r);
+    }
+  }
+  return p;
+}
+
+// ---------------------------------------------------------------- devices
+
+std::optional<Plan> device(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, any_communication);
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Plan p{.kind = "device",
+         .ranks = {r},
+         .text = "a kernel before " + c.words(c.at(r, i)) + " never ends"};
+  p.needs_timing = true;
+  c.insert(r, i, plain(What::kStuckKernel));
+  return p;
+}
+
+std::optional<Plan> transport(Context& c) {
+  const int r = c.any_rank();
+  const int i = c.find(r, [](const Op& op) { return collective(op); });
+  if (i < 0) {
+    return std::nullopt;
+  }
+  Plan p{.kind = "transport", .ranks = {}, .text = c.words(c.at(r, i)) + " starts and never ends"};
+  p.needs_timing = true;
+  c.at(r, i).broken = true;
+  return p;
+}
+
+std::optional<Plan> two_faults(Context& c) {
+  auto a = hang(c);
+  auto b = c.random.chance(50) ? hang(c) : leave(c, ExitHow::kKilled);
+  if (!a || !b || a->ranks == b->ranks) {
+    return std::nullopt;
+  }
+  a->text += "; rank " + std::to_string(b->ranks[0]) + ": " + b->text;
+  a->ranks.push_back(b->ranks[0]);
+  a->also = {"exited"};
+  return a;
+}
+
+// ---------------------------------------------------------------- nothing stuck
+
+std::optional<Plan> healthy(Context&) {
+  return Plan{.kind = "ok", .ranks = {}, .text = "nothing"};
+}
+
+std::optional<Plan> straggler(Context& c) {
+  const int r = c.any_rank();
+  const Ns delay = c.random.between(300, 900) * kMs;
+  for (Op& op : c.program(r)) {
+    if (op.what == What::kStep && op.step > 0) {
+      op.host += delay;
+    }
+  }
+  return Plan{.kind = "slow",
+              .ranks = {r},
+              .text = fmt::format("comes {} ms late to every step", delay / kMs),
+              .alternatives = {{"ok", {}}}};
+}
+
+std::optional<Plan> killed(Context& c) {
+  return leave(c, ExitHow::kKilled);
+}
+std::optional<Plan> exception(Context& c) {
+  return leave(c, ExitHow::kException);
+}
+std::optional<Plan> exit_early(Context& c) {
+  return leave(c, ExitHow::kClean);
+}
+std::optional<Plan> cascade(Context& c) {
+  c.job.launcher_kills = c.random.chance(50);
+  return leave(c, c.random.chance(50) ? ExitHow::kException : ExitHow::kKilled);
+}
+
+struct Recipe {
+  Class cls;
+  std::optional<Plan> (*plant)(Context&);
+  Outcome outcome;
+  std::vector<std::string> jobs;
+};
+
+const std::vector<Recipe>& recipes() {
+  static const std::vector<std::string> kAll = {"ddp", "fsdp", "3d", "moe", "ring"};
+  static const std::vector<Recipe> kRecipes = {
+      {{"missing", "a host never comes: sleep, endless loop, data loader"},
+       hang,
+       Outcome::kHang,
+       kAll},
+      {{"skip", "a rank leaves out one collective"}, skip, Outcome::kHang, kAll},
+      {{"extra", "a rank issues one collective more"}, extra, Outcome::kHang, kAll},
+      {{"branch", "another operation in the slot"}, branch, Outcome::kHang, kAll},
+      {{"size", "another size"}, size, Outcome::kHang, kAll},
+      {{"dtype", "another dtype"}, dtype, Outcome::kHang, kAll},
+      {{"root", "another root of a broadcast"}, root, Outcome::kHang, {"ddp"}},
+      {{"split", "all_to_all: one pair disagrees"}, split, Outcome::kHang, {"moe"}},
+      {{"inversion", "two groups in the other order"},
+       inversion,
+       Outcome::kHang,
+       {"3d", "moe", "ring"}},
+      {{"circle", "all send before they receive"}, circle, Outcome::kHang, {"3d", "ring"}},
+      {{"lone_send", "a send that nobody receives"}, lone_send, Outcome::kHang, {"3d", "ring"}},
+      {{"missing_recv", "a receive left out"}, missing_recv, Outcome::kHang, {"3d", "ring"}},
+      {{"wrong_peer", "an exchange with another peer"}, wrong_peer, Outcome::kHang, {"3d", "ring"}},
+      {{"killed", "a process is killed"}, killed, Outcome::kHang, kAll},
+      {{"exception", "a process ends with an exception"}, exception, Outcome::kHang, kAll},
+      {{"exit_early", "a rank runs out of data and ends"}, exit_early, Outcome::kHang, kAll},
+      {{"node_lost", "all ranks of a node are gone, without files"},
+       node_lost,
+       Outcome::kHang,
+       kAll},
+      {{"cascade", "gloo: a process ends, the others fail after it"},
+       cascade,
+       Outcome::kHang,
+       kAll},
+      {{"stopped", "a process is stopped"}, stopped, Outcome::kHang, kAll},
+      {{"device", "a device is stuck, its host enqueues on"}, device, Outcome::kHang, kAll},
+      {{"transport", "all started, none finished"}, transport, Outcome::kHang, kAll},
+      {{"no_file", "a host never comes, and its file is lost"}, hang, Outcome::kHang, kAll},
+      {{"two_faults", "two faults at once"}, two_faults, Outcome::kHang, kAll},
+      {{"straggler", "one rank late in every step, nothing stuck"},
+       straggler,
+       Outcome::kRuns,
+       kAll},
+      {{"in_flight", "a healthy job, dumps seconds apart"}, healthy, Outcome::kRuns, kAll},
+  };
+  return kRecipes;
+}
+
+// Classes that are told the same way when the CPU does the work.
+bool gloo_too(const std::string& cls) {
+  static constexpr const char* kToo[] = {"missing",   "skip",      "extra",        "branch",
+                                         "in_flight", "no_file",   "straggler",    "circle",
+                                         "killed",    "lone_send", "missing_recv", "wrong_peer",
+                                         "node_lost", "inversion", "exit_early"};
+  return std::find(std::begin(kToo), std::end(kToo), cls) != std::end(kToo);
+}
+
+// Groups of one name, that only the lists of their members tell apart.
+bool same_names(const Job& job) {
+  return std::any_of(job.groups.begin(), job.groups.end(), [&](const Group& a) {
+    return std::any_of(job.groups.begin(), job.groups.end(),
+                       [&](const Group& b) { return &a != &b && a.name == b.name; });
+  });
+}
+
+// ---------------------------------------------------------------- evidence
+
+// Operations of the busiest rank in one step.
+int per_step(const Job& job) {
+  int most = 0;
+  for (const Program& p : job.programs) {
+    int n = 0;
+    for (const Op& op : p) {
+      if (op.step == 2 && op.communicates()) {
+        n += op.what == What::kBatch ? static_cast<int>(op.parts.size()) + 1 : 1;
+      }
+    }
+    most = std::max(most, n);
+  }
+  return most;
+}
+
+void choose_evidence(Case& c, Random& random, bool runs) {
+  const int step = per_step(c.job);
+  const std::size_t world = static_cast<std::size_t>(c.job.world);
+  const bool timing = random.chance(60);
+  const bool off = random.chance(30);  // clocks of the nodes differ
+  std::vector<Ns> node_clock;
+  for (int n = 0; n <= c.job.node(c.job.world - 1); ++n) {
+    node_clock.push_back(off ? (random.below(401) - 200) * kMs : (random.below(5) - 2) * 100 * kUs);
+  }
+  Ns last = 0;
+  for (const RankRun& r : c.run.ranks) {
+    last = std::max(last, r.ended_at);
+  }
+  const Ns middle = last * random.between(30, 60) / 100;
+  const bool apart = random.chance(40);
+  // Of a job that runs, all dumps are taken before it ends.
+  const Ns widest = runs ? std::min(3 * kSecond, last / 4) : 3 * kSecond;
+  for (Evidence* e : {&c.fr, &c.torch}) {
+    const bool torch = e == &c.torch;
+    e->timing = timing || c.job.backend == "gloo";
+    if (random.chance(35)) {
+      e->ring = std::max(12, step * random.between(12, 40) / 10);
+    }
+    const Ns stuck = c.run.last_event + (torch ? 600 : 60) * kSecond;
+    for (std::size_t r = 0; r < world; ++r) {
+      const Ns spread = (apart ? widest : 200 * kMs) / 1000 * random.below(1000);
+      e->at.push_back((runs ? middle : stuck) + spread);
+      e->clock.push_back(node_clock[static_cast<std::size_t>(c.job.node(static_cast<int>(r)))]);
+    }
+  }
+  if (!runs && random.chance(7)) {
+    Evidence& e = random.chance(50) ? c.torch : c.fr;
+    const int r = random.below(c.job.world);
+    if (!c.run.ranks[static_cast<std::size_t>(r)].ended) {
+      e.stale = r;
+      e.at[static_cast<std::size_t>(r)] = c.run.last_event - random.between(1, 6) * kSecond / 2;
+    }
+  }
+  if (random.chance(15)) {
+    c.torch.frames = false;
+  }
+  if (random.chance(20)) {
+    c.fr.frames = false;
+  }
+  if (random.chance(30)) {
+    static const std::vector<std::string> kVersions = {"2.2", "2.3",  "2.5", "2.7",
+                                                       "2.9", "2.11", "2.0", "1.5"};
+    c.torch.version = random.pick(kVersions);
+  }
+  if (c.job.kind == "ddp" && random.chance(6)) {
+    c.torch.version = "list";
+  }
+  c.torch.only_active = random.chance(12);
+  c.torch.json = random.chance(6);
+  c.torch.copied = !runs && random.chance(50);  // else nothing tells a hang from a young wait
+  static const std::vector<std::string> kPrefixes = {"nccl_trace_rank_", "trace_", "job7_dump_",
+                                                     "fr_rank"};
+  if (random.chance(25)) {
+    c.torch.prefix = random.pick(kPrefixes);
+  }
+  if (random.chance(8)) {
+    (random.chance(50) ? c.torch : c.fr).lost.push_back(random.below(c.job.world));
+  }
+  if (random.chance(8)) {
+    (random.chance(50) ? c.torch : c.fr).truncated.push_back(random.below(c.job.world));
+  }
+}
+
+bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
+// Records that reach back to that step, on the rank that has most.
+int since(const Case& c, int step) {
+  std::ptrdiff_t most = 0;
+  for (const RankRun& r : c.run.ranks) {
+    most = std::max(most, std::count_if(r.issued.begin(), r.issued.end(),
+                                        [&](const Issued& i) { return i.op->step >= step; }));
+  }
+  return static_cast<int>(most);
+}
+
+bool has_in_flight(const Case& c, int rank) {
+  const RankRun& run = c.run.ranks[static_cast<std::size_t>(rank)];
+  return !run.ended && std::any_of(run.issued.begin(), run.issued.end(),
+                                   [](const Issued& i) { return i.done == kNever; });
+}
+
+// Somebody has issued an operation to which that rank has not come.
+bool is_waited_for(const Case& c, int rank) {
+  std::map<int, std::uint64_t> collectives;
+  std::map<std::tuple<int, int, What>, std::uint64_t> lanes;
+  for (const Issued& i : c.run.ranks[static_cast<std::size_t>(rank)].issued) {
+    if (i.op->what == What::kCollective) {
+      collectives[i.op->group] = i.seq;
+    } else if (i.op->is_p2p()) {
+      lanes[{i.op->group, i.op->peer, i.op->what}] = i.seq;
+    }
+  }
+  for (int other = 0; other < c.job.world; ++other) {
+    for (const Issued& i : c.run.ranks[static_cast<std::size_t>(other)].issued) {
+      const Group& g = c.job.groups[static_cast<std::size_t>(i.op->group)];
+      const int own = g.position(rank);
+      if (other == rank || own < 0 || i.done != kNever) {
+        continue;
+      }
+      if (i.op->what == What::kCollective && collectives[i.op->group] < i.seq) {
+        return true;
+      }
+      const What match = i.op->what == What::kSend ? What::kRecv : What::kSend;
+      if (i.op->is_p2p() && i.op->peer == own &&
+          lanes[{i.op->group, g.position(other), match}] < i.seq) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+Truth truth_of(const Case& c, const Plan& plan, const Evidence& e, bool torch) {
+  Truth t;
+  t.answer = {plan.kind, plan.ranks};
+  std::sort(t.answer.ranks.begin(), t.answer.ranks.end());
+  for (const std::string& kind : plan.also) {
+    t.also.push_back({kind, t.answer.ranks});
+  }
+  t.also.insert(t.also.end(), plan.alternatives.begin(), plan.alternatives.end());
+  const auto undecidable = [&](const char* why) {
+    t.decidable = false;
+    t.lacking = t.lacking.empty() ? why : t.lacking + "; " + why;
+  };
+  std::vector<int> gone = e.lost;
+  gone.insert(gone.end(), e.truncated.begin(), e.truncated.end());
+  const bool stuck = plan.kind != "ok" && plan.kind != "slow";
+  if (!gone.empty()) {
+    const bool guilty =
+        std::all_of(gone.begin(), gone.end(), [&](int r) { return holds(t.answer.ranks, r); });
+    if (guilty && t.answer.ranks.size() == gone.size()) {
+      t.also.push_back({"exited", t.answer.ranks});
+      t.also.push_back({"missing", t.answer.ranks});
+      if (plan.kind != "missing" && plan.kind != "exited") {
+        undecidable("file of the guilty rank lost");
+      }
+    } else {
+      undecidable("file of a rank lost");
+    }
+    t.also.push_back({"undecided", {}});
+  }
+  if (!stuck) {
+    if (torch && e.version == "list" && e.only_active) {
+      undecidable("no numbers to match by");
+      t.also.push_back({"undecided", {}});
+    }
+    return t;
+  }
+  if (e.stale >= 0) {
+    undecidable("one dump is older than the hang");
+    t.also.push_back({"undecided", {}});
+    if (torch && e.copied) {
+      // Nothing tells its age.
+      t.also.push_back({"missing", {e.stale}});
+    }
+  }
+  // Where the fault itself leaves no trace, a rank without a file is what all waits end at.
+  const bool blind = (plan.needs_timing && !e.timing) || (torch && plan.torch_blind) ||
+                     plan.kind == "transport" || plan.between_two;
+  if (blind && !gone.empty()) {
+    t.also.push_back({"exited", gone});
+  }
+  const bool deep = e.ring >= since(c, c.fault_step - 1) && !(torch && e.only_active);
+  const bool p2p = c.job.kind == "3d" || c.job.kind == "ring";
+  if (e.ring < since(c, c.fault_step) &&
+      (p2p || (plan.kind != "missing" && plan.kind != "exited"))) {
+    undecidable("what happened is overwritten");
+  }
+  const bool pair = plan.group.size() == 2;
+  if ((plan.needs_history || pair) && !deep) {
+    undecidable("earlier iterations not kept");
+    if (pair) {
+      t.also.push_back({plan.kind, plan.group});  // a tie
+    }
+  }
+  if (plan.needs_timing && !e.timing) {
+    undecidable("starts not recorded");
+    t.also.push_back({"undecided", {}});
+    t.also.push_back({"transport", {}});
+  }
+  if (torch && plan.torch_blind) {
+    undecidable("PyTorch does not record it");
+    t.also.push_back({"transport", {}});
+    t.also.push_back({"undecided", {}});
+  }
+  if (torch && (e.version == "1.5" || e.version == "list") &&
+      (c.job.kind == "3d" || c.job.kind == "ring" || e.ring < 1000)) {
+    undecidable("one number for sends and collectives");
+  }
+  if (torch && e.version == "list" && (plan.kind == "exited" || !gone.empty())) {
+    undecidable("nothing lists who is in a group");
+  }
+  if (torch && c.job.backend == "gloo") {
+    if (c.job.kind == "3d" || c.job.kind == "ring") {
+      undecidable("gloo does not record sends and receives");
+      t.also.push_back({"undecided", {}});
+    }
+    const bool absent = std::any_of(c.run.ranks.begin(), c.run.ranks.end(), [](const RankRun& r) {
+      return (r.ended && r.how != ExitHow::kException) ||
+             (r.hung_in != nullptr && r.hung_in->stopped);
+    });
+    if (absent || !gone.empty()) {
+      undecidable("gloo records neither failures nor who is in a group");
+      t.also.push_back({"undecided", {}});
+    }
+  }
+  if (torch && e.only_active && c.job.early_end && plan.kind == "mismatch") {
+    undecidable("the slot is over for the others");
+    t.also.push_back({"missing", t.answer.ranks});
+  }
+  if (torch && (!e.frames || e.json) && plan.needs_history &&
+      plan.text.find("all_to_all") != std::string::npos) {
+    undecidable("one uneven all_to_all looks like the other");
+  }
+  if (torch && c.cls == "dtype" && (e.version[0] != '2' || e.version == "2.0")) {
+    undecidable("dtypes not recorded");
+    t.also.push_back({"undecided", {}});
+    t.also.push_back({"transport", {}});
+  }
+  if (torch && e.only_active && !e.has_status()) {
+    undecidable("neither completed operations nor frontiers");
+  }
+  return t;
+}
+
+}  // namespace
+
+const std::vector<Class>& classes() {
+  static const std::vector<Class> kClasses = [] {
+    std::vector<Class> out;
+    for (const Recipe& r : recipes()) {
+      out.push_back(r.cls);
+    }
+    return out;
+  }();
+  return kClasses;
+}
+
+Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world) {
+  const auto& all = recipes();
+  Random pick(seed);
+  const Recipe* recipe = &all[static_cast<std::size_t>(pick.below(static_cast<int>(all.size())))];
+  if (!cls.empty()) {
+    const auto it =
+        std::find_if(all.begin(), all.end(), [&](const Recipe& r) { return r.cls.name == cls; });
+    if (it == all.end()) {
+      throw std::invalid_argument(fmt::format("no such class: {}", cls));
+    }
+    recipe = &*it;
+  }
+  for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
+    Random random(scramble(seed, scramble(scramble(recipe->cls.name), attempt)));
+    Case c;
+    c.cls = recipe->cls.name;
+    c.seed = seed;
+    std::string job_kind = random.pick(recipe->jobs);
+    if (!kind.empty()) {
+      job_kind = kind;
+    }
+    c.job = make_job(job_kind, world, random);
+    const bool runs = recipe->outcome == Outcome::kRuns;
+    if (!same_names(c.job) && (c.cls == "cascade" || (gloo_too(c.cls) && random.chance(20)))) {
+      c.job.backend = "gloo";
+    } else if (random.chance(5)) {
+      c.job.backend = "xccl";
+    }
+    if (c.cls == "cascade" && c.job.backend != "gloo") {
+      continue;
+    }
+    Context context{c.job, random, random.between(3, c.job.steps - 2)};
+    c.fault_step = context.step;
+    const std::optional<Plan> planned = recipe->plant(context);
+    if (!planned) {
+      continue;
+    }
+    Plan plan = *planned;
+    c.run = simulate(c.job, scramble(seed, 77));
+    if (c.run.finished != runs) {
+      continue;  // this fault did no harm there
+    }
+    c.fault = plan.text;
+    if (c.cls == "two_faults") {
+      // The second may never have been reached.
+      std::erase_if(plan.ranks, [&](int r) {
+        const RankRun& run = c.run.ranks[static_cast<std::size_t>(r)];
+        return run.hung_in == nullptr && !run.own_fault;
+      });
+      // Of one for which nobody waits yet the evidence says little; one with something in flight
+      // looks like those who wait.
+      const std::vector<int> both = plan.ranks;
+      std::erase_if(plan.ranks, [&](int r) { return !is_waited_for(c, r); });
+      if (plan.ranks.size() < both.size()) {
+        plan.alternatives = {{"missing", both}, {"exited", both}};
+      } else if (both.size() == 2) {
+        for (std::size_t i = 0; i < 2; ++i) {
+          if (has_in_flight(c, both[i])) {
+            plan.alternatives.push_back({"missing", {both[1 - i]}});
+            plan.alternatives.push_back({"exited", {both[1 - i]}});
+          }
+        }
+      }
+      if (plan.ranks.size() == 1 &&
+          c.run.ranks[static_cast<std::size_t>(plan.ranks[0])].own_fault) {
+        plan.kind = "exited";
+      }
+    }
+    c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
+    choose_evidence(c, random, runs);
+    if (c.cls == "no_file") {
+      c.fr.lost = c.torch.lost = plan.ranks;
+      c.fr.truncated.clear();
+      c.torch.truncated.clear();
+    }
+    if (c.cls == "node_lost") {
+      c.fr.lost = plan.ranks;
+      c.fr.truncated.clear();
+      c.torch.lost.clear();
+      c.torch.truncated.clear();
+    }
+    c.fr_truth = truth_of(c, plan, c.fr, false);
+    c.torch_truth = truth_of(c, plan, c.torch, true);
+    if (c.cls == "cascade") {
+      c.torch_truth.also.push_back({"missing", c.torch_truth.answer.ranks});
+    }
+    for (Truth* t : {&c.fr_truth, &c.torch_truth}) {
+      t->faulty = t->answer.ranks;
+      for (const Answer& a : t->also) {
+        t->faulty.insert(t->faulty.end(), a.ranks.begin(), a.ranks.end());
+      }
+      std::sort(t->faulty.begin(), t->faulty.end());
+      t->faulty.erase(std::unique(t->faulty.begin(), t->faulty.end()), t->faulty.end());
+    }
+    return c;
+  }
+  throw std::runtime_error(
+      fmt::format("no such fault possible: {} in {} of {} ranks", recipe->cls.name, kind, world));
+}
+
+}  // namespace hangsim

@@ -1,0 +1,608 @@
+#include "job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace hangsim {
+
+int Group::position(int rank) const {
+  if (rank >= 0 && static_cast<std::size_t>(rank) < ranks.size() &&
+      ranks[static_cast<std::size_t>(rank)] == rank) {
+    return rank;
+  }
+  const auto it = std::find(ranks.begin(), ranks.end(), rank);
+  return it == ranks.end() ? -1 : static_cast<int>(it - ranks.begin());
+}
+
+std::int64_t numel(const Dims& dims) {
+  std::int64_t n = 1;
+  for (const std::int64_t d : dims) {
+    n *= d;
+  }
+  return n;
+}
+
+std::int64_t numel(const std::vector<Dims>& tensors) {
+  std::int64_t n = 0;
+  for (const Dims& dims : tensors) {
+    n += numel(dims);
+  }
+  return n;
+}
+
+int Job::site(const std::string& file, int line, const std::string& function) {
+  const Site s{file, line, function};
+  const auto it = std::find(sites.begin(), sites.end(), s);
+  if (it != sites.end()) {
+    return static_cast<int>(it - sites.begin());
+  }
+  sites.push_back(s);
+  return static_cast<int>(sites.size()) - 1;
+}
+
+namespace {
+
+// Writes the program of one rank.
+class Host {
+ public:
+  Host(Job& job, int rank, Program& ops) : job_(job), rank_(rank), ops_(ops) {}
+
+  int rank() const { return rank_; }
+  int place(int group) const { return at(group).position(rank_); }
+  int size(int group) const { return static_cast<int>(at(group).ranks.size()); }
+
+  void step(int n) {
+    step_ = n;
+    add(What::kStep);
+  }
+  void work(Ns host, Ns device) {
+    Op& op = add(What::kWork);
+    op.host = host;
+    op.device = device;
+  }
+  void sync() { add(What::kSync); }
+  void wait(int handle) { add(What::kWait).handle = handle; }
+
+  // Returns the handle of an async operation.
+  int collective(int group, std::string_view name, Dims in, Dims out, Site site, bool async = false,
+                 std::string_view dtype = "Float", std::string_view reduce = "", int root = -1) {
+    Op& op = add(What::kCollective);
+    op.group = group;
+    op.name = name;
+    if (!in.empty()) {
+      op.in = {std::move(in)};
+      op.out = {std::move(out)};
+    }
+    op.dtype = op.in.empty() ? std::string_view() : dtype;
+    op.reduce = reduce;
+    op.peer = root;
+    op.async = async;
+    op.site = job_.site(site.file, site.line, site.function);
+    op.handle = async ? handles_++ : -1;
+    return op.handle;
+  }
+  int all_reduce(int group, std::int64_t n, const Site& site, bool async = false,
+                 std::string_view dtype = "Float") {
+    return collective(group, "all_reduce", {n}, {n}, site, async, dtype, "SUM");
+  }
+  // Several calls under _coalescing_manager: one operation.
+  void all_reduce_coalesced(int group, const std::vector<std::int64_t>& sizes, const Site& site) {
+    all_reduce(group, 0, site);
+    Op whole = ops_.back();
+    whole.in.clear();
+    for (const std::int64_t n : sizes) {
+      whole.in.push_back({n});
+      Op& part = whole.parts.emplace_back(ops_.back());
+      part.in = part.out = {{n}};
+    }
+    whole.out = whole.in;
+    whole.name = "all_reduce_coalesced";
+    ops_.back() = std::move(whole);
+  }
+  int all_gather(int group, std::int64_t n, const Site& site, bool async = false) {
+    return collective(group, "all_gather_into_tensor", {n}, {n * size(group)}, site, async,
+                      "BFloat16");
+  }
+  int reduce_scatter(int group, std::int64_t n, const Site& site, bool async = false) {
+    return collective(group, "reduce_scatter_tensor", {n * size(group)}, {n}, site, async,
+                      "BFloat16", "AVG");
+  }
+  void all_to_all(int group, const std::vector<std::int64_t>& to,
+                  const std::vector<std::int64_t>& from, std::int64_t width, const Site& site) {
+    std::int64_t rows_in = 0, rows_out = 0;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      rows_in += to[i];
+      rows_out += from[i];
+    }
+    collective(group, "all_to_all_single", {rows_in, width}, {rows_out, width}, site, false,
+               "BFloat16");
+    ops_.back().in_splits = to;
+    ops_.back().out_splits = from;
+  }
+  void barrier(int group, const Site& site) {
+    collective(group, "barrier", {}, {}, site);
+    sync();
+  }
+
+  Op p2p(What what, int group, int peer, Dims dims, const Site& site) {
+    Op op;
+    op.what = what;
+    op.step = step_;
+    op.group = group;
+    op.peer = peer;
+    op.name = what == What::kSend ? "send" : "recv";
+    op.dtype = "BFloat16";
+    op.in = {dims};
+    op.out = {std::move(dims)};
+    op.site = job_.site(site.file, site.line, site.function);
+    op.host = 15 * kUs;
+    return op;
+  }
+  // Together, or one after the other in an order that cannot lock two neighbours.
+  void exchange(std::vector<Op> parts, bool host_waits) {
+    if (parts.empty()) {
+      return;
+    }
+    if (job_.batched_p2p) {
+      Op& op = add(What::kBatch);
+      op.group = parts.front().group;
+      op.site = parts.front().site;
+      op.name = "coalesced";
+      op.parts = std::move(parts);
+      op.handle = handles_++;
+      op.async = true;
+      wait(op_handle());
+    } else {
+      // Even places send first, odd ones receive first.
+      const What early = place(parts.front().group) % 2 == 0 ? What::kSend : What::kRecv;
+      std::stable_partition(parts.begin(), parts.end(),
+                            [early](const Op& part) { return part.what == early; });
+      const int first = handles_;
+      for (Op& part : parts) {
+        part.async = true;
+        part.handle = handles_++;
+        ops_.push_back(std::move(part));
+      }
+      for (int h = first; h < handles_; ++h) {
+        wait(h);
+      }
+    }
+    if (host_waits) {
+      sync();
+    }
+  }
+
+ private:
+  const Group& at(int group) const { return job_.groups[static_cast<std::size_t>(group)]; }
+  int op_handle() const { return handles_ - 1; }
+  Op& add(What what) {
+    Op& op = ops_.emplace_back();
+    op.what = what;
+    op.step = step_;
+    op.host = 15 * kUs;
+    return op;
+  }
+
+  Job& job_;
+  int rank_;
+  Program& ops_;
+  int step_ = 0;
+  int handles_ = 0;
+};
+
+// ---------------------------------------------------------------- groups
+
+int add_group(Job& job, std::string desc, std::vector<int> ranks) {
+  job.groups.push_back({fmt::format("{}", job.groups.size()), std::move(desc), std::move(ranks)});
+  return static_cast<int>(job.groups.size()) - 1;
+}
+
+void add_world(Job& job) {
+  std::vector<int> all(static_cast<std::size_t>(job.world));
+  for (int r = 0; r < job.world; ++r) {
+    all[static_cast<std::size_t>(r)] = r;
+  }
+  add_group(job, "default_pg", std::move(all));
+}
+
+// Ranks that differ only in one coordinate: `stride` apart, `n` of them. Per rank, its group.
+std::vector<int> add_dimension(Job& job, const std::string& desc, int stride, int n) {
+  std::vector<int> of_rank(static_cast<std::size_t>(job.world), -1);
+  if (n < 2) {
+    return of_rank;
+  }
+  for (int first = 0; first < job.world; ++first) {
+    if ((first / stride) % n != 0) {
+      continue;
+    }
+    std::vector<int> ranks;
+    for (int i = 0; i < n; ++i) {
+      ranks.push_back(first + i * stride);
+    }
+    const int g = add_group(job, desc, ranks);
+    for (const int r : ranks) {
+      of_rank[static_cast<std::size_t>(r)] = g;
+    }
+  }
+  return of_rank;
+}
+
+int of(const std::vector<int>& groups, int rank) {
+  return groups[static_cast<std::size_t>(rank)];
+}
+
+// What differs from run to run of one kind of job.
+struct Style {
+  Ns compute;          // of one layer or micro-batch
+  bool equal_buckets;  // then a shifted sequence shows late
+  int sync_every;      // steps between two loss.item()
+  bool p2p_host_waits;
+  bool megatron_names;
+  bool coalesced;
+
+  explicit Style(Random& r)
+      : compute(r.between(8, 40) * kMs),
+        equal_buckets(r.chance(35)),
+        sync_every(r.chance(60) ? 1 : r.between(2, 4)),
+        p2p_host_waits(r.chance(40)),
+        megatron_names(r.chance(50)),
+        coalesced(r.chance(30)) {}
+};
+
+// Groups split off with local synchronization carry a hash; torchft's and others' carry one name in
+// all replicas.
+void rename_groups(Job& job, Random& random) {
+  const int how = random.below(100);
+  if (how >= 16) {
+    return;
+  }
+  std::map<std::string, std::string> by_desc;
+  for (std::size_t g = 1; g < job.groups.size(); ++g) {
+    Group& group = job.groups[g];
+    std::uint64_t h = 0;
+    for (const int r : group.ranks) {
+      h = scramble(h, static_cast<std::uint64_t>(r));
+    }
+    group.name = how < 8 ? fmt::format("{:016x}", h)
+                         : by_desc.try_emplace(group.desc, group.name).first->second;
+  }
+}
+
+template <class F>
+void write_programs(Job& job, F&& one) {
+  job.programs.resize(static_cast<std::size_t>(job.world));
+  for (int r = 0; r < job.world; ++r) {
+    Host h(job, r, job.programs[static_cast<std::size_t>(r)]);
+    h.step(0);
+    h.work(500 * kMs, 0);
+    h.collective(0, "broadcast", {1}, {1}, {"train.py", 31, "setup"}, false, "Long", "", 0);
+    h.sync();
+    for (int step = 1; step <= job.steps; ++step) {
+      h.step(step);
+      one(h, step);
+    }
+    h.step(job.steps + 1);
+    h.barrier(0, {"train.py", 140, "main"});
+  }
+}
+
+void end_of_step(Host& h, const Style& style, int step) {
+  h.work(kMs, style.compute);
+  h.all_reduce(0, 1, {"train.py", 96, "mean_loss"});
+  if (step % style.sync_every == 0) {
+    h.sync();
+  }
+}
+
+// ---------------------------------------------------------------- the kinds of jobs
+
+void ddp(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  const int buckets = random.between(2, 6);
+  write_programs(job, [&](Host& h, int step) {
+    h.work(3 * kMs, 6 * style.compute);
+    std::vector<int> handles;
+    for (int b = 0; b < buckets; ++b) {
+      h.work(200 * kUs, 2 * style.compute);
+      handles.push_back(h.all_reduce(0, style.equal_buckets ? 65536 : 16384 * (b + 1) + 64,
+                                     {"train.py", 71, "train_step"}, true));
+    }
+    for (const int handle : handles) {
+      h.wait(handle);
+    }
+    end_of_step(h, style, step);
+    if (step % 5 == 0) {
+      h.collective(0, "broadcast", {4096}, {4096}, {"ema.py", 22, "share"}, false, "Float", "", 0);
+    }
+    if (step % 6 == 0) {
+      h.barrier(0, {"checkpoint.py", 48, "save"});
+    }
+  });
+}
+
+void fsdp(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  const bool hybrid = job.world % 4 == 0 && job.world > 4 && random.chance(50);
+  const int shard_size =
+      hybrid ? (job.world % 8 == 0 && random.chance(50) ? job.world / 4 : 4) : job.world;
+  const std::vector<int> shard = add_dimension(job, "mesh_shard", 1, shard_size);
+  const std::vector<int> replicate =
+      add_dimension(job, "mesh_replicate", shard_size, job.world / shard_size);
+  const int layers = random.between(2, 5);
+  const bool prefetch = random.chance(70);
+  write_programs(job, [&](Host& h, int step) {
+    const int g = of(shard, h.rank());
+    const int all = of(replicate, h.rank());
+    const auto gather = [&](int layer, bool forward) {
+      return h.all_gather(
+          g, style.equal_buckets ? 8192 : 4096 + 1024 * layer,
+          {"fsdp.py", forward ? 204 : 261, forward ? "unshard" : "backward_unshard"}, true);
+    };
+    std::vector<int> pending;
+    h.work(3 * kMs, 0);
+    int next = gather(0, true);
+    for (int l = 0; l < layers; ++l) {
+      h.wait(next);
+      if (prefetch && l + 1 < layers) {
+        next = gather(l + 1, true);
+      }
+      h.work(300 * kUs, 3 * style.compute);
+      if (!prefetch && l + 1 < layers) {
+        next = gather(l + 1, true);
+      }
+    }
+    next = gather(layers - 1, false);
+    for (int l = layers - 1; l >= 0; --l) {
+      h.wait(next);
+      if (l > 0) {
+        next = gather(l - 1, false);
+      }
+      h.work(300 * kUs, 5 * style.compute);
+      const int scattered = h.reduce_scatter(g, style.equal_buckets ? 8192 : 4096 + 1024 * l,
+                                             {"fsdp.py", 318, "post_backward"}, true);
+      if (all >= 0) {
+        h.wait(scattered);
+        pending.push_back(h.all_reduce(all, style.equal_buckets ? 8192 : 4096 + 1024 * l,
+                                       {"fsdp.py", 325, "post_backward"}, true));
+      } else {
+        pending.push_back(scattered);
+      }
+    }
+    for (const int handle : pending) {
+      h.wait(handle);
+    }
+    end_of_step(h, style, step);
+  });
+}
+
+// Tensor x data x pipeline parallel, 1F1B. Ranks: tensor fastest, then data, then pipeline.
+void three_d(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  int tp = 2, pp = 2;
+  if (job.world % 8 == 0 && job.world >= 16) {
+    tp = random.chance(50) ? 4 : 2;
+    pp = job.world / tp >= 8 && random.chance(50) ? 4 : 2;
+  }
+  const int dp = job.world / (tp * pp);
+  if (tp * pp * dp != job.world || dp < 1) {
+    throw std::invalid_argument("world must be a multiple of 4 (8 from 16 on)");
+  }
+  const bool m = style.megatron_names;
+  const std::vector<int> tensor =
+      add_dimension(job, m ? "TENSOR_MODEL_PARALLEL_GROUP" : "mesh_tp", 1, tp);
+  const std::vector<int> data = add_dimension(job, m ? "DATA_PARALLEL_GROUP" : "mesh_dp", tp, dp);
+  for (int first = 0; m && first < tp * dp; ++first) {
+    add_group(job, "EMBEDDING_GROUP", {first, first + tp * dp * (pp - 1)});  // not used here
+  }
+  const std::vector<int> pipe =
+      add_dimension(job, m ? "PIPELINE_MODEL_PARALLEL_GROUP" : "mesh_pp", tp * dp, pp);
+  const int layers = random.between(1, 2);
+  const int micro = random.between(pp, 2 * pp);
+  const int buckets = random.between(1, 3);
+  const Dims activation = {2048, 1, 512};
+  write_programs(job, [&](Host& h, int step) {
+    const int t = of(tensor, h.rank()), d = of(data, h.rank()), p = of(pipe, h.rank());
+    const int stage = h.place(p);
+    const bool first = stage == 0, last = stage == pp - 1;
+    const auto compute = [&](bool forward) {
+      for (int l = 0; l < layers; ++l) {
+        h.work(200 * kUs, style.compute * (forward ? 1 : 2));
+        h.all_reduce(t, 2048 * 512,
+                     {"layers.py", forward ? 88 : 131, forward ? "forward" : "backward"}, false,
+                     "BFloat16");
+      }
+    };
+    const auto send = [&](int to, const Site& site) {
+      return h.p2p(What::kSend, p, to, activation, site);
+    };
+    const auto recv = [&](int from, const Site& site) {
+      return h.p2p(What::kRecv, p, from, activation, site);
+    };
+    const auto exchange = [&](std::vector<Op> parts) {
+      h.exchange(std::move(parts), style.p2p_host_waits);
+    };
+    const auto recv_forward = [&] {
+      if (!first) {
+        exchange({recv(stage - 1, {"schedules.py", 210, "recv_forward"})});
+      }
+    };
+    const auto send_forward = [&] {
+      if (!last) {
+        exchange({send(stage + 1, {"schedules.py", 231, "send_forward"})});
+      }
+    };
+    h.work(3 * kMs, 0);
+    const int warmup = std::min(pp - stage - 1, micro);
+    for (int i = 0; i < warmup; ++i) {
+      recv_forward();
+      compute(true);
+      send_forward();
+    }
+    if (warmup < micro) {
+      recv_forward();
+    }
+    for (int i = 0; i < micro - warmup; ++i) {
+      compute(true);
+      if (!last) {
+        const Site site{"schedules.py", 255, "send_forward_recv_backward"};
+        exchange({send(stage + 1, site), recv(stage + 1, site)});
+      }
+      compute(false);
+      if (!first) {
+        const bool more = i + 1 < micro - warmup;
+        const Site site{"schedules.py", more ? 268 : 240,
+                        more ? "send_backward_recv_forward" : "send_backward"};
+        std::vector<Op> parts = {send(stage - 1, site)};
+        if (more) {
+          parts.push_back(recv(stage - 1, site));
+        }
+        exchange(std::move(parts));
+      }
+    }
+    for (int i = 0; i < warmup; ++i) {
+      if (!last) {
+        exchange({recv(stage + 1, {"schedules.py", 219, "recv_backward"})});
+      }
+      compute(false);
+      if (!first) {
+        exchange({send(stage - 1, {"schedules.py", 240, "send_backward"})});
+      }
+    }
+    if (d >= 0) {
+      std::vector<int> handles;
+      for (int b = 0; b < buckets; ++b) {
+        handles.push_back(h.all_reduce(d, style.equal_buckets ? 65536 : 32768 * (b + 1),
+                                       {"optimizer.py", 57, "reduce_gradients"}, true));
+      }
+      for (const int handle : handles) {
+        h.wait(handle);
+      }
+    }
+    if (style.coalesced) {
+      h.all_reduce_coalesced(t, {1, 7, 64}, {"optimizer.py", 81, "reduce_norms"});
+    }
+    h.all_reduce(t, 1, {"optimizer.py", 74, "grad_norm"});
+    end_of_step(h, style, step);
+  });
+}
+
+// Expert parallel within data parallel: uneven all_to_all there and back.
+void moe(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  const int ep = job.world % 8 == 0 && job.world > 8 ? (random.chance(50) ? 8 : 4)
+                                                     : (job.world % 4 == 0 ? 4 : job.world);
+  const std::vector<int> expert = add_dimension(job, "ep", 1, ep);
+  const std::vector<int> data = add_dimension(job, "expert_dp", ep, job.world / ep);
+  const int layers = random.between(1, 3);
+  const std::uint64_t seed = random.next();
+  write_programs(job, [&](Host& h, int step) {
+    const int e = of(expert, h.rank()), d = of(data, h.rank());
+    const int n = h.size(e), own = h.place(e);
+    h.work(3 * kMs, 0);
+    for (int pass = 0; pass < 2 * layers; ++pass) {
+      const auto tokens = [&](int from, int to) {
+        const std::uint64_t key =
+            scramble(static_cast<std::uint64_t>(e * 4096 + step),
+                     static_cast<std::uint64_t>(pass * 4096 + from * 64 + to));
+        return static_cast<std::int64_t>(scramble(seed, key) % 96);
+      };
+      std::vector<std::int64_t> to, from;
+      for (int i = 0; i < n; ++i) {
+        to.push_back(tokens(own, i));
+        from.push_back(tokens(i, own));
+      }
+      h.work(300 * kUs, style.compute);
+      h.all_to_all(e, to, from, 128, {"moe.py", 112, "dispatch"});
+      h.work(300 * kUs, 2 * style.compute);
+      h.all_to_all(e, from, to, 128, {"moe.py", 129, "combine"});
+    }
+    std::vector<int> handles = {
+        h.all_reduce(0, 65536, {"optimizer.py", 57, "reduce_gradients"}, true)};
+    if (d >= 0) {
+      handles.push_back(
+          h.all_reduce(d, 32768, {"optimizer.py", 61, "reduce_expert_gradients"}, true));
+    }
+    for (const int handle : handles) {
+      h.wait(handle);
+    }
+    end_of_step(h, style, step);
+  });
+}
+
+// Context parallel: keys and values go round a ring.
+void ring(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  const int cp = job.world % 8 == 0 && random.chance(50) ? 8 : (job.world % 4 == 0 ? 4 : job.world);
+  const std::vector<int> context = add_dimension(job, "cp", 1, cp);
+  const std::vector<int> data = add_dimension(job, "dp", cp, job.world / cp);
+  const int layers = random.between(1, 2);
+  write_programs(job, [&](Host& h, int step) {
+    const int c = of(context, h.rank()), d = of(data, h.rank());
+    const int n = h.size(c), own = h.place(c);
+    h.work(3 * kMs, 0);
+    for (int l = 0; l < 2 * layers; ++l) {
+      for (int hop = 0; hop + 1 < n; ++hop) {
+        const Site site{"ring_attention.py", l < layers ? 64 : 103,
+                        l < layers ? "forward" : "backward"};
+        std::vector<Op> parts = {h.p2p(What::kSend, c, (own + 1) % n, {4096, 128}, site),
+                                 h.p2p(What::kRecv, c, (own + n - 1) % n, {4096, 128}, site)};
+        h.exchange(std::move(parts), style.p2p_host_waits && hop == 0);
+        h.work(100 * kUs, style.compute / 2);
+      }
+    }
+    h.all_reduce(0, 65536, {"optimizer.py", 57, "reduce_gradients"});
+    if (d >= 0 && style.coalesced) {
+      h.all_reduce(d, 1024, {"optimizer.py", 63, "reduce_norms"});
+    }
+    end_of_step(h, style, step);
+  });
+}
+
+struct Kind {
+  const char* name;
+  void (*make)(Job&, Random&, const Style&);
+};
+constexpr Kind kKinds[] = {
+    {"ddp", ddp}, {"fsdp", fsdp}, {"3d", three_d}, {"moe", moe}, {"ring", ring}};
+
+}  // namespace
+
+std::vector<std::string> job_kinds() {
+  std::vector<std::string> out;
+  for (const Kind& k : kKinds) {
+    out.emplace_back(k.name);
+  }
+  return out;
+}
+
+Job make_job(std::string_view kind, int world, Random& random) {
+  for (const Kind& k : kKinds) {
+    if (k.name != kind) {
+      continue;
+    }
+    Job job;
+    job.kind = kind;
+    static constexpr int kWorlds[] = {4, 8, 8, 8, 16, 16, 32};
+    job.world = world > 0 ? world : kWorlds[random.below(7)];
+    if (kind != "ddp" && kind != "fsdp" && job.world % 4 != 0) {
+      job.kind = "ddp";
+      return make_job("ddp", world, random);
+    }
+    job.backend = "nccl";
+    job.ranks_per_node = job.world >= 16 ? 8 : (random.chance(50) ? 4 : 8);
+    job.steps = random.between(7, 12);
+    job.batched_p2p = kind == "ring" ? true : random.chance(60);
+    job.queue_limit = random.between(16, 120);
+    job.early_end = random.chance(30);
+    const Style style(random);
+    k.make(job, random, style);
+    rename_groups(job, random);
+    return job;
+  }
+  throw std::invalid_argument(fmt::format("no such kind of job: {}", kind));
+}
+
+}  // namespace hangsim

@@ -1,0 +1,100 @@
+// job.hpp - what a training job is made of: ranks, their groups, and the program each host runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "random.hpp"
+
+namespace hangsim {
+
+using Ns = std::int64_t;
+inline constexpr Ns kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
+using Dims = std::vector<std::int64_t>;
+
+struct Group {
+  std::string name;  // as PyTorch numbers them
+  std::string desc;  // "default_pg", "tp", ...
+  std::vector<int> ranks;
+  int position(int rank) const;  // -1: no member
+};
+
+// A place in the job's source.
+struct Site {
+  std::string file;
+  int line = 0;
+  std::string function;
+  bool operator==(const Site&) const = default;
+};
+
+enum class What : std::uint8_t {
+  kWork,  // host time, then a kernel
+  kCollective,
+  kSend,
+  kRecv,
+  kBatch,        // batch_isend_irecv
+  kWait,         // work.wait()
+  kSync,         // the host waits for the device: loss.item()
+  kStep,         // a new iteration
+  kHang,         // the host is elsewhere, for ever
+  kStuckKernel,  // the device is
+  kExit
+};
+
+enum class ExitHow : std::uint8_t { kClean, kException, kKilled };
+
+struct Op {
+  What what = What::kWork;
+  bool async = false;
+  bool broken = false;   // starts, never finishes
+  bool stopped = false;  // of kHang: by SIGSTOP, the process does nothing any more
+  int group = 0;
+  int peer = -1;  // within the group: of a send or receive; root of a collective
+  int site = 0;
+  int handle = -1;
+  int step = 0;
+  std::string_view name;  // PyTorch's function; literals only, like dtype and reduce
+  std::string_view dtype = "Float", reduce;
+  std::vector<Dims> in, out;
+  std::vector<std::int64_t> in_splits, out_splits;  // rows
+  std::vector<Op> parts;                            // of a batch, or of a coalesced collective
+  Ns host = 0, device = 0;
+  ExitHow exit = ExitHow::kClean;
+
+  bool is_p2p() const { return what == What::kSend || what == What::kRecv; }
+  bool communicates() const {
+    return what == What::kCollective || what == What::kBatch || is_p2p();
+  }
+};
+
+std::int64_t numel(const Dims&);
+std::int64_t numel(const std::vector<Dims>&);
+
+using Program = std::vector<Op>;
+
+struct Job {
+  std::string kind;     // "ddp", ...
+  std::string backend;  // "nccl", "xccl", "gloo"
+  int world = 0;
+  int ranks_per_node = 8;
+  int steps = 0;
+  bool batched_p2p = true;
+  int queue_limit = 256;         // operations in flight at which a host waits
+  std::int64_t eager_bytes = 0;  // sends up to here end without a receiver
+  bool early_end = false;        // of a mismatch, who has less to do ends by itself
+  bool launcher_kills = false;   // the launcher ends all ranks after the first has failed
+  std::vector<Group> groups;
+  std::vector<Site> sites;
+  std::vector<Program> programs;
+
+  int site(const std::string& file, int line, const std::string& function);
+  int node(int rank) const { return rank / ranks_per_node; }
+};
+
+std::vector<std::string> job_kinds();
+// world 0: a random small one.
+Job make_job(std::string_view kind, int world, Random&);
+
+}  // namespace hangsim

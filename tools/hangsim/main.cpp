@@ -1,0 +1,110 @@
+// hangsim: jobs that hang, with known answers.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "case.hpp"
+#include "scale.hpp"
+
+namespace fs = std::filesystem;
+using namespace hangsim;
+
+namespace {
+
+struct Options {
+  std::uint64_t seed = 1;
+  int count = 1, world = 0, records = 0, jobs = 0;
+  std::string cls, kind, format = "both", out;
+  bool list = false;
+};
+
+void write(const Options& o, std::uint64_t seed) {
+  const Case c = make_case(seed, o.cls, o.kind, o.world);
+  const fs::path dir = fs::path(o.out) / c.name;
+  fs::remove_all(dir);
+  fs::create_directories(dir);
+  if (o.format != "torch") {
+    write_fr(c, dir / "fr", 0, c.job.world);
+  }
+  if (o.format != "fr") {
+    write_torch(c, dir / "torch", 0, c.job.world);
+  }
+  write_truth(c, dir / "truth.json");
+}
+
+int run(const Options& o) {
+  std::atomic<int> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex lock;
+  const auto work = [&] {
+    for (int i = next++; i < o.count && !failed; i = next++) {
+      try {
+        write(o, o.seed + static_cast<std::uint64_t>(i));
+      } catch (const std::exception& e) {
+        const std::scoped_lock guard(lock);
+        failed = true;
+        fmt::print(stderr, "hangsim: seed {}: {}\n", o.seed + static_cast<std::uint64_t>(i),
+                   e.what());
+      }
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int t = 1; t < std::min(o.jobs, o.count); ++t) {
+    threads.emplace_back(work);
+  }
+  work();
+  threads.clear();
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  o.jobs = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  CLI::App app{
+      "Simulates distributed training jobs that hang, and writes their dumps with the truth "
+      "beside them."};
+  app.add_option("--seed", o.seed, "first seed");
+  app.add_option("--count", o.count, "cases, one per seed")->check(CLI::PositiveNumber);
+  app.add_option("--class", o.cls, "kind of fault, see --list; default: by seed");
+  app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
+  app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--records", o.records,
+                 "instead of cases one large set for speed: records per rank; rank 5 never comes")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--format", o.format, "fr, torch or both")
+      ->check(CLI::IsMember({"fr", "torch", "both"}));
+  app.add_option("-j,--jobs", o.jobs, "threads")->check(CLI::PositiveNumber);
+  app.add_option("-o,--out", o.out, "directory to write into");
+  app.add_flag("--list", o.list, "names the classes and the jobs");
+  CLI11_PARSE(app, argc, argv);
+  if (o.list) {
+    for (const Class& c : classes()) {
+      fmt::print("{:14} {}\n", c.name, c.text);
+    }
+    fmt::print("\njobs: {}\n", fmt::join(job_kinds(), " "));
+    return 0;
+  }
+  if (o.out.empty()) {
+    fmt::print(stderr, "hangsim: -o DIR is missing\n");
+    return 2;
+  }
+  try {
+    if (o.records > 0) {
+      write_scale({o.world > 0 ? o.world : 1024, o.records, o.jobs, o.format, o.out});
+      return 0;
+    }
+    return run(o);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "hangsim: {}\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,101 @@
+// What both formats need, and the truth.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "case.hpp"
+
+namespace hangsim {
+
+std::vector<Seen> seen(const RankRun& run, Ns at, bool timing, bool with_batches) {
+  std::vector<Seen> out;
+  std::uint64_t ticket = 0;
+  for (const Issued& i : run.issued) {
+    if (i.created > at || (i.op->what == What::kBatch && !with_batches)) {
+      continue;
+    }
+    const bool done = i.done != kNever && i.done <= at;
+    const bool started = i.started != kNever && i.started <= at;
+    out.push_back({&i, ticket++, started && (timing || done), done});
+  }
+  return out;
+}
+
+Ns unix_time(const Evidence& e, int rank, Ns t) {
+  return kEpoch + t + e.clock[static_cast<std::size_t>(rank)];
+}
+
+void write_file(const std::filesystem::path& path, std::string_view data, Ns modified) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  bool fine = fd >= 0;
+  while (fine && !data.empty()) {
+    const ssize_t n = ::write(fd, data.data(), data.size());
+    fine = n > 0;
+    data.remove_prefix(fine ? static_cast<std::size_t>(n) : 0);
+  }
+  const timespec t{modified / kSecond, modified % kSecond};
+  const timespec times[2] = {t, t};
+  fine = fine && (modified == 0 || ::futimens(fd, times) == 0);
+  if (fd >= 0) {
+    ::close(fd);
+  }
+  if (!fine) {
+    throw std::runtime_error(fmt::format("cannot write {}", path.string()));
+  }
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json(const Truth& t) {
+  Json out = {{"kind", t.answer.kind},
+              {"ranks", t.answer.ranks},
+              {"faulty", t.faulty},
+              {"decidable", t.decidable}};
+  if (!t.lacking.empty()) {
+    out["lacking"] = t.lacking;
+  }
+  out["also"] = Json::array();
+  for (const Answer& a : t.also) {
+    out["also"].push_back({{"kind", a.kind}, {"ranks", a.ranks}});
+  }
+  return out;
+}
+
+Json json(const Evidence& e, bool torch) {
+  Json out = {{"ring", e.ring}, {"timing", e.timing},       {"frames", e.frames},
+              {"lost", e.lost}, {"truncated", e.truncated}, {"stale", e.stale}};
+  if (torch) {
+    out["version"] = e.version;
+    out["only_active"] = e.only_active;
+    out["json"] = e.json;
+    out["copied"] = e.copied;
+  }
+  return out;
+}
+
+}  // namespace
+
+void write_truth(const Case& c, const std::filesystem::path& file) {
+  const Json root = {{"schema", "hangsim.truth/1"},
+                     {"name", c.name},
+                     {"class", c.cls},
+                     {"seed", c.seed},
+                     {"job", c.job.kind},
+                     {"world", c.job.world},
+                     {"backend", c.job.backend},
+                     {"fault", c.fault},
+                     {"step", c.fault_step},
+                     {"fr", json(c.fr_truth)},
+                     {"torch", json(c.torch_truth)},
+                     {"evidence", {{"fr", json(c.fr, false)}, {"torch", json(c.torch, true)}}}};
+  write_file(file, root.dump(1) + "\n", 0);
+}
+
+}  // namespace hangsim
