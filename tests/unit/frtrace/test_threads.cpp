@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <msgpack.hpp>
 #include <nlohmann/json.hpp>
 
 #include "catch.hpp"
