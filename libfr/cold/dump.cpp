@@ -552,7 +552,8 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   if (facts.salvaged_by < 0 && facts.salvage_why[0] == '\0') {
     p.pack_nil();
   } else {
-    p.pack_map(2);
+    p.pack_map(3);
+    key_int(p, "oom_kills", facts.oom_kills);
     key_int(p, "by_rank", facts.salvaged_by);
     text(p, "why");
     text(p, facts.salvage_why);

@@ -11,6 +11,7 @@
 
 #include "cold/files.hpp"
 #include "cold/log.hpp"
+#include "cold/oom.hpp"
 #include "cold/recorder.hpp"
 
 namespace fr {
@@ -88,6 +89,8 @@ bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, boo
     if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
       facts.threads = threads_.look_at(h.pid);  // stopped, or its watchdog is
     }
+    const i64 kills = std::strcmp(why, "dead") == 0 && oom_kills_ >= 0 ? oom_kills() : -1;
+    facts.oom_kills = kills >= 0 && kills >= oom_kills_ ? kills - oom_kills_ : -1;
     char name[256];
     DumpEncoder::Bytes bytes = encoder_.encode(view, facts);
     const bool encoded = bytes.data != nullptr;

@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "cold/files.hpp"
+#include "cold/recorder.hpp"
 #include "hot/clock.hpp"
 
 namespace fr {
@@ -30,7 +31,7 @@ constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is 
 enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered };
 
 // Where one thread puts what it copies. word = token << 8 | SlotState.
-struct Slot {
+struct AskSlot {
   std::atomic<u64> word;
   u32 row;
   u64 asked_ns;
@@ -46,18 +47,18 @@ struct Slot {
 };
 
 // Read by the handler, which any thread may be in at any time: never unmapped.
-std::atomic<Slot*> g_slots{nullptr};
+std::atomic<AskSlot*> g_slots{nullptr};
 std::atomic<u32> g_answers{0};  // futex: grows with each
 std::atomic<int> g_signal{0};
 std::atomic<const fr_python*> g_python{nullptr};
 
 void on_ask(int, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
-  Slot* slots = g_slots.load(std::memory_order_acquire);
+  AskSlot* slots = g_slots.load(std::memory_order_acquire);
   const u64 value = reinterpret_cast<u64>(info->si_value.sival_ptr);
   const u64 index = value & 0xff;
   if (slots != nullptr && info->si_code == SI_QUEUE && info->si_pid == getpid() && index < kSlots) {
-    Slot& s = slots[index];
+    AskSlot& s = slots[index];
     const u64 token = value & ~u64{0xff};
     u64 word = token | kAsked;
     if (s.word.compare_exchange_strong(word, token | kWriting)) {  // else it is too late
@@ -72,6 +73,11 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
       s.word.store(token | kAnswered, std::memory_order_release);
       g_answers.fetch_add(1);
       syscall(SYS_futex, &g_answers, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    }
+  }
+  if (info->si_code == SI_QUEUE && value == kAskFromOutside) {
+    if (Recorder* r = recorder(); r != nullptr && r->pid == getpid()) {
+      r->watchdog.note_signal(g_signal.load());
     }
   }
   errno = kept_errno;
@@ -118,7 +124,7 @@ T* map_new(bool populate) noexcept {
   return p != MAP_FAILED ? static_cast<T*>(p) : nullptr;
 }
 
-u64 hash_bytes(const char* bytes, std::size_t n) noexcept {
+u64 hash_text(const char* bytes, std::size_t n) noexcept {
   u64 h = 0xcbf29ce484222325ull;
   for (std::size_t i = 0; i < n; ++i) {
     h = (h ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3ull;
@@ -179,7 +185,7 @@ struct ThreadStacks::Work {
     if (n == 0) {
       return 0;
     }
-    u32 at = static_cast<u32>(hash_bytes(text, n));
+    u32 at = static_cast<u32>(hash_text(text, n));
     for (u32 probe = 0; probe < 64; ++probe, ++at) {
       u32& slot = text_index[at & (kIndex - 1)];
       if (slot == 0) {
@@ -394,18 +400,22 @@ bool ThreadStacks::init(bool ask, bool variables) noexcept {
     return true;
   }
   if (g_slots.load() == nullptr) {
-    void* slots = mmap(nullptr, sizeof(Slot) * kSlots, PROT_READ | PROT_WRITE,
+    void* slots = mmap(nullptr, sizeof(AskSlot) * kSlots, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (slots == MAP_FAILED) {
       return true;
     }
-    g_slots.store(static_cast<Slot*>(slots), std::memory_order_release);
+    g_slots.store(static_cast<AskSlot*>(slots), std::memory_order_release);
   }
   for (u32 i = 0; i < kSlots; ++i) {
     g_slots.load()[i].word.store(kIdle);  // in a forked child: what the parent's threads were at
   }
   asks_ = install_handler() != 0;
   return true;
+}
+
+int ThreadStacks::signal() const noexcept {
+  return asks_ ? g_signal.load() : 0;
 }
 
 void ThreadStacks::reset() noexcept {
@@ -470,7 +480,7 @@ void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
 
 void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   Work& w = *work_;
-  const Slot& s = g_slots.load()[slot];
+  const AskSlot& s = g_slots.load()[slot];
   Work::Raw& raw = w.raw[&row - report_->threads];
   row.answer = Answer::kAnswered;
   row.answer_us = static_cast<u32>((s.answered_ns - s.asked_ns) / 1000);
@@ -490,7 +500,7 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
 
 void ThreadStacks::ask_all() noexcept {
   ThreadReport& out = *report_;
-  Slot* slots = g_slots.load();
+  AskSlot* slots = g_slots.load();
   const int signal = g_signal.load();
   if (!asks_) {
     out.why = slots == nullptr ? "switched off" : "no free signal";
@@ -518,7 +528,7 @@ void ThreadStacks::ask_all() noexcept {
     const u32 seen = g_answers.load();
     bool progress = false;
     for (u32 i = 0; i < kSlots; ++i) {
-      Slot& s = slots[i];
+      AskSlot& s = slots[i];
       if (used[i] && (s.word.load(std::memory_order_acquire) & 0xff) == kAnswered) {
         take(i, out.threads[s.row]);
         s.word.store(kIdle);
@@ -528,7 +538,7 @@ void ThreadStacks::ask_all() noexcept {
       }
     }
     for (u32 i = 0; i < kSlots && next < out.n_threads; ++i) {
-      Slot& s = slots[i];
+      AskSlot& s = slots[i];
       if (used[i] || (s.word.load() & 0xff) != kIdle) {
         continue;
       }

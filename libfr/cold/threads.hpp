@@ -85,6 +85,7 @@ class ThreadStacks {
  public:
   // Maps the memory, installs the handler. ask: false leaves the threads alone.
   bool init(bool ask, bool variables) noexcept;
+  int signal() const noexcept;  // 0: none, nobody is asked
   // Threads of this process, as seen from the calling one; nullptr without memory.
   const ThreadReport* collect() noexcept;
   // Of another process: what /proc says.

@@ -16,6 +16,7 @@
 #include "cold/clock_sync.hpp"
 #include "cold/files.hpp"
 #include "cold/log.hpp"
+#include "cold/oom.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
 
@@ -111,6 +112,8 @@ bool Watchdog::start(Recorder& recorder) noexcept {
       !threads_.init(recorder.options.threads == ThreadLooks::kSignal, recorder.options.locals)) {
     log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
   }
+  recorder.region.header().ask_signal.store(static_cast<u32>(threads_.signal()));
+  oom_kills_ = oom_kills();
   stalls_ = static_cast<Stall*>(stalls);
   queue_ = static_cast<Written*>(queue);
   running_ = start_thread(thread_main, this, "fr-watchdog");
@@ -183,7 +186,8 @@ void Watchdog::run() noexcept {
     }
     if (const int signal = signal_.exchange(0)) {
       char reason[64];
-      format(reason, sizeof reason, "signal %d (FR_SIGNAL)", signal);
+      format(reason, sizeof reason, "signal %d (%s)", signal,
+             signal == r.options.signal ? "FR_SIGNAL" : "frtrace asked");
       dump(reason, Trigger::kSignal);
     }
     if (r.options.dump_on_timeout) {

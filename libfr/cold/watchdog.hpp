@@ -89,6 +89,7 @@ class Watchdog {
   bool running_ = false;
   DumpEncoder encoder_;
   ThreadStacks threads_;
+  i64 oom_kills_ = -1;  // at the start
   int event_fd_ = -1;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};

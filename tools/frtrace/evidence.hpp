@@ -198,6 +198,8 @@ struct RankEvidence {
   Time written = 0;
   bool salvaged = false;
   Rank salvaged_by = -1;
+  std::int64_t oom_kills =
+      -1;                     // of a dead rank: the kernel's, on its node while it ran; -1 unknown
   std::string salvage_why;    // "dead", "unresponsive", "left over"
   bool process_gone = false;  // no process with that pid and start time on this machine any more
   std::vector<std::pair<std::string, std::string>> options;

@@ -284,6 +284,7 @@ class Reader {
       e_.salvaged = true;
       e_.salvaged_by = number<Rank>(member(salvage, "by_rank"), -1);
       e_.salvage_why = text(member(salvage, "why"));
+      e_.oom_kills = number<std::int64_t>(member(salvage, "oom_kills"), -1);
       e_.process_gone = e_.salvage_why == "dead" || e_.salvage_why == "left over";
     }
     for (const Object& o : list(member(&root_, "options"))) {

@@ -2,9 +2,9 @@
 //
 // In says how to look into the parser's objects; what is of the wrong type reads as absent:
 //   using Object = ...;
-//   static const Object* member(const Object*, std::string_view key);  // nullptr: no such key, no map
-//   static std::string_view text(const Object*);                       // "" for everything else
-//   static std::int64_t integer(const Object*);                        // booleans too; 0
+//   static const Object* member(const Object*, std::string_view key);  // nullptr: no such key, no
+//   map static std::string_view text(const Object*);                       // "" for everything
+//   else static std::int64_t integer(const Object*);                        // booleans too; 0
 //   static void each(const Object*, fn(const Object*));                // elements of an array
 //   static bool is_map(const Object*);
 // All take nullptr.
@@ -73,8 +73,7 @@ ThreadStack read_thread(const typename In::Object* o, std::size_t n_frames) {
 }
 
 template <class In>
-ThreadsEvidence read_threads(const typename In::Object* threads,
-                             const typename In::Object* facts) {
+ThreadsEvidence read_threads(const typename In::Object* threads, const typename In::Object* facts) {
   using Object = typename In::Object;
   ThreadsEvidence out;
   if (!In::is_map(facts)) {

@@ -17,6 +17,7 @@
 #include "load.hpp"
 #include "render.hpp"
 #include "save_torch.hpp"
+#include "stacks_command.hpp"
 #include "stacks_tree.hpp"
 
 namespace {
@@ -327,6 +328,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "stacks") {
+      return frtrace::stacks_command(argc - 1, argv + 1);
+    }
     return run(argc, argv);
   } catch (const std::exception& e) {
     std::cerr << "frtrace: " << e.what() << "\n";
