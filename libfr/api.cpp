@@ -115,6 +115,14 @@ void fr_set_stack_provider(fr_stack_provider provider) noexcept {
   g_stack_provider.store(provider);
 }
 
+void fr_set_python(const fr_python* python) noexcept {
+  set_python(python);
+}
+
+size_t fr_peek(uint64_t address, void* to, size_t bytes) noexcept {
+  return peek_some(address, to, bytes);
+}
+
 void fr_begin(const fr_op* op, fr_ticket* out) noexcept {
   Hot* h = hot();
   if (h == nullptr) [[unlikely]] {

@@ -10,6 +10,7 @@
 
 #include "cold/files.hpp"
 #include "cold/names.hpp"
+#include "cold/threads.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -392,6 +393,115 @@ void pack_peers(Packer& p, const Control* control, const Times& times) {
   }
 }
 
+constexpr const char* kGilWords[] = {"", "holds", "waits"};
+
+void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
+  const Task& t = row.task;
+  p.pack_map(21);
+  key_int(p, "tid", t.tid);
+  key_text(p, "name", t.name);
+  text(p, "state");
+  text(p, std::string_view(&t.state, 1));
+  text(p, "activity");
+  text(p, activity(t));
+  key_text(p, "wchan", t.wchan);
+  text(p, "syscall");
+  text(p, syscall_name(t.syscall));
+  key_int(p, "syscall_number", t.syscall);
+  text(p, "syscall_args");
+  p.pack_array(t.syscall >= 0 ? 6 : 0);
+  for (u32 i = 0; t.syscall >= 0 && i < 6; ++i) {
+    p.pack_uint64(t.args[i]);
+  }
+  key_text(p, "syscall_on", t.target);
+  key_uint(p, "looked_ns", t.looked_ns);
+  key_uint(p, "cpu_ns", t.cpu_ns);
+  key_uint(p, "runqueue_ns", t.runqueue_ns);
+  key_uint(p, "voluntary_switches", t.voluntary_switches);
+  key_uint(p, "involuntary_switches", t.involuntary_switches);
+  text(p, "gil");
+  text(p, kGilWords[static_cast<u32>(row.gil)]);
+  text(p, "answer");
+  text(p, answer_name(row.answer));
+  key_uint(p, "answer_us", row.answer_us);
+  text(p, "whole");
+  row.whole ? p.pack_true() : p.pack_false();
+  text(p, "stack");
+  p.pack_array(row.n_frames);
+  for (u32 i = 0; i < row.n_frames; ++i) {
+    p.pack_uint32(all.stack[row.first_frame + i]);
+  }
+  text(p, "cut");
+  if (row.python_cut == 0) {
+    p.pack_nil();
+  } else {
+    p.pack_array(2);
+    p.pack_uint32(row.cut_after);
+    p.pack_uint32(row.python_cut);
+  }
+  // rows of this thread lie together, those of one frame too
+  const auto index = static_cast<u32>(&row - all.threads);
+  u32 first = 0;
+  while (first < all.n_variables && all.variables[first].thread != index) {
+    ++first;
+  }
+  u32 last = first;
+  u32 n_frames = 0;
+  while (last < all.n_variables && all.variables[last].thread == index) {
+    n_frames += last == first || all.variables[last].frame != all.variables[last - 1].frame ? 1 : 0;
+    ++last;
+  }
+  text(p, "variables");
+  p.pack_array(n_frames);
+  while (first < last) {
+    u32 end = first;
+    while (end < last && all.variables[end].frame == all.variables[first].frame) {
+      ++end;
+    }
+    p.pack_array(2);
+    p.pack_uint32(all.variables[first].frame);
+    p.pack_array(end - first);
+    for (; first < end; ++first) {
+      p.pack_array(2);
+      text(p, all.text + all.variables[first].name);
+      text(p, all.text + all.variables[first].value);
+    }
+  }
+}
+
+void pack_threads(Packer& p, const ThreadReport* all) {
+  text(p, "threads");
+  p.pack_array(all != nullptr ? all->n_threads : 0);
+  for (u32 i = 0; all != nullptr && i < all->n_threads; ++i) {
+    pack_thread(p, *all, all->threads[i]);
+  }
+  text(p, "thread_facts");
+  if (all == nullptr) {
+    p.pack_nil();
+    return;
+  }
+  p.pack_map(8);
+  key_int(p, "signal", all->signal);
+  text(p, "not_asked");
+  text(p, all->why);
+  key_uint(p, "took_ns", all->took_ns);
+  key_uint(p, "asking_ns", all->asking_ns);
+  key_uint(p, "threads_lost", all->threads_lost);
+  key_uint(p, "frames_lost", all->frames_lost);
+  key_uint(p, "modules_lost", all->modules_lost);
+  text(p, "frames");
+  p.pack_array(all->n_frames);
+  for (u32 i = 0; i < all->n_frames; ++i) {
+    const NamedFrame& f = all->frames[i];
+    p.pack_array(5);
+    text(p, f.python ? "python" : "native");
+    text(p, all->text + f.function);
+    text(p, all->text + f.file);
+    p.pack_uint32(f.line);
+    p.pack_uint64(f.offset);
+  }
+}
+
 }  // namespace
 
 bool DumpEncoder::init(u32 n_records) noexcept {
@@ -400,7 +510,7 @@ bool DumpEncoder::init(u32 n_records) noexcept {
   workspace_ = map(workspace_bytes_, true);
   in_ = static_cast<char*>(map(kChunkBytes, true));
   // never reached: 256 B per record and the tables, uncompressed
-  out_size_ = std::size_t{n_records} * 256 + (4u << 20);
+  out_size_ = std::size_t{n_records} * 256 + (6u << 20);
   out_ = static_cast<char*>(map(out_size_, false));
   per_group_ = static_cast<PerGroup*>(map(sizeof(PerGroup) * kGroups, true));
   if (workspace_ == nullptr || in_ == nullptr || out_ == nullptr || per_group_ == nullptr) {
@@ -427,7 +537,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   const Times times{TickClock(h), h.start_unix_ns};
   ZstdStream sink{*this};
   Packer p(sink);
-  p.pack_map(22);
+  p.pack_map(23);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
@@ -442,7 +552,8 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   if (facts.salvaged_by < 0 && facts.salvage_why[0] == '\0') {
     p.pack_nil();
   } else {
-    p.pack_map(2);
+    p.pack_map(3);
+    key_int(p, "oom_kills", facts.oom_kills);
     key_int(p, "by_rank", facts.salvaged_by);
     text(p, "why");
     text(p, facts.salvage_why);
@@ -639,8 +750,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   for (u32 i = 0; i < n_strings; ++i) {
     text(p, view.string(i));
   }
-  text(p, "threads");
-  p.pack_array(0);
+  pack_threads(p, facts.threads);
   sink.flush(true);
   if (overflow_) {
     return {nullptr, 0};

@@ -10,13 +10,17 @@
 
 namespace fr {
 
+struct ThreadReport;
+
 struct DumpFacts {
   const char* reason = "";
   const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
   u64 incident = 0;
   int salvaged_by = -1;          // rank; -1 = its own dump
+  i64 oom_kills = -1;            // of a dead peer: kills since this process began; -1 unknown
   const char* salvage_why = "";  // "dead", "unresponsive", "left over"
   const Control* control = nullptr;
+  const ThreadReport* threads = nullptr;
 };
 
 class DumpEncoder {

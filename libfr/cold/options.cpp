@@ -43,6 +43,12 @@ constexpr OptionSpec kTable[] = {
      {"TORCH_NCCL_ENABLE_TIMING"},
      "auto",
      "device timings: off, auto (whatever costs no device call), events"},
+    {"FR_THREADS",
+     {},
+     "signal",
+     "threads in dumps: off, proc (what /proc says), signal (each is interrupted for its stack)"},
+    {"FR_LOCALS", {}, "1", "dumps show plain variables of the innermost Python frames"},
+    {"FR_CRASHES", {}, "1", "SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT leave a mark and a dump"},
     {"FR_PIPE",
      {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"},
      "",
@@ -357,6 +363,25 @@ Options read_options(const Lookup& lookup) {
           : out.timing == Timing::kEvents ? "events"
                                           : "auto",
           source);
+
+  const char* threads = in.find("FR_THREADS", source);
+  if (threads == nullptr || std::strcmp(threads, "signal") == 0) {
+    out.threads = ThreadLooks::kSignal;
+  } else if (std::strcmp(threads, "proc") == 0) {
+    out.threads = ThreadLooks::kProc;
+  } else if (std::strcmp(threads, "off") == 0) {
+    out.threads = ThreadLooks::kOff;
+  } else {
+    in.complain(source, threads, "signal");
+    source = "default";
+  }
+  in.show("FR_THREADS",
+          out.threads == ThreadLooks::kOff    ? "off"
+          : out.threads == ThreadLooks::kProc ? "proc"
+                                              : "signal",
+          source);
+  read_bool("FR_LOCALS", out.locals);
+  read_bool("FR_CRASHES", out.crashes);
 
   const char* pipe = in.find("FR_PIPE", source);
   out.pipe = pipe != nullptr ? pipe : "";

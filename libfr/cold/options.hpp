@@ -20,6 +20,7 @@ struct OptionSpec {
 std::span<const OptionSpec> option_table() noexcept;
 
 enum class Stacks { kOff, kPython, kNative };
+enum class ThreadLooks { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
 
 // Values in force. Texts are as they are shown; paths are absolute.
@@ -35,8 +36,11 @@ struct Options {
   std::string job;
   Stacks stacks = Stacks::kPython;
   Timing timing = Timing::kAuto;
-  std::string pipe;  // "" none
-  int signal = 0;    // 0 none
+  ThreadLooks threads = ThreadLooks::kSignal;
+  bool locals = true;   // variables of the frames of hung threads
+  bool crashes = true;  // handlers of SIGSEGV and its like
+  std::string pipe;     // "" none
+  int signal = 0;       // 0 none
   std::string cache_dir;
   int log_level = 1;  // -1 off, 0 error, 1 warn, 2 info, 3 debug
 

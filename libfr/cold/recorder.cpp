@@ -246,6 +246,7 @@ bool start() noexcept {
       r->watchdog.set_writer(g_kept_writer.load(), g_kept_writer_user.load());
     }
     install_end_handlers(*r);
+    install_crash_handlers(*r);
     return true;
   } catch (...) {
     g_off_reason.store("no memory");

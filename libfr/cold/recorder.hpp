@@ -54,7 +54,8 @@ void forget_recorder_in_child() noexcept;
 
 // ends.cpp: signals and exit().
 void install_end_handlers(Recorder& r) noexcept;
-void check_end_handlers(Recorder& r) noexcept;  // puts ours back on top of later ones
+void check_end_handlers(Recorder& r) noexcept;      // puts ours back on top of later ones
+void install_crash_handlers(Recorder& r) noexcept;  // crash.cpp
 void shut_down(Recorder& r, int status) noexcept;
 
 // Operations in flight over all groups, as the watchdog counts them.

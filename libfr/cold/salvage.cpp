@@ -11,6 +11,7 @@
 
 #include "cold/files.hpp"
 #include "cold/log.hpp"
+#include "cold/oom.hpp"
 #include "cold/recorder.hpp"
 
 namespace fr {
@@ -85,6 +86,11 @@ bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, boo
     facts.salvaged_by = r.region.header().rank.load();
     facts.salvage_why = why;
     facts.control = &r.control.page();
+    if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
+      facts.threads = threads_.look_at(h.pid);  // stopped, or its watchdog is
+    }
+    const i64 kills = std::strcmp(why, "dead") == 0 && oom_kills_ >= 0 ? oom_kills() : -1;
+    facts.oom_kills = kills >= 0 && kills >= oom_kills_ ? kills - oom_kills_ : -1;
     char name[256];
     DumpEncoder::Bytes bytes = encoder_.encode(view, facts);
     const bool encoded = bytes.data != nullptr;
@@ -119,6 +125,7 @@ void Watchdog::take_leftovers() noexcept {
     u64 last_ns;
     u64 bytes;
     bool ours;
+    bool safe;  // its own dump has everything
     u64 incident;
   };
   struct Context {
@@ -160,6 +167,7 @@ void Watchdog::take_leftovers() noexcept {
             l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns)
                                                                    : h.start_unix_ns;
             l.bytes = m.bytes;
+            l.safe = get(h.crash_dumped) != 0;
             l.incident = get(h.incident) + 1;
             l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
           }
@@ -178,7 +186,9 @@ void Watchdog::take_leftovers() noexcept {
     char path[PATH_MAX];
     char taken[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), l.name);
-    if (l.ours) {
+    if (l.safe) {
+      unlink(path);
+    } else if (l.ours) {
       // renamed first: one of the ranks that start now gets it
       format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
       if (rename(path, taken) == 0 && !salvage_file(taken, l.incident, "left over", true)) {

@@ -16,6 +16,7 @@
 #include "cold/clock_sync.hpp"
 #include "cold/files.hpp"
 #include "cold/log.hpp"
+#include "cold/oom.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
 
@@ -64,8 +65,8 @@ void add_one(int fd) {
 }  // namespace
 
 const char* trigger_name(Trigger trigger) noexcept {
-  static constexpr const char* kNames[] = {"timeout", "manual", "peer",      "failure",
-                                           "signal",  "pipe",   "exception", "exit"};
+  static constexpr const char* kNames[] = {"timeout", "manual",    "peer", "failure", "signal",
+                                           "pipe",    "exception", "exit", "crash"};
   return kNames[static_cast<u32>(trigger)];
 }
 
@@ -107,6 +108,12 @@ bool Watchdog::start(Recorder& recorder) noexcept {
       !encoder_.init(recorder.region.header().n_records)) {
     return false;
   }
+  if (recorder.options.threads != ThreadLooks::kOff &&
+      !threads_.init(recorder.options.threads == ThreadLooks::kSignal, recorder.options.locals)) {
+    log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
+  }
+  recorder.region.header().ask_signal.store(static_cast<u32>(threads_.signal()));
+  oom_kills_ = oom_kills();
   stalls_ = static_cast<Stall*>(stalls);
   queue_ = static_cast<Written*>(queue);
   running_ = start_thread(thread_main, this, "fr-watchdog");
@@ -179,7 +186,8 @@ void Watchdog::run() noexcept {
     }
     if (const int signal = signal_.exchange(0)) {
       char reason[64];
-      format(reason, sizeof reason, "signal %d (FR_SIGNAL)", signal);
+      format(reason, sizeof reason, "signal %d (%s)", signal,
+             signal == r.options.signal ? "FR_SIGNAL" : "frtrace asked");
       dump(reason, Trigger::kSignal);
     }
     if (r.options.dump_on_timeout) {
@@ -349,8 +357,8 @@ void Watchdog::open_pipe() noexcept {
 bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = *recorder_;
   // What ends a process belongs to the incident that is open; the rest opens its own.
-  const bool join =
-      trigger == Trigger::kFailure || trigger == Trigger::kException || trigger == Trigger::kExit;
+  const bool join = trigger == Trigger::kFailure || trigger == Trigger::kException ||
+                    trigger == Trigger::kExit || trigger == Trigger::kCrash;
   const u64 incident =
       r.control.open_incident(incident_.load(), r.region.header().rank.load(), reason, join);
   return dump_incident(incident, reason, trigger);
@@ -372,6 +380,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   facts.trigger = trigger_name(trigger);
   facts.incident = incident;
   facts.control = &r.control.page();
+  facts.threads = threads_.collect();
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[256];
   format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,

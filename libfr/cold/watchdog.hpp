@@ -6,13 +6,24 @@
 #include <pthread.h>
 
 #include "cold/dump.hpp"
+#include "cold/threads.hpp"
 #include "fr/fr.h"
 
 namespace fr {
 
 struct Recorder;
 
-enum class Trigger : u32 { kTimeout, kManual, kPeer, kFailure, kSignal, kPipe, kException, kExit };
+enum class Trigger : u32 {
+  kTimeout,
+  kManual,
+  kPeer,
+  kFailure,
+  kSignal,
+  kPipe,
+  kException,
+  kExit,
+  kCrash
+};
 const char* trigger_name(Trigger trigger) noexcept;
 
 class Watchdog {
@@ -77,6 +88,8 @@ class Watchdog {
   Recorder* recorder_ = nullptr;
   bool running_ = false;
   DumpEncoder encoder_;
+  ThreadStacks threads_;
+  i64 oom_kills_ = -1;  // at the start
   int event_fd_ = -1;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};

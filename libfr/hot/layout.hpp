@@ -33,6 +33,7 @@ static_assert(sizeof(std::atomic<u64>) == 8 && sizeof(std::atomic<u32>) == 4);
 inline constexpr u64 kRegionMagic = 0x31474e4952524600ull;   // "\0FRRING1"
 inline constexpr u64 kControlMagic = 0x314c544352524600ull;  // "\0FRCTL1"
 inline constexpr u32 kLayoutVersion = 1;
+inline constexpr u64 kAskFromOutside = 0x6b736172665f00ffull;  // value of the signal
 
 // ---------------------------------------------------------------- bounds
 
@@ -173,7 +174,10 @@ struct Header {
   alignas(64) std::atomic<u64> heartbeat_unix_ns;
   std::atomic<u64> incident;  // last incident dumped or followed
   std::atomic<u64> dumps_failed;
-  u64 reserved2[5];
+  std::atomic<u64> crash_dumped;  // the dump of its crash is safe: nothing left to salvage
+  std::atomic<u32> ask_signal;    // sent with kAskFromOutside it asks for a dump; 0 none
+  u32 reserved3;
+  u64 reserved2[3];
   Anchor first;  // at start
   Anchor last;   // refreshed about every second
   // --- texts, NUL-terminated, written once at start

@@ -14,6 +14,8 @@ import json as _json
 
 from . import _fr
 from ._fr import begin, end, note, snapshot, step
+from .crumbs import print_line as print
+from .crumbs import trace_calls
 
 __all__ = [
     "begin",
@@ -21,12 +23,14 @@ __all__ = [
     "end",
     "group",
     "note",
+    "print",
     "record",
     "register_writer",
     "snapshot",
     "span",
     "status",
     "step",
+    "trace_calls",
 ]
 __version__: str = _fr.__version__
 

@@ -137,7 +137,209 @@ inline int line_of(Frame* frame, PyCodeObject* code) noexcept {
   return line > 0 ? line : 0;
 }
 
+// --- frames of a thread that was interrupted anywhere: all of these take copies made by fr_peek,
+// and addresses, which are not followed.
+
+// Where the thread's innermost frame is found: the address of a pointer to it. `tstate` is a copy.
+inline std::uint64_t current_frame_at(const PyThreadState* copy, std::uint64_t tstate) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  (void)copy;
+  return tstate + offsetof(PyThreadState, current_frame);
+#elif PY_VERSION_HEX >= 0x030B0000
+  (void)tstate;
+  return reinterpret_cast<std::uint64_t>(copy->cframe) + offsetof(_PyCFrame, current_frame);
+#else
+  (void)copy;
+  return tstate + offsetof(PyThreadState, frame);
+#endif
+}
+
+inline std::uint64_t raw_code(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uint64_t>(copy.f_executable);
+#else
+  return reinterpret_cast<std::uint64_t>(copy.f_code);
+#endif
+}
+
+// What line_of_copy needs, beside the code.
+inline std::uint64_t raw_where(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uint64_t>(copy.instr_ptr);
+#elif PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<std::uint64_t>(copy.prev_instr);
+#else
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(copy.f_lasti));
+#endif
+}
+
+// Stands for the native code that called the evaluator; runs no code itself.
+inline bool is_shim(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  return copy.owner == FRAME_OWNED_BY_CSTACK;
+#else
+  (void)copy;
+  return false;
+#endif
+}
+
+// The frame before it, or none, is of another run of the evaluator.
+inline bool is_entry(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  (void)copy;
+  return false;  // told by the shim that follows
+#elif PY_VERSION_HEX >= 0x030B0000
+  return copy.is_entry;
+#else
+  (void)copy;
+  return true;  // one run per frame
+#endif
+}
+
+// Byte of the code that `where` is at; negative before its first instruction.
+inline std::int64_t code_byte(std::uint64_t where, std::uint64_t code) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return static_cast<std::int64_t>(where) -
+         static_cast<std::int64_t>(code + offsetof(PyCodeObject, co_code_adaptive));
+#else
+  (void)code;
+  return static_cast<std::int64_t>(where) * 2;
+#endif
+}
+
+// --- variables: where they lie in copies and beside addresses
+
+inline std::uint64_t names_of(const PyCodeObject& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return reinterpret_cast<std::uint64_t>(copy.co_localsplusnames);
+#else
+  return reinterpret_cast<std::uint64_t>(copy.co_varnames);
+#endif
+}
+
+inline int n_names(const PyCodeObject& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return copy.co_nlocalsplus;
+#else
+  return copy.co_nlocals;
+#endif
+}
+
+inline std::uint64_t locals_at(std::uint64_t frame) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  return frame + offsetof(_PyInterpreterFrame, localsplus);
+#else
+  return frame + offsetof(struct _frame, f_localsplus);
+#endif
+}
+
+// Sign and digits of an int; its digits follow at digits_at.
+inline void int_size(const PyLongObject& copy, int* sign, std::uint64_t* n_digits) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  *sign = 1 - static_cast<int>(copy.long_value.lv_tag & 3);
+  *n_digits = copy.long_value.lv_tag >> 3;
+#else
+  const Py_ssize_t size = copy.ob_base.ob_size;
+  *sign = size < 0 ? -1 : size > 0 ? 1 : 0;
+  *n_digits = static_cast<std::uint64_t>(size < 0 ? -size : size);
+#endif
+}
+inline std::uint32_t int_digit(const PyLongObject& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  return copy.long_value.ob_digit[0];
+#else
+  return copy.ob_digit[0];
+#endif
+}
+
+// Where an instance keeps its attributes: the address of a dict, or of values that go with the keys
+// of its type. `word` reads one at an address, 0 when it cannot.
+struct Attributes {
+  std::uint64_t dict = 0;
+  std::uint64_t values = 0;
+  std::uint64_t keys = 0;
+};
+template <class Word>
+Attributes attributes_of(std::uint64_t object, std::uint64_t type, const PyTypeObject& copy,
+                         Word word) noexcept {
+  Attributes out;
+  if ((copy.tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) {
+    return out;
+  }
+  [[maybe_unused]] const auto cached_keys = [&] {
+    return word(type + offsetof(PyHeapTypeObject, ht_cached_keys));
+  };
+#if PY_VERSION_HEX >= 0x030D0000
+  if ((copy.tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) {
+    out.dict = word(object - 24);
+    const std::uint64_t inline_values = object + static_cast<std::uint64_t>(copy.tp_basicsize);
+    if ((copy.tp_flags & Py_TPFLAGS_INLINE_VALUES) != 0 &&
+        (word(inline_values) >> 24 & 0xff) != 0) {  // capacity, size, embedded, valid
+      out.values = inline_values + 8;
+      out.keys = cached_keys();
+    }
+    return out;
+  }
+#elif PY_VERSION_HEX >= 0x030C0000
+  if ((copy.tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) {
+    const std::uint64_t either = word(object - 24);
+    if ((either & 1) != 0) {
+      out.values = either + 1;
+      out.keys = cached_keys();
+    } else {
+      out.dict = either;
+    }
+    return out;
+  }
+#elif PY_VERSION_HEX >= 0x030B0000
+  if ((copy.tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) {
+    out.dict = word(object - 24);
+    out.values = word(object - 32);
+    out.keys = out.values != 0 ? cached_keys() : 0;
+    return out;
+  }
+#endif
+  if (copy.tp_dictoffset > 0) {
+    out.dict = word(object + static_cast<std::uint64_t>(copy.tp_dictoffset));
+  }
+  return out;
+}
+
+// The head of a dict's keys, which no public header describes.
+struct DictKeys {
+#if PY_VERSION_HEX >= 0x030B0000
+  std::int64_t refcount;
+  std::uint8_t log2_size, log2_index_bytes, kind, padding;
+  std::uint32_t version;
+  std::int64_t usable, n_entries;
+  std::uint64_t index_bytes() const noexcept { return std::uint64_t{1} << (log2_index_bytes & 63); }
+  bool hashes() const noexcept { return kind == 0; }  // entries are hash, key, value
+#else
+  std::int64_t refcount, size;
+  std::uint64_t lookup;
+  std::int64_t usable, n_entries;
+  std::uint64_t index_bytes() const noexcept {
+    const auto n = static_cast<std::uint64_t>(size);
+    return n <= 0xff ? n : n <= 0xffff ? n * 2 : n <= 0xffffffff ? n * 4 : n * 8;
+  }
+  bool hashes() const noexcept { return true; }
+#endif
+};
+
+// Layout of the table of lines: PEP 626's pairs (3.10), or entries with columns.
+inline constexpr bool kLinePairs = PY_VERSION_HEX < 0x030B0000;
+
 #endif  // FR_RAW_FRAMES
+
+// Does the calling thread hold the GIL? Only reads two words.
+inline bool holds_gil(PyThreadState* tstate) noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyThreadState* current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* current = _PyThreadState_UncheckedGet();
+#endif
+  return tstate != nullptr && current == tstate;
+}
 
 // Qualified name where the version has one. Borrowed. Unknown versions: co_name is always there.
 inline PyObject* name_of(PyCodeObject* code) noexcept {

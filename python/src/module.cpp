@@ -15,6 +15,7 @@
 #include "fr/fr.h"
 #include "frames.hpp"
 #include "snapshot.hpp"
+#include "threads.hpp"
 
 namespace py = pybind11;
 
@@ -115,6 +116,7 @@ PYBIND11_MODULE(_fr, m) {
     throw py::error_already_set();
   }
   fr::install_stack_provider();
+  fr::install_thread_walker();
 
   using release = py::call_guard<py::gil_scoped_release>;
   m.def("start", [] { return fr_start() != 0; }, release());

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "threads.hpp"
+
 namespace frtrace {
 
 using Rank = std::int32_t;
@@ -196,6 +198,8 @@ struct RankEvidence {
   Time written = 0;
   bool salvaged = false;
   Rank salvaged_by = -1;
+  std::int64_t oom_kills =
+      -1;                     // of a dead rank: the kernel's, on its node while it ran; -1 unknown
   std::string salvage_why;    // "dead", "unresponsive", "left over"
   bool process_gone = false;  // no process with that pid and start time on this machine any more
   std::vector<std::pair<std::string, std::string>> options;
@@ -212,6 +216,7 @@ struct RankEvidence {
   std::vector<ThreadNotes> notes;
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
+  ThreadsEvidence threads;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

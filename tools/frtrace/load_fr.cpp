@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "load.hpp"
+#include "load_threads.hpp"
 
 namespace frtrace {
 
@@ -249,6 +250,23 @@ State state_of(std::string_view s) {
   return State::kUnknown;
 }
 
+// What read_threads() needs.
+struct ThreadAccess {
+  using Object = frtrace::Object;
+  static const Object* member(const Object* o, std::string_view key) {
+    return frtrace::member(o, key);
+  }
+  static std::string_view text(const Object* o) { return frtrace::text(o); }
+  static std::int64_t integer(const Object* o) { return number<std::int64_t>(o); }
+  static bool is_map(const Object* o) { return frtrace::is_map(o); }
+  template <class Fn>
+  static void each(const Object* o, Fn fn) {
+    for (const Object& element : list(o)) {
+      fn(&element);
+    }
+  }
+};
+
 class Reader {
  public:
   Reader(const Object& root, RankEvidence& to) : root_(root), e_(to) {}
@@ -256,6 +274,8 @@ class Reader {
   void read() {
     base_ = plausible(number<Time>(member(member(&root_, "clock"), "base_unix_ns")));
     identity(member(&root_, "identity"));
+    e_.threads =
+        read_threads<ThreadAccess>(member(&root_, "threads"), member(&root_, "thread_facts"));
     e_.reason = text(member(&root_, "reason"));
     e_.trigger = text(member(&root_, "trigger"));
     e_.incident = number<std::uint64_t>(member(&root_, "incident"));
@@ -264,6 +284,7 @@ class Reader {
       e_.salvaged = true;
       e_.salvaged_by = number<Rank>(member(salvage, "by_rank"), -1);
       e_.salvage_why = text(member(salvage, "why"));
+      e_.oom_kills = number<std::int64_t>(member(salvage, "oom_kills"), -1);
       e_.process_gone = e_.salvage_why == "dead" || e_.salvage_why == "left over";
     }
     for (const Object& o : list(member(&root_, "options"))) {

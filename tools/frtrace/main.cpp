@@ -17,6 +17,8 @@
 #include "load.hpp"
 #include "render.hpp"
 #include "save_torch.hpp"
+#include "stacks_command.hpp"
+#include "stacks_tree.hpp"
 
 namespace {
 
@@ -173,7 +175,7 @@ int run(int argc, char** argv) {
   CLI::Option* incident_option =
       app.add_option("--incident", incident, "this incident; default: the last");
   app.add_flag("--stacks,--print_stack_trace", stacks,
-               "call-site stacks of blamed and waiting ranks");
+               "call-site stacks of blamed and waiting ranks, thread stacks of all as one tree");
   app.add_option("--to-torch", to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", output, "write there instead of stdout; format by ending: .json, .txt");
   app.add_option("--threads", load.threads, "threads that read files; default: one per processor");
@@ -270,6 +272,12 @@ int run(int argc, char** argv) {
 
   const bool colour =
       output.empty() && ::isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  std::vector<StackTree> trees;
+  for (const Case& c : cases) {
+    if (stacks) {
+      trees.push_back(merge_stacks(stack_inputs(c, filter.ranks)));
+    }
+  }
   std::string out;
   if (reports.empty()) {
     for (const Unreadable& u : input.unreadable) {
@@ -289,7 +297,7 @@ int run(int argc, char** argv) {
       out = render_json(reports, input);
     }
   } else if (json || ends_with(output, ".json")) {
-    out = render_json(reports, input);
+    out = render_json(reports, input, trees.empty() ? "" : render_stacks_json(trees.front()));
   } else if (table) {
     filter.width = terminal_width();
     out = render_table(cases, filter);
@@ -299,6 +307,9 @@ int run(int argc, char** argv) {
     style.stacks = stacks;
     style.ranks = filter.ranks;
     out = render_text(reports, input, style);
+    for (const StackTree& tree : trees) {
+      out += "\n" + render_stacks_text(tree);
+    }
   }
   if (output.empty()) {
     std::fwrite(out.data(), 1, out.size(), stdout);
@@ -317,6 +328,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "stacks") {
+      return frtrace::stacks_command(argc - 1, argv + 1);
+    }
     return run(argc, argv);
   } catch (const std::exception& e) {
     std::cerr << "frtrace: " << e.what() << "\n";

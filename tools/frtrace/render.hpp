@@ -17,7 +17,9 @@ struct TextStyle {
 };
 
 std::string render_text(const std::vector<Report>&, const LoadResult&, const TextStyle&);
-std::string render_json(const std::vector<Report>&, const LoadResult&);
+// stacks: JSON to go with it under "stacks".
+std::string render_json(const std::vector<Report>&, const LoadResult&,
+                        const std::string& stacks = {});
 
 struct TableFilter {
   std::vector<Rank> ranks;          // empty: all

@@ -125,7 +125,8 @@ int severity(const Report& r) {
 
 }  // namespace
 
-std::string render_json(const std::vector<Report>& reports, const LoadResult& input) {
+std::string render_json(const std::vector<Report>& reports, const LoadResult& input,
+                        const std::string& stacks) {
   Json out;
   if (reports.empty()) {
     out = {{"schema", "frtrace.report/1"},
@@ -153,6 +154,9 @@ std::string render_json(const std::vector<Report>& reports, const LoadResult& in
       }
       out["jobs"] = std::move(jobs);
     }
+  }
+  if (!stacks.empty()) {
+    out["stacks"] = Json::parse(stacks, nullptr, false);
   }
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -105,6 +105,47 @@ FR_API uint32_t fr_stack(const fr_frame* frames, uint32_t n) FR_NOEXCEPT;
 typedef uint32_t (*fr_stack_provider)(void);
 FR_API void fr_set_stack_provider(fr_stack_provider provider) FR_NOEXCEPT;
 
+/* ------------------------------------------------------------------ stacks of all threads */
+
+/* At a hang libfr interrupts every thread with a signal of its own. What a thread runs in an
+ * interpreter only that interpreter's module knows; it hands in these functions. */
+typedef struct fr_python_frame {
+  uint64_t frame; /* addresses within the interpreter, and where in the code the frame is */
+  uint64_t code;
+  uint64_t where;
+  uint32_t flags; /* enum fr_python_frame_flags */
+  uint32_t reserved;
+} fr_python_frame;
+
+enum fr_python_frame_flags {
+  FR_FRAME_ENTRY = 1 /* native code called this one: the last frame of one run of the evaluator */
+};
+
+enum fr_python_facts {
+  FR_PYTHON_THREAD = 1,   /* the interpreter knows this thread */
+  FR_PYTHON_HOLDS_GIL = 2
+};
+
+typedef struct fr_python {
+  uint32_t struct_bytes; /* sizeof(fr_python) */
+  uint32_t reserved;
+  uint64_t eval_begin; /* the evaluator's code: native frames in it are those of Python functions */
+  uint64_t eval_end;
+  /* Frames of the calling thread, innermost first; *total may exceed what was stored: the first
+   * limit - 64 and the last 64 then. Runs in a signal handler: async-signal-safe, no lock, no GIL. */
+  uint32_t (*walk)(fr_python_frame* frames, uint32_t limit, uint32_t* total, uint32_t* facts);
+  /* File, function (UTF-8) and line of a frame, later and on another thread; the process may have
+   * gone on, so nothing is believed before it was read with fr_peek. 0: it is no frame any more. */
+  int (*name)(const fr_python_frame* frame, char* file, size_t file_bytes, char* function,
+              size_t function_bytes, uint32_t* line);
+  /* Variables of a frame, NULL allowed: "name\0value\0"... Returns the bytes used. */
+  size_t (*variables)(const fr_python_frame* frame, char* out, size_t bytes);
+} fr_python;
+FR_API void fr_set_python(const fr_python* python) FR_NOEXCEPT;
+
+/* Copies own memory that may not be there; returns how much was readable. Async-signal-safe. */
+FR_API size_t fr_peek(uint64_t address, void* to, size_t bytes) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ operations */
 
 enum fr_kind {

@@ -1,0 +1,463 @@
+#include "threads.hpp"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "compat.hpp"
+#include "fr/fr.h"
+
+namespace fr {
+namespace {
+
+#if FR_RAW_FRAMES
+
+using u8 = std::uint8_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i64 = std::int64_t;
+
+constexpr u32 kMaxChain = 20000;  // frames followed before the chain counts as damaged
+constexpr u32 kTail = 64;         // outermost frames that are kept
+
+template <class T>
+bool copy(u64 address, T& to) noexcept {
+  return fr_peek(address, &to, sizeof to) == sizeof to;
+}
+
+// ---------------------------------------------------------------- on the interrupted thread
+
+u32 walk(fr_python_frame* out, u32 limit, u32* total, u32* facts) {
+  *total = *facts = 0;
+  PyThreadState* tstate = PyGILState_GetThisThreadState();
+  if (tstate == nullptr || limit <= kTail) {
+    return 0;
+  }
+  *facts = FR_PYTHON_THREAD | (compat::holds_gil(tstate) ? FR_PYTHON_HOLDS_GIL : 0);
+  const u64 address = reinterpret_cast<u64>(tstate);
+  PyThreadState state;
+  u64 at = 0;
+  if (!copy(address, state) || !copy(compat::current_frame_at(&state, address), at)) {
+    return 0;
+  }
+  u32 n = 0;
+  alignas(compat::Frame) unsigned char bytes[sizeof(compat::Frame)];
+  for (u32 chain = 0; at != 0 && chain < kMaxChain; ++chain) {
+    auto& frame = *reinterpret_cast<compat::Frame*>(bytes);
+    if (fr_peek(at, bytes, sizeof bytes) != sizeof bytes) {
+      break;
+    }
+    const auto slot = [&](u32 i) {  // where the i-th frame is kept
+      return i < limit - kTail ? i : limit - kTail + (i - (limit - kTail)) % kTail;
+    };
+    if (compat::is_shim(frame)) {
+      if (n > 0) {
+        out[slot(n - 1)].flags |= FR_FRAME_ENTRY;
+      }
+    } else {
+      out[slot(n++)] = {at, compat::raw_code(frame), compat::raw_where(frame),
+                        compat::is_entry(frame) ? u32{FR_FRAME_ENTRY} : 0u, 0};
+    }
+    at = reinterpret_cast<u64>(compat::previous(&frame));
+  }
+  *total = n;
+  if (n > limit) {  // the ring at the end, oldest first
+    std::rotate(out + limit - kTail, out + limit - kTail + (n - (limit - kTail)) % kTail,
+                out + limit);
+  }
+  return n < limit ? n : limit;
+}
+
+// ---------------------------------------------------------------- later, on the watchdog
+
+// A text object as UTF-8, cut to fit; "" when it is none.
+bool text_at(u64 address, char* to, std::size_t size) noexcept {
+  to[0] = '\0';
+  PyASCIIObject head;
+  if (!copy(address, head) || head.ob_base.ob_type != &PyUnicode_Type || head.state.compact == 0) {
+    return false;
+  }
+  const u64 data =
+      address + (head.state.ascii != 0 ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject));
+  const u32 kind = head.state.kind;
+  if (head.length < 0 || (kind != 1 && kind != 2 && kind != 4)) {
+    return false;
+  }
+  unsigned char raw[512];
+  const u64 bytes = std::min<u64>(static_cast<u64>(head.length) * kind, sizeof raw);
+  if (fr_peek(data, raw, bytes) != bytes) {
+    return false;
+  }
+  std::size_t used = 0;
+  for (u64 i = 0; i < bytes && used + 5 < size; i += kind) {
+    u32 c = 0;
+    std::memcpy(&c, raw + i, kind);
+    c = (c >= 0xd800 && c < 0xe000) || c > 0x10ffff ? 0xfffd : c == 0 ? ' ' : c;
+    if (c < 0x80) {
+      to[used++] = static_cast<char>(c);
+    } else if (c < 0x800) {
+      to[used++] = static_cast<char>(0xc0 | c >> 6);
+      to[used++] = static_cast<char>(0x80 | (c & 0x3f));
+    } else {
+      if (c < 0x10000) {
+        to[used++] = static_cast<char>(0xe0 | c >> 12);
+      } else {
+        to[used++] = static_cast<char>(0xf0 | c >> 18);
+        to[used++] = static_cast<char>(0x80 | (c >> 12 & 0x3f));
+      }
+      to[used++] = static_cast<char>(0x80 | (c >> 6 & 0x3f));
+      to[used++] = static_cast<char>(0x80 | (c & 0x3f));
+    }
+  }
+  to[used] = '\0';
+  return true;
+}
+
+// Reads a bytes object front to back.
+class Bytes {
+ public:
+  explicit Bytes(u64 object) noexcept {
+    PyVarObject head;
+    if (copy(object, head) && head.ob_base.ob_type == &PyBytes_Type && head.ob_size > 0) {
+      at_ = object + offsetof(PyBytesObject, ob_sval);
+      left_ = static_cast<u64>(head.ob_size);
+    }
+  }
+  bool next(u8& byte) noexcept {
+    if (used_ == filled_) {
+      filled_ = static_cast<u32>(std::min<u64>(left_, sizeof buffer_));
+      used_ = 0;
+      if (filled_ == 0 || fr_peek(at_, buffer_, filled_) != filled_) {
+        filled_ = 0;
+        left_ = 0;
+        return false;
+      }
+      at_ += filled_;
+      left_ -= filled_;
+    }
+    byte = buffer_[used_++];
+    return true;
+  }
+
+ private:
+  u64 at_ = 0;
+  u64 left_ = 0;
+  u32 used_ = 0;
+  u32 filled_ = 0;
+  u8 buffer_[512];
+};
+
+// Line of a byte of the code, 0 none; by the table's own format (Objects/locations.md of CPython).
+u32 line_at(const PyCodeObject& code, i64 byte) noexcept {
+  Bytes table(reinterpret_cast<u64>(code.co_linetable));
+  i64 line = code.co_firstlineno;
+  i64 end = 0;
+  u8 first = 0;
+  if (compat::kLinePairs) {
+    u8 delta = 0;
+    while (table.next(first) && table.next(delta)) {
+      end += first;
+      const bool none = delta == 0x80;
+      line += none ? 0 : static_cast<std::int8_t>(delta);
+      if (byte < end) {
+        return none || line <= 0 ? 0 : static_cast<u32>(line);
+      }
+    }
+    return 0;
+  }
+  bool have = table.next(first);
+  while (have) {
+    end += ((first & 7) + 1) * 2;
+    const u32 form = first >> 3 & 15;
+    // the first number of a long or column-less entry is the signed growth of the line
+    u64 value = 0;
+    u32 shift = 0;
+    bool number = true;
+    u8 next = 0;
+    while ((have = table.next(next)) && (next & 0x80) == 0) {
+      if (number) {
+        value |= shift < 64 ? u64{next & 63u} << shift : 0;
+        shift += 6;
+        number = (next & 64) != 0;
+      }
+    }
+    if (form == 13 || form == 14) {
+      line += (value & 1) != 0 ? -static_cast<i64>(value >> 1) : static_cast<i64>(value >> 1);
+    } else if (form >= 10 && form <= 12) {
+      line += form - 10;
+    }
+    if (byte < end) {
+      return form == 15 || line <= 0 ? 0 : static_cast<u32>(line);
+    }
+    first = next;
+  }
+  return 0;
+}
+
+bool code_at(u64 address, PyCodeObject& code) noexcept {
+  return copy(address, code) && code.ob_base.ob_base.ob_type == &PyCode_Type;
+}
+
+int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char* function,
+         std::size_t function_bytes, u32* line) {
+  *line = 0;
+  file[0] = function[0] = '\0';
+  PyCodeObject code;
+  if (!code_at(frame->code, code)) {
+    return 0;
+  }
+  text_at(reinterpret_cast<u64>(code.co_filename), file, file_bytes);
+  text_at(reinterpret_cast<u64>(compat::name_of(&code)), function, function_bytes);
+  const i64 byte = compat::code_byte(frame->where, frame->code);
+  // Before its first instruction a frame is at the line of its definition.
+  *line = byte < 0 ? static_cast<u32>(std::max(code.co_firstlineno, 0)) : line_at(code, byte);
+  return 1;
+}
+
+// ---------------------------------------------------------------- variables
+
+constexpr u32 kMaxVariables = 24;  // of one frame, attributes included
+constexpr u32 kMaxScanned = 64;
+constexpr std::size_t kMaxText = 120;
+
+u64 word_at(u64 address) noexcept {
+  u64 value = 0;
+  return copy(address, value) ? value : 0;
+}
+
+bool is_secret(const char* name) noexcept {
+  char lower[128];
+  std::size_t n = 0;
+  for (; name[n] != '\0' && n + 1 < sizeof lower; ++n) {
+    const char c = name[n];
+    lower[n] = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  }
+  lower[n] = '\0';
+  for (const char* part : {"token", "passw", "secret", "key", "credential", "auth", "cookie"}) {
+    if (std::strstr(lower, part) != nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Value of a plain type as text; false for all others. No code of the object's type runs.
+bool plain_value(u64 object, bool secret, char* out, std::size_t size) noexcept {
+  PyVarObject head;
+  if (object == reinterpret_cast<u64>(Py_None)) {
+    std::snprintf(out, size, "None");
+    return true;
+  }
+  if (object == reinterpret_cast<u64>(Py_True) || object == reinterpret_cast<u64>(Py_False)) {
+    std::snprintf(out, size, object == reinterpret_cast<u64>(Py_True) ? "True" : "False");
+    return true;
+  }
+  if (fr_peek(object, &head, sizeof(PyObject)) != sizeof(PyObject)) {
+    return false;
+  }
+  const PyTypeObject* type = head.ob_base.ob_type;
+  if (type == &PyLong_Type) {
+    PyLongObject value;
+    int sign = 0;
+    u64 n = 0;
+    if (!copy(object, value)) {
+      return false;
+    }
+    compat::int_size(value, &sign, &n);
+    const u64 digits_at = object + static_cast<u64>(reinterpret_cast<const char*>(
+#if PY_VERSION_HEX >= 0x030C0000
+                                                        &value.long_value.ob_digit[0]
+#else
+                                                        &value.ob_digit[0]
+#endif
+                                                        ) -
+                                                    reinterpret_cast<const char*>(&value));
+    u32 digits[2] = {};
+    if (n > 2 || (n > 0 && fr_peek(digits_at, digits, n * 4) != n * 4)) {
+      std::snprintf(out, size, "int of %llu bits", static_cast<unsigned long long>(n * 30));
+      return n > 2;
+    }
+    const u64 magnitude = digits[0] | u64{digits[1]} << 30;
+    std::snprintf(out, size, "%s%llu", sign < 0 ? "-" : "",
+                  static_cast<unsigned long long>(magnitude));
+    return true;
+  }
+  if (type == &PyFloat_Type) {
+    PyFloatObject value;
+    if (!copy(object, value)) {
+      return false;
+    }
+    std::snprintf(out, size, "%.12g", value.ob_fval);
+    return true;
+  }
+  if (secret && (type == &PyUnicode_Type || type == &PyBytes_Type)) {
+    std::snprintf(out, size, "'***'");
+    return true;
+  }
+  if (type == &PyUnicode_Type) {
+    char text[kMaxText];
+    if (!text_at(object, text, sizeof text)) {
+      return false;
+    }
+    for (char* c = text; *c != '\0'; ++c) {
+      *c = static_cast<unsigned char>(*c) < 0x20 ? ' ' : *c;
+    }
+    PyASCIIObject whole;
+    const bool cut =
+        copy(object, whole) && static_cast<std::size_t>(whole.length) > std::strlen(text);
+    std::snprintf(out, size, "'%s%s'", text, cut ? "..." : "");
+    return true;
+  }
+  if (type == &PyBytes_Type && copy(object, head)) {
+    std::snprintf(out, size, "bytes of %lld", static_cast<long long>(head.ob_size));
+    return true;
+  }
+  if ((type == &PyList_Type || type == &PyTuple_Type) && copy(object, head)) {
+    std::snprintf(out, size, "%s of %lld", type == &PyList_Type ? "list" : "tuple",
+                  static_cast<long long>(head.ob_size));
+    return true;
+  }
+  if (type == &PyDict_Type) {
+    PyDictObject dict;
+    if (!copy(object, dict)) {
+      return false;
+    }
+    std::snprintf(out, size, "dict of %lld", static_cast<long long>(dict.ma_used));
+    return true;
+  }
+  return false;
+}
+
+class Writer {
+ public:
+  Writer(char* out, std::size_t size) noexcept : out_(out), size_(size) {}
+  bool full() const noexcept { return n_ == kMaxVariables; }
+  // prefix "self." or ""; names that are none of Python's are passed over.
+  void add(const char* prefix, u64 name_object, u64 value_object) noexcept {
+    char name[128];
+    char value[kMaxText + 16];
+    if (full() || value_object == 0 || !text_at(name_object, name, sizeof name) ||
+        !plain_value(value_object, is_secret(name), value, sizeof value)) {
+      return;
+    }
+    const std::size_t need = std::strlen(prefix) + std::strlen(name) + std::strlen(value) + 2;
+    if (used_ + need > size_) {
+      return;
+    }
+    used_ +=
+        static_cast<std::size_t>(std::snprintf(out_ + used_, size_ - used_, "%s%s", prefix, name)) +
+        1;
+    used_ += static_cast<std::size_t>(std::snprintf(out_ + used_, size_ - used_, "%s", value)) + 1;
+    ++n_;
+  }
+  std::size_t used() const noexcept { return used_; }
+
+ private:
+  char* out_;
+  std::size_t size_;
+  std::size_t used_ = 0;
+  u32 n_ = 0;
+};
+
+// Entries of a dict's keys; values: of a split dict or an instance, 0: beside the keys.
+void add_entries(Writer& w, u64 keys, u64 values) noexcept {
+  compat::DictKeys head;
+  if (keys == 0 || !copy(keys, head) || head.n_entries < 0) {
+    return;
+  }
+  const u64 entries = keys + sizeof head + head.index_bytes();
+  const u64 stride = head.hashes() ? 24 : 16;
+  const u64 n = std::min<u64>(static_cast<u64>(head.n_entries), kMaxScanned);
+  for (u64 i = 0; i < n && !w.full(); ++i) {
+    const u64 entry = entries + i * stride + (head.hashes() ? 8 : 0);
+    const u64 value = values != 0 ? word_at(values + i * 8) : word_at(entry + 8);
+    w.add("self.", word_at(entry), value);
+  }
+}
+
+void add_attributes(Writer& w, u64 object) noexcept {
+  PyObject head;
+  PyTypeObject type;
+  if (!copy(object, head) || !copy(reinterpret_cast<u64>(head.ob_type), type)) {
+    return;
+  }
+  const auto where =
+      compat::attributes_of(object, reinterpret_cast<u64>(head.ob_type), type, &word_at);
+  if (where.values != 0) {
+    add_entries(w, where.keys, where.values);
+    return;
+  }
+  PyDictObject dict;
+  if (where.dict != 0 && copy(where.dict, dict)) {
+    add_entries(w, reinterpret_cast<u64>(dict.ma_keys), reinterpret_cast<u64>(dict.ma_values));
+  }
+}
+
+std::size_t variables(const fr_python_frame* frame, char* out, std::size_t size) {
+  Writer w(out, size);
+  alignas(compat::Frame) unsigned char bytes[sizeof(compat::Frame)];
+  PyCodeObject code;
+  // The thread went on after it answered: is this still the frame that it was?
+  if (fr_peek(frame->frame, bytes, sizeof bytes) != sizeof bytes ||
+      compat::raw_code(*reinterpret_cast<compat::Frame*>(bytes)) != frame->code ||
+      !code_at(frame->code, code)) {
+    return 0;
+  }
+  const int n = std::min<int>(compat::n_names(code), kMaxScanned);
+  const u64 names = compat::names_of(code) + offsetof(PyTupleObject, ob_item);
+  const u64 values = compat::locals_at(frame->frame);
+  u64 self = 0;
+  for (int i = 0; i < n && !w.full(); ++i) {
+    const u64 name_object = word_at(names + static_cast<u64>(i) * 8);
+    u64 value = word_at(values + static_cast<u64>(i) * 8);
+    PyObject head;
+    if (value != 0 && copy(value, head) && head.ob_type == &PyCell_Type) {
+      value = word_at(value + offsetof(PyCellObject, ob_ref));
+    }
+    char name[16];
+    if (i == 0 && text_at(name_object, name, sizeof name) && std::strcmp(name, "self") == 0) {
+      self = value;
+      continue;
+    }
+    w.add("", name_object, value);
+  }
+  if (self != 0) {
+    add_attributes(w, self);
+  }
+  return w.used();
+}
+
+// The evaluator's code, by its symbol.
+void find_evaluator(fr_python& p) noexcept {
+  void* address = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");
+  Dl_info info{};
+  ElfW(Sym)* symbol = nullptr;
+  if (address != nullptr &&
+      dladdr1(address, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) != 0 &&
+      symbol != nullptr) {
+    p.eval_begin = reinterpret_cast<u64>(address);
+    p.eval_end = p.eval_begin + symbol->st_size;
+  }
+}
+
+#endif
+
+}  // namespace
+
+void install_thread_walker() noexcept {
+#if FR_RAW_FRAMES
+  fr_python p{};
+  p.struct_bytes = sizeof p;
+  p.walk = &walk;
+  p.name = &name;
+  p.variables = &variables;
+  find_evaluator(p);
+  fr_set_python(&p);
+#endif
+}
+
+}  // namespace fr

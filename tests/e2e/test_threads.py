@@ -1,0 +1,366 @@
+"""Where every thread is, on real processes that cannot run a line of Python any more."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import FRTRACE, wait_until
+
+NATIVE = """
+#include <signal.h>
+#include <unistd.h>
+void spin(void) { for (volatile long i = 0;; ++i) {} }
+void hold(void) { for (;;) pause(); }
+void block_signals_and_wait(void) {
+  sigset_t all; sigfillset(&all); pthread_sigmask(SIG_SETMASK, &all, 0); for (;;) pause();
+}
+__attribute__((noinline)) void write_to_nowhere(int *p) { *p = 1; }
+void crash(void) { write_to_nowhere((int *)8); }
+"""
+
+PRELUDE = """
+import ctypes, os, sys, threading, time
+import fr
+from fr import _fr
+_fr.start()
+lib = ctypes.CDLL(os.environ["E2E_LIB"])        # without the GIL
+holding = ctypes.PyDLL(os.environ["E2E_LIB"])   # with it
+def spawn(fn):
+    threading.Thread(target=fn, daemon=True).start()
+def ready():
+    open("ready", "w").close()
+"""
+
+
+@pytest.fixture(scope="session")
+def native_lib(tmp_path_factory):
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    path = tmp_path_factory.mktemp("lib")
+    (path / "native.c").write_text(NATIVE)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-O1", "-o", path / "libguilty.so", path / "native.c"],
+        check=True,
+    )
+    return path / "libguilty.so"
+
+
+class Process:
+    """One process with the recorder on, asked for a dump by a signal: no Python needed for it."""
+
+    def __init__(self, scratch, lib, script, env, python):
+        self.dir = scratch
+        (scratch / "target.py").write_text(PRELUDE + script)
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "TORCH_"))}
+        base |= {"E2E_LIB": str(lib), "FR_DUMP_DIR": str(scratch / "dumps"), "FR_JOB": "job"}
+        base |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_SIGNAL": "USR2", "RANK": "0"} | env
+        self.log = scratch / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *python, "target.py"],
+                cwd=scratch,
+                env=base,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.pid = self.process.pid
+
+    def ready(self, asleep=None):
+        wait_until(
+            f"start of {self.dir}: {self.log.read_text()}",
+            lambda: (self.dir / "ready").exists(),
+        )
+        if asleep is not None:  # main thread got into that system call
+            syscall = Path(f"/proc/{self.pid}/task/{self.pid}/syscall")
+            wait_until("main thread asleep", lambda: syscall.read_text().split()[0] in asleep)
+        return self
+
+    def dumps(self):
+        return sorted((self.dir / "dumps").glob("*.fr"))
+
+    def dump(self):
+        n = len(self.dumps())
+        os.kill(self.pid, signal.SIGUSR2)
+        wait_until(f"a dump: {self.log.read_text()}", lambda: len(self.dumps()) > n)
+        return self
+
+    def stacks(self):
+        got = subprocess.run(
+            [FRTRACE, "--json", "--stacks", str(self.dir / "dumps")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.report = json.loads(got.stdout)
+        return self.report["stacks"]["classes"]
+
+    def main(self):
+        (found,) = [c for c in self.stacks() if c["role"] == "main"]
+        return found
+
+
+@pytest.fixture
+def start(scratch, native_lib):
+    processes = []
+
+    def run(script, env=None, python=()):
+        processes.append(Process(scratch, native_lib, script, env or {}, python))
+        return processes[-1]
+
+    yield run
+    for p in processes:
+        p.process.kill()
+        p.process.wait(timeout=10)
+
+
+def python_frames(stack):
+    """[(file, line, function)...] innermost first, of lines such as 'a/b.py:12 f'."""
+    found = [re.fullmatch(r"(.*\.py):(\d+) (\S+)", line) for line in reversed(stack)]
+    return [(Path(m[1]).name, int(m[2]), m[3].split(".")[-1]) for m in found if m]
+
+
+EVERY_KIND = """
+import asyncio
+a, b = threading.Lock(), threading.Lock()
+both = threading.Barrier(2)
+def ab():
+    with a:
+        both.wait()
+        with b: pass
+def ba():
+    with b:
+        both.wait()
+        with a: pass
+def fifo():
+    os.mkfifo("pipe")
+    open("pipe")
+def compare(x):
+    threading.Event().wait()
+def generate():
+    yield from sorted([1, 2], key=compare)
+def consume():
+    list(generate())
+async def inner():
+    await asyncio.sleep(0)
+    time.sleep(3600)
+async def outer():
+    await inner()
+def loop():
+    asyncio.run(outer())
+def spin():
+    lib.spin()
+for fn in (ab, ba, fifo, consume, loop, spin):
+    spawn(fn)
+def in_native_code():
+    ready()
+    lib.hold()
+time.sleep(0.5)
+in_native_code()
+"""
+
+
+def test_every_kind_of_thread_as_py_spy_sees_it(start):
+    p = start(EVERY_KIND).ready().dump()
+    classes = p.stacks()
+    said = json.dumps(classes, indent=1)
+    ours = Counter()
+    for c in classes:
+        ours[tuple(python_frames(c["stack"]))] += c["threads"]
+    # what each does, by its innermost function
+    doing = {
+        python_frames(c["stack"])[0][2]: c["doing"] for c in classes if python_frames(c["stack"])
+    }
+    assert doing["spin"].startswith("running, no system call"), said
+    assert doing["fifo"].startswith("asleep in open"), said
+    assert "pipe" in doing["fifo"], said
+    assert doing["ab"].startswith("asleep in futex"), said
+    assert doing["inner"].startswith("asleep in clock_nanosleep"), said
+    main = p.main()
+    assert main["stack"][-2:] == ["hold (libguilty.so)", "pause (libc.so.6)"], said
+    assert python_frames(main["stack"])[0][2] == "in_native_code", said
+
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if spy is None:
+        pytest.skip("py-spy is not installed: frames were not compared")
+    got = subprocess.run(
+        [spy, "dump", "--json", "--pid", str(p.pid)], capture_output=True, text=True, timeout=60
+    )
+    if got.returncode != 0:
+        pytest.skip(f"py-spy may not look: {got.stderr}")
+    theirs = Counter()
+    for thread in json.loads(got.stdout):
+        frames = [
+            (Path(f["filename"]).name, f["line"], f["name"].split(".")[-1])
+            for f in thread["frames"]
+            if f["filename"].endswith(".py")
+        ]
+        theirs[tuple(frames)] += 1
+    assert ours == theirs
+
+
+def test_gil_held_for_ever_by_a_c_call(start):
+    p = start(
+        """
+def waits():
+    while True:
+        time.sleep(0.001)
+def holds():
+    ready()
+    holding.hold()
+spawn(waits)
+holds()
+"""
+    )
+    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    main = p.main()
+    assert "holds the GIL" in main["doing"], main
+    assert python_frames(main["stack"])[0][2] == "holds"
+    (other,) = [c for c in p.stacks() if c["role"] != "main"]
+    assert "waits for the GIL, which thread" in other["doing"], other
+    assert python_frames(other["stack"])[0][2] == "waits"
+
+
+def test_recursion_shows_both_ends(start):
+    p = start(
+        """
+sys.setrecursionlimit(3000)
+def deeper(n):
+    if n: return deeper(n - 1)
+    ready()
+    lib.hold()
+deeper(int(os.environ["DEPTH"]))
+""",
+        env={"DEPTH": "2000"},
+    )
+    stack = p.ready().dump().main()["stack"]
+    frames = python_frames(stack)
+    assert frames[0][2] == "deeper" and frames[-1][2] == "<module>"
+    (cut,) = [line for line in stack if "more Python frames" in line]
+    assert int(re.search(r"\d+", cut)[0]) + len(frames) == 2002
+
+
+def test_200_threads_answer_within_their_time(start):
+    p = start(
+        """
+def work():
+    threading.Event().wait()
+for _ in range(200):
+    spawn(work)
+ready()
+lib.hold()
+"""
+    )
+    classes = p.ready().dump().stacks()
+    assert sum(c["threads"] for c in classes if "work" in str(c["stack"])) == 200, classes
+
+
+def test_a_thread_that_blocks_signals_is_shown_by_proc(start):
+    p = start("spawn(lib.block_signals_and_wait)\ntime.sleep(0.2)\nready()\nlib.hold()\n")
+    classes = p.ready().dump().stacks()
+    (other,) = [c for c in classes if c["role"] != "main"]
+    assert "blocks the signal" in other["doing"] and "pause" in other["doing"], classes
+
+
+@pytest.mark.parametrize("how", ["proc", "off"])
+def test_threads_are_left_alone_when_told(start, how):
+    p = start("ready()\nlib.hold()\n", env={"FR_THREADS": how})
+    classes = p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump().stacks()
+    if how == "off":
+        assert classes == []
+    else:
+        assert classes[0]["stack"] == ["[asleep in pause]"], classes
+
+
+def test_variables_of_plain_types_only(start):
+    p = start(
+        """
+class Loader:
+    def __init__(self):
+        self.path, self.retries, self.api_token = "/data/x", 3, "hunter2"
+        self.other = self
+    def __repr__(self):
+        os._exit(9)
+    def load(self, batch, password=b"hunter2"):
+        scale = 0.5
+        ready()
+        lib.hold()
+Loader().load(7)
+"""
+    )
+    where = "\n".join(p.ready().dump().main()["where"])
+    assert "Loader.load(): batch = 7, password = '***', scale = 0.5" in where
+    assert "self.path = '/data/x', self.retries = 3, self.api_token = '***'" in where
+    assert "hunter2" not in where and "self.other" not in where
+    assert p.process.poll() is None
+    assert "hunter2" not in p.dumps()[0].read_bytes().decode("latin1")
+
+
+def test_no_variables_when_told(start):
+    p = start("def f(n):\n    ready()\n    lib.hold()\nf(7)\n", env={"FR_LOCALS": "0"})
+    assert "n = 7" not in str(p.ready().dump().main()["where"])
+
+
+def test_stale_lock_of_torchs_file_baton(start):
+    pytest.importorskip("torch")
+    p = start(
+        """
+from torch.utils.file_baton import FileBaton
+open("lock", "w").close()
+os.utime("lock", (1, 1))
+def build():
+    ready()
+    FileBaton(os.path.abspath("lock"), wait_seconds=0.01).wait()
+build()
+"""
+    )
+    p.ready()
+
+    def waiting():
+        p.dump()
+        return "FileBaton.wait" in str(p.main()["where"])
+
+    wait_until("FileBaton.wait", waiting)
+    where = "\n".join(p.main()["where"])
+    assert "is in FileBaton.wait() at torch/utils/file_baton.py:" in where
+    assert "called from target.py:" in where
+    assert f"waits for the lock file {p.dir}/lock to go; it still exists" in where
+    assert "before this process began: stale" in where
+
+
+@pytest.mark.parametrize(
+    ("code", "died", "text"),
+    [
+        ("lib.crash()", signal.SIGSEGV, "address 0x8: nothing is mapped there"),
+        ("os.abort()", signal.SIGABRT, "raised by the process itself"),
+        ("os.kill(os.getpid(), signal.SIGFPE)", signal.SIGFPE, "raised by the process itself"),
+    ],
+)
+@pytest.mark.parametrize("faulthandler", [False, True])
+def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, text, faulthandler):
+    python = ("-X", "faulthandler") if faulthandler else ()
+    p = start(f"import signal\ndef guilty():\n    {code}\nguilty()\n", python=python)
+    assert p.process.wait(timeout=45) == -died, p.log.read_text()
+    (found,) = [c for c in p.stacks() if c["role"] == "main"]
+    assert "guilty" in str(found["stack"])
+    assert p.report["verdict"]["kind"] == "exited", p.report["verdict"]
+    log = p.log.read_text()
+    assert text in log, log
+    if died == signal.SIGSEGV:
+        assert "write_to_nowhere (libguilty.so" in log
+    assert ("Fatal Python error" in log) == faulthandler
+    # Its dump is safe. Where others handle the signal too, nobody knows that it is the end.
+    assert bool(list((p.dir / "shm").rglob("*.ring"))) == faulthandler
+
+
+def test_no_crash_handlers_when_told(start):
+    p = start("lib.crash()\n", env={"FR_CRASHES": "0"})
+    assert p.process.wait(timeout=45) == -signal.SIGSEGV
+    assert p.dumps() == []

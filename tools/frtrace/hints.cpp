@@ -1,0 +1,237 @@
+#include "hints.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+
+namespace frtrace {
+
+namespace {
+
+bool ends_with(std::string_view s, std::string_view tail) {
+  return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
+}
+
+bool has(std::string_view s, std::string_view part) {
+  return s.find(part) != std::string_view::npos;
+}
+
+struct Look {
+  const RankEvidence& e;
+  const ThreadStack& t;
+
+  const ThreadFrame& frame(std::size_t i) const { return e.threads.frames[t.stack[i]]; }
+  // Position of a Python frame of that function and file, among the innermost; -1 none.
+  int python(std::string_view function, std::string_view file, int within = 8) const {
+    int seen = 0;
+    for (std::size_t i = 0; i < t.stack.size() && seen < within; ++i) {
+      const ThreadFrame& f = frame(i);
+      if (f.python) {
+        ++seen;
+        if (ends_with(f.function, function) && ends_with(f.file, file)) {
+          return static_cast<int>(i);
+        }
+      }
+    }
+    return -1;
+  }
+  bool native(std::string_view function) const {
+    for (std::size_t i = 0; i < t.stack.size(); ++i) {
+      const ThreadFrame& f = frame(i);
+      if (!f.python && has(f.function, function)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  std::string variable(int position, std::string_view name) const {
+    for (const FrameVariables& v : t.variables) {
+      for (const auto& [key, value] : v.values) {
+        if (static_cast<int>(v.frame) == position && key == name) {
+          const bool quoted = value.size() >= 2 && value.front() == '\'' && value.back() == '\'';
+          return quoted ? value.substr(1, value.size() - 2) : value;
+        }
+      }
+    }
+    return {};
+  }
+};
+
+std::string stale_lock(const Look& l) {
+  const int at = l.python("FileBaton.wait", "file_baton.py");
+  if (at < 0) {
+    return {};
+  }
+  const std::string path = l.variable(at, "self.lock_file_path");
+  if (path.empty()) {
+    return "waits for a lock file to go; one that a killed process left stays for ever";
+  }
+  std::string out = fmt::format("waits for the lock file {} to go", path);
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  struct stat st {};
+  if (l.e.id.host != host) {
+    return out + ": if nobody is building, remove it";
+  }
+  if (::stat(path.c_str(), &st) != 0) {
+    return out + "; it is gone by now";
+  }
+  const Time made = static_cast<Time>(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec;
+  const Time now = static_cast<Time>(::time(nullptr)) * 1'000'000'000;
+  out += fmt::format("; it still exists, made {} ago",
+                     duration_text(static_cast<double>(now - made) / 1e9));
+  // Whoever made it before this run began is not of this run.
+  out += l.e.id.start != 0 && made < l.e.id.start ? ", before this process began: stale" : "";
+  return out;
+}
+
+std::string store_wait(const Look& l) {
+  const bool store = l.native("TCPStore") || l.native("TCPClient") || l.native("PrefixStore") ||
+                     l.python("_store_based_barrier", "distributed_c10d.py", 32) >= 0 ||
+                     l.python("rendezvous", "rendezvous.py", 32) >= 0 ||
+                     l.python("next_rendezvous", "dynamic_rendezvous.py", 32) >= 0;
+  if (!store) {
+    return {};
+  }
+  return "waits for the store that the ranks meet at" +
+         (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string()) +
+         ": another rank has not come there, or rank 0 is gone";
+}
+
+std::string loader_worker(const Look& l) {
+  if (l.python("_try_get_data", "dataloader.py", 16) < 0 &&
+      l.python("_get_data", "dataloader.py", 16) < 0) {
+    return {};
+  }
+  return "waits for a batch of its DataLoader: a worker is slow, stuck or gone";
+}
+
+std::string fifo(const Look& l) {
+  const bool opening = (l.t.syscall == "openat" || l.t.syscall == "open") &&
+                       (has(l.t.wchan, "partner") || has(l.t.wchan, "fifo"));
+  return opening ? fmt::format("opens the FIFO {}, which nobody has opened at its other end",
+                               l.t.syscall_on)
+                 : std::string();
+}
+
+std::string uninterruptible(const Look& l) {
+  if (l.t.activity != "uninterruptible") {
+    return {};
+  }
+  return fmt::format("cannot be interrupted or killed while the kernel waits in {}{}{}",
+                     l.t.wchan.empty() ? "an unnamed function" : l.t.wchan,
+                     l.t.syscall_on.empty() ? "" : " for ", l.t.syscall_on) +
+         ": a file system or a driver does not answer";
+}
+
+std::string import_lock(const Look& l) {
+  for (std::size_t i = 0; i < l.t.stack.size(); ++i) {
+    const ThreadFrame& f = l.frame(i);
+    if (f.python && has(f.file, "importlib._bootstrap") &&
+        ends_with(f.function, "_ModuleLock.acquire")) {
+      return "waits for the import lock of a module that another thread is importing";
+    }
+  }
+  return {};
+}
+
+std::string fork_cuda(const Look& l) {
+  return l.python("_lazy_init", "torch/cuda/__init__.py", 16) >= 0 && has(l.e.id.command, "fork")
+             ? "starts CUDA in a forked process, which CUDA does not support"
+             : "";
+}
+
+std::string gil(const Look& l) {
+  if (l.t.gil != "waits") {
+    return {};
+  }
+  const ThreadStack* holder = gil_holder(l.e.threads);
+  if (holder == nullptr) {
+    return "waits for the GIL; no thread that answered holds it";
+  }
+  const std::string where = where_text(l.e.threads, *holder, l.e.id.cwd);
+  return fmt::format("waits for the GIL, which thread {} holds{}{}", holder->tid,
+                     where.empty() ? "" : " in ", where);
+}
+
+std::string python_locks(const Look& l) {
+  if (!l.native("PyThread_acquire_lock_timed") || l.t.syscall != "futex") {
+    return {};
+  }
+  std::string others;
+  for (const ThreadStack& t : l.e.threads.threads) {
+    const Look other{l.e, t};
+    if (&t != &l.t && t.syscall == "futex" && other.native("PyThread_acquire_lock_timed")) {
+      others += fmt::format("{}thread {} in {}", others.empty() ? "" : "; ", t.tid,
+                            where_text(l.e.threads, t, l.e.id.cwd));
+    }
+  }
+  return others.empty() ? "waits for a lock of Python's"
+                        : "waits for a lock of Python's; so does " + others;
+}
+
+std::string stopped(const Look& l) {
+  return l.t.activity == "stopped" ? "is stopped (SIGSTOP, SIGTSTP or a debugger)" : "";
+}
+
+constexpr struct {
+  const char* id;
+  std::string (*find)(const Look&);
+} kHints[] = {{"stale_lock", stale_lock},
+              {"store_wait", store_wait},
+              {"loader_worker", loader_worker},
+              {"fifo", fifo},
+              {"uninterruptible", uninterruptible},
+              {"import_lock", import_lock},
+              {"fork_cuda", fork_cuda},
+              {"gil", gil},
+              {"python_locks", python_locks},
+              {"stopped", stopped}};
+
+}  // namespace
+
+std::vector<Hint> hints_of(const RankEvidence& e) {
+  std::vector<Hint> out;
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  if (t == nullptr) {
+    return out;
+  }
+  for (const auto& hint : kHints) {
+    std::string text = hint.find({e, *t});
+    if (!text.empty()) {
+      out.push_back({hint.id, std::move(text)});
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> where_lines(const RankEvidence& e) {
+  std::vector<std::string> out;
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  if (t == nullptr) {
+    return out;
+  }
+  const std::string where = where_text(e.threads, *t, e.id.cwd);
+  const std::string doing = doing_text(e.threads, *t);
+  out.push_back(where.empty() ? "is " + doing : "is in " + where);
+  for (const FrameVariables& v : t->variables) {
+    std::string line;
+    for (const auto& [name, value] : v.values) {
+      line += (line.empty() ? "" : ", ") + name + " = " + value;
+    }
+    if (!line.empty() && v.frame < t->stack.size()) {
+      out.push_back("in " + e.threads.frames[t->stack[v.frame]].function + "(): " + line);
+    }
+  }
+  if (!where.empty()) {
+    out.push_back(doing);
+  }
+  for (const Hint& hint : hints_of(e)) {
+    out.push_back(hint.text);
+  }
+  return out;
+}
+
+}  // namespace frtrace

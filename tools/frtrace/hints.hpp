@@ -1,0 +1,23 @@
+// hints.hpp - hangs that are known by their looks. A hint is evidence with a source, no verdict.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "evidence.hpp"
+
+namespace frtrace {
+
+struct Hint {
+  std::string id;    // stale_lock, store_wait, loader_worker, fifo, import_lock, ...
+  std::string text;  // a sentence
+};
+
+// By the stacks, system calls and variables of the main thread and of those it waits for.
+std::vector<Hint> hints_of(const RankEvidence&);
+
+// Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
+// variables, what the thread does, hints, last note. Empty: the evidence has no threads.
+std::vector<std::string> where_lines(const RankEvidence&);
+
+}  // namespace frtrace

@@ -1,0 +1,70 @@
+// threads.hpp - what a dump says of the threads of its process, and sentences about it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace frtrace {
+
+struct ThreadFrame {
+  bool python = false;
+  std::string function;  // Python: qualified; native: demangled, "" unknown
+  std::string file;
+  std::uint32_t line = 0;    // Python
+  std::uint64_t offset = 0;  // native: address within the file
+};
+
+struct FrameVariables {
+  std::uint32_t frame = 0;  // position in the stack
+  std::vector<std::pair<std::string, std::string>> values;
+};
+
+struct ThreadStack {
+  int tid = 0;
+  std::string name;      // "" unknown
+  std::string state;     // R S D T as /proc has it
+  std::string activity;  // running runnable polling asleep uninterruptible stopped gone
+  std::string wchan;
+  std::string syscall;     // "" none, or none that waits
+  std::string syscall_on;  // file, socket or address it is about
+  std::string gil;         // "", "holds", "waits"
+  std::string answer;      // answered, blocked, unanswered, not asked, own, gone
+  std::uint32_t answer_us = 0;
+  std::uint64_t looked_ns = 0, cpu_ns = 0, runqueue_ns = 0;
+  bool whole = false;
+  std::vector<std::uint32_t> stack;      // into ThreadsEvidence::frames, innermost first
+  std::uint32_t cut_after = 0, cut = 0;  // Python frames left out, after so many shown
+  std::vector<FrameVariables> variables;
+};
+
+struct ThreadsEvidence {
+  bool present = false;
+  int signal = 0;
+  std::string not_asked;  // why no thread was asked
+  std::uint64_t took_ns = 0, asking_ns = 0;
+  std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
+  std::vector<ThreadFrame> frames;
+  std::vector<ThreadStack> threads;
+};
+
+// The thread whose id is the process's; nullptr when it is not there.
+const ThreadStack* main_thread(const ThreadsEvidence&, int pid);
+const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
+// The thread that holds the GIL; nullptr: nobody, or unknown.
+const ThreadStack* gil_holder(const ThreadsEvidence&);
+
+// "load_lock() at utils/file_baton.py:49, called from train.py:57"; a thread without Python frames:
+// "read() in libc.so.6". "" when nothing is known. Files below cwd lose it.
+std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_view cwd = {});
+// "asleep in clock_nanosleep", "running, no system call; holds the GIL",
+// "asleep in openat of /x/fifo (wait_for_partner)", with what could not be had.
+std::string doing_text(const ThreadsEvidence&, const ThreadStack&);
+// "train.py:57 load_batch" or "clock_nanosleep (libc.so.6)".
+std::string frame_text(const ThreadFrame&, std::string_view cwd = {});
+// Frames that only carry others: the interpreter's own, fr's, the start of a thread.
+bool is_plumbing(const ThreadFrame&);
+
+}  // namespace frtrace
