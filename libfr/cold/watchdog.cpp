@@ -18,6 +18,7 @@
 #include "cold/log.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
+#include "foreign/nccl_tracker.hpp"
 
 namespace fr {
 namespace {
@@ -170,6 +171,7 @@ void Watchdog::run() noexcept {
     }
     last_look_ns = now;
 
+    nccl::settle_all();
     serve_requests();
     if (pipe_fd_ >= 0) {
       char bytes[64];

@@ -123,7 +123,8 @@ enum fr_flags {
   FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
                         between fr_wait_begin and fr_wait_end */
   FR_UNTRACKED = 4,  /* completion is never seen: never in flight, state unknown after enqueue */
-  FR_COALESCED = 8   /* one operation over several tensors that the caller issued separately */
+  FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
+  FR_CAPTURED = 16   /* recorded into a graph of the device, not run; its replays are not records */
 };
 
 /* dtype codes: torch's ScalarType + 1; 0 = unknown. fr_dtype_name() gives "Float", "BFloat16"...
