@@ -399,7 +399,7 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
 void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "device");
   const Device* device = view.device();
-  if (device == nullptr || (device->plugin_api.load() == 0 && device->hooked.load() == 0)) {
+  if (device == nullptr || (device->plugin_api.load() == 0 && view.comm(1) == nullptr)) {
     p.pack_nil();
     return;
   }

@@ -12,6 +12,7 @@
 
 #include "cold/log.hpp"
 #include "foreign/nccl_abi.hpp"
+#include "foreign/nccl_calls.hpp"
 #include "foreign/nccl_tracker.hpp"
 
 namespace fr::nccl {
@@ -436,6 +437,9 @@ void give(void** context, Handle h) noexcept {
 void begin_init(u32 api, void** context, int* mask, u64 hash, const char* name, int n_nodes,
                 int n_ranks, int rank) noexcept {
   const bool records = ready();
+  if (records) {
+    hook_calls();  // whatever was loaded since: this communicator's callers
+  }
   const u32 events = records ? events_for(api) : 0;
   if (mask != nullptr) {
     *mask = static_cast<int>(events);

@@ -71,8 +71,9 @@ struct CommPrivate {
 // One thread of the host inside the library.
 struct Thread {
   std::atomic<u32> tid;
-  Handle current;     // operation of the call being made
-  u32 current_parts;  // parts of it that the plugin told of
+  const void* unlinked;  // communicator of the call being made, if only the plugin knows it
+  Handle current;        // operation of the call being made
+  u32 current_parts;     // parts of it that the plugin told of
   u32 n_scopes;
   struct {
     fr_ticket ticket;
@@ -138,6 +139,7 @@ State* state_in_force() noexcept {
         continue;
       }
       if (row.tid.compare_exchange_strong(owner, t_own.tid)) {
+        row.unlinked = nullptr;
         row.current = 0;
         row.current_parts = 0;
         row.n_scopes = 0;
@@ -342,7 +344,7 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
     op.flags.fetch_or(kDevUnseen, kRelaxed);
   }
   release_row(op, generation);
-  if (is_counted(t) && ((t.flags & FR_UNTRACKED) == 0 || as == fr::State::kFailed)) {
+  if (is_counted(t) && ((t.flags & FR_UNTRACKED) == 0 || as != fr::State::kReleased)) {
     end(*s.hot, t, as, error, at);
   }
 }
@@ -382,6 +384,11 @@ u64 ranks_of(const State& s, u32 comm) noexcept {
   return n > 0 ? static_cast<u64>(n) : 1;
 }
 
+// No second rank takes part, and no kernel is told of.
+bool is_one_sided(Func func) noexcept {
+  return func == Func::kPutSignal || func == Func::kSignal || func == Func::kWaitSignal;
+}
+
 // NCCL tells nothing of communicators of one rank.
 bool is_alone(const State& s, u32 comm) noexcept {
   return s.comms[comm].n_ranks.load(kRelaxed) == 1;
@@ -395,7 +402,9 @@ fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noe
   o.struct_bytes = sizeof o;
   o.group = group_of(comm);
   o.op = s.op_name[static_cast<u32>(call.func)];
-  o.kind = call.func == Func::kSend ? FR_SEND : call.func == Func::kRecv ? FR_RECV : FR_COLLECTIVE;
+  o.kind = call.func == Func::kSend || is_one_sided(call.func) ? FR_SEND
+           : call.func == Func::kRecv                          ? FR_RECV
+                                                               : FR_COLLECTIVE;
   o.flags = static_cast<u16>(FR_ASYNC | (untracked ? FR_UNTRACKED : 0) |
                              (call.captured ? FR_CAPTURED : 0));
   o.peer = call.peer;
@@ -415,7 +424,8 @@ fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noe
 
 // Row and record of a call. scope: the framework's record it belongs to, or {0}.
 Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
-  const bool unseen = !sees_end(s, comm) || call.captured || call.count == 0 || is_alone(s, comm);
+  const bool unseen = !sees_end(s, comm) || call.captured || call.count == 0 ||
+                      is_one_sided(call.func) || is_alone(s, comm);
   const u32 flags = (call.func == Func::kSend || call.func == Func::kRecv ? u32{kDevP2p} : 0) |
                     (call.captured ? u32{kDevCaptured} : 0) |
                     (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0);
@@ -579,6 +589,21 @@ void apply_mask(State& s) noexcept {
   }
 }
 
+// Shown in status and dumps.
+void say_layer(const State& s) noexcept {
+  char text[160];
+  const u32 api = s.device->plugin_api.load();
+  if (api != 0) {
+    std::snprintf(text, sizeof text,
+                  "profiler plugin, version %u of its interface; %u calls hooked", api,
+                  g_hooked.load());
+  } else {
+    std::snprintf(text, sizeof text, "%u calls hooked; the profiler plugin was not asked for (yet)",
+                  g_hooked.load());
+  }
+  fr_set_layer("nccl", text);
+}
+
 State* make_state() noexcept {
   static std::mutex lock;
   const std::lock_guard guard(lock);
@@ -612,6 +637,7 @@ State* make_state() noexcept {
   s->device->library_version.store(g_library_version.load());
   s->device->hooked.store(g_hooked.load());
   g_state.store(s, kRelease);
+  say_layer(*s);
   return s;
 }
 
@@ -726,6 +752,14 @@ bool ready() noexcept {
   return start_unless_child() && make_state() != nullptr;
 }
 
+bool is_active() noexcept {
+  const State* s = g_state.load(kAcquire);
+  if (g_hooked.load(kRelaxed) == 0 && (s == nullptr || s->device->plugin_api.load() == 0)) {
+    return false;
+  }
+  return ready() && stamps_wanted();
+}
+
 bool stamps_wanted() noexcept {
   const State* s = state_in_force();
   return s != nullptr && s->stamps;
@@ -824,6 +858,7 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
     return comm;  // found by its hash
   }
   // The plugin told of one like it during the call, under a hash that was not known here.
+  // (~0: made before anybody looked.)
   for (u32 i = 1; i < kComms; ++i) {
     const CommRow& other = s->comms[i];
     if (i != comm && other.in_use.load() != 3 && other.is_profiled.load() != 0 &&
@@ -868,12 +903,13 @@ void close_comm(u32 comm, const char* why) noexcept {
   if (s == nullptr || comm == kNoComm) {
     return;
   }
-  const u32 error = why != nullptr ? fr_intern(why, std::strlen(why)) : 0;
+  if (why != nullptr) {
+    fail_operations(comm, why);
+  }
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s->ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm) {
-      finish(*s, slot, claim >> 1 & kGenerationMask,
-             why != nullptr ? fr::State::kFailed : fr::State::kReleased, error, 0);
+      finish(*s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
     }
   }
   // What it was doing will not be told to have ended.
@@ -892,6 +928,48 @@ void close_comm(u32 comm, const char* why) noexcept {
   if (const u32 group = s->comms[comm].group.load()) {
     fr_group_destroyed(group);
   }
+}
+
+void fail_operations(u32 comm, const char* why) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr || comm == kNoComm) {
+    return;
+  }
+  const u32 error = fr_intern(why, std::strlen(why));
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const u32 claim = s->ops[slot].claim.load(kAcquire);
+    if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm) {
+      finish(*s, slot, claim >> 1 & kGenerationMask, fr::State::kFailed, error, 0);
+    }
+  }
+}
+
+bool expect_link(const void* nccl_comm) noexcept {
+  State* s = state_in_force();
+  Thread* t = s != nullptr ? own_thread(*s) : nullptr;
+  if (t == nullptr) {
+    return false;
+  }
+  for (u32 i = 1; i < kComms; ++i) {
+    if (s->comms[i].in_use.load(kRelaxed) != 3 && s->comms[i].is_profiled.load(kRelaxed) != 0 &&
+        s->comm[i].linked.load(kRelaxed) == 0) {
+      t->unlinked = nccl_comm;
+      return true;
+    }
+  }
+  return false;
+}
+
+void forget_link() noexcept {
+  if (t_own.thread != nullptr && t_own.tid == own_tid()) {
+    t_own.thread->unlinked = nullptr;
+  }
+}
+
+u32 thread_slot() noexcept {
+  State* s = state_in_force();
+  const Thread* t = s != nullptr ? own_thread(*s) : nullptr;
+  return t != nullptr ? static_cast<u32>(t - g_threads) : ~0u;
 }
 
 void comm_failed(u32 comm, const char* text) noexcept {
@@ -964,7 +1042,7 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
   if (s == nullptr) {
     return 0;
   }
-  const std::lock_guard lock(s->comms_lock);
+  std::unique_lock lock(s->comms_lock);
   u32 comm = kNoComm;
   for (u32 i = 1; i < kComms && hash != 0 && comm == kNoComm; ++i) {
     const CommRow& row = s->comms[i];
@@ -996,9 +1074,14 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
   row.is_profiled.store(1, kRelease);
   s->device->plugin_api.store(api);
   s->device->events.store(events);
+  say_layer(*s);
   if (mask != nullptr) {
     __atomic_store_n(mask, static_cast<int>(events), __ATOMIC_RELAXED);
     apply_mask(*s);
+  }
+  lock.unlock();
+  if (!wrapped && hash != 0 && g_hooked.load() == 0) {
+    group_of(comm);  // a rank that then does nothing with it must show that it has it
   }
   return make(*s, kCommHandle, comm, s->comm[comm].generation.load());
 }
@@ -1221,6 +1304,11 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     return other_start();
   }
   Thread* t = own_thread(*s);
+  if (t != nullptr && t->unlinked != nullptr && s->comm[comm].linked.load(kRelaxed) == 0) {
+    s->comm[comm].nccl_comm.store(t->unlinked);
+    s->comm[comm].linked.store(1);
+    t->unlinked = nullptr;
+  }
   u32 slot = 0;
   DeviceOp* op = current_op(*s, t, comm, call, slot);
   Handle handle = 0;

@@ -63,6 +63,8 @@ struct Call {
 
 // Starts the recorder and this part of it; false while nothing is recorded.
 bool ready() noexcept;
+// Will operations be followed to their end? A library is hooked or has loaded the plugin.
+bool is_active() noexcept;
 // Does FR_TIMING allow the library's device stamps?
 bool stamps_wanted() noexcept;
 void set_library_version(u32 version) noexcept;
@@ -89,8 +91,15 @@ u64 child_hash(u32 parent, u64 salt) noexcept;
 u32 find_comm(const void* nccl_comm) noexcept;  // lock-free; kNoComm when not known
 // All its operations end in `why` (nullptr: their end was not seen); the row is kept.
 void close_comm(u32 comm, const char* why) noexcept;
+// All its operations in flight fail with this.
+void fail_operations(u32 comm, const char* why) noexcept;
 // First asynchronous error: fails the oldest operation in flight with it.
 void comm_failed(u32 comm, const char* text) noexcept;
+// Calls on a communicator that only the plugin knows: true where there is one; the thread's next
+// event then says which one has this pointer.
+bool expect_link(const void* nccl_comm) noexcept;
+void forget_link() noexcept;
+u32 thread_slot() noexcept;  // a small number of the calling thread's own; large: none was left
 fr_group_t group_of(u32 comm) noexcept;  // its own group, made when first asked for
 bool is_profiled(u32 comm) noexcept;
 
