@@ -89,9 +89,11 @@ struct Pending {
   u64 since_ticks;
 };
 
+// Counted also while nothing is recorded: the recorder may start within a group.
+thread_local u32 t_depth __attribute__((tls_model("initial-exec"))) = 0;
+
 struct CallThread {
   u32 tid = 0;
-  u32 depth = 0;
   u32 n_pending = 0;
   u32 lost = 0;
   Pending pending[kPending];
@@ -106,7 +108,7 @@ CallThread* call_thread() noexcept {
   CallThread& t = g_threads[at];
   if (t.tid != own_tid()) {
     t.tid = own_tid();
-    t.depth = t.n_pending = t.lost = 0;
+    t.n_pending = t.lost = 0;
   }
   return &t;
 }
@@ -213,9 +215,9 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
   const u64 since = now_ticks();
   const u32 row = open_comm(hash, n_ranks, rank, nullptr);
   const Lifecycle record(name, row);
-  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   const int result = call();
-  if (t != nullptr && t->depth > 0 && accepted(result)) {
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && t_depth > 0 && accepted(result)) {
     push(*t, {0, record.ticket, row, n_ranks, rank, out, since});  // made by ncclGroupEnd
     return result;
   }
@@ -236,9 +238,9 @@ int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) 
   const u64 since = now_ticks();
   const u64 hash = child_hash(parent_row, salt);
   const Lifecycle record(name, parent_row);
-  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   const int result = call();
-  if (t != nullptr && t->depth > 0 && accepted(result)) {
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && t_depth > 0 && accepted(result)) {
     push(*t, {0, record.ticket, open_comm(hash, 0, -1, nullptr), 0, -1, out, since});
     return result;
   }
@@ -276,7 +278,7 @@ int operation(const char* name, Comm comm, const Call& what, Call_ call) noexcep
   }
   CallThread* t = call_thread();
   const Handle op = open(row, what);
-  const bool alone = t == nullptr || t->depth == 0;
+  const bool alone = t == nullptr || t_depth == 0;
   if (alone) {
     launching(op);
   }
@@ -453,10 +455,7 @@ int wait_signal(int n, void* signals, Comm comm, Stream stream) noexcept {
 
 int group_start() noexcept {
   const int result = real<decltype(&group_start)>(kIdxGroupStart)();
-  CallThread* t = hot() != nullptr && result == kSuccess ? call_thread() : nullptr;
-  if (t != nullptr) {
-    ++t->depth;
-  }
+  t_depth += result == kSuccess ? 1 : 0;
   return result;
 }
 
@@ -484,12 +483,9 @@ void finish_group(CallThread& t, int result, const char* name) noexcept {
 
 int group_end() noexcept {
   const auto original = real<decltype(&group_end)>(kIdxGroupEnd);
-  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
-  if (t == nullptr || t->depth == 0) {
-    return original();
-  }
-  if (t->depth > 1) {
-    --t->depth;
+  t_depth -= t_depth > 0 ? 1 : 0;
+  CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
+  if (t == nullptr) {
     return original();
   }
   for (u32 i = 0; i < t->n_pending; ++i) {
@@ -498,15 +494,15 @@ int group_end() noexcept {
     }
   }
   const int result = original();
-  t->depth = 0;
   finish_group(*t, result, "ncclGroupEnd");
   return result;
 }
 
 int group_simulate_end(void* info) noexcept {
   const int result = real<decltype(&group_simulate_end)>(kIdxGroupSimulateEnd)(info);
-  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
-  if (t != nullptr && t->depth > 0 && --t->depth == 0) {
+  t_depth -= t_depth > 0 ? 1 : 0;
+  CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
+  if (t != nullptr) {
     finish_group(*t, kSuccess, "ncclGroupSimulateEnd");
   }
   return result;
