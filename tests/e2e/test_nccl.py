@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from conftest import frtrace, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "nccl_job.py"
@@ -16,6 +17,19 @@ CALLER = """
 extern "C" int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
 extern "C" int caller_all_reduce(const void* s, void* r, size_t n, int t, int o, void* c, void* x) {
   return ncclAllReduce(s, r, n, t, o, c, x);
+}
+"""
+
+
+PROGRAM = """
+extern "C" int ncclGetUniqueId(void*);
+struct Id { char bytes[128]; };
+extern "C" int ncclCommInitRank(void**, int, Id, int);
+int main() {
+  Id id;
+  void* comm = nullptr;
+  ncclGetUniqueId(&id);
+  return ncclCommInitRank(&comm, 2, id, 0);
 }
 """
 
@@ -43,6 +57,11 @@ def standin(tmp_path_factory):
              f"-Wl,-rpath,{home}", library],
             check=True,
         )  # fmt: skip
+    (home / "program.cpp").write_text(PROGRAM)
+    subprocess.run(
+        [compiler, home / "program.cpp", "-o", home / "program", f"-Wl,-rpath,{home}", library],
+        check=True,
+    )
     return home
 
 
@@ -127,3 +146,23 @@ def test_an_asynchronous_error(run):
     job = run("async", 2, "async:1:4").await_evidence()
     said = json.dumps(job.trace().report)
     assert "remote process exited or there was a network error" in said
+
+
+def test_a_program_that_is_not_python(scratch, standin):
+    """LD_PRELOAD=libfr.so, and the program hangs in ncclCommInitRank: nobody else comes."""
+    libfr = subprocess.run(
+        [sys.executable, "-c", "import fr; print(fr._fr.library_path())"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    env |= {"LD_PRELOAD": libfr, "RANK": "0", "WORLD_SIZE": "2", "FR_JOB": "c", "FR_TIMEOUT_S": "1"}
+    env |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_DUMP_DIR": str(scratch / "dumps")}
+    program = subprocess.Popen([standin / "program"], env=env, stderr=subprocess.DEVNULL)
+    try:
+        dump = scratch / "dumps" / "c.a0.r0.1.fr"
+        wait_until(f"{dump}", dump.exists)
+        said = json.dumps(frtrace(scratch / "dumps").report)
+        assert "ncclCommInitRank" in said, said
+    finally:
+        program.kill()
+        program.wait()
