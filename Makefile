@@ -57,6 +57,17 @@ test: $(VENV)/.fr-installed build/dev/CMakeCache.txt  ## All tests: C++, Python,
 	@cmake --build --preset dev
 	@$(BIN)/python tools/run_tests.py dev python real e2e
 
+.PHONY: test-nccl
+test-nccl: $(VENV)/.fr-installed  ## The real libnccl.so.2 without a GPU (fetches it, 300 MB)
+	@$(BIN)/pip --disable-pip-version-check install -qq --no-deps --target build/nccl nvidia-nccl-cu12
+	@FR_TEST_NCCL=$(abspath build/nccl/nvidia/nccl/lib/libnccl.so.2) $(BIN)/python -m pytest tests/python/test_nccl.py
+
+# Where a GPU is lent, that machine needs the working tree and build/gpu, and reaches nothing else.
+.PHONY: test-gpu
+test-gpu: $(VENV)/.made-by  ## Two ranks on one GPU (PYTHON: one with a CUDA build of torch)
+	@ls build/gpu/*.whl >/dev/null 2>&1 || $(BIN)/pip wheel -qq --no-build-isolation --no-deps -w build/gpu .
+	@$(PYTHON) tests/gpu/run.py --wheel $$(ls build/gpu/*.whl)
+
 .PHONY: asan tsan
 asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 	@cmake --build --preset $@

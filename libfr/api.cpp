@@ -1,5 +1,9 @@
 // api.cpp - the C ABI: forwards to hot/ and cold/, catches everything.
+#include <dlfcn.h>
+
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "cold/files.hpp"
@@ -7,6 +11,8 @@
 #include "cold/names.hpp"
 #include "cold/recorder.hpp"
 #include "cold/status.hpp"
+#include "foreign/nccl_calls.hpp"
+#include "foreign/nccl_tracker.hpp"
 #include "fr/fr.h"
 
 namespace {
@@ -309,11 +315,44 @@ const char* fr_version(void) noexcept {
   return FR_VERSION;
 }
 
+uint32_t fr_nccl_hook(void) noexcept {
+  return nccl::hook_calls();
+}
+
+uint32_t fr_nccl_unhook(void) noexcept {
+  return nccl::unhook_calls();
+}
+
+int fr_nccl_active(void) noexcept {
+  return nccl::is_active() ? 1 : 0;
+}
+
+const char* fr_library_path(void) noexcept {
+  static char path[PATH_MAX];
+  Dl_info info{};
+  if (path[0] == '\0' && dladdr(reinterpret_cast<void*>(&fr_library_path), &info) != 0 &&
+      info.dli_fname != nullptr && realpath(info.dli_fname, path) == nullptr) {
+    path[0] = '\0';
+  }
+  return path;
+}
+
+void fr_enter(const fr_ticket* t) noexcept {
+  if (hot() != nullptr) {
+    nccl::enter(*t);
+  }
+}
+
+int fr_leave(void) noexcept {
+  return hot() != nullptr && nccl::leave() ? 1 : 0;
+}
+
 const fr_api* fr_get_api(void) noexcept {
   static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,      fr_enabled,
                              fr_generation,  fr_group,       fr_group_find, fr_group_destroyed,
                              fr_intern,      fr_begin,       fr_started,    fr_end,
-                             fr_wait_begin,  fr_wait_end,    fr_set_layer,  fr_log};
+                             fr_wait_begin,  fr_wait_end,    fr_set_layer,  fr_log,
+                             fr_enter,       fr_leave,       fr_nccl_active};
   return &api;
 }
 

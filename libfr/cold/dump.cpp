@@ -325,6 +325,182 @@ void pack_notes(Packer& p, const View& view, const Times& times) {
   }
 }
 
+// The device's clock counts ns too; the offset to the host's monotonic clock is an upper bound, the
+// best of all completions seen.
+struct DeviceTimes {
+  const Times& times;
+  i64 offset_ns;   // host monotonic - device; 0 unknown
+  i64 to_unix_ns;  // unix - host monotonic
+
+  void pack(Packer& p, u64 device_ns) const {
+    times.unix_ns(p, device_ns == 0 || offset_ns == 0
+                         ? 0
+                         : device_ns + static_cast<u64>(offset_ns + to_unix_ns));
+  }
+};
+
+void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes& d) {
+  p.pack_array(21);
+  p.pack_uint32(id);
+  if (o.ticket == 0) {
+    p.pack_nil();
+  } else {
+    p.pack_uint64(o.ticket - 1);
+  }
+  p.pack_uint32(o.comm);
+  text(p, o.ended_ticks != 0       ? (o.flags & kDevFailed) != 0 ? "failed" : "completed"
+          : o.started_ticks != 0   ? "started"
+          : o.launched_ticks != 0  ? "launched"
+          : o.launching_ticks != 0 ? "launching"
+                                   : "scheduled");
+  p.pack_uint32(o.flags);
+  p.pack_uint64(o.stream);
+  d.times.ticks(p, o.launching_ticks);
+  d.times.ticks(p, o.launched_ticks);
+  d.times.ticks(p, o.started_ticks);
+  d.times.ticks(p, o.ended_ticks);
+  d.pack(p, o.device_start_ns);
+  d.pack(p, o.device_end_ns);
+  p.pack_uint32(o.channels);
+  p.pack_uint32(o.channels_started);
+  p.pack_uint32(o.channels_ended);
+  p.pack_uint32(o.transfers_started);
+  p.pack_uint32(o.transfers_ended);
+  p.pack_uint32(o.algorithm);
+  p.pack_uint32(o.protocol);
+  p.pack_uint32(o.parts);
+  p.pack_uint32(o.parts_launched);
+}
+
+void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
+  const bool kernel = f.kind == kPhaseKernel;
+  p.pack_array(15);
+  p.pack_int64(static_cast<i64>(f.op) - 1);
+  if (f.ticket == 0) {
+    p.pack_nil();
+  } else {
+    p.pack_uint64(f.ticket - 1);
+  }
+  text(p, phase_kind_name(f.kind));
+  p.pack_uint32(f.channel);
+  p.pack_int32(f.peer);
+  text(p, !f.is_live() ? "ended" : kernel ? "running" : wait_name(f.wait()));
+  p.pack_uint32(f.is_live() ? f.oldest_step() : f.next_step);
+  p.pack_uint32(f.n_steps);
+  p.pack_uint32(f.next_step);
+  d.times.ticks(p, f.ticks);
+  p.pack_uint64(kernel ? 0 : f.first);
+  d.pack(p, kernel ? f.first : 0);
+  d.pack(p, kernel ? f.second : 0);
+  p.pack_uint32(f.pid);
+  p.pack_uint32(f.claim >> 1);
+}
+
+// What the device library reports. nil where none was asked.
+void pack_device(Packer& p, const View& view, const Times& times) {
+  text(p, "device");
+  const Device* device = view.device();
+  if (device == nullptr || (device->plugin_api.load() == 0 && view.comm(1) == nullptr)) {
+    p.pack_nil();
+    return;
+  }
+  u64 ticks = 0;
+  u64 unix_ns = 0;
+  u64 mono = 0;
+  read_anchor(view.header().last, ticks, unix_ns, mono);
+  const DeviceTimes d{times, device->clock_offset_ns.load(), static_cast<i64>(unix_ns - mono)};
+  p.pack_map(8);
+  key_uint(p, "library_version", device->library_version.load());
+  key_uint(p, "plugin_api", device->plugin_api.load());
+  key_uint(p, "events", device->events.load());
+  key_uint(p, "hooked", device->hooked.load());
+  text(p, "losses");
+  p.pack_map(8);
+  key_uint(p, "comms_lost", get(device->comms_lost));
+  key_uint(p, "ops_lost", get(device->ops_lost));
+  key_uint(p, "phases_lost", get(device->phases_lost));
+  key_uint(p, "stale_handles", get(device->stale_handles));
+  key_uint(p, "foreign_handles", get(device->foreign_handles));
+  key_uint(p, "unknown_events", get(device->unknown_events));
+  key_uint(p, "unmatched", get(device->unmatched));
+  key_uint(p, "threads_lost", get(device->threads_lost));
+
+  text(p, "comms");
+  p.pack_map(2);
+  fields(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "name", "ended",
+             "error", "error_time", "profiled"});
+  text(p, "rows");
+  p.pack_array(view.n_comms());
+  for (u32 i = 0; i < view.n_comms(); ++i) {
+    const CommRow* row = view.comm(i);
+    if (row == nullptr) {
+      p.pack_nil();
+      continue;
+    }
+    p.pack_array(12);
+    p.pack_uint32(i);
+    p.pack_uint64(get(row->hash));
+    p.pack_uint32(row->group.load());
+    p.pack_uint32(row->pg_group.load());
+    p.pack_int32(row->n_ranks.load());
+    p.pack_int32(row->rank.load());
+    p.pack_uint32(row->n_nodes.load());
+    p.pack_uint32(row->name.load());
+    p.pack_uint32(row->in_use.load() == 3 ? 1 : 0);
+    p.pack_uint32(row->error.load());
+    times.ticks(p, get(row->error_ticks));
+    p.pack_uint32(row->is_profiled.load());
+  }
+
+  text(p, "operations");
+  p.pack_map(2);
+  fields(p, {"op",
+             "ticket",
+             "comm",
+             "state",
+             "flags",
+             "stream",
+             "launching",
+             "launched",
+             "started",
+             "ended",
+             "device_start",
+             "device_end",
+             "channels",
+             "channels_started",
+             "channels_ended",
+             "transfers_started",
+             "transfers_ended",
+             "algorithm",
+             "protocol",
+             "parts",
+             "parts_launched"});
+  text(p, "rows");
+  p.pack_array(view.n_device_ops());
+  for (u32 i = 0; i < view.n_device_ops(); ++i) {
+    DeviceOpCopy op;
+    if (view.read_device_op(i, op)) {
+      pack_device_op(p, i, op, d);
+    } else {
+      p.pack_nil();
+    }
+  }
+  text(p, "phases");
+  p.pack_map(2);
+  fields(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "next_step",
+             "time", "bytes", "device_start", "device_end", "pid", "generation"});
+  text(p, "rows");
+  p.pack_array(view.n_phases());
+  for (u32 i = 0; i < view.n_phases(); ++i) {
+    PhaseCopy phase;
+    if (view.read_phase(i, phase)) {
+      pack_phase(p, phase, d);
+    } else {
+      p.pack_nil();
+    }
+  }
+}
+
 void pack_exit(Packer& p, const Header& h, const Times& times) {
   static constexpr const char* kStates[] = {"running", "noted", "signalled", "exiting"};
   const ExitRecord& e = h.exit;
@@ -704,6 +880,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
     p.pack_uint64(dropped);
   }
   pack_lanes(p, view, times);
+  pack_device(p, view, times);
   pack_notes(p, view, times);
   pack_exit(p, h, times);
   pack_peers(p, facts.control, times);

@@ -64,4 +64,38 @@ const char* clock_name(ClockKind kind) noexcept {
   return "?";
 }
 
+const char* wait_name(Wait wait) noexcept {
+  switch (wait) {
+    case Wait::kNone:
+      return "";
+    case Wait::kPosted:
+      return "posted";
+    case Wait::kOwnKernel:
+      return "own_kernel";
+    case Wait::kPeerCredit:
+      return "peer_credit";
+    case Wait::kInFlight:
+      return "in_flight";
+    case Wait::kData:
+      return "data";
+    case Wait::kFlush:
+      return "flush";
+    case Wait::kOwnKernelTakes:
+      return "own_kernel_takes";
+  }
+  return "?";
+}
+
+const char* phase_kind_name(PhaseKind kind) noexcept {
+  switch (kind) {
+    case kPhaseKernel:
+      return "kernel";
+    case kPhaseSend:
+      return "send";
+    case kPhaseRecv:
+      return "recv";
+  }
+  return "?";
+}
+
 }  // namespace fr

@@ -31,10 +31,15 @@ Plan plan(u32 n_records) {
                                       4,
                                       sizeof(Crumb),
                                       sizeof(Status),
-                                      sizeof(Record)};
+                                      sizeof(Record),
+                                      sizeof(Device),
+                                      sizeof(CommRow),
+                                      sizeof(DeviceOp),
+                                      sizeof(Phase)};
   const u32 count[kSections] = {kOptionsBytes, kGroups,   kRankWords, kLanes,      kStrings,
                                 kStringBytes,  kFrames,   kStacks,    kStackWords, kBlobWords,
-                                kCrumbs,       n_records, n_records};
+                                kCrumbs,       n_records, n_records,  1,           kComms,
+                                kDeviceOps,    kPhases};
   Plan p{};
   std::size_t at = kHeaderBytes;
   for (u32 s = 0; s < kSections; ++s) {

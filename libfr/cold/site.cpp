@@ -1,6 +1,7 @@
 #include "cold/site.hpp"
 
 #include <cstdio>
+#include <cstring>
 
 #include "fr/fr.h"
 
@@ -108,6 +109,85 @@ void describe(const View& view, const RecordCopy& record, char* out, std::size_t
   if (!file.empty() && rest() > 0) {
     std::snprintf(out + n, rest(), " at %.*s:%u (%.*s)", static_cast<int>(file.size()), file.data(),
                   site.line, static_cast<int>(site.function.size()), site.function.data());
+  }
+}
+
+namespace {
+
+void describe_wait(const PhaseCopy& f, char* out, std::size_t bytes) noexcept {
+  const char* text = "";
+  switch (f.wait()) {
+    case Wait::kPeerCredit:
+      text = "waits for rank %d to take step %u of %u";
+      break;
+    case Wait::kData:
+      text = "waits for rank %d to send step %u of %u";
+      break;
+    case Wait::kInFlight:
+      text = "has given rank %d step %u of %u, the network has not delivered it";
+      break;
+    case Wait::kOwnKernel:
+      text = "to rank %d waits for our own kernel at step %u of %u";
+      break;
+    case Wait::kOwnKernelTakes:
+      text = "from rank %d waits for our own kernel to take step %u of %u";
+      break;
+    default:
+      text = "with rank %d is at step %u of %u";
+  }
+  const int n = std::snprintf(out, bytes, "; channel %u ", f.channel);
+  if (n > 0 && static_cast<std::size_t>(n) < bytes) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    std::snprintf(out + n, bytes - static_cast<std::size_t>(n), text, f.peer, f.oldest_step(),
+                  f.n_steps);
+#pragma GCC diagnostic pop
+  }
+}
+
+}  // namespace
+
+void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes) noexcept {
+  out[0] = '\0';
+  DeviceOpCopy op;
+  u32 id = 0;
+  while (id < view.n_device_ops() &&
+         !(view.read_device_op(id, op) && op.ticket == ticket + 1 && (op.claim & 1) != 0)) {
+    ++id;
+  }
+  if (id >= view.n_device_ops()) {
+    return;
+  }
+  if (op.launching_ticks == 0) {
+    std::snprintf(out, bytes, "not launched yet");
+  } else if (op.launched_ticks == 0) {
+    std::snprintf(out, bytes, "the host is inside its launch");
+  } else if (op.started_ticks == 0) {
+    std::snprintf(out, bytes, "launched, its kernel does not run");
+  } else {
+    std::snprintf(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
+                  op.channels_started == 1 ? "" : "s");
+  }
+  // One transfer speaks for all: whoever waits for somebody else, before who waits for ourselves.
+  PhaseCopy f;
+  PhaseCopy best{};
+  bool found = false;
+  for (u32 i = 0; i < view.n_phases(); ++i) {
+    if (!view.read_phase(i, f) || !f.is_live() || f.op != id + 1 || f.ticket != ticket + 1 ||
+        f.kind == kPhaseKernel) {
+      continue;
+    }
+    const bool ours = f.wait() == Wait::kOwnKernel || f.wait() == Wait::kOwnKernelTakes;
+    const bool best_ours =
+        found && (best.wait() == Wait::kOwnKernel || best.wait() == Wait::kOwnKernelTakes);
+    if (!found || (best_ours && !ours)) {
+      best = f;
+      found = true;
+    }
+  }
+  if (found) {
+    const std::size_t used = std::strlen(out);
+    describe_wait(best, out + used, bytes - used);
   }
 }
 

@@ -21,5 +21,8 @@ bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept;
 bool last_operation(const View& view, RecordCopy& out) noexcept;
 // "all_reduce #41 of default_pg at train.py:91 (step)"; at most bytes - 1 characters.
 void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept;
+// How far the device library got with it: "launched, its kernel does not run", "its kernel runs on
+// 2 channels; channel 0 waits for rank 1 to take step 3 of 8". "" when it says nothing of it.
+void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes) noexcept;
 
 }  // namespace fr

@@ -48,6 +48,36 @@ std::string options_json(std::string_view table) {
   return out + "}";
 }
 
+// What the device library reports; null while no communicator was made.
+std::string device_json(const View& view) {
+  const Device* d = view.device();
+  if (d == nullptr || (d->plugin_api.load() == 0 && view.comm(1) == nullptr)) {
+    return "null";
+  }
+  u64 timed = 0;
+  DeviceOpCopy op;
+  for (u32 i = 0; i < view.n_device_ops(); ++i) {
+    timed += view.read_device_op(i, op) && op.device_start_ns != 0 && op.device_end_ns != 0 ? 1 : 0;
+  }
+  std::string out = "{";
+  add(out, "library_version", std::to_string(d->library_version.load()));
+  add(out, "plugin_api", std::to_string(d->plugin_api.load()));
+  add(out, "events", std::to_string(d->events.load()));
+  add(out, "calls_hooked", std::to_string(d->hooked.load()));
+  add(out, "timed_operations", std::to_string(timed));
+  std::string losses = "{";
+  add(losses, "comms_lost", std::to_string(d->comms_lost.load()));
+  add(losses, "ops_lost", std::to_string(d->ops_lost.load()));
+  add(losses, "phases_lost", std::to_string(d->phases_lost.load()));
+  add(losses, "stale_handles", std::to_string(d->stale_handles.load()));
+  add(losses, "foreign_handles", std::to_string(d->foreign_handles.load()));
+  add(losses, "unknown_events", std::to_string(d->unknown_events.load()));
+  add(losses, "unmatched", std::to_string(d->unmatched.load()));
+  add(losses, "threads_lost", std::to_string(d->threads_lost.load()));
+  add(out, "losses", losses + "}");
+  return out + "}";
+}
+
 }  // namespace
 
 std::string status_json() {
@@ -136,6 +166,7 @@ std::string status_json() {
   add(losses, "no_group", std::to_string(h.no_group.load()));
   add(losses, "dumps_failed", std::to_string(h.dumps_failed.load()));
   add(out, "losses", losses + "}");
+  add(out, "device", device_json(r->view));
   return out + "}";
 }
 

@@ -21,7 +21,11 @@ constexpr u32 kMinStride[kSections] = {1,
                                        4,
                                        sizeof(Crumb),
                                        sizeof(Status),
-                                       sizeof(Record)};
+                                       sizeof(Record),
+                                       sizeof(Device),
+                                       sizeof(CommRow),
+                                       sizeof(DeviceOp),
+                                       sizeof(Phase)};
 
 // And where they must lie, for their atomics.
 constexpr u32 kAlignment[kSections] = {1,
@@ -36,7 +40,11 @@ constexpr u32 kAlignment[kSections] = {1,
                                        4,
                                        alignof(Crumb),
                                        alignof(Status),
-                                       alignof(Record)};
+                                       alignof(Record),
+                                       alignof(Device),
+                                       alignof(CommRow),
+                                       alignof(DeviceOp),
+                                       alignof(Phase)};
 
 u32 at_most(u32 n, u32 limit) {
   return n < limit ? n : limit;
@@ -102,12 +110,12 @@ View View::of(const void* base, std::size_t bytes) noexcept {
     v.error_ = "a ring of another layout version";
   } else if (h->region_bytes > bytes) {
     v.error_ = "truncated";
-  } else if (h->section_count < kSections || h->n_records < kMinRecords ||
+  } else if (h->section_count < kFirstSections || h->n_records < kMinRecords ||
              h->n_records > kMaxRecords || (h->n_records & (h->n_records - 1)) != 0) {
     v.error_ = "damaged header";
   } else {
     v.error_ = nullptr;
-    for (u32 s = 0; s < kSections; ++s) {
+    for (u32 s = 0; s < at_most(h->section_count, kSections); ++s) {
       const SectionRow& row = h->sections[s];
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
       if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
@@ -310,6 +318,102 @@ Slot View::read(u32 slot, RecordCopy& out) const noexcept {
   out.shape = out.shape_buffer;
   out.n_shape = n;
   return Slot::kWhole;
+}
+
+// ---------------------------------------------------------------- device
+
+u32 View::n_rows(Section s) const noexcept {
+  return s < header_->section_count ? header_->sections[s].count : 0;
+}
+
+const Device* View::device() const noexcept {
+  return n_rows(kSecDevice) != 0 ? section<Device>(kSecDevice, 0) : nullptr;
+}
+
+const CommRow* View::comm(u32 id) const noexcept {
+  const CommRow* row = id < n_comms() ? section<CommRow>(kSecComms, id) : nullptr;
+  return row != nullptr && row->in_use.load(std::memory_order_acquire) != 0 ? row : nullptr;
+}
+
+bool View::read_device_op(u32 id, DeviceOpCopy& out) const noexcept {
+  if (id >= n_device_ops()) {
+    return false;
+  }
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const DeviceOp& op = *section<DeviceOp>(kSecDeviceOps, id);
+  for (int tries = 0; tries < 8; ++tries) {
+    const u32 claim = op.claim.load(std::memory_order_acquire);
+    if (claim == 0) {
+      return false;
+    }
+    out = {claim,
+           op.flags.load(kRelaxed),
+           op.ticket.load(kRelaxed),
+           op.stream.load(kRelaxed),
+           op.launching_ticks.load(kRelaxed),
+           op.launched_ticks.load(kRelaxed),
+           op.started_ticks.load(kRelaxed),
+           op.ended_ticks.load(kRelaxed),
+           op.device_start_ns.load(kRelaxed),
+           op.device_end_ns.load(kRelaxed),
+           op.comm.load(kRelaxed),
+           op.channels.load(kRelaxed),
+           op.channels_started.load(kRelaxed),
+           op.channels_ended.load(kRelaxed),
+           op.transfers_started.load(kRelaxed),
+           op.transfers_ended.load(kRelaxed),
+           op.algorithm.load(kRelaxed),
+           op.protocol.load(kRelaxed),
+           op.parts.load(kRelaxed),
+           op.parts_launched.load(kRelaxed)};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if ((op.claim.load(kRelaxed) >> 1) == claim >> 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool View::read_phase(u32 id, PhaseCopy& out) const noexcept {
+  if (id >= n_phases()) {
+    return false;
+  }
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const Phase& p = *section<Phase>(kSecPhases, id);
+  for (int tries = 0; tries < 8; ++tries) {
+    const u32 claim = p.claim.load(std::memory_order_acquire);
+    if (claim == 0) {
+      return false;
+    }
+    const u32 what = p.what.load(kRelaxed);
+    out = {claim,
+           p.op.load(kRelaxed),
+           p.ticket.load(kRelaxed),
+           p.ticks.load(kRelaxed),
+           static_cast<PhaseKind>(what & 0xff),
+           what >> 8,
+           p.peer.load(kRelaxed),
+           p.n_steps.load(kRelaxed),
+           p.next_step.load(kRelaxed),
+           p.waits.load(kRelaxed),
+           p.pid.load(kRelaxed),
+           p.first.load(kRelaxed),
+           p.second.load(kRelaxed)};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if ((p.claim.load(kRelaxed) >> 1) == claim >> 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+u32 PhaseCopy::oldest_step() const noexcept {
+  for (u32 s = next_step; s < next_step + 8; ++s) {
+    if ((waits >> 4 * (s % 8) & 15) != 0) {
+      return s;
+    }
+  }
+  return next_step;
 }
 
 }  // namespace fr

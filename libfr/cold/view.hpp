@@ -31,6 +31,37 @@ struct RecordCopy {
   u32 shape_buffer[512];
 };
 
+// A DeviceOp of one generation.
+struct DeviceOpCopy {
+  u32 claim;
+  u32 flags;
+  u64 ticket;  // of its record + 1
+  u64 stream;
+  u64 launching_ticks, launched_ticks, started_ticks, ended_ticks;  // 0 not yet
+  u64 device_start_ns, device_end_ns;
+  u32 comm;
+  u32 channels, channels_started, channels_ended;
+  u32 transfers_started, transfers_ended;
+  u32 algorithm, protocol;
+  u32 parts, parts_launched;
+};
+
+struct PhaseCopy {
+  u32 claim;
+  u32 op;
+  u64 ticket;
+  u64 ticks;
+  PhaseKind kind;
+  u32 channel;
+  i32 peer;
+  u32 n_steps, next_step, waits, pid;
+  u64 first, second;
+
+  bool is_live() const noexcept { return (claim & 1) != 0; }
+  u32 oldest_step() const noexcept;  // the first that has begun and not ended
+  Wait wait() const noexcept { return static_cast<Wait>(waits >> 4 * (oldest_step() % 8) & 15); }
+};
+
 enum class Slot { kEmpty, kTorn, kWhole };
 
 class View {
@@ -62,7 +93,17 @@ class View {
   // Copies the record in a slot, at most a few attempts beside a writer.
   Slot read(u32 slot, RecordCopy& out) const noexcept;
 
+  // What the device library says; empty in rings of before it was asked.
+  const Device* device() const noexcept;
+  u32 n_comms() const noexcept { return n_rows(kSecComms); }
+  const CommRow* comm(u32 id) const noexcept;  // nullptr when unused
+  u32 n_device_ops() const noexcept { return n_rows(kSecDeviceOps); }
+  bool read_device_op(u32 id, DeviceOpCopy& out) const noexcept;  // false when never used
+  u32 n_phases() const noexcept { return n_rows(kSecPhases); }
+  bool read_phase(u32 id, PhaseCopy& out) const noexcept;
+
  private:
+  u32 n_rows(Section s) const noexcept;
   template <class T>
   const T* section(Section s, u32 index) const noexcept;
   const unsigned char* base_ = nullptr;

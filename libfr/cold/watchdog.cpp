@@ -19,6 +19,7 @@
 #include "cold/oom.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
+#include "foreign/nccl_tracker.hpp"
 
 namespace fr {
 namespace {
@@ -177,6 +178,7 @@ void Watchdog::run() noexcept {
     }
     last_look_ns = now;
 
+    nccl::settle_all();
     serve_requests();
     if (pipe_fd_ >= 0) {
       char bytes[64];
@@ -318,13 +320,15 @@ void Watchdog::check_stalls(u64 now) noexcept {
     }
     RecordCopy oldest;
     char what[160] = "an operation that the ring no longer has";
+    char device[160] = "";
     if (oldest_in_flight(view, i, oldest)) {
       describe(view, oldest, what, sizeof what);
+      describe_device(view, oldest.ticket, device, sizeof device);
     }
-    char reason[256];
-    std::snprintf(reason, sizeof reason, "no progress for %.1f s: %s, %llu in flight",
-                  static_cast<double>(idle) / 1e9, what,
-                  static_cast<unsigned long long>(in_flight));
+    char reason[400];
+    std::snprintf(reason, sizeof reason, "no progress for %.1f s: %s, %llu in flight%s%s",
+                  static_cast<double>(idle) / 1e9, what, static_cast<unsigned long long>(in_flight),
+                  device[0] != '\0' ? ": " : "", device);
     if (warn) {
       s.warned = true;
       log_line(kLogWarn, "%s", reason);

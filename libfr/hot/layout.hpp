@@ -53,6 +53,9 @@ inline constexpr u32 kCrumbs = 32;            // threads with notes or spans
 inline constexpr u32 kQuietQuota = 64;        // records of a quiet group that others cannot evict
 inline constexpr u32 kSpanDepth = 8;
 inline constexpr u32 kNoteBytes = 200;
+inline constexpr u32 kComms = 256;       // communicators of a device library; row 0: none
+inline constexpr u32 kDeviceOps = 1024;  // operations as that library sees them, in flight and last
+inline constexpr u32 kPhases = 2048;     // their kernel channels and network transfers
 
 // ---------------------------------------------------------------- sections
 
@@ -70,8 +73,13 @@ enum Section : u32 {
   kSecCrumbs,       // Crumb[kCrumbs]
   kSecStatus,       // Status[records]
   kSecRecords,      // Record[records]
+  kSecDevice,       // Device, one
+  kSecComms,        // CommRow[kComms]
+  kSecDeviceOps,    // DeviceOp[kDeviceOps]
+  kSecPhases,       // Phase[kPhases]
   kSections
 };
+inline constexpr u32 kFirstSections = kSecRecords + 1;  // those that every ring has
 
 struct SectionRow {
   u64 offset_bytes;  // from the start of the region
@@ -355,6 +363,116 @@ struct alignas(64) Crumb {
   u32 reserved[2];
 };
 static_assert(sizeof(Crumb) == 384 && kNoteBytes % 4 == 0);
+
+// ---------------------------------------------------------------- device
+
+// What a communication library on devices (NCCL) says of its operations; foreign/nccl_*.
+
+struct alignas(64) Device {
+  // --- whoever initializes a communicator
+  std::atomic<u32> library_version;  // ncclGetVersion(), 0 unknown
+  std::atomic<u32> plugin_api;       // profiler interface in use, 0: none asked for us
+  std::atomic<u32> events;           // mask of event types asked for
+  std::atomic<u32> hooked;           // call sites that lead through our wrappers
+  std::atomic<u64> comms_lost;       // communicators without a row
+  u64 reserved0[5];
+  // --- callbacks and wrappers, when something does not fit
+  alignas(64) std::atomic<u64> ops_lost;  // operations without a DeviceOp: their end is not seen
+  std::atomic<u64> phases_lost;           // channels and transfers without a Phase
+  std::atomic<u64> stale_handles;         // events of an operation that is over
+  std::atomic<u64> foreign_handles;       // events of another process's operation
+  std::atomic<u64> unknown_events;
+  std::atomic<u64> unmatched;        // library's operations that no call of ours was found for
+  std::atomic<i64> clock_offset_ns;  // host's CLOCK_MONOTONIC - device's clock, upper bound; 0 none
+  std::atomic<u64> threads_lost;     // threads whose groups of calls could not be followed
+};
+static_assert(sizeof(Device) == 128);
+
+// One communicator. Cold: written while it is made, when it breaks, when it ends.
+struct alignas(64) CommRow {
+  std::atomic<u64> hash;      // the same on all its ranks
+  std::atomic<u32> in_use;    // 0 never, 1 being made, 2 made, 3 ended
+  std::atomic<u32> group;     // row of its own group; 0: all its operations are a framework's
+  std::atomic<u32> pg_group;  // row of the framework's group that it works for, 0 unknown
+  std::atomic<i32> n_ranks;
+  std::atomic<i32> rank;
+  std::atomic<u32> n_nodes;
+  std::atomic<u32> name;   // string id
+  std::atomic<u32> error;  // string id of the first asynchronous error
+  std::atomic<u64> error_ticks;
+  std::atomic<u32> is_profiled;  // the library's plugin interface reports it
+  u32 reserved0;
+};
+static_assert(sizeof(CommRow) == 64);
+
+enum DeviceOpFlags : u32 {
+  kDevP2p = 1,
+  kDevCaptured = 2,  // recorded into a graph, not run
+  kDevAdopted = 4,   // belongs to the record of a framework (torch)
+  kDevUnseen = 8,    // its end is not reported
+  kDevFailed = 16
+};
+
+// One operation. How far it got follows from which ticks are set: launching (the host is in the
+// launch), launched, started (first channel's kernel runs), ended.
+struct alignas(64) DeviceOp {
+  // --- the thread that issues and launches it
+  std::atomic<u32> claim;  // generation << 1 | in use
+  std::atomic<u32> flags;
+  std::atomic<u64> ticket;  // of its record + 1; 0: none
+  std::atomic<u64> stream;
+  std::atomic<u64> launching_ticks;
+  std::atomic<u64> launched_ticks;
+  std::atomic<u32> comm;
+  std::atomic<u32> channels;   // kernel channels that take part, as far as launched
+  std::atomic<u32> algorithm;  // string ids
+  std::atomic<u32> protocol;
+  std::atomic<u32> parts;  // calls of the library that make it up
+  std::atomic<u32> parts_launched;
+  // --- the library's progress thread
+  alignas(64) std::atomic<u64> started_ticks;
+  std::atomic<u64> ended_ticks;
+  std::atomic<u64> device_start_ns;  // the device's own clock; 0 unknown
+  std::atomic<u64> device_end_ns;
+  std::atomic<u32> channels_started;
+  std::atomic<u32> channels_ended;
+  std::atomic<u32> transfers_started;
+  std::atomic<u32> transfers_ended;
+  u64 reserved0[2];
+};
+static_assert(sizeof(DeviceOp) == 128);
+
+enum PhaseKind : u32 { kPhaseKernel = 0, kPhaseSend = 1, kPhaseRecv = 2 };
+
+// What a step of a transfer waits for; 4 bits.
+enum class Wait : u32 {
+  kNone = 0,
+  kPosted = 1,         // buffer posted
+  kOwnKernel = 2,      // send: own kernel has not filled it
+  kPeerCredit = 3,     // send: the peer has no buffer for it
+  kInFlight = 4,       // send: given to the network
+  kData = 5,           // recv: posted, nothing came
+  kFlush = 6,          // recv: being flushed to the device
+  kOwnKernelTakes = 7  // recv: own kernel has not taken it
+};
+
+// One kernel channel, or one (channel, direction, peer) of network transfer, of one operation.
+// Written by the library's progress thread.
+struct alignas(64) Phase {
+  std::atomic<u32> claim;   // generation << 1 | in use
+  std::atomic<u32> op;      // its DeviceOp + 1; 0: another process's operation
+  std::atomic<u64> ticket;  // of its record + 1
+  std::atomic<u64> ticks;   // of the last change
+  std::atomic<u32> what;    // PhaseKind | channel << 8
+  std::atomic<i32> peer;
+  std::atomic<u32> n_steps;
+  std::atomic<u32> next_step;  // first that has not ended
+  std::atomic<u32> waits;      // of 8 steps, 4 bits each: step s at 4 * (s % 8)
+  std::atomic<u32> pid;        // whose operation, where it is another process's
+  std::atomic<u64> first;      // kernel: device clock at its start; transfer: bytes so far
+  std::atomic<u64> second;     // kernel: device clock at its end
+};
+static_assert(sizeof(Phase) == 64);
 
 // ---------------------------------------------------------------- control page
 

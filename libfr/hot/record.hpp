@@ -215,9 +215,9 @@ inline void started(Hot& h, const fr_ticket& t) noexcept {
   set_state(h, t, State::kStarted, ticks, 0);
 }
 
-// fr_end; error is a string id for kFailed.
-inline void end(Hot& h, const fr_ticket& t, State state, u32 error) noexcept {
-  const u64 ticks = ticks_now(h.clock);
+// fr_end; error is a string id for kFailed. at_ticks: when it was, 0 = now.
+inline void end(Hot& h, const fr_ticket& t, State state, u32 error, u64 at_ticks = 0) noexcept {
+  const u64 ticks = at_ticks != 0 ? at_ticks : ticks_now(h.clock);
   GroupRow& row = h.groups[t.group];
   const bool ok = state == State::kCompleted;
   if (state == State::kFailed) [[unlikely]] {

@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 
-from . import _fr, adapter, fallback
+from . import _fr, adapter, fallback, nccl
 
 _TARGET = "torch.distributed.distributed_c10d"
 
@@ -71,6 +71,7 @@ def ensure_started() -> bool:
         _living.clear()
         if _writer is not None:
             _fr.register_writer(_writer)
+        nccl.hook()  # torch's libraries may have come since
         if _patched is not None:
             _capture_operations()
         return True
@@ -423,6 +424,8 @@ def _chain_excepthooks() -> None:
 
 @_harmless("hooking torch.distributed")
 def install() -> None:
+    _harmless("NCCL")(nccl.install)()
+    problems.extend(nccl.problems)
     _chain_excepthooks()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)

@@ -162,6 +162,9 @@ PYBIND11_MODULE(_fr, m) {
         [](int code) { return std::string(fr_dtype_name(static_cast<std::uint8_t>(code))); });
   m.def("reduce_op_name",
         [](int code) { return std::string(fr_reduce_op_name(static_cast<std::uint8_t>(code))); });
+  m.def("nccl_hook", &fr_nccl_hook, release());
+  m.def("nccl_unhook", &fr_nccl_unhook, release());
+  m.def("library_path", [] { return std::string(fr_library_path()); });
   m.def("frame_walk", &fr::frame_walk_kind);
   m.attr("__version__") = fr_version();
   const std::pair<const char*, int> constants[] = {

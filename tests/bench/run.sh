@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# run.sh <bench_hot_path> - all benchmarks, one after the other; the Python ones with the `python3`
+# run.sh <benchmark>... - all benchmarks, one after the other; the Python ones with the `python3`
 # of the PATH, where fr is installed.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
-"$1"
+for benchmark in "$@"; do
+  "$benchmark"
+done
 if ! python3 -c 'import fr' 2>/dev/null; then
   echo "python benchmarks: left out, no fr package in $(command -v python3)"
   exit 0

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 1
+#define FR_ABI_VERSION 2
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -164,7 +164,8 @@ enum fr_flags {
   FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
                         between fr_wait_begin and fr_wait_end */
   FR_UNTRACKED = 4,  /* completion is never seen: never in flight, state unknown after enqueue */
-  FR_COALESCED = 8   /* one operation over several tensors that the caller issued separately */
+  FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
+  FR_CAPTURED = 16   /* recorded into a graph of the device, not run; its replays are not records */
 };
 
 /* dtype codes: torch's ScalarType + 1; 0 = unknown. fr_dtype_name() gives "Float", "BFloat16"...
@@ -294,6 +295,26 @@ FR_API const char* fr_dtype_name(uint8_t code) FR_NOEXCEPT;     /* "" for 0, "?"
 FR_API const char* fr_reduce_op_name(uint8_t code) FR_NOEXCEPT;
 FR_API const char* fr_version(void) FR_NOEXCEPT;
 
+/* ------------------------------------------------------------------ device libraries */
+
+/* Redirects the calls of NCCL in every object that is loaded by now to wrappers that record them; call
+ * it again when more were loaded. Returns the number of places that lead to us. NCCL must also be told
+ * to load this library as its profiler plugin, by NCCL_PROFILER_PLUGIN=<fr_library_path()>, before its
+ * first communicator is made. Cold. */
+FR_API uint32_t fr_nccl_hook(void) FR_NOEXCEPT;
+/* Puts the originals back. Returns the number of places. Cold. */
+FR_API uint32_t fr_nccl_unhook(void) FR_NOEXCEPT;
+/* 1 when operations of NCCL on devices will be followed to their end. Hot. */
+FR_API int fr_nccl_active(void) FR_NOEXCEPT;
+/* Path of this library; "" when unknown. Cold. */
+FR_API const char* fr_library_path(void) FR_NOEXCEPT;
+
+/* A framework's operation that a device library carries out: what the calling thread asks of that
+ * library between the two belongs to this ticket. fr_leave returns 1 when its start and end will be
+ * reported from there: then do not call fr_started or fr_end. Pairs, on one thread. Hot. */
+FR_API void fr_enter(const fr_ticket* t) FR_NOEXCEPT;
+FR_API int fr_leave(void) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ for code bound at run time */
 
 /* The calls above as a table, for adapters that are compiled elsewhere and must not link libfr. Members
@@ -315,6 +336,9 @@ typedef struct fr_api {
   void (*wait_end)(const fr_ticket*);
   void (*set_layer)(const char*, const char*);
   void (*log)(int, const char*);
+  void (*enter)(const fr_ticket*);
+  int (*leave)(void);
+  int (*nccl_active)(void);
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

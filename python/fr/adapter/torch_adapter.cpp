@@ -16,6 +16,7 @@
 //                                                fr_end
 //                                                |- wait-only: the Work is wrapped, wait() ->
 //                                                fr_end
+//                                                |- device:    fr follows NCCL itself
 //                                                `- untracked: its future completes at enqueue
 //
 // The GIL is not held here and never taken.
@@ -48,7 +49,7 @@ std::atomic<uint32_t> g_epoch{1};
 constexpr int kMaxPlans = 64;
 
 // How the end of an operation is seen.
-enum Mode : uint8_t { kUnknown = 0, kFuture, kWaitOnly, kUntracked };
+enum Mode : uint8_t { kUnknown = 0, kFuture, kWaitOnly, kUntracked, kDevice };
 
 // ---------------------------------------------------------------- what to read of an operator's
 // arguments
@@ -582,6 +583,9 @@ __attribute__((cold, noinline)) Mode guess_mode(const Plan& plan, const c10d::Pr
   if (gloo && plan.gloo_wait_only) {
     return kWaitOnly;
   }
+  if (!cpu && backend.find("nccl") != std::string::npos && g_api->nccl_active() != 0) {
+    return kDevice;
+  }
   return cpu || gloo ? kFuture : kUntracked;
 }
 
@@ -743,13 +747,20 @@ class Hook final : public c10::OperatorKernel {
       op.redispatchBoxed(below, stack);
       return;
     }
+    g_api->enter(&issued.ticket);
     try {
       op.redispatchBoxed(below, stack);
     } catch (...) {
-      if ((issued.flags & FR_UNTRACKED) == 0) {
+      if (g_api->leave() == 0 && (issued.flags & FR_UNTRACKED) == 0) {
         end_with_error(issued.ticket, std::current_exception());
       }
       throw;
+    }
+    if (g_api->leave() != 0) {
+      if (issued.mode != nullptr) {
+        issued.mode->store(kDevice, std::memory_order_relaxed);
+      }
+      return;  // its end is reported from the device
     }
     if (!returns_work_) {
       if ((issued.flags & FR_UNTRACKED) == 0) {

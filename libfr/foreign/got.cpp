@@ -1,0 +1,266 @@
+#include "foreign/got.hpp"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <mutex>
+
+namespace fr {
+namespace {
+
+#if defined(__x86_64__)
+constexpr u32 kJumpSlot = R_X86_64_JUMP_SLOT;
+constexpr u32 kGlobDat = R_X86_64_GLOB_DAT;
+#elif defined(__aarch64__)
+constexpr u32 kJumpSlot = R_AARCH64_JUMP_SLOT;
+constexpr u32 kGlobDat = R_AARCH64_GLOB_DAT;
+#endif
+
+std::mutex g_lock;
+// Objects that were scanned: where they are and their dynamic section, which tells a newer object
+// at the same place.
+struct Seen {
+  ElfW(Addr) base;
+  const void* dynamic;
+};
+constexpr u32 kSeen = 4096;
+Seen g_seen[kSeen];
+u32 g_n_seen = 0;
+
+struct Object {
+  ElfW(Addr) base = 0;
+  const char* name = "";
+  const ElfW(Sym) * symbols = nullptr;
+  const char* strings = nullptr;
+  const ElfW(Rela) * plt = nullptr;
+  std::size_t n_plt = 0;
+  const ElfW(Rela) * rela = nullptr;
+  std::size_t n_rela = 0;
+  std::size_t n_relative = 0;  // come first, name no symbol
+  ElfW(Addr) relro = 0;
+  std::size_t relro_bytes = 0;
+  ElfW(Addr) low = ~ElfW(Addr) { 0 };
+  ElfW(Addr) high = 0;
+
+  bool holds(const void* p) const noexcept {
+    const auto at = reinterpret_cast<ElfW(Addr)>(p);
+    return at >= low && at < high;
+  }
+};
+
+// The loader has put absolute addresses into the dynamic section, except where it is read-only.
+template <class T>
+T at(const Object& o, ElfW(Addr) value) noexcept {
+  return reinterpret_cast<T>(value < o.base ? o.base + value : value);
+}
+
+bool read_object(const dl_phdr_info& info, Object& o) noexcept {
+  o.base = info.dlpi_addr;
+  o.name = info.dlpi_name != nullptr ? info.dlpi_name : "";
+  const ElfW(Dyn)* dynamic = nullptr;
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& h = info.dlpi_phdr[i];
+    if (h.p_type == PT_DYNAMIC) {
+      dynamic = reinterpret_cast<const ElfW(Dyn)*>(o.base + h.p_vaddr);
+    } else if (h.p_type == PT_GNU_RELRO) {
+      o.relro = o.base + h.p_vaddr;
+      o.relro_bytes = h.p_memsz;
+    } else if (h.p_type == PT_LOAD) {
+      o.low = o.base + h.p_vaddr < o.low ? o.base + h.p_vaddr : o.low;
+      o.high = o.base + h.p_vaddr + h.p_memsz > o.high ? o.base + h.p_vaddr + h.p_memsz : o.high;
+    }
+  }
+  if (dynamic == nullptr || std::strstr(o.name, "linux-vdso") != nullptr) {
+    return false;
+  }
+  bool is_rela = true;
+  for (const ElfW(Dyn)* d = dynamic; d->d_tag != DT_NULL; ++d) {
+    const ElfW(Addr) value = d->d_un.d_ptr;
+    switch (d->d_tag) {
+      case DT_SYMTAB:
+        o.symbols = at<const ElfW(Sym)*>(o, value);
+        break;
+      case DT_STRTAB:
+        o.strings = at<const char*>(o, value);
+        break;
+      case DT_JMPREL:
+        o.plt = at<const ElfW(Rela)*>(o, value);
+        break;
+      case DT_PLTRELSZ:
+        o.n_plt = d->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_PLTREL:
+        is_rela = d->d_un.d_val == DT_RELA;
+        break;
+      case DT_RELA:
+        o.rela = at<const ElfW(Rela)*>(o, value);
+        break;
+      case DT_RELASZ:
+        o.n_rela = d->d_un.d_val / sizeof(ElfW(Rela));
+        break;
+      case DT_RELACOUNT:
+        o.n_relative = d->d_un.d_val;
+        break;
+      default:
+        break;
+    }
+  }
+  return o.symbols != nullptr && o.strings != nullptr && is_rela;
+}
+
+bool first_look(const Object& o) noexcept {
+  const void* key = o.symbols;
+  for (u32 i = 0; i < g_n_seen; ++i) {
+    if (g_seen[i].base == o.base && g_seen[i].dynamic == key) {
+      return false;
+    }
+  }
+  if (g_n_seen < kSeen) {
+    g_seen[g_n_seen++] = {o.base, key};
+  }
+  return true;
+}
+
+// Stores one pointer, making its page writable for the moment where it is not.
+bool store(const Object& o, void** slot, void* value) noexcept {
+  const auto place = reinterpret_cast<ElfW(Addr)>(slot);
+  const auto page_bytes = static_cast<ElfW(Addr)>(sysconf(_SC_PAGESIZE));
+  const ElfW(Addr) page = place & ~(page_bytes - 1);
+  const bool read_only = place >= o.relro && place < o.relro + o.relro_bytes;
+  if (read_only &&
+      mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ | PROT_WRITE) != 0) {
+    return false;
+  }
+  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+  if (read_only) {
+    mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ);
+  }
+  return true;
+}
+
+// Calls visit(name, slot) for every place that leads to a function of another object.
+template <class Visit>
+void each_slot(const Object& o, Visit visit) noexcept {
+  const auto scan = [&](const ElfW(Rela) * first, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto type = static_cast<u32>(ELF64_R_TYPE(first[i].r_info));
+      if (type != kJumpSlot && type != kGlobDat) {
+        continue;
+      }
+      const ElfW(Sym)& symbol = o.symbols[ELF64_R_SYM(first[i].r_info)];
+      if (symbol.st_shndx == SHN_UNDEF || ELF64_ST_BIND(symbol.st_info) == STB_WEAK) {
+        visit(o.strings + symbol.st_name, reinterpret_cast<void**>(o.base + first[i].r_offset));
+      }
+    }
+  };
+  if (o.plt != nullptr) {
+    scan(o.plt, o.n_plt);
+  }
+  if (o.rela != nullptr && o.n_relative <= o.n_rela) {
+    scan(o.rela + o.n_relative, o.n_rela - o.n_relative);
+  }
+}
+
+// Objects that look functions up on behalf of others, always with a handle of their own.
+bool is_dlsym_user(const char* path) noexcept {
+  return std::strstr(path, "/_ctypes.") != nullptr || std::strstr(path, "nccl") != nullptr;
+}
+
+struct Scan {
+  Redirect* table;
+  u32 n;
+  const char* skip;
+  GotResult result;
+  u32 restored;
+};
+
+int visit_object(dl_phdr_info* info, std::size_t, void* argument) {
+  auto& scan = *static_cast<Scan*>(argument);
+  Object o;
+  if (!read_object(*info, o) || o.holds(reinterpret_cast<const void*>(&visit_object)) ||
+      (scan.skip[0] != '\0' && std::strstr(o.name, scan.skip) != nullptr) || !first_look(o)) {
+    return 0;
+  }
+  each_slot(o, [&](const char* name, void** slot) {
+    // all but a few of the names are settled by their first letters
+    if (name[0] != 'n' && name[0] != 'c' && name[0] != 'd') {
+      return;
+    }
+    for (u32 i = 0; i < scan.n; ++i) {
+      Redirect& r = scan.table[i];
+      if (std::strcmp(r.name, name) != 0 || (r.only_dlsym_users && !is_dlsym_user(o.name))) {
+        continue;
+      }
+      void* const seen = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+      if (seen == r.ours) {
+        return;
+      }
+      // A place that was never called through leads back into its own object, which would look
+      // the function up and overwrite ours: then it must be known where it would lead. It cannot
+      // be asked here, under the loader's lock.
+      void* known = r.real.load();
+      if (o.holds(seen) ? known == nullptr
+                        : !r.real.compare_exchange_strong(known = nullptr, seen) && known != seen) {
+        ++scan.result.refused;
+        return;
+      }
+      if (store(o, slot, r.ours)) {
+        ++scan.result.patched;
+      } else {
+        ++scan.result.refused;
+      }
+      return;
+    }
+  });
+  return 0;
+}
+
+int restore_object(dl_phdr_info* info, std::size_t, void* argument) {
+  auto& scan = *static_cast<Scan*>(argument);
+  Object o;
+  if (!read_object(*info, o)) {
+    return 0;
+  }
+  each_slot(o, [&](const char* name, void** slot) {
+    if (name[0] != 'n' && name[0] != 'c' && name[0] != 'd') {
+      return;
+    }
+    for (u32 i = 0; i < scan.n; ++i) {
+      Redirect& r = scan.table[i];
+      if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == r.ours && std::strcmp(r.name, name) == 0 &&
+          r.real.load() != nullptr && store(o, slot, r.real.load())) {
+        ++scan.restored;
+        return;
+      }
+    }
+  });
+  return 0;
+}
+
+u32 g_in_force = 0;
+
+}  // namespace
+
+GotResult redirect_calls(Redirect* table, u32 n, const char* skip) noexcept {
+  const std::lock_guard lock(g_lock);
+  Scan scan{table, n, skip, {}, 0};
+  dl_iterate_phdr(visit_object, &scan);
+  g_in_force += scan.result.patched;
+  scan.result.in_force = g_in_force;
+  return scan.result;
+}
+
+u32 restore_calls(Redirect* table, u32 n) noexcept {
+  const std::lock_guard lock(g_lock);
+  Scan scan{table, n, "", {}, 0};
+  dl_iterate_phdr(restore_object, &scan);
+  g_n_seen = 0;
+  g_in_force = 0;
+  return scan.restored;
+}
+
+}  // namespace fr

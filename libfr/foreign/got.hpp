@@ -1,0 +1,31 @@
+// got.hpp - redirects calls between shared objects: finds the places in loaded objects that lead
+// to a function of a given name and stores ours there.
+//
+// No import order and no LD_PRELOAD are needed, and objects bound early and made read-only
+// (BIND_NOW, RELRO) are reached too. Calls through dlsym() are not. Cold; takes the loader's lock.
+#pragma once
+
+#include "hot/layout.hpp"
+
+namespace fr {
+
+struct Redirect {
+  const char* name;
+  void* ours;
+  std::atomic<void*> real;  // what the call led to before; known beforehand for lazily bound ones
+  bool only_dlsym_users;    // only in objects that look functions up for others (ctypes)
+};
+
+struct GotResult {
+  u32 patched;   // places changed by this call
+  u32 in_force;  // places that lead to ours now
+  u32 refused;   // led elsewhere than the others of that name (two copies of a library), or could
+                 // not be written
+};
+
+// Scans every loaded object that was not scanned before, but ours and those named `skip`.
+GotResult redirect_calls(Redirect* table, u32 n, const char* skip) noexcept;
+// Puts the originals back, wherever ours still stands. Returns the number of places.
+u32 restore_calls(Redirect* table, u32 n) noexcept;
+
+}  // namespace fr

@@ -1,0 +1,747 @@
+#include "foreign/nccl_calls.hpp"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+
+#include "cold/log.hpp"
+#include "cold/recorder.hpp"
+#include "foreign/got.hpp"
+#include "foreign/nccl_abi.hpp"
+#include "foreign/nccl_tracker.hpp"
+
+namespace fr::nccl {
+namespace {
+
+using Comm = void*;
+using Stream = void*;
+
+// ---------------------------------------------------------------- table
+
+enum Index : u32 {
+  kIdxAllReduce,
+  kIdxBroadcast,
+  kIdxBcast,
+  kIdxReduce,
+  kIdxAllGather,
+  kIdxReduceScatter,
+  kIdxAllToAll,
+  kIdxGather,
+  kIdxScatter,
+  kIdxSend,
+  kIdxRecv,
+  kIdxPutSignal,
+  kIdxSignal,
+  kIdxWaitSignal,
+  kIdxGroupStart,
+  kIdxGroupEnd,
+  kIdxGroupSimulateEnd,
+  kIdxInitRank,
+  kIdxInitRankConfig,
+  kIdxInitRankScalable,
+  kIdxInitAll,
+  kIdxSplit,
+  kIdxShrink,
+  kIdxGrow,
+  kIdxFinalize,
+  kIdxDestroy,
+  kIdxAbort,
+  kIdxRevoke,
+  kIdxSuspend,
+  kIdxResume,
+  kIdxGetAsyncError,
+  kIdxBeginCapture,
+  kIdxBeginCaptureToGraph,
+  kIdxEndCapture,
+  kIdxDlsym,
+  kIndices
+};
+extern Redirect g_table[kIndices];
+
+template <class F>
+F real(Index i) noexcept {
+  return reinterpret_cast<F>(g_table[i].real.load(std::memory_order_acquire));
+}
+
+// Functions of the library that are asked, not wrapped.
+struct Library {
+  int (*count)(Comm, int*) = nullptr;
+  int (*user_rank)(Comm, int*) = nullptr;
+  const char* (*error_text)(int) = nullptr;
+  const char* (*last_error)(Comm) = nullptr;
+  int (*version)(int*) = nullptr;
+};
+Library g_library;
+
+// ---------------------------------------------------------------- one thread's groups of calls
+
+constexpr u32 kPending = 128;
+constexpr u32 kCallThreads = 256;
+
+struct Pending {
+  Handle op;         // 0: a communicator is being made
+  fr_ticket ticket;  // of its making
+  u32 comm;
+  i32 n_ranks, rank;
+  Comm* out;
+  u64 since_ticks;
+};
+
+// Counted also while nothing is recorded: the recorder may start within a group.
+thread_local u32 t_depth __attribute__((tls_model("initial-exec"))) = 0;
+
+struct CallThread {
+  u32 tid = 0;
+  u32 n_pending = 0;
+  u32 lost = 0;
+  Pending pending[kPending];
+};
+CallThread g_threads[kCallThreads];
+
+CallThread* call_thread() noexcept {
+  const u32 at = thread_slot();
+  if (at >= kCallThreads) {
+    return nullptr;
+  }
+  CallThread& t = g_threads[at];
+  if (t.tid != own_tid()) {
+    t.tid = own_tid();
+    t.n_pending = t.lost = 0;
+  }
+  return &t;
+}
+
+void push(CallThread& t, const Pending& p) noexcept {
+  if (t.n_pending < kPending) {
+    t.pending[t.n_pending++] = p;
+  } else {
+    ++t.lost;
+    if (p.op != 0) {
+      launched(p.op);
+    }
+  }
+}
+
+u64 now_ticks() noexcept {
+  const Hot* h = hot();
+  return h != nullptr ? ticks_now(h->clock) : 0;
+}
+
+bool accepted(int result) noexcept {
+  return result == kSuccess || result == kInProgress;
+}
+
+// "ncclAllReduce: unhandled cuda error (1): ..."
+struct ErrorText {
+  char text[400];
+  ErrorText(const char* call, int code, Comm comm) noexcept {
+    const char* meaning = g_library.error_text != nullptr ? g_library.error_text(code) : nullptr;
+    const char* last = g_library.last_error != nullptr ? g_library.last_error(comm) : nullptr;
+    std::snprintf(text, sizeof text, "%s: %s (%d)%s%.300s", call,
+                  meaning != nullptr ? meaning : "error", code,
+                  last != nullptr && last[0] != '\0' ? ": " : "", last != nullptr ? last : "");
+  }
+};
+
+// ---------------------------------------------------------------- communicators
+
+struct Lifecycle {
+  fr_ticket ticket{};
+  Lifecycle(const char* name, u32 comm) noexcept {
+    if (hot() == nullptr) {
+      return;
+    }
+    const fr_ticket scope = scope_ticket();
+    fr_op o;
+    std::memset(&o, 0, sizeof o);
+    o.struct_bytes = sizeof o;
+    o.group = scope.ticket != 0 ? scope.group : group_of(comm);
+    o.op = fr_intern(name, std::strlen(name));
+    o.kind = FR_LIFECYCLE;
+    o.peer = -1;
+    o.stack = FR_STACK_CAPTURE;
+    fr_begin(&o, &ticket);
+  }
+  void end(int result, const char* call, Comm comm) const noexcept {
+    if (accepted(result)) {
+      fr_end(&ticket, FR_OK, nullptr);
+    } else {
+      fr_end(&ticket, FR_FAILED, ErrorText(call, result, comm).text);
+    }
+  }
+};
+
+// A communicator that was made before we hooked its calls.
+[[gnu::cold, gnu::noinline]] u32 meet_comm(Comm comm) noexcept {
+  if (comm == nullptr || !ready() || expect_link(comm)) {
+    return kNoComm;  // or the plugin is about to say which one it is
+  }
+  int n_ranks = 0;
+  int rank = -1;
+  if (g_library.count == nullptr || g_library.user_rank == nullptr ||
+      g_library.count(comm, &n_ranks) != kSuccess || g_library.user_rank(comm, &rank) != kSuccess) {
+    return kNoComm;
+  }
+  const u32 row = open_comm(mix(0x6d6574, static_cast<u64>(n_ranks)), n_ranks, rank, "");
+  return bind_comm(row, comm, n_ranks, rank, ~0ull);
+}
+
+u32 comm_row(Comm comm) noexcept {
+  const u32 row = find_comm(comm);
+  return row != kNoComm ? row : meet_comm(comm);
+}
+
+// Made, alone or within a group.
+void comm_made(u32 row, Comm* out, i32 n_ranks, i32 rank, u64 since) noexcept {
+  Comm comm = out != nullptr ? *out : nullptr;
+  if (comm == nullptr) {
+    close_comm(row, nullptr);  // failed, or this rank has no part in it
+    return;
+  }
+  if (n_ranks <= 0 && g_library.count != nullptr && g_library.user_rank != nullptr) {
+    g_library.count(comm, &n_ranks);
+    g_library.user_rank(comm, &rank);
+  }
+  row = bind_comm(row, comm, n_ranks, rank, since);
+  if (scope_ticket().ticket == 0) {
+    group_of(row);  // a rank that then does nothing with it must show that it has it
+  }
+}
+
+template <class Call_>
+int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call_ call) noexcept {
+  const u64 since = now_ticks();
+  const u32 row = open_comm(hash, n_ranks, rank, nullptr);
+  const Lifecycle record(name, row);
+  const int result = call();
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && t_depth > 0 && accepted(result)) {
+    push(*t, {0, record.ticket, row, n_ranks, rank, out, since});  // made by ncclGroupEnd
+    return result;
+  }
+  record.end(result, name, nullptr);
+  if (accepted(result)) {
+    comm_made(row, out, n_ranks, rank, since);
+  } else {
+    close_comm(row, nullptr);
+  }
+  return result;
+}
+
+// ncclCommSplit, Shrink, Grow of an existing communicator. salt: what tells the children of one
+// call apart, alike on the members of each.
+template <class Call_>
+int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) noexcept {
+  const u32 parent_row = ready() ? comm_row(parent) : kNoComm;
+  const u64 since = now_ticks();
+  const u64 hash = child_hash(parent_row, salt);
+  const Lifecycle record(name, parent_row);
+  const int result = call();
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && t_depth > 0 && accepted(result)) {
+    push(*t, {0, record.ticket, open_comm(hash, 0, -1, nullptr), 0, -1, out, since});
+    return result;
+  }
+  record.end(result, name, parent);
+  if (accepted(result) && out != nullptr && *out != nullptr) {
+    comm_made(open_comm(hash, 0, -1, nullptr), out, 0, -1, since);
+  }
+  return result;
+}
+
+template <class Call_>
+int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call_ call) noexcept {
+  const u32 row = ready() ? comm_row(comm) : kNoComm;
+  const Lifecycle record(name, row);
+  if (failing != nullptr) {
+    fail_operations(row, failing);
+  }
+  const int result = call();
+  record.end(result, name, nullptr);
+  if (closes && accepted(result)) {
+    close_comm(row, nullptr);
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------- operations
+
+template <class Call_>
+int operation(const char* name, Comm comm, const Call& what, Call_ call) noexcept {
+  const u32 row = hot() != nullptr ? comm_row(comm) : kNoComm;
+  if (row == kNoComm) {
+    const int result = call();
+    forget_link();
+    return result;
+  }
+  CallThread* t = call_thread();
+  const Handle op = open(row, what);
+  const bool alone = t == nullptr || t_depth == 0;
+  if (alone) {
+    launching(op);
+  }
+  const int result = call();
+  if (!accepted(result)) [[unlikely]] {
+    closed(op, false, ErrorText(name, result, comm).text);
+    return result;
+  }
+  closed(op, true, nullptr);
+  if (!alone) {
+    push(*t, {op, {}, row, 0, 0, nullptr, 0});
+  } else if (result == kSuccess) {
+    launched(op);
+    settle(op);
+  }
+  return result;
+}
+
+Call call_of(Func func, std::size_t count, int dtype, Stream stream) noexcept {
+  Call c;
+  c.func = func;
+  c.count = count;
+  c.dtype = dtype_of(dtype);
+  c.stream = stream;
+  return c;
+}
+
+int all_reduce(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
+               Stream stream) noexcept {
+  Call c = call_of(Func::kAllReduce, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.reduce_op = reduce_op_of(op);
+  return operation("ncclAllReduce", comm, c, [&] {
+    return real<decltype(&all_reduce)>(kIdxAllReduce)(send, recv, count, dtype, op, comm, stream);
+  });
+}
+
+int broadcast(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
+              Stream stream) noexcept {
+  Call c = call_of(Func::kBroadcast, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.peer = root;
+  return operation("ncclBroadcast", comm, c, [&] {
+    return real<decltype(&broadcast)>(kIdxBroadcast)(send, recv, count, dtype, root, comm, stream);
+  });
+}
+
+int bcast(void* buffer, std::size_t count, int dtype, int root, Comm comm, Stream stream) noexcept {
+  Call c = call_of(Func::kBroadcast, count, dtype, stream);
+  c.send = c.recv = buffer;
+  c.peer = root;
+  return operation("ncclBcast", comm, c, [&] {
+    return real<decltype(&bcast)>(kIdxBcast)(buffer, count, dtype, root, comm, stream);
+  });
+}
+
+int reduce(const void* send, void* recv, std::size_t count, int dtype, int op, int root, Comm comm,
+           Stream stream) noexcept {
+  Call c = call_of(Func::kReduce, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.reduce_op = reduce_op_of(op);
+  c.peer = root;
+  return operation("ncclReduce", comm, c, [&] {
+    return real<decltype(&reduce)>(kIdxReduce)(send, recv, count, dtype, op, root, comm, stream);
+  });
+}
+
+int all_gather(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
+               Stream stream) noexcept {
+  Call c = call_of(Func::kAllGather, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  return operation("ncclAllGather", comm, c, [&] {
+    return real<decltype(&all_gather)>(kIdxAllGather)(send, recv, count, dtype, comm, stream);
+  });
+}
+
+int reduce_scatter(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
+                   Stream stream) noexcept {
+  Call c = call_of(Func::kReduceScatter, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.reduce_op = reduce_op_of(op);
+  return operation("ncclReduceScatter", comm, c, [&] {
+    return real<decltype(&reduce_scatter)>(kIdxReduceScatter)(send, recv, count, dtype, op, comm,
+                                                              stream);
+  });
+}
+
+int all_to_all(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
+               Stream stream) noexcept {
+  Call c = call_of(Func::kAllToAll, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  return operation("ncclAlltoAll", comm, c, [&] {
+    return real<decltype(&all_to_all)>(kIdxAllToAll)(send, recv, count, dtype, comm, stream);
+  });
+}
+
+int gather(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
+           Stream stream) noexcept {
+  Call c = call_of(Func::kGather, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.peer = root;
+  return operation("ncclGather", comm, c, [&] {
+    return real<decltype(&gather)>(kIdxGather)(send, recv, count, dtype, root, comm, stream);
+  });
+}
+
+int scatter(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
+            Stream stream) noexcept {
+  Call c = call_of(Func::kScatter, count, dtype, stream);
+  c.send = send;
+  c.recv = recv;
+  c.peer = root;
+  return operation("ncclScatter", comm, c, [&] {
+    return real<decltype(&scatter)>(kIdxScatter)(send, recv, count, dtype, root, comm, stream);
+  });
+}
+
+int send_to(const void* buffer, std::size_t count, int dtype, int peer, Comm comm,
+            Stream stream) noexcept {
+  Call c = call_of(Func::kSend, count, dtype, stream);
+  c.send = buffer;
+  c.peer = peer;
+  return operation("ncclSend", comm, c, [&] {
+    return real<decltype(&send_to)>(kIdxSend)(buffer, count, dtype, peer, comm, stream);
+  });
+}
+
+int recv_from(void* buffer, std::size_t count, int dtype, int peer, Comm comm,
+              Stream stream) noexcept {
+  Call c = call_of(Func::kRecv, count, dtype, stream);
+  c.recv = buffer;
+  c.peer = peer;
+  return operation("ncclRecv", comm, c, [&] {
+    return real<decltype(&recv_from)>(kIdxRecv)(buffer, count, dtype, peer, comm, stream);
+  });
+}
+
+int put_signal(const void* buffer, std::size_t count, int dtype, int peer, void* window,
+               std::size_t offset, int signal, int context, unsigned flags, Comm comm,
+               Stream stream) noexcept {
+  Call c = call_of(Func::kPutSignal, count, dtype, stream);
+  c.send = buffer;
+  c.peer = peer;
+  return operation("ncclPutSignal", comm, c, [&] {
+    return real<decltype(&put_signal)>(kIdxPutSignal)(buffer, count, dtype, peer, window, offset,
+                                                      signal, context, flags, comm, stream);
+  });
+}
+
+int signal_to(int peer, int signal, int context, unsigned flags, Comm comm,
+              Stream stream) noexcept {
+  Call c = call_of(Func::kSignal, 0, -1, stream);
+  c.peer = peer;
+  return operation("ncclSignal", comm, c, [&] {
+    return real<decltype(&signal_to)>(kIdxSignal)(peer, signal, context, flags, comm, stream);
+  });
+}
+
+int wait_signal(int n, void* signals, Comm comm, Stream stream) noexcept {
+  const Call c = call_of(Func::kWaitSignal, 0, -1, stream);
+  return operation("ncclWaitSignal", comm, c, [&] {
+    return real<decltype(&wait_signal)>(kIdxWaitSignal)(n, signals, comm, stream);
+  });
+}
+
+// ---------------------------------------------------------------- groups of calls
+
+int group_start() noexcept {
+  const int result = real<decltype(&group_start)>(kIdxGroupStart)();
+  t_depth += result == kSuccess ? 1 : 0;
+  return result;
+}
+
+// What was called in the group is done now, or has failed with it.
+void finish_group(CallThread& t, int result, const char* name) noexcept {
+  for (u32 i = 0; i < t.n_pending; ++i) {
+    const Pending& p = t.pending[i];
+    if (p.op != 0 && result == kSuccess) {
+      launched(p.op);
+      settle(p.op);
+    } else if (p.op != 0 && !accepted(result)) {
+      closed(p.op, false, ErrorText(name, result, nullptr).text);
+    } else if (p.op == 0) {
+      if (accepted(result)) {
+        fr_end(&p.ticket, FR_OK, nullptr);
+        comm_made(p.comm, p.out, p.n_ranks, p.rank, p.since_ticks);
+      } else {
+        fr_end(&p.ticket, FR_FAILED, ErrorText(name, result, nullptr).text);
+        close_comm(p.comm, nullptr);
+      }
+    }
+  }
+  t.n_pending = 0;
+}
+
+int group_end() noexcept {
+  const auto original = real<decltype(&group_end)>(kIdxGroupEnd);
+  t_depth -= t_depth > 0 ? 1 : 0;
+  CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
+  if (t == nullptr) {
+    return original();
+  }
+  for (u32 i = 0; i < t->n_pending; ++i) {
+    if (t->pending[i].op != 0) {
+      launching(t->pending[i].op);
+    }
+  }
+  const int result = original();
+  finish_group(*t, result, "ncclGroupEnd");
+  return result;
+}
+
+int group_simulate_end(void* info) noexcept {
+  const int result = real<decltype(&group_simulate_end)>(kIdxGroupSimulateEnd)(info);
+  t_depth -= t_depth > 0 ? 1 : 0;
+  CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
+  if (t != nullptr) {
+    finish_group(*t, kSuccess, "ncclGroupSimulateEnd");
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------- their making and their end
+
+int init_rank(Comm* out, int n_ranks, UniqueId id, int rank) noexcept {
+  return make_comm("ncclCommInitRank", unique_id_hash(&id, sizeof id), n_ranks, rank, out, [&] {
+    return real<decltype(&init_rank)>(kIdxInitRank)(out, n_ranks, id, rank);
+  });
+}
+
+int init_rank_config(Comm* out, int n_ranks, UniqueId id, int rank, void* config) noexcept {
+  return make_comm("ncclCommInitRankConfig", unique_id_hash(&id, sizeof id), n_ranks, rank, out,
+                   [&] {
+                     return real<decltype(&init_rank_config)>(kIdxInitRankConfig)(out, n_ranks, id,
+                                                                                  rank, config);
+                   });
+}
+
+int init_rank_scalable(Comm* out, int n_ranks, int rank, int n_ids, UniqueId* ids,
+                       void* config) noexcept {
+  const u64 hash = ids != nullptr && n_ids > 0 ? unique_id_hash(ids, sizeof *ids) : 0;
+  return make_comm("ncclCommInitRankScalable", hash, n_ranks, rank, out, [&] {
+    return real<decltype(&init_rank_scalable)>(kIdxInitRankScalable)(out, n_ranks, rank, n_ids, ids,
+                                                                     config);
+  });
+}
+
+int init_all(Comm* comms, int n, const int* devices) noexcept {
+  const u64 since = now_ticks();
+  const bool records = ready();
+  const Lifecycle record("ncclCommInitAll", kNoComm);
+  const int result = real<decltype(&init_all)>(kIdxInitAll)(comms, n, devices);
+  record.end(result, "ncclCommInitAll", nullptr);
+  for (int i = 0; records && accepted(result) && comms != nullptr && i < n; ++i) {
+    comm_made(open_comm(mix(0x616c6c, static_cast<u64>(n)), n, i, nullptr), &comms[i], n, i, since);
+  }
+  return result;
+}
+
+int split(Comm parent, int color, int key, Comm* out, void* config) noexcept {
+  return derive_comm("ncclCommSplit", parent, static_cast<u64>(color), out, [&] {
+    return real<decltype(&split)>(kIdxSplit)(parent, color, key, out, config);
+  });
+}
+
+int shrink(Comm parent, int* ranks, int n, Comm* out, void* config, int flags) noexcept {
+  return derive_comm("ncclCommShrink", parent, 0x73687269, out, [&] {
+    return real<decltype(&shrink)>(kIdxShrink)(parent, ranks, n, out, config, flags);
+  });
+}
+
+int grow(Comm parent, int n_ranks, const UniqueId* id, int rank, Comm* out, void* config) noexcept {
+  return derive_comm("ncclCommGrow", parent, 0x67726f77, out, [&] {
+    return real<decltype(&grow)>(kIdxGrow)(parent, n_ranks, id, rank, out, config);
+  });
+}
+
+int finalize(Comm comm) noexcept {
+  return end_comm("ncclCommFinalize", comm, false, nullptr,
+                  [&] { return real<decltype(&finalize)>(kIdxFinalize)(comm); });
+}
+
+int destroy(Comm comm) noexcept {
+  return end_comm("ncclCommDestroy", comm, true, nullptr,
+                  [&] { return real<decltype(&destroy)>(kIdxDestroy)(comm); });
+}
+
+int abort_comm(Comm comm) noexcept {
+  return end_comm("ncclCommAbort", comm, true, "ended by ncclCommAbort",
+                  [&] { return real<decltype(&abort_comm)>(kIdxAbort)(comm); });
+}
+
+int revoke(Comm comm, int flags) noexcept {
+  return end_comm("ncclCommRevoke", comm, false, "ended by ncclCommRevoke",
+                  [&] { return real<decltype(&revoke)>(kIdxRevoke)(comm, flags); });
+}
+
+int suspend(Comm comm, int flags) noexcept {
+  return end_comm("ncclCommSuspend", comm, false, nullptr,
+                  [&] { return real<decltype(&suspend)>(kIdxSuspend)(comm, flags); });
+}
+
+int resume(Comm comm) noexcept {
+  return end_comm("ncclCommResume", comm, false, nullptr,
+                  [&] { return real<decltype(&resume)>(kIdxResume)(comm); });
+}
+
+int get_async_error(Comm comm, int* error) noexcept {
+  const int result = real<decltype(&get_async_error)>(kIdxGetAsyncError)(comm, error);
+  if (result == kSuccess && error != nullptr && !accepted(*error) && hot() != nullptr)
+      [[unlikely]] {
+    comm_failed(find_comm(comm), ErrorText("asynchronous error", *error, comm).text);
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------- graph capture
+
+int begin_capture(Stream stream, int mode) noexcept {
+  const int result = real<decltype(&begin_capture)>(kIdxBeginCapture)(stream, mode);
+  if (result == 0) {
+    capture_began();
+  }
+  return result;
+}
+
+int begin_capture_to_graph(Stream stream, void* graph, const void* nodes, const void* edges,
+                           std::size_t n, int mode) noexcept {
+  const int result = real<decltype(&begin_capture_to_graph)>(kIdxBeginCaptureToGraph)(
+      stream, graph, nodes, edges, n, mode);
+  if (result == 0) {
+    capture_began();
+  }
+  return result;
+}
+
+int end_capture(Stream stream, void* graph) noexcept {
+  capture_ended();  // failed or not, the capture is over
+  return real<decltype(&end_capture)>(kIdxEndCapture)(stream, graph);
+}
+
+// ---------------------------------------------------------------- dlsym
+
+// ctypes and its like ask with a handle: then it does not matter who asks. What they get is ours.
+void* look_up(void* handle, const char* name) noexcept {
+  void* const found = real<decltype(&look_up)>(kIdxDlsym)(handle, name);
+  if (found == nullptr || handle == RTLD_DEFAULT || handle == RTLD_NEXT || name == nullptr ||
+      std::strncmp(name, "nccl", 4) != 0) {
+    return found;
+  }
+  for (u32 i = 0; i < kIdxBeginCapture; ++i) {
+    Redirect& r = g_table[i];
+    if (std::strcmp(r.name, name) == 0) {
+      void* none = nullptr;
+      return r.real.compare_exchange_strong(none, found) || none == found ? r.ours : found;
+    }
+  }
+  return found;
+}
+
+#define FR_ROW(index, name, function) {name, reinterpret_cast<void*>(&function), {nullptr}, false}
+Redirect g_table[kIndices] = {
+    FR_ROW(kIdxAllReduce, "ncclAllReduce", all_reduce),
+    FR_ROW(kIdxBroadcast, "ncclBroadcast", broadcast),
+    FR_ROW(kIdxBcast, "ncclBcast", bcast),
+    FR_ROW(kIdxReduce, "ncclReduce", reduce),
+    FR_ROW(kIdxAllGather, "ncclAllGather", all_gather),
+    FR_ROW(kIdxReduceScatter, "ncclReduceScatter", reduce_scatter),
+    FR_ROW(kIdxAllToAll, "ncclAlltoAll", all_to_all),
+    FR_ROW(kIdxGather, "ncclGather", gather),
+    FR_ROW(kIdxScatter, "ncclScatter", scatter),
+    FR_ROW(kIdxSend, "ncclSend", send_to),
+    FR_ROW(kIdxRecv, "ncclRecv", recv_from),
+    FR_ROW(kIdxPutSignal, "ncclPutSignal", put_signal),
+    FR_ROW(kIdxSignal, "ncclSignal", signal_to),
+    FR_ROW(kIdxWaitSignal, "ncclWaitSignal", wait_signal),
+    FR_ROW(kIdxGroupStart, "ncclGroupStart", group_start),
+    FR_ROW(kIdxGroupEnd, "ncclGroupEnd", group_end),
+    FR_ROW(kIdxGroupSimulateEnd, "ncclGroupSimulateEnd", group_simulate_end),
+    FR_ROW(kIdxInitRank, "ncclCommInitRank", init_rank),
+    FR_ROW(kIdxInitRankConfig, "ncclCommInitRankConfig", init_rank_config),
+    FR_ROW(kIdxInitRankScalable, "ncclCommInitRankScalable", init_rank_scalable),
+    FR_ROW(kIdxInitAll, "ncclCommInitAll", init_all),
+    FR_ROW(kIdxSplit, "ncclCommSplit", split),
+    FR_ROW(kIdxShrink, "ncclCommShrink", shrink),
+    FR_ROW(kIdxGrow, "ncclCommGrow", grow),
+    FR_ROW(kIdxFinalize, "ncclCommFinalize", finalize),
+    FR_ROW(kIdxDestroy, "ncclCommDestroy", destroy),
+    FR_ROW(kIdxAbort, "ncclCommAbort", abort_comm),
+    FR_ROW(kIdxRevoke, "ncclCommRevoke", revoke),
+    FR_ROW(kIdxSuspend, "ncclCommSuspend", suspend),
+    FR_ROW(kIdxResume, "ncclCommResume", resume),
+    FR_ROW(kIdxGetAsyncError, "ncclCommGetAsyncError", get_async_error),
+    FR_ROW(kIdxBeginCapture, "cudaStreamBeginCapture", begin_capture),
+    FR_ROW(kIdxBeginCaptureToGraph, "cudaStreamBeginCaptureToGraph", begin_capture_to_graph),
+    FR_ROW(kIdxEndCapture, "cudaStreamEndCapture", end_capture),
+    {"dlsym", reinterpret_cast<void*>(&look_up), {nullptr}, true},
+};
+#undef FR_ROW
+
+void* loaded(const char* name) noexcept {
+  return dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
+}
+
+// What places lead to that were never called through yet.
+void find_originals() noexcept {
+  g_table[kIdxDlsym].real.store(reinterpret_cast<void*>(&dlsym));
+  if (void* nccl = loaded("libnccl.so.2")) {
+    for (u32 i = 0; i < kIdxBeginCapture; ++i) {
+      void* none = nullptr;
+      if (void* found = dlsym(nccl, g_table[i].name)) {
+        g_table[i].real.compare_exchange_strong(none, found);
+      }
+    }
+    g_library.count = reinterpret_cast<int (*)(Comm, int*)>(dlsym(nccl, "ncclCommCount"));
+    g_library.user_rank = reinterpret_cast<int (*)(Comm, int*)>(dlsym(nccl, "ncclCommUserRank"));
+    g_library.error_text =
+        reinterpret_cast<const char* (*)(int)>(dlsym(nccl, "ncclGetErrorString"));
+    g_library.last_error = reinterpret_cast<const char* (*)(Comm)>(dlsym(nccl, "ncclGetLastError"));
+    g_library.version = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"));
+    int version = 0;
+    if (g_library.version != nullptr && g_library.version(&version) == kSuccess) {
+      set_library_version(static_cast<u32>(version));
+    }
+    dlclose(nccl);
+  }
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
+    if (void* cudart = loaded(name)) {
+      for (u32 i = kIdxBeginCapture; i <= kIdxEndCapture; ++i) {
+        void* none = nullptr;
+        if (void* found = dlsym(cudart, g_table[i].name)) {
+          g_table[i].real.compare_exchange_strong(none, found);
+        }
+      }
+      dlclose(cudart);
+    }
+  }
+}
+
+}  // namespace
+
+u32 hook_calls() noexcept {
+  find_originals();
+  const GotResult result = redirect_calls(g_table, kIndices, "libnccl.so");
+  set_hooked(result.in_force);
+  if (result.refused != 0) {
+    log_line(kLogInfo, "%u calls of NCCL lead to another copy of it and are not recorded",
+             result.refused);
+  }
+  return result.in_force;
+}
+
+u32 unhook_calls() noexcept {
+  const u32 n = restore_calls(g_table, kIndices);
+  set_hooked(0);
+  return n;
+}
+
+}  // namespace fr::nccl

@@ -1,0 +1,498 @@
+// nccl_profiler.cpp - libfr.so as NCCL's profiler plugin, versions 1 to 6 side by side. Each is a
+// thin shim onto nccl_tracker.hpp. A plugin that the user named before us is called through.
+//
+// Every callback returns success, whatever happens: NCCL disables profilers that do not.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "cold/log.hpp"
+#include "foreign/nccl_abi.hpp"
+#include "foreign/nccl_calls.hpp"
+#include "foreign/nccl_tracker.hpp"
+
+namespace fr::nccl {
+namespace {
+
+constexpr u32 kAsk1 = kEvGroup | kEvColl | kEvP2p | kEvProxyOp | kEvProxyStep;
+constexpr u32 kAsk5 = kAsk1 | kEvGroupApi | kEvCollApi | kEvP2pApi | kEvKernelLaunch;
+constexpr u32 kAsk6 = kAsk5 | kEvCeColl;
+
+void* pointer(Handle h) noexcept {
+  return reinterpret_cast<void*>(h);
+}
+Handle number(void* p) noexcept {
+  return reinterpret_cast<Handle>(p);
+}
+
+// ---------------------------------------------------------------- which events
+
+u32 ask_library_version() noexcept {
+  if (const u32 known = library_version()) {
+    return known;
+  }
+  int version = 0;
+  if (void* nccl = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY)) {
+    if (const auto get = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"))) {
+      get(&version);
+    }
+    dlclose(nccl);
+  }
+  set_library_version(static_cast<u32>(version > 0 ? version : 0));
+  return library_version();
+}
+
+// Kernel channels tell starts and ends. Version 3 has them without the device's time and with less
+// certainty; in NCCL 2.31 they cost up to 13 % of small operations.
+u32 events_for(u32 api) noexcept {
+  u32 events = api >= 6 ? kAsk6 : api == 5 ? kAsk5 : kAsk1;
+  const u32 version = ask_library_version();
+  const bool expensive = version >= 23100 && version < 23200;
+  if (api >= 4 && !expensive && stamps_wanted()) {
+    events |= kEvKernelCh;
+  }
+  return events;
+}
+
+// ---------------------------------------------------------------- the user's own plugin
+
+// What both plugins know an event as. NCCL gets the position and generation in this table.
+struct Pair {
+  std::atomic<u32> generation;
+  std::atomic<u32> in_use;
+  std::atomic<Handle> ours;
+  std::atomic<void*> theirs;
+};
+constexpr u32 kPairs = 1u << 15;
+constexpr u32 kContexts = 256;
+constexpr u64 kPairTag = 0x7f52ull << 48;  // no user-space pointer has it
+
+struct Chain {
+  const void* plugin = nullptr;  // PluginN of the version in use
+  u32 api = 0;
+  int events = 0;  // what it asked for
+  Pair* pairs = nullptr;
+  std::atomic<u32> cursor{0};
+  std::atomic<u64> lost{0};
+};
+Chain g_chain;
+std::once_flag g_chain_looked;
+
+const char* user_plugin() noexcept {
+  const char* name = std::getenv("FR_NCCL_CHAIN");  // set by `import fr` to what was there before
+  return name != nullptr && name[0] != '\0' && std::strcmp(name, "none") != 0 ? name : nullptr;
+}
+
+void open_chain(u32 api) noexcept {
+  const char* name = user_plugin();
+  if (name == nullptr) {
+    return;
+  }
+  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr && std::strchr(name, '/') == nullptr) {
+    char file[300];
+    std::snprintf(file, sizeof file, "libnccl-profiler-%s.so", name);
+    library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    log_line(kLogWarn, "NCCL_PROFILER_PLUGIN=%s, set before fr, cannot be loaded: %s", name,
+             dlerror());
+    return;
+  }
+  char symbol[32];
+  std::snprintf(symbol, sizeof symbol, "ncclProfiler_v%u", api);
+  g_chain.plugin = dlsym(library, symbol);
+  if (g_chain.plugin == nullptr) {
+    log_line(kLogWarn, "the profiler plugin %s has no %s, which this NCCL asks for: not called",
+             name, symbol);
+    return;
+  }
+  g_chain.pairs = new (std::nothrow) Pair[kPairs]();
+  g_chain.api = api;
+  if (g_chain.pairs == nullptr) {
+    g_chain.plugin = nullptr;
+  }
+}
+
+bool chained(u32 api) noexcept {
+  return g_chain.plugin != nullptr && g_chain.api == api;
+}
+
+void* pair_up(Handle ours, void* theirs) noexcept {
+  for (int tries = 0; tries < 64; ++tries) {
+    const u32 at = g_chain.cursor.fetch_add(1, std::memory_order_relaxed) % kPairs;
+    Pair& p = g_chain.pairs[at];
+    u32 free = 0;
+    if (p.in_use.compare_exchange_strong(free, 1, std::memory_order_acquire)) {
+      const u32 generation = (p.generation.load(std::memory_order_relaxed) + 1) & 0xffff;
+      p.generation.store(generation, std::memory_order_relaxed);
+      p.ours.store(ours, std::memory_order_relaxed);
+      p.theirs.store(theirs, std::memory_order_release);
+      return pointer(kPairTag | static_cast<u64>(generation) << 16 | at);
+    }
+  }
+  g_chain.lost.fetch_add(1, std::memory_order_relaxed);
+  return pointer(ours);  // theirs goes without its end
+}
+
+Pair* pair_of(void* handle) noexcept {
+  const Handle h = number(handle);
+  if (g_chain.pairs == nullptr || h >> 48 != kPairTag >> 48) {
+    return nullptr;
+  }
+  Pair& p = g_chain.pairs[h & (kPairs - 1)];
+  return p.generation.load(std::memory_order_acquire) == (h >> 16 & 0xffff) ? &p : nullptr;
+}
+
+Handle ours_of(void* handle) noexcept {
+  if (number(handle) >> 48 != kPairTag >> 48) {
+    return number(handle);
+  }
+  const Pair* p = pair_of(handle);
+  return p != nullptr ? p->ours.load(std::memory_order_relaxed) : 0;
+}
+void* theirs_of(void* handle) noexcept {
+  const Pair* p = pair_of(handle);
+  return p != nullptr ? p->theirs.load(std::memory_order_relaxed) : nullptr;
+}
+
+// ---------------------------------------------------------------- version by version
+
+u32 type_of(const Event6& e) noexcept {
+  return static_cast<u32>(e.type);
+}
+
+template <class E>
+u32 type_of(const E& e) noexcept {
+  return e.type;
+}
+
+Call coll_call(const Event6& e) noexcept {
+  Call c;
+  c.func = func_of(e.coll.func);
+  c.dtype = dtype_of(e.coll.datatype);
+  c.peer = e.coll.root;
+  c.count = e.coll.count;
+  c.send = e.coll.send;
+  c.recv = e.coll.recv;
+  return c;
+}
+
+template <class E>
+Call coll_call(const E& e) noexcept {
+  Call c;
+  if constexpr (std::is_same_v<E, Event1>) {
+    c.func = func_of_v1(e.coll.func);
+    c.dtype = dtype_of(static_cast<int>(e.coll.datatype));
+    c.reduce_op = reduce_op_of(static_cast<int>(e.coll.op));
+  } else {
+    c.func = func_of(e.coll.func);
+    c.dtype = dtype_of(e.coll.datatype);
+  }
+  c.peer = e.coll.root;
+  c.count = e.coll.count;
+  c.send = e.coll.send;
+  c.recv = e.coll.recv;
+  return c;
+}
+
+template <class E>
+Call p2p_call(const E& e) noexcept {
+  Call c;
+  if constexpr (std::is_same_v<E, Event1>) {
+    c.func = func_of_v1(e.p2p.func);
+    c.dtype = dtype_of(static_cast<int>(e.p2p.datatype));
+  } else {
+    c.func = func_of(e.p2p.func);
+    c.dtype = dtype_of(e.p2p.datatype);
+  }
+  c.peer = e.p2p.peer;
+  c.count = e.p2p.count;
+  (c.func == Func::kSend ? c.send : c.recv) = e.p2p.buffer;
+  return c;
+}
+
+// Roots mean nothing but to operations that have one.
+void drop_root(Call& c) noexcept {
+  if (c.func != Func::kBroadcast && c.func != Func::kReduce && c.func != Func::kGather &&
+      c.func != Func::kScatter && c.func != Func::kSend && c.func != Func::kRecv) {
+    c.peer = -1;
+  }
+}
+
+template <u32 kApi, class E>
+Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
+  Call c;
+  switch (type_of(e)) {
+    case kEvColl: {
+      c = coll_call(e);
+      drop_root(c);
+      u32 channels = 0;
+      const char* algo = nullptr;
+      const char* proto = nullptr;
+      if constexpr (kApi >= 4) {
+        channels = e.coll.n_channels;
+      } else {
+        plugin_learn(context, e.coll.comm_hash, e.rank, e.coll.name);
+      }
+      if constexpr (kApi >= 2) {
+        algo = e.coll.algo;
+        proto = e.coll.proto;
+      }
+      return task_start(context, parent, c, channels, algo, proto);
+    }
+    case kEvP2p:
+      c = p2p_call(e);
+      if constexpr (kApi >= 4) {
+        return task_start(context, parent, c, e.p2p.n_channels, nullptr, nullptr);
+      } else {
+        plugin_learn(context, e.p2p.comm_hash, e.rank, e.p2p.name);
+        return task_start(context, parent, c, 0, nullptr, nullptr);
+      }
+    case kEvProxyOp:
+      return transfer_start(parent, e.proxy_op.pid, e.proxy_op.channel, e.proxy_op.peer,
+                            static_cast<u32>(e.proxy_op.n_steps), e.proxy_op.is_send != 0);
+    case kEvProxyStep:
+      return step_start(parent, static_cast<u32>(e.proxy_step.step));
+    case kEvGroup:
+    case kEvProxyCtrl:
+    case kEvNetPlugin:
+      return other_start();
+    default:
+      break;
+  }
+  if constexpr (kApi >= 3) {
+    if (type_of(e) == kEvKernelCh) {
+      if constexpr (kApi >= 4) {
+        return kernel_start(parent, e.kernel_ch.channel, e.kernel_ch.timer_ns);
+      } else {
+        return kernel_start(parent, e.kernel_ch.channel, 0);
+      }
+    }
+  }
+  if constexpr (kApi >= 5) {
+    switch (type_of(e)) {
+      case kEvGroupApi:
+        return group_api_start(context, e.group_api.captured);
+      case kEvCollApi:
+        c.func = func_of(e.coll_api.func);
+        c.count = e.coll_api.count;
+        c.dtype = dtype_of(e.coll_api.datatype);
+        c.peer = e.coll_api.root;
+        c.stream = e.coll_api.stream;
+        c.captured = e.coll_api.captured;
+        drop_root(c);
+        return api_start(context, parent, c);
+      case kEvP2pApi:
+        c.func = func_of(e.p2p_api.func);
+        c.count = e.p2p_api.count;
+        c.dtype = dtype_of(e.p2p_api.datatype);
+        c.stream = e.p2p_api.stream;
+        c.captured = e.p2p_api.captured;
+        return api_start(context, parent, c);
+      case kEvKernelLaunch:
+        return launch_start(context, parent);
+      case kEvCeColl:
+        c.func = func_of(e.ce_coll.func);
+        c.count = e.ce_coll.count;
+        c.dtype = dtype_of(e.ce_coll.datatype);
+        c.peer = e.ce_coll.root;
+        c.stream = e.ce_coll.stream;
+        c.send = e.ce_coll.send;
+        c.recv = e.ce_coll.recv;
+        drop_root(c);
+        return ce_start(context, parent, c);
+      case kEvCeSync:
+      case kEvCeBatch:
+        return other_start();
+      default:
+        break;
+    }
+  }
+  if (Device* d = device()) {
+    d->unknown_events.fetch_add(1, std::memory_order_relaxed);
+  }
+  return other_start();
+}
+
+template <u32 kApi, class E, class A, class P>
+struct Shim {
+  // Contexts of the other plugin, by our communicator's slot.
+  static inline std::atomic<void*> theirs[kContexts];
+
+  static u32 slot(void* context) noexcept { return number(context) & (kContexts - 1); }
+
+  // calls the user's init with its own mask
+  template <class... Args>
+  static void finish_init(void** context, int* mask, Args... args) noexcept {
+    std::call_once(g_chain_looked, [] { open_chain(kApi); });
+    if (!chained(kApi) || mask == nullptr) {
+      return;
+    }
+    const int ours = *mask;
+    void* their_context = nullptr;
+    int their_events = 0;
+    const P& plugin = *static_cast<const P*>(g_chain.plugin);
+    if (plugin.init(&their_context, args(&their_events)...) == kSuccess) {
+      theirs[slot(*context)].store(their_context);
+      g_chain.events = their_events;
+      *mask = ours | their_events;
+      plugin_more_events(number(*context), static_cast<u32>(their_events));
+    }
+  }
+
+  static int start(void* context, void** handle, E* event) noexcept {
+    if (handle == nullptr || event == nullptr) {
+      return kSuccess;
+    }
+    if (!chained(kApi)) [[likely]] {
+      *handle = pointer(begin_event<kApi>(number(context), *event, number(event->parent)));
+      return kSuccess;
+    }
+    void* const parent = event->parent;
+    const Handle ours = begin_event<kApi>(number(context), *event, ours_of(parent));
+    void* other = nullptr;
+    if ((static_cast<u32>(g_chain.events) & type_of(*event)) != 0) {
+      E copy = *event;
+      copy.parent = theirs_of(parent);
+      if constexpr (kApi >= 5) {
+        if (copy.type == kEvColl) {
+          copy.coll.parent_group = theirs_of(copy.coll.parent_group);
+        } else if (copy.type == kEvP2p) {
+          copy.p2p.parent_group = theirs_of(copy.p2p.parent_group);
+        }
+      }
+      static_cast<const P*>(g_chain.plugin)->start(theirs[slot(context)].load(), &other, &copy);
+    }
+    *handle = pair_up(ours, other);
+    return kSuccess;
+  }
+
+  static int stop(void* handle) noexcept {
+    if (!chained(kApi)) [[likely]] {
+      nccl::stop(number(handle));
+      return kSuccess;
+    }
+    Pair* pair = pair_of(handle);
+    if (pair == nullptr || pair->in_use.exchange(0) == 0) {
+      return kSuccess;  // stale: theirs would have to guess, too
+    }
+    nccl::stop(pair->ours.load());
+    if (void* other = pair->theirs.load()) {
+      static_cast<const P*>(g_chain.plugin)->stop(other);
+    }
+    return kSuccess;
+  }
+
+  static int state(void* handle, int event_state, A* args) noexcept {
+    u64 value = 0;
+    u32 step = 0;
+    if (args != nullptr) {
+      if constexpr (kApi >= 4) {
+        value = args->timer_ns;
+      } else if (event_state <= kStRecvDone) {
+        step = static_cast<u32>(args->proxy_op.steps);
+      }
+    }
+    nccl::state(ours_of(handle), event_state, value, step);
+    if (chained(kApi)) [[unlikely]] {
+      const Pair* pair = pair_of(handle);
+      void* other = pair != nullptr && pair->in_use.load() != 0 ? pair->theirs.load() : nullptr;
+      if (other != nullptr) {
+        static_cast<const P*>(g_chain.plugin)->state(other, event_state, args);
+      }
+    }
+    return kSuccess;
+  }
+
+  static int finalize(void* context) noexcept {
+    if (chained(kApi)) {
+      if (void* other = theirs[slot(context)].exchange(nullptr)) {
+        static_cast<const P*>(g_chain.plugin)->finalize(other);
+      }
+    }
+    plugin_finalize(number(context));
+    return kSuccess;
+  }
+};
+
+using Shim1 = Shim<1, Event1, Args1, Plugin1>;
+using Shim2 = Shim<2, Event2, Args1, Plugin2>;
+using Shim3 = Shim<3, Event3, Args1, Plugin3>;
+using Shim4 = Shim<4, Event4, Args4, Plugin4>;
+using Shim5 = Shim<5, Event6, Args4, Plugin5>;
+using Shim6 = Shim<6, Event6, Args4, Plugin6>;
+
+// NCCL keeps calling with whatever is put here: never NULL.
+void give(void** context, Handle h) noexcept {
+  if (context != nullptr) {
+    *context = pointer(h != 0 ? h : other_start());
+  }
+}
+
+void begin_init(u32 api, void** context, int* mask, u64 hash, const char* name, int n_nodes,
+                int n_ranks, int rank) noexcept {
+  const bool records = ready();
+  if (records) {
+    hook_calls();  // whatever was loaded since: this communicator's callers
+  }
+  const u32 events = records ? events_for(api) : 0;
+  if (mask != nullptr) {
+    *mask = static_cast<int>(events);
+  }
+  give(context, records ? plugin_init(api, hash, name, n_nodes, n_ranks, rank, mask, events) : 0);
+}
+
+// Hands the user's plugin the arguments of this version, with its own word for the mask.
+template <class S, u32 kApi>
+int init_old(void** context, int* mask) noexcept {
+  begin_init(kApi, context, mask, 0, nullptr, 0, 0, -1);
+  S::finish_init(context, mask, [](int* own) { return own; });
+  return kSuccess;
+}
+
+int init4(void** context, int* mask, const char* name, u64 hash, int n_nodes, int n_ranks, int rank,
+          Logger log) noexcept {
+  begin_init(4, context, mask, hash, name, n_nodes, n_ranks, rank);
+  Shim4::finish_init(
+      context, mask, [](int* own) { return own; }, [=](int*) { return name; },
+      [=](int*) { return hash; }, [=](int*) { return n_nodes; }, [=](int*) { return n_ranks; },
+      [=](int*) { return rank; }, [=](int*) { return log; });
+  return kSuccess;
+}
+
+template <class S, u32 kApi>
+int init_new(void** context, u64 hash, int* mask, const char* name, int n_nodes, int n_ranks,
+             int rank, Logger log) noexcept {
+  begin_init(kApi, context, mask, hash, name, n_nodes, n_ranks, rank);
+  S::finish_init(
+      context, mask, [=](int*) { return hash; }, [](int* own) { return own; },
+      [=](int*) { return name; }, [=](int*) { return n_nodes; }, [=](int*) { return n_ranks; },
+      [=](int*) { return rank; }, [=](int*) { return log; });
+  return kSuccess;
+}
+
+}  // namespace
+}  // namespace fr::nccl
+
+#define FR_EXPORT __attribute__((visibility("default"), used))
+
+extern "C" {
+using namespace fr::nccl;
+FR_EXPORT Plugin1 ncclProfiler_v1 = {"fr",        init_old<Shim1, 1>, Shim1::start,
+                                     Shim1::stop, Shim1::state,       Shim1::finalize};
+FR_EXPORT Plugin2 ncclProfiler_v2 = {"fr",        init_old<Shim2, 2>, Shim2::start,
+                                     Shim2::stop, Shim2::state,       Shim2::finalize};
+FR_EXPORT Plugin3 ncclProfiler_v3 = {"fr",        init_old<Shim3, 3>, Shim3::start,
+                                     Shim3::stop, Shim3::state,       Shim3::finalize};
+FR_EXPORT Plugin4 ncclProfiler_v4 = {"fr",        init4,        Shim4::start,
+                                     Shim4::stop, Shim4::state, Shim4::finalize};
+FR_EXPORT Plugin5 ncclProfiler_v5 = {"fr",        init_new<Shim5, 5>, Shim5::start,
+                                     Shim5::stop, Shim5::state,       Shim5::finalize};
+FR_EXPORT Plugin6 ncclProfiler_v6 = {"fr",        init_new<Shim6, 6>, Shim6::start,
+                                     Shim6::stop, Shim6::state,       Shim6::finalize};
+}

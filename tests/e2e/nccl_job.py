@@ -1,0 +1,117 @@
+"""One rank that uses NCCL without torch, as vLLM's pynccl does: ctypes on libnccl.so.2.
+
+argv: what goes wrong. NCCL is the stand-in of tests/nccl, named by NCCL_JOB_LIBRARY; with
+NCCL_JOB_CALLER its calls come from a library that is linked against it.
+"""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+import fr
+
+FAULT = sys.argv[1]
+RANK = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+SCRATCH = Path(os.environ["E2E_SCRATCH"])
+FLOAT, SUM = 7, 0
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+nccl = ctypes.CDLL(os.environ["NCCL_JOB_LIBRARY"])
+caller = nccl
+if os.environ.get("NCCL_JOB_CALLER"):
+    caller = ctypes.CDLL(os.environ["NCCL_JOB_CALLER"])
+    caller.ncclAllReduce = caller.caller_all_reduce
+
+
+def check(code):
+    if code:
+        raise RuntimeError(f"NCCL: {code}")
+
+
+def unique_id(name):
+    path = SCRATCH / f"id.{name}"
+    made = UniqueId()
+    if RANK == 0:
+        check(nccl.ncclGetUniqueId(ctypes.byref(made)))
+        path.with_suffix(".tmp").write_bytes(bytes(made))
+        path.with_suffix(".tmp").rename(path)
+    while not path.exists():
+        time.sleep(0.01)
+    return UniqueId.from_buffer_copy(path.read_bytes())
+
+
+def init(name="world"):
+    comm = ctypes.c_void_p()
+    own = unique_id(name)
+    check(nccl.ncclCommInitRank(ctypes.byref(comm), WORLD, own, RANK))  # @nccl-init
+    return comm
+
+
+def all_reduce(comm, count=1024):
+    buffer = ctypes.c_void_p(0x1000)
+    size = ctypes.c_size_t(count)
+    check(caller.ncclAllReduce(buffer, buffer, size, FLOAT, SUM, comm, None))  # @nccl-meet
+
+
+def synchronize(comm):
+    check(nccl.standin_synchronize(comm))
+
+
+def exchange(comm):
+    """Sends around a ring, in one group."""
+    buffer, size = ctypes.c_void_p(0x2000), ctypes.c_size_t(8)
+    check(nccl.ncclGroupStart())
+    check(nccl.ncclSend(buffer, size, FLOAT, (RANK + 1) % WORLD, comm, None))
+    check(nccl.ncclRecv(buffer, size, FLOAT, (RANK - 1) % WORLD, comm, None))
+    check(nccl.ncclGroupEnd())
+
+
+def report(comm):
+    """What the tests want to know, from a rank that goes on."""
+    import json
+
+    (SCRATCH / f"status.{RANK}").write_text(json.dumps(fr.status()))
+
+
+def main():
+    if FAULT == "init" and RANK == WORLD - 1:
+        # In the group of those who make the communicator, but elsewhere.
+        fr.group("driver", ranks=WORLD)
+        time.sleep(600)
+    comm = init()
+    for _ in range(3):
+        all_reduce(comm)
+        exchange(comm)
+    synchronize(comm)
+    report(comm)
+    if FAULT == "skip" and RANK == WORLD - 1:
+        time.sleep(600)
+    if FAULT == "wrong_op" and RANK == WORLD - 1:
+        all_reduce(comm, 4096)
+        time.sleep(600)
+    all_reduce(comm)
+    if FAULT == "async":
+        error = ctypes.c_int(0)
+        while error.value == 0 and RANK == 1:
+            check(nccl.ncclCommGetAsyncError(comm, ctypes.byref(error)))
+            time.sleep(0.01)
+        time.sleep(600)
+    synchronize(comm)
+    half = ctypes.c_void_p()
+    check(nccl.ncclCommSplit(comm, RANK % 2, RANK, ctypes.byref(half), None))
+    if half.value and FAULT == "skip_split" and RANK == WORLD - 1:
+        time.sleep(600)
+    all_reduce(half)
+    synchronize(half)
+    check(nccl.ncclCommDestroy(half))
+    check(nccl.ncclCommDestroy(comm))
+
+
+main()

@@ -1,0 +1,168 @@
+"""Hangs below the host: real processes over the stand-in for NCCL, verdicts by frtrace."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import frtrace, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).parent / "nccl_job.py"
+CALLER = """
+#include <stddef.h>
+extern "C" int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
+extern "C" int caller_all_reduce(const void* s, void* r, size_t n, int t, int o, void* c, void* x) {
+  return ncclAllReduce(s, r, n, t, o, c, x);
+}
+"""
+
+
+PROGRAM = """
+extern "C" int ncclGetUniqueId(void*);
+struct Id { char bytes[128]; };
+extern "C" int ncclCommInitRank(void**, int, Id, int);
+int main() {
+  Id id;
+  void* comm = nullptr;
+  ncclGetUniqueId(&id);
+  return ncclCommInitRank(&comm, 2, id, 0);
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory):
+    """The stand-in libnccl.so.2 and a library that is linked against it."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    home = tmp_path_factory.mktemp("nccl")
+    library = home / "libnccl.so.2"
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+    subprocess.run(
+        [compiler, *flags, "-I", ROOT / "libfr", "-I", ROOT / "libfr" / "include",
+         ROOT / "tests" / "nccl" / "standin_nccl.cpp", "-o", library,
+         "-Wl,-soname,libnccl.so.2", "-ldl"],
+        check=True,
+    )  # fmt: skip
+    source = home / "caller.cpp"
+    source.write_text(CALLER)
+    for name, extra in (("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now,-z,relro")):
+        subprocess.run(
+            [compiler, *flags, source, "-o", home / f"lib{name}.so", extra,
+             f"-Wl,-rpath,{home}", library],
+            check=True,
+        )  # fmt: skip
+    (home / "program.cpp").write_text(PROGRAM)
+    subprocess.run(
+        [compiler, home / "program.cpp", "-o", home / "program", f"-Wl,-rpath,{home}", library],
+        check=True,
+    )
+    return home
+
+
+@pytest.fixture
+def run(launch, standin):
+    def start(fault, ranks, standin_fault="", api=6, caller="", **env):
+        env = {
+            "NCCL_JOB_LIBRARY": str(standin / "libnccl.so.2"),
+            "NCCL_JOB_CALLER": str(standin / f"lib{caller}.so") if caller else "",
+            "STANDIN_NCCL_API": str(api),
+            "STANDIN_NCCL_FAULT": standin_fault,
+            "NCCL_PROFILER_PLUGIN": "",
+        } | env
+        return launch(fault, ranks, env=env, script=SCRIPT)
+
+    return start
+
+
+def status_of(scratch, rank):
+    path = scratch / f"status.{rank}"
+    wait_until(f"{path}", lambda: path.exists() and path.read_text().endswith("}"))
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("api", [4, 5, 6])
+def test_a_run_without_fault_leaves_nothing(run, scratch, api):
+    job = run("none", 3, api=api)
+    assert job.await_exit() == {0: 0, 1: 0, 2: 0}, job.log()
+    assert job.evidence() == {}, job.log()
+    for rank in range(3):
+        (comm,) = [g for g in status_of(scratch, rank)["groups"] if g["name"].startswith("nccl:")]
+        assert comm["enqueued"] == 3, comm
+        assert comm["completed"] == 3, comm
+        assert comm["p2p"] == 6, comm
+        assert comm["lost"] == 0, comm
+
+
+@pytest.mark.parametrize("caller", ["", "lazy", "now"])
+def test_a_rank_that_does_not_come(run, scratch, caller):
+    """Three ways to call: looked up by ctypes; linked, bound late; linked, bound early."""
+    job = run("skip", 3, caller=caller).await_evidence()
+    trace = job.trace()
+    trace.expect("missing", [2], op="all_reduce", seq=4)
+    (waiting,) = trace.verdict["waiting"]
+    assert sorted(waiting["ranks"]) == [0, 1]
+    assert waiting["site"]["function"] == "all_reduce", waiting
+    hooked = status_of(scratch, 0)["layers"]["nccl"]
+    assert "version 6" in hooked
+    assert int(hooked.split("; ")[1].split()[0]) >= (2 if caller else 1)
+
+
+def test_a_device_that_does_not_start(run):
+    job = run("none", 3, "device:1:4").await_evidence()
+    job.trace().expect("device", [1], op="all_reduce", seq=4)
+
+
+def test_a_launch_that_does_not_return(run):
+    job = run("none", 3, "launch:1:4").await_evidence()
+    job.trace().expect("device", [1], op="all_reduce", seq=4)
+
+
+def test_a_network_that_loses(run):
+    job = run("none", 3, "transport:1:4").await_evidence()
+    trace = job.trace()
+    trace.expect("transport", [])
+    assert "all_reduce #4" in trace.verdict["summary"]
+
+
+def test_a_rank_that_does_not_join_the_communicator(run):
+    job = run("init", 3).await_evidence()
+    trace = job.trace()
+    trace.expect("missing", [2], op="ncclCommInitRank")
+
+
+def test_a_split_communicator(run):
+    """Its ranks are told by nobody: they are those who have it."""
+    job = run("skip_split", 4).await_evidence([1, 3])
+    job.trace().expect("missing", [3], op="all_reduce", seq=1)
+
+
+def test_an_asynchronous_error(run):
+    job = run("async", 2, "async:1:4").await_evidence()
+    said = json.dumps(job.trace().report)
+    assert "remote process exited or there was a network error" in said
+
+
+def test_a_program_that_is_not_python(scratch, standin):
+    """LD_PRELOAD=libfr.so, and the program hangs in ncclCommInitRank: nobody else comes."""
+    libfr = subprocess.run(
+        [sys.executable, "-c", "import fr; print(fr._fr.library_path())"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    env |= {"LD_PRELOAD": libfr, "RANK": "0", "WORLD_SIZE": "2", "FR_JOB": "c", "FR_TIMEOUT_S": "1"}
+    env |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_DUMP_DIR": str(scratch / "dumps")}
+    program = subprocess.Popen([standin / "program"], env=env, stderr=subprocess.DEVNULL)
+    try:
+        dump = scratch / "dumps" / "c.a0.r0.1.fr"
+        wait_until(f"{dump}", dump.exists)
+        said = json.dumps(frtrace(scratch / "dumps").report)
+        assert "ncclCommInitRank" in said, said
+    finally:
+        program.kill()
+        program.wait()

@@ -1,0 +1,220 @@
+"""fr on a real GPU: two ranks on one device, real NCCL, real hangs. Not part of `make test`.
+
+    make test-gpu                    where this machine has a GPU
+    python tests/gpu/run.py --wheel fr-*.whl [--only NAME]
+
+Needs a Python with a CUDA build of torch, and nothing else: fr comes from the wheel (unpacked into
+a temporary directory) or is installed already; no network is used. Prints one line per case and a
+table of overheads; exit status 0 all passed, 1 some failed, 77 no GPU here: nothing was run.
+
+Two ranks share one GPU through distinct NCCL_HOSTIDs: NCCL takes them for two nodes and uses its
+socket transport over loopback, so that network phases are seen too.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RANK_SCRIPT = HERE / "rank.py"
+PATIENCE_S = 120
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Job:
+    """Two ranks of rank.py and what they leave."""
+
+    def __init__(self, base, case, env):
+        self.home = Path(tempfile.mkdtemp(prefix=f"fr-gpu-{case}-"))
+        self.dumps = self.home / "dumps"
+        (self.home / "shm").mkdir()
+        port = str(free_port())
+        self.processes = []
+        for rank in range(2):
+            own = base | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "NCCL_HOSTID": f"fr-rank-{rank}",
+                "NCCL_NET": "Socket",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "NCCL_MAX_CTAS": "2",
+                "FR_JOB": "gpu",
+                "FR_DUMP_DIR": str(self.dumps),
+                "FR_SHM_DIR": str(self.home / "shm"),
+                "FR_WARN_S": "2",
+                "FR_TIMEOUT_S": "4",
+                "GPU_HOME": str(self.home),
+            }
+            own |= {k: v for k, v in env.items() if v is not None}
+            log = (self.home / f"log.{rank}").open("w")
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(RANK_SCRIPT), case], env=own, stdout=log, stderr=log
+                )
+            )
+
+    def log(self):
+        return "\n".join(p.read_text() for p in sorted(self.home.glob("log.*")))
+
+    def wait_exit(self):
+        codes = [p.wait(timeout=PATIENCE_S) for p in self.processes]
+        if any(codes):
+            raise AssertionError(f"exit {codes}\n{self.log()}")
+        return self
+
+    def result(self, rank=0):
+        return json.loads((self.home / f"result.{rank}").read_text())
+
+    def wait_dumps(self, ranks=(0, 1)):
+        end = time.monotonic() + PATIENCE_S
+        while not all(list(self.dumps.glob(f"gpu.a0.r{r}.*")) for r in ranks):
+            if time.monotonic() > end:
+                raise AssertionError(f"no dumps of {ranks}\n{self.log()}")
+            time.sleep(0.05)
+        return self
+
+    def verdict(self, frtrace):
+        got = subprocess.run(
+            [frtrace, "--json", str(self.dumps)], capture_output=True, text=True, timeout=60
+        )
+        return json.loads(got.stdout)["verdict"]
+
+    def end(self):
+        for p in self.processes:
+            if p.poll() is None:
+                p.send_signal(signal.SIGKILL)
+                p.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def healthy(run, frtrace):
+    job = run("healthy").wait_exit()
+    got = job.result()
+    expect(got["enqueued"] == got["completed"] > 0, got)
+    expect(got["device"]["timed_operations"] >= got["completed"], got)
+    expect(not any(got["device"]["losses"].values()), got)
+    return f"{got['completed']} operations followed to their end, all with device times"
+
+
+def skip(run, frtrace):
+    job = run("skip").wait_dumps()
+    v = job.verdict(frtrace)
+    expect((v["kind"], v["ranks"]) == ("missing", [1]), v)
+    return v["summary"]
+
+
+def killed(run, frtrace):
+    job = run("killed").wait_dumps((0,))
+    v = job.verdict(frtrace)
+    expect((v["kind"], v["ranks"]) == ("exited", [1]), v)
+    return v["summary"]
+
+
+def stuck_stream(run, frtrace):
+    job = run("stuck_stream").wait_dumps()
+    v = job.verdict(frtrace)
+    expect((v["kind"], v["ranks"]) == ("device", [1]), v)
+    return v["summary"]
+
+
+def graph(run, frtrace):
+    got = run("graph").wait_exit().result()
+    expect(got["captured"] == 1 and got["enqueued"] - got["before"] == 1, got)
+    return f"captured once, {got['replays']} replays made no record"
+
+
+def illegal_access(run, frtrace):
+    job = run("illegal_access").wait_dumps((1,))
+    said = subprocess.run([frtrace, str(job.dumps)], capture_output=True, text=True).stdout
+    expect("illegal" in said or "error" in said, said)
+    return said.splitlines()[0]
+
+
+def overhead(run, frtrace):
+    rows = []
+    for name, env in {
+        "without fr": {"GPU_NO_FR": "1"},
+        "fr off": {"FR_ENABLE": "0"},
+        "FR_TIMING=off": {"FR_TIMING": "off"},
+        "default": {},
+        "PyTorch's recorder": {"GPU_NO_FR": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"},
+    }.items():
+        got = run("overhead", **env).wait_exit().result()
+        rows.append(f"{name}: {got['issue_us']:.2f} us to issue, {got['total_us']:.1f} us in all")
+    return "\n    ".join(rows)
+
+
+CASES = [healthy, skip, killed, stuck_stream, graph, illegal_access, overhead]
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--wheel")
+    arguments.add_argument("--only")
+    options = arguments.parse_args()
+    try:
+        import torch
+
+        has_gpu = torch.cuda.is_available()
+    except ImportError:
+        has_gpu = False
+    if not has_gpu:
+        print("not run: no GPU, or no CUDA build of torch, in", sys.executable)
+        return 77
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "TORCH_", "NCCL_"))}
+    frtrace = shutil.which("frtrace")
+    if options.wheel:
+        home = Path(tempfile.mkdtemp(prefix="fr-wheel-"))
+        with zipfile.ZipFile(options.wheel) as wheel:
+            wheel.extractall(home)
+        base["PYTHONPATH"] = f"{home}:{base.get('PYTHONPATH', '')}"
+        frtrace = str(next(home.rglob("scripts/frtrace")))
+        os.chmod(frtrace, 0o755)
+    name, nccl = torch.cuda.get_device_name(0), torch.cuda.nccl.version()
+    print(f"{name}, torch {torch.__version__}, NCCL {nccl}")
+    failed = 0
+    for case in CASES:
+        if options.only not in (None, case.__name__):
+            continue
+        jobs = []
+
+        def run(name, jobs=jobs, **env):
+            jobs.append(Job(base, name, env))
+            return jobs[-1]
+
+        try:
+            print(f"{case.__name__}: {case(run, frtrace)}", flush=True)
+        except Exception as problem:
+            failed += 1
+            print(f"{case.__name__}: FAILED: {problem}", flush=True)
+        finally:
+            for job in jobs:
+                job.end()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

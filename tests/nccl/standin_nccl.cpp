@@ -1,0 +1,704 @@
+// A stand-in for libnccl.so.2, for tests: the same SONAME, ncclX and pncclX, loads profiler plugins
+// as NCCL does, and simulates communicators between real processes over shared memory. There is no
+// data and no device; a progress thread per communicator plays the kernels and the network.
+//
+//   STANDIN_NCCL_API=4|5|6      newest plugin version it knows (default 6)
+//   STANDIN_NCCL_FAULT=...      what goes wrong, on communicators of the whole world:
+//     device:RANK:N             the kernel of RANK's N-th collective never starts
+//     transport:RANK:N          RANK's network loses its N-th collective
+//     launch:RANK:N             the call that launches RANK's N-th collective never returns
+//     async:RANK:N              RANK's N-th collective never ends, ncclCommGetAsyncError says 6
+//     refuse:RANK:N             RANK's N-th call returns 1
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "foreign/nccl_abi.hpp"
+
+using namespace fr;
+using namespace fr::nccl;
+
+namespace {
+
+constexpr int kMaxRanks = 16;
+constexpr int kSplits = 64;
+constexpr int kRemoteError = 6;
+constexpr int kChannels = 2;
+
+void nap() {
+  usleep(200);
+}
+
+u64 now_ns() {
+  timespec ts;
+  clock_gettime(CLOCK_REALTIME, &ts);  // the device's clock is not the host's monotonic one
+  return static_cast<u64>(ts.tv_sec) * 1'000'000'000ull + static_cast<u64>(ts.tv_nsec);
+}
+
+// ---------------------------------------------------------------- the plugin
+
+struct Plugins {
+  int api = 0;
+  Plugin6* six = nullptr;
+  Plugin4* four = nullptr;
+};
+
+Plugins& plugins() {
+  static Plugins p = [] {
+    Plugins found;
+    const char* name = getenv("NCCL_PROFILER_PLUGIN");
+    void* library = name != nullptr ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    const char* newest = getenv("STANDIN_NCCL_API");
+    for (int v = newest != nullptr ? atoi(newest) : 6; library != nullptr && v >= 4; --v) {
+      if (void* s = dlsym(library, ("ncclProfiler_v" + std::to_string(v)).c_str())) {
+        found.api = v;
+        (v == 4 ? reinterpret_cast<void*&>(found.four) : reinterpret_cast<void*&>(found.six)) = s;
+        break;
+      }
+    }
+    return found;
+  }();
+  return p;
+}
+
+// Events of version 6; for version 4 the ones it has, translated.
+struct Profiler {
+  void* context = nullptr;
+  static inline int mask = 0;  // one for the process
+
+  void init(u64 hash, const char* name, int n_ranks, int rank) {
+    Plugins& p = plugins();
+    if (p.six != nullptr) {
+      p.six->init(&context, hash, &mask, name, 1, n_ranks, rank, nullptr);
+    } else if (p.four != nullptr) {
+      p.four->init(&context, &mask, name, hash, 1, n_ranks, rank, nullptr);
+    }
+  }
+  void finalize() const {
+    Plugins& p = plugins();
+    if (p.six != nullptr) {
+      p.six->finalize(context);
+    } else if (p.four != nullptr) {
+      p.four->finalize(context);
+    }
+  }
+  void* start(const Event6& e) const {
+    Plugins& p = plugins();
+    void* handle = nullptr;
+    if ((static_cast<u64>(mask) & e.type) == 0) {
+      return nullptr;
+    }
+    if (p.six != nullptr) {
+      p.six->start(context, &handle, const_cast<Event6*>(&e));
+    } else if (p.four != nullptr && e.type < kEvGroupApi) {
+      Event4 old;
+      std::memset(&old, 0, sizeof old);
+      old.type = static_cast<u8>(e.type);
+      old.parent = e.parent;
+      old.rank = e.rank;
+      if (e.type == kEvColl) {
+        old.coll = {e.coll.seq,     e.coll.func, e.coll.send,     e.coll.recv,
+                    e.coll.count,   e.coll.root, e.coll.datatype, e.coll.n_channels,
+                    e.coll.n_warps, e.coll.algo, e.coll.proto};
+      } else if (e.type == kEvP2p) {
+        old.p2p = {e.p2p.func,  e.p2p.buffer, e.p2p.datatype,
+                   e.p2p.count, e.p2p.peer,   e.p2p.n_channels};
+      } else if (e.type == kEvProxyOp) {
+        old.proxy_op = {e.proxy_op.pid,     e.proxy_op.channel,     e.proxy_op.peer,
+                        e.proxy_op.n_steps, e.proxy_op.chunk_bytes, e.proxy_op.is_send};
+      } else if (e.type == kEvProxyStep) {
+        old.proxy_step = {e.proxy_step.step};
+      } else if (e.type == kEvKernelCh) {
+        old.kernel_ch = {e.kernel_ch.channel, e.kernel_ch.timer_ns};
+      }
+      p.four->start(context, &handle, &old);
+    }
+    return handle;
+  }
+  void stop(void* handle) const {
+    Plugins& p = plugins();
+    if (handle == nullptr) {
+      return;
+    }
+    if (p.six != nullptr) {
+      p.six->stop(handle);
+    } else if (p.four != nullptr) {
+      p.four->stop(handle);
+    }
+  }
+  void state(void* handle, int s, u64 value = 0) const {
+    Plugins& p = plugins();
+    Args4 args;
+    args.timer_ns = value;
+    if (handle == nullptr) {
+      return;
+    }
+    if (p.six != nullptr) {
+      p.six->state(handle, s, &args);
+    } else if (p.four != nullptr) {
+      p.four->state(handle, s, &args);
+    }
+  }
+};
+
+Event6 event(u64 type, void* parent) {
+  Event6 e;
+  std::memset(&e, 0, sizeof e);
+  e.type = type;
+  e.parent = parent;
+  return e;
+}
+
+// ---------------------------------------------------------------- communicators
+
+struct Shared {
+  std::atomic<int> joined;
+  std::atomic<u64> started[kMaxRanks];            // collectives whose kernel runs
+  std::atomic<u64> lost;                          // first collective the network lost
+  std::atomic<u64> posted[kMaxRanks][kMaxRanks];  // sends of a to b
+  std::atomic<u64> wanted[kMaxRanks][kMaxRanks];  // receives of b from a
+  std::atomic<int> split_seen[kSplits], split_color[kSplits][kMaxRanks],
+      split_key[kSplits][kMaxRanks];
+};
+
+struct Fault {
+  std::string kind;
+  int rank = -1;
+  u64 n = 0;
+};
+
+Fault read_fault() {
+  Fault f;
+  if (const char* text = getenv("STANDIN_NCCL_FAULT")) {
+    char kind[32] = "";
+    unsigned long long n = 0;
+    std::sscanf(text, "%31[^:]:%d:%llu", kind, &f.rank, &n);
+    f.kind = kind;
+    f.n = n;
+  }
+  return f;
+}
+
+struct Task {
+  const char* func;
+  size_t count;
+  const char* datatype;
+  int root;  // or peer
+  void* stream;
+  const void* send;
+  void* recv;
+  void* api = nullptr;
+  void* task = nullptr;
+  u64 n = 0;  // collectives of the communicator, or messages of the pair
+
+  bool is_send() const { return std::strcmp(func, "Send") == 0; }
+  bool is_p2p() const { return is_send() || std::strcmp(func, "Recv") == 0; }
+};
+
+u64 id_hash(const void* id) {
+  // the function is checked elsewhere; here both sides only need the same
+  const char* at = static_cast<const char*>(id);
+  u64 a = 1 ^ 128;
+  u64 b = 1;
+  for (int i = 0; i < 128; i += 8) {
+    a += b;
+    b ^= a;
+    a ^= a >> 31;
+    a *= 0x9de62bbc8cef3ce3ull;
+    b ^= b >> 32;
+    b *= 0x485cd6311b599e79ull;
+    u64 word = 0;
+    std::memcpy(&word, at + i, 8);
+    a += word;
+  }
+  u64 h = a;
+  h ^= h >> 31;
+  h *= 0xbac3bd562846de6bull;
+  h += b;
+  h ^= h >> 32;
+  h *= 0x995a187a14e7b445ull;
+  return h;
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::string name;
+  u64 hash = 0;
+  int n_ranks = 0;
+  int rank = -1;
+  Shared* shared = nullptr;
+  Profiler profiler;
+  Fault fault;
+  u64 calls = 0;
+  u64 collectives = 0;
+  u64 sent[kMaxRanks] = {}, received[kMaxRanks] = {};
+  int splits = 0;
+  std::atomic<int> async_error{0};
+  std::atomic<bool> ending{false};
+  std::mutex lock;
+  std::deque<Task> queue;
+  std::thread progress;
+
+  bool faulty(const char* kind, u64 n) const {
+    return fault.kind == kind && fault.rank == rank && fault.n == n;
+  }
+
+  void join_ranks() {
+    const std::string path = "/dev/shm/" + name;
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) {
+      abort();
+    }
+    shared = static_cast<Shared*>(
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    close(fd);
+    shared->joined.fetch_add(1);
+    while (shared->joined.load() < n_ranks) {
+      nap();  // a rank that does not come: for ever
+    }
+    unlink(path.c_str());
+    profiler.init(hash, "", n_ranks, rank);
+    fault = read_fault();
+    progress = std::thread([this] { run(); });
+  }
+
+  // true when all ranks' kernels of it run
+  bool all_started(u64 n) const {
+    for (int r = 0; r < n_ranks; ++r) {
+      if (shared->started[r].load() < n) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void run() {
+    pthread_setname_np(pthread_self(), "NCCL Progress");
+    while (!ending.load()) {
+      Task t;
+      {
+        const std::lock_guard guard(lock);
+        if (queue.empty()) {
+          t.func = nullptr;
+        } else {
+          t = queue.front();
+        }
+      }
+      if (t.func == nullptr) {
+        nap();
+        continue;
+      }
+      if (t.is_p2p() ? play_p2p(t) : play(t)) {
+        const std::lock_guard guard(lock);
+        queue.pop_front();
+      }
+    }
+  }
+
+  void* kernel(const Task& t, int channel) const {
+    Event6 e = event(kEvKernelCh, t.task);
+    e.kernel_ch.channel = static_cast<u8>(channel);
+    e.kernel_ch.timer_ns = now_ns();
+    return profiler.start(e);
+  }
+  void kernel_end(void* handle) const {
+    profiler.state(handle, kStKernelChStop, now_ns());
+    profiler.stop(handle);
+  }
+  void* transfer(const Task& t, bool send, int peer) const {
+    Event6 e = event(kEvProxyOp, t.task);
+    e.proxy_op.pid = getpid();
+    e.proxy_op.peer = peer;
+    e.proxy_op.n_steps = 4;
+    e.proxy_op.is_send = send ? 1 : 0;
+    return profiler.start(e);
+  }
+  void* step(void* parent, int n) const {
+    Event6 e = event(kEvProxyStep, parent);
+    e.proxy_step.step = n;
+    return profiler.start(e);
+  }
+
+  // One collective, as a ring: to the next rank, from the one before. False: the communicator ends.
+  bool play(const Task& t) {
+    const int next = (rank + 1) % n_ranks;
+    const int before = (rank + n_ranks - 1) % n_ranks;
+    void* send = transfer(t, true, next);
+    void* recv = transfer(t, false, before);
+    void* s0 = step(send, 0);
+    void* r0 = step(recv, 0);
+    profiler.state(s0, kStStepSendGpuWait);
+    profiler.state(r0, kStStepRecvWait);
+    if (faulty("async", t.n)) {
+      async_error.store(kRemoteError);
+    }
+    while (faulty("device", t.n) && !ending.load()) {
+      nap();  // behind something else on its stream
+    }
+    void* channels[kChannels];
+    for (int c = 0; c < kChannels; ++c) {
+      channels[c] = kernel(t, c);
+    }
+    if (faulty("transport", t.n)) {
+      shared->lost.store(t.n);
+    }
+    shared->started[rank].store(t.n);
+    for (int polls = 0; !ending.load(); ++polls) {
+      const bool data_lost = shared->lost.load() == t.n || faulty("async", t.n);
+      if (shared->started[next].load() < t.n) {
+        profiler.state(s0, kStStepSendPeerWait);  // told at every poll
+      } else if (data_lost) {
+        profiler.state(s0, kStStepSendWait, polls == 0 ? 4096 : 0);
+      } else if (all_started(t.n)) {
+        break;
+      }
+      nap();
+    }
+    if (ending.load()) {
+      return false;
+    }
+    for (int n = 0; n < 4; ++n) {
+      void* s = n == 0 ? s0 : step(send, n);
+      void* r = n == 0 ? r0 : step(recv, n);
+      profiler.state(s, kStStepSendWait, 1024);
+      profiler.state(r, kStStepRecvFlushWait, 1024);
+      profiler.stop(s);
+      profiler.stop(r);
+    }
+    for (void* c : channels) {
+      kernel_end(c);
+    }
+    profiler.stop(send);
+    profiler.stop(recv);
+    return true;
+  }
+
+  bool play_p2p(const Task& t) {
+    void* channel = kernel(t, 0);
+    void* x = transfer(t, t.is_send(), t.root);
+    void* s0 = step(x, 0);
+    auto& other = t.is_send() ? shared->wanted[rank][t.root] : shared->posted[t.root][rank];
+    while (other.load() < t.n && !ending.load()) {
+      profiler.state(s0, t.is_send() ? kStStepSendPeerWait : kStStepRecvWait);
+      nap();
+    }
+    if (ending.load()) {
+      return false;
+    }
+    profiler.stop(s0);
+    profiler.stop(x);
+    kernel_end(channel);
+    return true;
+  }
+};
+
+namespace {
+
+thread_local int t_depth = 0;
+thread_local void* t_group = nullptr;
+thread_local ncclComm* t_first = nullptr;
+struct Pending {
+  ncclComm* comm;
+  Task task;
+};
+thread_local std::vector<Pending> t_tasks;
+thread_local std::vector<std::thread> t_inits;
+thread_local char t_error[64] = "";
+
+void launch_all() {
+  if (t_first != nullptr) {
+    t_first->profiler.state(t_group, kStGroupEndApiStart);
+  }
+  for (Pending& p : t_tasks) {
+    ncclComm& c = *p.comm;
+    Event6 l = event(kEvKernelLaunch, t_group);
+    l.launch.stream = p.task.stream;
+    void* launch = c.profiler.start(l);
+    while (c.faulty("launch", p.task.n) && !p.task.is_p2p()) {
+      nap();
+    }
+    c.profiler.stop(launch);
+    void* group = c.profiler.start(event(kEvGroup, nullptr));
+    Event6 e = event(p.task.is_p2p() ? kEvP2p : kEvColl, plugins().api >= 5 ? p.task.api : group);
+    e.rank = c.rank;
+    if (p.task.is_p2p()) {
+      e.p2p.func = p.task.func;
+      e.p2p.buffer = p.task.is_send() ? const_cast<void*>(p.task.send) : p.task.recv;
+      e.p2p.datatype = p.task.datatype;
+      e.p2p.count = p.task.count;
+      e.p2p.peer = p.task.root;
+      e.p2p.n_channels = kChannels;  // a bound
+    } else {
+      e.coll.func = p.task.func;
+      e.coll.send = p.task.send;
+      e.coll.recv = p.task.recv;
+      e.coll.count = p.task.count;
+      e.coll.root = p.task.root;
+      e.coll.datatype = p.task.datatype;
+      e.coll.n_channels = kChannels;
+      e.coll.algo = "RING";
+      e.coll.proto = "SIMPLE";
+    }
+    p.task.task = c.profiler.start(e);
+    c.profiler.stop(p.task.task);
+    c.profiler.stop(group);
+    if (p.task.is_p2p()) {  // those of one group go at once
+      (p.task.is_send() ? c.shared->posted[c.rank][p.task.root]
+                        : c.shared->wanted[p.task.root][c.rank])
+          .store(p.task.n);
+    }
+    const std::lock_guard guard(c.lock);
+    c.queue.push_back(p.task);
+  }
+  if (t_first != nullptr) {
+    t_first->profiler.stop(t_group);
+  }
+  t_tasks.clear();
+  t_first = nullptr;
+  t_group = nullptr;
+}
+
+const char* const kTypes[] = {"ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
+                              "ncclInt64",   "ncclUint64",  "ncclFloat16", "ncclFloat32",
+                              "ncclFloat64", "ncclBfloat16"};
+
+int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int root, void* stream,
+            const void* send, void* recv) {
+  if (comm == nullptr || datatype < 0 || datatype > 9) {
+    std::snprintf(t_error, sizeof t_error, "%s: bad argument", func);
+    return 4;
+  }
+  if (comm->faulty("refuse", ++comm->calls)) {
+    std::snprintf(t_error, sizeof t_error, "the stand-in refuses");
+    return 1;
+  }
+  Task t{func, count, kTypes[datatype], root, stream, send, recv};
+  if (t.is_p2p()) {
+    t.n = t.is_send() ? ++comm->sent[root] : ++comm->received[root];
+  } else {
+    t.n = ++comm->collectives;
+  }
+  if (t_first == nullptr) {
+    t_first = comm;
+    t_group = comm->profiler.start(event(kEvGroupApi, nullptr));
+  }
+  Event6 e = event(t.is_p2p() ? kEvP2pApi : kEvCollApi, t_group);
+  if (t.is_p2p()) {
+    e.p2p_api.func = func;
+    e.p2p_api.count = count;
+    e.p2p_api.datatype = t.datatype;
+    e.p2p_api.stream = stream;
+  } else {
+    e.coll_api.func = func;
+    e.coll_api.count = count;
+    e.coll_api.datatype = t.datatype;
+    e.coll_api.root = root;
+    e.coll_api.stream = stream;
+  }
+  t.api = comm->profiler.start(e);
+  comm->profiler.stop(t.api);
+  t_tasks.push_back({comm, t});
+  if (t_depth == 0) {
+    launch_all();
+  }
+  return 0;
+}
+
+int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
+  auto* comm = new ncclComm;
+  comm->name = std::move(name);
+  comm->hash = hash;
+  comm->n_ranks = n_ranks;
+  comm->rank = rank;
+  // NCCL does this on a thread of its own
+  std::thread job([comm, out] {
+    comm->join_ranks();
+    *out = comm;
+  });
+  if (t_depth == 0) {
+    job.join();
+  } else {
+    t_inits.push_back(std::move(job));
+  }
+  return 0;
+}
+
+int end(ncclComm* comm) {
+  comm->ending.store(true);
+  comm->progress.join();
+  comm->profiler.finalize();
+  delete comm;
+  return 0;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- what it exports
+
+#define API(name, parameters, arguments)                                                         \
+  extern "C" __attribute__((visibility("default"))) int p##name parameters;                      \
+  extern "C" __attribute__((visibility("default"), weak, alias("p" #name))) int name parameters; \
+  extern "C" __attribute__((visibility("default"))) int p##name parameters
+
+API(ncclGetVersion, (int* version), ()) {
+  *version = plugins().api == 4 ? 22700 : plugins().api == 5 ? 22809 : 23007;
+  return 0;
+}
+API(ncclGetUniqueId, (UniqueId * id), ()) {
+  std::memset(id, 0, sizeof *id);
+  static std::atomic<int> n{0};
+  std::snprintf(id->bytes, sizeof id->bytes, "standin-nccl-%d-%d-%llx", getpid(), n.fetch_add(1),
+                static_cast<unsigned long long>(now_ns()));
+  return 0;
+}
+API(ncclCommInitRank, (ncclComm * *out, int n_ranks, UniqueId id, int rank), ()) {
+  return make(out, id.bytes, id_hash(&id), n_ranks, rank);
+}
+API(ncclCommInitRankConfig, (ncclComm * *out, int n_ranks, UniqueId id, int rank, void*), ()) {
+  return make(out, id.bytes, id_hash(&id), n_ranks, rank);
+}
+API(ncclCommSplit, (ncclComm * comm, int color, int key, ncclComm** out, void*), ()) {
+  const int s = comm->splits++;
+  comm->shared->split_color[s][comm->rank].store(color);
+  comm->shared->split_key[s][comm->rank].store(key);
+  comm->shared->split_seen[s].fetch_add(1);
+  while (comm->shared->split_seen[s].load() < comm->n_ranks) {
+    nap();
+  }
+  int n_ranks = 0;
+  int rank = 0;
+  for (int r = 0; r < comm->n_ranks; ++r) {
+    if (comm->shared->split_color[s][r].load() == color) {
+      ++n_ranks;
+      const int other = comm->shared->split_key[s][r].load();
+      rank += other < key || (other == key && r < comm->rank) ? 1 : 0;
+    }
+  }
+  *out = nullptr;
+  if (color < 0) {
+    return 0;
+  }
+  return make(out, comm->name + "-" + std::to_string(s) + "-" + std::to_string(color),
+              comm->hash * 31 + static_cast<u64>(s) * 7 + static_cast<u64>(color) + 1, n_ranks,
+              rank);
+}
+API(ncclCommCount, (const ncclComm* comm, int* n), ()) {
+  *n = comm->n_ranks;
+  return 0;
+}
+API(ncclCommUserRank, (const ncclComm* comm, int* rank), ()) {
+  *rank = comm->rank;
+  return 0;
+}
+API(ncclCommGetAsyncError, (ncclComm * comm, int* error), ()) {
+  *error = comm->async_error.load();
+  return 0;
+}
+API(ncclCommFinalize, (ncclComm*), ()) {
+  return 0;
+}
+API(ncclCommDestroy, (ncclComm * comm), ()) {
+  for (bool empty = false; !empty;) {
+    nap();
+    const std::lock_guard guard(comm->lock);
+    empty = comm->queue.empty();
+  }
+  return end(comm);
+}
+API(ncclCommAbort, (ncclComm * comm), ()) {
+  return end(comm);
+}
+API(ncclGroupStart, (), ()) {
+  ++t_depth;
+  return 0;
+}
+API(ncclGroupEnd, (), ()) {
+  if (t_depth == 0) {
+    return 5;
+  }
+  if (--t_depth == 0) {
+    for (std::thread& job : t_inits) {
+      job.join();
+    }
+    t_inits.clear();
+    launch_all();
+  }
+  return 0;
+}
+API(ncclAllReduce, (const void* s, void* r, size_t n, int type, int, ncclComm* c, void* stream),
+    ()) {
+  return enqueue(c, "AllReduce", n, type, 0, stream, s, r);
+}
+API(ncclBroadcast,
+    (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream), ()) {
+  return enqueue(c, "Broadcast", n, type, root, stream, s, r);
+}
+API(ncclBcast, (void* b, size_t n, int type, int root, ncclComm* c, void* stream), ()) {
+  return ncclBroadcast(b, b, n, type, root, c, stream);
+}
+API(ncclReduce,
+    (const void* s, void* r, size_t n, int type, int, int root, ncclComm* c, void* stream), ()) {
+  return enqueue(c, "Reduce", n, type, root, stream, s, r);
+}
+API(ncclAllGather, (const void* s, void* r, size_t n, int type, ncclComm* c, void* stream), ()) {
+  return enqueue(c, "AllGather", n, type, 0, stream, s, r);
+}
+API(ncclReduceScatter, (const void* s, void* r, size_t n, int type, int, ncclComm* c, void* stream),
+    ()) {
+  return enqueue(c, "ReduceScatter", n, type, 0, stream, s, r);
+}
+API(ncclSend, (const void* s, size_t n, int type, int peer, ncclComm* c, void* stream), ()) {
+  return enqueue(c, "Send", n, type, peer, stream, s, nullptr);
+}
+API(ncclRecv, (void* r, size_t n, int type, int peer, ncclComm* c, void* stream), ()) {
+  return enqueue(c, "Recv", n, type, peer, stream, nullptr, r);
+}
+// Told to plugins as sends and receives, like NCCL's own.
+API(ncclAlltoAll, (const void* s, void* r, size_t n, int type, ncclComm* c, void* stream), ()) {
+  ++t_depth;
+  for (int peer = 0; c != nullptr && peer < c->n_ranks; ++peer) {
+    if (peer != c->rank) {
+      enqueue(c, "Send", n, type, peer, stream, s, nullptr);
+      enqueue(c, "Recv", n, type, peer, stream, nullptr, r);
+    }
+  }
+  if (--t_depth == 0) {
+    launch_all();
+  }
+  return c != nullptr ? 0 : 4;
+}
+// Not NCCL's: stands for synchronizing the stream.
+API(standin_synchronize, (ncclComm * comm), ()) {
+  for (;;) {
+    {
+      const std::lock_guard guard(comm->lock);
+      if (comm->queue.empty()) {
+        return 0;
+      }
+    }
+    nap();
+  }
+}
+
+extern "C" __attribute__((visibility("default"))) const char* ncclGetErrorString(int code) {
+  return code == 0   ? "no error"
+         : code == 4 ? "invalid argument"
+         : code == 6 ? "remote process exited or there was a network error"
+                     : "unhandled error";
+}
+extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(ncclComm*) {
+  return t_error;
+}

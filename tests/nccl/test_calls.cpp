@@ -1,0 +1,271 @@
+// The hooks on NCCL's functions: this program is linked against the stand-in, like libtorch_cuda
+// against the real one.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "../unit/catch.hpp"
+#include "host.hpp"
+
+struct ncclComm;
+extern "C" {
+int ncclGetUniqueId(fr::nccl::UniqueId*);
+int ncclCommInitRank(ncclComm**, int, fr::nccl::UniqueId, int);
+int ncclCommDestroy(ncclComm*);
+int ncclCommAbort(ncclComm*);
+int ncclGroupStart();
+int ncclGroupEnd();
+int ncclAllReduce(const void*, void*, size_t, int, int, ncclComm*, void*);
+int ncclAlltoAll(const void*, void*, size_t, int, ncclComm*, void*);
+int ncclBroadcast(const void*, void*, size_t, int, int, ncclComm*, void*);
+int standin_synchronize(ncclComm*);
+}
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+View view() {
+  return Library::instance().view();
+}
+
+u32 hook() {
+  return Library::instance().get<u32 (*)()>("fr_nccl_hook")();
+}
+
+// Two ranks in this process, made in one group of calls.
+struct Pair {
+  Pair() {
+    setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+    hook();
+    UniqueId id;
+    ncclGetUniqueId(&id);
+    REQUIRE(ncclGroupStart() == 0);
+    REQUIRE(ncclCommInitRank(&rank[0], 2, id, 0) == 0);
+    REQUIRE(ncclCommInitRank(&rank[1], 2, id, 1) == 0);
+    REQUIRE(ncclGroupEnd() == 0);
+  }
+  void synchronize() const {
+    standin_synchronize(rank[0]);
+    standin_synchronize(rank[1]);
+  }
+  ncclComm* rank[2] = {};
+};
+
+std::vector<RecordCopy> all_records(u16 kind) {
+  std::vector<RecordCopy> out;
+  static RecordCopy copy;
+  for (u32 slot = 0; slot < view().n_slots(); ++slot) {
+    if (view().read(slot, copy) == Slot::kWhole && copy.payload.kind == kind) {
+      out.push_back(copy);
+    }
+  }
+  return out;
+}
+
+std::string op(const RecordCopy& r) {
+  return std::string(view().string(r.payload.op));
+}
+
+// What the device saw ends a little after the stream is empty.
+bool all_in(State state, u16 kind, std::size_t n) {
+  for (int i = 0; i < 2000; ++i) {
+    std::size_t found = 0;
+    for (const auto& r : all_records(kind)) {
+      found += r.has_status && r.state == state ? 1 : 0;
+    }
+    if (found == n) {
+      return true;
+    }
+    usleep(5000);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("calls: a call that wrapper and plugin both see is one record") {
+  Pair pair;
+  float data[8];
+  for (ncclComm* comm : pair.rank) {
+    REQUIRE(ncclAllReduce(data, data, 8, 7, 2, comm, nullptr) == 0);
+  }
+  pair.synchronize();
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  const auto records = all_records(FR_COLLECTIVE);
+  REQUIRE(records.size() == 2);
+  CHECK(op(records[0]) == "all_reduce");
+  CHECK(records[0].payload.reduce_op == 5);  // what no plugin is told
+  CHECK(records[0].payload.in_numel == 8);
+  CHECK(records[0].payload.flags == FR_ASYNC);
+  CHECK(records[0].payload.seq == 1);
+  const Device& device = *view().device();
+  CHECK(device.unmatched.load() == 0);
+  CHECK(device.ops_lost.load() == 0);
+  std::size_t made = 0;
+  for (const auto& r : all_records(FR_LIFECYCLE)) {
+    made += op(r) == "ncclCommInitRank" ? 1 : 0;
+  }
+  CHECK(made == 2);
+  // made in a group: the calls had not ended before it did, and no communicator has two rows
+  std::size_t rows = 0;
+  for (u32 i = 1; i < view().n_comms(); ++i) {
+    const CommRow* row = view().comm(i);
+    rows += row != nullptr && row->in_use.load() == 2 ? 1 : 0;
+  }
+  CHECK(rows == 2);
+  ncclCommDestroy(pair.rank[0]);
+  ncclCommDestroy(pair.rank[1]);
+}
+
+TEST_CASE("calls: in a group nothing is launched before its end") {
+  Pair pair;
+  float data[8];
+  ncclGroupStart();
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  ncclGroupStart();
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[1], nullptr);
+  ncclGroupEnd();
+  for (u32 i = 0; i < view().n_device_ops(); ++i) {
+    DeviceOpCopy o;
+    if (view().read_device_op(i, o)) {
+      CHECK(o.launching_ticks == 0);
+    }
+  }
+  ncclGroupEnd();
+  pair.synchronize();
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  ncclCommDestroy(pair.rank[0]);
+  ncclCommDestroy(pair.rank[1]);
+}
+
+TEST_CASE("calls: what NCCL splits into sends and receives stays one record") {
+  Pair pair;
+  char data[64];
+  ncclAlltoAll(data, data, 4, 0, pair.rank[0], nullptr);
+  ncclAlltoAll(data, data, 4, 0, pair.rank[1], nullptr);
+  pair.synchronize();
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  CHECK(op(all_records(FR_COLLECTIVE)[0]) == "all_to_all");
+  CHECK(all_records(FR_SEND).empty());
+  CHECK(all_records(FR_RECV).empty());
+  ncclCommDestroy(pair.rank[0]);
+  ncclCommDestroy(pair.rank[1]);
+}
+
+TEST_CASE("calls: a framework's record is taken over, however many calls it makes") {
+  auto& fr = Library::instance();
+  Pair pair;
+  fr_group_info info{};
+  info.struct_bytes = sizeof info;
+  info.name = "pg";
+  info.n_ranks = 2;
+  const fr_group_t pg = fr.get<fr_group_t (*)(const fr_group_info*)>("fr_group")(&info);
+  const auto enter = fr.get<void (*)(const fr_ticket*)>("fr_enter");
+  const auto leave = fr.get<int (*)()>("fr_leave");
+  char data[64];
+  for (ncclComm* comm : pair.rank) {
+    fr_op o{};
+    o.struct_bytes = sizeof o;
+    o.group = pg;
+    o.kind = FR_COLLECTIVE;
+    o.peer = -1;
+    fr_ticket t;
+    fr.get<void (*)(const fr_op*, fr_ticket*)>("fr_begin")(&o, &t);
+    enter(&t);
+    ncclGroupStart();
+    for (int i = 0; i < 3; ++i) {
+      ncclBroadcast(data, data, 4, 0, 0, comm, nullptr);
+    }
+    ncclGroupEnd();
+    CHECK(leave() == 1);
+  }
+  pair.synchronize();
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  CHECK(all_records(FR_COLLECTIVE).size() == 2);
+  CHECK(view().group(pg)->completed_seq.load() == 2);
+  CHECK(view().group(pg)->ended.load() == 2);
+  bool tied = false;
+  for (u32 i = 1; i < view().n_comms(); ++i) {
+    tied = tied || (view().comm(i) != nullptr && view().comm(i)->pg_group.load() == pg);
+  }
+  CHECK(tied);
+  // a scope in which nothing is asked of NCCL
+  fr_ticket none{};
+  enter(&none);
+  CHECK(leave() == 0);
+  CHECK(leave() == 0);
+  ncclCommDestroy(pair.rank[0]);
+  ncclCommDestroy(pair.rank[1]);
+}
+
+TEST_CASE("calls: what is refused has failed, with the library's words") {
+  setenv("STANDIN_NCCL_FAULT", "refuse:0:1", 1);
+  Pair pair;
+  float data[8];
+  CHECK(ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr) == 1);
+  const auto records = all_records(FR_COLLECTIVE);
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].state == State::kFailed);
+  CHECK(view().string(records[0].error) ==
+        "ncclAllReduce: unhandled error (1): the stand-in refuses");
+  unsetenv("STANDIN_NCCL_FAULT");
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: an abort fails what is in flight") {
+  Pair pair;
+  float data[8];
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  ncclCommAbort(pair.rank[0]);
+  const auto records = all_records(FR_COLLECTIVE);
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].state == State::kFailed);
+  CHECK(view().string(records[0].error) == "ended by ncclCommAbort");
+  CHECK(live_phases(view()).empty());
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: without the plugin they are records that never count as in flight") {
+  setenv("NCCL_PROFILER_PLUGIN", "none", 1);
+  hook();
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm* comms[2];
+  ncclGroupStart();
+  ncclCommInitRank(&comms[0], 2, id, 0);
+  ncclCommInitRank(&comms[1], 2, id, 1);
+  ncclGroupEnd();
+  float data[8];
+  ncclAllReduce(data, data, 8, 7, 0, comms[0], nullptr);
+  const auto records = all_records(FR_COLLECTIVE);
+  REQUIRE(records.size() == 1);
+  CHECK((records[0].payload.flags & FR_UNTRACKED) != 0);
+  ncclCommAbort(comms[0]);
+  ncclCommAbort(comms[1]);
+}
+
+TEST_CASE("calls: removing the hooks restores the originals") {
+  Pair pair;
+  float data[8];
+  const u64 head = view().header().head.load();
+  const u32 places = hook();
+  CHECK(places >= 8);
+  CHECK(Library::instance().get<u32 (*)()>("fr_nccl_unhook")() == places);
+  Dl_info info{};
+  REQUIRE(dladdr(reinterpret_cast<void*>(&ncclBroadcast), &info) != 0);
+  const u32 depth_before = view().device()->hooked.load();
+  CHECK(depth_before == 0);
+  setenv("NCCL_PROFILER_PLUGIN", "none", 1);
+  ncclGroupStart();
+  ncclGroupEnd();
+  CHECK(view().header().head.load() == head);
+  CHECK(hook() == places);  // and again
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  CHECK(view().header().head.load() == head + 1);
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}

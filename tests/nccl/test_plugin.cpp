@@ -1,0 +1,583 @@
+// libfr.so as NCCL's profiler plugin: scripted event sequences of every version, on several
+// threads, with everything that NCCL is known to do to plugins.
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "../unit/catch.hpp"
+#include "host.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+View view() {
+  return Library::instance().view();
+}
+
+RecordCopy only_record(u64 hash) {
+  const auto all = records_of(view(), hash);
+  REQUIRE(all.size() == 1);
+  return all[0];
+}
+
+DeviceOpCopy only_op(u64 hash) {
+  const auto all = device_ops(view(), hash);
+  REQUIRE(all.size() == 1);
+  return all[0];
+}
+
+const Device& device() {
+  return *view().device();
+}
+
+}  // namespace
+
+TEST_CASE("nccl: all versions are exported, and NCCL takes the newest that it knows") {
+  void* library = Library::instance().handle;
+  for (int known = 1; known <= 6; ++known) {
+    CHECK(newest_version(library, known) == known);
+  }
+  // the path of a library that is loaded already is the same library
+  void* again = dlopen(FR_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  CHECK(dlsym(again, "ncclProfiler_v6") == dlsym(library, "ncclProfiler_v6"));
+  CHECK(dlsym(again, "ncclProfiler_v7") == nullptr);
+}
+
+TEST_CASE("nccl: a collective goes through its states") {
+  const u64 hash = 0xa1;
+  Comm6 comm(hash, 2, 1, 6, "tp");
+  CHECK((comm.mask & kEvKernelCh) != 0);
+  CHECK((comm.mask & (kEvCollApi | kEvProxyStep | kEvCeColl)) ==
+        (kEvCollApi | kEvProxyStep | kEvCeColl));
+
+  void* group = comm.group_api();
+  void* api = comm.coll_api(group, "AllReduce", 4096);
+  comm.stop(api);
+  RecordCopy r = only_record(hash);
+  CHECK(view().string(r.payload.op) == "all_reduce");
+  CHECK(r.payload.in_numel == 4096);
+  CHECK(r.payload.in_dtype == 7);
+  CHECK(r.payload.peer == -1);
+  CHECK(r.payload.flags == FR_ASYNC);
+  CHECK(!r.has_status);
+  CHECK(only_op(hash).launching_ticks == 0);
+  CHECK(only_op(hash).stream == 0x5000);
+  CHECK(in_flight(view(), hash) == 1);
+
+  void* launch = comm.launch(group);
+  CHECK(only_op(hash).launching_ticks != 0);
+  CHECK(only_op(hash).launched_ticks == 0);
+  comm.stop(launch);
+  void* task = comm.coll(api, 2);
+  comm.stop(task);
+  comm.stop(group);
+  CHECK(only_op(hash).launched_ticks != 0);
+  CHECK(view().string(only_op(hash).algorithm) == "RING");
+  CHECK(!only_record(hash).has_status);
+
+  void* k0 = comm.kernel(task, 0, 1'000'000);
+  r = only_record(hash);
+  REQUIRE(r.has_status);
+  CHECK(r.state == State::kStarted);
+  void* k1 = comm.kernel(task, 1, 1'000'100);
+  comm.kernel_stop(k0, 2'000'000);
+  CHECK(only_record(hash).state == State::kStarted);  // one channel still spins
+  REQUIRE(live_phases(view()).size() == 1);
+  CHECK(live_phases(view())[0].channel == 1);
+  comm.kernel_stop(k1, 2'000'500);
+  CHECK(only_record(hash).state == State::kCompleted);
+  const DeviceOpCopy op = only_op(hash);
+  CHECK(op.device_start_ns == 1'000'000);
+  CHECK(op.device_end_ns == 2'000'500);
+  CHECK((op.claim & 1) == 0);
+  CHECK(in_flight(view(), hash) == 0);
+  CHECK(device().clock_offset_ns.load() != 0);
+
+  const u32 id = group_named(view(), comm_name(hash));
+  CHECK(view().group(id)->n_ranks == 2);
+  CHECK(view().group(id)->own_rank == 1);
+  CHECK(view().string(view().group(id)->backend) == "nccl");
+  CHECK(view().string(view().group(id)->desc) == "tp");
+  CHECK(view().group(id)->completed_seq.load() == 1);
+}
+
+TEST_CASE("nccl: one channel that ends before another has started does not end the operation") {
+  const u64 hash = 0xa2;
+  Comm6 comm(hash);
+  void* task = comm.enqueue(2);
+  comm.kernel_stop(comm.kernel(task, 0), 5);
+  CHECK(only_record(hash).state == State::kStarted);
+  comm.kernel_stop(comm.kernel(task, 1), 6);
+  CHECK(only_record(hash).state == State::kCompleted);
+}
+
+TEST_CASE("nccl: sends and receives are recorded with their peers, and end on fewer channels") {
+  const u64 hash = 0xa3;
+  Comm6 comm(hash, 4, 2);
+  void* group = comm.group_api();
+  void* send_api = comm.p2p_api(group, "Send");
+  void* recv_api = comm.p2p_api(group, "Recv");
+  CHECK(records_of(view(), hash).empty());  // with whom is not known yet
+  CHECK(device_ops(view(), hash).size() == 2);
+  comm.stop(comm.launch(group));
+  void* send = comm.p2p(send_api, "Send", 3, 4);
+  void* recv = comm.p2p(recv_api, "Recv", 1, 4);
+  comm.stop(group);
+  const auto records = records_of(view(), hash);
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].payload.kind == FR_SEND);
+  CHECK(records[0].payload.peer == 3);
+  CHECK(records[1].payload.kind == FR_RECV);
+  CHECK(records[1].payload.peer == 1);
+  CHECK(in_flight(view(), hash) == 2);
+  // 4 announced, 2 come
+  for (void* task : {send, recv}) {
+    void* k0 = comm.kernel(task, 0);
+    void* k1 = comm.kernel(task, 1);
+    comm.kernel_stop(k0);
+    comm.kernel_stop(k1);
+  }
+  CHECK(in_flight(view(), hash) == 2);
+  for (int i = 0; i < 400 && in_flight(view(), hash) != 0; ++i) {
+    usleep(10'000);  // the watchdog looks ten times a second
+  }
+  CHECK(in_flight(view(), hash) == 0);
+  for (const auto& r : records_of(view(), hash)) {
+    CHECK(r.state == State::kCompleted);
+  }
+}
+
+TEST_CASE("nccl: the oldest unfinished step tells what a transfer waits for") {
+  const u64 hash = 0xa4;
+  Comm6 comm(hash);
+  void* task = comm.enqueue(1);
+  void* send = comm.transfer(task, true, 1, 3, 16);
+  void* recv = comm.transfer(task, false, 1, 3, 16);
+  void* s0 = comm.step(send, 0);
+  comm.state(s0, kStStepSendGpuWait);
+  comm.state(s0, kStStepSendWait, 4096);
+  comm.stop(s0);
+  void* s1 = comm.step(send, 1);
+  comm.state(s1, kStStepSendGpuWait);
+  comm.state(s1, kStStepSendPeerWait);
+  void* s2 = comm.step(send, 2);
+  comm.state(s2, kStStepSendGpuWait);  // later step, later word: not what it is stuck in
+  void* r0 = comm.step(recv, 0);
+  comm.state(r0, kStStepRecvWait);
+  auto phases = live_phases(view());
+  REQUIRE(phases.size() == 2);
+  const bool first_is_send = phases[0].kind == kPhaseSend;
+  const PhaseCopy& s = phases[first_is_send ? 0 : 1];
+  const PhaseCopy& r = phases[first_is_send ? 1 : 0];
+  CHECK(s.kind == kPhaseSend);
+  CHECK(s.peer == 1);
+  CHECK(s.channel == 3);
+  CHECK(s.n_steps == 16);
+  CHECK(s.oldest_step() == 1);
+  CHECK(s.wait() == Wait::kPeerCredit);
+  CHECK(s.first == 4096);
+  CHECK(r.kind == kPhaseRecv);
+  CHECK(r.oldest_step() == 0);
+  CHECK(r.wait() == Wait::kData);
+  CHECK(only_op(hash).transfers_started == 2);
+  comm.stop(s1);
+  comm.stop(s2);
+  comm.stop(send);
+  comm.stop(r0);
+  comm.stop(recv);
+  CHECK(live_phases(view()).empty());
+  CHECK(only_op(hash).transfers_ended == 2);
+}
+
+TEST_CASE("nccl: steps of large operations run past the handle's bits") {
+  const u64 hash = 0xa5;
+  Comm6 comm(hash);
+  void* send = comm.transfer(comm.enqueue(1), true, 1, 0, 20000);
+  void* last = nullptr;
+  for (int i = 0; i < 10000; i += 2) {  // slices of two steps
+    if (last != nullptr) {
+      comm.stop(last);
+    }
+    last = comm.step(send, i);
+    comm.state(last, kStStepSendWait, 1);
+  }
+  const auto phases = live_phases(view());
+  REQUIRE(phases.size() == 1);
+  CHECK(phases[0].oldest_step() == 9998);
+  CHECK(phases[0].first == 5000);
+}
+
+TEST_CASE("nccl: callbacks repeated while stuck are no records and move no time") {
+  const u64 hash = 0xa6;
+  Comm6 comm(hash);
+  void* send = comm.transfer(comm.enqueue(1), true, 1);
+  void* s0 = comm.step(send, 0);
+  comm.state(s0, kStStepSendPeerWait);
+  const u64 head = view().header().head.load();
+  const auto before = live_phases(view());
+  REQUIRE(before.size() == 1);
+  for (int i = 0; i < 100'000; ++i) {
+    comm.state(s0, kStStepSendPeerWait);
+  }
+  void* again = comm.step(send, 0);  // started again at each retry
+  CHECK(again == s0);
+  const auto after = live_phases(view());
+  REQUIRE(after.size() == 1);
+  CHECK(after[0].ticks == before[0].ticks);
+  CHECK(after[0].wait() == Wait::kPeerCredit);
+  CHECK(view().header().head.load() == head);
+}
+
+TEST_CASE("nccl: NULL, stale, duplicate and foreign handles do nothing but count") {
+  const u64 hash = 0xa7;
+  Comm6 comm(hash);
+  comm.stop(nullptr);
+  comm.state(nullptr, kStStepSendWait);
+  CHECK(comm.plugin.start(comm.context, nullptr, nullptr) == 0);
+  CHECK(comm.plugin.state(nullptr, 9, nullptr) == 0);
+  CHECK(comm.kernel(nullptr, 0) != nullptr);
+  CHECK(comm.transfer(nullptr, true, 0) != nullptr);
+  CHECK(comm.step(nullptr, 0) != nullptr);
+
+  void* task = comm.enqueue(1);
+  void* kernel = comm.kernel(task, 0);
+  comm.kernel_stop(kernel, 7);
+  REQUIRE(only_record(hash).state == State::kCompleted);
+  u64 stale = device().stale_handles.load();
+  comm.kernel_stop(kernel, 8);  // NCCL keeps the handle after its stop
+  CHECK(device().stale_handles.load() > stale);
+  CHECK(only_op(hash).channels_ended == 1);
+
+  // its row goes to others meanwhile
+  for (u32 i = 0; i < 2 * kDeviceOps; ++i) {
+    void* t = comm.enqueue(1);
+    comm.kernel_stop(comm.kernel(t, 0));
+  }
+  stale = device().stale_handles.load();
+  CHECK(comm.kernel(task, 0) != nullptr);
+  comm.kernel_stop(kernel);
+  CHECK(device().stale_handles.load() > stale);
+  CHECK(in_flight(view(), hash) == 0);
+
+  // a pointer of another process (PXN), garbage
+  const u64 foreign = device().foreign_handles.load();
+  for (u64 h : {0x7f1234567890ull, ~0ull, 1ull << 63}) {
+    comm.stop(reinterpret_cast<void*>(h));
+    comm.state(reinterpret_cast<void*>(h), 9);
+    comm.kernel(reinterpret_cast<void*>(h), 0);
+  }
+  CHECK(device().foreign_handles.load() >= foreign + 9);
+  // an operation of another process: told, tied to nothing
+  void* pxn = comm.transfer(reinterpret_cast<void*>(0x7f1234567890), true, 1, 0, 4, 1);
+  comm.state(comm.step(pxn, 0), kStStepSendWait);
+  const auto phases = live_phases(view());
+  REQUIRE(phases.size() == 1);
+  CHECK(phases[0].op == 0);
+  CHECK(phases[0].pid == 1);
+  CHECK(phases[0].wait() == Wait::kInFlight);
+  comm.stop(pxn);
+}
+
+TEST_CASE("nccl: without a context nothing is recorded, and every handle is non-NULL") {
+  Comm6 comm(0xa8);
+  void* context = std::exchange(comm.context, nullptr);
+  const u64 head = view().header().head.load();
+  for (void* c : {static_cast<void*>(nullptr), reinterpret_cast<void*>(0x7fabcdef0000)}) {
+    comm.context = c;
+    CHECK(comm.group_api() != nullptr);
+    CHECK(comm.coll_api(nullptr) != nullptr);
+    CHECK(comm.coll(nullptr, 1) != nullptr);
+    CHECK(comm.launch(nullptr) != nullptr);
+    comm.plugin.finalize(c);
+  }
+  CHECK(view().header().head.load() == head);
+  comm.context = context;
+}
+
+TEST_CASE("nccl: a captured operation is recorded once, never in flight; replays are counted") {
+  const u64 hash = 0xa9;
+  Comm6 comm(hash);
+  void* group = comm.group_api(true);
+  void* api = comm.coll_api(group, "AllGather", 8, true);
+  comm.stop(api);
+  comm.stop(comm.launch(group));
+  comm.stop(group);
+  CHECK((only_record(hash).payload.flags & (FR_CAPTURED | FR_UNTRACKED)) ==
+        (FR_CAPTURED | FR_UNTRACKED));
+  CHECK(only_record(hash).payload.out_numel == 16);
+  CHECK(in_flight(view(), hash) == 0);
+  for (int i = 0; i < 3; ++i) {
+    void* task = comm.coll(api, 2, "AllGather");
+    comm.kernel_stop(comm.kernel(task, 0));
+    comm.stop(task);
+  }
+  CHECK(records_of(view(), hash).size() == 1);
+  CHECK((only_op(hash).flags & kDevCaptured) != 0);
+  CHECK(only_op(hash).parts_launched == 3);
+  // the row is another operation's by now, the graph is replayed all the same
+  for (u32 i = 0; i < 2 * kDeviceOps; ++i) {
+    comm.kernel_stop(comm.kernel(comm.enqueue(1), 0));
+  }
+  const u64 head = view().header().head.load();
+  void* task = comm.coll(api, 2, "AllGather");
+  comm.kernel_stop(comm.kernel(task, 0));
+  CHECK(view().header().head.load() == head);
+  CHECK(in_flight(view(), hash) == 0);
+}
+
+TEST_CASE("nccl: what has no kernel of its own is not in flight for ever") {
+  const u64 hash = 0xaa;
+  Comm6 comm(hash);
+  void* group = comm.group_api();  // symmetric memory: the call is told, nothing else
+  comm.stop(comm.coll_api(group));
+  CHECK(in_flight(view(), hash) == 1);
+  comm.stop(group);
+  CHECK(in_flight(view(), hash) == 0);
+  CHECK(only_record(hash).state == State::kReleased);
+
+  Event6 e = Comm6::event(kEvCeColl);  // copy engines
+  e.ce_coll.func = "AllGather";
+  e.ce_coll.count = 4;
+  e.ce_coll.datatype = "ncclInt8";
+  comm.stop(comm.start(e));
+  CHECK(records_of(view(), hash).size() == 2);
+  CHECK(in_flight(view(), hash) == 0);
+
+  Comm6 alone(0xab, 1);
+  alone.stop(alone.coll_api(alone.group_api()));
+  CHECK(in_flight(view(), 0xab) == 0);
+}
+
+TEST_CASE("nccl: more operations in flight than rows: counted, and none is taken for stuck") {
+  const u64 hash = 0xac;
+  Comm6 comm(hash);
+  std::vector<void*> tasks;
+  for (u32 i = 0; i < kDeviceOps + 100; ++i) {
+    tasks.push_back(comm.enqueue(1));
+  }
+  CHECK(device().ops_lost.load() >= 100);
+  CHECK(in_flight(view(), hash) == static_cast<i64>(kDeviceOps));
+  for (void* t : tasks) {
+    comm.kernel_stop(comm.kernel(t, 0));
+  }
+  CHECK(in_flight(view(), hash) == 0);
+}
+
+TEST_CASE("nccl: more channels than rows still end their operation") {
+  const u64 hash = 0xad;
+  Comm6 comm(hash);
+  void* filler = comm.enqueue(1);
+  std::vector<void*> transfers;
+  for (u32 i = 0; i < kPhases; ++i) {
+    transfers.push_back(comm.transfer(filler, true, 1));
+  }
+  void* task = comm.enqueue(2);
+  void* a = comm.kernel(task, 0);
+  void* b = comm.kernel(task, 1);
+  comm.kernel_stop(a);
+  comm.kernel_stop(b);
+  CHECK(device().phases_lost.load() >= 2);
+  CHECK(records_of(view(), hash)[1].state == State::kCompleted);
+  for (void* t : transfers) {
+    comm.stop(t);
+  }
+}
+
+TEST_CASE("nccl: finalize leaves nothing in flight") {
+  const u64 hash = 0xae;
+  Comm6 comm(hash);
+  void* task = comm.enqueue(1);
+  comm.kernel(task, 0);
+  CHECK(in_flight(view(), hash) == 1);
+  comm.finalize();
+  CHECK(in_flight(view(), hash) == 0);
+  CHECK(only_record(hash).state == State::kReleased);
+  const u64 head = view().header().head.load();
+  CHECK(comm.group_api() != nullptr);  // a late call with the old context
+  CHECK(view().header().head.load() == head);
+}
+
+// ---------------------------------------------------------------- older versions
+
+TEST_CASE("nccl: version 4 has no api events: launches are the first that is seen") {
+  const u64 hash = 0xb4;
+  auto& plugin = *Library::instance().get<Plugin4*>("ncclProfiler_v4");
+  void* context = nullptr;
+  int mask = 0;
+  plugin.init(&context, &mask, "dp", hash, 2, 8, 3, nullptr);
+  CHECK((mask & kEvKernelCh) != 0);
+  CHECK(mask < 256);
+  Event4 e;
+  std::memset(&e, 0, sizeof e);
+  e.type = kEvGroup;
+  void* group = nullptr;
+  plugin.start(context, &group, &e);
+  REQUIRE(group != nullptr);
+  std::memset(&e, 0, sizeof e);
+  e.type = kEvColl;
+  e.parent = group;
+  e.rank = 3;
+  e.coll.func = "ReduceScatter";
+  e.coll.count = 100;
+  e.coll.datatype = "ncclBfloat16";
+  e.coll.n_channels = 1;
+  e.coll.algo = "NVLS";
+  e.coll.proto = "SIMPLE";
+  void* task = nullptr;
+  plugin.start(context, &task, &e);
+  plugin.stop(task);
+  plugin.stop(group);
+  CHECK(view().string(only_record(hash).payload.op) == "reduce_scatter");
+  CHECK(only_record(hash).payload.in_numel == 800);
+  CHECK(only_op(hash).launched_ticks != 0);
+  std::memset(&e, 0, sizeof e);
+  e.type = kEvKernelCh;
+  e.parent = task;
+  e.kernel_ch.timer_ns = 77;
+  void* kernel = nullptr;
+  plugin.start(context, &kernel, &e);
+  CHECK(only_record(hash).state == State::kStarted);
+  Args4 args;
+  args.timer_ns = 99;
+  plugin.state(kernel, kStKernelChStop, &args);
+  plugin.stop(kernel);
+  CHECK(only_record(hash).state == State::kCompleted);
+  CHECK(only_op(hash).device_start_ns == 77);
+  CHECK(only_op(hash).device_end_ns == 99);
+  plugin.finalize(context);
+}
+
+namespace {
+
+template <class P, class E>
+void play_old(const char* symbol, u64 hash, E make) {
+  auto& plugin = *Library::instance().get<P*>(symbol);
+  void* context = nullptr;
+  int mask = 0;
+  plugin.init(&context, &mask);
+  REQUIRE(context != nullptr);
+  CHECK((mask & kEvProxyStep) != 0);
+  CHECK((mask & kEvKernelCh) == 0);
+  auto e = make();
+  void* task = nullptr;
+  plugin.start(context, &task, &e);
+  REQUIRE(task != nullptr);
+  const RecordCopy r = only_record(hash);
+  CHECK(view().string(r.payload.op) == "broadcast");
+  CHECK(r.payload.in_numel == 12);
+  CHECK(r.payload.in_dtype == 7);
+  CHECK(r.payload.peer == 2);
+  CHECK((r.payload.flags & FR_UNTRACKED) != 0);
+  // the host's own steps, with the states that only these versions send
+  std::memset(&e, 0, sizeof e);
+  e.type = kEvProxyOp;
+  e.parent = task;
+  e.proxy_op = {static_cast<int>(getpid()), 1, 2, 4, 4096, 1};
+  void* transfer = nullptr;
+  plugin.start(context, &transfer, &e);
+  Args1 args;
+  args.proxy_op = {0, 0};
+  plugin.state(transfer, kStSendRemFifoWait, &args);
+  REQUIRE(live_phases(view()).size() == 1);
+  CHECK(live_phases(view())[0].wait() == Wait::kPeerCredit);
+  plugin.stop(transfer);
+  plugin.stop(task);
+  plugin.finalize(context);
+}
+
+template <class E>
+E old_coll(u64 hash) {
+  E e;
+  std::memset(&e, 0, sizeof e);
+  e.type = kEvColl;
+  e.rank = 1;
+  e.coll.name = "pp";
+  e.coll.comm_hash = hash;
+  e.coll.count = 12;
+  e.coll.root = 2;
+  if constexpr (std::is_same_v<E, Event1>) {
+    e.coll.func = 0;
+    e.coll.datatype = 7;
+  } else {
+    e.coll.func = "Broadcast";
+    e.coll.datatype = "ncclFloat32";
+  }
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: versions 1 to 3 say whose they are with each operation") {
+  play_old<Plugin1>("ncclProfiler_v1", 0xb1, [] { return old_coll<Event1>(0xb1); });
+  play_old<Plugin2>("ncclProfiler_v2", 0xb2, [] { return old_coll<Event2>(0xb2); });
+  play_old<Plugin3>("ncclProfiler_v3", 0xb3, [] { return old_coll<Event3>(0xb3); });
+}
+
+// ---------------------------------------------------------------- threads
+
+TEST_CASE("nccl: api threads and progress threads at once") {
+  constexpr int kComms_ = 3;
+  constexpr int kOps = 3000;
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (int c = 0; c < kComms_; ++c) {
+    threads.emplace_back([c, &failures] {
+      Comm6 comm(0xc0 + static_cast<u64>(c), 2, 0, c % 2 == 0 ? 6 : 5);
+      std::vector<std::atomic<void*>> tasks(kOps);
+      std::thread progress([&] {
+        for (auto& cell : tasks) {
+          void* task = nullptr;
+          while ((task = cell.load(std::memory_order_acquire)) == nullptr) {
+            std::this_thread::yield();
+          }
+          void* transfer = comm.transfer(task, true, 1, 0, 4);
+          for (int s = 0; s < 4; ++s) {
+            void* step = comm.step(transfer, s);
+            comm.state(step, kStStepSendGpuWait);
+            comm.state(step, kStStepSendPeerWait);
+            comm.state(step, kStStepSendWait, 64);
+            comm.stop(step);
+          }
+          void* k0 = comm.kernel(task, 0, 10);
+          void* k1 = comm.kernel(task, 1, 11);
+          comm.kernel_stop(k0, 20);
+          comm.kernel_stop(k1, 21);
+          comm.stop(transfer);
+          comm.kernel_stop(k1, 22);  // once more
+        }
+      });
+      for (int i = 0; i < kOps; ++i) {
+        tasks[static_cast<size_t>(i)].store(comm.enqueue(2), std::memory_order_release);
+        if (i % 64 == 0) {
+          std::this_thread::yield();
+        }
+      }
+      progress.join();
+      const u32 id = group_named(view(), comm_name(0xc0 + static_cast<u64>(c)));
+      if (view().group(id)->completed_seq.load() < kOps - kDeviceOps ||
+          in_flight(view(), 0xc0 + static_cast<u64>(c)) != 0) {
+        failures.fetch_add(1);
+      }
+    });
+  }
+  std::atomic<bool> over{false};
+  std::thread reader([&] {
+    while (!over.load()) {
+      live_phases(view());
+      for (int c = 0; c < kComms_; ++c) {
+        device_ops(view(), 0xc0 + static_cast<u64>(c));
+      }
+      std::this_thread::yield();
+    }
+  });
+  for (auto& t : threads) {
+    t.join();
+  }
+  over.store(true);
+  reader.join();
+  CHECK(failures.load() == 0);
+  CHECK(live_phases(view()).empty());
+}
