@@ -713,7 +713,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   const Times times{TickClock(h), h.start_unix_ns};
   ZstdStream sink{*this};
   Packer p(sink);
-  p.pack_map(23);
+  p.pack_map(24);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
