@@ -117,6 +117,9 @@ View View::of(const void* base, std::size_t bytes) noexcept {
     v.error_ = nullptr;
     for (u32 s = 0; s < at_most(h->section_count, kSections); ++s) {
       const SectionRow& row = h->sections[s];
+      if (s >= kFirstSections && row.count == 0) {
+        continue;  // not in this ring
+      }
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
       if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
           row.stride_bytes % kAlignment[s] != 0 || row.offset_bytes > bytes ||
@@ -323,7 +326,7 @@ Slot View::read(u32 slot, RecordCopy& out) const noexcept {
 // ---------------------------------------------------------------- device
 
 u32 View::n_rows(Section s) const noexcept {
-  return s < header_->section_count ? header_->sections[s].count : 0;
+  return header_ != nullptr && s < header_->section_count ? header_->sections[s].count : 0;
 }
 
 const Device* View::device() const noexcept {
