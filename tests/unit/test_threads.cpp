@@ -1,10 +1,14 @@
-// Stacks of threads without Python: reading memory that may not be there, unwinding, naming, asking.
+// Stacks of threads without Python: reading memory that may not be there, unwinding, naming,
+// asking.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -64,10 +68,11 @@ bool sleeps(i32 tid) {
 // A thread that does something until it is told to end.
 struct Worker {
   template <class Fn>
-  explicit Worker(Fn fn) : thread([this, fn] {
-    tid.store(own_thread());
-    fn();
-  }) {
+  explicit Worker(Fn fn)
+      : thread([this, fn] {
+          tid.store(own_thread());
+          fn();
+        }) {
     REQUIRE(eventually([this] { return tid.load() != 0; }));
   }
   std::atomic<i32> tid{0};
@@ -272,6 +277,70 @@ TEST_CASE("threads: each is asked for its stack, in its system call, and goes on
   CHECK(read_ok == 1);
   close(fds[0]);
   close(fds[1]);
+}
+
+// Calls that the kernel does not restart after a handler, each in a thread of its own: none may
+// notice.
+TEST_CASE("threads: sleeps and polls go on as if nobody had asked") {
+  static ThreadStacks stacks;
+  REQUIRE(stacks.init(true, false));
+  struct sigaction wake {};
+  wake.sa_handler = [](int) {};
+  struct sigaction kept {};
+  REQUIRE(sigaction(SIGUSR1, &wake, &kept) == 0);
+  int fds[2];
+  REQUIRE(pipe(fds) == 0);
+  const int epoll = epoll_create1(0);
+  std::atomic<int> returned{0};
+  std::vector<std::unique_ptr<Worker>> workers;
+  const auto start = [&](auto call) {
+    workers.push_back(std::make_unique<Worker>([&returned, call] {
+      call();
+      ++returned;
+    }));
+    REQUIRE(sleeps(workers.back()->tid));
+  };
+  start([] { sleep(1000); });
+  start([] { usleep(900'000'000); });
+  start([] {
+    const timespec t{1000, 0};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, nullptr);
+  });
+  start([&] {
+    pollfd p{fds[0], POLLIN, 0};
+    poll(&p, 1, -1);
+  });
+  start([&] {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fds[0], &set);
+    timeval t{1000, 0};
+    select(fds[0] + 1, &set, nullptr, nullptr, &t);
+  });
+  start([&] {
+    epoll_event event{};
+    epoll_wait(epoll, &event, 1, 1'000'000);
+  });
+  start([] { pause(); });
+  for (int round = 0; round < 20; ++round) {
+    const ThreadReport* report = stacks.collect();
+    for (const auto& w : workers) {
+      REQUIRE(row_of(*report, w->tid) != nullptr);
+      CHECK(row_of(*report, w->tid)->answer == Answer::kAnswered);
+      CHECK(row_of(*report, w->tid)->whole);
+    }
+    REQUIRE(returned == 0);
+  }
+  // and are interrupted as ever by the process's own signals
+  for (const auto& w : workers) {
+    REQUIRE(pthread_kill(w->thread.native_handle(), SIGUSR1) == 0);
+    w->thread.join();
+  }
+  CHECK(returned == static_cast<int>(workers.size()));
+  REQUIRE(sigaction(SIGUSR1, &kept, nullptr) == 0);
+  close(fds[0]);
+  close(fds[1]);
+  close(epoll);
 }
 
 TEST_CASE("threads: nobody is asked where another handler stands in the place of ours") {
