@@ -31,7 +31,8 @@ def measure(threads: int) -> None:
             [frtrace, "--json", "--stacks", path], capture_output=True, text=True, check=False
         )
         facts = json.loads(got.stdout)["stacks"]["looks"][0]
-        rows.append((facts["took_ms"], facts["asking_ms"], *facts["answers_us"]))
+        keys = ("took_ms", "asking_ms", "median_us", "slowest_us", "answered")
+        rows.append([facts[key] for key in keys])
     took, asking, median, slowest, answered = sorted(rows)[ROUNDS // 2]
     print(
         f"{threads} threads: all {took:.1f} ms, asking {asking:.2f} ms, "
