@@ -26,7 +26,7 @@ endif
 
 .PHONY: help
 help:  ## List the targets
-	@sed -nE 's/^([a-z ]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z -]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 .PHONY: setup
 setup:  ## Install missing Debian packages (root or sudo)
@@ -55,17 +55,40 @@ demo: $(VENV)/.fr-installed  ## Four real ranks hang, frtrace names the culprit;
 .PHONY: test
 test: $(VENV)/.fr-installed build/dev/CMakeCache.txt  ## All tests: C++, Python, end to end
 	@cmake --build --preset dev
-	@$(BIN)/python tools/run_tests.py dev python e2e
+	@$(BIN)/python tools/run_tests.py dev python real e2e
 
 .PHONY: asan tsan
 asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 	@cmake --build --preset $@
 	@$(BIN)/python tools/run_tests.py $@
 
+# The newest clang that brings libFuzzer.
+FUZZ_CXX ?= $(shell for c in clang++ clang++-{20..14}; do command -v $$c && break; done)
+FUZZ_TARGETS := fuzz_fr fuzz_ring fuzz_pickle fuzz_json
+
+.PHONY: fuzz
+fuzz: $(VENV)/.made-by  ## Fuzz the loaders, FUZZ_SECONDS=60 each; needs clang
+	@test -n "$(FUZZ_CXX)" || { echo "fuzz: no clang++ found"; exit 1; }
+	@cmake --preset fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) >/dev/null
+	@cmake --build build/fuzz --target $(FUZZ_TARGETS)
+	@tests/fuzz/run.sh build/fuzz
+
 .PHONY: bench
 bench: build/bench/CMakeCache.txt $(VENV)/.fr-installed  ## Measure: record, Python calls, all_reduce, dump
 	@cmake --build --preset bench
 	@cmake --build --preset bench --target run-benchmarks
+
+.PHONY: score
+score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torchfrtrace on simulated hangs, CASES=2000
+	@cmake --build --preset release --target frtrace hangsim
+	@$(BIN)/python tools/hangsim/score.py --frtrace build/release/tools/frtrace/frtrace \
+	  --hangsim build/release/tools/hangsim/hangsim --count $(or $(CASES),2000)
+
+.PHONY: bench-frtrace
+bench-frtrace: build/release/CMakeCache.txt $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace
+	@cmake --build --preset release --target frtrace hangsim
+	@$(BIN)/python tests/bench/bench_frtrace.py --frtrace build/release/tools/frtrace/frtrace \
+	  --hangsim build/release/tools/hangsim/hangsim --torch-python $(BIN)/python $(if $(MOST),--most $(MOST))
 
 build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by
 	@cmake --preset $*

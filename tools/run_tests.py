@@ -1,6 +1,7 @@
 """Runs test suites and ends with one line: N passed, N failed, N skipped.
 
-    run_tests.py dev python e2e     suites: dev, asan, tsan (ctest presets), python, e2e (pytest)
+    run_tests.py dev python e2e     suites: dev, asan, tsan (ctest presets); python, real, e2e
+                                    (pytest)
     run_tests.py --total            only adds up what the last run of each suite left
 
 Results are kept as JUnit files in build/test-results.
@@ -17,7 +18,7 @@ RESULTS = ROOT / "build" / "test-results"
 
 
 def command(suite: str, results: Path) -> list[str]:
-    if suite in ("python", "e2e"):
+    if suite in ("python", "e2e", "real"):
         return [sys.executable, "-m", "pytest", f"tests/{suite}", f"--junitxml={results}"]
     return ["ctest", "--preset", suite, "--output-junit", str(results)]
 

@@ -20,9 +20,10 @@ bool has_ended(const RecordCopy& r) {
 
 bool is_library_file(std::string_view file) noexcept {
   static constexpr std::string_view kParts[] = {
-      "-packages/torch/", "/torch/distributed/", "/torch/nn/",     "/torch/autograd/",
-      "/torch/utils/",    "/torch/optim/",       "/torch/_",       "/torch/multiprocessing/",
-      "-packages/fr/",    "/python/fr/",         "/contextlib.py", "/runpy.py"};
+      "-packages/torch/", "/torch/distributed/",  "/torch/nn/",     "/torch/autograd/",
+      "/torch/utils/",    "/torch/optim/",        "/torch/_",       "/torch/multiprocessing/",
+      "-packages/fr/",    "/python/fr/",          "/contextlib.py", "/runpy.py",
+      "/functools.py",    "/typing_extensions.py"};
   if (file.empty() || file.front() == '<') {
     return true;  // <frozen runpy>, <string>
   }

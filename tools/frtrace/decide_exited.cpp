@@ -102,8 +102,16 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   // unless it came before.
   const Time known = chosen.empty() ? 0 : ends_[at(causes.front())].time;
   bool unseen = false;
+  // Of those, who ended without a word was killed; a status of its own may be an error's that
+  // followed.
+  const bool silent = std::any_of(missing_primary_.begin(), missing_primary_.end(), [&](int i) {
+    return missing_ends_[at(i)].why == "gone" || missing_ends_[at(i)].why == "killed";
+  });
   for (const int i : missing_primary_) {
     const End& end = missing_ends_[at(i)];
+    if (silent && end.why == "exit") {
+      continue;
+    }
     const bool before =
         known != 0 && end.time != 0 && seconds_between(end.time, known) > kSameCauseSeconds;
     if (chosen.empty() || before || end.why == "killed") {
@@ -210,11 +218,20 @@ bool Diagnosis::no_evidence() {
     lower(Confidence::kLikely, "the ended rank left no evidence of its own");
     return true;
   }
+  // Short waits of a job that nobody had a reason to dump are its usual ones.
+  constexpr double kLong_s = 5;
+  const bool alarm = std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
+    return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
+           e->trigger == "salvage";
+  });
+  const bool failed =
+      std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; });
+  const bool lasting = alarm || failed || m.seconds() >= kLong_s;
   const bool node = is_node(c_.missing);
   const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.
-  const bool alone = who.size() == 1 && c_.missing.size() == 1;
-  if ((alone || node) && !alive && !suspect && !m.complete && !doubtful) {
+  const bool alone = who.size() == 1 && c_.missing.size() == 1 && who.front() == c_.missing.front();
+  if ((alone || node) && lasting && !alive && !suspect && !m.complete && !doubtful) {
     r_.kind = Verdict::kExited;
     const std::vector<Rank>& lost = node ? c_.missing : who;
     for (const Rank x : lost) {

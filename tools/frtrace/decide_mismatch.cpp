@@ -24,7 +24,7 @@ int Diagnosis::class_by_precedent(const Divergence& d) {
       for (std::size_t s = 0; s < c_.groups.size(); ++s) {
         const Group& sister = c_.groups[s];
         if (static_cast<int>(s) == d.group || sister.ranks.size() != g.ranks.size() ||
-            sister.ranks == g.ranks) {
+            sister.desc != g.desc || sister.ranks == g.ranks) {
           continue;
         }
         for (std::size_t n = 0; n < sister.ranks.size(); ++n) {
@@ -63,6 +63,11 @@ bool Diagnosis::skipped(const Divergence& d, int member, int reference) {
     return false;
   }
   constexpr std::uint64_t kLookahead = 4;
+  for (std::uint64_t ahead = 1; ahead <= kLookahead; ++ahead) {
+    if (key(member, d.seq + ahead) == others) {
+      return false;  // it came after all, in another order
+    }
+  }
   for (std::uint64_t ahead = 1; ahead <= kLookahead; ++ahead) {
     if (key(reference, d.seq + ahead) == own) {
       return true;

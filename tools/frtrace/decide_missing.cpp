@@ -69,6 +69,36 @@ bool Diagnosis::left_early_or_missing() {
       std::all_of(sinks.begin(), sinks.end(), [&](int i) { return ends_[at(i)].clean; });
   const bool blind = std::any_of(c_.ranks.begin(), c_.ranks.end(),
                                  [](const RankEvidence* e) { return e->holes.no_p2p; });
+  // One that waits alone for most others: either is out of line, and nothing tells which.
+  const std::size_t members = group(m.group).ranks.size();
+  if (m.kind == Kind::kCollective && m.waits.size() * 2 < sinks.size() && sinks.size() > 2 &&
+      sinks.size() * 2 > members && !all_left) {
+    const bool due = std::any_of(m.waits.begin(), m.waits.end(), [&](const Wait& w) {
+      const std::vector<Step>& steps = history_.of(w.evidence);
+      const auto it = std::lower_bound(
+          steps.begin(), steps.end(), w.record,
+          [](const Step& step, std::size_t record) { return step.record < record; });
+      const auto pos = static_cast<std::size_t>(it - steps.begin());
+      const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
+      return usual && steps[*usual].key == steps[pos].key;
+    });
+    std::set<int> few(sinks.begin(), sinks.end());
+    for (const Wait& w : m.waits) {
+      few.insert(w.evidence);
+    }
+    if (!due && blame_anomalies(few, true)) {
+      return true;
+    }
+    if (!due) {
+      r_.kind = Verdict::kUndecided;
+      r_.summary = fmt::format(
+          "{} {} in {}, {} never came to it: the few may be out of line, or the many stopped",
+          ranks_words(waiting_ranks(m)), m.waits.size() == 1 ? "waits" : "wait", meeting_text(m),
+          ranks_words(ranks(sinks)));
+      add_all_waiting(k, {});
+      return true;
+    }
+  }
   // Where sends and receives are never recorded, many that did not come rather wait than stopped;
   // and so may one of a job with several kinds of groups for a rank that left no file.
   constexpr std::size_t kMany = 3, kKinds = 3;

@@ -7,6 +7,9 @@ bool Diagnosis::slow() {
   bool by_clocks = false;
   std::vector<Straggler> late = stragglers(c_, slots_, by_clocks);
   const std::size_t most = std::max<std::size_t>(1, c_.ranks.size() / 3);
+  // A few milliseconds are what hosts differ by, and more where their clocks are compared.
+  const double noticed_s = by_clocks ? 0.02 : 0.005;
+  std::erase_if(late, [&](const Straggler& s) { return s.typical_s < noticed_s; });
   if (late.empty() || c_.ranks.size() < 2) {
     return false;
   }

@@ -25,7 +25,8 @@ bool is_user_file(std::string_view path) {
   return !inside(path, "/torch/") && !inside(path, "site-packages/fr/") &&
          !inside(path, "dist-packages/fr/") && !inside(path, "python/fr/") &&
          !inside(path, "/runpy.py") && !inside(path, "/contextlib.py") &&
-         !inside(path, "/threading.py");
+         !inside(path, "/threading.py") && !inside(path, "/functools.py") &&
+         !inside(path, "/typing_extensions.py");
 }
 
 }  // namespace

@@ -96,8 +96,8 @@ bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t cont
   return false;
 }
 
-bool comes(const std::vector<Step>& steps, std::uint64_t key, std::size_t first) {
-  for (std::size_t i = first; i < std::min(steps.size(), first + kLookahead); ++i) {
+bool comes(const std::vector<Step>& steps, std::uint64_t key, std::size_t first, std::size_t end) {
+  for (std::size_t i = first; i < std::min(end, first + kLookahead); ++i) {
     if (steps[i].key == key) {
       return true;
     }
@@ -125,8 +125,8 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from)
     a.usual = usual;
     a.novel = std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(p),
                            [&](const Step& s) { return s.key == steps[p].key; });
-    const bool later = comes(steps, steps[usual].key, p + 1);
-    const bool follows = comes(steps, steps[p].key, usual + 1);
+    const bool later = comes(steps, steps[usual].key, p + 1, steps.size());
+    const bool follows = comes(steps, steps[p].key, usual + 1, p);
     a.kind = later ? (follows ? Anomaly::kSwapped : Anomaly::kInserted)
                    : (follows ? Anomaly::kSkipped : Anomaly::kOther);
     return a;

@@ -40,6 +40,10 @@ enum class RingKind { kRegion, kCopy };
 std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
                                         RingKind kind, std::string& why);
 
+// Of a file that was cut: `kept` and `first_kept` of each group become its newest records without a
+// gap up to what its counters say it issued.
+void count_kept(RankEvidence&);
+
 struct LoadOptions {
   std::string prefix;                                     // only files whose name begins so
   unsigned threads = 0;                                   // 0: as many as there are processors

@@ -688,29 +688,6 @@ Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& 
   }
 }
 
-// What a cut dump still holds of each group: its newest records without a gap.
-void count_kept(RankEvidence& e) {
-  std::vector<std::vector<std::uint64_t>> seqs(e.groups.size());
-  for (const Record& r : e.records) {
-    if (r.kind == Kind::kCollective && r.group < seqs.size()) {
-      seqs[r.group].push_back(r.seq);
-    }
-  }
-  for (std::size_t row = 0; row < e.groups.size(); ++row) {
-    GroupEvidence& g = e.groups[row];
-    std::sort(seqs[row].begin(), seqs[row].end());
-    const std::uint64_t before = g.kept;
-    g.kept = 0;
-    while (!seqs[row].empty() && g.kept < g.enqueued && seqs[row].back() == g.enqueued - g.kept) {
-      ++g.kept;
-      seqs[row].pop_back();
-    }
-    g.first_kept = g.kept == 0 ? 0 : g.enqueued - g.kept + 1;
-    g.last_kept = g.kept == 0 ? 0 : g.enqueued;
-    g.overwritten += before - std::min(before, g.kept);
-  }
-}
-
 std::unique_ptr<RankEvidence> read(std::span<const unsigned char> bytes, Buffers& b,
                                    std::string& why) {
   std::size_t size = 0;

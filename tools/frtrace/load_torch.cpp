@@ -15,6 +15,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "load.hpp"
 #include "pickle.hpp"
 
 namespace frtrace {
@@ -1218,6 +1219,9 @@ std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes, b
   if (!reader.read(why)) {
     why = cut ? "truncated: no entry before the cut" : why;
     return nullptr;
+  }
+  if (cut) {
+    count_kept(*e);
   }
   e->format = reader.format(container);
   e->id.recorder = e->format;

@@ -512,11 +512,23 @@ void date(const Set& set) {
   }
 }
 
+// A cut file's counters tell of operations whose records, and times, are behind the cut: nothing
+// says that they have lasted.
+void date_the_cut(const Set& set) {
+  for (RankEvidence* e : set) {
+    for (GroupEvidence& g : e->groups) {
+      if (e->holes.truncated && g.kept == 0) {
+        g.enqueued_time = g.completed_time = e->written;
+      }
+    }
+  }
+}
+
 // ---------------------------------------------------------------- frontiers
 
 // One rank finished what another, by its own file, could not even have started: the files were
-// written while the job moved.
-bool moving(const std::vector<Member>& members) {
+// written while the job moved. Answers when that operation was issued, 0 if there is none.
+Time moving(const std::vector<Member>& members) {
   std::uint64_t issued = UINT64_MAX, completed = UINT64_MAX;
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
@@ -526,7 +538,7 @@ bool moving(const std::vector<Member>& members) {
     }
   }
   if (issued == UINT64_MAX) {
-    return false;
+    return 0;
   }
   // gloo's failures look like ends: a few operations issued together prove nothing.
   constexpr std::size_t kTogether = 32;
@@ -544,7 +556,7 @@ bool moving(const std::vector<Member>& members) {
       }
       if (!gloo) {
         if (r.seq > completed + 1) {
-          return true;
+          return r.time;
         }
         break;
       }
@@ -552,11 +564,11 @@ bool moving(const std::vector<Member>& members) {
         break;
       }
       if (ahead > kTogether || records.back().time > r.time + kTogether_ns) {
-        return true;
+        return r.time;
       }
     }
   }
-  return false;
+  return 0;
 }
 
 // A rank that had not yet issued what another one has finished was looked at before that.
@@ -835,8 +847,22 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     doubt_the_missing(set);
     date(set);
     const std::vector<std::vector<Member>> groups = groups_of(set);
-    const bool moves = std::any_of(groups.begin(), groups.end(), moving);
-    if (set.front()->holes.written_guessed && moves) {
+    // Modification times later than that for ranks that had not come so far are those of copies.
+    bool moves = false, lie = set.front()->holes.written_guessed;
+    date_the_cut(set);
+    for (const std::vector<Member>& members : groups) {
+      const Time proof = moving(members);
+      moves = moves || proof != 0;
+      for (const Member& m : members) {
+        const GroupEvidence& g = m.e->groups[m.row];
+        const auto further = [&](const Member& o) {
+          return o.e->groups[o.row].completed > g.completed + 1;
+        };
+        lie = lie || (proof != 0 && m.e->written > proof + kSecond &&
+                      std::any_of(members.begin(), members.end(), further));
+      }
+    }
+    if (lie && moves) {
       for (RankEvidence* e : set) {
         e->written = e->newest;
       }

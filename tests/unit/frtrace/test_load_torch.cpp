@@ -572,6 +572,36 @@ TEST_CASE("torch: of a cut dump the entries before the cut") {
   }
 }
 
+TEST_CASE("torch: what a cut dump's counters still tell") {
+  json entries = json::array();
+  for (int i = 0; i < 20; ++i) {
+    entries.push_back(entry(i, i + 1, i == 19 ? "started" : "completed"));
+  }
+  const auto with_status = [&] {
+    json d = dump(json::array());
+    d.erase("entries");
+    status(d, "0", 20, 20, 19);
+    d["entries"] = entries;
+    return d;
+  };
+  const std::vector<unsigned char> whole = pickle_of(with_status());
+  std::string why;
+  Evidence all;
+  all.push_back(load_torch_pickle({whole.data(), whole.size() / 2}, why));
+  REQUIRE(all[0] != nullptr);
+  all[0]->file = "trace_rank_0";
+  all[0]->file_time = kBase + 600'000'000'000;
+  settle_torch(all);
+  const GroupEvidence& g = all[0]->groups.back();
+  CHECK(g.enqueued == 20);
+  CHECK(g.completed == 19);
+  // What is in flight is not among the records: none of the newest is kept.
+  CHECK(g.kept == 0);
+  CHECK(g.overwritten > 0);
+  // Nothing says that it has lasted.
+  CHECK(g.completed_time == all[0]->written);
+}
+
 TEST_CASE("torch: one large list named by many entries costs no square") {
   // 20,000 entries that share one list of 20,000 sizes: 400 million steps if each were walked.
   std::string in = "\x80\x02](]q";

@@ -1,0 +1,63 @@
+// target.hpp - what all targets do with what they loaded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "diagnose.hpp"
+#include "job.hpp"
+#include "load.hpp"
+#include "load_torch.hpp"
+#include "load_window.hpp"
+#include "render.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace frfuzz {
+
+using Loaded = std::unique_ptr<frtrace::RankEvidence>;
+
+inline void report(const std::vector<Loaded>& all) {
+  std::vector<frtrace::Report> reports;
+  for (const frtrace::Case& c : frtrace::make_cases(all, {})) {
+    reports.push_back(frtrace::diagnose(c));
+  }
+  (void)frtrace::render_json(reports, {});
+}
+
+// The way of one file through the tool; `settle`: beside others of PyTorch's.
+inline void go(Loaded e, bool settle) {
+  if (e == nullptr) {
+    return;
+  }
+  std::vector<Loaded> all;
+  e->file = "trace_rank_1";
+  for (const char* file : {"trace_rank_0", "trace_rank_2"}) {
+    all.push_back(std::make_unique<frtrace::RankEvidence>(*e));
+    all.back()->file = file;
+    all.back()->id.rank = file[11] - '0';
+    if (settle && !all.back()->records.empty() && all.size() == 2) {
+      all.back()->records.pop_back();
+    }
+  }
+  all.push_back(std::move(e));
+  if (settle) {
+    frtrace::settle_torch(all);
+  }
+  report(all);
+  frtrace::Windows windows(0, all.size());
+  for (const Loaded& one : all) {
+    windows.count(*one);
+    windows.cut(*one);
+  }
+  (void)windows.look_again(all);
+  for (const Loaded& one : all) {
+    windows.cut_again(*one);
+  }
+  report(all);
+}
+
+}  // namespace frfuzz
