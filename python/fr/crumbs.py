@@ -1,4 +1,4 @@
-"""Breadcrumbs that cost more than a note: a trace of Python calls, lines that say whose they are."""
+"""Breadcrumbs that cost more than a note: a trace of Python calls, lines saying whose they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time from a trigger to the stacks of all threads: python tests/bench/thread_stacks.py [threads...]
+"""Time from a trigger to the stacks of all threads: python tests/bench/thread_stacks.py [n...]
 
 As the watchdog itself measured it; frtrace reads it from the dumps.
 """
