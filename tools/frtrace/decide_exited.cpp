@@ -220,13 +220,9 @@ bool Diagnosis::no_evidence() {
   }
   // Short waits of a job that nobody had a reason to dump are its usual ones.
   constexpr double kLong_s = 5;
-  const bool alarm = std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
-    return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
-           e->trigger == "salvage";
-  });
   const bool failed =
       std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; });
-  const bool lasting = alarm || failed || m.seconds() >= kLong_s;
+  const bool lasting = alarmed() || failed || m.seconds() >= kLong_s;
   const bool node = is_node(c_.missing);
   const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.

@@ -15,11 +15,48 @@ const char* confidence_name(Confidence v) {
   return kNames[static_cast<int>(v)];
 }
 
+bool Diagnosis::alarmed() const {
+  return std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
+    return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
+           e->trigger == "salvage";
+  });
+}
+
+// Nobody had a reason to dump: three times what a rank is usually busy, or waits, between two
+// operations is no hang. Seconds, at most ten.
+double Diagnosis::usual_wait_s() const {
+  constexpr std::size_t kAsked = 64, kRecent = 256;
+  constexpr double kMost_s = 10, kTimes = 3;
+  std::vector<double> usual;
+  for (std::size_t i = 0; i < c_.ranks.size(); i += 1 + c_.ranks.size() / kAsked) {
+    const std::vector<Record>& records = c_.ranks[i]->records;
+    std::vector<double> gaps;
+    for (std::size_t r = records.size() - std::min(records.size(), kRecent) + 1; r < records.size();
+         ++r) {
+      gaps.push_back(seconds_between(records[r - 1].time, records[r].time));
+    }
+    if (gaps.size() >= 8) {
+      const auto high = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() * 95 / 100);
+      std::nth_element(gaps.begin(), high, gaps.end());
+      usual.push_back(*high);
+    }
+  }
+  if (usual.empty()) {
+    return 0;
+  }
+  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>(usual.size() / 2);
+  std::nth_element(usual.begin(), middle, usual.end());
+  return std::min(kMost_s, kTimes * *middle);
+}
+
 Report Diagnosis::run() {
   inventory();
   double threshold = kStuckSeconds;
   for (const RankEvidence* e : c_.ranks) {
     threshold = std::min(threshold, 0.5 * e->option_seconds("FR_TIMEOUT_S", 60));
+  }
+  if (!alarmed()) {
+    threshold = std::max(threshold, usual_wait_s());
   }
   for (std::size_t i = 0; i < ends_.size(); ++i) {
     if (ends_[i].primary()) {

@@ -126,6 +126,8 @@ class Diagnosis {
   // Told to end from outside, with nothing stuck and nobody dead.
   bool terminated();
   // Nobody is stuck, and somebody keeps the others waiting.
+  bool alarmed() const;
+  double usual_wait_s() const;
   bool slow();
   bool stale();
   bool nothing_stuck();

@@ -295,14 +295,12 @@ class Machine {
       return false;
     }
     Node& node = *stack_[list].node;
-    const auto values = open_values(list);
-    const bool unfinished = level < marks_.size();  // the mark belongs to the newest item
-    append(arena_, node, values.first(values.size() - (unfinished && !values.empty() ? 1 : 0)));
+    append(arena_, node, open_values(list));
     // Without its keys, or with some of them: it was about to be filled.
     const auto keys = [&](std::size_t i) {
       return node.items[i].type == Type::kDict ? node.items[i].node->count : 0;
     };
-    if (!unfinished && node.count > 0 && node.items[node.count - 1].type == Type::kDict &&
+    if (node.count > 0 && node.items[node.count - 1].type == Type::kDict &&
         keys(node.count - 1) < (node.count > 1 ? keys(node.count - 2) : 2)) {
       --node.count;
     }
