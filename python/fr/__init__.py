@@ -14,7 +14,7 @@ import json as _json
 
 from . import _fr
 from ._fr import begin, end, note, snapshot, step
-from .crumbs import print_line as print
+from .crumbs import print_line as print  # noqa: F401
 from .crumbs import trace_calls
 
 # Not `print`: `from fr import *` must leave the builtin one alone.

@@ -164,9 +164,11 @@ TEST_CASE("unwind: as the compiler's own unwinder sees it") {
     CAPTURE(depth);
     deeper(depth, unwind_here);
     REQUIRE(g_whole);
-    REQUIRE(static_cast<int>(g_n) == g_n_expected);
+    // sanitizers put a frame of their own before it
+    const int more = g_n_expected - static_cast<int>(g_n);
+    REQUIRE((more == 0 || more == 1));
     for (u32 i = 1; i < g_n; ++i) {  // the first is where each was called in the same function
-      CHECK(g_pcs[i] + 1 == reinterpret_cast<u64>(g_expected[i]));
+      CHECK(g_pcs[i] + 1 == reinterpret_cast<u64>(g_expected[i + static_cast<u32>(more)]));
     }
   }
   // a limit is kept, and a stack that leads nowhere ends
@@ -231,6 +233,8 @@ TEST_CASE("tasks: what a thread sleeps in and on") {
   gone.tid = opens.tid;
   CHECK(eventually([&] { return !look_first(getpid(), gone); }));
 }
+
+#ifndef __SANITIZE_THREAD__  // it keeps signals back until the thread calls something of its own
 
 TEST_CASE("threads: each is asked for its stack, in its system call, and goes on") {
   static ThreadStacks stacks;
@@ -368,3 +372,5 @@ TEST_CASE("threads: a storm of signals of that number from elsewhere does nothin
   }
   CHECK(stacks.collect()->n_threads >= 1);
 }
+
+#endif  // __SANITIZE_THREAD__
