@@ -36,6 +36,11 @@ struct AskSlot {
   u32 row;
   u64 asked_ns;
   u64 answered_ns;
+  // the system call that /proc saw the thread in, and where; -1: none that can be made again
+  i64 call;
+  u64 call_pc;
+  u64 call_sp;
+  u64 call_arg;
   Registers registers;
   u64 stack_base;
   u64 stack_bytes;
@@ -51,6 +56,42 @@ std::atomic<AskSlot*> g_slots{nullptr};
 std::atomic<u32> g_answers{0};  // futex: grows with each
 std::atomic<int> g_signal{0};
 std::atomic<const fr_python*> g_python{nullptr};
+
+// Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
+// timeout. Their callers may take EINTR for an end: a sleep(3600) that stood in for a hang would be
+// over. So the call is made again, by going back to the instruction that made it; its arguments are
+// still there. A timeout begins anew.
+void repeat_call(const AskSlot& s, ucontext_t& context) noexcept {
+  if (s.call < 0) {
+    return;
+  }
+#if defined(__x86_64__)
+  auto& r = context.uc_mcontext.gregs;
+  unsigned char instruction[2] = {};
+  if (r[REG_RAX] == -EINTR && static_cast<u64>(r[REG_RIP]) == s.call_pc &&
+      static_cast<u64>(r[REG_RSP]) == s.call_sp &&
+      peek(s.call_pc - 2, instruction, sizeof instruction) && instruction[0] == 0x0f &&
+      instruction[1] == 0x05) {
+    r[REG_RIP] -= 2;
+    r[REG_RAX] = s.call;
+  }
+#elif defined(__aarch64__)
+  auto& m = context.uc_mcontext;
+  u32 instruction = 0;
+  if (static_cast<i64>(m.regs[0]) == -EINTR && m.pc == s.call_pc && m.sp == s.call_sp &&
+      static_cast<i64>(m.regs[8]) == s.call && peek(m.pc - 4, &instruction, 4) &&
+      instruction == 0xd4000001) {
+    m.pc -= 4;
+    m.regs[0] = s.call_arg;
+  }
+#endif
+}
+
+// Not those that have an effect when they are interrupted, or an argument that is none any more.
+bool can_repeat(i64 call) noexcept {
+  return call >= 0 && call != SYS_connect && call != SYS_close && call != SYS_restart_syscall &&
+         call != SYS_rt_sigreturn && syscall_name(call)[0] != '\0';
+}
 
 void on_ask(int, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
@@ -69,6 +110,7 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
       if (const fr_python* p = g_python.load(std::memory_order_acquire)) {
         s.n_python = p->walk(s.python, kPythonFrames, &s.python_total, &s.python_facts);
       }
+      repeat_call(s, *static_cast<ucontext_t*>(context));
       s.answered_ns = monotonic_ns();
       s.word.store(token | kAnswered, std::memory_order_release);
       g_answers.fetch_add(1);
@@ -555,6 +597,10 @@ void ThreadStacks::ask_all() noexcept {
           work_->token += 0x100;
           const u64 token = work_->token & ~u64{0xff};
           s.row = next - 1;
+          s.call = can_repeat(row.task.syscall) ? row.task.syscall : -1;
+          s.call_pc = row.task.pc;
+          s.call_sp = row.task.sp;
+          s.call_arg = row.task.args[0];
           s.asked_ns = monotonic_ns();
           s.word.store(token | kAsked, std::memory_order_release);
           siginfo_t info{};

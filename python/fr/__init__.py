@@ -14,16 +14,16 @@ import json as _json
 
 from . import _fr
 from ._fr import begin, end, note, snapshot, step
-from .crumbs import print_line as print
+from .crumbs import print_line as print  # noqa: F401
 from .crumbs import trace_calls
 
+# Not `print`: `from fr import *` must leave the builtin one alone.
 __all__ = [
     "begin",
     "dump",
     "end",
     "group",
     "note",
-    "print",
     "record",
     "register_writer",
     "snapshot",

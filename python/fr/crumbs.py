@@ -1,4 +1,4 @@
-"""Breadcrumbs that cost more than a note: a trace of Python calls, and lines that say whose they are."""
+"""Breadcrumbs that cost more than a note: a trace of Python calls, lines saying whose they are."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class trace_calls:
         self._before = None
 
     def _text(self, code) -> tuple[str, str] | None:
-        try:
-            return self._cache[code]
-        except KeyError:
-            texts = None
-            if self._wanted(code) and code.co_filename != __file__:
-                name = getattr(code, "co_qualname", code.co_name)
-                place = f"{name} {code.co_filename}:{code.co_firstlineno}"
-                texts = (f"-> {place}", f"<- {place}")
-            self._cache[code] = texts
-            return texts
+        kept = self._cache.get(id(code))  # hashing a code object takes a microsecond
+        if kept is not None:
+            return kept[0]
+        texts = None
+        if code.co_filename != __file__ and self._wanted(code):
+            name = getattr(code, "co_qualname", code.co_name)
+            place = f"{name} {code.co_filename}:{code.co_firstlineno}"
+            texts = (f"-> {place}", f"<- {place}")
+        self._cache[id(code)] = (texts, code)  # the code stays, so that its id does
+        return texts
 
     def _enter(self, texts) -> bool:
         if self._left is not None:

@@ -171,6 +171,12 @@ def abort():
     meet()
 
 
+def segv():
+    if GUILTY:
+        ctypes.string_at(8)  # @segv
+    meet()
+
+
 def restart():
     """Attempt 0 ends by an exception of rank 0, attempt 1 hangs for the last rank."""
     if ATTEMPT == 0:

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from conftest import frtrace, wait_until
+from conftest import frtrace, line_of, wait_until
 
 
 def test_no_fault_leaves_nothing(launch):
@@ -91,6 +91,19 @@ def test_abort_of_a_cpp_thread_under_torchrun(launch):
     job = launch("abort", 3, torchrun=True, env={"FR_TIMEOUT_S": "600"})
     job.await_exit()
     job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
+
+
+def test_segfault_while_others_wait(launch):
+    job = launch("segv", 3, env={"FR_TIMEOUT_S": "600"})
+    assert job.await_exit([2])[2] == -signal.SIGSEGV
+    trace = job.await_evidence().trace("--stacks").expect("exited", [2])
+    (crashed,) = [
+        c for c in trace.report["stacks"]["classes"] if c["ranks"] == "2" and c["role"] == "main"
+    ]
+    assert any(line.endswith(f"job.py:{line_of('segv')} segv") for line in crashed["stack"]), (
+        crashed
+    )
+    assert "SIGSEGV" in str(trace.report)
 
 
 def test_sigterm_while_all_wait(launch):

@@ -38,7 +38,12 @@ def test_gil_held_for_ever(launch):
 
 def test_stopped_rank_is_salvaged(launch):
     job = launch("sigstop", 3).await_evidence()
-    job.trace().expect("missing", [2], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1]})
+    trace = job.trace("--stacks")
+    trace.expect("missing", [2], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1]})
+    (stopped,) = [
+        c for c in trace.report["stacks"]["classes"] if c["ranks"] == "2" and c["role"] == "main"
+    ]
+    assert "stopped" in stopped["doing"], stopped  # by /proc: it could not be asked
 
 
 def test_idle_ranks_dump_too(launch):

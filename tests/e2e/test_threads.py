@@ -364,3 +364,94 @@ def test_no_crash_handlers_when_told(start):
     p = start("lib.crash()\n", env={"FR_CRASHES": "0"})
     assert p.process.wait(timeout=45) == -signal.SIGSEGV
     assert p.dumps() == []
+
+
+HANGS = {
+    "store": (
+        """
+import torch
+store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True)
+ready()
+store.get("a key that nobody sets")
+""",
+        "waits for the store that the ranks meet at (socket ",
+    ),
+    "loader": (
+        """
+import torch
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        time.sleep(3600)
+ready()
+next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
+""",
+        "waits for a batch of its DataLoader",
+    ),
+    "import": (
+        """
+open("slow.py", "w").write("import time, builtins; builtins.started = 1; time.sleep(3600)")
+sys.path.insert(0, os.getcwd())
+import builtins
+spawn(lambda: __import__("slow"))
+while not hasattr(builtins, "started"):
+    time.sleep(0.01)
+ready()
+import slow
+""",
+        "waits for the import lock",
+    ),
+    "locks": (
+        """
+a, b, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+def other():
+    with b:
+        both.wait()
+        with a: pass
+spawn(other)
+with a:
+    both.wait()
+    ready()
+    with b: pass
+""",
+        "waits for a lock of Python's; so does thread ",
+    ),
+    "fifo": (
+        "os.mkfifo('pipe')\nready()\nopen('pipe')\n",
+        "opens the FIFO pipe, which nobody has opened at its other end",
+    ),
+}
+
+
+@pytest.mark.parametrize("hang", HANGS)
+def test_hints_of_real_hangs(start, hang):
+    script, hint = HANGS[hang]
+    if "torch" in script:
+        pytest.importorskip("torch")
+    p = start(script).ready()
+
+    def told():
+        p.dump()
+        return hint in str(p.main()["where"])
+
+    try:
+        wait_until(hint, told)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{json.dumps(p.main(), indent=1)}") from None
+
+
+def test_frtrace_stacks_asks_the_process_and_says_so(start):
+    p = start("def f():\n    ready()\n    lib.hold()\nf()\n").ready()
+    got = subprocess.run(
+        [FRTRACE, "stacks", "--shm-dir", p.dir / "shm", str(p.pid)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert got.returncode == 0, got
+    assert f"process {p.pid}: asked, 1 of 1 answered" in got.stderr
+    assert "hold (libguilty.so)" in got.stdout and "target.py:" in got.stdout
+    assert p.process.poll() is None
+    gone = subprocess.run([FRTRACE, "stacks", "no-such-job"], capture_output=True, timeout=60)
+    assert gone.returncode == 3

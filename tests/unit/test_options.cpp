@@ -57,6 +57,9 @@ TEST_CASE("the defaults are the contract's") {
   CHECK(o.signal == 0);
   CHECK(o.cache_dir == "/home/u/.cache/fr");
   CHECK(o.log_level == 1);
+  CHECK(o.threads == ThreadLooks::kSignal);
+  CHECK(o.locals);
+  CHECK(o.crashes);
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);
     CHECK(source(o, row.name) == "default");
@@ -74,7 +77,8 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
       {"FR_JOB", {"j1", "j2"}},           {"FR_STACKS", {"native", "python"}},
       {"FR_TIMING", {"events", "auto"}},  {"FR_PIPE", {"/p/1", "/p/2"}},
       {"FR_SIGNAL", {"USR1", "USR2"}},    {"FR_CACHE_DIR", {"/c1", "/c2"}},
-      {"FR_LOG", {"debug", "off"}}};
+      {"FR_LOG", {"debug", "off"}},       {"FR_THREADS", {"proc", "off"}},
+      {"FR_LOCALS", {"0", "1"}},          {"FR_CRASHES", {"0", "1"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);

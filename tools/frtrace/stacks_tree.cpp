@@ -254,6 +254,32 @@ std::vector<StackInput> stack_inputs(const Case& c, const std::vector<Rank>& onl
   return out;
 }
 
+namespace {
+
+StackTree::Look look_of(const StackInput& in) {
+  const ThreadsEvidence& t = *in.threads;
+  StackTree::Look look;
+  look.rank = in.rank;
+  look.took_ms = static_cast<double>(t.took_ns) / 1e6;
+  look.asking_ms = static_cast<double>(t.asking_ns) / 1e6;
+  look.threads = t.threads.size();
+  look.lost = t.threads_lost + t.frames_lost + t.modules_lost;
+  look.not_asked = t.not_asked;
+  std::vector<std::uint32_t> answers;
+  for (const ThreadStack& s : t.threads) {
+    if (s.answer == "answered") {
+      answers.push_back(s.answer_us);
+    }
+  }
+  std::sort(answers.begin(), answers.end());
+  look.answered = answers.size();
+  look.median_us = answers.empty() ? 0 : answers[answers.size() / 2];
+  look.slowest_us = answers.empty() ? 0 : answers.back();
+  return look;
+}
+
+}  // namespace
+
 StackTree merge_stacks(const std::vector<StackInput>& inputs, const StackStyle& style) {
   StackTree out;
   Builder builder(out);
@@ -265,6 +291,7 @@ StackTree merge_stacks(const std::vector<StackInput>& inputs, const StackStyle& 
       continue;
     }
     builder.add(in, style);
+    out.looks.push_back(look_of(in));
   }
   builder.finish();
   return out;
@@ -283,6 +310,16 @@ std::string render_stacks_text(const StackTree& tree) {
     draw(tree, role.root, 0, out);
     out += '\n';
   }
+  for (const StackTree::Look& l : tree.looks) {
+    if (l.lost != 0 || !l.not_asked.empty()) {
+      out += fmt::format("rank {}: {}{}{}\n", l.rank,
+                         l.not_asked.empty() ? "" : "threads were not asked: " + l.not_asked,
+                         l.lost != 0 && !l.not_asked.empty() ? "; " : "",
+                         l.lost != 0 ? fmt::format("{} threads, frames or files found no room",
+                                                   l.lost)
+                                     : "");
+    }
+  }
   if (tree.without != 0) {
     out += fmt::format("{} of {} ranks: no stacks in their evidence\n", tree.without, tree.n_ranks);
   }
@@ -293,6 +330,7 @@ std::string render_stacks_json(const StackTree& tree) {
   nlohmann::json out = {{"schema", "frtrace.stacks/1"},
                         {"n_ranks", tree.n_ranks},
                         {"without", tree.without},
+                        {"looks", nlohmann::json::array()},
                         {"classes", nlohmann::json::array()},
                         {"roles", nlohmann::json::array()}};
   for (const StackClass& c : tree.classes) {
@@ -308,6 +346,17 @@ std::string render_stacks_json(const StackTree& tree) {
                               {"where", c.where},
                               {"frontier", c.frontier},
                               {"stack", std::move(frames)}});
+  }
+  for (const StackTree::Look& l : tree.looks) {
+    out["looks"].push_back({{"rank", l.rank},
+                            {"took_ms", l.took_ms},
+                            {"asking_ms", l.asking_ms},
+                            {"threads", l.threads},
+                            {"answered", l.answered},
+                            {"median_us", l.median_us},
+                            {"slowest_us", l.slowest_us},
+                            {"lost", l.lost},
+                            {"not_asked", l.not_asked}});
   }
   for (const StackTree::Role& role : tree.roles) {
     out["roles"].push_back({{"name", role.name}, {"tree", node_json(tree, role.root)}});

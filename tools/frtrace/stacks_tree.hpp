@@ -49,6 +49,16 @@ struct StackTree {
     std::size_t ranks = 0;
   };
   std::vector<Role> roles;
+  // How the threads of each rank were looked at.
+  struct Look {
+    Rank rank = -1;
+    double took_ms = 0, asking_ms = 0;
+    std::size_t threads = 0, answered = 0;
+    std::uint32_t median_us = 0, slowest_us = 0;
+    std::uint64_t lost = 0;  // threads, frames and files that found no room
+    std::string not_asked;
+  };
+  std::vector<Look> looks;
   std::size_t n_ranks = 0;
   std::size_t without = 0;  // ranks whose evidence has no stacks
 };
