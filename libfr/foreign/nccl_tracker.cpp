@@ -754,7 +754,8 @@ bool ready() noexcept {
 
 bool is_active() noexcept {
   const State* s = g_state.load(kAcquire);
-  if (g_hooked.load(kRelaxed) == 0 && (s == nullptr || s->device->plugin_api.load() == 0)) {
+  if (g_library_version.load(kRelaxed) == 0 &&
+      (s == nullptr || s->device->plugin_api.load(kRelaxed) == 0)) {
     return false;
   }
   return ready() && stamps_wanted();
@@ -1221,6 +1222,10 @@ void settle_all() noexcept {
 
 void enter(const fr_ticket& ticket) noexcept {
   State* s = state_in_force();
+  if (s == nullptr && g_library_version.load(kRelaxed) != 0 && ticket.ticket != 0 && ready())
+      [[unlikely]] {
+    s = state_in_force();  // the first operation may be what makes the communicator
+  }
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   if (t == nullptr) {
     return;
