@@ -118,6 +118,9 @@ View View::of(const void* base, std::size_t bytes) noexcept {
     for (u32 s = 0; s < at_most(h->section_count, kSections); ++s) {
       const SectionRow& row = h->sections[s];
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
+      if (s >= kFirstSections && row.count == 0) {
+        continue;  // later sections may be absent
+      }
       if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
           row.stride_bytes % kAlignment[s] != 0 || row.offset_bytes > bytes ||
           size > bytes - row.offset_bytes) {
