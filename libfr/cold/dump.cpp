@@ -374,7 +374,7 @@ void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes&
 
 void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   const bool kernel = f.kind == kPhaseKernel;
-  p.pack_array(15);
+  p.pack_array(16);
   p.pack_int64(static_cast<i64>(f.op) - 1);
   if (f.ticket == 0) {
     p.pack_nil();
@@ -384,8 +384,13 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   text(p, phase_kind_name(f.kind));
   p.pack_uint32(f.channel);
   p.pack_int32(f.peer);
-  text(p, !f.is_live() ? "ended" : kernel ? "running" : wait_name(f.wait()));
-  p.pack_uint32(f.is_live() ? f.oldest_step() : f.next_step);
+  // What a transfer was waiting for stays readable when its communicator was ended under it.
+  const Wait wait = f.wait();
+  text(p, kernel                ? f.is_live() ? "running" : "ended"
+          : wait != Wait::kNone ? wait_name(wait)
+          : f.is_live()         ? "idle"
+                                : "ended");
+  p.pack_uint32(f.oldest_step());
   p.pack_uint32(f.n_steps);
   p.pack_uint32(f.next_step);
   d.times.ticks(p, f.ticks);
@@ -394,6 +399,7 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   d.pack(p, kernel ? f.second : 0);
   p.pack_uint32(f.pid);
   p.pack_uint32(f.claim >> 1);
+  p.pack_uint32(f.claim & 1);
 }
 
 // What the device library reports. nil where none was asked.
@@ -488,7 +494,7 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "phases");
   p.pack_map(2);
   fields(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "next_step",
-             "time", "bytes", "device_start", "device_end", "pid", "generation"});
+             "time", "bytes", "device_start", "device_end", "pid", "generation", "live"});
   text(p, "rows");
   p.pack_array(view.n_phases());
   for (u32 i = 0; i < view.n_phases(); ++i) {

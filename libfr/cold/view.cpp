@@ -121,6 +121,9 @@ View View::of(const void* base, std::size_t bytes) noexcept {
         continue;  // not in this ring
       }
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
+      if (s >= kFirstSections && row.count == 0) {
+        continue;  // later sections may be absent
+      }
       if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
           row.stride_bytes % kAlignment[s] != 0 || row.offset_bytes > bytes ||
           size > bytes - row.offset_bytes) {

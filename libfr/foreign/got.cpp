@@ -165,9 +165,15 @@ void each_slot(const Object& o, Visit visit) noexcept {
   }
 }
 
-// Objects that look functions up on behalf of others, always with a handle of their own.
+// Modules of Python that look functions up on behalf of others, always with a handle of their own.
+// Not any object: dlsym(RTLD_NEXT) depends on who calls it.
 bool is_dlsym_user(const char* path) noexcept {
-  return std::strstr(path, "/_ctypes.") != nullptr || std::strstr(path, "nccl") != nullptr;
+  const char* slash = std::strrchr(path, '/');
+  const char* name = slash != nullptr ? slash + 1 : path;
+  const bool module =
+      std::strstr(name, ".cpython-") != nullptr || std::strstr(name, ".abi3.") != nullptr;
+  return module &&
+         (std::strstr(name, "_ctypes.") != nullptr || std::strstr(name, "nccl") != nullptr);
 }
 
 struct Scan {

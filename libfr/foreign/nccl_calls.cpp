@@ -67,11 +67,10 @@ F real(Index i) noexcept {
 
 // Functions of the library that are asked, not wrapped.
 struct Library {
-  int (*count)(Comm, int*) = nullptr;
-  int (*user_rank)(Comm, int*) = nullptr;
-  const char* (*error_text)(int) = nullptr;
-  const char* (*last_error)(Comm) = nullptr;
-  int (*version)(int*) = nullptr;
+  std::atomic<int (*)(Comm, int*)> count;
+  std::atomic<int (*)(Comm, int*)> user_rank;
+  std::atomic<const char* (*)(int)> error_text;
+  std::atomic<const char* (*)(Comm)> last_error;
 };
 Library g_library;
 
@@ -137,8 +136,10 @@ bool accepted(int result) noexcept {
 struct ErrorText {
   char text[400];
   ErrorText(const char* call, int code, Comm comm) noexcept {
-    const char* meaning = g_library.error_text != nullptr ? g_library.error_text(code) : nullptr;
-    const char* last = g_library.last_error != nullptr ? g_library.last_error(comm) : nullptr;
+    const auto text_of = g_library.error_text.load();
+    const auto last_of = g_library.last_error.load();
+    const char* meaning = text_of != nullptr ? text_of(code) : nullptr;
+    const char* last = last_of != nullptr ? last_of(comm) : nullptr;
     std::snprintf(text, sizeof text, "%s: %s (%d)%s%.300s", call,
                   meaning != nullptr ? meaning : "error", code,
                   last != nullptr && last[0] != '\0' ? ": " : "", last != nullptr ? last : "");
@@ -173,6 +174,13 @@ struct Lifecycle {
   }
 };
 
+bool ask_comm(Comm comm, i32& n_ranks, i32& rank) noexcept {
+  const auto count = g_library.count.load();
+  const auto user_rank = g_library.user_rank.load();
+  return count != nullptr && user_rank != nullptr && count(comm, &n_ranks) == kSuccess &&
+         user_rank(comm, &rank) == kSuccess;
+}
+
 // A communicator that was made before we hooked its calls.
 [[gnu::cold, gnu::noinline]] u32 meet_comm(Comm comm) noexcept {
   if (comm == nullptr || !ready() || expect_link(comm)) {
@@ -180,8 +188,7 @@ struct Lifecycle {
   }
   int n_ranks = 0;
   int rank = -1;
-  if (g_library.count == nullptr || g_library.user_rank == nullptr ||
-      g_library.count(comm, &n_ranks) != kSuccess || g_library.user_rank(comm, &rank) != kSuccess) {
+  if (!ask_comm(comm, n_ranks, rank)) {
     return kNoComm;
   }
   const u32 row = open_comm(mix(0x6d6574, static_cast<u64>(n_ranks)), n_ranks, rank, "");
@@ -200,9 +207,8 @@ void comm_made(u32 row, Comm* out, i32 n_ranks, i32 rank, u64 since) noexcept {
     close_comm(row, nullptr);  // failed, or this rank has no part in it
     return;
   }
-  if (n_ranks <= 0 && g_library.count != nullptr && g_library.user_rank != nullptr) {
-    g_library.count(comm, &n_ranks);
-    g_library.user_rank(comm, &rank);
+  if (n_ranks <= 0) {
+    ask_comm(comm, n_ranks, rank);
   }
   row = bind_comm(row, comm, n_ranks, rank, since);
   if (scope_ticket().ticket == 0) {
@@ -700,14 +706,17 @@ void find_originals() noexcept {
         g_table[i].real.compare_exchange_strong(none, found);
       }
     }
-    g_library.count = reinterpret_cast<int (*)(Comm, int*)>(dlsym(nccl, "ncclCommCount"));
-    g_library.user_rank = reinterpret_cast<int (*)(Comm, int*)>(dlsym(nccl, "ncclCommUserRank"));
-    g_library.error_text =
-        reinterpret_cast<const char* (*)(int)>(dlsym(nccl, "ncclGetErrorString"));
-    g_library.last_error = reinterpret_cast<const char* (*)(Comm)>(dlsym(nccl, "ncclGetLastError"));
-    g_library.version = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"));
+    const auto find = [nccl](auto& function, const char* name) {
+      using F = decltype(function.load());
+      function.store(reinterpret_cast<F>(dlsym(nccl, name)));
+    };
+    find(g_library.count, "ncclCommCount");
+    find(g_library.user_rank, "ncclCommUserRank");
+    find(g_library.error_text, "ncclGetErrorString");
+    find(g_library.last_error, "ncclGetLastError");
     int version = 0;
-    if (g_library.version != nullptr && g_library.version(&version) == kSuccess) {
+    const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(nccl, "ncclGetVersion"));
+    if (ask != nullptr && ask(&version) == kSuccess) {
       set_library_version(static_cast<u32>(version));
     }
     dlclose(nccl);

@@ -333,14 +333,14 @@ struct Shim {
     if (!chained(kApi) || mask == nullptr) {
       return;
     }
-    const int ours = *mask;
+    const int ours = __atomic_load_n(mask, __ATOMIC_RELAXED);
     void* their_context = nullptr;
     int their_events = 0;
     const P& plugin = *static_cast<const P*>(g_chain.plugin);
     if (plugin.init(&their_context, args(&their_events)...) == kSuccess) {
       theirs[slot(*context)].store(their_context);
       g_chain.events = their_events;
-      *mask = ours | their_events;
+      __atomic_store_n(mask, ours | their_events, __ATOMIC_RELAXED);
       plugin_more_events(number(*context), static_cast<u32>(their_events));
     }
   }
@@ -442,7 +442,8 @@ void begin_init(u32 api, void** context, int* mask, u64 hash, const char* name, 
   }
   const u32 events = records ? events_for(api) : 0;
   if (mask != nullptr) {
-    *mask = static_cast<int>(events);
+    __atomic_store_n(mask, static_cast<int>(events),
+                     __ATOMIC_RELAXED);  // one for all communicators
   }
   give(context, records ? plugin_init(api, hash, name, n_nodes, n_ranks, rank, mask, events) : 0);
 }

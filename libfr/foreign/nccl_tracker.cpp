@@ -18,12 +18,13 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
+constexpr u32 kNoSlot = 0xfff;  // of an operation that found no row: its launch is not another one
 constexpr u32 kApiGroups = 256;
 constexpr u32 kThreads = 256;
 constexpr u32 kScopes = 4;
 constexpr u32 kGenerationMask = (1u << 20) - 1;
 constexpr u32 kStepMask = (1u << 12) - 1;
-static_assert(kDeviceOps <= 4096 && kPhases <= 4096 && kComms <= 4096 && kApiGroups <= 4096);
+static_assert(kDeviceOps < 0xfff && kPhases <= 4096 && kComms <= 4096 && kApiGroups <= 4096);
 
 enum Kind : u32 {
   kOtherHandle = 1,
@@ -49,6 +50,7 @@ struct OpPrivate {
   std::atomic<u32> done;         // generation << 1 | 1 once it was ended
   std::atomic<u32> is_started;   // generation << 1 | 1
   std::atomic<u32> settle_seen;  // channels ended at the last look
+  std::atomic<u32> overtaken;    // at the last look: a later operation has ended
   std::atomic<u64> last_end_ticks;
 };
 
@@ -66,6 +68,9 @@ struct CommPrivate {
   std::atomic<u64> made_ticks;
   std::atomic<u32> children;
   std::atomic<u32> linked;  // a wrapper and the plugin both know it
+  std::atomic<u32> kernels_seen;
+  std::atomic<u64> launched;        // operations
+  std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
 };
 
 // One thread of the host inside the library.
@@ -312,6 +317,7 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.next.store(0, kRelaxed);
   p.closed.store(0, kRelaxed);
   p.settle_seen.store(0, kRelaxed);
+  p.overtaken.store(0, kRelaxed);
   p.last_end_ticks.store(0, kRelaxed);
   return slot;
 }
@@ -337,6 +343,12 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
   }
   if (as == fr::State::kFailed) {
     op.flags.fetch_or(kDevFailed, kRelaxed);
+  }
+  if (as == fr::State::kCompleted) {
+    std::atomic<u64>& newest = s.comm[op.comm.load(kRelaxed) % kComms].last_completed;
+    if (newest.load(kRelaxed) < op.ticket.load(kRelaxed)) {
+      newest.store(op.ticket.load(kRelaxed), kRelaxed);
+    }
   }
   if (as != fr::State::kReleased) {
     op.ended_ticks.store(at != 0 ? at : ticks_now(s.hot->clock), kRelaxed);
@@ -657,6 +669,9 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
       p.other_events.store(0);
       p.children.store(0);
       p.linked.store(0);
+      p.kernels_seen.store(0);
+      p.launched.store(0);
+      p.last_completed.store(0);
       p.made_ticks.store(ticks_now(s.hot->clock));
       row.hash.store(hash);
       row.group.store(0);
@@ -754,7 +769,8 @@ bool ready() noexcept {
 
 bool is_active() noexcept {
   const State* s = g_state.load(kAcquire);
-  if (g_hooked.load(kRelaxed) == 0 && (s == nullptr || s->device->plugin_api.load() == 0)) {
+  if (g_library_version.load(kRelaxed) == 0 &&
+      (s == nullptr || s->device->plugin_api.load(kRelaxed) == 0)) {
     return false;
   }
   return ready() && stamps_wanted();
@@ -1210,9 +1226,21 @@ void settle_all() noexcept {
     return;
   }
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
-    const u32 claim = s->ops[slot].claim.load(kAcquire);
-    if ((claim & 1) != 0 && s->ops[slot].channels_ended.load(kRelaxed) != 0) {
-      try_complete(*s, slot, claim >> 1 & kGenerationMask, true);
+    const DeviceOp& op = s->ops[slot];
+    const u32 claim = op.claim.load(kAcquire);
+    if ((claim & 1) == 0) {
+      continue;
+    }
+    const u32 generation = claim >> 1 & kGenerationMask;
+    if (op.channels_ended.load(kRelaxed) != 0) {
+      try_complete(*s, slot, generation, true);
+    }
+    // A communicator runs its operations in their order: what a later one has overtaken has ended,
+    // and its end was not told.
+    const u64 newest = s->comm[op.comm.load(kRelaxed) % kComms].last_completed.load(kRelaxed);
+    if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
+        s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
+      finish(*s, slot, generation, fr::State::kReleased, 0, 0);
     }
   }
 }
@@ -1221,6 +1249,10 @@ void settle_all() noexcept {
 
 void enter(const fr_ticket& ticket) noexcept {
   State* s = state_in_force();
+  if (s == nullptr && g_library_version.load(kRelaxed) != 0 && ticket.ticket != 0 && ready())
+      [[unlikely]] {
+    s = state_in_force();  // the first operation may be what makes the communicator
+  }
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   if (t == nullptr) {
     return;
@@ -1338,7 +1370,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     // Whom it is with is told with its launch: the record is made then, the row says it was issued.
     slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
     if (slot == kDeviceOps) {
-      return other_start();
+      return make(*s, kApiHandle, kNoSlot, 0);
     }
     keep_ticket(s->op[slot], fr_ticket{});
     s->op[slot].closed.store(1, kRelaxed);
@@ -1352,7 +1384,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     }
   }
   if (handle == 0) {
-    return other_start();
+    return make(*s, kApiHandle, kNoSlot, 0);
   }
   list_in(*s, group, slot);
   return handle;
@@ -1372,6 +1404,21 @@ Handle launch_start(Handle context, Handle group) noexcept {
 }
 
 namespace {
+
+// A device takes about a thousand launches ahead. If more have passed and no kernel was ever told
+// of, this library does not tell: its operations are not in flight for ever.
+constexpr u64 kSilent = 2048;
+
+void give_up(State& s, u32 comm) noexcept {
+  s.comm[comm].events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const u32 claim = s.ops[slot].claim.load(kAcquire);
+    if ((claim & 1) != 0 && s.ops[slot].comm.load(kRelaxed) == comm &&
+        s.ops[slot].launched_ticks.load(kRelaxed) != 0) {
+      finish(s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
+    }
+  }
+}
 
 // Up to version 4 nothing ties a launch to its call but what it is about.
 DeviceOp* match_op(State& s, u32 comm, const Call& call, u32& found) noexcept {
@@ -1406,6 +1453,10 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm == kNoComm) {
     return other_start();
+  }
+  if (s->comm[comm].launched.fetch_add(1, kRelaxed) >= kSilent &&
+      s->comm[comm].kernels_seen.load(kRelaxed) == 0) [[unlikely]] {
+    give_up(*s, comm);
   }
   u32 slot = 0;
   DeviceOp* op = nullptr;
@@ -1543,6 +1594,7 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
     return other_start();
   }
   const u32 generation = generation_of(parent);
+  s->comm[op->comm.load(kRelaxed) % kComms].kernels_seen.store(1, kRelaxed);
   op->channels_started.fetch_add(1, kRelaxed);
   if (first_time(s->op[op_slot].is_started, generation)) {
     op->started_ticks.store(ticks_now(s->hot->clock), kRelaxed);

@@ -63,7 +63,7 @@ struct Call {
 
 // Starts the recorder and this part of it; false while nothing is recorded.
 bool ready() noexcept;
-// Will operations be followed to their end? A library is hooked or has loaded the plugin.
+// Will operations be followed to their end? NCCL is there or has loaded the plugin.
 bool is_active() noexcept;
 // Does FR_TIMING allow the library's device stamps?
 bool stamps_wanted() noexcept;

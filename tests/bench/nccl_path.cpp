@@ -1,6 +1,6 @@
 // nccl_path.cpp - what one event of NCCL's profiler interface costs in libfr, and what the wrappers
-// add to a call. The library is the stand-in: a call of it does what NCCL does on the host's side of
-// the plugin, and nothing on a device.
+// add to a call. The library is the stand-in: a call of it does what NCCL does on the host's side
+// of the plugin, and nothing on a device.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,44 @@ def test_a_program_that_is_not_python(scratch, standin):
     finally:
         program.kill()
         program.wait()
+
+
+@pytest.fixture(scope="session")
+def torch_backend(standin):
+    """A backend of torch over the stand-in. About a minute to compile."""
+    torch = pytest.importorskip("torch")
+    import pybind11
+
+    from fr import adapter
+
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    includes, lib_dir = adapter._torch_paths(torch)
+    output = standin / "standin_backend.so"
+    subprocess.run(
+        [compiler, ROOT / "tests" / "nccl" / "standin_backend.cpp", "-o", output, "-shared",
+         "-fPIC", "-O0", "-std=c++20", "-w", "-DTORCH_EXTENSION_NAME=standin_backend",
+         f"-D_GLIBCXX_USE_CXX11_ABI={adapter._abi(torch)}",
+         *(flag for i in includes for flag in ("-isystem", i)),
+         "-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"],
+         f"-L{lib_dir}", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10",
+         standin / "libnccl.so.2", f"-Wl,-rpath,{standin}"],
+        check=True,
+    )  # fmt: skip
+    return output
+
+
+def test_torch_and_nccl_make_one_record(launch, scratch, torch_backend, standin):
+    """torch's adapter, the wrappers and the plugin see each operation: all say the same record."""
+    env = {
+        "NCCL_JOB_BACKEND": str(torch_backend),
+        "STANDIN_NCCL_FAULT": "device:1:4",
+        "NCCL_PROFILER_PLUGIN": "",
+    }
+    job = launch("device", 3, env=env, script=SCRIPT.with_name("torch_nccl_job.py"))
+    trace = job.await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4, desc="default_pg")
+    site = trace.verdict["blamed"][0]["site"]
+    assert Path(site["file"]).name == "torch_nccl_job.py", site
+    groups = status_of(scratch, 0)["groups"]
+    assert [g["enqueued"] for g in groups if g["desc"] == "default_pg"] == [3]
+    assert sum(g["enqueued"] for g in groups) == 3, groups

@@ -97,7 +97,7 @@ struct Profiler {
   void* start(const Event6& e) const {
     Plugins& p = plugins();
     void* handle = nullptr;
-    if ((static_cast<u64>(mask) & e.type) == 0) {
+    if ((static_cast<u64>(__atomic_load_n(&mask, __ATOMIC_RELAXED)) & e.type) == 0) {
       return nullptr;
     }
     if (p.six != nullptr) {

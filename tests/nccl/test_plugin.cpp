@@ -360,6 +360,8 @@ TEST_CASE("nccl: more operations in flight than rows: counted, and none is taken
   }
   CHECK(device().ops_lost.load() >= 100);
   CHECK(in_flight(view(), hash) == static_cast<i64>(kDeviceOps));
+  const u32 id = group_named(view(), comm_name(hash));
+  CHECK((view().group(id)->issued.load() & kSeqMask) == kDeviceOps + 100);  // one record each
   for (void* t : tasks) {
     comm.kernel_stop(comm.kernel(t, 0));
   }
@@ -384,6 +386,35 @@ TEST_CASE("nccl: more channels than rows still end their operation") {
   for (void* t : transfers) {
     comm.stop(t);
   }
+}
+
+TEST_CASE("nccl: an end that was not told does not keep an operation in flight") {
+  const u64 hash = 0xa0;
+  Comm6 comm(hash);
+  void* lost = comm.enqueue(1);
+  comm.kernel(lost, 0);
+  void* later = comm.enqueue(1);
+  CHECK(in_flight(view(), hash) == 2);
+  comm.kernel_stop(comm.kernel(later, 0));
+  for (int i = 0; i < 400 && in_flight(view(), hash) != 0; ++i) {
+    usleep(10'000);
+  }
+  CHECK(in_flight(view(), hash) == 0);
+  const auto records = records_of(view(), hash);
+  CHECK(records[0].state == State::kReleased);
+  CHECK(records[1].state == State::kCompleted);
+}
+
+TEST_CASE("nccl: a library that tells of no kernels does not look stuck") {
+  const u64 hash = 0x90;
+  Comm6 comm(hash);
+  for (int i = 0; i < 2048; ++i) {
+    comm.enqueue(1);
+  }
+  CHECK(in_flight(view(), hash) == static_cast<i64>(kDeviceOps));
+  comm.enqueue(1);
+  comm.enqueue(1);
+  CHECK(in_flight(view(), hash) <= 1);
 }
 
 TEST_CASE("nccl: finalize leaves nothing in flight") {

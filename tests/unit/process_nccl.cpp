@@ -84,6 +84,7 @@ TEST_CASE("nccl: a hang's dump has the operation, its channels and what its netw
   CHECK(cell(d, "phases", "peer").integer() == 1);
   CHECK(cell(d, "phases", "step").natural() == 3);
   CHECK(cell(d, "phases", "n_steps").natural() == 8);
+  CHECK(cell(d, "phases", "live").natural() == 1);
   CHECK(d["device"]["losses"]["ops_lost"].natural() == 0);
 }
 

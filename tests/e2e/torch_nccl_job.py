@@ -1,0 +1,40 @@
+"""One rank of torch.distributed over the stand-in for NCCL; argv: what goes wrong."""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import fr
+
+FAULT = sys.argv[1]
+RANK = int(os.environ["RANK"])
+SCRATCH = Path(os.environ["E2E_SCRATCH"])
+
+
+def step(x):
+    dist.all_reduce(x)  # @torch-meet
+
+
+def main():
+    spec = importlib.util.spec_from_file_location("standin_backend", os.environ["NCCL_JOB_BACKEND"])
+    backend = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(backend)
+    dist.Backend.register_backend("standin", backend.create, devices=["cpu"])
+    dist.init_process_group("standin")
+    x = torch.ones(1024)
+    for _ in range(3):
+        step(x)
+    (SCRATCH / f"status.{RANK}").write_text(json.dumps(fr.status()))
+    if FAULT == "skip" and RANK == 2:
+        time.sleep(600)
+    step(x)
+    time.sleep(0 if FAULT == "none" else 600)
+
+
+main()
