@@ -312,12 +312,11 @@ std::string render_stacks_text(const StackTree& tree) {
   }
   for (const StackTree::Look& l : tree.looks) {
     if (l.lost != 0 || !l.not_asked.empty()) {
-      out += fmt::format("rank {}: {}{}{}\n", l.rank,
-                         l.not_asked.empty() ? "" : "threads were not asked: " + l.not_asked,
-                         l.lost != 0 && !l.not_asked.empty() ? "; " : "",
-                         l.lost != 0 ? fmt::format("{} threads, frames or files found no room",
-                                                   l.lost)
-                                     : "");
+      out += fmt::format(
+          "rank {}: {}{}{}\n", l.rank,
+          l.not_asked.empty() ? "" : "threads were not asked: " + l.not_asked,
+          l.lost != 0 && !l.not_asked.empty() ? "; " : "",
+          l.lost != 0 ? fmt::format("{} threads, frames or files found no room", l.lost) : "");
     }
   }
   if (tree.without != 0) {
