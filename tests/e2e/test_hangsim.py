@@ -30,30 +30,17 @@ SEEDS = {
 }
 # Where frtrace is known to be wrong, and why.
 KNOWN = {
-    "skip-fsdp-6/torch": "one dump older than the hang: the others look as if they never came",
     "skip-moe-4/torch": "all_to_all of another call site in the same slot is not seen",
     "circle-3d-3/torch": "lanes of wrapped rings are paired wrongly",
-    "missing_recv-3d-4/fr": "partner of the rank that left out a receive",
     "missing_recv-3d-4/torch": "partner of the rank that left out a receive",
-    "missing_recv-3d-6/fr": "partner of the rank that left out a receive",
     "missing_recv-ring-5/torch": "gloo: sends are not recorded",
     "wrong_peer-ring-2/torch": "lanes of wrapped rings are paired wrongly",
-    "exit_early-moe-1/torch": "gloo: who retired less looks late",
-    "cascade-ring-3/fr": "a file lost: ends that were consequences are blamed too",
-    "device-3d-4/torch": "looks at an operation that nobody started",
-    "device-ring-5/torch": "looks at an operation that nobody started",
-    "transport-moe-1/torch": "looks at an operation that nobody started",
     "two_faults-fsdp-2/fr": "the killed rank hides the one that hangs",
     "two_faults-fsdp-2/torch": "the killed rank hides the one that hangs",
     "two_faults-ring-1/fr": "the killed rank hides the one that hangs",
     "two_faults-ring-1/torch": "the killed rank hides the one that hangs",
     "two_faults-3d-21/fr": "the killed rank hides the one that hangs",
     "two_faults-3d-21/torch": "the killed rank hides the one that hangs",
-    "inversion-3d-4439/torch": "of two members the one that differs from its earlier iterations",
-    "inversion-3d-4761/fr": "of two members the one that differs from its earlier iterations",
-    "straggler-ddp-4192/fr": "a dump taken earlier, nothing stuck",
-    "in_flight-ddp-4/torch": "a lost file, waits of two seconds",
-    "in_flight-ddp-4795/fr": "milliseconds are no straggler",
 }
 
 

@@ -111,7 +111,7 @@ bool Diagnosis::left_early_or_missing() {
   }
   const bool lost = !c_.missing.empty();
   if (((blind && (sinks.size() > 1 || lost)) ||
-       (deaf && (sinks.size() >= kMany || (lost && kinds.size() >= kKinds)))) &&
+       (deaf && (sinks.size() + c_.missing.size() >= kMany || (lost && kinds.size() >= kKinds)))) &&
       !all_left) {
     // They may wait for one another, or for the missing, in what is not recorded.
     r_.kind = Verdict::kUndecided;

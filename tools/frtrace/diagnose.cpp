@@ -118,7 +118,9 @@ bool Diagnosis::own_errors() {
 }
 
 bool Diagnosis::stale() {
-  if (graph_.too_old.empty()) {
+  // Dumps seconds apart of a job that nobody had a reason to dump.
+  constexpr double kLong_s = 10;
+  if (graph_.too_old.empty() || (!alarmed() && graph_.too_old_s < kLong_s)) {
     return false;
   }
   r_.kind = Verdict::kUndecided;

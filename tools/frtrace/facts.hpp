@@ -192,6 +192,7 @@ struct WaitGraph {
   std::vector<std::vector<int>> cycles;    // evidence of each closed cycle that waits end in
   std::vector<int> complete;               // meetings at which waits end though everybody came
   std::vector<int> too_old;                // evidence too old to tell
+  double too_old_s = 0;                    // how long others have waited for them
   int fresh = 0;                           // operations in flight for less than the threshold
 };
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.

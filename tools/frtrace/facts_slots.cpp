@@ -142,6 +142,7 @@ std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& s
   for (std::uint64_t seq = first; seq <= last; ++seq) {
     having.clear();
     bool differ = false, a2a = false;
+    std::uint64_t next = last;  // the next slot that anybody has
     for (std::size_t m = 0; m < n; ++m) {
       const auto& list = slots.records[m];
       if (list.empty()) {
@@ -152,6 +153,7 @@ std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& s
         ++cursor[m];
       }
       if (cursor[m] == list.size() || e.records[list[cursor[m]]].seq != seq) {
+        next = cursor[m] == list.size() ? next : std::min(next, e.records[list[cursor[m]]].seq);
         continue;
       }
       const Record& r = e.records[list[cursor[m]]];
@@ -160,6 +162,10 @@ std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& s
       differ = differ ||
                (!having.empty() && hashes[static_cast<std::size_t>(having.front())] != hashes[m]);
       having.push_back(static_cast<int>(m));
+    }
+    if (having.empty() && next > seq) {
+      seq = next - 1;  // seqs may be any number in a damaged file
+      continue;
     }
     if (having.size() < 2) {
       continue;

@@ -469,6 +469,9 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
       stuck.insert({m.group, w.evidence});
     }
     too_old.insert(m.too_old.begin(), m.too_old.end());
+    if (!m.too_old.empty()) {
+      graph.too_old_s = std::max(graph.too_old_s, m.seconds());
+    }
     if (m.absent.empty() && m.unknown.empty() && !m.complete) {
       continue;
     }

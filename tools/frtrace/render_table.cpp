@@ -67,7 +67,9 @@ std::string cell_text(const Case& c, const Group& g, const Slots& slots, std::si
   const Record* r = slots.at(c, g, m, seq);
   if (r == nullptr) {
     const GroupEvidence* e = c.member(g, m);
-    return e != nullptr && seq <= e->enqueued ? "overwritten" : "-";
+    const bool trimmed = c.evidence_of(g.evidence[m]).losses.trimmed != 0 && e != nullptr &&
+                         e->kept != 0 && seq >= e->first_kept;
+    return e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten";
   }
   const RankEvidence& e = c.evidence_of(g.evidence[m]);
   std::string out = fmt::format("{}: {}", operation_text(e, *r), state_word(r->state));
@@ -93,7 +95,7 @@ Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFil
         std::find(filter.ranks.begin(), filter.ranks.end(), g.ranks[m]) != filter.ranks.end()) {
       members.push_back(m);
       if (const GroupEvidence* e = c.member(g, m)) {
-        t.last = std::max(t.last, e->enqueued);
+        t.last = std::max(t.last, std::min(e->enqueued, std::uint64_t{1} << 62));
       }
     }
   }
