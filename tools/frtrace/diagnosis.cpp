@@ -1,5 +1,7 @@
 #include "diagnosis.hpp"
 
+#include "hints.hpp"
+
 namespace frtrace {
 
 std::vector<Rank> Diagnosis::ranks(const std::vector<int>& evidence) const {
@@ -158,6 +160,7 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   b.host = e.id.host;
   b.pid = e.id.pid;
   b.why = std::move(why);
+  b.evidence = where_lines(e);
   if (const Record* last = last_operation(i)) {
     b.site = user_site(e, last->stack);
     b.stack = stack_lines(i, last->stack);
@@ -177,6 +180,11 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   const End& end = ends_[at(i)];
   if (end.ended) {
     b.evidence.push_back(end.text);
+    if (e.oom_kills > 0) {
+      b.evidence.push_back(
+          fmt::format("the kernel has killed {} process{} of its control group for want of memory",
+                      e.oom_kills, e.oom_kills == 1 ? "" : "es"));
+    }
   } else if (e.salvage_why == "unresponsive") {
     b.evidence.push_back("its process lives but does not respond (stopped?)");
   }
