@@ -73,14 +73,14 @@ asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 	@cmake --build --preset $@
 	@$(BIN)/python tools/run_tests.py $@
 
-# The newest clang that brings libFuzzer.
+# The newest clang; with its runtime it brings libFuzzer.
 FUZZ_CXX ?= $(shell for c in clang++ clang++-{20..14}; do command -v $$c && break; done)
 FUZZ_TARGETS := fuzz_fr fuzz_ring fuzz_pickle fuzz_json
 
 .PHONY: fuzz
-fuzz: $(VENV)/.made-by  ## Fuzz the loaders, FUZZ_SECONDS=60 each; needs clang
-	@test -n "$(FUZZ_CXX)" || { echo "fuzz: no clang++ found"; exit 1; }
-	@cmake --preset fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) >/dev/null
+fuzz: $(VENV)/.made-by  ## Fuzz the loaders, FUZZ_SECONDS=60 each; installs clang
+	@tools/setup.sh $(PYTHON) clang "libclang-rt-dev|libclang-rt-14-dev"
+	@cmake --preset fuzz -DCMAKE_CXX_COMPILER=$(or $(FUZZ_CXX),clang++) >/dev/null
 	@cmake --build build/fuzz --target $(FUZZ_TARGETS)
 	@tests/fuzz/run.sh build/fuzz
 

@@ -361,7 +361,7 @@ void Diagnosis::consequences() {
       after[ends_[i].text].push_back(who);
     } else {
       for (const Wait& w : waits_of(static_cast<int>(i))) {
-        if (w.failed && w.record != SIZE_MAX) {
+        if (w.failed && w.record != SIZE_MAX && ev(w.evidence).records[w.record].error != 0) {
           after[std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].error))].push_back(
               who);
           break;
