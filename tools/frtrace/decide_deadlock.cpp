@@ -78,10 +78,7 @@ std::optional<Anomaly> Diagnosis::own_anomaly(int i) {
   for (const int k : graph_.waits_in[at(i)]) {
     for (const Wait& w : graph_.meetings[at(k)].waits) {
       if (w.evidence == i && w.record != SIZE_MAX) {
-        const auto it = std::lower_bound(
-            steps.begin(), steps.end(), w.record,
-            [](const Step& step, std::size_t record) { return step.record < record; });
-        stuck = std::min(stuck, static_cast<std::size_t>(it - steps.begin()));
+        stuck = std::min(stuck, step_of(steps, w.record));
       }
     }
   }
@@ -95,10 +92,11 @@ std::optional<Anomaly> Diagnosis::own_anomaly(int i) {
   return std::nullopt;
 }
 
-// The same where the rank's own records do not reach back: after three operations, what did ranks
-// do that did those three? Nobody what this one did, and three or more agree on something else.
+// The same where the rank's own records do not reach back: after the same few operations, what did
+// the other ranks do? Nobody what this one did, and three or more agree on something else.
 std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
   constexpr std::size_t kAsked = 32;
+  constexpr int kAgree = 3;
   std::vector<int> peers;
   std::set<int> seen{i};
   for (const int g : c_.group_of[at(i)]) {
@@ -148,7 +146,7 @@ std::optional<Anomaly> Diagnosis::peer_anomaly(int i) {
     }
     const auto most = std::max_element(
         next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most->second < 3) {
+    if (most->second < kAgree) {
       continue;
     }
     Anomaly a;
@@ -250,9 +248,7 @@ bool Diagnosis::blame_anomalies(const std::set<int>& suspects, bool ask_peers) {
   k = k < 0 ? main_meeting(blamed, false) : k;
   if (k >= 0) {
     std::vector<Rank> who = waiting_ranks(graph_.meetings[at(k)]);
-    std::erase_if(who, [&](Rank x) {
-      return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
-    });
+    drop_blamed(who);
     if (!who.empty()) {
       r_.summary +=
           fmt::format("; {} {} in {}", ranks_words(who), who.size() == 1 ? "waits" : "wait",

@@ -63,9 +63,7 @@ bool Diagnosis::device_behind() {
   std::sort(r_.ranks.begin(), r_.ranks.end());
   std::vector<Rank> others = group(m.group).ranks;
   std::sort(others.begin(), others.end());
-  std::erase_if(others, [&](Rank x) {
-    return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
-  });
+  drop_blamed(others);
   const bool one = r_.ranks.size() == 1;
   r_.summary = fmt::format(
       "{} issued {}, but {} not get to it: earlier work there is unfinished; {} {}",

@@ -130,9 +130,7 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   if (shown >= 0) {
     const Meeting& m = graph_.meetings[at(shown)];
     std::vector<Rank> who = waiting_ranks(m);
-    std::erase_if(who, [&](Rank x) {
-      return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
-    });
+    drop_blamed(who);
     if (!who.empty()) {
       const bool failed =
           std::any_of(m.waits.begin(), m.waits.end(), [](const Wait& w) { return w.failed; });

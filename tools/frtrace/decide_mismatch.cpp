@@ -11,10 +11,7 @@ int Diagnosis::class_by_precedent(const Divergence& d) {
       const Record* r = slots_[at(d.group)].at(c_, g, at(m), d.seq);
       const std::vector<Step>& steps = history_.of(i);
       const std::size_t index = static_cast<std::size_t>(r - ev(i).records.data());
-      const auto step =
-          std::lower_bound(steps.begin(), steps.end(), index,
-                           [](const Step& s, std::size_t wanted) { return s.record < wanted; });
-      const auto pos = static_cast<std::size_t>(step - steps.begin());
+      const std::size_t pos = step_of(steps, index);
       const auto usual = usual_next(steps, pos);
       if (usual) {
         votes[k] += steps[*usual].key == steps[pos].key ? 1 : -1;
@@ -53,10 +50,7 @@ bool Diagnosis::skipped(const Divergence& d, int member, int reference) {
     const int i = g.evidence[at(m)];
     const std::vector<Step>& steps = history_.of(i);
     const std::size_t index = static_cast<std::size_t>(r - ev(i).records.data());
-    const auto it =
-        std::lower_bound(steps.begin(), steps.end(), index,
-                         [](const Step& x, std::size_t wanted) { return x.record < wanted; });
-    return it->key;
+    return steps[step_of(steps, index)].key;
   };
   const auto own = key(member, d.seq), others = key(reference, d.seq);
   if (!own || !others || *own == *others) {

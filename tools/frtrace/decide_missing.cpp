@@ -26,10 +26,7 @@ bool Diagnosis::extra_operation(const Meeting& m, const std::vector<int>& absent
   bool novel = !ended_too;
   for (const Wait& w : m.waits) {
     const std::vector<Step>& steps = history_.of(w.evidence);
-    const auto pos = static_cast<std::size_t>(
-        std::lower_bound(steps.begin(), steps.end(), w.record,
-                         [](const Step& s, std::size_t r) { return s.record < r; }) -
-        steps.begin());
+    const std::size_t pos = step_of(steps, w.record);
     constexpr std::size_t kEnough = 3;
     if (pos >= steps.size() || pos < kEnough) {
       novel = false;
@@ -67,18 +64,13 @@ bool Diagnosis::left_early_or_missing() {
   }
   const bool all_left =
       std::all_of(sinks.begin(), sinks.end(), [&](int i) { return ends_[at(i)].clean; });
-  const bool blind = std::any_of(c_.ranks.begin(), c_.ranks.end(),
-                                 [](const RankEvidence* e) { return e->holes.no_p2p; });
   // One that waits alone for most others: either is out of line, and nothing tells which.
   const std::size_t members = group(m.group).ranks.size();
   if (m.kind == Kind::kCollective && m.waits.size() * 2 < sinks.size() && sinks.size() > 2 &&
       sinks.size() * 2 > members && !all_left) {
     const bool due = std::any_of(m.waits.begin(), m.waits.end(), [&](const Wait& w) {
       const std::vector<Step>& steps = history_.of(w.evidence);
-      const auto it = std::lower_bound(
-          steps.begin(), steps.end(), w.record,
-          [](const Step& step, std::size_t record) { return step.record < record; });
-      const auto pos = static_cast<std::size_t>(it - steps.begin());
+      const std::size_t pos = step_of(steps, w.record);
       const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
       return usual && steps[*usual].key == steps[pos].key;
     });
@@ -110,7 +102,7 @@ bool Diagnosis::left_early_or_missing() {
     kinds.insert(g.desc);
   }
   const bool lost = !c_.missing.empty();
-  if (((blind && (sinks.size() > 1 || lost)) ||
+  if (((p2p_unseen() && (sinks.size() > 1 || lost)) ||
        (deaf && (sinks.size() + c_.missing.size() >= kMany || (lost && kinds.size() >= kKinds)))) &&
       !all_left) {
     // They may wait for one another, or for the missing, in what is not recorded.

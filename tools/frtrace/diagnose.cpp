@@ -15,11 +15,23 @@ const char* confidence_name(Confidence v) {
   return kNames[static_cast<int>(v)];
 }
 
+namespace {
+
+// Something went wrong when it was written; nobody merely asked.
+bool is_alarm(const RankEvidence* e) {
+  return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
+         e->trigger == "salvage";
+}
+
+}  // namespace
+
+bool Diagnosis::p2p_unseen() const {
+  return std::any_of(c_.ranks.begin(), c_.ranks.end(),
+                     [](const RankEvidence* e) { return e->holes.no_p2p; });
+}
+
 bool Diagnosis::alarmed() const {
-  return std::any_of(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
-    return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
-           e->trigger == "salvage";
-  });
+  return std::any_of(c_.ranks.begin(), c_.ranks.end(), is_alarm);
 }
 
 // Nobody had a reason to dump: three times what a rank is usually busy, or waits, between two
@@ -133,10 +145,7 @@ bool Diagnosis::stale() {
 
 bool Diagnosis::nothing_stuck() {
   // Somebody had a reason to dump, and it is not among what was read.
-  const auto alarm = std::find_if(c_.ranks.begin(), c_.ranks.end(), [](const RankEvidence* e) {
-    return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
-           e->trigger == "salvage";
-  });
+  const auto alarm = std::find_if(c_.ranks.begin(), c_.ranks.end(), is_alarm);
   if (!c_.missing.empty() && alarm != c_.ranks.end()) {
     r_.kind = Verdict::kUndecided;
     r_.summary = fmt::format(
@@ -147,9 +156,7 @@ bool Diagnosis::nothing_stuck() {
     return true;
   }
   // All at rest in the middle of an iteration, in what this format does not record.
-  const bool blind = std::any_of(c_.ranks.begin(), c_.ranks.end(),
-                                 [](const RankEvidence* e) { return e->holes.no_p2p; });
-  if (blind && graph_.fresh == 0) {
+  if (p2p_unseen() && graph_.fresh == 0) {
     std::vector<int> amid;
     for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
       if (stopped_amid(c_, history_, i)) {

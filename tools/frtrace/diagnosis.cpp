@@ -215,6 +215,12 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   return r_.blamed.back();
 }
 
+void Diagnosis::drop_blamed(std::vector<Rank>& who) const {
+  std::erase_if(who, [&](Rank x) {
+    return std::find(r_.ranks.begin(), r_.ranks.end(), x) != r_.ranks.end();
+  });
+}
+
 Blamed& Diagnosis::blame_missing(Rank who, std::string why, std::string text) {
   Blamed b;
   b.rank = who;

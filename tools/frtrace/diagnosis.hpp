@@ -22,10 +22,6 @@ inline std::size_t at(int i) {
   return static_cast<std::size_t>(i);
 }
 
-inline double seconds_between(Time from, Time to) {
-  return static_cast<double>(to - from) * 1e-9;
-}
-
 inline std::string slot_text(std::string_view op, std::uint64_t seq, const Group& g) {
   return fmt::format("{} #{} of {}", op, seq, g.title());
 }
@@ -126,6 +122,10 @@ class Diagnosis {
   // Told to end from outside, with nothing stuck and nobody dead.
   bool terminated();
   // Nobody is stuck, and somebody keeps the others waiting.
+  // Some files do not record the sends and receives there were.
+  bool p2p_unseen() const;
+  // Erases those blamed so far.
+  void drop_blamed(std::vector<Rank>& who) const;
   bool alarmed() const;
   double usual_wait_s() const;
   bool slow();

@@ -24,6 +24,10 @@ inline Time plausible(Time t) {
   return t > 0 && t < (Time{1} << 62) ? t : 0;
 }
 
+inline double seconds_between(Time from, Time to) {
+  return static_cast<double>(to - from) * 1e-9;
+}
+
 enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 
 enum class Kind : std::uint8_t {

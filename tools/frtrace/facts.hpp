@@ -39,6 +39,9 @@ struct Step {
   std::size_t record;  // in RankEvidence::records
 };
 
+// Position of a record among a rank's steps; past the end if none is as late.
+std::size_t step_of(const std::vector<Step>& steps, std::size_t record);
+
 class History {
  public:
   explicit History(const Case& c) : case_(c), steps_(c.ranks.size()), built_(c.ranks.size()) {}

@@ -15,10 +15,6 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-double seconds(Time from, Time to) {
-  return static_cast<double>(to - from) * 1e-9;
-}
-
 // Of one rank, parallel to its records. Seconds; kUnknown where not measured.
 struct Times {
   std::vector<double> late;  // after the median of the other members
@@ -115,14 +111,14 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
     if (ends) {
       for (const auto& m : slot.members) {
         const Record& r = of(m);
-        come.push_back(-seconds(starts ? r.started : r.time, r.ended));
+        come.push_back(-seconds_between(starts ? r.started : r.time, r.ended));
       }
     } else {
       by_clocks = true;
       const Time zero = of(slot.members.front()).time;
       Time last = zero;
       for (const auto& m : slot.members) {
-        come.push_back(seconds(zero, of(m).time));
+        come.push_back(seconds_between(zero, of(m).time));
         last = std::max(last, of(m).time);
       }
       for (const auto& m : slot.members) {
@@ -167,7 +163,7 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
       }
       const Time begin = record.started >= record.time ? record.started : record.time;
       if (before != 0) {
-        times[i].busy[r] = std::max(0.0, seconds(before, begin));
+        times[i].busy[r] = std::max(0.0, seconds_between(before, begin));
       }
       Time end = times[i].end[r];
       if (end == 0 && record.kind == Kind::kRecv) {
@@ -224,7 +220,7 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
   constexpr double kMostly = 0.6, kLeast_s = 0.001, kShare = 0.1, kShareByClocks = 0.15;
   std::vector<Straggler> out;
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const double span = first[i] == 0 ? 0 : seconds(first[i], last[i]);
+    const double span = first[i] == 0 ? 0 : seconds_between(first[i], last[i]);
     if (span <= 0) {
       continue;
     }

@@ -42,7 +42,7 @@ bool stopped_amid(const Case& c, History& history, int evidence) {
     return false;
   }
   const Time last = e.records[steps.back().record].time;
-  return e.holes.written_guessed || static_cast<double>(e.written - last) * 1e-9 >= kAtRest_s;
+  return e.holes.written_guessed || seconds_between(last, e.written) >= kAtRest_s;
 }
 
 std::vector<HiddenFailure> hidden_failures(const Case& c, History& history) {

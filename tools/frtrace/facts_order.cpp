@@ -40,6 +40,13 @@ const std::vector<Step>& History::of(int evidence) {
   return steps_[i];
 }
 
+std::size_t step_of(const std::vector<Step>& steps, std::size_t record) {
+  const auto it =
+      std::lower_bound(steps.begin(), steps.end(), record,
+                       [](const Step& step, std::size_t wanted) { return step.record < wanted; });
+  return static_cast<std::size_t>(it - steps.begin());
+}
+
 std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
   constexpr std::size_t kContext = 8, kWindow = 4096;
   const std::size_t oldest = pos > kWindow ? pos - kWindow : 0;

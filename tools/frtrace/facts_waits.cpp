@@ -22,10 +22,6 @@ bool blocks(const Record& r) {
          (r.flags & (kWaitOnly | kUntracked)) == 0;
 }
 
-double seconds_between(Time from, Time to) {
-  return static_cast<double>(to - from) * 1e-9;
-}
-
 }  // namespace
 
 double Meeting::seconds() const {
