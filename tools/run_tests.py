@@ -19,7 +19,8 @@ RESULTS = ROOT / "build" / "test-results"
 
 def command(suite: str, results: Path) -> list[str]:
     if suite in ("python", "e2e", "real"):
-        return [sys.executable, "-m", "pytest", f"tests/{suite}", f"--junitxml={results}"]
+        command = [sys.executable, "-m", "pytest", f"tests/{suite}", f"--junitxml={results}"]
+        return command + (["-n", "2", "--dist", "worksteal"] if suite == "e2e" else [])  # they wait
     return ["ctest", "--preset", suite, "--output-junit", str(results)]
 
 

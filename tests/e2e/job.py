@@ -222,6 +222,8 @@ def loader():
 
 def main():
     (SCRATCH / f"pid.{ATTEMPT}.{RANK}").write_text(str(os.getpid()))
+    for rank in range(WORLD):  # importing torch takes the ranks of a busy machine unequal times
+        await_file(f"pid.{ATTEMPT}.{rank}")
     dist.init_process_group("gloo")
     steps()
     globals()[sys.argv[1]]()
