@@ -924,6 +924,35 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
   CHECK(cases[0].missing == Ranks{1});
 }
 
+TEST_CASE("a rank's own dump is judged, its later death is told") {
+  JobBuilder before(3), after(3);
+  for (JobBuilder* j : {&before, &after}) {
+    iterations(*j, 2);
+    j->some({0, 1}, kWorld, kLoss);
+    j->advance(20);
+  }
+  after.issue(2, kWorld, kLoss);
+  after.gone(2);
+  after.rank(2).oom_kills = 1;
+  after.rank(2).file = "j.a0.r2.1.dead.fr";
+  after.lose_file(0);
+  after.lose_file(1);
+  auto evidence = after.take();
+  for (auto& e : before.take()) {
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  const Report r = diagnose(cases[0]);
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& f) {
+    return f.text ==
+           "the process of rank 2 was gone after its dump, the kernel had killed 1 of its control "
+           "group for want of memory, it had issued 1 more operation: j.a0.r2.1.dead.fr";
+  }));
+}
+
 TEST_CASE("two files of one rank count once") {
   JobBuilder a(2), b(2);
   a.all(kWorld, kLoss), b.all(kWorld, kLoss);
