@@ -41,7 +41,7 @@ def meet():
 
 def idle():
     while True:
-        signal.pause()
+        signal.pause()  # @idle
 
 
 def await_file(name):
@@ -85,7 +85,7 @@ def sleep():
 
 
 def load_batch():
-    time.sleep(3600)
+    time.sleep(3600)  # @load_batch
 
 
 def sigstop():
@@ -97,7 +97,7 @@ def sigstop():
 def gil():
     """A C call that never returns and never lets go of the GIL."""
     if GUILTY:
-        ctypes.PyDLL(None).sleep(3600)
+        ctypes.PyDLL(None).sleep(3600)  # @gil
     meet()
 
 

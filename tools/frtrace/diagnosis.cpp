@@ -161,8 +161,10 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   b.pid = e.id.pid;
   b.why = std::move(why);
   b.evidence = where_lines(e);
+  b.site = now_at(e);
   if (const Record* last = last_operation(i)) {
-    b.site = user_site(e, last->stack);
+    b.last_site = user_site(e, last->stack);
+    b.site = b.site.file.empty() ? b.last_site : b.site;
     b.stack = stack_lines(i, last->stack);
     std::string text =
         fmt::format("last issued {}{}", record_text(i, *last), at_site(i, last->stack));

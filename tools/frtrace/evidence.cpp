@@ -42,6 +42,15 @@ double RankEvidence::option_seconds(std::string_view name, double fallback) cons
   return fallback;
 }
 
+std::string below_cwd(const RankEvidence& e, std::string_view file) {
+  const std::string& cwd = e.id.cwd;
+  if (!cwd.empty() && file.size() > cwd.size() + 1 && file.compare(0, cwd.size(), cwd) == 0 &&
+      file[cwd.size()] == '/') {
+    file.remove_prefix(cwd.size() + 1);
+  }
+  return std::string(file);
+}
+
 Site user_site(const RankEvidence& e, std::uint32_t stack) {
   Site site;
   if (stack >= e.stacks.size()) {
@@ -52,15 +61,11 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
       continue;
     }
     const Frame& f = e.frames[index];
-    std::string_view file = e.text(f.file);
+    const std::string_view file = e.text(f.file);
     if (!is_user_file(file)) {
       continue;
     }
-    if (!e.id.cwd.empty() && file.size() > e.id.cwd.size() + 1 &&
-        file.compare(0, e.id.cwd.size(), e.id.cwd) == 0 && file[e.id.cwd.size()] == '/') {
-      file.remove_prefix(e.id.cwd.size() + 1);
-    }
-    site.file = file;
+    site.file = below_cwd(e, file);
     site.line = f.line;
     site.function = e.text(f.func);
     return site;

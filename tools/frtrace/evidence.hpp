@@ -238,6 +238,8 @@ struct Site {
   bool operator==(const Site&) const = default;
 };
 
+// The path as seen from the process's working directory.
+std::string below_cwd(const RankEvidence&, std::string_view file);
 // The first frame outside torch, fr and the interpreter's frozen modules.
 Site user_site(const RankEvidence&, std::uint32_t stack);
 // "train.py:57 load_batch", "" when not captured. Paths below the process's directory lose it.
