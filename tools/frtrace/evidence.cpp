@@ -150,8 +150,27 @@ std::string shape_text(const std::vector<TensorShape>& tensors) {
   return out;
 }
 
+std::vector<Rank> group_call_ranks(const RankEvidence& e, const Record& r) {
+  const Shape shape = parse_shape(e, r);
+  if (r.kind != Kind::kLifecycle || !shape.known || shape.in.size() != 1 ||
+      shape.in[0].dims.size() % 3 != 0) {
+    return {};
+  }
+  std::vector<RankRange> ranges;
+  const std::vector<std::uint64_t>& words = shape.in[0].dims;
+  for (std::size_t i = 0; i < words.size(); i += 3) {
+    ranges.push_back({static_cast<Rank>(words[i]), static_cast<std::uint32_t>(words[i + 1]),
+                      static_cast<std::int32_t>(words[i + 2])});
+  }
+  return expand(ranges);
+}
+
 std::string operation_text(const RankEvidence& e, const Record& r) {
   std::string out(e.text(r.op));
+  if (r.kind == Kind::kLifecycle) {
+    const std::vector<Rank> ranks = group_call_ranks(e, r);
+    return ranks.empty() ? out : out + " of " + ranks_words(ranks);
+  }
   const Shape shape = parse_shape(e, r);
   if (shape.known && !(shape.in.empty() && shape.out.empty())) {
     out += ' ' + shape_text(shape.in.empty() ? shape.out : shape.in);

@@ -245,6 +245,9 @@ Site user_site(const RankEvidence&, std::uint32_t stack);
 // "train.py:57 load_batch", "" when not captured. Paths below the process's directory lose it.
 std::string site_text(const Site&);
 
+// The members that a call of new_group named; empty: not captured.
+std::vector<Rank> group_call_ranks(const RankEvidence&, const Record&);
+
 // Words for one operation: "all_reduce [4096] Float SUM".
 std::string operation_text(const RankEvidence&, const Record&);
 
