@@ -453,6 +453,14 @@ void Diagnosis::finish() {
       lower(Confidence::kLikely, "operations of unknown groups were not counted");
     }
   }
+  for (const RankEvidence* e : c_.ranks) {
+    if (e->losses.cut != 0) {
+      say("lost", fmt::format("{} record{} of rank {} lie{} behind the end of its file, which was "
+                              "cut off; its counters are exact",
+                              e->losses.cut, e->losses.cut == 1 ? "" : "s", e->id.rank,
+                              e->losses.cut == 1 ? "s" : ""));
+    }
+  }
   if (groups_lost != 0) {
     say("lost",
         fmt::format("{} operations of groups that found no room were not counted", groups_lost));

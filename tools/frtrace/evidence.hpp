@@ -169,6 +169,7 @@ struct Identity {
 struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
+  std::uint64_t cut = 0;      // records behind the end of a ring that was cut off
   std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
 };
 
