@@ -48,6 +48,11 @@ def test_stopped_rank_is_salvaged(launch):
     assert "stopped" in stopped["doing"], stopped  # by /proc: it could not be asked
 
 
+def test_groups_made_in_another_order(launch):
+    trace = launch("group_order", 4).await_evidence().trace()
+    trace.expect("deadlock", [3], op="new_group", at="new_group")
+
+
 def test_idle_ranks_dump_too(launch):
     """A rank outside of the stuck group with nothing in flight."""
     trace = launch("idle_bystander", 3).await_evidence([0, 1, 2]).trace()
