@@ -227,6 +227,7 @@ void shut_down(Recorder& r, int status) noexcept {
                     static_cast<int>(site.function.size()), site.function.data());
     }
   }
+  r.watchdog.await_peers();
   g_hot.store(nullptr, std::memory_order_release);
   if (safe && !r.region.name.empty()) {
     unlink((r.region.dir + "/" + r.region.name).c_str());

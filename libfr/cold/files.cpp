@@ -152,26 +152,41 @@ void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32
   }
 }
 
-u64 process_start(i32 pid) noexcept {
+namespace {
+
+// The state letter in /proc/<pid>/stat and what follows; nullptr when there is no such process.
+const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
   char path[32];
   format(path, sizeof path, "/proc/%d/stat", pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    return 0;
+    return nullptr;
   }
-  char text[1024];
-  const ssize_t n = read(fd, text, sizeof text - 1);
+  const ssize_t n = read(fd, text, bytes - 1);
   close(fd);
   if (n <= 0) {
-    return 0;
+    return nullptr;
   }
   text[n] = '\0';
   // pid (comm) state ppid ...: comm may hold anything, so count fields behind the last ')'
   const char* at = std::strrchr(text, ')');
-  if (at == nullptr || at[1] == '\0' || at[2] == 'Z' || at[2] == 'X') {
+  return at == nullptr || at[1] == '\0' ? nullptr : at + 2;
+}
+
+}  // namespace
+
+bool is_stopped(i32 pid) noexcept {
+  char text[1024];
+  const char* at = read_stat(pid, text, sizeof text);
+  return at != nullptr && *at == 'T';
+}
+
+u64 process_start(i32 pid) noexcept {
+  char text[1024];
+  const char* at = read_stat(pid, text, sizeof text);
+  if (at == nullptr || *at == 'Z' || *at == 'X') {
     return 0;
   }
-  at += 2;
   for (int field = 3; field < 22; ++field) {
     at = std::strchr(at, ' ');
     if (at == nullptr) {
@@ -213,7 +228,7 @@ bool make_directories(const char* path) noexcept {
 }
 
 bool write_durably(const char* dir, const char* name, const void* data, std::size_t bytes,
-                   char* path, std::size_t path_bytes) noexcept {
+                   char* path, std::size_t path_bytes, Existing existing) noexcept {
   if (!make_directories(dir)) {
     return false;
   }
@@ -247,7 +262,16 @@ bool write_durably(const char* dir, const char* name, const void* data, std::siz
   if (close(fd) != 0 && error == 0) {
     error = errno;
   }
-  if (error == 0 && rename(temporary, path) != 0) {
+  if (error == 0 && existing == Existing::kKeep) {
+    // a link never replaces; where the file system has none, look first
+    const bool linked = link(temporary, path) == 0;
+    error = linked ? 0 : errno;
+    if (!linked && error != EEXIST) {
+      error = access(path, F_OK) == 0 ? EEXIST : rename(temporary, path) != 0 ? errno : 0;
+    } else if (linked) {
+      unlink(temporary);
+    }
+  } else if (error == 0 && rename(temporary, path) != 0) {
     error = errno;
   }
   if (error != 0) {

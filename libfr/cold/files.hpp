@@ -17,10 +17,15 @@ inline bool is_alive(i32 pid, u64 start) noexcept {
 // mkdir -p. False with errno.
 bool make_directories(const char* path) noexcept;
 
+// Stopped by a signal (SIGSTOP, SIGTSTP), not by a debugger.
+bool is_stopped(i32 pid) noexcept;
+
 // Writes dir/name whole: temporary name, fsync, rename, fsync of the directory. On failure no file
 // stays and errno says why. path[] gets the final path.
+enum class Existing { kReplace, kKeep };  // kKeep: EEXIST where the name is taken
 bool write_durably(const char* dir, const char* name, const void* data, std::size_t bytes,
-                   char* path, std::size_t path_bytes) noexcept;
+                   char* path, std::size_t path_bytes,
+                   Existing existing = Existing::kReplace) noexcept;
 
 // Calls visit(name, context) for every entry of a directory but . and ..; false when it cannot be
 // read.

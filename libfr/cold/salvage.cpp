@@ -43,7 +43,8 @@ void Watchdog::check_peers(u64 now) noexcept {
     }
     if (is_dead(row)) {
       salvage(row, "dead");
-    } else if (get(row.dumped) < incident && age > kUnresponsive_ns) {
+    } else if (get(row.dumped) < incident &&
+               (age > kUnresponsive_ns || is_stopped(row.pid.load()))) {
       salvage(row, "unresponsive");
     }
   }
@@ -52,27 +53,61 @@ void Watchdog::check_peers(u64 now) noexcept {
   }
 }
 
+// It has neither answered the incident nor been salvaged.
+bool Watchdog::is_awaited(const PeerRow& row, u64 incident) const noexcept {
+  return &row != recorder_->control.own() &&
+         row.state.load(std::memory_order_acquire) == kPeerLive && row.ring[0] != '\0' &&
+         get(row.dumped) < incident && get(row.salvaged) <= incident;
+}
+
+void Watchdog::await_peers() noexcept {
+  const Control& page = recorder_->control.page();
+  const u64 incident = incident_.load();
+  if (!running_ || incident == recorder_->first_incident ||
+      unix_now_ns() - page.incident_unix_ns.load() > kSettled_ns) {
+    return;
+  }
+  constexpr timespec kPause{0, 5'000'000};
+  const u64 deadline = monotonic_ns() + kUnresponsive_ns + kSecond_ns / 2;
+  while (monotonic_ns() < deadline) {
+    bool awaited = salvaging_.load();
+    for (const PeerRow& row : page.peers) {
+      awaited = awaited || is_awaited(row, incident);
+    }
+    if (!awaited) {
+      return;
+    }
+    wake();
+    nanosleep(&kPause, nullptr);
+  }
+}
+
 void Watchdog::salvage(PeerRow& row, const char* why) noexcept {
   Recorder& r = *recorder_;
   const bool dead = std::strcmp(why, "dead") == 0;
   const u64 incident = incident_.load();
   u64 claimed = get(row.salvaged);
-  if (row.ring[0] == '\0' || claimed > incident ||
-      !row.salvaged.compare_exchange_strong(claimed, incident + 1)) {
-    return;  // no file, or another rank of the node does it
-  }
-  char path[PATH_MAX];
-  format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
-  if (salvage_file(path, incident, why, dead)) {
-    log_line(kLogWarn, "rank %d (pid %d) is %s: its evidence is in %s", row.rank.load(),
-             row.pid.load(), why, last_path_);
-    if (dead) {
-      row.dumped.store(incident);
+  salvaging_.store(true);  // before the claim: our own exit waits for what we have claimed
+  if (row.ring[0] != '\0' && claimed <= incident &&
+      row.salvaged.compare_exchange_strong(claimed, incident + 1)) {
+    char path[PATH_MAX];
+    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
+    if (salvage_file(path, incident, why, get(row.dumped) >= incident)) {
+      log_line(kLogWarn, "rank %d (pid %d) is %s: its evidence is in %s", row.rank.load(),
+               row.pid.load(), why, last_path_);
+      if (dead) {
+        unlink(path);
+        row.dumped.store(incident);
+      }
     }
   }
+  salvaging_.store(false);
 }
 
-bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, bool remove) noexcept {
+// What the rank wrote itself is never replaced: it has the threads' stacks, and how it was when the
+// others hung. What became of it later goes beside that.
+bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why,
+                            bool has_dumped) noexcept {
   Recorder& r = *recorder_;
   Mapping m = map_file(ring);
   const View view = View::of(m.base, m.bytes);
@@ -100,14 +135,18 @@ bool Watchdog::salvage_file(const char* ring, u64 incident, const char* why, boo
     char job[sizeof h.job];
     std::memcpy(job, h.job, sizeof job);
     job[sizeof job - 1] = '\0';
-    format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,
-                incident, encoded ? "fr" : "ring");
-    ok = store(name, bytes);
+    const i32 rank = h.rank.load() >= 0 ? h.rank.load() : -1;
+    const char* ending = encoded ? "fr" : "ring";
+    format_name(name, sizeof name, job, h.attempt, rank, incident, ending);
+    const bool to_sink = sink_.load() != nullptr;
+    ok = !(to_sink && has_dumped) && store(name, bytes, Existing::kKeep);
+    if (!ok && (to_sink ? has_dumped : errno == EEXIST) && std::strcmp(why, "unresponsive") != 0) {
+      format_name(name, sizeof name, job, h.attempt, rank, incident,
+                  encoded ? "dead.fr" : "dead.ring");
+      ok = store(name, bytes);
+    }
   }
   unmap_file(m);
-  if (ok && remove) {
-    unlink(ring);
-  }
   return ok;
 }
 
@@ -191,8 +230,12 @@ void Watchdog::take_leftovers() noexcept {
     } else if (l.ours) {
       // renamed first: one of the ranks that start now gets it
       format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
-      if (rename(path, taken) == 0 && !salvage_file(taken, l.incident, "left over", true)) {
-        rename(taken, path);
+      if (rename(path, taken) == 0) {
+        if (salvage_file(taken, l.incident, "left over", false)) {
+          unlink(taken);
+        } else {
+          rename(taken, path);
+        }
       }
     } else if (now > l.last_ns + kMaxAge_ns) {
       unlink(path);

@@ -425,7 +425,8 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   return true;
 }
 
-bool Watchdog::store(const char* name, const DumpEncoder::Bytes& bytes) noexcept {
+bool Watchdog::store(const char* name, const DumpEncoder::Bytes& bytes,
+                     Existing existing) noexcept {
   if (const fr_sink sink = sink_.load()) {
     format(last_path_, sizeof last_path_, "%s", name);
     return sink(name, bytes.data, bytes.size, sink_user_.load()) == 0;
@@ -435,13 +436,16 @@ bool Watchdog::store(const char* name, const DumpEncoder::Bytes& bytes) noexcept
     if (dir[0] == '\0') {
       continue;
     }
-    if (write_durably(dir, name, bytes.data, bytes.size, last_path_, sizeof last_path_)) {
+    if (write_durably(dir, name, bytes.data, bytes.size, last_path_, sizeof last_path_, existing)) {
       if (&dir != &recorder_->dump_dirs[0] && !unwritable_said_) {
         unwritable_said_ = true;
         log_line(kLogError, "cannot write dumps to %s: %s; they go to %s", recorder_->dump_dirs[0],
                  std::strerror(error), dir);
       }
       return true;
+    }
+    if (existing == Existing::kKeep && errno == EEXIST) {
+      return false;
     }
     error = error == 0 ? errno : error;
   }

@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "cold/dump.hpp"
+#include "cold/files.hpp"
 #include "cold/threads.hpp"
 #include "fr/fr.h"
 
@@ -38,6 +39,9 @@ class Watchdog {
                     std::size_t path_bytes) noexcept;
   // Async-signal-safe: look at once (an operation failed, a signal came).
   void wake() noexcept;
+  // Any thread, before the process ends: until every peer has answered the open incident or been
+  // salvaged, so that none is left to a rank that is no more.
+  void await_peers() noexcept;
   // Async-signal-safe: FR_SIGNAL came.
   void note_signal(int signal) noexcept;
 
@@ -81,9 +85,11 @@ class Watchdog {
   void open_pipe() noexcept;
   bool dump(const char* reason, Trigger trigger) noexcept;
   bool dump_incident(u64 incident, const char* reason, Trigger trigger) noexcept;
-  bool store(const char* name, const DumpEncoder::Bytes& bytes) noexcept;
+  bool store(const char* name, const DumpEncoder::Bytes& bytes,
+             Existing existing = Existing::kReplace) noexcept;
+  bool is_awaited(const PeerRow& row, u64 incident) const noexcept;
   void salvage(PeerRow& row, const char* why) noexcept;
-  bool salvage_file(const char* ring, u64 incident, const char* why, bool remove) noexcept;
+  bool salvage_file(const char* ring, u64 incident, const char* why, bool has_dumped) noexcept;
   void take_leftovers() noexcept;
   void prune() noexcept;
 
@@ -102,6 +108,7 @@ class Watchdog {
   u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure
   u64 peers_checked_incident_ = 0;
   u64 incident_seen_ns_ = 0;  // monotonic
+  std::atomic<bool> salvaging_{false};
   bool unwritable_said_ = false;
   char last_path_[PATH_MAX] = {};
   Stall* stalls_ = nullptr;

@@ -184,8 +184,8 @@ def handle_of(pg) -> int:
 
 
 @_harmless("recording a call")
-def _lifecycle_begin(name: str, group: int = 0):
-    return _fr.begin(group, name, _fr.LIFECYCLE, 0)
+def _lifecycle_begin(name: str, group: int = 0, **details):
+    return _fr.begin(group, name, _fr.LIFECYCLE, 0, **details)
 
 
 @_harmless("recording a call")
@@ -197,13 +197,14 @@ def _lifecycle_end(ticket, error: BaseException | None) -> None:
             _fr.end(ticket, _fr.FAILED, f"{type(error).__name__}: {error}"[:400])
 
 
-def _recorded(name: str, original, before=None, after=None):
-    """A wrapper that records the call; before and after get (args, kwargs)."""
+def _recorded(name: str, original, before=None, after=None, details=None):
+    """A wrapper that records the call; before, after and details get (args, kwargs)."""
 
     @functools.wraps(original)
     def call(*args, **kwargs):
         group = before(args, kwargs) if before is not None else 0
-        ticket = _lifecycle_begin(name, group or 0)
+        more = details(args, kwargs) if details is not None else None
+        ticket = _lifecycle_begin(name, group or 0, **(more or {}))
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -238,6 +239,38 @@ def _after_init(args, kwargs):
     world = _patched.GroupMember.WORLD
     if world is not None and _fr.enabled():
         _fr.set_identity(world.rank(), world.size(), -1)
+
+
+def _ranges(ranks) -> list[int]:
+    """first, count, stride of each run of equal strides, flat."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs:
+            first, count, stride = runs[-1]
+            step = rank - (first + (count - 1) * stride)
+            if step > 0 and (count == 1 or step == stride):
+                runs[-1] = [first, count + 1, step]
+                continue
+        runs.append([rank, 1, 1])
+    return [word for run in runs for word in run]
+
+
+@_harmless("reading the arguments of new_group")
+def _new_group_details(args, kwargs) -> dict:
+    """Which members the call names, and the ordinal that torch will name the group by.
+
+    All ranks of the job must make the same calls in the same order, members or not.
+    """
+    if _argument(args, kwargs, 4, "use_local_synchronization", False):
+        return {}  # only members call, and the name is another
+    ranks = _argument(args, kwargs, 0, "ranks", None)
+    if ranks is None:
+        ranks = range(_patched.GroupMember.WORLD.size())
+    elif _argument(args, kwargs, 7, "sort_ranks", True):
+        ranks = sorted(ranks)
+    words_of_a_tensor = 255
+    words = _ranges(int(rank) for rank in ranks)
+    return {"peer": int(_patched._world.group_count), "sizes": words[:words_of_a_tensor]}
 
 
 @_harmless("destroy_process_group")
@@ -317,7 +350,10 @@ def _patch(module) -> None:
             "init_process_group", original, before=_before_init, after=_after_init
         ),
     )
-    replace("new_group", lambda original: _recorded("new_group", original))
+    replace(
+        "new_group",
+        lambda original: _recorded("new_group", original, details=_new_group_details),
+    )
     replace("split_group", lambda original: _recorded("split_group", original))
     replace(
         "destroy_process_group",

@@ -68,9 +68,10 @@ class Trace:
     def verdict(self):
         return self.report["verdict"]
 
-    def expect(self, kind, ranks, *, op=None, seq=None, desc=None, waiting=None, at=None):
+    def expect(self, kind, ranks, *, op=None, seq=None, desc=None, waiting=None, at=None, now=None):
         """Kind and ranks of the verdict; op, seq, group description of the blamed, the line
-        `at`=mark of their last operation; `waiting`={mark: ranks}."""
+        `at`=mark of their last (or wrong) operation, `now`=mark where they are; `waiting`={mark:
+        ranks}."""
         said = json.dumps(self.verdict, indent=1)
         assert self.verdict["kind"] == kind, said
         assert sorted(self.verdict["ranks"]) == sorted(ranks), said
@@ -82,7 +83,10 @@ class Trace:
             for key, value in (("op", op), ("seq", seq), ("desc", desc)):
                 assert value is None or entry[key] == value, f"{key}: {said}"
             if at:
-                assert_site(entry["site"], at, said)
+                place = "last_site" if kind in ("missing", "exited") else "site"
+                assert_site(entry[place], at, said)
+            if now:
+                assert_site(entry["site"], now, said)
         for mark, who in (waiting or {}).items():
             sites = [w for w in self.verdict["waiting"] if sorted(w["ranks"]) == sorted(who)]
             assert sites, said

@@ -41,7 +41,7 @@ def meet():
 
 def idle():
     while True:
-        signal.pause()
+        signal.pause()  # @idle
 
 
 def await_file(name):
@@ -70,6 +70,14 @@ def skip_subgroup():
     meet()
 
 
+def group_order():
+    """The guilty one makes the groups of pairs in the opposite order."""
+    pairs = [[r, r + 1] for r in range(0, WORLD, 2)] + [[r, r + 2] for r in range(WORLD - 2)]
+    for pair in reversed(pairs) if GUILTY else pairs:
+        dist.new_group(pair)  # @new_group
+    meet()
+
+
 def idle_bystander():
     """Rank 1 skips in {0, 1}; rank 2 has nothing in flight and is no member."""
     group = dist.new_group([0, 1], group_desc="pair")
@@ -85,7 +93,7 @@ def sleep():
 
 
 def load_batch():
-    time.sleep(3600)
+    time.sleep(3600)  # @load_batch
 
 
 def sigstop():
@@ -97,7 +105,7 @@ def sigstop():
 def gil():
     """A C call that never returns and never lets go of the GIL."""
     if GUILTY:
-        ctypes.PyDLL(None).sleep(3600)
+        ctypes.PyDLL(None).sleep(3600)  # @gil
     meet()
 
 

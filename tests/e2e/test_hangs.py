@@ -12,6 +12,7 @@ def test_skip_in_world_group(launch):
         seq=4,
         desc="default_pg",
         at="steps",
+        now="idle",
         waiting={"meet": [0, 1]},
     )
     assert trace.verdict["confidence"] == "certain"
@@ -28,12 +29,13 @@ def test_skip_in_subgroup(launch):
 
 def test_sleep_in_user_code(launch):
     trace = launch("sleep", 3).await_evidence().trace()
-    trace.expect("missing", [2], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1]})
+    trace.expect("missing", [2], seq=4, at="steps", now="load_batch", waiting={"meet": [0, 1]})
+    assert trace.verdict["blamed"][0]["site"]["function"] == "load_batch"
 
 
 def test_gil_held_for_ever(launch):
     job = launch("gil", 2).await_evidence()
-    job.trace().expect("missing", [1], op="all_reduce", seq=4, at="steps", waiting={"meet": [0]})
+    job.trace().expect("missing", [1], seq=4, at="steps", now="gil", waiting={"meet": [0]})
 
 
 def test_stopped_rank_is_salvaged(launch):
@@ -44,6 +46,11 @@ def test_stopped_rank_is_salvaged(launch):
         c for c in trace.report["stacks"]["classes"] if c["ranks"] == "2" and c["role"] == "main"
     ]
     assert "stopped" in stopped["doing"], stopped  # by /proc: it could not be asked
+
+
+def test_groups_made_in_another_order(launch):
+    trace = launch("group_order", 4).await_evidence().trace()
+    trace.expect("deadlock", [3], op="new_group", at="new_group")
 
 
 def test_idle_ranks_dump_too(launch):

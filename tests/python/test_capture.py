@@ -223,6 +223,10 @@ def test_lifecycle(ops):
     for result in ops:
         calls = [r["op"] for r in result["records"] if r["kind"] == "lifecycle" and r["group"] == 0]
         assert calls == ["init_process_group", "new_group", "new_group"]
+        made = [r for r in result["records"] if r["op"] == "new_group"]
+        # torch's ordinal; first, count, stride of the members, whoever calls
+        assert [r["peer"] for r in made] == [1, 2]
+        assert [r["shape"][2:] for r in made] == [[1, 1, 1], [0, 2, 1]]
 
 
 FRAMEWORKS = """

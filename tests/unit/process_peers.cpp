@@ -89,6 +89,62 @@ TEST_CASE("peers: a killed rank's ring is salvaged by a living one") {
   }
 }
 
+TEST_CASE("peers: what a rank dumped itself stays when it dies, its end goes beside it") {
+  Scene scene;
+  std::vector<Child> ranks;
+  for (int r = 0; r < 3; ++r) {
+    // one incident only
+    ranks.push_back(
+        start_rank(scene, r, {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", r == 0 ? "0.4" : "600"}}));
+  }
+  scene.board.cell[10] = 1;
+  REQUIRE(wait_for(scene.dump_path(2, 1)));
+  const std::string own = read_file(scene.dump_path(2, 1));
+  ranks[2].kill(SIGKILL);
+  ranks[2].wait();
+  const std::string beside = scene.dump_dir + "/job.a0.r2.1.dead.fr";
+  REQUIRE(wait_for(beside));
+  CHECK(read_file(scene.dump_path(2, 1)) == own);
+  const Dump d = Dump::load(beside);
+  CHECK(d["salvage"]["why"].text() == "dead");
+  CHECK(d["incident"].integer() == 1);
+  CHECK(d["identity"]["pid"].integer() == ranks[2].pid());
+  CHECK(eventually([&] { return scene.rings().size() == 2; }));
+}
+
+TEST_CASE("peers: a stopped rank is salvaged by those that exit at once") {
+  Scene scene;
+  std::vector<Child> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(scene.start(
+        r, {},
+        [&scene, r] {
+          child_begin(child_group("0", r, 3));
+          scene.board.cell[r] = 1;
+          while (scene.board.cell[10] == 0) {
+            usleep(1000);
+          }
+          return 1;
+        },
+        3));
+  }
+  for (int r = 0; r < 3; ++r) {
+    REQUIRE(scene.reached(r, 1));
+  }
+  ranks[1].kill(SIGSTOP);
+  scene.board.cell[10] = 1;
+  CHECK(ranks[0].wait().status == 1);
+  CHECK(ranks[2].wait().status == 1);
+  REQUIRE(exists(scene.dump_path(1, 1)));
+  const Dump d = Dump::load(scene.dump_path(1, 1));
+  CHECK(d["salvage"]["why"].text() == "unresponsive");
+  CHECK(d["identity"]["pid"].integer() == ranks[1].pid());
+  // its own dump, should it go on, replaces the salvaged one
+  ranks[1].kill(SIGCONT);
+  CHECK(ranks[1].wait().status == 1);
+  CHECK(Dump::load(scene.dump_path(1, 1))["salvage"].is_nil());
+}
+
 TEST_CASE("peers: a stopped rank is salvaged as unresponsive and keeps its ring") {
   Scene scene;
   std::vector<Child> ranks;

@@ -1,4 +1,5 @@
 #include "diagnosis.hpp"
+#include "hints.hpp"
 
 namespace frtrace {
 
@@ -14,6 +15,33 @@ std::vector<int> Diagnosis::sinks_alive(const WaitGraph& graph) const {
     }
   }
   return out;
+}
+
+const Meeting* Diagnosis::stays_away(const WaitGraph& settled, int i) const {
+  const RankEvidence& e = ev(i);
+  if (ends_[at(i)].ended || !e.format.empty() || !settled.waits_in[at(i)].empty() ||
+      lifecycle_in_flight(i) != nullptr || leaving(i) || e.losses.no_group != 0 ||
+      e.records.empty()) {
+    return nullptr;
+  }
+  // What a rank waits for outside of its operations may be the dead one.
+  for (const Hint& hint : hints_of(e)) {
+    if (hint.id == "store_wait" || hint.id == "stale_lock" || hint.id == "fifo") {
+      return nullptr;
+    }
+  }
+  const Meeting* longest = nullptr;
+  for (const Meeting& m : settled.meetings) {
+    if (std::find(m.absent.begin(), m.absent.end(), i) != m.absent.end() &&
+        (longest == nullptr || m.seconds() > longest->seconds())) {
+      longest = &m;
+    }
+  }
+  // As long as it takes to be called a hang; a late rank is none.
+  const double hang = e.option_seconds("FR_TIMEOUT_S", 60);
+  const bool stands = longest != nullptr && longest->seconds() >= hang &&
+                      seconds_between(e.records.back().time, e.written) >= hang / 2;
+  return stands ? longest : nullptr;
 }
 
 bool Diagnosis::exited(const WaitGraph& settled) {
@@ -122,10 +150,24 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   if (unseen) {
     lower(Confidence::kLikely, "the ended rank left no evidence of its own");
   }
+  const std::vector<Rank> ended = r_.ranks;
+  std::vector<Rank> away;
+  for (const int i : alive) {
+    if (const Meeting* m = stays_away(settled, i)) {
+      Blamed& b = blame(i, ev(i).salvage_why == "unresponsive" ? "unresponsive" : "never_issued");
+      fill_slot(b, *m);
+      blamed.insert(i);
+      away.push_back(rank(i));
+      say("why", fmt::format("rank {} is a fault of its own: it never issued {}, which {} wait{} "
+                             "for, and waits for nobody",
+                             rank(i), meeting_text(*m), ranks_words(waiting_ranks(*m)),
+                             waiting_ranks(*m).size() == 1 ? "s" : ""));
+    }
+  }
   std::sort(r_.ranks.begin(), r_.ranks.end());
   const std::string text = !chosen.empty() ? ends_[at(chosen.front())].text
                                            : missing_ends_[at(missing_primary_.front())].text;
-  r_.summary = fmt::format("{} ended: {}", ranks_words(r_.ranks), text);
+  r_.summary = fmt::format("{} ended: {}", ranks_words(ended), text);
   const int shown = meeting >= 0 ? meeting : main_meeting(blamed, false);
   if (shown >= 0) {
     const Meeting& m = graph_.meetings[at(shown)];
@@ -140,6 +182,11 @@ bool Diagnosis::exited(const WaitGraph& settled) {
                                                   : "wait",
                                 meeting_text(m));
     }
+  }
+  if (!away.empty()) {
+    r_.summary += fmt::format("; besides, {} stopped by {}", ranks_words(away),
+                              away.size() == 1 ? "itself" : "themselves");
+    lower(Confidence::kLikely, "there are two faults");
   }
   add_all_waiting(shown, blamed);
   if (all_gone && chosen.size() > 1) {

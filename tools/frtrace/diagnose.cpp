@@ -86,7 +86,7 @@ Report Diagnosis::run() {
   graph_ = somebody_died ? wait_graph(c_, ends_, 0, hidden_) : settled;
   divergence_ = first_divergence(c_, slots_);
 
-  (void)((divergence_ && !divergence_->past && mismatch(*divergence_)) ||
+  (void)(group_order() || (divergence_ && !divergence_->past && mismatch(*divergence_)) ||
          (somebody_died && exited(settled)) || device_behind() || left_early_or_missing() ||
          cycle() || own_errors() || no_evidence() || everybody_came() || lifecycle() ||
          terminated() ||

@@ -161,8 +161,10 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   b.pid = e.id.pid;
   b.why = std::move(why);
   b.evidence = where_lines(e);
+  b.site = now_at(e);
   if (const Record* last = last_operation(i)) {
-    b.site = user_site(e, last->stack);
+    b.last_site = user_site(e, last->stack);
+    b.site = b.site.file.empty() ? b.last_site : b.site;
     b.stack = stack_lines(i, last->stack);
     std::string text =
         fmt::format("last issued {}{}", record_text(i, *last), at_site(i, last->stack));
@@ -449,6 +451,14 @@ void Diagnosis::finish() {
     const auto it = c_.index.find(b.rank);
     if (it != c_.index.end() && ev(it->second).losses.no_group != 0) {
       lower(Confidence::kLikely, "operations of unknown groups were not counted");
+    }
+  }
+  for (const RankEvidence* e : c_.ranks) {
+    if (e->losses.cut != 0) {
+      say("lost", fmt::format("{} record{} of rank {} lie{} behind the end of its file, which was "
+                              "cut off; its counters are exact",
+                              e->losses.cut, e->losses.cut == 1 ? "" : "s", e->id.rank,
+                              e->losses.cut == 1 ? "s" : ""));
     }
   }
   if (groups_lost != 0) {

@@ -83,6 +83,9 @@ class Diagnosis {
   // Evidence the waits of a settled hang end in.
   std::vector<int> sinks_alive(const WaitGraph& graph) const;
   bool exited(const WaitGraph& settled);
+  // A rank that others have waited for as long as for the dead one, and that waits for nobody:
+  // the meeting that says so, nullptr if its absence may follow from the death.
+  const Meeting* stays_away(const WaitGraph& settled, int i) const;
   void fill_slot(Blamed& b, const Meeting& m) const;
 
   // ------------------------------------------------------------ never came
@@ -119,6 +122,10 @@ class Diagnosis {
   bool everybody_came();
   // Ranks inside init_process_group, new_group or destroy_process_group for long.
   bool lifecycle();
+  std::map<std::string, std::vector<int>> in_lifecycle(double* longest = nullptr) const;
+  void add_lifecycle_waiting(const std::string& op, const std::vector<int>& members);
+  // new_group was called in another order, or for other members, than on the other ranks.
+  bool group_order();
   // Told to end from outside, with nothing stuck and nobody dead.
   bool terminated();
   // Nobody is stuck, and somebody keeps the others waiting.

@@ -43,6 +43,15 @@ double RankEvidence::option_seconds(std::string_view name, double fallback) cons
   return fallback;
 }
 
+std::string below_cwd(const RankEvidence& e, std::string_view file) {
+  const std::string& cwd = e.id.cwd;
+  if (!cwd.empty() && file.size() > cwd.size() + 1 && file.compare(0, cwd.size(), cwd) == 0 &&
+      file[cwd.size()] == '/') {
+    file.remove_prefix(cwd.size() + 1);
+  }
+  return std::string(file);
+}
+
 Site user_site(const RankEvidence& e, std::uint32_t stack) {
   Site site;
   if (stack >= e.stacks.size()) {
@@ -53,15 +62,11 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
       continue;
     }
     const Frame& f = e.frames[index];
-    std::string_view file = e.text(f.file);
+    const std::string_view file = e.text(f.file);
     if (!is_user_file(file)) {
       continue;
     }
-    if (!e.id.cwd.empty() && file.size() > e.id.cwd.size() + 1 &&
-        file.compare(0, e.id.cwd.size(), e.id.cwd) == 0 && file[e.id.cwd.size()] == '/') {
-      file.remove_prefix(e.id.cwd.size() + 1);
-    }
-    site.file = file;
+    site.file = below_cwd(e, file);
     site.line = f.line;
     site.function = e.text(f.func);
     return site;
@@ -146,8 +151,27 @@ std::string shape_text(const std::vector<TensorShape>& tensors) {
   return out;
 }
 
+std::vector<Rank> group_call_ranks(const RankEvidence& e, const Record& r) {
+  const Shape shape = parse_shape(e, r);
+  if (r.kind != Kind::kLifecycle || !shape.known || shape.in.size() != 1 ||
+      shape.in[0].dims.size() % 3 != 0) {
+    return {};
+  }
+  std::vector<RankRange> ranges;
+  const std::vector<std::uint64_t>& words = shape.in[0].dims;
+  for (std::size_t i = 0; i < words.size(); i += 3) {
+    ranges.push_back({static_cast<Rank>(words[i]), static_cast<std::uint32_t>(words[i + 1]),
+                      static_cast<std::int32_t>(words[i + 2])});
+  }
+  return expand(ranges);
+}
+
 std::string operation_text(const RankEvidence& e, const Record& r) {
   std::string out(e.text(r.op));
+  if (r.kind == Kind::kLifecycle) {
+    const std::vector<Rank> ranks = group_call_ranks(e, r);
+    return ranks.empty() ? out : out + " of " + ranks_words(ranks);
+  }
   const Shape shape = parse_shape(e, r);
   if (shape.known && !(shape.in.empty() && shape.out.empty())) {
     out += ' ' + shape_text(shape.in.empty() ? shape.out : shape.in);

@@ -169,6 +169,7 @@ struct Identity {
 struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
+  std::uint64_t cut = 0;      // records behind the end of a ring that was cut off
   std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
 };
 
@@ -238,10 +239,15 @@ struct Site {
   bool operator==(const Site&) const = default;
 };
 
+// The path as seen from the process's working directory.
+std::string below_cwd(const RankEvidence&, std::string_view file);
 // The first frame outside torch, fr and the interpreter's frozen modules.
 Site user_site(const RankEvidence&, std::uint32_t stack);
 // "train.py:57 load_batch", "" when not captured. Paths below the process's directory lose it.
 std::string site_text(const Site&);
+
+// The members that a call of new_group named; empty: not captured.
+std::vector<Rank> group_call_ranks(const RankEvidence&, const Record&);
 
 // Words for one operation: "all_reduce [4096] Float SUM".
 std::string operation_text(const RankEvidence&, const Record&);

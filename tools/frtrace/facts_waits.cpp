@@ -109,6 +109,27 @@ std::vector<Meeting> meetings_of(const Case& c, const std::vector<HiddenFailure>
       w.until = e.written;
       add({group, Kind::kCollective, own.completed + 1, -1, -1}, w);
     }
+    // Likewise a send or receive, its record behind the cut.
+    for (const LaneEvidence& lane : e.lanes) {
+      const int group = lane.group < e.groups.size() ? c.group_of[i][lane.group] : -1;
+      if (!e.holes.truncated || group < 0 || lane.enqueued <= lane.ended || lane.peer < 0) {
+        continue;
+      }
+      const GroupEvidence& own = e.groups[lane.group];
+      const Group& g = c.groups[static_cast<std::size_t>(group)];
+      if (found[lane.group] != 0 || own.untracked != 0 || own.wait_only > own.wait_only_ended ||
+          !g.ranks_known || lane.peer >= static_cast<int>(g.ranks.size())) {
+        continue;
+      }
+      const Rank peer = g.ranks[static_cast<std::size_t>(lane.peer)];
+      Wait w;
+      w.evidence = static_cast<int>(i);
+      w.since = lane.enqueued_time;
+      w.until = e.written;
+      add({group, lane.send ? Kind::kSend : Kind::kRecv, lane.ended + 1,
+           lane.send ? e.id.rank : peer, lane.send ? peer : e.id.rank},
+          w);
+    }
   }
   for (const HiddenFailure& f : hidden) {
     const RankEvidence& e = c.evidence_of(f.evidence);

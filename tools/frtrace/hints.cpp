@@ -213,6 +213,12 @@ std::vector<Hint> hints_of(const RankEvidence& e) {
   return out;
 }
 
+Site now_at(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  const ThreadFrame* f = t != nullptr ? user_frame(e.threads, *t) : nullptr;
+  return f == nullptr ? Site{} : Site{below_cwd(e, f->file), f->line, f->function};
+}
+
 std::vector<std::string> where_lines(const RankEvidence& e) {
   std::vector<std::string> out;
   const ThreadStack* t = main_thread(e.threads, e.id.pid);

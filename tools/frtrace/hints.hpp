@@ -16,6 +16,9 @@ struct Hint {
 // By the stacks, system calls and variables of the main thread and of those it waits for.
 std::vector<Hint> hints_of(const RankEvidence&);
 
+// Where the main thread is in user code; no file: the evidence does not say.
+Site now_at(const RankEvidence&);
+
 // Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
 // variables, what the thread does, hints, last note. Empty: the evidence has no threads.
 std::vector<std::string> where_lines(const RankEvidence&);

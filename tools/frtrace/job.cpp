@@ -30,6 +30,40 @@ bool better(const RankEvidence& a, const RankEvidence& b) {
   return order(a) > order(b);
 }
 
+std::uint64_t issued(const RankEvidence& e) {
+  std::uint64_t n = 0;
+  for (const GroupEvidence& g : e.groups) {
+    n += g.enqueued + g.p2p_enqueued;
+  }
+  return n;
+}
+
+// What a rank dumped itself tells of the hang; what was found after its death tells of its end.
+void tell_later_deaths(Case& c, const std::vector<const RankEvidence*>& all) {
+  for (const RankEvidence* later : all) {
+    const auto it = c.index.find(later->id.rank);
+    if (it == c.index.end() || !later->process_gone) {
+      continue;
+    }
+    const RankEvidence& own = c.evidence_of(it->second);
+    if (own.process_gone || own.salvaged || own.incident != later->incident ||
+        own.id.pid != later->id.pid || own.id.start != later->id.start) {
+      continue;
+    }
+    std::string text =
+        fmt::format("the process of rank {} was gone after its dump", later->id.rank);
+    if (later->oom_kills > 0) {
+      text += fmt::format(", the kernel had killed {} of its control group for want of memory",
+                          later->oom_kills);
+    }
+    if (const std::uint64_t now = issued(*later), then = issued(own); now > then) {
+      text += fmt::format(", it had issued {} more operation{}", now - then,
+                          now - then == 1 ? "" : "s");
+    }
+    c.notes.push_back(text + ": " + later->file);
+  }
+}
+
 void choose(Case& c, const std::vector<const RankEvidence*>& all) {
   std::map<Rank, const RankEvidence*> best;
   std::vector<const RankEvidence*> nameless;
@@ -104,6 +138,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       }
     }
   }
+  tell_later_deaths(c, all);
 }
 
 void match_groups(Case& c) {

@@ -1,10 +1,12 @@
 // Regions: what a process maps while it runs, what it leaves when it dies, and raw copies of both.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <unordered_map>
 
 #include "cold/names.hpp"
@@ -89,6 +91,66 @@ State state_of(const fr::RecordCopy& r) {
 Kind kind_of(std::uint16_t kind) {
   return kind >= 1 && kind <= 7 ? static_cast<Kind>(kind) : Kind::kOther;
 }
+
+// A region whose file ends early: what was cut off reads as never written. Only where header and
+// tables are whole; a row that was cut in the middle goes, too.
+class Completed {
+ public:
+  explicit Completed(std::span<const unsigned char> bytes) {
+    if (bytes.size() < fr::kHeaderBytes) {
+      return;
+    }
+    const auto& header = *reinterpret_cast<const fr::Header*>(bytes.data());
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 31;
+    if (header.region_bytes <= bytes.size() || header.region_bytes > kMost ||
+        header.section_count < fr::kFirstSections) {
+      return;
+    }
+    std::uint64_t kept = bytes.size();
+    for (std::uint32_t s = 0; s < std::min<std::uint32_t>(header.section_count, fr::kSections);
+         ++s) {
+      const fr::SectionRow& row = header.sections[s];
+      const std::uint64_t size = std::uint64_t{row.count} * row.stride_bytes;
+      if (row.count == 0) {
+        continue;  // not in this ring
+      }
+      if (row.offset_bytes > header.region_bytes || size > header.region_bytes - row.offset_bytes ||
+          row.stride_bytes == 0) {
+        return;
+      }
+      if (row.offset_bytes + size <= bytes.size()) {
+        continue;
+      }
+      if (s < fr::kSecStatus) {
+        return;
+      }
+      if (row.offset_bytes <= bytes.size()) {
+        kept = row.offset_bytes +
+               (bytes.size() - row.offset_bytes) / row.stride_bytes * row.stride_bytes;
+      }
+    }
+    void* p = ::mmap(nullptr, header.region_bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p != MAP_FAILED) {
+      data_ = p;
+      size_ = header.region_bytes;
+      std::memcpy(data_, bytes.data(), kept);
+    }
+  }
+  ~Completed() {
+    if (data_ != nullptr) {
+      ::munmap(data_, size_);
+    }
+  }
+  Completed(const Completed&) = delete;
+  Completed& operator=(const Completed&) = delete;
+
+  fr::View view() const { return fr::View::of(data_, size_); }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 class Reader {
  public:
@@ -370,7 +432,15 @@ class Reader {
 
 std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Time now,
                                         RingKind kind, std::string& why) {
-  const fr::View view = fr::View::of(bytes.data(), bytes.size());
+  fr::View view = fr::View::of(bytes.data(), bytes.size());
+  std::optional<Completed> completed;
+  if (!view.ok() && std::string_view(view.error()) == "truncated") {
+    view = completed.emplace(bytes).view();
+    if (!view.ok()) {
+      why = "truncated ring: its tables are not whole";
+      return nullptr;
+    }
+  }
   if (!view.ok()) {
     why = std::string("damaged ring: ") + view.error();
     return nullptr;
@@ -378,6 +448,16 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
   auto e = std::make_unique<RankEvidence>();
   e->source = Source::kRing;
   Reader(view, *e).read();
+  if (completed) {
+    const std::uint64_t written =
+        std::min<std::uint64_t>(view.header().head.load(), view.n_slots());
+    const std::uint64_t present = e->records.size() + e->losses.torn;
+    e->losses.cut = written > present ? written - present : 0;
+    e->losses.overwritten -= std::min(e->losses.overwritten, e->losses.cut);
+    e->holes.truncated = true;
+    e->holes.truncated_at = e->records.size();
+    count_kept(*e);
+  }
   e->written = plausible(static_cast<Time>(view.header().heartbeat_unix_ns.load()));
   for (const Record& r : e->records) {
     e->written = std::max({e->written, r.time, r.ended});

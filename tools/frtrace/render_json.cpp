@@ -56,6 +56,7 @@ Json report_json(const Report& r, const LoadResult& input) {
                       {"op", b.op},
                       {"seq", b.seq},
                       {"site", site_json(b.site)},
+                      {"last_site", site_json(b.last_site)},
                       {"evidence", b.evidence},
                       {"stack", b.stack},
                       {"divergence", fork_json(b.divergence)}});

@@ -46,7 +46,8 @@ struct Blamed {
   std::string why;  // never_issued, exception, killed, ...
   std::string group, desc, op;
   std::uint64_t seq = 0;
-  Site site;  // of its last operation
+  Site site;  // of the operation that is wrong; else where the rank is; else its last operation's
+  Site last_site;  // of its last operation
   std::vector<std::string> evidence;
   std::vector<std::string> stack;
   std::optional<Fork> divergence;

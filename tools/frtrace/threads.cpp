@@ -90,9 +90,18 @@ std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
   return fmt::format("{} ({})", f.function, base_name(f.file));
 }
 
+const ThreadFrame* user_frame(const ThreadsEvidence& all, const ThreadStack& t) {
+  for (std::size_t i = 0; i < t.stack.size(); ++i) {
+    if (const ThreadFrame* f = at(all, t, i); f != nullptr && is_user(*f)) {
+      return f;
+    }
+  }
+  return nullptr;
+}
+
 std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::string_view cwd) {
   const ThreadFrame* innermost = nullptr;
-  const ThreadFrame* user = nullptr;
+  const ThreadFrame* user = user_frame(all, t);
   const ThreadFrame* native = nullptr;
   for (std::size_t i = 0; i < t.stack.size(); ++i) {
     const ThreadFrame* f = at(all, t, i);
@@ -101,9 +110,6 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
     }
     if (f->python && innermost == nullptr && !is_plumbing(*f)) {
       innermost = f;
-    }
-    if (user == nullptr && is_user(*f)) {
-      user = f;
     }
     if (!f->python && native == nullptr && innermost == nullptr && !is_plumbing(*f)) {
       native = f;

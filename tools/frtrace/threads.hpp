@@ -56,6 +56,9 @@ const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
 // The thread that holds the GIL; nullptr: nobody, or unknown.
 const ThreadStack* gil_holder(const ThreadsEvidence&);
 
+// The innermost Python frame that is neither torch's nor the standard library's; nullptr: none.
+const ThreadFrame* user_frame(const ThreadsEvidence&, const ThreadStack&);
+
 // "load_lock() at utils/file_baton.py:49, called from train.py:57"; a thread without Python frames:
 // "read() in libc.so.6". "" when nothing is known. Files below cwd lose it.
 std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_view cwd = {});

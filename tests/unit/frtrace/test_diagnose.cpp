@@ -557,6 +557,37 @@ TEST_CASE("a killed rank: the others fail with a closed connection") {
   CHECK(has(r, "consequence", "Connection closed by peer"));
 }
 
+TEST_CASE("a dead rank and one that stays away by itself are two faults") {
+  for (const double seconds : {70.0, 20.0}) {
+    CAPTURE(seconds);
+    JobBuilder j(6);
+    const int left = j.group("1", {0, 1, 2}), right = j.group("2", {3, 4, 5});
+    j.all(3, left, kLoss), j.all(3, right, kLoss), j.all(kWorld, kLoss);
+    j.some({0, 1}, left, kLoss);   // without 2, which is dead
+    j.some({3, 4}, right, kLoss);  // without 5, which is elsewhere
+    j.gone(2);
+    j.rank(2).written = j.now();
+    j.advance(seconds);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    // late by less than it takes to be called a hang is no fault
+    CHECK(r.ranks == (seconds > 60 ? Ranks{2, 5} : Ranks{2}));
+    CHECK(r.confidence == (seconds > 60 ? Confidence::kLikely : Confidence::kCertain));
+  }
+  SECTION("one that waits for the dead rank elsewhere is a victim") {
+    JobBuilder j(6);
+    const int left = j.group("1", {0, 1, 2}), right = j.group("2", {3, 4, 5});
+    j.all(3, left, kLoss), j.all(3, right, kLoss), j.all(kWorld, kLoss);
+    j.some({3, 4}, right, kLoss);
+    j.issue(5, kWorld, kLoss);
+    j.issue(0, left, kLoss), j.issue(1, left, kLoss);
+    j.gone(2);
+    j.rank(2).written = j.now();
+    j.advance(70);
+    CHECK(j.diagnose().ranks == Ranks{2});
+  }
+}
+
 TEST_CASE("an exception on one rank") {
   JobBuilder j(4);
   iterations(j, 10);
@@ -924,6 +955,35 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
   CHECK(cases[0].missing == Ranks{1});
 }
 
+TEST_CASE("a rank's own dump is judged, its later death is told") {
+  JobBuilder before(3), after(3);
+  for (JobBuilder* j : {&before, &after}) {
+    iterations(*j, 2);
+    j->some({0, 1}, kWorld, kLoss);
+    j->advance(20);
+  }
+  after.issue(2, kWorld, kLoss);
+  after.gone(2);
+  after.rank(2).oom_kills = 1;
+  after.rank(2).file = "j.a0.r2.1.dead.fr";
+  after.lose_file(0);
+  after.lose_file(1);
+  auto evidence = after.take();
+  for (auto& e : before.take()) {
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  const Report r = diagnose(cases[0]);
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& f) {
+    return f.text ==
+           "the process of rank 2 was gone after its dump, the kernel had killed 1 of its control "
+           "group for want of memory, it had issued 1 more operation: j.a0.r2.1.dead.fr";
+  }));
+}
+
 TEST_CASE("two files of one rank count once") {
   JobBuilder a(2), b(2);
   a.all(kWorld, kLoss), b.all(kWorld, kLoss);
@@ -1006,6 +1066,82 @@ TEST_CASE("stuck in destroy_process_group") {
     CHECK(r.kind == Verdict::kMissing);
     CHECK(r.ranks == Ranks{1});
     CHECK(r.confidence == Confidence::kPossible);
+  }
+}
+
+namespace {
+
+// new_group calls of one rank: the ordinal is the place in the list.
+void make_groups(JobBuilder& j, Rank r, const std::vector<std::vector<Rank>>& lists,
+                 std::size_t last_in_flight = SIZE_MAX) {
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    Op call{.op = "new_group", .kind = Kind::kLifecycle};
+    call.peer = static_cast<int>(i + 1);
+    call.shape = {1 | 1u << 12 | 1u << 24, static_cast<std::uint32_t>(3 * lists[i].size())};
+    for (const Rank member : lists[i]) {
+      call.shape.insert(call.shape.end(), {static_cast<std::uint32_t>(member), 1, 1});
+    }
+    j.issue(r, -1, call, i == last_in_flight ? State::kEnqueued : State::kCompleted);
+    if (i == last_in_flight) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("new_group in another order than on the others") {
+  const std::vector<std::vector<Rank>> order = {{0, 1, 2}, {3, 4, 5}, {0, 3}, {1, 4}, {2, 5}};
+  const std::vector<std::vector<Rank>> other(order.rbegin(), order.rend());
+  for (Rank guilty = 0; guilty < 6; ++guilty) {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == guilty ? other : order, r == guilty ? 1 : 0);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDeadlock);
+    CHECK(r.ranks == Ranks{guilty});
+    CHECK(r.confidence == Confidence::kCertain);
+  }
+  SECTION("two ranks: either") {
+    JobBuilder j(2);
+    make_groups(j, 0, {{0}, {1}, {0, 1}}, 2);
+    make_groups(j, 1, {{0, 1}, {0}, {1}}, 0);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDeadlock);
+    CHECK(r.ranks == Ranks{0, 1});
+    CHECK(r.confidence == Confidence::kPossible);
+  }
+  SECTION("the same order, and a rank that stays away, is no matter of order") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, order);
+    }
+    j.some({0, 1, 2, 3, 5}, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kMissing);
+  }
+  SECTION("a second world counts from the start") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == 2 ? other : order);
+      j.issue(r, -1, {.op = "init_process_group", .kind = Kind::kLifecycle}, State::kCompleted);
+      make_groups(j, r, order);
+    }
+    j.some({0, 1, 2, 3, 5}, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{4});
+  }
+  SECTION("nothing is stuck") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == 3 ? other : order);
+    }
+    j.all(kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kOk);
   }
 }
 

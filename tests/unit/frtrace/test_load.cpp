@@ -347,6 +347,58 @@ TEST_CASE("a region cut anywhere, or with any word of its header damaged") {
   }
 }
 
+TEST_CASE("a region cut behind its tables says what is left, and how much is not") {
+  Region region(60);
+  const fr::Header& h = region.header();
+  const auto end_of = [&](fr::Section s, std::uint32_t rows) {
+    return h.sections[s].offset_bytes + std::size_t{rows} * h.sections[s].stride_bytes;
+  };
+  std::string why;
+  // in the middle of the 41st record
+  const auto cut =
+      load_ring(region.bytes().first(end_of(fr::kSecRecords, 40) + 50), 0, RingKind::kRegion, why);
+  REQUIRE(cut);
+  CHECK(cut->holes.truncated);
+  CHECK(cut->holes.truncated_at == 40);
+  CHECK(cut->losses.cut == 20);
+  CHECK(cut->losses.overwritten == 0);
+  CHECK(cut->records.size() == 40);
+  CHECK(cut->records.back().seq == 40);
+  CHECK(cut->groups[1].enqueued == 60);
+  CHECK(cut->groups[1].completed == 59);
+  CHECK(cut->groups[1].kept == 0);  // not the newest
+  // Its counters say that it waits, and its peer's that it did not come.
+  auto other = std::make_unique<RankEvidence>(*cut);
+  other->id.rank = 0;
+  other->holes = {};
+  other->losses = {};
+  other->groups[1].enqueued = other->groups[1].ended = 59;
+  std::vector<std::unique_ptr<RankEvidence>> both;
+  both.push_back(std::make_unique<RankEvidence>(*cut));
+  both.push_back(std::move(other));
+  for (auto& e : both) {
+    e->written += 70'000'000'000;
+  }
+  const auto cases = make_cases(both, {});
+  REQUIRE(cases.size() == 1);
+  const Report report = diagnose(cases[0]);
+  CHECK(report.kind == Verdict::kMissing);
+  CHECK(report.ranks == std::vector<Rank>{0});
+  CHECK(report.confidence == Confidence::kLikely);
+  CHECK(std::any_of(report.findings.begin(), report.findings.end(), [](const Finding& f) {
+    return f.id == "lost" && f.text.find("20 records of rank 1 lie behind the end") == 0;
+  }));
+
+  const auto bare =
+      load_ring(region.bytes().first(end_of(fr::kSecStatus, 10)), 0, RingKind::kRegion, why);
+  REQUIRE(bare);
+  CHECK(bare->records.empty());
+  CHECK(bare->losses.cut == 60);
+  CHECK_FALSE(
+      load_ring(region.bytes().first(end_of(fr::kSecCrumbs, 1)), 0, RingKind::kRegion, why));
+  CHECK(why.find("truncated") == 0);
+}
+
 TEST_CASE("a directory: what can be read is, the rest is named") {
   TemporaryDirectory dir;
   dir.write("j.a0.r0.3.fr", dump(0));

@@ -75,6 +75,28 @@ TEST_CASE("JSON follows the schema") {
   CHECK_FALSE(json.contains("jobs"));
 }
 
+TEST_CASE("JSON: the site of who never came is where it is now, beside its last operation's") {
+  JobBuilder j = skipped();
+  RankEvidence& e = j.rank(2);
+  const auto python = [](const char* file, std::uint32_t line, const char* function) {
+    return ThreadFrame{true, function, file, line, 0};
+  };
+  e.threads.present = true;
+  e.threads.frames = {{false, "clock_nanosleep", "/usr/lib/libc.so.6", 0, 16},
+                      python("/usr/lib/python3.11/queue.py", 171, "Queue.get"),
+                      python("/home/u/train.py", 57, "load_batch"),
+                      python("/home/u/train.py", 80, "main")};
+  ThreadStack main_thread;
+  main_thread.tid = e.id.pid;
+  main_thread.stack = {0, 1, 2, 3};
+  e.threads.threads = {main_thread};
+  const auto json = nlohmann::json::parse(render_json(one(j), {}));
+  const auto& b = json["verdict"]["blamed"][0];
+  CHECK(b["site"] ==
+        nlohmann::json{{"file", "train.py"}, {"line", 57}, {"function", "load_batch"}});
+  CHECK(b["last_site"] == nlohmann::json{{"file", "train.py"}, {"line", 20}, {"function", "step"}});
+}
+
 TEST_CASE("JSON: nothing read, and text that is no UTF-8") {
   const auto json = nlohmann::json::parse(render_json({}, {}));
   CHECK(json["verdict"]["kind"] == "undecided");
