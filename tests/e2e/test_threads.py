@@ -290,6 +290,9 @@ class Loader:
         os._exit(9)
     def load(self, batch, password=b"hunter2"):
         scale = 0.5
+        magic, long = b"\x7fELF'", b"x" * 500
+        shape, pair, mixed, nested = [4, None], ("a",), [1, self], [[1]]
+        secret_keys = ["hunter2"]
         ready()
         lib.hold()
 Loader().load(7)
@@ -297,10 +300,43 @@ Loader().load(7)
     )
     where = "\n".join(p.ready().dump().main()["where"])
     assert "Loader.load(): batch = 7, password = '***', scale = 0.5" in where
+    assert r"magic = b'\x7fELF\'', long = b'xxx" in where and "xxx...', shape" in where
+    assert "shape = [4, None], pair = ('a',), mixed = list of 2, nested = [list of 1]" in where
+    assert "secret_keys = list of 1" in where
     assert "self.path = '/data/x', self.retries = 3, self.api_token = '***'" in where
     assert "hunter2" not in where and "self.other" not in where
     assert p.process.poll() is None
     assert "hunter2" not in p.dumps()[0].read_bytes().decode("latin1")
+
+
+def test_tensors_by_type_shape_and_device(start):
+    pytest.importorskip("torch")
+    p = start(
+        """
+import torch
+from fr import adapter
+adapter.load()
+class Odd(torch.Tensor):
+    __slots__ = ("extra",)
+    def __repr__(self):
+        os._exit(9)
+def train(batch, meta):
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    deep, scalar = torch.zeros(1, 2, 1, 1, 1, 1, 3), torch.tensor(1, dtype=torch.int64)
+    odd, pair = torch.empty(3, dtype=torch.float8_e5m2).as_subclass(Odd), (batch, 1)
+    ready()
+    lib.hold()
+train(torch.ones(4, 1024), torch.empty(2, 0, device="meta"))
+""",
+        env={"FR_CACHE_DIR": os.environ["FR_CACHE_DIR"]} if "FR_CACHE_DIR" in os.environ else {},
+    )
+    where = "\n".join(p.ready().dump().main()["where"])
+    assert "batch = tensor float32[4, 1024] cpu, meta = tensor float32[2, 0] meta" in where
+    assert "weight = tensor bfloat16[2] cpu" in where
+    assert "deep = tensor float32[1, 2, 1, 1, 1, 1, 3] cpu, scalar = tensor int64[] cpu" in where
+    assert "odd = tensor float8_e5m2[3] cpu" in where
+    assert "pair = (tensor float32[4, 1024] cpu, 1)" in where
+    assert p.process.poll() is None
 
 
 def test_no_variables_when_told(start):
