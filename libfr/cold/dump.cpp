@@ -662,7 +662,7 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     p.pack_nil();
     return;
   }
-  p.pack_map(8);
+  p.pack_map(9);
   key_int(p, "signal", all->signal);
   text(p, "not_asked");
   text(p, all->why);
@@ -681,6 +681,20 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     text(p, all->text + f.file);
     p.pack_uint32(f.line);
     p.pack_uint64(f.offset);
+  }
+  text(p, "modules");
+  p.pack_array(all->n_modules);
+  for (u32 i = 0; i < all->n_modules; ++i) {
+    const ModuleRow& m = all->modules[i];
+    char hex[2 * sizeof m.build_id + 1] = "";
+    for (u32 k = 0; k < m.build_id_bytes; ++k) {
+      hex[2 * k] = "0123456789abcdef"[m.build_id[k] >> 4];
+      hex[2 * k + 1] = "0123456789abcdef"[m.build_id[k] & 15];
+      hex[2 * k + 2] = '\0';
+    }
+    p.pack_array(2);
+    text(p, all->text + m.file);
+    text(p, hex);
   }
 }
 

@@ -278,6 +278,22 @@ struct ThreadStacks::Work {
     return s != end && s->pc == pc && s->name != 0 ? s : nullptr;
   }
 
+  void add_module(ThreadReport& out, u32 file, const Module& m) noexcept {
+    for (u32 i = 0; i < out.n_modules; ++i) {
+      if (out.modules[i].file == file) {
+        return;
+      }
+    }
+    if (out.n_modules == ThreadReport::kModules) {
+      ++out.modules_lost;
+      return;
+    }
+    ModuleRow& row = out.modules[out.n_modules++];
+    row.file = file;
+    row.build_id_bytes = m.build_id_bytes;
+    std::memcpy(row.build_id, m.build_id, sizeof row.build_id);
+  }
+
   u32 native(ThreadReport& out, u64 pc) noexcept {
     bool is_new = false;
     const u32 index = find(out, pc, false, &is_new);
@@ -292,6 +308,7 @@ struct ThreadStacks::Work {
       if (m != nullptr) {
         f.file = intern(out, modules.path(*m));
         f.offset = pc - m->bias;
+        add_module(out, f.file, *m);
       }
     }
     return index;
@@ -462,7 +479,7 @@ int ThreadStacks::signal() const noexcept {
 
 void ThreadStacks::reset() noexcept {
   ThreadReport& out = *report_;
-  out.n_threads = out.n_frames = out.n_words = out.n_variables = 0;
+  out.n_threads = out.n_frames = out.n_words = out.n_variables = out.n_modules = 0;
   out.text_used = 1;  // 0 is ""
   out.text[0] = '\0';
   out.threads_lost = out.frames_lost = out.modules_lost = 0;
@@ -678,7 +695,7 @@ void ThreadStacks::name_all() noexcept {
                         (row.task.tid == getpid() || row.gil == Gil::kHolds);
     w.merge(out, row, w.raw[i], wanted ? kVariableFrames : 0);
   }
-  out.modules_lost = w.modules.lost;
+  out.modules_lost += w.modules.lost;
 }
 
 const ThreadReport* ThreadStacks::collect() noexcept {

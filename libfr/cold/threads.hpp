@@ -53,18 +53,28 @@ struct VariableRow {
   u32 value;
 };
 
+// A file that native frames are in.
+struct ModuleRow {
+  u32 file;  // into ThreadReport::text
+  u8 build_id_bytes;
+  u8 build_id[20];
+};
+
 struct ThreadReport {
   static constexpr u32 kThreads = 512;
   static constexpr u32 kFrames = 4096;  // different ones
   static constexpr u32 kStackWords = 32 * 1024;
   static constexpr u32 kTextBytes = 384 * 1024;
   static constexpr u32 kVariables = 256;
+  static constexpr u32 kModules = 256;
 
   u32 n_threads;
   u32 n_frames;
   u32 n_words;
   u32 text_used;
   u32 n_variables;
+  u32 n_modules;
+  ModuleRow modules[kModules];
   VariableRow variables[kVariables];  // by thread and frame
   ThreadRow threads[kThreads];
   NamedFrame frames[kFrames];

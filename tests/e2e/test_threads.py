@@ -23,6 +23,8 @@ void block_signals_and_wait(void) {
 }
 __attribute__((noinline)) void write_to_nowhere(int *p) { *p = 1; }
 void crash(void) { write_to_nowhere((int *)8); }
+static __attribute__((noinline)) void not_exported(void) { for (;;) pause(); }
+void call_not_exported(void) { not_exported(); }
 """
 
 PRELUDE = """
@@ -45,11 +47,13 @@ def native_lib(tmp_path_factory):
         pytest.skip("needs a C compiler")
     path = tmp_path_factory.mktemp("lib")
     (path / "native.c").write_text(NATIVE)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-o", path / "libguilty.so", path / "native.c"],
-        check=True,
-    )
-    return path / "libguilty.so"
+    return compile_library(path / "native.c", path / "libguilty.so")
+
+
+def compile_library(source, target, *flags):
+    command = ["cc", "-shared", "-fPIC", "-O1", "-Wl,--build-id", *flags, "-o", target, source]
+    subprocess.run(command, check=True)
+    return target
 
 
 class Process:
@@ -204,6 +208,25 @@ def test_every_kind_of_thread_as_py_spy_sees_it(start):
         ]
         theirs[tuple(frames)] += 1
     assert ours == theirs
+
+
+def test_functions_that_a_library_does_not_export(start, scratch):
+    """frtrace finds their names in the file, where it is the one that was loaded."""
+    (scratch / "own.c").write_text(NATIVE)
+    lib = compile_library(scratch / "own.c", scratch / "libown.so")
+    p = start(f"own = ctypes.CDLL({str(lib)!r})\nready()\nown.call_not_exported()\n")
+    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    stack = p.main()["stack"]
+    if re.fullmatch(r"libown.so\+0x[0-9a-f]+", stack[-2]):
+        pytest.skip("frtrace was built without libdw")
+    assert stack[-3:] == [
+        "call_not_exported (libown.so)",
+        "not_exported (libown.so)",
+        "pause (libc.so.6)",
+    ]
+    lib.unlink()
+    compile_library(scratch / "own.c", lib, "-DANOTHER", "-Wl,-soname,another")
+    assert re.fullmatch(r"libown.so\+0x[0-9a-f]+", p.main()["stack"][-2]), p.main()["stack"]
 
 
 def test_gil_held_for_ever_by_a_c_call(start):

@@ -115,6 +115,15 @@ ThreadsEvidence read_threads(const typename In::Object* threads, const typename 
       }
     });
   });
+  In::each(In::member(facts, "modules"), [&](const Object* row) {
+    ThreadModule& m = out.modules.emplace_back();
+    std::size_t column = 0;
+    In::each(row, [&](const Object* x) {
+      if (column < 2) {
+        (column++ == 0 ? m.file : m.build_id) = In::text(x);
+      }
+    });
+  });
   In::each(threads, [&](const Object* o) {
     if (In::is_map(o)) {
       out.threads.push_back(read_thread<In>(o, out.frames.size()));

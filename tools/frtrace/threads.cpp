@@ -54,8 +54,10 @@ bool is_plumbing(const ThreadFrame& f) {
   if (is_interpreter(f.file) || base.substr(0, 5) == "libfr" || base.substr(0, 4) == "_fr.") {
     return true;
   }
-  return f.function == "_start" || f.function == "__libc_start_main" || f.function == "clone" ||
-         f.function == "clone3" || (f.function.empty() && base.substr(0, 5) == "libc.");
+  return f.function == "_start" || f.function == "__libc_start_main" ||
+         f.function == "__libc_start_call_main" || f.function == "start_thread" ||
+         f.function == "__restore_rt" || f.function == "clone" || f.function == "clone3" ||
+         f.function == "__clone3" || (f.function.empty() && base.substr(0, 5) == "libc.");
 }
 
 const ThreadStack* thread_of(const ThreadsEvidence& all, int tid) {

@@ -40,6 +40,11 @@ struct ThreadStack {
   std::vector<FrameVariables> variables;
 };
 
+struct ThreadModule {
+  std::string file;
+  std::string build_id;  // hex; "" none
+};
+
 struct ThreadsEvidence {
   bool present = false;
   int signal = 0;
@@ -47,6 +52,7 @@ struct ThreadsEvidence {
   std::uint64_t took_ns = 0, asking_ns = 0;
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
   std::vector<ThreadFrame> frames;
+  std::vector<ThreadModule> modules;  // files of native frames
   std::vector<ThreadStack> threads;
 };
 
