@@ -585,7 +585,7 @@ void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
   text(p, "state");
   text(p, std::string_view(&t.state, 1));
   text(p, "activity");
-  text(p, activity(t));
+  text(p, row.interrupted ? "interrupted" : activity(t));
   key_text(p, "wchan", t.wchan);
   text(p, "syscall");
   text(p, syscall_name(t.syscall));

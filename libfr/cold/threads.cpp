@@ -47,6 +47,7 @@ struct AskSlot {
   u32 n_python;
   u32 python_total;
   u32 python_facts;
+  bool interrupted;
   fr_python_frame python[kPythonFrames];
   unsigned char stack[kStackBytes];
 };
@@ -56,6 +57,8 @@ std::atomic<AskSlot*> g_slots{nullptr};
 std::atomic<u32> g_answers{0};  // futex: grows with each
 std::atomic<int> g_signal{0};
 std::atomic<const fr_python*> g_python{nullptr};
+// Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
+thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
 // timeout. Their callers may take EINTR for an end: a sleep(3600) that stood in for a hang would be
@@ -103,7 +106,9 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
     const u64 token = value & ~u64{0xff};
     u64 word = token | kAsked;
     if (s.word.compare_exchange_strong(word, token | kWriting)) {  // else it is too late
-      s.registers = Registers::of(*static_cast<const ucontext_t*>(context));
+      s.interrupted = t_interrupted != nullptr;
+      s.registers =
+          Registers::of(s.interrupted ? *t_interrupted : *static_cast<const ucontext_t*>(context));
       s.stack_base = s.registers.r[Registers::kSp];
       s.stack_bytes = peek_some(s.stack_base, s.stack, kStackBytes);
       s.n_python = s.python_total = s.python_facts = 0;
@@ -175,6 +180,16 @@ u64 hash_text(const char* bytes, std::size_t n) noexcept {
 }
 
 }  // namespace
+
+Interrupted::Interrupted(const void* context) noexcept : outer_(t_interrupted) {
+  if (outer_ == nullptr) {  // a signal within a handler: where the first one came
+    t_interrupted = static_cast<const ucontext_t*>(context);
+  }
+}
+
+Interrupted::~Interrupted() {
+  t_interrupted = outer_;
+}
 
 const char* answer_name(Answer a) noexcept {
   static constexpr const char* kNames[] = {"not asked", "own",        "answered",
@@ -543,6 +558,11 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   Work::Raw& raw = w.raw[&row - report_->threads];
   row.answer = Answer::kAnswered;
   row.answer_us = static_cast<u32>((s.answered_ns - s.asked_ns) / 1000);
+  row.interrupted = s.interrupted;
+  if (row.interrupted) {  // what /proc says is of the handler
+    row.task.syscall = kNoSyscall;
+    row.task.wchan[0] = row.task.target[0] = '\0';
+  }
   row.python = (s.python_facts & FR_PYTHON_THREAD) != 0;
   row.gil = (s.python_facts & FR_PYTHON_HOLDS_GIL) != 0 ? Gil::kHolds : Gil::kNone;
   raw.first_pc = w.n_pcs;

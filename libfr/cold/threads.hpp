@@ -37,12 +37,13 @@ struct ThreadRow {
   Task task;
   Answer answer;
   Gil gil;
-  bool python;      // known to the interpreter
-  bool whole;       // native frames down to the start of the thread
-  u32 answer_us;    // from the signal to the answer
-  u32 first_frame;  // into ThreadReport::stack
-  u32 n_frames;     // innermost first, native and Python merged
-  u32 python_cut;   // Python frames left out in the middle, after `cut_after` frames
+  bool python;       // known to the interpreter
+  bool whole;        // native frames down to the start of the thread
+  bool interrupted;  // waits in a handler of ours, shown as it was when that signal came
+  u32 answer_us;     // from the signal to the answer
+  u32 first_frame;   // into ThreadReport::stack
+  u32 n_frames;      // innermost first, native and Python merged
+  u32 python_cut;    // Python frames left out in the middle, after `cut_after` frames
   u32 cut_after;
 };
 
@@ -116,6 +117,19 @@ class ThreadStacks {
   ThreadReport* report_ = nullptr;
   bool asks_ = false;
   bool variables_ = false;
+};
+
+// A handler that has a dump written, for its life: asked meanwhile, its thread tells where it was
+// when the handler's signal came. Async-signal-safe.
+class Interrupted {
+ public:
+  explicit Interrupted(const void* context) noexcept;
+  ~Interrupted();
+  Interrupted(const Interrupted&) = delete;
+  Interrupted& operator=(const Interrupted&) = delete;
+
+ private:
+  const ucontext_t* outer_;
 };
 
 void set_python(const fr_python* python) noexcept;

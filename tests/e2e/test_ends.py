@@ -113,8 +113,16 @@ def test_sigterm_while_all_wait(launch):
     for rank in range(3):
         os.kill(job.pid(rank), signal.SIGTERM)
     assert job.await_exit() == dict.fromkeys(range(3), -signal.SIGTERM)
-    trace = job.await_evidence().trace()
+    trace = job.await_evidence().trace("--stacks")
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
+    # where each was when the signal came, not in the handler
+    mains = {c["ranks"]: c for c in trace.report["stacks"]["classes"] if c["role"] == "main"}
+    assert any(line.endswith(" idle") for line in mains["2"]["stack"]), mains
+    assert mains["2"]["stack"][-1] == "pause (libc.so.6)", mains
+    assert mains["2"]["doing"].startswith("interrupted by the signal"), mains
+    assert any(line.endswith(" meet") for line in mains["0,1"]["stack"]), mains
+    assert f"sent by process {os.getpid()} (" in str(trace.report), trace
+    assert [p.suffix for files in job.evidence().values() for p in files] == [".fr"] * 3
 
 
 def test_sigint_while_all_wait(launch):
@@ -124,6 +132,19 @@ def test_sigint_while_all_wait(launch):
     for rank in range(2):
         os.kill(job.pid(rank), signal.SIGINT)
     job.await_evidence([1]).await_exit([1])
+
+
+def test_sigkill_right_after_sigterm(launch):
+    """Whatever was reached by then is there and is read."""
+    job = launch("skip", 2, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    for rank in range(2):
+        os.kill(job.pid(rank), signal.SIGTERM)
+        os.kill(job.pid(rank), signal.SIGKILL)
+    job.await_exit()
+    trace = frtrace(job.dumps, job.scratch / "shm")
+    assert trace.report["ranks"], trace
+    assert (trace.status, trace.verdict["ranks"]) == (1, [1]), trace
 
 
 def test_second_attempt_of_torchrun(launch):

@@ -157,13 +157,17 @@ std::string gil(const Look& l) {
 }
 
 std::string python_locks(const Look& l) {
-  if (!l.native("PyThread_acquire_lock_timed") || l.t.syscall != "futex") {
+  const auto waits = [](const Look& x) {
+    return (x.t.syscall == "futex" || x.t.activity == "interrupted") &&
+           x.native("PyThread_acquire_lock_timed");
+  };
+  if (!waits(l)) {
     return {};
   }
   std::string others;
   for (const ThreadStack& t : l.e.threads.threads) {
     const Look other{l.e, t};
-    if (&t != &l.t && t.syscall == "futex" && other.native("PyThread_acquire_lock_timed")) {
+    if (&t != &l.t && waits(other)) {
       others += fmt::format("{}thread {} in {}", others.empty() ? "" : "; ", t.tid,
                             where_text(l.e.threads, t, l.e.id.cwd));
     }

@@ -126,7 +126,7 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
 }
 
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
-  std::string out = t.activity;
+  std::string out = t.activity == "interrupted" ? "interrupted by the signal" : t.activity;
   if (!t.syscall.empty()) {
     out += " in " + t.syscall;
     out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;

@@ -26,7 +26,8 @@ struct ThreadStack {
   int tid = 0;
   std::string name;      // "" unknown
   std::string state;     // R S D T as /proc has it
-  std::string activity;  // running runnable polling asleep uninterruptible stopped gone
+  // running runnable polling asleep uninterruptible stopped gone interrupted
+  std::string activity;
   std::string wchan;
   std::string syscall;     // "" none, or none that waits
   std::string syscall_on;  // file, socket or address it is about
