@@ -391,7 +391,11 @@ build()
     assert "is in FileBaton.wait() at torch/utils/file_baton.py:" in where
     assert "called from target.py:" in where
     assert f"waits for the lock file {p.dir}/lock to go; it still exists" in where
-    assert "before this process began: stale" in where
+    assert "before this process began, no process" in where and "has it open: stale" in where
+    held = (p.dir / "lock").open()  # and now somebody has it open
+    where = "\n".join(p.main()["where"])
+    assert f"open in process {os.getpid()} (" in where and "stale" not in where
+    held.close()
 
 
 @pytest.mark.parametrize(
@@ -419,6 +423,34 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
     assert ("Fatal Python error" in log) == faulthandler
     # Its dump is safe. Where others handle the signal too, nobody knows that it is the end.
     assert bool(list((p.dir / "shm").rglob("*.ring"))) == faulthandler
+
+
+def test_exceptions_are_told_with_their_first_cause(start):
+    p = start(
+        """
+def inner():
+    {}["a"]
+def outer():
+    try:
+        inner()
+    except KeyError as error:
+        raise RuntimeError("no batch") from error
+t = threading.Thread(target=inner, name="prefetch")
+t.start()
+t.join()
+outer()
+"""
+    )
+    assert p.process.wait(timeout=45) == 1
+    p.stacks()
+    verdict = p.report["verdict"]
+    assert verdict["kind"] == "exited"
+    assert verdict["summary"] == "rank 0 ended: RuntimeError: no batch", verdict
+    line = len(PRELUDE.splitlines())
+    said = "\n".join(verdict["blamed"][0]["evidence"])
+    assert f"at target.py:{line + 8} in outer; target.py:{line + 12} in <module>" in said
+    assert f"first cause: KeyError: 'a', at target.py:{line + 3} in inner" in said
+    assert f"exception in thread prefetch: KeyError: 'a', at target.py:{line + 3} in inner" in said
 
 
 def test_no_crash_handlers_when_told(start):

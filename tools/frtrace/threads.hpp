@@ -24,8 +24,8 @@ struct FrameVariables {
 
 struct ThreadStack {
   int tid = 0;
-  std::string name;      // "" unknown
-  std::string state;     // R S D T as /proc has it
+  std::string name;   // "" unknown
+  std::string state;  // R S D T as /proc has it
   // running runnable polling asleep uninterruptible stopped gone interrupted
   std::string activity;
   std::string wchan;
