@@ -10,7 +10,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import msgpack
 import pytest
+import zstandard
 from conftest import FRTRACE, wait_until
 
 NATIVE = """
@@ -208,6 +210,81 @@ def test_every_kind_of_thread_as_py_spy_sees_it(start):
         ]
         theirs[tuple(frames)] += 1
     assert ours == theirs
+
+
+GDB = """
+import gdb, json
+out = {}
+for thread in gdb.selected_inferior().threads():
+    thread.switch()
+    frame, rows = gdb.newest_frame(), []
+    while frame is not None:
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):  # not on the stack
+            rows.append([frame.name() or "", frame.pc()])
+        frame = frame.older()
+    out[thread.ptid[1]] = rows
+print("FRAMES " + json.dumps(out))
+"""
+
+
+def test_native_frames_as_gdb_sees_them(start, scratch):
+    """Every thread, frame by frame, by address; the evaluator's frames are Python's with us."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        pytest.skip("gdb is not installed")
+    script = """
+def compare(x):
+    lib.call_not_exported()
+def locked():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+spawn(locked)
+spawn(lambda: sorted([1, 2], key=compare))
+spawn(lambda: time.sleep(3600))
+time.sleep(0.5)
+ready()
+lib.hold()
+"""
+    p = start(script).ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    (scratch / "frames.py").write_text(GDB)
+    command = [gdb, "-nx", "-batch", "-ex", "set debuginfod enabled off"]
+    command += ["-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on"]
+    got = subprocess.run(
+        [*command, "-p", str(p.pid), "-x", scratch / "frames.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = [line for line in got.stdout.splitlines() if line.startswith("FRAMES ")]
+    if not told:
+        pytest.skip(f"gdb may not look: {got.stderr}")
+    theirs = json.loads(told[0].removeprefix("FRAMES "))
+    with p.dumps()[-1].open("rb") as file:
+        dump = msgpack.unpackb(
+            zstandard.ZstdDecompressor().stream_reader(file).read(), strict_map_key=False
+        )
+    frames = dump["thread_facts"]["frames"]
+    bias = {}
+    for thread in dump["threads"]:
+        if thread["answer"] != "answered":
+            continue
+        ours = [frames[i] for i in thread["stack"] if frames[i][0] == "native"]
+        whole = theirs[str(thread["tid"])]
+        # a caller is where it called, one byte before where it goes on
+        expected = [[name, pc - (at > 0)] for at, (name, pc) in enumerate(whole)]
+        expected = [f for f in expected if not f[0].startswith("_PyEval_EvalFrameDefault")]
+        assert len(ours) == len(expected), (thread, ours, expected)
+        for (_, _, file, _, offset), (_, pc) in reversed(list(zip(ours, expected, strict=True))):
+            # a call that will be made again stands at its instruction, not behind it
+            rewound = 4 if pc == whole[0][1] else 0
+            assert abs(bias.setdefault(file, pc - offset) - (pc - offset)) <= rewound, (
+                thread,
+                ours,
+                expected,
+            )
+    assert len([t for t in dump["threads"] if t["answer"] == "answered"]) == 4
+    assert {"libguilty.so", "libc.so.6"} <= {Path(file).name for file in bias}
 
 
 def test_functions_that_a_library_does_not_export(start, scratch):
