@@ -662,7 +662,7 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     p.pack_nil();
     return;
   }
-  p.pack_map(9);
+  p.pack_map(11);
   key_int(p, "signal", all->signal);
   text(p, "not_asked");
   text(p, all->why);
@@ -681,6 +681,24 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     text(p, all->text + f.file);
     p.pack_uint32(f.line);
     p.pack_uint64(f.offset);
+  }
+  key_uint(p, "children_lost", all->children_lost);
+  text(p, "children");
+  p.pack_array(all->n_children);
+  for (u32 i = 0; i < all->n_children; ++i) {
+    const ChildRow& c = all->children[i];
+    p.pack_map(8);
+    key_int(p, "pid", c.task.tid);
+    key_text(p, "name", c.task.name);
+    text(p, "state");
+    text(p, std::string_view(&c.task.state, 1));
+    text(p, "activity");
+    text(p, activity(c.task));
+    key_text(p, "wchan", c.task.wchan);
+    text(p, "syscall");
+    text(p, syscall_name(c.task.syscall));
+    key_text(p, "syscall_on", c.task.target);
+    key_int(p, "wait_status", c.wait_status);
   }
   text(p, "modules");
   p.pack_array(all->n_modules);

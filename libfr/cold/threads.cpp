@@ -495,6 +495,7 @@ int ThreadStacks::signal() const noexcept {
 void ThreadStacks::reset() noexcept {
   ThreadReport& out = *report_;
   out.n_threads = out.n_frames = out.n_words = out.n_variables = out.n_modules = 0;
+  out.n_children = out.children_lost = 0;
   out.text_used = 1;  // 0 is ""
   out.text[0] = '\0';
   out.threads_lost = out.frames_lost = out.modules_lost = 0;
@@ -536,6 +537,23 @@ void ThreadStacks::list(i32 pid) noexcept {
         }
       },
       &c);
+  ThreadReport& out = *report_;
+  for (u32 i = 0; i < out.n_threads; ++i) {
+    each_child(
+        pid, out.threads[i].task.tid,
+        [](i32 child, void* context) {
+          auto& to = *static_cast<ThreadReport*>(context);
+          if (to.n_children == ThreadReport::kChildren) {
+            ++to.children_lost;
+            return;
+          }
+          ChildRow& row = to.children[to.n_children];
+          row = {};
+          row.task.tid = child;
+          to.n_children += look_first(child, row.task) ? 1 : 0;
+        },
+        &out);
+  }
 }
 
 void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
@@ -549,6 +567,11 @@ void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
     if (!look_again(pid, row.task, first_ns, monotonic_ns())) {
       row.answer = Answer::kGone;
     }
+  }
+  for (u32 i = 0; i < report_->n_children; ++i) {
+    ChildRow& row = report_->children[i];
+    look_again(row.task.tid, row.task, first_ns, monotonic_ns());
+    row.wait_status = row.task.state == 'Z' ? wait_status(row.task.tid) : -1;
   }
 }
 

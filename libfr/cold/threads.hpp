@@ -54,6 +54,12 @@ struct VariableRow {
   u32 value;
 };
 
+// A process that this one has started and not waited for.
+struct ChildRow {
+  Task task;
+  i32 wait_status;  // of one that has ended; -1 it lives
+};
+
 // A file that native frames are in.
 struct ModuleRow {
   u32 file;  // into ThreadReport::text
@@ -68,12 +74,15 @@ struct ThreadReport {
   static constexpr u32 kTextBytes = 384 * 1024;
   static constexpr u32 kVariables = 256;
   static constexpr u32 kModules = 256;
+  static constexpr u32 kChildren = 64;
 
   u32 n_threads;
   u32 n_frames;
   u32 n_words;
   u32 text_used;
   u32 n_variables;
+  u32 n_children;
+  ChildRow children[kChildren];
   u32 n_modules;
   ModuleRow modules[kModules];
   VariableRow variables[kVariables];  // by thread and frame
@@ -83,6 +92,7 @@ struct ThreadReport {
   char text[kTextBytes];
   // what is missing
   u32 threads_lost;
+  u32 children_lost;
   u32 frames_lost;  // tables full
   u32 modules_lost;
   // how it was done

@@ -207,6 +207,22 @@ def test_sigint_while_all_wait(launch):
     job.await_evidence([1]).await_exit([1])
 
 
+def test_sigterm_to_the_launcher(launch):
+    """torchrun hands it on to its ranks."""
+    job = launch("skip", 2, torchrun=True, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    launcher = job.processes["torchrun"].pid
+    os.kill(launcher, signal.SIGTERM)
+    job.await_exit()
+    trace = job.await_evidence().trace("--stacks")
+    assert (trace.status, trace.verdict["ranks"]) == (1, [1]), trace
+    assert f"sent by process {launcher} (" in str(trace.report), trace
+    (blamed,) = [
+        c for c in trace.report["stacks"]["classes"] if c["ranks"] == "1" and c["role"] == "main"
+    ]
+    assert any(line.endswith(" idle") for line in blamed["stack"]), blamed
+
+
 def test_sigkill_right_after_sigterm(launch):
     """Whatever was reached by then is there and is read."""
     job = launch("skip", 2, env={"FR_TIMEOUT_S": "600"})

@@ -557,7 +557,20 @@ class Dataset(torch.utils.data.Dataset):
 ready()
 next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
 """,
-        "waits for a batch of its DataLoader",
+        "waits for a batch of its DataLoader: worker ",
+    ),
+    "stopped worker": (
+        """
+import signal, torch
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        os.kill(os.getpid(), signal.SIGSTOP)
+ready()
+next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
+""",
+        "(pt_data_worker) is stopped",
     ),
     "import": (
         """

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <ctime>
@@ -145,12 +147,49 @@ std::string store_wait(const Look& l) {
          ": another rank has not come there, or rank 0 is gone";
 }
 
+bool is_worker(const ChildProcess& c) {
+  return has(c.name, "pt_data_worker");
+}
+
+std::string state_text(const ChildProcess& c) {
+  if (c.state == "Z") {
+    return WIFSIGNALED(c.wait_status)
+               ? fmt::format("was killed by signal {}", WTERMSIG(c.wait_status))
+           : c.wait_status >= 0
+               ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
+               : "has ended";
+  }
+  std::string out = "is " + c.activity;
+  out += c.syscall.empty() ? "" : " in " + c.syscall;
+  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
+  return out + (c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "");
+}
+
 std::string loader_worker(const Look& l) {
   if (l.python("_try_get_data", "dataloader.py", 16) < 0 &&
       l.python("_get_data", "dataloader.py", 16) < 0) {
     return {};
   }
-  return "waits for a batch of its DataLoader: a worker is slow, stuck or gone";
+  const ThreadsEvidence& t = l.e.threads;
+  std::string out = "waits for a batch of its DataLoader";
+  if (!t.children_known) {
+    return out + ": a worker is slow, stuck or gone";
+  }
+  // torch names its workers since 2.6; before, any child may be one.
+  const bool named = std::any_of(t.children.begin(), t.children.end(), is_worker);
+  std::size_t shown = 0;
+  for (const ChildProcess& c : t.children) {
+    constexpr std::size_t kShown = 4;
+    if (named && !is_worker(c)) {
+      continue;
+    }
+    if (shown == kShown) {
+      return out + ", and so on";
+    }
+    out += fmt::format("{} {} {} ({}) {}", shown++ == 0 ? ":" : ",", named ? "worker" : "child",
+                       c.pid, c.name, state_text(c));
+  }
+  return shown != 0 ? out : out + ": it has no child process, its workers are gone";
 }
 
 std::string fifo(const Look& l) {

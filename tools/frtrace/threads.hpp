@@ -41,6 +41,13 @@ struct ThreadStack {
   std::vector<FrameVariables> variables;
 };
 
+// A process that the rank has started and not waited for: DataLoader workers, compilers.
+struct ChildProcess {
+  int pid = 0;
+  std::string name, state, activity, wchan, syscall, syscall_on;
+  int wait_status = -1;  // of one that has ended
+};
+
 struct ThreadModule {
   std::string file;
   std::string build_id;  // hex; "" none
@@ -54,6 +61,8 @@ struct ThreadsEvidence {
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
   std::vector<ThreadFrame> frames;
   std::vector<ThreadModule> modules;  // files of native frames
+  bool children_known = false;        // older recorders did not look
+  std::vector<ChildProcess> children;
   std::vector<ThreadStack> threads;
 };
 
