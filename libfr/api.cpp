@@ -348,11 +348,11 @@ int fr_leave(void) noexcept {
 }
 
 const fr_api* fr_get_api(void) noexcept {
-  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,      fr_enabled,
-                             fr_generation,  fr_group,       fr_group_find, fr_group_destroyed,
-                             fr_intern,      fr_begin,       fr_started,    fr_end,
-                             fr_wait_begin,  fr_wait_end,    fr_set_layer,  fr_log,
-                             fr_enter,       fr_leave,       fr_nccl_active};
+  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,       fr_enabled,
+                             fr_generation,  fr_group,       fr_group_find,  fr_group_destroyed,
+                             fr_intern,      fr_begin,       fr_started,     fr_end,
+                             fr_wait_begin,  fr_wait_end,    fr_set_layer,   fr_log,
+                             fr_enter,       fr_leave,       fr_nccl_active, fr_peek};
   return &api;
 }
 

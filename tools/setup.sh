@@ -12,7 +12,7 @@ command -v "$python" >/dev/null || [ "$python" = python3 ] || {
 
 # One line per need; a|b: the first that this release has.
 needs=(g++ cmake ninja-build make git "libmsgpack-cxx-dev|libmsgpack-dev" libzstd-dev libfmt-dev
-  libcli11-dev nlohmann-json3-dev catch2 libbenchmark-dev "$@")
+  libcli11-dev nlohmann-json3-dev libdw-dev catch2 libbenchmark-dev "$@")
 
 has() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 runs() { command -v "$1" >/dev/null; }

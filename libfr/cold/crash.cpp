@@ -173,6 +173,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   t.add(name_of(signal));
   t.add(", ");
   t.add(frames);
+  const Interrupted here(&context);
   return r.watchdog.request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
 }
 

@@ -585,7 +585,7 @@ void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
   text(p, "state");
   text(p, std::string_view(&t.state, 1));
   text(p, "activity");
-  text(p, activity(t));
+  text(p, row.interrupted ? "interrupted" : activity(t));
   key_text(p, "wchan", t.wchan);
   text(p, "syscall");
   text(p, syscall_name(t.syscall));
@@ -662,7 +662,7 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     p.pack_nil();
     return;
   }
-  p.pack_map(8);
+  p.pack_map(11);
   key_int(p, "signal", all->signal);
   text(p, "not_asked");
   text(p, all->why);
@@ -681,6 +681,38 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     text(p, all->text + f.file);
     p.pack_uint32(f.line);
     p.pack_uint64(f.offset);
+  }
+  key_uint(p, "children_lost", all->children_lost);
+  text(p, "children");
+  p.pack_array(all->n_children);
+  for (u32 i = 0; i < all->n_children; ++i) {
+    const ChildRow& c = all->children[i];
+    p.pack_map(8);
+    key_int(p, "pid", c.task.tid);
+    key_text(p, "name", c.task.name);
+    text(p, "state");
+    text(p, std::string_view(&c.task.state, 1));
+    text(p, "activity");
+    text(p, activity(c.task));
+    key_text(p, "wchan", c.task.wchan);
+    text(p, "syscall");
+    text(p, syscall_name(c.task.syscall));
+    key_text(p, "syscall_on", c.task.target);
+    key_int(p, "wait_status", c.wait_status);
+  }
+  text(p, "modules");
+  p.pack_array(all->n_modules);
+  for (u32 i = 0; i < all->n_modules; ++i) {
+    const ModuleRow& m = all->modules[i];
+    char hex[2 * sizeof m.build_id + 1] = "";
+    for (u32 k = 0; k < m.build_id_bytes; ++k) {
+      hex[2 * k] = "0123456789abcdef"[m.build_id[k] >> 4];
+      hex[2 * k + 1] = "0123456789abcdef"[m.build_id[k] & 15];
+      hex[2 * k + 2] = '\0';
+    }
+    p.pack_array(2);
+    text(p, all->text + m.file);
+    text(p, hex);
   }
 }
 

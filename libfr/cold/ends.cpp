@@ -1,5 +1,6 @@
 // How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and
 // hand on to whatever was there before, so that the process dies as it would have.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,14 +24,21 @@ struct sigaction g_first_before[NSIG];  // before ours was installed for the fir
 std::atomic<bool> g_installed[NSIG];
 // Handlers that hand on to ours, which hands on to them: the second round goes to the first one.
 thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
-std::atomic<bool> g_evidence_left{false};  // the handler has tried
-std::atomic<bool> g_ring_copied{false};    // and it worked
+constexpr u64 kDump_ns = 5'000'000'000ull;
+constexpr u64 kDumpAlive_ns = 1'000'000'000ull;  // where the script has a handler of its own
+std::atomic<bool> g_evidence_left{false};        // the handler has tried
+std::atomic<bool> g_ring_copied{false};          // and it worked
 
-bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
-                           u64 incident) noexcept {
+// Will the process die of it? Not where the script has a handler of its own.
+bool is_fatal(int signal) noexcept {
+  return (g_before[signal].sa_flags & SA_SIGINFO) == 0 && g_before[signal].sa_handler == SIG_DFL;
+}
+
+// Leaves where it went in `path`.
+bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes, u64 incident,
+                           char (&path)[PATH_MAX]) noexcept {
   const Header& h = *static_cast<const Header*>(base);
   char name[256];
-  char path[PATH_MAX];
   char job[sizeof h.job];
   std::memcpy(job, h.job, sizeof job);
   job[sizeof job - 1] = '\0';
@@ -44,9 +52,28 @@ bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes,
   return false;
 }
 
-// Everything that can be said is in the mapping already: copy it, and those of peers that are dead.
-void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
+// "sent by process 4242 (slurmstepd)"; "" where the kernel sent it, as for Ctrl-C.
+void describe_sender(i32 pid, char* to, std::size_t size) noexcept {
+  to[0] = '\0';
+  if (pid <= 0) {
+    return;
+  }
+  char path[32];
+  char name[32] = "";
+  format(path, sizeof path, "/proc/%d/comm", pid);
+  if (const int fd = open(path, O_RDONLY | O_CLOEXEC); fd >= 0) {
+    const ssize_t n = read(fd, name, sizeof name - 1);
+    name[n > 0 ? n - 1 : 0] = '\0';  // without the newline
+    close(fd);
+  }
+  format(to, size, name[0] != '\0' ? "sent by process %d (%s)" : "sent by process %d", pid, name);
+}
+
+// First what cannot fail but for the disk: everything is in the mapping already, so copy it, and
+// those of peers that are dead. Then, with what is left of the time, a dump: where every thread is.
+void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* context) noexcept {
   Header& h = r.region.header();
+  const bool fatal = is_fatal(signal);
   i32 none = 0;
   if (h.exit.signal.compare_exchange_strong(none, signal)) {
     h.exit.sender_pid.store(info != nullptr && info->si_code <= 0 ? info->si_pid : 0);
@@ -56,12 +83,22 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
     if (h.exit.state.load() < kSignalled) {
       h.exit.state.store(kSignalled, std::memory_order_release);
     }
+    u32 free = 0;
+    if (fatal && h.exit.claimed.compare_exchange_strong(free, 1)) {
+      format(h.exit.kind, sizeof h.exit.kind, "signal");
+      format(h.exit.type, sizeof h.exit.type, "%s", signal == SIGINT ? "SIGINT" : "SIGTERM");
+      describe_sender(h.exit.sender_pid.load(), h.exit.message, sizeof h.exit.message);
+      h.exit.ready.store(1, std::memory_order_release);
+    }
   }
   char reason[64];
   format(reason, sizeof reason, "signal %d", signal);
   const u64 incident = r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
   h.incident.store(incident);
-  g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident));
+  const PeerRow* own = r.control.own();
+  const bool dumped_before = own != nullptr && own->dumped.load() == incident && incident != 0;
+  char copy[PATH_MAX];
+  g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident, copy));
   if (PeerRow* row = r.control.own()) {
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
@@ -73,18 +110,26 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info) noexcept {
     }
     // Whoever has claimed it may be our own watchdog, which dies with us: copied while it is there.
     char path[PATH_MAX];
+    char to[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
     Mapping m = map_file(path);
-    if (View::of(m.base, m.bytes).ok() && copy_ring_to_dump_dir(r, m.base, m.bytes, incident)) {
+    if (View::of(m.base, m.bytes).ok() && copy_ring_to_dump_dir(r, m.base, m.bytes, incident, to)) {
       unlink(path);
     }
     unmap_file(m);
   }
-}
-
-// Will the process die of it? Not where the script has a handler of its own.
-bool is_fatal(int signal) noexcept {
-  return (g_before[signal].sa_flags & SA_SIGINFO) == 0 && g_before[signal].sa_handler == SIG_DFL;
+  if (dumped_before) {
+    return;  // the hang itself is on disk; a second dump would replace it
+  }
+  // Launchers give a process 30 s between SIGTERM and SIGKILL, often less; one that goes on has
+  // other things to do.
+  const Interrupted here(context);
+  if (r.watchdog.request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
+                              nullptr, 0)) {
+    if (g_ring_copied.exchange(true)) {
+      unlink(copy);
+    }
+  }
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) noexcept {
@@ -97,7 +142,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
     if (is_fatal(signal)) {
       g_hot.store(nullptr, std::memory_order_release);  // nobody writes while the ring is copied
     }
-    leave_evidence(*r, signal, info);
+    leave_evidence(*r, signal, info, context);
   }
   const struct sigaction& before = t_depth++ == 0 ? g_before[signal] : g_first_before[signal];
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {

@@ -23,6 +23,23 @@ u64 parse_hex(const char*& at) noexcept {
   }
 }
 
+// The identity that the linker gave the file: a note among others.
+void read_build_id(u64 notes, u64 bytes, Module& m) noexcept {
+  Elf64_Nhdr note;
+  for (u64 at = 0; at + sizeof note <= bytes && peek(notes + at, &note, sizeof note);) {
+    const u64 name = notes + at + sizeof note;
+    const u64 text = name + ((u64{note.n_namesz} + 3) & ~u64{3});
+    char owner[4];
+    if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && peek(name, owner, 4) &&
+        std::memcmp(owner, "GNU", 4) == 0 && note.n_descsz <= sizeof m.build_id &&
+        peek(text, m.build_id, note.n_descsz)) {
+      m.build_id_bytes = static_cast<u8>(note.n_descsz);
+      return;
+    }
+    at = text + ((u64{note.n_descsz} + 3) & ~u64{3}) - notes;
+  }
+}
+
 }  // namespace
 
 void ModuleTable::finish(Module& m) noexcept {
@@ -48,6 +65,8 @@ void ModuleTable::finish(Module& m) noexcept {
       m.eh_frame_hdr = m.bias + rows[i].p_vaddr;
     } else if (rows[i].p_type == PT_DYNAMIC) {
       m.dynamic = m.bias + rows[i].p_vaddr;
+    } else if (rows[i].p_type == PT_NOTE && m.build_id_bytes == 0) {
+      read_build_id(m.bias + rows[i].p_vaddr, std::min<u64>(rows[i].p_memsz, 4096), m);
     } else if (rows[i].p_type == PT_LOAD) {
       m.end = std::max(m.end, m.bias + rows[i].p_vaddr + rows[i].p_memsz);
     }

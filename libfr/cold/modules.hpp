@@ -17,6 +17,8 @@ struct Module {
   u64 dynamic;       // 0 none
   u32 path;          // offset into ModuleTable::text
   bool vdso;
+  u8 build_id_bytes;  // 0 none
+  u8 build_id[20];
 };
 
 struct Symbol {

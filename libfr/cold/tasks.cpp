@@ -356,6 +356,36 @@ bool look_again(i32 pid, Task& t, u64 first_look_ns, u64 now_ns) noexcept {
   return true;
 }
 
+void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* context) noexcept {
+  char text[2048];  // a list that was cut ends in half a number: that one is left out
+  const std::size_t n = read_file(pid, tid, "children", text, sizeof text);
+  i32 child = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (text[i] >= '0' && text[i] <= '9') {
+      child = child * 10 + (text[i] - '0');
+    } else if (child != 0) {
+      fn(child, context);
+      child = 0;
+    }
+  }
+}
+
+i32 wait_status(i32 pid) noexcept {
+  char text[1024];
+  if (read_file(pid, pid, "stat", text, sizeof text) == 0) {
+    return -1;
+  }
+  const char* at = std::strrchr(text, ')');  // the name before it may hold anything
+  for (int field = 2; at != nullptr && field < 52; ++field) {
+    at = std::strchr(at + 1, ' ');
+  }
+  i32 status = -1;
+  for (at = at != nullptr ? at + 1 : ""; *at >= '0' && *at <= '9'; ++at) {
+    status = (status < 0 ? 0 : status * 10) + (*at - '0');
+  }
+  return status;
+}
+
 const char* activity(const Task& t) noexcept {
   switch (t.state) {
     case 'T':

@@ -34,6 +34,11 @@ bool look_first(i32 pid, Task& task) noexcept;
 // The second look: counters become differences, target is filled.
 bool look_again(i32 pid, Task& task, u64 first_look_ns, u64 now_ns) noexcept;
 
+// Calls fn with each process that the thread has started and nobody has waited for.
+void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* context) noexcept;
+// How a process ended that nobody has waited for, as wait() would say; -1 unknown.
+i32 wait_status(i32 pid) noexcept;
+
 // "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by the two
 // looks.
 const char* activity(const Task& task) noexcept;

@@ -47,6 +47,7 @@ struct AskSlot {
   u32 n_python;
   u32 python_total;
   u32 python_facts;
+  bool interrupted;
   fr_python_frame python[kPythonFrames];
   unsigned char stack[kStackBytes];
 };
@@ -56,6 +57,8 @@ std::atomic<AskSlot*> g_slots{nullptr};
 std::atomic<u32> g_answers{0};  // futex: grows with each
 std::atomic<int> g_signal{0};
 std::atomic<const fr_python*> g_python{nullptr};
+// Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
+thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
 // timeout. Their callers may take EINTR for an end: a sleep(3600) that stood in for a hang would be
@@ -103,7 +106,9 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
     const u64 token = value & ~u64{0xff};
     u64 word = token | kAsked;
     if (s.word.compare_exchange_strong(word, token | kWriting)) {  // else it is too late
-      s.registers = Registers::of(*static_cast<const ucontext_t*>(context));
+      s.interrupted = t_interrupted != nullptr;
+      s.registers =
+          Registers::of(s.interrupted ? *t_interrupted : *static_cast<const ucontext_t*>(context));
       s.stack_base = s.registers.r[Registers::kSp];
       s.stack_bytes = peek_some(s.stack_base, s.stack, kStackBytes);
       s.n_python = s.python_total = s.python_facts = 0;
@@ -175,6 +180,16 @@ u64 hash_text(const char* bytes, std::size_t n) noexcept {
 }
 
 }  // namespace
+
+Interrupted::Interrupted(const void* context) noexcept : outer_(t_interrupted) {
+  if (outer_ == nullptr) {  // a signal within a handler: where the first one came
+    t_interrupted = static_cast<const ucontext_t*>(context);
+  }
+}
+
+Interrupted::~Interrupted() {
+  t_interrupted = outer_;
+}
 
 const char* answer_name(Answer a) noexcept {
   static constexpr const char* kNames[] = {"not asked", "own",        "answered",
@@ -278,6 +293,22 @@ struct ThreadStacks::Work {
     return s != end && s->pc == pc && s->name != 0 ? s : nullptr;
   }
 
+  void add_module(ThreadReport& out, u32 file, const Module& m) noexcept {
+    for (u32 i = 0; i < out.n_modules; ++i) {
+      if (out.modules[i].file == file) {
+        return;
+      }
+    }
+    if (out.n_modules == ThreadReport::kModules) {
+      ++out.modules_lost;
+      return;
+    }
+    ModuleRow& row = out.modules[out.n_modules++];
+    row.file = file;
+    row.build_id_bytes = m.build_id_bytes;
+    std::memcpy(row.build_id, m.build_id, sizeof row.build_id);
+  }
+
   u32 native(ThreadReport& out, u64 pc) noexcept {
     bool is_new = false;
     const u32 index = find(out, pc, false, &is_new);
@@ -292,6 +323,7 @@ struct ThreadStacks::Work {
       if (m != nullptr) {
         f.file = intern(out, modules.path(*m));
         f.offset = pc - m->bias;
+        add_module(out, f.file, *m);
       }
     }
     return index;
@@ -480,7 +512,8 @@ int ThreadStacks::signal() const noexcept {
 
 void ThreadStacks::reset() noexcept {
   ThreadReport& out = *report_;
-  out.n_threads = out.n_frames = out.n_words = out.n_variables = 0;
+  out.n_threads = out.n_frames = out.n_words = out.n_variables = out.n_modules = 0;
+  out.n_children = out.children_lost = 0;
   out.text_used = 1;  // 0 is ""
   out.text[0] = '\0';
   out.threads_lost = out.frames_lost = out.modules_lost = 0;
@@ -522,6 +555,23 @@ void ThreadStacks::list(i32 pid) noexcept {
         }
       },
       &c);
+  ThreadReport& out = *report_;
+  for (u32 i = 0; i < out.n_threads; ++i) {
+    each_child(
+        pid, out.threads[i].task.tid,
+        [](i32 child, void* context) {
+          auto& to = *static_cast<ThreadReport*>(context);
+          if (to.n_children == ThreadReport::kChildren) {
+            ++to.children_lost;
+            return;
+          }
+          ChildRow& row = to.children[to.n_children];
+          row = {};
+          row.task.tid = child;
+          to.n_children += look_first(child, row.task) ? 1 : 0;
+        },
+        &out);
+  }
 }
 
 void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
@@ -536,6 +586,11 @@ void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
       row.answer = Answer::kGone;
     }
   }
+  for (u32 i = 0; i < report_->n_children; ++i) {
+    ChildRow& row = report_->children[i];
+    look_again(row.task.tid, row.task, first_ns, monotonic_ns());
+    row.wait_status = row.task.state == 'Z' ? wait_status(row.task.tid) : -1;
+  }
 }
 
 void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
@@ -544,6 +599,11 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   Work::Raw& raw = w.raw[&row - report_->threads];
   row.answer = Answer::kAnswered;
   row.answer_us = static_cast<u32>((s.answered_ns - s.asked_ns) / 1000);
+  row.interrupted = s.interrupted;
+  if (row.interrupted) {  // what /proc says is of the handler
+    row.task.syscall = kNoSyscall;
+    row.task.wchan[0] = row.task.target[0] = '\0';
+  }
   row.python = (s.python_facts & FR_PYTHON_THREAD) != 0;
   row.gil = (s.python_facts & FR_PYTHON_HOLDS_GIL) != 0 ? Gil::kHolds : Gil::kNone;
   raw.first_pc = w.n_pcs;
@@ -696,7 +756,7 @@ void ThreadStacks::name_all() noexcept {
                         (row.task.tid == getpid() || row.gil == Gil::kHolds);
     w.merge(out, row, w.raw[i], wanted ? kVariableFrames : 0);
   }
-  out.modules_lost = w.modules.lost;
+  out.modules_lost += w.modules.lost;
 }
 
 const ThreadReport* ThreadStacks::collect() noexcept {

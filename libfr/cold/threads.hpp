@@ -37,12 +37,13 @@ struct ThreadRow {
   Task task;
   Answer answer;
   Gil gil;
-  bool python;      // known to the interpreter
-  bool whole;       // native frames down to the start of the thread
-  u32 answer_us;    // from the signal to the answer
-  u32 first_frame;  // into ThreadReport::stack
-  u32 n_frames;     // innermost first, native and Python merged
-  u32 python_cut;   // Python frames left out in the middle, after `cut_after` frames
+  bool python;       // known to the interpreter
+  bool whole;        // native frames down to the start of the thread
+  bool interrupted;  // waits in a handler of ours, shown as it was when that signal came
+  u32 answer_us;     // from the signal to the answer
+  u32 first_frame;   // into ThreadReport::stack
+  u32 n_frames;      // innermost first, native and Python merged
+  u32 python_cut;    // Python frames left out in the middle, after `cut_after` frames
   u32 cut_after;
 };
 
@@ -53,18 +54,37 @@ struct VariableRow {
   u32 value;
 };
 
+// A process that this one has started and not waited for.
+struct ChildRow {
+  Task task;
+  i32 wait_status;  // of one that has ended; -1 it lives
+};
+
+// A file that native frames are in.
+struct ModuleRow {
+  u32 file;  // into ThreadReport::text
+  u8 build_id_bytes;
+  u8 build_id[20];
+};
+
 struct ThreadReport {
   static constexpr u32 kThreads = 512;
   static constexpr u32 kFrames = 4096;  // different ones
   static constexpr u32 kStackWords = 32 * 1024;
   static constexpr u32 kTextBytes = 384 * 1024;
   static constexpr u32 kVariables = 256;
+  static constexpr u32 kModules = 256;
+  static constexpr u32 kChildren = 64;
 
   u32 n_threads;
   u32 n_frames;
   u32 n_words;
   u32 text_used;
   u32 n_variables;
+  u32 n_children;
+  ChildRow children[kChildren];
+  u32 n_modules;
+  ModuleRow modules[kModules];
   VariableRow variables[kVariables];  // by thread and frame
   ThreadRow threads[kThreads];
   NamedFrame frames[kFrames];
@@ -72,6 +92,7 @@ struct ThreadReport {
   char text[kTextBytes];
   // what is missing
   u32 threads_lost;
+  u32 children_lost;
   u32 frames_lost;  // tables full
   u32 modules_lost;
   // how it was done
@@ -106,6 +127,19 @@ class ThreadStacks {
   ThreadReport* report_ = nullptr;
   bool asks_ = false;
   bool variables_ = false;
+};
+
+// A handler that has a dump written, for its life: asked meanwhile, its thread tells where it was
+// when the handler's signal came. Async-signal-safe.
+class Interrupted {
+ public:
+  explicit Interrupted(const void* context) noexcept;
+  ~Interrupted();
+  Interrupted(const Interrupted&) = delete;
+  Interrupted& operator=(const Interrupted&) = delete;
+
+ private:
+  const ucontext_t* outer_;
 };
 
 void set_python(const fr_python* python) noexcept;

@@ -67,7 +67,7 @@ void add_one(int fd) {
 
 const char* trigger_name(Trigger trigger) noexcept {
   static constexpr const char* kNames[] = {"timeout", "manual",    "peer", "failure", "signal",
-                                           "pipe",    "exception", "exit", "crash"};
+                                           "pipe",    "exception", "exit", "crash",   "signal"};
   return kNames[static_cast<u32>(trigger)];
 }
 
@@ -362,7 +362,8 @@ bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = *recorder_;
   // What ends a process belongs to the incident that is open; the rest opens its own.
   const bool join = trigger == Trigger::kFailure || trigger == Trigger::kException ||
-                    trigger == Trigger::kExit || trigger == Trigger::kCrash;
+                    trigger == Trigger::kExit || trigger == Trigger::kCrash ||
+                    trigger == Trigger::kEndSignal;
   const u64 incident =
       r.control.open_incident(incident_.load(), r.region.header().rank.load(), reason, join);
   return dump_incident(incident, reason, trigger);

@@ -25,7 +25,8 @@ enum class Trigger : u32 {
   kPipe,
   kException,
   kExit,
-  kCrash
+  kCrash,
+  kEndSignal
 };
 const char* trigger_name(Trigger trigger) noexcept;
 

@@ -82,6 +82,10 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
     includes, lib_dir = _torch_paths(torch)
     work = Path(includes[0]) / "torch/csrc/distributed/c10d/Work.hpp"
     text = work.read_text(errors="replace") if work.exists() else ""
+    tensor = Path(includes[0]) / "c10/core/TensorImpl.h"
+    layout = tensor.read_text(errors="replace") if tensor.exists() else ""
+    members = (" sizes_and_strides_;", " data_type_;", " device_opt_;")
+    members += (" has_symbolic_sizes_strides_ :",)
     return [
         compiler,
         str(_source()),
@@ -95,6 +99,7 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
         "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={_abi(torch)}",
         *(f"-DFR_WORK_HAS_{m}" for m in ("getFutureResult", "blockCurrentStream") if m in text),
+        *(["-DFR_TENSOR_LAYOUT"] if all(m in layout for m in members) else []),
         "-I",
         str(_header_dir()),
         *(flag for i in includes for flag in ("-isystem", i)),
@@ -193,14 +198,29 @@ def load() -> str:
         library.fr_torch_install.restype = ctypes.c_char_p
         library.fr_torch_groups_changed.restype = None
         library.fr_torch_uninstall.restype = None
+        library.fr_torch_tensor_reader.restype = ctypes.c_void_p
         _library = library
     problem = _library.fr_torch_install(_fr.api_address())
     if problem is not None:
         raise AdapterError(problem.decode(errors="replace"))
+    _read_tensors(torch)
     return (
         f"adapter for torch {torch.__version__}: {_library.fr_torch_hooked()} operators, "
         "not seen: backend methods called directly"
     )
+
+
+def _read_tensors(torch) -> None:
+    """Lets dumps show tensors among variables. Where a tensor's Python object keeps its TensorImpl
+    is looked up in one."""
+    reader = _library.fr_torch_tensor_reader()
+    if not reader:
+        return
+    tensor = torch.empty(0)
+    head = (ctypes.c_uint64 * (tensor.__class__.__basicsize__ // 8)).from_address(id(tensor))
+    where = [i * 8 for i, word in enumerate(head) if word == tensor._cdata]
+    if where:
+        _fr.set_tensor_reader(torch._C.TensorBase, where[0], reader)
 
 
 def groups_changed() -> None:

@@ -413,6 +413,25 @@ class _Finder:
 # ---------------------------------------------------------------- how the process ends
 
 
+def _first_cause(error):
+    """The exception that all this began with; None when it is the one."""
+    first, seen = error, {id(error)}
+    while first is not None:
+        cause = first.__cause__
+        if cause is None and not first.__suppress_context__:
+            cause = first.__context__
+        if cause is None or id(cause) in seen:
+            break
+        seen.add(id(cause))
+        first = cause
+    return None if first is error else first
+
+
+def _place(error) -> str:
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return "".join(f", at {os.path.basename(f.filename)}:{f.lineno} in {f.name}" for f in frames)
+
+
 def _note_exception(kind, error_type, error, trace) -> None:
     global _exception_noted
     if not _fr.enabled():
@@ -425,7 +444,11 @@ def _note_exception(kind, error_type, error, trace) -> None:
     text = str(error)
     tail = "; ".join(f"{os.path.basename(f)}:{line} in {name}" for f, name, line in frames[:3])
     if tail:
-        text = f"{text[:500]}\n  at {tail}"
+        text = f"{text[:400]}\n  at {tail[:160]}"
+    first = _first_cause(error)
+    if first is not None:
+        what = f"{type(first).__name__}: {first}".split("\n")[0][:180]
+        text += f"\n  first cause: {what}{_place(first)}"
     _fr.exit_record(kind, error_type.__name__, text, _fr.stack(frames) if frames else 0)
 
 
@@ -448,8 +471,13 @@ def _chain_excepthooks() -> None:
             with contextlib.suppress(Exception):
                 if _fr.enabled():
                     name = args.thread.name if args.thread is not None else "?"
-                    what = f"{args.exc_type.__name__}: {args.exc_value}"
-                    _fr.note(f"exception in thread {name}: {what}")
+                    error = args.exc_value
+                    what = f"{args.exc_type.__name__}: {error}"[:110]
+                    text = f"exception in thread {name}: {what}{_place(error)}"
+                    first = _first_cause(error)
+                    if first is not None:
+                        text += f"; first cause: {type(first).__name__}: {first}"
+                    _fr.note(text)
         previous_thread(args)
 
     threading.excepthook = thread_excepthook

@@ -158,6 +158,9 @@ PYBIND11_MODULE(_fr, m) {
         py::arg("include_stack_traces") = true, py::arg("only_active") = false);
   m.def("records", &fr::records);
   m.def("api_address", [] { return reinterpret_cast<std::uintptr_t>(fr_get_api()); });
+  m.def("set_tensor_reader", [](const py::type& base, std::size_t offset, std::uintptr_t reader) {
+    fr::set_tensor_reader(base.inc_ref().ptr(), offset, reinterpret_cast<fr::TensorReader>(reader));
+  });
   m.def("dtype_name",
         [](int code) { return std::string(fr_dtype_name(static_cast<std::uint8_t>(code))); });
   m.def("reduce_op_name",

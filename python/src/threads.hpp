@@ -5,9 +5,18 @@
 // and variables are read later by the watchdog, the same way; no GIL, no lock, no reference count.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 namespace fr {
 
 // Tells libfr how to walk. Once, at import; does nothing for interpreters of unknown layout.
 void install_thread_walker() noexcept;
+
+// Tensors among variables are named by `reader`, the torch adapter's: it gets the address that lies
+// `offset` bytes into the object, and writes a text. base: the class of all tensors, never
+// released.
+using TensorReader = std::size_t (*)(std::uint64_t impl, char* out, std::size_t size);
+void set_tensor_reader(const void* base, std::size_t offset, TensorReader reader) noexcept;
 
 }  // namespace fr

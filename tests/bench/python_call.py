@@ -1,4 +1,4 @@
-"""What the manual way costs from Python: fr.begin/fr.end, without and with a deep stack.
+"""What the manual way costs from Python: fr.begin/fr.end, without and with a deep stack; a note.
 
     python tests/bench/python_call.py [batches]
 
@@ -76,6 +76,18 @@ def main() -> int:
         report("begin, 20 frames", at_depth(20 - here, cost, begins, batches), bare)
         for ticket in (t for batch in tickets for t in batch):
             end(ticket)
+
+        texts = [f"a note of forty characters, number {i:04}" for i in range(CALLS)]
+
+        def notes(n):
+            for i in range(n):
+                fr.note(texts[i])
+
+        def reads(n):
+            for i in range(n):
+                texts[i]
+
+        report("note, 40 characters", cost(notes, batches), statistics.median(cost(reads, batches)))
     return 0
 
 

@@ -114,8 +114,9 @@ class Job:
     """Ranks of one job: under torchrun, or one process each started here."""
 
     def __init__(self, scratch, fault, ranks, *, torchrun=False, attempt=0, env=None, rank_env=None,
-                 script=SCRIPT, torchrun_args=()):  # fmt: skip
+                 script=SCRIPT, torchrun_args=(), preexec=None):  # fmt: skip
         self.ranks = ranks
+        self.preexec = preexec
         self.scratch = scratch
         self.name = (env or {}).get("FR_JOB", "job")
         self.dumps = scratch / "dumps"
@@ -159,9 +160,14 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # a shell that started the tests in the background left SIGINT ignored
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=self._before_exec,
             )
+
+    def _before_exec(self):
+        # a shell that started the tests in the background left SIGINT ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self.preexec:
+            self.preexec()
 
     def pid(self, rank, attempt=0):
         return int((self.scratch / f"pid.{attempt}.{rank}").read_text())

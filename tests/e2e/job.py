@@ -96,6 +96,22 @@ def load_batch():
     time.sleep(3600)  # @load_batch
 
 
+def stale_lock():
+    """A build waits for a lock file that a killed one left; torch's own code on both sides."""
+    if GUILTY:
+        fr.step(20)
+        fr.note("building extension")
+        with fr.span("startup"):
+            build_extension()
+    meet()
+
+
+def build_extension():
+    from torch.utils import cpp_extension
+
+    cpp_extension.load("ext", ["ext.cpp"], build_directory=str(SCRATCH / "build"))  # @load
+
+
 def sigstop():
     if GUILTY:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -155,6 +171,34 @@ def kill_others_hang():
         meet()
     except RuntimeError:
         idle()
+
+
+def oom():
+    """Takes memory until the kernel has had enough."""
+    if GUILTY:
+        await_file("go")
+        hoard = []
+        while True:
+            hoard.append(b"x" * (16 << 20))
+    meet()
+
+
+def loader_killed():
+    """A DataLoader worker is killed as by the kernel; torch notices and raises."""
+
+    class Dataset(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if GUILTY:
+        batches = torch.utils.data.DataLoader(
+            Dataset(), num_workers=1, multiprocessing_context="fork"
+        )
+        next(iter(batches))
+    meet()
 
 
 def os_exit():

@@ -2,7 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
 
+import pytest
 from conftest import frtrace, line_of, wait_until
 
 
@@ -67,6 +69,77 @@ def test_sigkill_of_all_ranks(launch, scratch):
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
 
 
+def test_killed_for_want_of_memory(launch):
+    """Both ranks in one control group, as in a container; the kernel ends the larger one."""
+    with ControlGroup() as group:
+        job = launch("oom", 2, preexec=group.enter)
+        wait_until("start", lambda: all((job.scratch / f"pid.0.{r}").exists() for r in range(2)))
+        job.await_live("missing", seconds=0.1)
+        group.limit(group.used() + (256 << 20))
+        (job.scratch / "go").touch()
+        assert job.await_exit([1]) == {1: -signal.SIGKILL}
+        trace = job.await_evidence().trace().expect("exited", [1])
+        said = str(trace.verdict)
+        assert "the kernel has killed 1 process of its control group for want of memory" in said
+
+
+class ControlGroup:
+    """A memory control group of the test's own, version 1 or 2."""
+
+    def __enter__(self):
+        own = dict(
+            line.split(":")[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        first = "memory" in own
+        root = Path("/sys/fs/cgroup/memory" if first else "/sys/fs/cgroup")
+        self.path = Path(f"{root}{own['memory' if first else '']}") / f"fr-test-{os.getpid()}"
+        self.most, self.usage = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if first
+            else ("memory.max", "memory.current")
+        )
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            pytest.skip(f"cannot make a control group: {error}")
+        if not (self.path / self.most).exists():
+            self.path.rmdir()
+            pytest.skip("no control of memory here")
+        return self
+
+    def enter(self):
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+
+    def used(self):
+        return int((self.path / self.usage).read_text())
+
+    def limit(self, size):
+        (self.path / self.most).write_text(str(size))
+
+    def __exit__(self, *_):
+        for pid in (self.path / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+        def removed():
+            try:
+                self.path.rmdir()
+            except OSError:
+                return False
+            return True
+
+        wait_until("the end of the control group", removed)
+
+
+def test_dataloader_worker_killed(launch):
+    job = launch("loader_killed", 2)
+    job.await_exit([1])
+    trace = job.await_evidence().trace().expect("exited", [1])
+    said = str(trace.verdict)
+    assert "DataLoader worker (pid" in said, trace
+    # torch raises that from its handler of SIGCHLD, or finds out later and chains it
+    assert "killed by signal: Killed" in said, trace
+
+
 def test_os_exit(launch):
     job = launch("os_exit", 3)
     assert job.await_exit()[2] == 3
@@ -113,8 +186,16 @@ def test_sigterm_while_all_wait(launch):
     for rank in range(3):
         os.kill(job.pid(rank), signal.SIGTERM)
     assert job.await_exit() == dict.fromkeys(range(3), -signal.SIGTERM)
-    trace = job.await_evidence().trace()
+    trace = job.await_evidence().trace("--stacks")
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
+    # where each was when the signal came, not in the handler
+    mains = {c["ranks"]: c for c in trace.report["stacks"]["classes"] if c["role"] == "main"}
+    assert any(line.endswith(" idle") for line in mains["2"]["stack"]), mains
+    assert mains["2"]["stack"][-1] == "pause (libc.so.6)", mains
+    assert mains["2"]["doing"].startswith("interrupted by the signal"), mains
+    assert any(line.endswith(" meet") for line in mains["0,1"]["stack"]), mains
+    assert f"sent by process {os.getpid()} (" in str(trace.report), trace
+    assert [p.suffix for files in job.evidence().values() for p in files] == [".fr"] * 3
 
 
 def test_sigint_while_all_wait(launch):
@@ -124,6 +205,35 @@ def test_sigint_while_all_wait(launch):
     for rank in range(2):
         os.kill(job.pid(rank), signal.SIGINT)
     job.await_evidence([1]).await_exit([1])
+
+
+def test_sigterm_to_the_launcher(launch):
+    """torchrun hands it on to its ranks."""
+    job = launch("skip", 2, torchrun=True, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    launcher = job.processes["torchrun"].pid
+    os.kill(launcher, signal.SIGTERM)
+    job.await_exit()
+    trace = job.await_evidence().trace("--stacks")
+    assert (trace.status, trace.verdict["ranks"]) == (1, [1]), trace
+    assert f"sent by process {launcher} (" in str(trace.report), trace
+    (blamed,) = [
+        c for c in trace.report["stacks"]["classes"] if c["ranks"] == "1" and c["role"] == "main"
+    ]
+    assert any(line.endswith(" idle") for line in blamed["stack"]), blamed
+
+
+def test_sigkill_right_after_sigterm(launch):
+    """Whatever was reached by then is there and is read."""
+    job = launch("skip", 2, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    for rank in range(2):
+        os.kill(job.pid(rank), signal.SIGTERM)
+        os.kill(job.pid(rank), signal.SIGKILL)
+    job.await_exit()
+    trace = frtrace(job.dumps, job.scratch / "shm")
+    assert trace.report["ranks"], trace
+    assert (trace.status, trace.verdict["ranks"]) == (1, [1]), trace
 
 
 def test_second_attempt_of_torchrun(launch):

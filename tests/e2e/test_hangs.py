@@ -1,6 +1,10 @@
 """Ranks that hang: every rank's evidence is on disk soon after, and the verdict is right."""
 
+import os
+import time
+
 import pytest
+from conftest import line_of
 
 
 def test_skip_in_world_group(launch):
@@ -31,6 +35,29 @@ def test_sleep_in_user_code(launch):
     trace = launch("sleep", 3).await_evidence().trace()
     trace.expect("missing", [2], seq=4, at="steps", now="load_batch", waiting={"meet": [0, 1]})
     assert trace.verdict["blamed"][0]["site"]["function"] == "load_batch"
+
+
+def test_stale_lock_of_a_killed_build(launch, scratch):
+    """torch's build of an extension waits for ever; the verdict has all that explains it."""
+    build = scratch / "build"
+    build.mkdir()
+    (scratch / "ext.cpp").touch()
+    (build / "lock").touch()
+    three_hours_ago = time.time() - 3 * 3600
+    os.utime(build / "lock", (three_hours_ago, three_hours_ago))
+    trace = launch("stale_lock", 4).await_evidence().trace()
+    trace.expect("missing", [3], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1, 2]})
+    (blamed,) = trace.verdict["blamed"]
+    said = "\n".join(blamed["evidence"])
+    assert "is in FileBaton.wait() at torch/utils/file_baton.py:" in said
+    assert f"job.py:{line_of('load')}, within clock_nanosleep (libc.so.6)" in said
+    assert f"self.lock_file_path = '{build}/lock', self.wait_seconds = 0.1" in said
+    assert "asleep in clock_nanosleep; GIL free" in said or "polling in clock_nanosleep" in said
+    assert f"waits for the lock file {build}/lock to go; it still exists, made 3.0 h ago" in said
+    assert "before this process began, no process" in said and "has it open: stale" in said
+    assert "at step 20" in said
+    assert 'last note "building extension"' in said
+    assert "inside span startup for " in said
 
 
 def test_gil_held_for_ever(launch):

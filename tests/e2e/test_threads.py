@@ -11,7 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import interpreters
+import msgpack
 import pytest
+import zstandard
 from conftest import FRTRACE, wait_until
 
 NATIVE = """
@@ -24,6 +26,8 @@ void block_signals_and_wait(void) {
 }
 __attribute__((noinline)) void write_to_nowhere(int *p) { *p = 1; }
 void crash(void) { write_to_nowhere((int *)8); }
+static __attribute__((noinline)) void not_exported(void) { for (;;) pause(); }
+void call_not_exported(void) { not_exported(); }
 """
 
 PRELUDE = """
@@ -46,11 +50,13 @@ def native_lib(tmp_path_factory):
         pytest.skip("needs a C compiler")
     path = tmp_path_factory.mktemp("lib")
     (path / "native.c").write_text(NATIVE)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-O1", "-o", path / "libguilty.so", path / "native.c"],
-        check=True,
-    )
-    return path / "libguilty.so"
+    return compile_library(path / "native.c", path / "libguilty.so")
+
+
+def compile_library(source, target, *flags):
+    command = ["cc", "-shared", "-fPIC", "-O1", "-Wl,--build-id", *flags, "-o", target, source]
+    subprocess.run(command, check=True)
+    return target
 
 
 class Process:
@@ -213,6 +219,100 @@ def test_every_kind_of_thread_as_py_spy_sees_it(start):
     assert ours == theirs
 
 
+GDB = """
+import gdb, json
+out = {}
+for thread in gdb.selected_inferior().threads():
+    thread.switch()
+    frame, rows = gdb.newest_frame(), []
+    while frame is not None:
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):  # not on the stack
+            rows.append([frame.name() or "", frame.pc()])
+        frame = frame.older()
+    out[thread.ptid[1]] = rows
+print("FRAMES " + json.dumps(out))
+"""
+
+
+def test_native_frames_as_gdb_sees_them(start, scratch):
+    """Every thread, frame by frame, by address; the evaluator's frames are Python's with us."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        pytest.skip("gdb is not installed")
+    script = """
+def compare(x):
+    lib.call_not_exported()
+def locked():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+spawn(locked)
+spawn(lambda: sorted([1, 2], key=compare))
+spawn(lambda: time.sleep(3600))
+time.sleep(0.5)
+ready()
+lib.hold()
+"""
+    p = start(script).ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    (scratch / "frames.py").write_text(GDB)
+    command = [gdb, "-nx", "-batch", "-ex", "set debuginfod enabled off"]
+    command += ["-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on"]
+    got = subprocess.run(
+        [*command, "-p", str(p.pid), "-x", scratch / "frames.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = [line for line in got.stdout.splitlines() if line.startswith("FRAMES ")]
+    if not told:
+        pytest.skip(f"gdb may not look: {got.stderr}")
+    theirs = json.loads(told[0].removeprefix("FRAMES "))
+    with p.dumps()[-1].open("rb") as file:
+        dump = msgpack.unpackb(
+            zstandard.ZstdDecompressor().stream_reader(file).read(), strict_map_key=False
+        )
+    frames = dump["thread_facts"]["frames"]
+    bias = {}
+    for thread in dump["threads"]:
+        if thread["answer"] != "answered":
+            continue
+        ours = [frames[i] for i in thread["stack"] if frames[i][0] == "native"]
+        whole = theirs[str(thread["tid"])]
+        # a caller is where it called, one byte before where it goes on
+        expected = [[name, pc - (at > 0)] for at, (name, pc) in enumerate(whole)]
+        expected = [f for f in expected if not f[0].startswith("_PyEval_EvalFrameDefault")]
+        assert len(ours) == len(expected), (thread, ours, expected)
+        for (_, _, file, _, offset), (_, pc) in reversed(list(zip(ours, expected, strict=True))):
+            # a call that will be made again stands at its instruction, not behind it
+            rewound = 4 if pc == whole[0][1] else 0
+            assert abs(bias.setdefault(file, pc - offset) - (pc - offset)) <= rewound, (
+                thread,
+                ours,
+                expected,
+            )
+    assert len([t for t in dump["threads"] if t["answer"] == "answered"]) == 4
+    assert {"libguilty.so", "libc.so.6"} <= {Path(file).name for file in bias}
+
+
+def test_functions_that_a_library_does_not_export(start, scratch):
+    """frtrace finds their names in the file, where it is the one that was loaded."""
+    (scratch / "own.c").write_text(NATIVE)
+    lib = compile_library(scratch / "own.c", scratch / "libown.so")
+    p = start(f"own = ctypes.CDLL({str(lib)!r})\nready()\nown.call_not_exported()\n")
+    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    stack = p.main()["stack"]
+    if re.fullmatch(r"libown.so\+0x[0-9a-f]+", stack[-2]):
+        pytest.skip("frtrace was built without libdw")
+    assert stack[-3:] == [
+        "call_not_exported (libown.so)",
+        "not_exported (libown.so)",
+        "pause (libc.so.6)",
+    ]
+    lib.unlink()
+    compile_library(scratch / "own.c", lib, "-DANOTHER", "-Wl,-soname,another")
+    assert re.fullmatch(r"libown.so\+0x[0-9a-f]+", p.main()["stack"][-2]), p.main()["stack"]
+
+
 def test_gil_held_for_ever_by_a_c_call(start):
     p = start(
         """
@@ -297,6 +397,9 @@ class Loader:
         os._exit(9)
     def load(self, batch, password=b"hunter2"):
         scale = 0.5
+        magic, long = b"\x7fELF'", b"x" * 500
+        shape, pair, mixed, nested = [4, None], ("a",), [1, self], [[1]]
+        secret_keys = ["hunter2"]
         ready()
         lib.hold()
 Loader().load(7)
@@ -304,12 +407,45 @@ Loader().load(7)
     )
     where = "\n".join(p.ready().dump().main()["where"])
     assert "load(): batch = 7, password = '***', scale = 0.5" in where
+    assert r"magic = b'\x7fELF\'', long = b'xxx" in where and "xxx...', shape" in where
+    assert "shape = [4, None], pair = ('a',), mixed = list of 2, nested = [list of 1]" in where
+    assert "secret_keys = list of 1" in where
     # In the order of their first assignment up to Python 3.12.
     for attribute in ("path = '/data/x'", "retries = 3", "api_token = '***'"):
         assert f"self.{attribute}" in where
     assert "hunter2" not in where and "self.other" not in where
     assert p.process.poll() is None
     assert "hunter2" not in p.dumps()[0].read_bytes().decode("latin1")
+
+
+def test_tensors_by_type_shape_and_device(start):
+    pytest.importorskip("torch")
+    p = start(
+        """
+import torch
+from fr import adapter
+adapter.load()
+class Odd(torch.Tensor):
+    __slots__ = ("extra",)
+    def __repr__(self):
+        os._exit(9)
+def train(batch, meta):
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    deep, scalar = torch.zeros(1, 2, 1, 1, 1, 1, 3), torch.tensor(1, dtype=torch.int64)
+    odd, pair = torch.empty(3, dtype=torch.float8_e5m2).as_subclass(Odd), (batch, 1)
+    ready()
+    lib.hold()
+train(torch.ones(4, 1024), torch.empty(2, 0, device="meta"))
+""",
+        env={"FR_CACHE_DIR": os.environ["FR_CACHE_DIR"]} if "FR_CACHE_DIR" in os.environ else {},
+    )
+    where = "\n".join(p.ready().dump().main()["where"])
+    assert "batch = tensor float32[4, 1024] cpu, meta = tensor float32[2, 0] meta" in where
+    assert "weight = tensor bfloat16[2] cpu" in where
+    assert "deep = tensor float32[1, 2, 1, 1, 1, 1, 3] cpu, scalar = tensor int64[] cpu" in where
+    assert "odd = tensor float8_e5m2[3] cpu" in where
+    assert "pair = (tensor float32[4, 1024] cpu, 1)" in where
+    assert p.process.poll() is None
 
 
 def test_no_variables_when_told(start):
@@ -341,7 +477,11 @@ build()
     assert "is in FileBaton.wait() at torch/utils/file_baton.py:" in where
     assert "called from target.py:" in where
     assert f"waits for the lock file {p.dir}/lock to go; it still exists" in where
-    assert "before this process began: stale" in where
+    assert "before this process began, no process" in where and "has it open: stale" in where
+    held = (p.dir / "lock").open()  # and now somebody has it open
+    where = "\n".join(p.main()["where"])
+    assert f"open in process {os.getpid()} (" in where and "stale" not in where
+    held.close()
 
 
 @pytest.mark.parametrize(
@@ -359,6 +499,8 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
     assert p.process.wait(timeout=45) == -died, p.log.read_text()
     (found,) = [c for c in p.stacks() if c["role"] == "main"]
     assert "guilty" in str(found["stack"])
+    if died == signal.SIGSEGV:  # where it crashed, without the handler's own frames
+        assert found["stack"][-1] == "write_to_nowhere (libguilty.so)", found
     assert p.report["verdict"]["kind"] == "exited", p.report["verdict"]
     log = p.log.read_text()
     assert text in log, log
@@ -367,6 +509,34 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
     assert ("Fatal Python error" in log) == faulthandler
     # Its dump is safe. Where others handle the signal too, nobody knows that it is the end.
     assert bool(list((p.dir / "shm").rglob("*.ring"))) == faulthandler
+
+
+def test_exceptions_are_told_with_their_first_cause(start):
+    p = start(
+        """
+def inner():
+    {}["a"]
+def outer():
+    try:
+        inner()
+    except KeyError as error:
+        raise RuntimeError("no batch") from error
+t = threading.Thread(target=inner, name="prefetch")
+t.start()
+t.join()
+outer()
+"""
+    )
+    assert p.process.wait(timeout=45) == 1
+    p.stacks()
+    verdict = p.report["verdict"]
+    assert verdict["kind"] == "exited"
+    assert verdict["summary"] == "rank 0 ended: RuntimeError: no batch", verdict
+    line = len(PRELUDE.splitlines())
+    said = "\n".join(verdict["blamed"][0]["evidence"])
+    assert f"at target.py:{line + 8} in outer; target.py:{line + 12} in <module>" in said
+    assert f"first cause: KeyError: 'a', at target.py:{line + 3} in inner" in said
+    assert f"exception in thread prefetch: KeyError: 'a', at target.py:{line + 3} in inner" in said
 
 
 def test_no_crash_handlers_when_told(start):
@@ -396,7 +566,20 @@ class Dataset(torch.utils.data.Dataset):
 ready()
 next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
 """,
-        "waits for a batch of its DataLoader",
+        "waits for a batch of its DataLoader: worker ",
+    ),
+    "stopped worker": (
+        """
+import signal, torch
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        os.kill(os.getpid(), signal.SIGSTOP)
+ready()
+next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
+""",
+        "(pt_data_worker) is stopped",
     ),
     "import": (
         """

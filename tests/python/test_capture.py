@@ -515,3 +515,38 @@ def test_debug_mode_of_torch(launch):
             ("all_reduce", "completed"),
             ("barrier", "completed"),
         ]
+
+
+def test_the_tensor_reader_survives_what_is_no_tensor(launch):
+    """Freed, foreign and unmapped memory: an answer or none, never a fault."""
+    (rank,) = launch(
+        """
+        import ctypes, mmap, random
+        import torch
+        from fr import adapter
+        adapter.load()
+        adapter._library.fr_torch_tensor_reader.restype = ctypes.c_void_p
+        reads = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t)
+        read = reads(adapter._library.fr_torch_tensor_reader())
+        out = ctypes.create_string_buffer(64)
+        read(torch.ones(3, 5, dtype=torch.float16)._cdata, out, 64)
+        texts = [out.value.decode()]
+        for address in (0, 8, 2**47 - 8, 2**64 - 1, id(None), id(texts)):
+            read(address, out, 64)
+        random.seed(1)
+        memory = mmap.mmap(-1, 8192)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        copy = ctypes.string_at(torch.ones(1, 1, 1, 1, 1, 1, 1)._cdata, 256)
+        for i in range(2000):
+            noise = bytearray(copy)
+            for at in random.sample(range(256), 24):
+                noise[at] = random.randrange(256)
+            memory[0:256] = bytes(noise)
+            assert read(start, out, 64) < 64
+        memory[8192 - 100:] = copy[:100]
+        texts.append(read(start + 8192 - 100, out, 16) < 16)
+        result(texts)
+        """
+    )
+    assert rank.code == 0, rank
+    assert rank.result == ["tensor float16[3, 5] cpu", True], rank

@@ -33,6 +33,21 @@ Child start_hanging(Scene& scene, int rank = 0, const Environment& options = {},
   return child;
 }
 
+// The dump that a signal left: the operation in flight, who sent the signal, where the thread was.
+void check_signal_dump(const Scene& scene, const std::string& name, int signal) {
+  CAPTURE(name);
+  const Dump d = Dump::load(scene.dump_dir + "/" + name);
+  CHECK(d["trigger"].text() == "signal");
+  CHECK(d["exit"]["signal"].integer() == signal);
+  CHECK(d["exit"]["state"].text() == "signalled");
+  CHECK(d["exit"]["sender_pid"].integer() == getpid());
+  CHECK(d["exit"]["kind"].text() == "signal");
+  CHECK(d["exit"]["message"].text().find("sent by process " + std::to_string(getpid()) + " (") ==
+        0);
+  const std::size_t last = d.rows("records") - 1;
+  CHECK(d.string(d.cell("records", last, "op")) == "all_reduce");
+}
+
 void check_ring_copy(const Scene& scene, const std::string& name, int signal) {
   CAPTURE(name);
   const RingFile ring(scene.dump_dir + "/" + name);
@@ -222,14 +237,39 @@ TEST_CASE("end: threads that go on recording during exit do no harm") {
 
 // ---------------------------------------------------------------- signals
 
-TEST_CASE("end: SIGTERM leaves a copy of the ring, then the process dies of it") {
+TEST_CASE("end: SIGTERM leaves a dump, then the process dies of it") {
   Scene scene;
   Child child = start_hanging(scene);
   child.kill(SIGTERM);
   const Ending e = child.wait();
   CHECK(e.signal == SIGTERM);
-  REQUIRE(scene.ring_copies() == std::vector<std::string>{"job.a0.r0.1.ring"});
+  REQUIRE(scene.dumps() == std::vector<std::string>{"job.a0.r0.1.fr"});
+  check_signal_dump(scene, "job.a0.r0.1.fr", SIGTERM);
+  CHECK(scene.ring_copies().empty());
+  CHECK(scene.rings().empty());
+}
+
+TEST_CASE("end: SIGTERM where no dump can be written in time leaves a copy of the ring") {
+  Scene scene;
+  Child child = scene.start(0, {}, [&scene] {
+    fr_replace_file_writer(
+        [](const char*, const void*, std::size_t, void*) {
+          sleep_for_ever();
+          return 0;
+        },
+        nullptr);
+    child_begin(child_group());
+    scene.board.cell[0] = 1;
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(scene.reached(0, 1));
+  child.kill(SIGTERM);
+  // it is there before the dump is tried
+  REQUIRE(eventually([&] { return scene.ring_copies().size() == 1; }));
   check_ring_copy(scene, "job.a0.r0.1.ring", SIGTERM);
+  CHECK(child.wait().signal == SIGTERM);
+  CHECK(scene.ring_copies() == std::vector<std::string>{"job.a0.r0.1.ring"});
   const RingFile ring(scene.dump_dir + "/job.a0.r0.1.ring");
   CHECK(ring.view().header().exit.sender_pid.load() == getpid());
   CHECK(ring.view().header().exit.state.load() == kSignalled);
@@ -241,8 +281,8 @@ TEST_CASE("end: SIGINT likewise") {
   Child child = start_hanging(scene);
   child.kill(SIGINT);
   CHECK(child.wait().signal == SIGINT);
-  REQUIRE(scene.ring_copies().size() == 1);
-  check_ring_copy(scene, "job.a0.r0.1.ring", SIGINT);
+  REQUIRE(scene.dumps().size() == 1);
+  check_signal_dump(scene, "job.a0.r0.1.fr", SIGINT);
 }
 
 TEST_CASE("end: at SIGTERM the handler that was there before is called") {
@@ -273,13 +313,13 @@ TEST_CASE("end: at SIGTERM the handler that was there before is called") {
     REQUIRE(scene.reached(0, 1));
     child.kill(SIGTERM);
     REQUIRE(scene.reached(1, 1));
-    CHECK(scene.ring_copies().size() == 1);  // before the handler ran
+    CHECK(scene.dumps().size() == 1);  // before the handler ran
     if (with_info) {
       CHECK(scene.board.cell[2] == static_cast<u64>(getpid()));
     }
     child.kill(SIGTERM);  // and again: the handler still is called, the evidence is kept
     REQUIRE(scene.reached(1, 2));
-    CHECK(scene.ring_copies().size() == 1);
+    CHECK(scene.dumps().size() == 1);
     scene.board.cell[3] = 1;
     CHECK(child.wait().status == 7);
   }
@@ -305,7 +345,7 @@ TEST_CASE("end: a handler set after the start hides ours only until the watchdog
   REQUIRE(scene.reached(0, 1));
   child.kill(SIGTERM);
   REQUIRE(scene.reached(1, 1));
-  CHECK(scene.ring_copies().size() == 1);
+  CHECK(scene.dumps().size() == 1);
 }
 
 TEST_CASE("end: SIGTERM that the process ignores stays ignored") {
@@ -326,6 +366,7 @@ TEST_CASE("end: SIGTERM that the process ignores stays ignored") {
   scene.board.cell[1] = 1;
   CHECK(child.wait().status == 11);
   CHECK(scene.ring_copies().empty());
+  CHECK(scene.dumps().empty());
 }
 
 TEST_CASE("end: SIGTERM on the small alternate stack of faulthandler and others") {
@@ -348,7 +389,7 @@ TEST_CASE("end: SIGTERM on the small alternate stack of faulthandler and others"
   REQUIRE(scene.reached(0, 1));
   child.kill(SIGTERM);
   CHECK(child.wait().signal == SIGTERM);
-  CHECK(scene.ring_copies().size() == 1);
+  CHECK(scene.dumps().size() == 1);
 }
 
 TEST_CASE("end: SIGTERM without a writable directory keeps the ring where it is") {
@@ -369,10 +410,11 @@ TEST_CASE("end: SIGTERM to one rank also saves the ring of a dead one") {
   dead.wait();
   living.kill(SIGTERM);
   CHECK(living.wait().signal == SIGTERM);
-  CHECK(scene.ring_copies() == std::vector<std::string>{"job.a0.r0.1.ring", "job.a0.r1.1.ring"});
-  CHECK(scene.rings().empty());
-  check_ring_copy(scene, "job.a0.r0.1.ring", SIGTERM);
+  REQUIRE(scene.dumps().front() == "job.a0.r0.1.fr");
+  check_signal_dump(scene, "job.a0.r0.1.fr", SIGTERM);
+  REQUIRE(scene.ring_copies() == std::vector<std::string>{"job.a0.r1.1.ring"});
   check_ring_copy(scene, "job.a0.r1.1.ring", 0);
+  CHECK(scene.rings().empty());
 }
 
 TEST_CASE("end: ranks that get SIGTERM together share one incident") {
@@ -387,10 +429,8 @@ TEST_CASE("end: ranks that get SIGTERM together share one incident") {
   for (auto& c : children) {
     CHECK(c.wait().signal == SIGTERM);
   }
-  const std::vector<std::string> copies = scene.ring_copies();
-  for (const char* name : {"job.a0.r0.1.ring", "job.a0.r1.1.ring", "job.a0.r2.1.ring"}) {
-    CHECK(std::count(copies.begin(), copies.end(), name) == 1);
-  }
+  CHECK(scene.dumps() ==
+        std::vector<std::string>{"job.a0.r0.1.fr", "job.a0.r1.1.fr", "job.a0.r2.1.fr"});
 }
 
 TEST_CASE("end: SIGTERM while a thread records and the handler's thread is inside fr_begin") {
@@ -408,7 +448,7 @@ TEST_CASE("end: SIGTERM while a thread records and the handler's thread is insid
     REQUIRE(scene.reached(0, 1'000));
     child.kill(SIGTERM);
     CHECK(child.wait().signal == SIGTERM);
-    REQUIRE(scene.ring_copies().size() == 1);
-    CHECK(RingFile(scene.dump_dir + "/" + scene.ring_copies()[0]).view().ok());
+    REQUIRE(scene.dumps().size() == 1);
+    CHECK(Dump::load(scene.dump_path(0, 1))["trigger"].text() == "signal");
   }
 }

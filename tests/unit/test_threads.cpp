@@ -11,6 +11,7 @@
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -375,4 +376,52 @@ TEST_CASE("threads: a storm of signals of that number from elsewhere does nothin
     REQUIRE(sigqueue(getpid(), stacks.signal(), value) == 0);
   }
   CHECK(stacks.collect()->n_threads >= 1);
+}
+
+TEST_CASE("threads: child processes, and how those ended that nobody has waited for") {
+  static ThreadStacks stacks;
+  REQUIRE(stacks.init(false, false));
+  const pid_t ended = fork();
+  if (ended == 0) {
+    _exit(3);
+  }
+  const pid_t killed = fork();
+  if (killed == 0) {
+    pause();
+    _exit(0);
+  }
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    pause();
+    _exit(0);
+  }
+  kill(killed, SIGKILL);
+  kill(stopped, SIGSTOP);
+  const auto row = [](const ThreadReport& report, pid_t pid) -> const ChildRow* {
+    for (u32 i = 0; i < report.n_children; ++i) {
+      if (report.children[i].task.tid == pid) {
+        return &report.children[i];
+      }
+    }
+    return nullptr;
+  };
+  const auto state = [&](const ThreadReport& report, pid_t pid) {
+    const ChildRow* r = row(report, pid);
+    return r != nullptr ? r->task.state : '?';
+  };
+  const ThreadReport* report = nullptr;
+  CHECK(eventually([&] {
+    report = stacks.collect();
+    return state(*report, ended) == 'Z' && state(*report, killed) == 'Z' &&
+           state(*report, stopped) == 'T';
+  }));
+  CHECK(row(*report, ended)->wait_status == 3 << 8);
+  CHECK(row(*report, killed)->wait_status == SIGKILL);
+  CHECK(row(*report, stopped)->wait_status == -1);
+  CHECK(std::string(activity(row(*report, stopped)->task)) == "stopped");
+  kill(stopped, SIGKILL);
+  for (const pid_t pid : {ended, killed, stopped}) {
+    CHECK(waitpid(pid, nullptr, 0) == pid);
+  }
+  CHECK(row(*stacks.collect(), ended) == nullptr);
 }

@@ -37,6 +37,9 @@ else()
 endif()
 
 if(FR_BUILD_TOOLS)
+  # libdw of elfutils names functions that libraries do not export; frtrace works without
+  find_path(FR_LIBDW_INCLUDE elfutils/libdwfl.h)
+  find_library(FR_LIBDW_LIBRARY dw)
   find_package(fmt QUIET)
   if(NOT fmt_FOUND)
     fr_fetch(fmt https://github.com/fmtlib/fmt/archive/refs/tags/10.2.1.tar.gz)

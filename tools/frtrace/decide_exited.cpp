@@ -194,13 +194,47 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   } else if (chosen.size() > 1) {
     lower(Confidence::kLikely, "several ended at about the same time");
   }
-  for (const int i : primary_) {
-    if (!blamed.contains(i)) {
-      say("excluded", fmt::format("rank {} ended too ({}), later or while it waited", rank(i),
-                                  ends_[at(i)].text));
+  say_followers(chosen, blamed);
+  return true;
+}
+
+// Those who ended after the first, in that order; the same end of neighbours in one line.
+void Diagnosis::say_followers(const std::vector<int>& chosen, const std::set<int>& blamed) {
+  Time first = 0;
+  for (const int i : chosen) {
+    const Time t = ends_[at(i)].time;
+    first = first == 0 || (t != 0 && t < first) ? t : first;
+  }
+  std::vector<int> followers;
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    if (ends_[i].primary() && !blamed.contains(static_cast<int>(i))) {
+      followers.push_back(static_cast<int>(i));
     }
   }
-  return true;
+  std::stable_sort(followers.begin(), followers.end(), [&](int a, int b) {
+    const Time ta = ends_[at(a)].time, tb = ends_[at(b)].time;
+    return ta != tb && ta != 0 && (tb == 0 || ta < tb);
+  });
+  constexpr std::size_t kLines = 8;
+  std::size_t lines = 0;
+  for (std::size_t k = 0; k < followers.size();) {
+    const End& end = ends_[at(followers[k])];
+    std::vector<Rank> who;
+    for (; k < followers.size() && ends_[at(followers[k])].text == end.text; ++k) {
+      who.push_back(rank(followers[k]));
+    }
+    if (++lines > kLines) {
+      say("excluded",
+          fmt::format("{} more ranks ended after them", followers.size() - k + who.size()));
+      return;
+    }
+    std::sort(who.begin(), who.end());
+    std::string when = "later or while it waited";
+    if (first != 0 && end.time > first) {
+      when = duration_text(seconds_between(first, end.time)) + " later";
+    }
+    say("excluded", fmt::format("{} ended too ({}), {}", ranks_words(who), end.text, when));
+  }
 }
 
 // Do these ranks look like one machine? By the node size that the others know, else by being an

@@ -184,6 +184,14 @@ bool Diagnosis::mismatch(Divergence d) {
     }
     say("why", fmt::format("{} issued {}{}; {} issued {}", ranks_words(others), due_text, due_site,
                            ranks_words(r_.ranks), own_words));
+    // `if rank == 0: dist.barrier()` and its like
+    const bool few = r_.blamed.front().op == "barrier";
+    if (few != (due_op == "barrier") && !others.empty()) {
+      say("hint",
+          fmt::format("{} called barrier, {} did not: a barrier needs every rank of its "
+                      "group, is it called under a condition?",
+                      ranks_words(few ? r_.ranks : others), ranks_words(few ? others : r_.ranks)));
+    }
   }
   if (d.past) {
     say("context", "all members completed it nevertheless: their results are wrong, not stuck");

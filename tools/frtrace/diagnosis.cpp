@@ -182,6 +182,16 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   const End& end = ends_[at(i)];
   if (end.ended) {
     b.evidence.push_back(end.text);
+    // where it was raised, and the first cause, below the message
+    for (std::size_t at = e.exit.message.find('\n');
+         end.why == "exception" && at != std::string::npos;) {
+      const std::size_t next = e.exit.message.find('\n', at + 1);
+      const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
+      if (from < next) {
+        b.evidence.push_back(e.exit.message.substr(from, next - from));
+      }
+      at = next;
+    }
     if (e.oom_kills > 0) {
       b.evidence.push_back(
           fmt::format("the kernel has killed {} process{} of its control group for want of memory",
@@ -356,34 +366,57 @@ void Diagnosis::consequences() {
   if (r_.kind == Verdict::kOk) {
     return;
   }
+  // What became of the others, in the order in which it began.
+  struct Follow {
+    std::vector<Rank> who;
+    Time time = 0;  // 0 unknown
+  };
   const std::set<Rank> blamed(r_.ranks.begin(), r_.ranks.end());
-  std::map<std::string, std::vector<Rank>> after, told;
+  std::map<std::string, Follow> after, told;
+  Time first = 0;
+  const auto add = [](Follow& to, Rank who, Time time) {
+    to.who.push_back(who);
+    to.time = to.time == 0 || (time != 0 && time < to.time) ? time : to.time;
+  };
   for (std::size_t i = 0; i < ends_.size(); ++i) {
     const Rank who = rank(static_cast<int>(i));
+    const Time time = ends_[i].time;
     if (blamed.contains(who)) {
-      continue;
-    }
-    if (ends_[i].terminated) {
-      told[ends_[i].text].push_back(who);
+      first = ends_[i].ended && time != 0 && (first == 0 || time < first) ? time : first;
+    } else if (ends_[i].terminated) {
+      add(told[ends_[i].text], who, time);
     } else if (ends_[i].consequence) {
-      after[ends_[i].text].push_back(who);
+      add(after[ends_[i].text], who, time);
     } else {
       for (const Wait& w : waits_of(static_cast<int>(i))) {
         if (w.failed && w.record != SIZE_MAX && ev(w.evidence).records[w.record].error != 0) {
-          after[std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].error))].push_back(
-              who);
+          add(after[std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].error))], who,
+              0);
           break;
         }
       }
     }
   }
-  for (const auto& [text, who] : after) {
-    say("consequence",
-        fmt::format("{} failed after that: {}", ranks_words(who), text.substr(0, 160)));
+  const auto in_order = [](const std::map<std::string, Follow>& from) {
+    std::vector<std::pair<std::string, Follow>> out(from.begin(), from.end());
+    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
+      const Time ta = a.second.time, tb = b.second.time;
+      return ta != tb && ta != 0 && (tb == 0 || ta < tb);
+    });
+    return out;
+  };
+  const auto later = [first](const Follow& f) {
+    return first != 0 && f.time > first
+               ? fmt::format(", {} later", duration_text(seconds_between(first, f.time)))
+               : std::string();
+  };
+  for (const auto& [text, f] : in_order(after)) {
+    say("consequence", fmt::format("{} failed after that{}: {}", ranks_words(f.who), later(f),
+                                   text.substr(0, 160)));
   }
-  for (const auto& [text, who] : told) {
-    say("consequence", fmt::format("{} {} {} after that", ranks_words(who),
-                                   who.size() == 1 ? "was" : "were", text));
+  for (const auto& [text, f] : in_order(told)) {
+    say("consequence", fmt::format("{} {} {} after that{}", ranks_words(f.who),
+                                   f.who.size() == 1 ? "was" : "were", text, later(f)));
   }
 }
 

@@ -115,6 +115,7 @@ class Diagnosis {
   // An operation that failed on its own account, without anybody dying of it.
   bool own_errors();
   bool is_node(const std::vector<Rank>& who) const;
+  void say_followers(const std::vector<int>& chosen, const std::set<int>& blamed);
   bool no_evidence();
   // Somebody's device did not get to what its host and all others issued.
   bool device_behind();

@@ -253,7 +253,10 @@ std::string duration_text(double seconds) {
   if (s < 600) {
     return fmt::format("{:.1f} s", s);
   }
-  return fmt::format("{:.0f} min", s / 60);
+  if (s < 2 * 3600) {
+    return fmt::format("{:.0f} min", s / 60);
+  }
+  return s < 48 * 3600 ? fmt::format("{:.1f} h", s / 3600) : fmt::format("{:.0f} days", s / 86400);
 }
 
 }  // namespace frtrace

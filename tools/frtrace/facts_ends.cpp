@@ -49,11 +49,19 @@ std::string signal_text(int signal) {
   return it == kNames.end() ? fmt::format("signal {}", signal) : it->second;
 }
 
-void end_by_signal(End& end, int signal) {
+void end_by_signal(End& end, int signal, std::string_view how = {}) {
   end.ended = true;
   end.terminated = asks_to_end(signal);
   end.why = "killed";
-  end.text = "ended by " + signal_text(signal);
+  end.text = fmt::format("ended by {}{}{}", signal_text(signal), how.empty() ? "" : ", ", how);
+}
+
+// Who sent the signal; "" unknown.
+std::string sender_text(const ExitEvidence& x) {
+  if (x.kind == "signal" && !x.message.empty()) {
+    return x.message;
+  }
+  return x.sender_pid > 0 ? fmt::format("sent by process {}", x.sender_pid) : std::string();
 }
 
 End end_from_peer(const PeerEvidence& p) {
@@ -152,7 +160,7 @@ End end_of(const Words& words, const RankEvidence& e) {
                         (!last_error.empty() && is_consequence(last_error) &&
                          x.message.find(last_error.substr(0, 40)) != std::string::npos);
     } else if (x.signal != 0) {
-      end_by_signal(end, x.signal);
+      end_by_signal(end, x.signal, sender_text(x));
       end.consequence = x.signal == SIGABRT && is_consequence(last_error);
     } else if (x.state == "exiting" || x.kind == "exit") {
       end.ended = true;

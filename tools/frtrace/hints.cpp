@@ -2,13 +2,22 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
 namespace frtrace {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 bool ends_with(std::string_view s, std::string_view tail) {
   return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
@@ -60,6 +69,40 @@ struct Look {
   }
 };
 
+// Who has the file open, by /proc: links are read there and not followed, for what they lead to may
+// lie on a file system that hangs.
+std::string holders_of(const std::string& path) {
+  char real[PATH_MAX];
+  if (::realpath(path.c_str(), real) == nullptr) {
+    return {};
+  }
+  std::string who;
+  bool hidden = false;
+  std::error_code error;
+  for (const fs::directory_entry& process : fs::directory_iterator("/proc", error)) {
+    const std::string pid = process.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) {
+      continue;
+    }
+    std::error_code denied;
+    for (fs::directory_iterator fd(process.path() / "fd", denied), end; !denied && fd != end;
+         fd.increment(denied)) {
+      std::error_code gone;
+      if (fs::read_symlink(fd->path(), gone) == real) {
+        std::string name;
+        std::getline(std::ifstream(process.path() / "comm"), name);
+        who += fmt::format("{}process {} ({})", who.empty() ? "" : ", ", pid, name);
+        break;
+      }
+    }
+    hidden = hidden || denied == std::errc::permission_denied;
+  }
+  if (!who.empty()) {
+    return "open in " + who;
+  }
+  return hidden ? "no process of this user has it open" : "no process has it open";
+}
+
 std::string stale_lock(const Look& l) {
   const int at = l.python("wait", "file_baton.py");
   if (at < 0) {
@@ -83,8 +126,12 @@ std::string stale_lock(const Look& l) {
   const Time now = static_cast<Time>(::time(nullptr)) * 1'000'000'000;
   out += fmt::format("; it still exists, made {} ago",
                      duration_text(static_cast<double>(now - made) / 1e9));
-  // Whoever made it before this run began is not of this run.
-  out += l.e.id.start != 0 && made < l.e.id.start ? ", before this process began: stale" : "";
+  const std::string holders = holders_of(path);
+  // Whoever made it before this run began is not of this run; torch keeps it open while it builds.
+  const bool before = l.e.id.start != 0 && made < l.e.id.start;
+  out += before ? ", before this process began" : "";
+  out += holders.empty() ? "" : ", " + holders;
+  out += before && holders.compare(0, 3, "no ") == 0 ? ": stale" : "";
   return out;
 }
 
@@ -101,12 +148,49 @@ std::string store_wait(const Look& l) {
          ": another rank has not come there, or rank 0 is gone";
 }
 
+bool is_worker(const ChildProcess& c) {
+  return has(c.name, "pt_data_worker");
+}
+
+std::string state_text(const ChildProcess& c) {
+  if (c.state == "Z") {
+    return WIFSIGNALED(c.wait_status)
+               ? fmt::format("was killed by signal {}", WTERMSIG(c.wait_status))
+           : c.wait_status >= 0
+               ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
+               : "has ended";
+  }
+  std::string out = "is " + c.activity;
+  out += c.syscall.empty() ? "" : " in " + c.syscall;
+  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
+  return out + (c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "");
+}
+
 std::string loader_worker(const Look& l) {
   if (l.python("_try_get_data", "dataloader.py", 16) < 0 &&
       l.python("_get_data", "dataloader.py", 16) < 0) {
     return {};
   }
-  return "waits for a batch of its DataLoader: a worker is slow, stuck or gone";
+  const ThreadsEvidence& t = l.e.threads;
+  std::string out = "waits for a batch of its DataLoader";
+  if (!t.children_known) {
+    return out + ": a worker is slow, stuck or gone";
+  }
+  // torch names its workers since 2.6; before, any child may be one.
+  const bool named = std::any_of(t.children.begin(), t.children.end(), is_worker);
+  std::size_t shown = 0;
+  for (const ChildProcess& c : t.children) {
+    constexpr std::size_t kShown = 4;
+    if (named && !is_worker(c)) {
+      continue;
+    }
+    if (shown == kShown) {
+      return out + ", and so on";
+    }
+    out += fmt::format("{} {} {} ({}) {}", shown++ == 0 ? ":" : ",", named ? "worker" : "child",
+                       c.pid, c.name, state_text(c));
+  }
+  return shown != 0 ? out : out + ": it has no child process, its workers are gone";
 }
 
 std::string fifo(const Look& l) {
@@ -137,9 +221,13 @@ std::string import_lock(const Look& l) {
   return {};
 }
 
+// A process that multiprocessing has forked runs on the stack that its parent had then.
 std::string fork_cuda(const Look& l) {
-  return l.python("_lazy_init", "torch/cuda/__init__.py", 16) >= 0 && has(l.e.id.command, "fork")
-             ? "starts CUDA in a forked process, which CUDA does not support"
+  constexpr int kAll = 1 << 20;
+  return l.python("_lazy_init", "torch/cuda/__init__.py", 16) >= 0 &&
+                 l.python("_launch", "multiprocessing/popen_fork.py", kAll) >= 0
+             ? "starts CUDA in a forked process, which CUDA does not support: use the start method "
+               "\"spawn\""
              : "";
 }
 
@@ -158,7 +246,7 @@ std::string gil(const Look& l) {
 
 // Locks are semaphores of the system's, since 3.14 below a lot that threads park on.
 bool in_python_lock(const Look& l) {
-  return l.t.syscall == "futex" &&
+  return (l.t.syscall == "futex" || l.t.activity == "interrupted") &&
          (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
 }
 

@@ -15,6 +15,7 @@
 #include "hot/layout.hpp"
 #include "load_torch.hpp"
 #include "load_window.hpp"
+#include "symbols.hpp"
 
 namespace frtrace {
 
@@ -254,6 +255,7 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
     each[i] = {};
   }
   if (!windows.large()) {
+    name_functions(result.evidence);
     return;
   }
   for_all(
@@ -284,6 +286,7 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
   };
   read_again(again.whole, true);
   read_again(again.pinned, false);
+  name_functions(result.evidence);
 }
 
 }  // namespace

@@ -115,6 +115,30 @@ ThreadsEvidence read_threads(const typename In::Object* threads, const typename 
       }
     });
   });
+  out.children_known = In::member(facts, "children") != nullptr;
+  In::each(In::member(facts, "children"), [&](const Object* o) {
+    const auto text = [o](std::string_view key) {
+      return std::string(In::text(In::member(o, key)));
+    };
+    ChildProcess& c = out.children.emplace_back();
+    c.pid = static_cast<int>(In::integer(In::member(o, "pid")));
+    c.name = text("name");
+    c.state = text("state");
+    c.activity = text("activity");
+    c.wchan = text("wchan");
+    c.syscall = text("syscall");
+    c.syscall_on = text("syscall_on");
+    c.wait_status = static_cast<int>(In::integer(In::member(o, "wait_status")));
+  });
+  In::each(In::member(facts, "modules"), [&](const Object* row) {
+    ThreadModule& m = out.modules.emplace_back();
+    std::size_t column = 0;
+    In::each(row, [&](const Object* x) {
+      if (column < 2) {
+        (column++ == 0 ? m.file : m.build_id) = In::text(x);
+      }
+    });
+  });
   In::each(threads, [&](const Object* o) {
     if (In::is_map(o)) {
       out.threads.push_back(read_thread<In>(o, out.frames.size()));

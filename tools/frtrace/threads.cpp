@@ -54,8 +54,10 @@ bool is_plumbing(const ThreadFrame& f) {
   if (is_interpreter(f.file) || base.substr(0, 5) == "libfr" || base.substr(0, 4) == "_fr.") {
     return true;
   }
-  return f.function == "_start" || f.function == "__libc_start_main" || f.function == "clone" ||
-         f.function == "clone3" || (f.function.empty() && base.substr(0, 5) == "libc.");
+  return f.function == "_start" || f.function == "__libc_start_main" ||
+         f.function == "__libc_start_call_main" || f.function == "start_thread" ||
+         f.function == "__restore_rt" || f.function == "clone" || f.function == "clone3" ||
+         f.function == "__clone3" || (f.function.empty() && base.substr(0, 5) == "libc.");
 }
 
 const ThreadStack* thread_of(const ThreadsEvidence& all, int tid) {
@@ -130,7 +132,7 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
 }
 
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
-  std::string out = t.activity;
+  std::string out = t.activity == "interrupted" ? "interrupted by the signal" : t.activity;
   if (!t.syscall.empty()) {
     out += " in " + t.syscall;
     out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;

@@ -24,9 +24,10 @@ struct FrameVariables {
 
 struct ThreadStack {
   int tid = 0;
-  std::string name;      // "" unknown
-  std::string state;     // R S D T as /proc has it
-  std::string activity;  // running runnable polling asleep uninterruptible stopped gone
+  std::string name;   // "" unknown
+  std::string state;  // R S D T as /proc has it
+  // running runnable polling asleep uninterruptible stopped gone interrupted
+  std::string activity;
   std::string wchan;
   std::string syscall;     // "" none, or none that waits
   std::string syscall_on;  // file, socket or address it is about
@@ -40,6 +41,18 @@ struct ThreadStack {
   std::vector<FrameVariables> variables;
 };
 
+// A process that the rank has started and not waited for: DataLoader workers, compilers.
+struct ChildProcess {
+  int pid = 0;
+  std::string name, state, activity, wchan, syscall, syscall_on;
+  int wait_status = -1;  // of one that has ended
+};
+
+struct ThreadModule {
+  std::string file;
+  std::string build_id;  // hex; "" none
+};
+
 struct ThreadsEvidence {
   bool present = false;
   int signal = 0;
@@ -47,6 +60,9 @@ struct ThreadsEvidence {
   std::uint64_t took_ns = 0, asking_ns = 0;
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
   std::vector<ThreadFrame> frames;
+  std::vector<ThreadModule> modules;  // files of native frames
+  bool children_known = false;        // older recorders did not look
+  std::vector<ChildProcess> children;
   std::vector<ThreadStack> threads;
 };
 

@@ -341,6 +341,7 @@ typedef struct fr_api {
   void (*enter)(const fr_ticket*);
   int (*leave)(void);
   int (*nccl_active)(void);
+  size_t (*peek)(uint64_t address, void* to, size_t bytes);
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

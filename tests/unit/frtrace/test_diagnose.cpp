@@ -315,6 +315,18 @@ TEST_CASE("another operation in one slot") {
         std::string::npos);
 }
 
+TEST_CASE("a barrier that a part of the group calls") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({1, 2, 3}, kWorld, kLoss);
+  j.issue(0, kWorld, {.op = "barrier", .line = 99, .numel = 0, .reduce_op = ""});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{0});
+  CHECK(has(r, "hint", "rank 0 called barrier, ranks 1-3 did not"));
+}
+
 TEST_CASE("legal inequalities are no mismatch") {
   JobBuilder j(4);
   for (const Rank r : {0, 1, 2, 3}) {

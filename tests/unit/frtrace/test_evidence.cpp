@@ -21,6 +21,8 @@ TEST_CASE("durations") {
   CHECK(duration_text(12.44) == "12.4 s");
   CHECK(duration_text(0.35) == "350 ms");
   CHECK(duration_text(3600) == "60 min");
+  CHECK(duration_text(3 * 3600) == "3.0 h");
+  CHECK(duration_text(72 * 3600) == "3 days");
 }
 
 TEST_CASE("the user's frame is the first outside torch and fr") {

@@ -167,7 +167,7 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(hint(e, "stale_lock").find("it still exists") != std::string::npos);
   CHECK(hint(e, "stale_lock").find("stale") == std::string::npos);  // start unknown
   e.id.start = Time{4'000'000'000} * 1'000'000'000;
-  CHECK(hint(e, "stale_lock").find("before this process began: stale") != std::string::npos);
+  CHECK(hint(e, "stale_lock").find("before this process began, no process") != std::string::npos);
   ::unlink(path.c_str());
   CHECK(hint(e, "stale_lock").find("gone by now") != std::string::npos);
 
@@ -188,6 +188,21 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(
       !hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}), "loader_worker")
            .empty());
+  RankEvidence loader = rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")});
+  loader.threads.children_known = true;
+  CHECK(hint(loader, "loader_worker").find("it has no child process") != std::string::npos);
+  loader.threads.children = {{7, "pt_data_worker", "Z", "gone", "", "", "", 9},
+                             {8, "pt_data_worker", "S", "asleep", "", "read", "/x/data", -1},
+                             {9, "sh", "S", "asleep", "", "", "", -1}};
+  CHECK(hint(loader, "loader_worker") ==
+        "waits for a batch of its DataLoader: worker 7 (pt_data_worker) was killed by signal 9, "
+        "worker 8 (pt_data_worker) is asleep in read of /x/data");
+  const auto cuda = py("/x/torch/cuda/__init__.py", 400, "_lazy_init");
+  const auto fork = py("/usr/lib/python3.11/multiprocessing/popen_fork.py", 71, "Popen._launch");
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work"), fork}), "fork_cuda")
+            .find("starts CUDA in a forked process") == 0);
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work")}), "fork_cuda").empty());
+  CHECK(hint(rank({py("/home/u/train.py", 3, "work"), fork}), "fork_cuda").empty());
   CHECK(!hint(rank({py("<frozen importlib._bootstrap>", 1, "_ModuleLock.acquire")}), "import_lock")
              .empty());
   ThreadStack s;

@@ -1,0 +1,114 @@
+#include "symbols.hpp"
+
+#ifdef FR_HAVE_LIBDW
+
+#include <elfutils/libdwfl.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "load_threads.hpp"
+
+namespace frtrace {
+
+namespace {
+
+std::string hex(const unsigned char* bytes, int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) {
+    out += "0123456789abcdef"[bytes[i] >> 4];
+    out += "0123456789abcdef"[bytes[i] & 15];
+  }
+  return out;
+}
+
+// Separate debug files only by build id: what else is found there may be another build's, or come
+// over the network.
+const Dwfl_Callbacks kCallbacks = {.find_elf = dwfl_build_id_find_elf,
+                                   .find_debuginfo = dwfl_build_id_find_debuginfo,
+                                   .section_address = dwfl_offline_section_address,
+                                   .debuginfo_path = nullptr};
+
+// One file, by addresses as its headers have them.
+class SymbolFile {
+ public:
+  SymbolFile(const std::string& path, const std::string& build_id) {
+    struct stat st {};
+    if (build_id.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
+      return;
+    }
+    dwfl_.reset(::dwfl_begin(&kCallbacks));
+    if (dwfl_ == nullptr) {
+      return;
+    }
+    Dwfl_Module* m = ::dwfl_report_elf(dwfl_.get(), path.c_str(), path.c_str(), -1, 0, true);
+    ::dwfl_report_end(dwfl_.get(), nullptr, nullptr);
+    const unsigned char* id = nullptr;
+    GElf_Addr where = 0;
+    GElf_Addr bias = 0;
+    if (m != nullptr && ::dwfl_module_getelf(m, &bias) != nullptr && bias == 0) {
+      const int n = ::dwfl_module_build_id(m, &id, &where);
+      module_ = n > 0 && hex(id, n) == build_id ? m : nullptr;
+    }
+  }
+
+  // "" where no function covers it.
+  const std::string& function(std::uint64_t address) {
+    const auto [it, fresh] = names_.try_emplace(address);
+    if (fresh && module_ != nullptr) {
+      GElf_Off into = 0;
+      GElf_Sym symbol{};
+      const char* name =
+          ::dwfl_module_addrinfo(module_, address, &into, &symbol, nullptr, nullptr, nullptr);
+      const bool covers =
+          name != nullptr && into < symbol.st_size && GELF_ST_TYPE(symbol.st_info) == STT_FUNC;
+      it->second = covers ? demangled(name) : std::string();
+    }
+    return it->second;
+  }
+
+ private:
+  struct End {
+    void operator()(Dwfl* d) const { ::dwfl_end(d); }
+  };
+  std::unique_ptr<Dwfl, End> dwfl_;
+  Dwfl_Module* module_ = nullptr;
+  std::unordered_map<std::uint64_t, std::string> names_;
+};
+
+}  // namespace
+
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence) {
+  std::map<std::pair<std::string, std::string>, SymbolFile> files;
+  for (const auto& e : evidence) {
+    ThreadsEvidence& t = e->threads;
+    std::unordered_map<std::string_view, SymbolFile*> here;
+    for (const ThreadModule& m : t.modules) {
+      const auto it = files.try_emplace({m.file, m.build_id}, m.file, m.build_id).first;
+      here.emplace(m.file, &it->second);
+    }
+    for (ThreadFrame& f : t.frames) {
+      if (f.python || !f.function.empty()) {
+        continue;
+      }
+      if (const auto it = here.find(f.file); it != here.end()) {
+        f.function = it->second->function(f.offset);
+      }
+    }
+  }
+}
+
+}  // namespace frtrace
+
+#else
+
+namespace frtrace {
+
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>&) {}
+
+}  // namespace frtrace
+
+#endif
