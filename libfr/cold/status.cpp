@@ -82,6 +82,9 @@ std::string device_json(const View& view) {
     add(losses, "events_unread", std::to_string(c->unread.load()));
     add(out, "event_pairs", std::to_string(c->pairs.load()));
     add(out, "events_timed", std::to_string(c->timed.load()));
+    add(out, "observer_in", quoted(view.string(c->call.load())));  // "" in no call of CUDA
+    add(out, "error",
+        c->error_ready.load() == 0 ? "null" : quoted(view.string(c->error_name.load())));
   }
   add(out, "losses", losses + "}");
   return out + "}";
