@@ -124,6 +124,7 @@ struct Device {
   std::thread thread;
   std::atomic<int> error{0};
   std::atomic<int> global_captures{0};
+  std::atomic<const char*> blocked{nullptr};
 };
 
 Device& device() {
@@ -199,6 +200,10 @@ Stream* stream_of(void* stream) {
 // Does this call of the function never return?
 void maybe_block(const char* function, std::atomic<int>& calls) {
   static const char* wanted = getenv("STANDIN_CUDA_BLOCK");
+  const char* now = device().blocked.load();
+  while (now != nullptr && std::strcmp(now, function) == 0) {
+    pause();
+  }
   if (wanted == nullptr) {
     return;
   }
@@ -412,6 +417,10 @@ EXPORT void standin_cuda_gate(void* stream, std::atomic<int>* reached, std::atom
 // What ran on the device failed: all calls return this from now on, and nothing moves.
 EXPORT void standin_cuda_break(int code) {
   device().error.store(code);
+}
+// Calls of this driver function do not return from now on.
+EXPORT void standin_cuda_block(const char* function) {
+  device().blocked.store(strdup(function));
 }
 EXPORT int standin_cuda_error() {
   return device().error.load();

@@ -34,6 +34,7 @@ int cudaGetLastError();
 int cudaMalloc(void**, size_t);
 void standin_cuda_gate(void*, std::atomic<int>*, std::atomic<int>*);
 void standin_cuda_break(int);
+void standin_cuda_block(const char*);
 }
 
 using namespace fr;
@@ -317,8 +318,10 @@ TEST_CASE("cuda: an error names the oldest operation in flight, also when only f
 }
 
 TEST_CASE("cuda: a call that never returns takes fr-cuda with it, and nothing else") {
-  setenv("STANDIN_CUDA_BLOCK", "cuEventQuery:4", 1);
   const Rank rank;
+  CHECK(rank.all_reduce() == 0);
+  CHECK(eventually([] { return in_state(State::kCompleted) == 1; }));
+  standin_cuda_block("cuEventQuery");
   for (int i = 0; i < 3; ++i) {
     CHECK(rank.all_reduce() == 0);
   }
@@ -329,8 +332,19 @@ TEST_CASE("cuda: a call that never returns takes fr-cuda with it, and nothing el
   CHECK(Library::instance().get<int (*)(const char*, char*, size_t)>("fr_dump")("test", path,
                                                                                 sizeof path) == 1);
   CHECK(cuda().call_ticks.load() == since);
-  CHECK(in_state(State::kCompleted) < 4);
+  CHECK(in_state(State::kCompleted) == 1);
   ncclCommAbort(rank.comm);  // waits for nobody
+}
+
+TEST_CASE("cuda: where events cannot even be made, operations go without") {
+  setenv("STANDIN_CUDA_BLOCK", "cuEventCreate:100", 1);
+  const Rank rank;
+  CHECK(rank.all_reduce() == 0);
+  CHECK(view().string(cuda().call.load()) == "cuEventCreate");
+  CHECK(cuda().no_context.load() == 1);
+  REQUIRE(collectives().size() == 1);
+  CHECK((collectives()[0].payload.flags & FR_UNTRACKED) != 0);
+  ncclCommDestroy(rank.comm);
 }
 
 TEST_CASE("cuda: a forked child makes no device call") {

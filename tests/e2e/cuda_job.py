@@ -73,7 +73,10 @@ def main():
     if FAULT == "none":
         settled()
     report()
-    if FAULT == "skip" and RANK == WORLD - 1:
+    if FAULT == "stuck" and RANK == 1:
+        settled()
+        cuda.standin_cuda_block(b"cuEventQuery")
+    if FAULT in ("skip", "stuck") and RANK == WORLD - 1:
         time.sleep(600)
     if FAULT == "error":
         # Its kernel fails on the device of rank 1; rank 0 meets the same later.
@@ -87,6 +90,10 @@ def main():
         (SCRATCH / "failed").touch()
         time.sleep(600)
     all_reduce(comm, stream)
+    if FAULT == "stuck":
+        while RANK == 1 and not fr.status()["device"]["observer_in"]:
+            time.sleep(0.01)
+        report()
     check(caller.caller_synchronize(stream))
     check(caller.caller_destroy(comm))
 
