@@ -235,6 +235,7 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
   const int result = call();
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   if (t != nullptr && t_depth > 0 && accepted(result)) {
+    cuda::prepare();  // the device is current now, perhaps not later
     push(*t, {0, record.ticket, row, n_ranks, rank, out, since});  // made by ncclGroupEnd
     return result;
   }

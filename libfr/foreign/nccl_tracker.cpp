@@ -373,12 +373,15 @@ void try_complete(State& s, u32 slot, u32 generation, bool settling) noexcept {
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
   const u32 ended = op.channels_ended.load(kAcquire);
-  // Events end it where NCCL tells nothing, or, if the watchdog has seen no change, not all.
+  // Events end it where NCCL tells nothing, or, when the watchdog sees no change, not all.
   const u64 done = p.events_done.load(kAcquire);
-  if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
-      (started == 0 || (settling && p.settle_seen.exchange(ended + 1, kRelaxed) == ended + 1))) {
-    finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
-    return;
+  if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0) {
+    if (started == 0 || (settling && p.settle_seen.exchange(ended + 1, kRelaxed) == ended + 1)) {
+      finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+    }
+    if (started == 0 || settling) {
+      return;
+    }
   }
   if (p.closed.load(kAcquire) == 0 || ended == 0 || ended != started ||
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
