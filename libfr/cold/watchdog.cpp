@@ -17,6 +17,7 @@
 #include "cold/files.hpp"
 #include "cold/log.hpp"
 #include "cold/oom.hpp"
+#include "cold/own_thread.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
 #include "foreign/nccl_tracker.hpp"
@@ -26,32 +27,12 @@ namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000ull;
 constexpr u64 kTick_ns = 100'000'000ull;
-constexpr std::size_t kStackBytes = 512 * 1024;
 constexpr u32 kQueue = 16;
 constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 
 void pause_ns(u64 ns) {
   const timespec t{static_cast<time_t>(ns / kSecond_ns), static_cast<long>(ns % kSecond_ns)};
   nanosleep(&t, nullptr);
-}
-
-bool start_thread(void* (*entry)(void*), void* argument, const char* name) {
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // inherited: the thread never runs a handler
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, entry, argument);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (error == 0) {
-    pthread_setname_np(thread, name);
-  }
-  return error == 0;
 }
 
 u64 get(const std::atomic<u64>& a) {
