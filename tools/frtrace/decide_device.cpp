@@ -58,7 +58,10 @@ DeviceChain Diagnosis::chain_from(const Meeting& m, const std::set<int>& only) c
       from.push_back(*at);
     }
   }
-  return devices_.follow(from);
+  DeviceChain chain = devices_.follow(from);
+  chain.open =
+      chain.open || (only.empty() ? from.size() < m.waits.size() : from.size() < only.size());
+  return chain;
 }
 
 void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& standing) {
@@ -104,28 +107,33 @@ void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& st
 }
 
 bool Diagnosis::chain_ends(const Meeting& m, int k, const DeviceChain& chain) {
-  std::set<int> stand;
+  // Where nobody's device is known to have got to it, all may wait for the same.
+  std::set<int> stand, queued;
   for (const Standing& s : chain.standing) {
-    stand.insert(s.at.evidence);
+    const bool on_its_own = devices_[s.at].state == DeviceState::kStarted;
+    (on_its_own || devices_.started_elsewhere(s.at) ? stand : queued).insert(s.at.evidence);
   }
   const std::size_t members = m.kind == Kind::kCollective ? group(m.group).ranks.size() : 2;
   if (stand.size() == 1 || (!stand.empty() && 2 * stand.size() < members)) {
-    blame_standing(m, chain.standing);
+    std::vector<Standing> standing = chain.standing;
+    std::erase_if(standing, [&](const Standing& s) { return !stand.contains(s.at.evidence); });
+    blame_standing(m, standing);
     if (stand.size() > 1) {
       lower(Confidence::kLikely, "several devices stand, and one may have stopped the others");
     }
     if (!chain.links.empty()) {
       lower(Confidence::kLikely, "the network holds something back, too");
     }
-    const bool thread =
-        std::any_of(chain.standing.begin(), chain.standing.end(),
-                    [](const Standing& s) { return s.why == Standing::kNetworkThread; });
+    const bool thread = std::any_of(standing.begin(), standing.end(), [](const Standing& s) {
+      return s.why == Standing::kNetworkThread;
+    });
     if (thread) {
       lower(Confidence::kLikely, "why a network thread does not go on is not seen");
     }
-  } else if (!stand.empty()) {
+  } else if (!stand.empty() || !queued.empty()) {
     r_.kind = Verdict::kUndecided;
-    std::vector<Rank> who = ranks({stand.begin(), stand.end()});
+    stand.merge(queued);
+    const std::vector<Rank> who = ranks({stand.begin(), stand.end()});
     r_.summary = fmt::format(
         "{} does not get on, on the devices of {}, behind work that fr does not see: the evidence "
         "does not tell whose device holds up the others",

@@ -219,6 +219,7 @@ struct DevicePhase {
   std::uint32_t channel = 0;
   std::int32_t peer = -1;  // rank of the communicator
   std::uint32_t step = 0, n_steps = 0;
+  Time time = 0;  // of its last change
 };
 
 // The first asynchronous error of CUDA.

@@ -182,6 +182,8 @@ class Devices {
   const DeviceOperation& operator[](const OnDevice&) const;
   // Rank of the job of a rank of the operation's communicator; -1 unknown.
   Rank peer(const OnDevice&, std::int32_t comm_rank) const;
+  // Another member's device got to it.
+  bool started_elsewhere(const OnDevice&) const;
   bool lost_any(int evidence) const;  // of what is followed
 
  private:

@@ -295,6 +295,14 @@ class Devices::Walk {
     const DeviceOperation& o = d_[at];
     const auto phases = phases_of(e, o);
     const bool all_seen = e.device.phases_lost == 0;
+    constexpr double kMoves_s = 0.5;
+    if (std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+          return p.kind != PhaseKind::kKernel && p.time != 0 &&
+                 seconds_between(p.time, e.written) < kMoves_s;
+        })) {
+      out_.open = true;  // slow, but it gets on: what it waits for now is not what holds it
+      return;
+    }
     bool for_others = false, for_kernel = false;
     for (const DevicePhase& p : phases) {
       if (p.kind != PhaseKind::kSend && p.kind != PhaseKind::kRecv) {
@@ -404,6 +412,26 @@ class Devices::Walk {
   std::set<OnDevice> seen_;
   DeviceChain out_;
 };
+
+bool Devices::started_elsewhere(const OnDevice& at) const {
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  const Group* g = group(at);
+  const std::size_t record = record_of(e, (*this)[at]);
+  if (g == nullptr || record == SIZE_MAX) {
+    return false;
+  }
+  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+    if (other < 0 || other == at.evidence) {
+      return false;
+    }
+    const std::size_t r = counterpart_record(c_, *g, e, e.records[record], other);
+    if (r == SIZE_MAX) {
+      return false;
+    }
+    const State state = c_.evidence_of(other).records[r].state;
+    return state == State::kStarted || state == State::kCompleted;
+  });
+}
 
 DeviceChain Devices::follow(const std::vector<OnDevice>& from) const {
   return Walk(*this, from).take();

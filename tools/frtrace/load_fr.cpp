@@ -737,7 +737,7 @@ class Reader {
     const auto c = [&](const char* name) { return t.column(name); };
     const std::size_t op = c("op"), ticket = c("ticket"), kind = c("kind"), channel = c("channel"),
                       peer = c("peer"), waits_for = c("waits_for"), step = c("step"),
-                      n_steps = c("n_steps"), live = c("live");
+                      n_steps = c("n_steps"), when = c("time"), live = c("live");
     for (const Object& o : t.rows()) {
       const Row row(&o);
       if (row.empty() || number<int>(row[live]) == 0 || number<std::int64_t>(row[op], -1) < 0 ||
@@ -755,6 +755,7 @@ class Reader {
       p.peer = number<std::int32_t>(row[peer], -1);
       p.step = number<std::uint32_t>(row[step]);
       p.n_steps = number<std::uint32_t>(row[n_steps]);
+      p.time = time(row[when]);
       e_.device.phases.push_back(p);
     }
   }

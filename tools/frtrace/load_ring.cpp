@@ -437,6 +437,7 @@ class Reader {
       p.peer = from.peer;
       p.step = from.oldest_step();
       p.n_steps = from.n_steps;
+      p.time = time(from.ticks);
       d.phases.push_back(p);
     }
     keep_unfinished(d);

@@ -566,3 +566,27 @@ TEST_CASE("a communicator is known by the process group that it works for") {
   CHECK(g->ranks == Ranks{1, 3});
   CHECK(g->title() == "tensor parallel");
 }
+
+TEST_CASE("one whose device is seen, among others that are not, is not blamed for it") {
+  DeviceJob j = job(4);
+  j.some({0, 1, 3}, kWorld, kGrads);
+  j.on_device(2, kWorld, kGrads, DeviceState::kLaunched);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.ranks.empty());
+}
+
+TEST_CASE("transfers that get on are no dead link") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  j.phase(1, PhaseKind::kSend).wait = PhaseWait::kInFlight;
+  const bool moves = GENERATE(true, false);
+  j.advance(20);
+  for (Rank r = 0; r < 4; ++r) {
+    for (DevicePhase& p : j.rank(r).device.phases) {
+      p.time = j.now() - (moves ? kSecond / 5 : 10 * kSecond);
+    }
+  }
+  CHECK(j.diagnose().links.empty() == moves);
+}
