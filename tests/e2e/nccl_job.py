@@ -54,10 +54,11 @@ def init(name="world"):
     return comm
 
 
-def all_reduce(comm, count=1024):
+def all_reduce(comm, count=1024, stream=None):
     buffer = ctypes.c_void_p(0x1000)
     size = ctypes.c_size_t(count)
-    check(caller.ncclAllReduce(buffer, buffer, size, FLOAT, SUM, comm, None))  # @nccl-meet
+    stream = ctypes.c_void_p(stream)
+    check(caller.ncclAllReduce(buffer, buffer, size, FLOAT, SUM, comm, stream))  # @nccl-meet
 
 
 def synchronize(comm):
@@ -71,6 +72,19 @@ def exchange(comm):
     check(nccl.ncclSend(buffer, size, FLOAT, (RANK + 1) % WORLD, comm, None))
     check(nccl.ncclRecv(buffer, size, FLOAT, (RANK - 1) % WORLD, comm, None))
     check(nccl.ncclGroupEnd())
+
+
+def queue_behind_pair(comm):
+    """The last two ranks meet by themselves, then all meet, on the same stream."""
+    pair = ctypes.c_void_p()
+    color = 0 if RANK >= WORLD - 2 else -1
+    check(nccl.ncclCommSplit(comm, color, RANK, ctypes.byref(pair), None))
+    if pair.value:
+        all_reduce(pair)
+        synchronize(pair)
+        all_reduce(pair, stream=0x7000)
+    all_reduce(comm, stream=0x7000)
+    synchronize(comm)
 
 
 def report(comm):
@@ -96,6 +110,8 @@ def main():
     if FAULT == "wrong_op" and RANK == WORLD - 1:
         all_reduce(comm, 4096)
         time.sleep(600)
+    if FAULT == "behind":
+        queue_behind_pair(comm)
     all_reduce(comm)
     if FAULT == "async":
         error = ctypes.c_int(0)

@@ -114,14 +114,33 @@ def test_a_rank_that_does_not_come(run, scratch, caller):
     assert int(hooked.split("; ")[1].split()[0]) >= (2 if caller else 1)
 
 
-def test_a_device_that_does_not_start(run):
-    job = run("none", 3, "device:1:4").await_evidence()
-    job.trace().expect("device", [1], op="all_reduce", seq=4)
+def blamed(trace, why):
+    """Why the only one is blamed, and all that is said of it."""
+    (entry,) = trace.verdict["blamed"]
+    assert entry["why"] == why, entry
+    return "\n".join(entry["evidence"])
+
+
+def found(trace, key):
+    return "\n".join(f["text"] for f in trace.report["findings"] if f["id"] == key)
+
+
+@pytest.mark.parametrize("api", [4, 6])
+def test_a_device_that_does_not_start(run, api):
+    trace = run("none", 3, "device:1:4", api=api).await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "never started on its device; nothing that fr sees is before it" in blamed(
+        trace, "not_started"
+    )
+    assert "send to rank 1: no room there for step 0 of 4 (channel 0)" in found(trace, "device")
+    states = {d["rank"]: d["state"] for d in trace.report["devices"]}
+    assert states == {0: "started", 1: "launched", 2: "started"}
 
 
 def test_a_launch_that_does_not_return(run):
-    job = run("none", 3, "launch:1:4").await_evidence()
-    job.trace().expect("device", [1], op="all_reduce", seq=4)
+    trace = run("none", 3, "launch:1:4").await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "the host has been inside its launch" in blamed(trace, "in_launch")
 
 
 def test_a_network_that_loses(run):
@@ -129,6 +148,50 @@ def test_a_network_that_loses(run):
     trace = job.trace()
     trace.expect("transport", [])
     assert "all_reduce #4" in trace.verdict["summary"]
+
+
+def test_a_network_that_loses_between_two(run, scratch):
+    """The link is named; from the live rings as from the dumps."""
+    trace = run("none", 4, "lost:1:4").await_evidence().trace()
+    for said in (trace, frtrace(scratch / "shm")):
+        said.expect("transport", [])
+        assert [(k["from"], k["to"]) for k in said.report["links"]] == [(1, 2)], said.report
+        assert "suspect the network from rank 1" in found(said, "link")
+        assert said.verdict["confidence"] == "certain"
+
+
+def test_a_network_thread_that_does_not_begin(run):
+    trace = run("none", 3, "credit:1:4").await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "not begun" in blamed(trace, "network_thread")
+
+
+def test_a_kernel_that_takes_nothing(run):
+    trace = run("none", 3, "kernel:1:4", STANDIN_NCCL_NODES="3").await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "its own kernel does not take it" in blamed(trace, "kernel_stands")
+
+
+def test_a_kernel_that_takes_nothing_beside_others(run):
+    """It may wait for another of its node, which it reaches past what is seen."""
+    trace = run("none", 3, "kernel:1:4").await_evidence().trace()
+    trace.expect("undecided", [])
+    assert "the kernel of rank 1 runs and neither takes nor gives" in trace.verdict["summary"]
+
+
+def test_a_stream_that_is_busy_with_another_communicator(run):
+    """Ranks 0 and 1 wait for rank 2, whose stream waits for rank 3, whose device does not start."""
+    trace = run("behind", 4, "device:1:2:2").await_evidence().trace()
+    trace.expect("device", [3], op="all_reduce", seq=2)
+    blamed(trace, "not_started")
+    assert "all_reduce #2 of nccl:" in found(trace, "device")
+
+
+def test_a_stream_that_is_busy_with_what_the_network_lost(run):
+    trace = run("behind", 4, "lost:0:2:2").await_evidence().trace()
+    trace.expect("transport", [])
+    assert [(k["from"], k["to"]) for k in trace.report["links"]] == [(2, 3)], trace.report
+    assert {w["seq"] for w in trace.verdict["waiting"]} == {2, 4}
 
 
 def test_a_rank_that_does_not_join_the_communicator(run):
@@ -147,6 +210,12 @@ def test_an_asynchronous_error(run):
     job = run("async", 2, "async:1:4").await_evidence()
     said = json.dumps(job.trace().report)
     assert "remote process exited or there was a network error" in said
+
+
+def test_an_asynchronous_error_of_its_own(run):
+    trace = run("async", 2, "broken:1:4").await_evidence().trace()
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "asynchronous error: unhandled error (1)" in blamed(trace, "nccl_error")
 
 
 def test_a_program_that_is_not_python(scratch, standin):

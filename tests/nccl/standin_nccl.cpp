@@ -3,11 +3,16 @@
 // data and no device; a progress thread per communicator plays the kernels and the network.
 //
 //   STANDIN_NCCL_API=0|4|5|6    newest plugin version it knows (default 6; 0: none)
-//   STANDIN_NCCL_FAULT=...      what goes wrong, on communicators of the whole world:
+//   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
+//   STANDIN_NCCL_FAULT=...      what goes wrong; with :SIZE, on communicators of so many ranks only
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
 //     transport:RANK:N          RANK's network loses its N-th collective
 //     launch:RANK:N             the call that launches RANK's N-th collective never returns
 //     async:RANK:N              RANK's N-th collective never ends, ncclCommGetAsyncError says 6
+//     broken:RANK:N             the same, and it says 1
+//     lost:RANK:N               what RANK sends to the next in its N-th collective does not arrive
+//     credit:RANK:N             RANK's network thread does not begin with its N-th collective
+//     kernel:RANK:N             RANK's kernel of its N-th collective runs and takes nothing
 //     refuse:RANK:N             RANK's N-th call returns 1
 //
 // Where the stand-in for CUDA is loaded its kernels run on its streams, in their order.
@@ -22,6 +27,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -112,10 +118,12 @@ struct Profiler {
 
   void init(u64 hash, const char* name, int n_ranks, int rank) {
     Plugins& p = plugins();
+    const char* nodes = getenv("STANDIN_NCCL_NODES");
+    const int n_nodes = nodes != nullptr ? atoi(nodes) : 1;
     if (p.six != nullptr) {
-      p.six->init(&context, hash, &mask, name, 1, n_ranks, rank, nullptr);
+      p.six->init(&context, hash, &mask, name, n_nodes, n_ranks, rank, nullptr);
     } else if (p.four != nullptr) {
-      p.four->init(&context, &mask, name, hash, 1, n_ranks, rank, nullptr);
+      p.four->init(&context, &mask, name, hash, n_nodes, n_ranks, rank, nullptr);
     }
   }
   void finalize() const {
@@ -199,24 +207,57 @@ struct Shared {
   std::atomic<int> joined;
   std::atomic<u64> started[kMaxRanks];            // collectives whose kernel runs
   std::atomic<u64> lost;                          // first collective the network lost
+  std::atomic<u64> held;                          // collective << 16 | Hold << 8 | by which rank
   std::atomic<u64> posted[kMaxRanks][kMaxRanks];  // sends of a to b
   std::atomic<u64> wanted[kMaxRanks][kMaxRanks];  // receives of b from a
   std::atomic<int> split_seen[kSplits], split_color[kSplits][kMaxRanks],
       split_key[kSplits][kMaxRanks];
 };
 
+enum Hold : u64 { kHoldLost = 1, kHoldCredit, kHoldKernel };
+
 struct Fault {
   std::string kind;
   int rank = -1;
   u64 n = 0;
+  int size = 0;  // of the communicator; 0: any
 };
+
+// Kernels of a stream run in their order; those of the default stream whenever they can.
+class Streams {
+ public:
+  u64 enter(void* stream) {
+    const std::lock_guard guard(lock_);
+    const u64 place = ++last_;
+    queues_[stream].push_back(place);
+    return place;
+  }
+  bool is_first(void* stream, u64 place) {
+    const std::lock_guard guard(lock_);
+    return stream == nullptr || queues_[stream].front() == place;
+  }
+  void leave(void* stream, u64 place) {
+    const std::lock_guard guard(lock_);
+    std::erase(queues_[stream], place);
+  }
+
+ private:
+  std::mutex lock_;
+  std::map<void*, std::deque<u64>> queues_;
+  u64 last_ = 0;
+};
+
+Streams& streams() {
+  static Streams* s = new Streams;  // kernels may outlive everything
+  return *s;
+}
 
 Fault read_fault() {
   Fault f;
   if (const char* text = getenv("STANDIN_NCCL_FAULT")) {
     char kind[32] = "";
     unsigned long long n = 0;
-    std::sscanf(text, "%31[^:]:%d:%llu", kind, &f.rank, &n);
+    std::sscanf(text, "%31[^:]:%d:%llu:%d", kind, &f.rank, &n, &f.size);
     f.kind = kind;
     f.n = n;
   }
@@ -233,7 +274,8 @@ struct Task {
   void* recv;
   void* api = nullptr;
   void* task = nullptr;
-  u64 n = 0;  // collectives of the communicator, or messages of the pair
+  u64 n = 0;      // collectives of the communicator, or messages of the pair
+  u64 place = 0;  // in its stream
   Gate* gate = nullptr;
 
   bool is_send() const { return std::strcmp(func, "Send") == 0; }
@@ -287,7 +329,8 @@ struct ncclComm {
   std::thread progress;
 
   bool faulty(const char* kind, u64 n) const {
-    return fault.kind == kind && fault.rank == rank && fault.n == n;
+    return fault.kind == kind && fault.rank == rank && fault.n == n &&
+           (fault.size == 0 || fault.size == n_ranks);
   }
 
   void join_ranks() {
@@ -373,19 +416,32 @@ struct ncclComm {
     return profiler.start(e);
   }
 
+  // The time in which a kernel is the first of its stream.
+  struct Turn {
+    const Task& task;
+    Turn(const Task& t, const std::atomic<bool>& ending) : task(t) {
+      while (!streams().is_first(t.stream, t.place) && !ending.load()) {
+        nap();
+      }
+    }
+    ~Turn() { streams().leave(task.stream, task.place); }
+  };
+
   // One collective, as a ring: to the next rank, from the one before. False: the communicator ends.
   bool play(const Task& t) {
     const int next = (rank + 1) % n_ranks;
     const int before = (rank + n_ranks - 1) % n_ranks;
     void* send = transfer(t, true, next);
     void* recv = transfer(t, false, before);
-    void* s0 = step(send, 0);
-    void* r0 = step(recv, 0);
+    const bool idle = faulty("credit", t.n);
+    void* s0 = idle ? nullptr : step(send, 0);
+    void* r0 = idle ? nullptr : step(recv, 0);
     profiler.state(s0, kStStepSendGpuWait);
     profiler.state(r0, kStStepRecvWait);
-    if (faulty("async", t.n)) {
-      async_error.store(kRemoteError);
+    if (faulty("async", t.n) || faulty("broken", t.n)) {
+      async_error.store(faulty("async", t.n) ? kRemoteError : 1);
     }
+    const Turn turn(t, ending);
     while (faulty("device", t.n) && !ending.load()) {
       nap();  // behind something else on its stream
     }
@@ -396,13 +452,31 @@ struct ncclComm {
     if (faulty("transport", t.n)) {
       shared->lost.store(t.n);
     }
+    const u64 hold = faulty("lost", t.n)     ? kHoldLost
+                     : faulty("credit", t.n) ? kHoldCredit
+                     : faulty("kernel", t.n) ? kHoldKernel
+                                             : 0;
+    if (hold != 0) {
+      shared->held.store(t.n << 16 | hold << 8 | static_cast<u64>(rank));
+    }
     shared->started[rank].store(t.n);
     for (int polls = 0; !ending.load(); ++polls) {
-      const bool data_lost = shared->lost.load() == t.n || faulty("async", t.n);
+      const bool data_lost =
+          shared->lost.load() == t.n || faulty("async", t.n) || faulty("broken", t.n);
+      const u64 held = shared->held.load();
       if (shared->started[next].load() < t.n) {
         profiler.state(s0, kStStepSendPeerWait);  // told at every poll
       } else if (data_lost) {
         profiler.state(s0, kStStepSendWait, polls == 0 ? 4096 : 0);
+      } else if (held >> 16 == t.n) {
+        // The one that holds it, the one before that, the others.
+        const int by = static_cast<int>(held & 0xff);
+        const u64 kind = held >> 8 & 0xff;
+        profiler.state(s0, by == rank && kind == kHoldLost   ? kStStepSendWait
+                           : by == next && kind != kHoldLost ? kStStepSendPeerWait
+                                                             : kStStepSendGpuWait);
+        profiler.state(r0,
+                       by == rank && kind == kHoldKernel ? kStStepRecvGpuWait : kStStepRecvWait);
       } else if (all_started(t.n)) {
         break;
       }
@@ -428,6 +502,7 @@ struct ncclComm {
   }
 
   bool play_p2p(const Task& t) {
+    const Turn turn(t, ending);
     void* channel = kernel(t, 0);
     void* x = transfer(t, t.is_send(), t.root);
     void* s0 = step(x, 0);
@@ -505,6 +580,7 @@ void launch_all() {
           .store(p.task.n);
     }
     p.task.gate = enter_stream(p.task.stream);
+    p.task.place = streams().enter(p.task.stream);
     const std::lock_guard guard(c.lock);
     c.queue.push_back(p.task);
   }

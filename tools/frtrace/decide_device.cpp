@@ -2,6 +2,181 @@
 
 namespace frtrace {
 
+namespace {
+
+const char* why_of(Standing::Why why) {
+  switch (why) {
+    case Standing::kUnlaunched:
+      return "never_launched";
+    case Standing::kInLaunch:
+      return "in_launch";
+    case Standing::kNotStarted:
+      return "not_started";
+    case Standing::kChannelsAbsent:
+      return "channels_not_started";
+    case Standing::kKernel:
+      return "kernel_stands";
+    case Standing::kNetworkThread:
+      return "network_thread";
+  }
+  return "not_started";
+}
+
+// What "rank 1" or "ranks 1,2" did.
+std::string standing_text(Standing::Why why, const std::string& operation, bool one) {
+  const char* device = one ? "its device" : "their devices";
+  switch (why) {
+    case Standing::kUnlaunched:
+      return fmt::format("issued {} and never launched it", operation);
+    case Standing::kInLaunch:
+      return fmt::format("{} in the launch of {}, which does not return", one ? "is" : "are",
+                         operation);
+    case Standing::kNotStarted:
+      return fmt::format("launched {}, but {} did not get to it: earlier work there is unfinished",
+                         operation, device);
+    case Standing::kChannelsAbsent:
+      return fmt::format("started {}, but {} did not get to all its channels", operation, device);
+    case Standing::kKernel:
+      return fmt::format("started {}, but the kernel on {} neither takes nor gives", operation,
+                         device);
+    case Standing::kNetworkThread:
+      return fmt::format("started {}, but NCCL's network thread there has not begun with it",
+                         operation);
+  }
+  return "";
+}
+
+}  // namespace
+
+DeviceChain Diagnosis::chain_from(const Meeting& m, const std::set<int>& only) const {
+  std::vector<OnDevice> from;
+  for (const Wait& w : m.waits) {
+    if (!only.empty() && !only.contains(w.evidence)) {
+      continue;
+    }
+    if (const auto at = devices_.of(w.evidence, w.record)) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = devices_.follow(from);
+  chain.open =
+      chain.open || (only.empty() ? from.size() < m.waits.size() : from.size() < only.size());
+  return chain;
+}
+
+void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& standing) {
+  r_.kind = Verdict::kDevice;
+  std::set<int> blamed;
+  std::set<Rank> waiting;
+  for (const Standing& s : standing) {
+    const int i = s.at.evidence;
+    if (!blamed.insert(i).second) {
+      continue;
+    }
+    Blamed& b = blame(i, why_of(s.why));
+    fill_slot(b, m);
+    if (const std::size_t index = record_of(ev(i), devices_[s.at]); index != SIZE_MAX) {
+      const Record& record = ev(i).records[index];
+      b.op = ev(i).text(record.op);
+      b.seq = record.seq;
+      if (const Group* g = group_of(i, record)) {
+        b.group = g->name;
+        b.desc = g->desc;
+      }
+      b.site = user_site(ev(i), record.stack);
+      b.stack = stack_lines(i, record.stack);
+    }
+    b.evidence.insert(b.evidence.begin(), device_words(s.at));
+  }
+  for (const Meeting& each : graph_.meetings) {
+    for (const Wait& w : each.waits) {
+      if (!blamed.contains(w.evidence)) {
+        waiting.insert(rank(w.evidence));
+      }
+    }
+  }
+  std::sort(r_.ranks.begin(), r_.ranks.end());
+  const bool one = blamed.size() == 1;
+  r_.summary =
+      fmt::format("{} {}", ranks_words(r_.ranks),
+                  standing_text(standing.front().why, device_title(standing.front().at), one));
+  if (!waiting.empty()) {
+    r_.summary += fmt::format("; {} {}", ranks_words({waiting.begin(), waiting.end()}),
+                              waiting.size() == 1 ? "waits" : "wait");
+  }
+}
+
+bool Diagnosis::chain_ends(const Meeting& m, int k, const DeviceChain& chain) {
+  // Where nobody's device is known to have got to it, all may wait for the same.
+  std::set<int> stand, queued;
+  for (const Standing& s : chain.standing) {
+    const bool on_its_own = devices_[s.at].state == DeviceState::kStarted;
+    (on_its_own || devices_.started_elsewhere(s.at) ? stand : queued).insert(s.at.evidence);
+  }
+  const std::size_t members = m.kind == Kind::kCollective ? group(m.group).ranks.size() : 2;
+  if (stand.size() == 1 || (!stand.empty() && 2 * stand.size() < members)) {
+    std::vector<Standing> standing = chain.standing;
+    std::erase_if(standing, [&](const Standing& s) { return !stand.contains(s.at.evidence); });
+    blame_standing(m, standing);
+    if (stand.size() > 1) {
+      lower(Confidence::kLikely, "several devices stand, and one may have stopped the others");
+    }
+    if (!chain.links.empty()) {
+      lower(Confidence::kLikely, "the network holds something back, too");
+    }
+    const bool thread = std::any_of(standing.begin(), standing.end(), [](const Standing& s) {
+      return s.why == Standing::kNetworkThread;
+    });
+    if (thread) {
+      lower(Confidence::kLikely, "why a network thread does not go on is not seen");
+    }
+  } else if (!stand.empty() || !queued.empty()) {
+    r_.kind = Verdict::kUndecided;
+    stand.merge(queued);
+    const std::vector<Rank> who = ranks({stand.begin(), stand.end()});
+    r_.summary = fmt::format(
+        "{} does not get on, on the devices of {}, behind work that fr does not see: the evidence "
+        "does not tell whose device holds up the others",
+        meeting_text(m), ranks_words(who));
+  } else if (!chain.links.empty()) {
+    r_.kind = Verdict::kTransport;
+    const Link& l = chain.links.front();
+    r_.summary =
+        fmt::format("{} is stuck in the network, {}", meeting_text(m),
+                    l.from == l.to ? fmt::format("between card and device of rank {}", l.from)
+                                   : fmt::format("from rank {} to rank {}", l.from, l.to));
+    if (chain.links.size() > 1) {
+      r_.summary += fmt::format(" and on {} more way{}", chain.links.size() - 1,
+                                chain.links.size() == 2 ? "" : "s");
+    }
+  } else if (!chain.busy.empty()) {
+    std::vector<Rank> who;
+    for (const OnDevice& at : chain.busy) {
+      who.push_back(rank(at.evidence));
+    }
+    std::sort(who.begin(), who.end());
+    who.erase(std::unique(who.begin(), who.end()), who.end());
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} does not get on: the kernel of {} runs and neither takes nor gives though it could; it "
+        "may wait for a rank of its node that it reaches without the network, which is not seen",
+        meeting_text(m), ranks_words(who));
+  } else {
+    return false;
+  }
+  if (chain.open) {
+    lower(Confidence::kLikely, "not all waits of the devices could be followed");
+  }
+  tell_devices(chain);
+  std::set<int> blamed;
+  if (r_.kind == Verdict::kDevice) {
+    blamed = stand;
+    explain_waits(blamed);
+  }
+  add_all_waiting(k, blamed);
+  return true;
+}
+
 bool Diagnosis::device_behind() {
   // Waits end at ranks that never issued something, too: then the hosts decide, except where the
   // same rank's device is behind in what it did issue. A device that stands makes the host stand.
@@ -26,6 +201,15 @@ bool Diagnosis::device_behind() {
     }
   }
   const Meeting& m = graph_.meetings[at(k)];
+  // What holds them may be elsewhere: on another stream, at a peer, in the network.
+  const DeviceChain chain = chain_from(m, blamed);
+  std::set<int> stand;
+  for (const Standing& s : chain.standing) {
+    stand.insert(s.at.evidence);
+  }
+  if (!chain.visited.empty() && !chain.open && stand != blamed && chain_ends(m, k, chain)) {
+    return true;
+  }
   // Several that stand: a whole side of a group, or with evidence lost, may only wait for another.
   if (blamed.size() > 1 && (m.kind != Kind::kCollective || !c_.missing.empty() ||
                             2 * m.device.size() >= group(m.group).ranks.size())) {
@@ -57,7 +241,13 @@ bool Diagnosis::device_behind() {
                                       meeting_text(*own), at_site(i, record.stack),
                                       duration_text(seconds_between(record.time, ev(i).written)),
                                       record.state == State::kStarted ? "finished" : "started"));
+        if (const auto on_device = devices_.of(i, w.record)) {
+          b.evidence.insert(b.evidence.begin() + 1, device_words(*on_device));
+        }
       }
+    }
+    for (const Standing& s : chain.standing) {
+      b.why = s.at.evidence == i && own->devices_seen ? why_of(s.why) : b.why;
     }
   }
   std::sort(r_.ranks.begin(), r_.ranks.end());
@@ -65,9 +255,12 @@ bool Diagnosis::device_behind() {
   std::sort(others.begin(), others.end());
   drop_blamed(others);
   const bool one = r_.ranks.size() == 1;
+  const bool told = m.devices_seen && !chain.standing.empty() && stand == blamed;
   r_.summary = fmt::format(
-      "{} issued {}, but {} not get to it: earlier work there is unfinished; {} {}",
-      ranks_words(r_.ranks), meeting_text(m), one ? "its device did" : "their devices did",
+      "{} {}; {} {}", ranks_words(r_.ranks),
+      told ? standing_text(chain.standing.front().why, meeting_text(m), one)
+           : fmt::format("issued {}, but {} not get to it: earlier work there is unfinished",
+                         meeting_text(m), one ? "its device did" : "their devices did"),
       ranks_words(others),
       m.devices_seen ? (others.size() == 1 ? "started it and waits" : "started it and wait")
                      : "finished it");
@@ -76,6 +269,12 @@ bool Diagnosis::device_behind() {
                   meeting_text(m), one ? "" : "s", ranks_words(r_.ranks), one ? "is" : "are"));
   if (blamed.size() > 1) {
     lower(Confidence::kLikely, "several devices stand, and one may have stopped the others");
+  }
+  if (!chain.visited.empty()) {
+    if (chain.open) {
+      lower(Confidence::kLikely, "what is before it on the device is not all told");
+    }
+    tell_devices(chain_from(m, {}));
   }
   explain_waits(blamed);
   add_all_waiting(k, blamed);
@@ -107,6 +306,16 @@ bool Diagnosis::everybody_came() {
                     ranks_words(r_.ranks), meeting_text(m), r_.ranks.size() == 1 ? "s" : "");
     add_all_waiting(k, blamed);
     return true;
+  }
+  std::vector<int> by_age = graph_.complete;
+  std::stable_sort(by_age.begin(), by_age.end(), [&](int a, int b) {
+    return graph_.meetings[at(a)].since < graph_.meetings[at(b)].since;
+  });
+  for (const int each : by_age) {
+    const Meeting& stuck = graph_.meetings[at(each)];
+    if (chain_ends(stuck, each, chain_from(stuck, {}))) {
+      return true;
+    }
   }
   bool all_started = m.kind == Kind::kCollective && m.waits.size() == g.ranks.size();
   bool failed = false;

@@ -85,13 +85,15 @@ Report Diagnosis::run() {
   const WaitGraph settled = wait_graph(c_, ends_, threshold, hidden_);
   graph_ = somebody_died ? wait_graph(c_, ends_, 0, hidden_) : settled;
   divergence_ = first_divergence(c_, slots_);
+  device_errors_ = device_errors(c_);
 
   (void)(group_order() || (divergence_ && !divergence_->past && mismatch(*divergence_)) ||
-         (somebody_died && exited(settled)) || device_behind() || left_early_or_missing() ||
-         cycle() || own_errors() || no_evidence() || everybody_came() || lifecycle() ||
-         terminated() ||
+         (somebody_died && exited(settled)) || device_failed() || device_behind() ||
+         left_early_or_missing() || cycle() || own_errors() || no_evidence() || everybody_came() ||
+         lifecycle() || terminated() ||
          (divergence_ && divergence_->past && divergence_->strict && mismatch(*divergence_)) ||
          stale() || nothing_stuck());
+  tell_device_errors();
   consequences();
   finish();
   return std::move(r_);

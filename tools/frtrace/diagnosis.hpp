@@ -32,6 +32,7 @@ class Diagnosis {
       : c_(c),
         slots_(make_slots(c)),
         history_(c),
+        devices_(c),
         ends_(ends_of(c)),
         missing_ends_(ends_of_missing(c)) {}
   Report run();
@@ -119,6 +120,18 @@ class Diagnosis {
   bool no_evidence();
   // Somebody's device did not get to what its host and all others issued.
   bool device_behind();
+  // How far an operation got on its device, and what it waits for there.
+  std::string device_title(const OnDevice&) const;
+  DeviceReport device_report(const OnDevice&) const;
+  std::string device_words(const OnDevice&) const;
+  void tell_devices(const DeviceChain&);
+  // Waits of devices, followed to their end from those who wait in a meeting.
+  DeviceChain chain_from(const Meeting&, const std::set<int>& only) const;
+  bool chain_ends(const Meeting&, int k, const DeviceChain&);
+  void blame_standing(const Meeting&, const std::vector<Standing>&);
+  // A rank's device, or the library on it, reported an error before all others.
+  bool device_failed();
+  void tell_device_errors();
   // All members issued it, and it does not end.
   bool everybody_came();
   // Ranks inside init_process_group, new_group or destroy_process_group for long.
@@ -149,6 +162,8 @@ class Diagnosis {
   Report r_;
   std::vector<Slots> slots_;
   History history_;
+  Devices devices_;
+  std::vector<DeviceError> device_errors_;
   std::vector<End> ends_, missing_ends_;
   std::vector<int> primary_, missing_primary_;
   std::vector<HiddenFailure> hidden_;

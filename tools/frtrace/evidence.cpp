@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <tuple>
 
 namespace frtrace {
 
@@ -186,6 +188,38 @@ std::string operation_text(const RankEvidence& e, const Record& r) {
     out += fmt::format(" {}", op);
   }
   return out;
+}
+
+bool is_unfinished(const DeviceOperation& o) {
+  return o.state != DeviceState::kEnded && o.state != DeviceState::kUnknown &&
+         (o.flags & kDeviceUnseen) == 0;
+}
+
+void keep_unfinished(DeviceEvidence& d) {
+  std::erase_if(d.operations, [](const DeviceOperation& o) { return !is_unfinished(o); });
+  // Those without a record yet were issued last.
+  std::sort(d.operations.begin(), d.operations.end(),
+            [](const DeviceOperation& a, const DeviceOperation& b) {
+              return std::tuple(!a.has_record, a.ticket, a.row) <
+                     std::tuple(!b.has_record, b.ticket, b.row);
+            });
+  std::stable_sort(d.phases.begin(), d.phases.end(),
+                   [](const DevicePhase& a, const DevicePhase& b) {
+                     return std::tie(a.row, a.kind, a.channel) < std::tie(b.row, b.kind, b.channel);
+                   });
+  // A row is used again and again: a phase is the operation's whose record it names.
+  std::vector<DevicePhase> kept;
+  for (DeviceOperation& o : d.operations) {
+    o.phase_first = static_cast<std::uint32_t>(kept.size());
+    const auto of_row =
+        std::equal_range(d.phases.begin(), d.phases.end(), DevicePhase{.row = o.row},
+                         [](const DevicePhase& a, const DevicePhase& b) { return a.row < b.row; });
+    std::copy_if(of_row.first, of_row.second, std::back_inserter(kept), [&](const DevicePhase& p) {
+      return p.has_record == o.has_record && p.ticket == o.ticket;
+    });
+    o.phase_count = static_cast<std::uint32_t>(kept.size()) - o.phase_first;
+  }
+  d.phases = std::move(kept);
 }
 
 std::vector<Rank> expand(const std::vector<RankRange>& ranges) {

@@ -152,6 +152,103 @@ struct PeerEvidence {
   std::string last_op, last_site;
 };
 
+// ---- what the communication library (NCCL) says of a rank's work on its device
+
+struct CommEvidence {
+  bool used = false;
+  bool ended = false;
+  bool profiled = false;
+  std::uint64_t hash = 0;      // the same on all its ranks; 0 unknown
+  std::uint32_t group = 0;     // row of its own group; 0: all its work is a framework's
+  std::uint32_t pg_group = 0;  // row of the framework's group it works for, 0 unknown
+  std::int32_t n_ranks = 0;
+  std::int32_t rank = -1;
+  std::uint32_t n_nodes = 0;  // 0 unknown
+  Id name = 0;
+  Id error = 0;  // its first asynchronous error
+  Time error_time = 0;
+};
+
+enum class DeviceState : std::uint8_t {
+  kUnknown,
+  kScheduled,  // the call was made
+  kLaunching,  // the host is inside the launch
+  kLaunched,   // on the stream
+  kStarted,    // its kernel runs
+  kEnded
+};
+
+// Bits of a device operation's flags.
+inline constexpr std::uint32_t kDeviceUnseen = 8;  // its end is not told
+
+struct DeviceOperation {
+  std::uint32_t row = 0;
+  std::uint32_t comm = 0;
+  bool has_record = false;
+  std::uint64_t ticket = 0;
+  DeviceState state = DeviceState::kUnknown;
+  std::uint32_t flags = 0;
+  std::uint64_t stream = 0;  // 0: the default one, or unknown
+  Time launching = 0, launched = 0, started = 0;
+  std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
+  std::uint32_t phase_first = 0, phase_count = 0;  // into DeviceEvidence::phases
+};
+
+enum class PhaseKind : std::uint8_t { kOther, kKernel, kSend, kRecv };
+
+// What a kernel channel, or the oldest step of a transfer, waits for.
+enum class PhaseWait : std::uint8_t {
+  kOther,
+  kRunning,    // kernel channel
+  kIdle,       // no step has begun
+  kPosted,     // send: buffer posted
+  kOwnKernel,  // send: the own kernel has not filled it
+  kPeerCredit,
+  kInFlight,
+  kData,
+  kFlush,
+  kOwnKernelTakes
+};
+
+struct DevicePhase {
+  std::uint32_t row = 0;  // of its operation
+  bool has_record = false;
+  std::uint64_t ticket = 0;
+  PhaseKind kind = PhaseKind::kOther;
+  PhaseWait wait = PhaseWait::kOther;
+  std::uint32_t channel = 0;
+  std::int32_t peer = -1;  // rank of the communicator
+  std::uint32_t step = 0, n_steps = 0;
+  Time time = 0;  // of its last change
+};
+
+// The first asynchronous error of CUDA.
+struct DeviceFailure {
+  bool present = false;
+  int code = 0;
+  std::string name, text, call;
+  bool has_record = false;
+  std::uint64_t ticket = 0;  // of the operation in flight
+  Time time = 0;
+};
+
+struct DeviceEvidence {
+  bool present = false;
+  std::uint32_t plugin_api = 0;  // 0: NCCL did not ask for fr
+  std::uint64_t comms_lost = 0, ops_lost = 0, phases_lost = 0, unmatched = 0, threads_lost = 0;
+  std::vector<CommEvidence> comms;  // by row
+  // Only what has not ended, and what is live of it.
+  std::vector<DeviceOperation> operations;  // as they were issued
+  std::vector<DevicePhase> phases;
+  DeviceFailure failure;
+  std::string observer_call;  // CUDA function that fr's own thread is in; "" none
+  Time observer_since = 0;
+};
+
+bool is_unfinished(const DeviceOperation&);
+// Drops what has ended and gives each operation its phases.
+void keep_unfinished(DeviceEvidence&);
+
 struct Identity {
   std::string job, host, boot_id, command, cwd, recorder;
   int attempt = 0;
@@ -222,6 +319,7 @@ struct RankEvidence {
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
   ThreadsEvidence threads;
+  DeviceEvidence device;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

@@ -9,8 +9,6 @@
 
 namespace frtrace {
 
-namespace {
-
 bool blocks(const Record& r) {
   if (r.kind != Kind::kCollective && r.kind != Kind::kSend && r.kind != Kind::kRecv) {
     return false;
@@ -21,8 +19,6 @@ bool blocks(const Record& r) {
   return (r.state == State::kEnqueued || r.state == State::kStarted) &&
          (r.flags & (kWaitOnly | kUntracked)) == 0;
 }
-
-}  // namespace
 
 double Meeting::seconds() const {
   double longest = 0;
@@ -216,6 +212,15 @@ Front front_of(const RankEvidence& e) {
   };
   while (p2p(*it) && f.last + 1 < e.records.size() && together(f.last + 1)) {
     ++f.last;
+  }
+  // It was issued first, and another came before it on its stream.
+  if (const auto queued = device_operation(e, f.first)) {
+    if (const auto busy = stream_busy_with(e, *queued)) {
+      const std::size_t r = record_of(e, e.device.operations[*busy]);
+      if (r != SIZE_MAX && !f.holds(r) && blocks(e.records[r])) {
+        f.first = f.last = r;
+      }
+    }
   }
   return f;
 }

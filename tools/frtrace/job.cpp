@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <string_view>
 #include <tuple>
 
 namespace frtrace {
@@ -141,6 +143,64 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
   tell_later_deaths(c, all);
 }
 
+// The framework's group that a communicator's own group works for; nullptr: none is known.
+const GroupEvidence* framework_group(const RankEvidence& e, std::uint32_t row) {
+  for (const CommEvidence& comm : e.device.comms) {
+    if (comm.used && comm.group == row && comm.pg_group != 0 && comm.pg_group < e.groups.size() &&
+        e.groups[comm.pg_group].used) {
+      return &e.groups[comm.pg_group];
+    }
+  }
+  return nullptr;
+}
+
+// Groups whose members nobody lists, placed by the rank that each says to have in them.
+class OwnPlaces {
+ public:
+  explicit OwnPlaces(const Case& c) : expected_(c.expected) {
+    for (const RankEvidence* e : c.ranks) {
+      for (const GroupEvidence& g : e->groups) {
+        if (!g.used || !g.ranks.empty() || g.own_rank < 0 || g.own_rank >= g.n_ranks ||
+            g.n_ranks > expected_) {
+          continue;
+        }
+        Places& p = places_[{e->text(g.name), g.instance, g.n_ranks}];
+        p.ranks.resize(static_cast<std::size_t>(g.n_ranks), -1);
+        Rank& slot = p.ranks[static_cast<std::size_t>(g.own_rank)];
+        p.several = p.several || (slot >= 0 && slot != e->id.rank);
+        p.reordered = p.reordered || g.own_rank != e->id.rank;
+        p.n += slot < 0 ? 1 : 0;
+        slot = e->id.rank;
+      }
+    }
+  }
+  // Empty when they do not tell.
+  std::vector<Rank> of(const RankEvidence& e, const GroupEvidence& g) const {
+    const auto it = places_.find({e.text(g.name), g.instance, g.n_ranks});
+    const Places none;
+    const Places& p = it == places_.end() ? none : it->second;
+    if (p.n != 0 && p.n == p.ranks.size() && !p.several) {
+      return p.ranks;
+    }
+    std::vector<Rank> all;
+    if (g.n_ranks > 0 && g.n_ranks == expected_ && !p.reordered) {
+      all.resize(static_cast<std::size_t>(g.n_ranks));
+      std::iota(all.begin(), all.end(), 0);
+    }
+    return all;
+  }
+
+ private:
+  struct Places {
+    std::vector<Rank> ranks;
+    std::size_t n = 0;
+    bool several = false;    // groups of one name
+    bool reordered = false;  // not in the order of the job's ranks
+  };
+  int expected_;
+  std::map<std::tuple<std::string_view, std::uint32_t, std::int32_t>, Places> places_;
+};
+
 void match_groups(Case& c) {
   using Key = std::tuple<std::string, std::uint32_t, std::vector<Rank>>;
   std::map<Key, int> by_key;
@@ -183,9 +243,15 @@ void match_groups(Case& c) {
     }
     g.evidence[static_cast<std::size_t>(it->second)] = evidence;
     g.row[static_cast<std::size_t>(it->second)] = row;
+    const RankEvidence& e = c.evidence_of(evidence);
+    if (const GroupEvidence* pg =
+            g.desc.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr) {
+      g.desc = e.text(pg->desc != 0 ? pg->desc : pg->name);
+    }
     c.group_of[static_cast<std::size_t>(evidence)][static_cast<std::size_t>(row)] = group;
   };
 
+  const OwnPlaces places(c);
   c.group_of.resize(c.ranks.size());
   for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
     const RankEvidence& e = c.evidence_of(i);
@@ -207,10 +273,13 @@ void match_groups(Case& c) {
         continue;
       }
       std::vector<Rank> ranks = expand(g.ranks);
-      if (ranks.empty() && g.n_ranks > 0 && g.n_ranks == c.expected) {
-        for (Rank r = 0; r < g.n_ranks; ++r) {
-          ranks.push_back(r);
-        }
+      if (const GroupEvidence* pg =
+              ranks.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr;
+          pg != nullptr && pg->n_ranks == g.n_ranks) {
+        ranks = expand(pg->ranks);
+      }
+      if (ranks.empty()) {
+        ranks = places.of(e, g);
       }
       if (ranks.empty()) {
         unplaced.push_back({i, row});

@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMaxDumpBytes = std::size_t{512} << 20;  // decompressed
 constexpr std::size_t kMaxElements = std::size_t{1} << 23;
 constexpr std::size_t kMaxDepth = 16;
+constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;  // of a table; fr writes 4096 at most
 
 // One element of the input, in its order. The children of a container come right after it.
 struct Object {
@@ -250,6 +251,45 @@ State state_of(std::string_view s) {
   return State::kUnknown;
 }
 
+DeviceState device_state_of(std::string_view s) {
+  static constexpr std::pair<std::string_view, DeviceState> kNames[] = {
+      {"scheduled", DeviceState::kScheduled}, {"launching", DeviceState::kLaunching},
+      {"launched", DeviceState::kLaunched},   {"started", DeviceState::kStarted},
+      {"completed", DeviceState::kEnded},     {"failed", DeviceState::kEnded}};
+  for (const auto& [name, state] : kNames) {
+    if (name == s) {
+      return state;
+    }
+  }
+  return DeviceState::kUnknown;
+}
+
+PhaseKind phase_kind_of(std::string_view s) {
+  return s == "kernel" ? PhaseKind::kKernel
+         : s == "send" ? PhaseKind::kSend
+         : s == "recv" ? PhaseKind::kRecv
+                       : PhaseKind::kOther;
+}
+
+PhaseWait phase_wait_of(std::string_view s) {
+  static constexpr std::pair<std::string_view, PhaseWait> kNames[] = {
+      {"running", PhaseWait::kRunning},
+      {"idle", PhaseWait::kIdle},
+      {"posted", PhaseWait::kPosted},
+      {"own_kernel", PhaseWait::kOwnKernel},
+      {"peer_credit", PhaseWait::kPeerCredit},
+      {"in_flight", PhaseWait::kInFlight},
+      {"data", PhaseWait::kData},
+      {"flush", PhaseWait::kFlush},
+      {"own_kernel_takes", PhaseWait::kOwnKernelTakes}};
+  for (const auto& [name, wait] : kNames) {
+    if (name == s) {
+      return wait;
+    }
+  }
+  return PhaseWait::kOther;
+}
+
 // What read_threads() needs.
 struct ThreadAccess {
   using Object = frtrace::Object;
@@ -322,6 +362,7 @@ class Reader {
     records(Table(member(&root_, "records")));
     notes(member(&root_, "notes"));
     losses(member(&root_, "losses"));
+    device(member(&root_, "device"));
     exit(member(&root_, "exit"));
     peers(list(member(&root_, "peers")));
     if (e_.process_gone) {
@@ -589,6 +630,134 @@ class Reader {
     l.groups_lost = u64("groups_lost");
     l.lanes_lost = u64("lanes_lost");
     l.no_group = u64("no_group");
+  }
+
+  void device(const Object* o) {
+    if (!is_map(o)) {
+      return;
+    }
+    DeviceEvidence& d = e_.device;
+    d.present = true;
+    d.plugin_api = number<std::uint32_t>(member(o, "plugin_api"));
+    const Object* lost = member(o, "losses");
+    const auto u64 = [&](const char* key) { return number<std::uint64_t>(member(lost, key)); };
+    d.comms_lost = u64("comms_lost");
+    d.ops_lost = u64("ops_lost");
+    d.phases_lost = u64("phases_lost");
+    d.unmatched = u64("unmatched");
+    d.threads_lost = u64("threads_lost");
+    comms(Table(member(o, "comms")));
+    operations(Table(member(o, "operations")));
+    phases(Table(member(o, "phases")));
+    keep_unfinished(d);
+    if (const Object* error = member(o, "error"); is_map(error)) {
+      DeviceFailure& f = d.failure;
+      f.present = true;
+      f.code = number<int>(member(error, "code"));
+      f.name = text(member(error, "name"));
+      f.text = text(member(error, "text"));
+      f.call = text(member(error, "call"));
+      const auto ticket = to_int(member(error, "ticket"));
+      f.has_record = ticket.has_value();
+      f.ticket = static_cast<std::uint64_t>(ticket.value_or(0));
+      f.time = time(member(error, "time"));
+    }
+    if (const Object* observer = member(o, "observer"); is_map(observer)) {
+      d.observer_call = text(member(observer, "call"));
+      d.observer_since = time(member(observer, "since"));
+    }
+  }
+
+  void comms(const Table& t) {
+    const std::size_t comm = t.column("comm"), hash = t.column("hash"), group = t.column("group"),
+                      pg_group = t.column("pg_group"), n_ranks = t.column("n_ranks"),
+                      rank = t.column("rank"), n_nodes = t.column("n_nodes"),
+                      name = t.column("name"), ended = t.column("ended"), error = t.column("error"),
+                      error_time = t.column("error_time"), profiled = t.column("profiled");
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
+      const std::size_t index = number<std::size_t>(row[comm], SIZE_MAX);
+      if (row.empty() || index >= kMaxDeviceRows) {
+        continue;
+      }
+      if (index >= e_.device.comms.size()) {
+        e_.device.comms.resize(index + 1);
+      }
+      CommEvidence& c = e_.device.comms[index];
+      c.used = true;
+      c.hash = number<std::uint64_t>(row[hash]);
+      c.group = number<std::uint32_t>(row[group]);
+      c.pg_group = number<std::uint32_t>(row[pg_group]);
+      c.n_ranks = number<std::int32_t>(row[n_ranks]);
+      c.rank = number<std::int32_t>(row[rank], -1);
+      c.n_nodes = number<std::uint32_t>(row[n_nodes]);
+      c.name = number<Id>(row[name]);
+      c.ended = number<int>(row[ended]) != 0;
+      c.error = number<Id>(row[error]);
+      c.error_time = time(row[error_time]);
+      c.profiled = number<int>(row[profiled]) != 0;
+    }
+  }
+
+  void operations(const Table& t) {
+    const auto c = [&](const char* name) { return t.column(name); };
+    const std::size_t op = c("op"), ticket = c("ticket"), comm = c("comm"), state = c("state"),
+                      flags = c("flags"), stream = c("stream"), launching = c("launching"),
+                      launched = c("launched"), started = c("started"), channels = c("channels"),
+                      channels_started = c("channels_started"),
+                      channels_ended = c("channels_ended");
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
+      if (row.empty() || e_.device.operations.size() >= kMaxDeviceRows) {
+        continue;
+      }
+      DeviceOperation d;
+      d.state = device_state_of(text(row[state]));
+      d.flags = number<std::uint32_t>(row[flags]);
+      if (!is_unfinished(d)) {
+        continue;
+      }
+      d.row = number<std::uint32_t>(row[op]);
+      d.comm = number<std::uint32_t>(row[comm]);
+      const auto number_of_record = to_int(row[ticket]);
+      d.has_record = number_of_record.has_value();
+      d.ticket = static_cast<std::uint64_t>(number_of_record.value_or(0));
+      d.stream = number<std::uint64_t>(row[stream]);
+      d.launching = time(row[launching]);
+      d.launched = time(row[launched]);
+      d.started = time(row[started]);
+      d.channels = number<std::uint32_t>(row[channels]);
+      d.channels_started = number<std::uint32_t>(row[channels_started]);
+      d.channels_ended = number<std::uint32_t>(row[channels_ended]);
+      e_.device.operations.push_back(d);
+    }
+  }
+
+  void phases(const Table& t) {
+    const auto c = [&](const char* name) { return t.column(name); };
+    const std::size_t op = c("op"), ticket = c("ticket"), kind = c("kind"), channel = c("channel"),
+                      peer = c("peer"), waits_for = c("waits_for"), step = c("step"),
+                      n_steps = c("n_steps"), when = c("time"), live = c("live");
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
+      if (row.empty() || number<int>(row[live]) == 0 || number<std::int64_t>(row[op], -1) < 0 ||
+          e_.device.phases.size() >= kMaxDeviceRows) {
+        continue;
+      }
+      DevicePhase p;
+      p.row = number<std::uint32_t>(row[op]);
+      const auto number_of_record = to_int(row[ticket]);
+      p.has_record = number_of_record.has_value();
+      p.ticket = static_cast<std::uint64_t>(number_of_record.value_or(0));
+      p.kind = phase_kind_of(text(row[kind]));
+      p.wait = phase_wait_of(text(row[waits_for]));
+      p.channel = number<std::uint32_t>(row[channel]);
+      p.peer = number<std::int32_t>(row[peer], -1);
+      p.step = number<std::uint32_t>(row[step]);
+      p.n_steps = number<std::uint32_t>(row[n_steps]);
+      p.time = time(row[when]);
+      e_.device.phases.push_back(p);
+    }
   }
 
   void exit(const Object* o) {

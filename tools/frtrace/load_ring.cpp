@@ -88,6 +88,28 @@ State state_of(const fr::RecordCopy& r) {
   return State::kEnqueued;
 }
 
+PhaseWait phase_wait(fr::Wait wait) {
+  switch (wait) {
+    case fr::Wait::kNone:
+      return PhaseWait::kIdle;
+    case fr::Wait::kPosted:
+      return PhaseWait::kPosted;
+    case fr::Wait::kOwnKernel:
+      return PhaseWait::kOwnKernel;
+    case fr::Wait::kPeerCredit:
+      return PhaseWait::kPeerCredit;
+    case fr::Wait::kInFlight:
+      return PhaseWait::kInFlight;
+    case fr::Wait::kData:
+      return PhaseWait::kData;
+    case fr::Wait::kFlush:
+      return PhaseWait::kFlush;
+    case fr::Wait::kOwnKernelTakes:
+      return PhaseWait::kOwnKernelTakes;
+  }
+  return PhaseWait::kOther;
+}
+
 Kind kind_of(std::uint16_t kind) {
   return kind >= 1 && kind <= 7 ? static_cast<Kind>(kind) : Kind::kOther;
 }
@@ -178,6 +200,7 @@ class Reader {
     lanes();
     records();
     crumbs();
+    device();
     ends();
   }
 
@@ -397,6 +420,89 @@ class Reader {
       }
       e_.notes.push_back(std::move(n));
     }
+  }
+
+  void device() {
+    const fr::Device* device = view_.device();
+    if (device == nullptr || (device->plugin_api.load() == 0 && view_.comm(1) == nullptr)) {
+      return;
+    }
+    DeviceEvidence& d = e_.device;
+    d.present = true;
+    d.plugin_api = device->plugin_api.load();
+    d.comms_lost = device->comms_lost.load();
+    d.ops_lost = device->ops_lost.load();
+    d.phases_lost = device->phases_lost.load();
+    d.unmatched = device->unmatched.load();
+    d.threads_lost = device->threads_lost.load();
+    d.comms.resize(view_.n_comms());
+    for (fr::u32 i = 0; i < view_.n_comms(); ++i) {
+      const fr::CommRow* row = view_.comm(i);
+      if (row == nullptr) {
+        continue;
+      }
+      d.comms[i] = {.used = true,
+                    .ended = row->in_use.load() == 3,
+                    .profiled = row->is_profiled.load() != 0,
+                    .hash = row->hash.load(),
+                    .group = row->group.load(),
+                    .pg_group = row->pg_group.load(),
+                    .n_ranks = row->n_ranks.load(),
+                    .rank = row->rank.load(),
+                    .n_nodes = row->n_nodes.load(),
+                    .name = row->name.load(),
+                    .error = row->error.load(),
+                    .error_time = time(row->error_ticks.load())};
+    }
+    for (fr::u32 i = 0; i < view_.n_device_ops(); ++i) {
+      fr::DeviceOpCopy from;
+      if (!view_.read_device_op(i, from)) {
+        continue;
+      }
+      DeviceOperation op;
+      op.state = from.ended_ticks != 0       ? DeviceState::kEnded
+                 : from.started_ticks != 0   ? DeviceState::kStarted
+                 : from.launched_ticks != 0  ? DeviceState::kLaunched
+                 : from.launching_ticks != 0 ? DeviceState::kLaunching
+                                             : DeviceState::kScheduled;
+      op.flags = from.flags;
+      if (!is_unfinished(op)) {
+        continue;
+      }
+      op.row = i;
+      op.comm = from.comm;
+      op.has_record = from.ticket != 0;
+      op.ticket = from.ticket != 0 ? from.ticket - 1 : 0;
+      op.stream = from.stream;
+      op.launching = time(from.launching_ticks);
+      op.launched = time(from.launched_ticks);
+      op.started = time(from.started_ticks);
+      op.channels = from.channels;
+      op.channels_started = from.channels_started;
+      op.channels_ended = from.channels_ended;
+      d.operations.push_back(op);
+    }
+    for (fr::u32 i = 0; i < view_.n_phases(); ++i) {
+      fr::PhaseCopy from;
+      if (!view_.read_phase(i, from) || !from.is_live() || from.op == 0) {
+        continue;
+      }
+      DevicePhase p;
+      p.row = from.op - 1;
+      p.has_record = from.ticket != 0;
+      p.ticket = from.ticket != 0 ? from.ticket - 1 : 0;
+      p.kind = from.kind == fr::kPhaseKernel ? PhaseKind::kKernel
+               : from.kind == fr::kPhaseSend ? PhaseKind::kSend
+                                             : PhaseKind::kRecv;
+      p.wait = p.kind == PhaseKind::kKernel ? PhaseWait::kRunning : phase_wait(from.wait());
+      p.channel = from.channel;
+      p.peer = from.peer;
+      p.step = from.oldest_step();
+      p.n_steps = from.n_steps;
+      p.time = time(from.ticks);
+      d.phases.push_back(p);
+    }
+    keep_unfinished(d);
   }
 
   void ends() {

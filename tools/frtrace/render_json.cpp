@@ -44,6 +44,42 @@ Json fork_json(const std::optional<Fork>& f) {
                    {"others_next", branch_json(f->others)}};
 }
 
+Json devices_json(const Report& r) {
+  Json out = Json::array();
+  for (const DeviceReport& d : r.devices) {
+    Json transfers = Json::array();
+    for (const TransferReport& t : d.transfers) {
+      transfers.push_back({{"kind", t.kind},
+                           {"peer", t.peer < 0 ? Json() : Json(t.peer)},
+                           {"waits_for", t.waits_for},
+                           {"step", t.step},
+                           {"n_steps", t.n_steps},
+                           {"channels", t.channels}});
+    }
+    out.push_back({{"rank", d.rank},
+                   {"operation", d.operation},
+                   {"state", d.state},
+                   {"stream", d.stream},
+                   {"seconds", d.seconds},
+                   {"channels", d.channels},
+                   {"behind", d.behind},
+                   {"transfers", std::move(transfers)}});
+  }
+  return out;
+}
+
+Json links_json(const Report& r) {
+  Json out = Json::array();
+  for (const LinkReport& l : r.links) {
+    out.push_back({{"from", l.from},
+                   {"to", l.to},
+                   {"step", l.step},
+                   {"n_steps", l.n_steps},
+                   {"channels", l.channels}});
+  }
+  return out;
+}
+
 Json report_json(const Report& r, const LoadResult& input) {
   Json blamed = Json::array();
   for (const Blamed& b : r.blamed) {
@@ -115,6 +151,8 @@ Json report_json(const Report& r, const LoadResult& input) {
             {"blamed", std::move(blamed)},
             {"waiting", std::move(waiting)}}},
           {"findings", std::move(findings)},
+          {"devices", devices_json(r)},
+          {"links", links_json(r)},
           {"groups", std::move(groups)},
           {"ranks", std::move(ranks)},
           {"input", input_json(&r, input)}};

@@ -67,6 +67,34 @@ struct Finding {
   std::string text;
 };
 
+// A transfer of a device operation, or several alike.
+struct TransferReport {
+  std::string kind;  // send, recv
+  Rank peer = -1;    // -1 unknown
+  std::string waits_for;
+  std::uint32_t step = 0, n_steps = 0;
+  std::vector<std::uint32_t> channels;
+};
+
+// How far a stuck operation got on a rank's device.
+struct DeviceReport {
+  Rank rank = -1;
+  std::string operation;  // "all_reduce #41 of default_pg"
+  std::string state;      // scheduled, launching, launched, started
+  std::uint64_t stream = 0;
+  double seconds = 0;                   // in that state, at the dump; 0 unknown
+  std::vector<std::uint32_t> channels;  // of its kernel, that run
+  std::string behind;                   // the operation that its stream is busy with
+  std::vector<TransferReport> transfers;
+};
+
+// Where the network, or a rank's own path to it (from = to), holds something back.
+struct LinkReport {
+  Rank from = -1, to = -1;
+  std::uint32_t step = 0, n_steps = 0;
+  std::vector<std::uint32_t> channels;
+};
+
 struct GroupReport {
   std::string name, desc, backend;
   std::uint32_t instance = 1;
@@ -96,6 +124,8 @@ struct Report {
   std::vector<Blamed> blamed;
   std::vector<Waiting> waiting;
   std::vector<Finding> findings;
+  std::vector<DeviceReport> devices;  // of a verdict that follows from them
+  std::vector<LinkReport> links;
   std::vector<GroupReport> groups;
   std::vector<RankReport> rank_reports;
   int read = 0, expected = 0;

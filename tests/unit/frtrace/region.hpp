@@ -34,6 +34,10 @@ class Region {
     section(kSecCrumbs, kCrumbs, sizeof(Crumb));
     section(kSecStatus, kRecords, sizeof(Status));
     section(kSecRecords, kRecords, sizeof(fr::Record));
+    section(kSecDevice, 1, sizeof(Device));
+    section(kSecComms, kDeviceRows, sizeof(CommRow));
+    section(kSecDeviceOps, kDeviceRows, sizeof(DeviceOp));
+    section(kSecPhases, kDeviceRows, sizeof(Phase));
     bytes_.resize((at + 4095) & ~std::size_t{4095});
     // Page-aligned as a mapping is.
     storage_.resize(bytes_.size() / 64 + 2);
@@ -112,8 +116,13 @@ class Region {
   }
 
   static constexpr std::uint32_t kRecords = 64;
+  static constexpr std::uint32_t kDeviceRows = 4;
   static constexpr std::uint64_t kUnix = 1'700'000'000'000'000'000ull;
   fr::Header& header() { return *reinterpret_cast<fr::Header*>(base_); }
+  fr::Device& device() { return *at_section<fr::Device>(fr::kSecDevice); }
+  fr::CommRow* comms() { return at_section<fr::CommRow>(fr::kSecComms); }
+  fr::DeviceOp* device_ops() { return at_section<fr::DeviceOp>(fr::kSecDeviceOps); }
+  fr::Phase* phases() { return at_section<fr::Phase>(fr::kSecPhases); }
   std::span<const unsigned char> bytes() {
     return {reinterpret_cast<unsigned char*>(base_), bytes_.size()};
   }

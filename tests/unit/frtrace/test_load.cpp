@@ -158,6 +158,137 @@ TEST_CASE("a dump reads whole") {
   }
 }
 
+namespace {
+
+// The dump of rank 0 with a part `device`: one operation that ended, one that runs, what is left
+// of a phase of the first, two live ones of the second; and what no reader knows yet.
+std::vector<unsigned char> dump_with_device(bool damaged = false) {
+  const msgpack::sbuffer plain = plain_dump(0);
+  msgpack::sbuffer buffer;
+  Packer p(buffer);
+  p.pack_map(16);
+  buffer.write(plain.data() + 1, plain.size() - 1);  // without its header of one byte
+  const auto key = [&](const char* k) { p.pack(std::string(k)); };
+  const auto names = [&](std::initializer_list<const char*> all) {
+    p.pack_map(2), key("fields"), p.pack_array(static_cast<std::uint32_t>(all.size()));
+    for (const char* name : all) {
+      p.pack(name);
+    }
+    key("rows");
+  };
+  key("device"), p.pack_map(8);
+  key("plugin_api"), p.pack(6);
+  key("from_the_future"), p.pack_array(1), p.pack("x");
+  key("losses"), p.pack_map(2), key("phases_lost"), p.pack(3), key("new_lost"), p.pack(9);
+  key("comms"), names({"hash", "comm", "pg_group", "n_ranks", "rank", "n_nodes", "colour"});
+  p.pack_array(2), p.pack_nil(), p.pack_array(7), p.pack(0xffff'0000'0000'0007ull), p.pack(1);
+  p.pack(1), p.pack(2), p.pack(0), p.pack(2), p.pack("red");
+  key("operations");
+  names({"op", "ticket", "comm", "state", "flags", "stream", "launched", "started", "channels"});
+  p.pack_array(4);
+  const auto op = [&](int row, int ticket, const char* state, int flags) {
+    p.pack_array(9), p.pack(row), p.pack(ticket), p.pack(damaged ? 1u << 30 : 1u), p.pack(state);
+    p.pack(flags), p.pack(0x700), p.pack(std::int64_t{3'000'000'000}), p.pack_nil(), p.pack(2);
+  };
+  op(0, 2, "completed", 0);
+  p.pack_nil();
+  op(2, 1, "launched", 8);
+  op(0, 3, "started", 1);
+  key("phases"), names({"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps",
+                        "live", "generation"});
+  p.pack_array(5);
+  const auto phase = [&](int row, int ticket, const char* kind, const char* wait, int live) {
+    p.pack_array(10), p.pack(row), p.pack(ticket), p.pack(kind), p.pack(1), p.pack(1);
+    p.pack(wait), p.pack(2), p.pack(8), p.pack(live), p.pack(5);
+  };
+  phase(0, 2, "send", "in_flight", 1);
+  phase(0, 3, "send", "peer_credit", 1);
+  p.pack_nil();
+  phase(0, 3, "kernel", "running", 1);
+  phase(0, 3, "recv", "data", 0);
+  key("error"), p.pack_map(4), key("code"), p.pack(700), key("name"), p.pack("CUDA_ERROR");
+  key("ticket"), p.pack(3), key("time"), p.pack(std::int64_t{4'000'000'000});
+  key("observer"), p.pack_map(2), key("call"), p.pack("cuEventQuery");
+  key("since"), p.pack(std::int64_t{5'000'000'000});
+  return compress(buffer.data(), buffer.size());
+}
+
+}  // namespace
+
+TEST_CASE("what a dump says of the device: only what has not ended") {
+  std::string why;
+  const auto e = load_fr(dump_with_device(), why);
+  REQUIRE(e);
+  const DeviceEvidence& d = e->device;
+  CHECK(d.present);
+  CHECK(d.plugin_api == 6);
+  CHECK(d.phases_lost == 3);
+  REQUIRE(d.comms.size() == 2);
+  CHECK_FALSE(d.comms[0].used);
+  CHECK(d.comms[1].hash == 0xffff'0000'0000'0007ull);
+  CHECK(d.comms[1].n_nodes == 2);
+  REQUIRE(d.operations.size() == 1);
+  CHECK(d.operations[0].ticket == 3);
+  CHECK(d.operations[0].state == DeviceState::kStarted);
+  CHECK(d.operations[0].stream == 0x700);
+  CHECK(d.operations[0].launched == 1'003'000'000'000);
+  REQUIRE(d.phases.size() == 2);
+  CHECK(d.phases[0].kind == PhaseKind::kKernel);
+  CHECK(d.phases[1].wait == PhaseWait::kPeerCredit);
+  CHECK(d.phases[1].step == 2);
+  CHECK(d.operations[0].phase_count == 2);
+  CHECK(d.failure.code == 700);
+  CHECK(d.failure.ticket == 3);
+  CHECK(d.failure.time == 1'004'000'000'000);
+  CHECK(d.observer_call == "cuEventQuery");
+  CHECK(d.observer_since == 1'005'000'000'000);
+}
+
+TEST_CASE("a device's rows that name what is not there are no harm") {
+  std::vector<std::unique_ptr<RankEvidence>> all;
+  std::string why;
+  all.push_back(load_fr(dump_with_device(true), why));
+  all.push_back(load_fr(dump(1), why));
+  REQUIRE((all[0] && all[1]));
+  const std::vector<Case> cases = make_cases(all, {});
+  CHECK(diagnose(cases.at(0)).kind == Verdict::kMissing);
+}
+
+TEST_CASE("a ring says the same of the device") {
+  Region region(3);
+  using namespace fr;
+  region.device().plugin_api = 5;
+  region.device().ops_lost = 1;
+  CommRow& comm = region.comms()[1];
+  comm.in_use = 2, comm.hash = 7, comm.pg_group = 1, comm.n_ranks = 2, comm.rank = 1;
+  DeviceOp* op = region.device_ops();
+  op[0].claim = 2, op[0].ticket = 2, op[0].ended_ticks = 2000;
+  op[1].claim = 5, op[1].ticket = 3, op[1].comm = 1, op[1].stream = 0x700;
+  op[1].launched_ticks = 1000 + 500'000'000;
+  Phase* phase = region.phases();
+  phase[0].claim = 3, phase[0].op = 2, phase[0].ticket = 3, phase[0].what = kPhaseSend | 4 << 8;
+  phase[0].next_step = 9, phase[0].n_steps = 16, phase[0].peer = 0;
+  phase[0].waits = static_cast<u32>(fr::Wait::kPeerCredit) << 4 * (9 % 8);
+  phase[1].claim = 2, phase[1].op = 2, phase[1].ticket = 3, phase[1].what = kPhaseKernel;
+  std::string why;
+  const auto e = load_ring(region.bytes(), 0, RingKind::kRegion, why);
+  REQUIRE(e);
+  const DeviceEvidence& d = e->device;
+  CHECK(d.plugin_api == 5);
+  CHECK(d.ops_lost == 1);
+  REQUIRE(d.comms.size() == 4);
+  CHECK(d.comms[1].hash == 7);
+  CHECK_FALSE(d.comms[2].used);
+  REQUIRE(d.operations.size() == 1);
+  CHECK(d.operations[0].state == DeviceState::kLaunched);
+  CHECK(d.operations[0].ticket == 2);
+  CHECK(d.operations[0].launched == static_cast<Time>(Region::kUnix + 500'000'000));
+  REQUIRE(d.phases.size() == 1);
+  CHECK(d.phases[0].channel == 4);
+  CHECK(d.phases[0].step == 9);
+  CHECK(d.phases[0].wait == PhaseWait::kPeerCredit);
+}
+
 TEST_CASE("a dump cut anywhere is named and left out") {
   const auto whole = dump(0);
   for (std::size_t n = 0; n < whole.size(); ++n) {
