@@ -5,6 +5,8 @@
 
 #include <pthread.h>
 
+#include <climits>
+
 #include "cold/dump.hpp"
 #include "cold/threads.hpp"
 #include "fr/fr.h"

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include "diagnosis.hpp"
 
 namespace frtrace {

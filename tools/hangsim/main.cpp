@@ -1,5 +1,6 @@
 // hangsim: jobs that hang, with known answers.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
