@@ -318,10 +318,12 @@ struct ThreadStacks::Work {
 
   bool evaluates(u64 pc) const noexcept {
     const fr_python* p = fr::python();
-    return p != nullptr && pc >= p->eval_begin && pc < p->eval_end;
+    return p != nullptr && ((pc >= p->eval_begin && pc < p->eval_end) ||
+                            (pc >= p->eval_more_begin && pc < p->eval_more_end));
   }
 
-  // Does the thread wait for the GIL? Told by who called the wait: the first function with a name
+  // Does the thread wait for the GIL? Told by who called the wait: all timed waits that the
+  // interpreter's own code makes on a condition are for it. Else by the first function with a name
   // within the interpreter's file.
   bool waits_for_gil(const ThreadRow& row, const Raw& r) const noexcept {
     const fr_python* p = fr::python();
@@ -330,18 +332,24 @@ struct ThreadStacks::Work {
       return false;
     }
     bool waits = row.task.syscall == SYS_futex;  // it wakes up every 5 ms, so often it does not
+    bool timed = false;
     char name[64];
     for (u32 i = 0; i < r.n_pcs && i < 16; ++i) {
       const u64 pc = pcs[r.first_pc + i];
+      const Symbol* s = symbol(pc);
+      const bool named = s != nullptr && peek_text(s->name, name, sizeof name);
+      if (modules.find(pc) != interpreter) {
+        timed = named && std::strcmp(name, "pthread_cond_timedwait") == 0;
+        waits = waits || (named && std::strncmp(name, "pthread_cond_", 13) == 0);
+        continue;
+      }
+      if (timed) {
+        return true;
+      }
       if (evaluates(pc)) {
         return waits;
       }
-      const Symbol* s = symbol(pc);
-      if (s == nullptr || !peek_text(s->name, name, sizeof name)) {
-        continue;
-      }
-      if (modules.find(pc) != interpreter) {
-        waits = waits || std::strncmp(name, "pthread_cond_", 13) == 0;
+      if (!named) {
         continue;
       }
       for (const char* taker :
@@ -394,6 +402,16 @@ struct ThreadStacks::Work {
     const u32 skip_from = stored > kMost ? kMost - kPythonTail : stored;
     const u32 skip_to = stored > kMost ? stored - kPythonTail : stored;
     row.python_cut = skip_to - skip_from + hidden;
+    // What the Python frames leave; before 3.11 each of them has several native ones of its own.
+    u32 natives_left = kShownFrames - std::min(stored, kMost);
+    const auto add_native = [&](u64 pc) {
+      if (natives_left == 0) {
+        ++out.frames_lost;
+        return;
+      }
+      --natives_left;
+      add(native(out, pc));
+    };
     const auto add_python = [&] {  // frames of one evaluation
       while (next_python < stored) {
         const fr_python_frame& f = python[r.first_python + next_python];
@@ -416,7 +434,7 @@ struct ThreadStacks::Work {
       if (evaluates(pc) && next_python < stored) {
         add_python();
       } else if (next_python <= skip_from || next_python >= skip_to) {
-        add(native(out, pc));
+        add_native(pc);
       }
     }
     while (next_python < stored) {

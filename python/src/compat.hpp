@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030E0000
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030F0000
 #define FR_RAW_FRAMES 1
 #else
 #define FR_RAW_FRAMES 0
@@ -32,7 +32,12 @@
 #define Py_BUILD_CORE
 #define FR_UNDEF_BUILD_CORE
 #endif
+#include <internal/pycore_code.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe_structs.h>
+#else
 #include <internal/pycore_frame.h>
+#endif
 #ifdef FR_UNDEF_BUILD_CORE
 #undef Py_BUILD_CORE
 #undef FR_UNDEF_BUILD_CORE
@@ -65,6 +70,31 @@ using Frame = _PyInterpreterFrame;
 using Frame = struct _frame;
 #endif
 
+#if PY_VERSION_HEX >= 0x030E0000
+inline constexpr int kFirstShimOwner = FRAME_OWNED_BY_INTERPRETER;
+#elif PY_VERSION_HEX >= 0x030C0000
+inline constexpr int kFirstShimOwner = FRAME_OWNED_BY_CSTACK;
+#endif
+
+// The address in a word of a frame: since 3.14 the lowest bit says who owns the reference.
+inline std::uint64_t untagged(std::uint64_t word) noexcept {
+#if PY_VERSION_HEX >= 0x030E0000
+  return word & ~std::uint64_t{1};
+#else
+  return word;
+#endif
+}
+
+inline std::uint64_t raw_code(const Frame& copy) noexcept {
+#if PY_VERSION_HEX >= 0x030E0000
+  return untagged(copy.f_executable.bits);
+#elif PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<std::uint64_t>(copy.f_executable);
+#else
+  return reinterpret_cast<std::uint64_t>(copy.f_code);
+#endif
+}
+
 // Innermost frame of a thread, complete or not; null when it runs no Python.
 inline Frame* current_frame(PyThreadState* tstate) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -88,16 +118,16 @@ inline Frame* previous(Frame* frame) noexcept {
 // up.
 inline PyCodeObject* code_of(Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
-  if (frame->owner == FRAME_OWNED_BY_CSTACK || !PyCode_Check(frame->f_executable)) {
+  auto* code = reinterpret_cast<PyCodeObject*>(raw_code(*frame));
+  if (frame->owner >= kFirstShimOwner || !PyCode_Check(reinterpret_cast<PyObject*>(code))) {
     return nullptr;
   }
-  auto* code = reinterpret_cast<PyCodeObject*>(frame->f_executable);
   const bool incomplete = frame->owner != FRAME_OWNED_BY_GENERATOR &&
                           frame->instr_ptr < _PyCode_CODE(code) + code->_co_firsttraceable;
   return incomplete ? nullptr : code;
 #elif PY_VERSION_HEX >= 0x030B0000
 #if PY_VERSION_HEX >= 0x030C0000
-  if (frame->owner == FRAME_OWNED_BY_CSTACK) {
+  if (frame->owner >= kFirstShimOwner) {
     return nullptr;
   }
 #endif
@@ -154,15 +184,7 @@ inline std::uint64_t current_frame_at(const PyThreadState* copy, std::uint64_t t
 #endif
 }
 
-inline std::uint64_t raw_code(const Frame& copy) noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return reinterpret_cast<std::uint64_t>(copy.f_executable);
-#else
-  return reinterpret_cast<std::uint64_t>(copy.f_code);
-#endif
-}
-
-// What line_of_copy needs, beside the code.
+// Where in its code the frame is, as code_byte takes it.
 inline std::uint64_t raw_where(const Frame& copy) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   return reinterpret_cast<std::uint64_t>(copy.instr_ptr);
@@ -176,7 +198,7 @@ inline std::uint64_t raw_where(const Frame& copy) noexcept {
 // Stands for the native code that called the evaluator; runs no code itself.
 inline bool is_shim(const Frame& copy) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
-  return copy.owner == FRAME_OWNED_BY_CSTACK;
+  return copy.owner >= kFirstShimOwner;
 #else
   (void)copy;
   return false;
@@ -209,19 +231,17 @@ inline std::int64_t code_byte(std::uint64_t where, std::uint64_t code) noexcept 
 
 // --- variables: where they lie in copies and beside addresses
 
-inline std::uint64_t names_of(const PyCodeObject& copy) noexcept {
+// Tuples of names; their items, one after the other, name the words at locals_at().
+struct Names {
+  std::uint64_t tuples[3] = {};
+};
+inline Names names_of(const PyCodeObject& copy) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
-  return reinterpret_cast<std::uint64_t>(copy.co_localsplusnames);
+  return {{reinterpret_cast<std::uint64_t>(copy.co_localsplusnames)}};
 #else
-  return reinterpret_cast<std::uint64_t>(copy.co_varnames);
-#endif
-}
-
-inline int n_names(const PyCodeObject& copy) noexcept {
-#if PY_VERSION_HEX >= 0x030B0000
-  return copy.co_nlocalsplus;
-#else
-  return copy.co_nlocals;
+  return {{reinterpret_cast<std::uint64_t>(copy.co_varnames),
+           reinterpret_cast<std::uint64_t>(copy.co_cellvars),
+           reinterpret_cast<std::uint64_t>(copy.co_freevars)}};
 #endif
 }
 
@@ -233,7 +253,7 @@ inline std::uint64_t locals_at(std::uint64_t frame) noexcept {
 #endif
 }
 
-// Sign and digits of an int; its digits follow at digits_at.
+// Sign of an int and how many digits follow at int_digits.
 inline void int_size(const PyLongObject& copy, int* sign, std::uint64_t* n_digits) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
   *sign = 1 - static_cast<int>(copy.long_value.lv_tag & 3);
@@ -244,16 +264,21 @@ inline void int_size(const PyLongObject& copy, int* sign, std::uint64_t* n_digit
   *n_digits = static_cast<std::uint64_t>(size < 0 ? -size : size);
 #endif
 }
-inline std::uint32_t int_digit(const PyLongObject& copy) noexcept {
+inline std::uint64_t int_digits(std::uint64_t object) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
-  return copy.long_value.ob_digit[0];
+  return object + offsetof(PyLongObject, long_value.ob_digit);
 #else
-  return copy.ob_digit[0];
+  return object + offsetof(PyLongObject, ob_digit);
 #endif
 }
 
 // Where an instance keeps its attributes: the address of a dict, or of values that go with the keys
 // of its type. `word` reads one at an address, 0 when it cannot.
+#if PY_VERSION_HEX >= 0x030D0000
+inline constexpr std::uint64_t kValuesHead = 8;  // capacity, size, embedded, valid
+#else
+inline constexpr std::uint64_t kValuesHead = 0;
+#endif
 struct Attributes {
   std::uint64_t dict = 0;
   std::uint64_t values = 0;
@@ -274,8 +299,8 @@ Attributes attributes_of(std::uint64_t object, std::uint64_t type, const PyTypeO
     out.dict = word(object - 24);
     const std::uint64_t inline_values = object + static_cast<std::uint64_t>(copy.tp_basicsize);
     if ((copy.tp_flags & Py_TPFLAGS_INLINE_VALUES) != 0 &&
-        (word(inline_values) >> 24 & 0xff) != 0) {  // capacity, size, embedded, valid
-      out.values = inline_values + 8;
+        (word(inline_values) >> 24 & 0xff) != 0) {  // valid
+      out.values = inline_values + kValuesHead;
       out.keys = cached_keys();
     }
     return out;
@@ -303,6 +328,12 @@ Attributes attributes_of(std::uint64_t object, std::uint64_t type, const PyTypeO
     out.dict = word(object + static_cast<std::uint64_t>(copy.tp_dictoffset));
   }
   return out;
+}
+
+// Values of a dict that shares its keys; 0: they lie beside the keys.
+inline std::uint64_t split_values(const PyDictObject& copy) noexcept {
+  return copy.ma_values != nullptr ? reinterpret_cast<std::uint64_t>(copy.ma_values) + kValuesHead
+                                   : 0;
 }
 
 // The head of a dict's keys, which no public header describes.

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -199,7 +200,7 @@ u32 line_at(const PyCodeObject& code, i64 byte) noexcept {
 }
 
 bool code_at(u64 address, PyCodeObject& code) noexcept {
-  return copy(address, code) && code.ob_base.ob_base.ob_type == &PyCode_Type;
+  return copy(address, code) && Py_TYPE(reinterpret_cast<PyObject*>(&code)) == &PyCode_Type;
 }
 
 int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char* function,
@@ -221,7 +222,7 @@ int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char*
 // ---------------------------------------------------------------- variables
 
 constexpr u32 kMaxVariables = 24;  // of one frame, attributes included
-constexpr u32 kMaxScanned = 64;
+constexpr int kMaxScanned = 64;
 constexpr std::size_t kMaxText = 120;
 
 u64 word_at(u64 address) noexcept {
@@ -268,16 +269,8 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size) noexcept 
       return false;
     }
     compat::int_size(value, &sign, &n);
-    const u64 digits_at = object + static_cast<u64>(reinterpret_cast<const char*>(
-#if PY_VERSION_HEX >= 0x030C0000
-                                                        &value.long_value.ob_digit[0]
-#else
-                                                        &value.ob_digit[0]
-#endif
-                                                        ) -
-                                                    reinterpret_cast<const char*>(&value));
     u32 digits[2] = {};
-    if (n > 2 || (n > 0 && fr_peek(digits_at, digits, n * 4) != n * 4)) {
+    if (n > 2 || (n > 0 && fr_peek(compat::int_digits(object), digits, n * 4) != n * 4)) {
       std::snprintf(out, size, "int of %llu bits", static_cast<unsigned long long>(n * 30));
       return n > 2;
     }
@@ -371,7 +364,7 @@ void add_entries(Writer& w, u64 keys, u64 values) noexcept {
   }
   const u64 entries = keys + sizeof head + head.index_bytes();
   const u64 stride = head.hashes() ? 24 : 16;
-  const u64 n = std::min<u64>(static_cast<u64>(head.n_entries), kMaxScanned);
+  const u64 n = std::min<u64>(static_cast<u64>(head.n_entries), u64{kMaxScanned});
   for (u64 i = 0; i < n && !w.full(); ++i) {
     const u64 entry = entries + i * stride + (head.hashes() ? 8 : 0);
     const u64 value = values != 0 ? word_at(values + i * 8) : word_at(entry + 8);
@@ -393,7 +386,7 @@ void add_attributes(Writer& w, u64 object) noexcept {
   }
   PyDictObject dict;
   if (where.dict != 0 && copy(where.dict, dict)) {
-    add_entries(w, reinterpret_cast<u64>(dict.ma_keys), reinterpret_cast<u64>(dict.ma_values));
+    add_entries(w, reinterpret_cast<u64>(dict.ma_keys), compat::split_values(dict));
   }
 }
 
@@ -407,28 +400,78 @@ std::size_t variables(const fr_python_frame* frame, char* out, std::size_t size)
       !code_at(frame->code, code)) {
     return 0;
   }
-  const int n = std::min<int>(compat::n_names(code), kMaxScanned);
-  const u64 names = compat::names_of(code) + offsetof(PyTupleObject, ob_item);
-  const u64 values = compat::locals_at(frame->frame);
+  u64 value_at = compat::locals_at(frame->frame);
   u64 self = 0;
-  for (int i = 0; i < n && !w.full(); ++i) {
-    const u64 name_object = word_at(names + static_cast<u64>(i) * 8);
-    u64 value = word_at(values + static_cast<u64>(i) * 8);
-    PyObject head;
-    if (value != 0 && copy(value, head) && head.ob_type == &PyCell_Type) {
-      value = word_at(value + offsetof(PyCellObject, ob_ref));
+  int scanned = 0;
+  for (const u64 tuple : compat::names_of(code).tuples) {
+    PyVarObject names;
+    if (tuple == 0 || !copy(tuple, names) || names.ob_base.ob_type != &PyTuple_Type) {
+      break;
     }
-    char name[16];
-    if (i == 0 && text_at(name_object, name, sizeof name) && std::strcmp(name, "self") == 0) {
-      self = value;
-      continue;
+    u64 name_at = tuple + offsetof(PyTupleObject, ob_item);
+    for (Py_ssize_t i = 0; i < names.ob_size && scanned < kMaxScanned && !w.full(); ++i) {
+      const u64 name_object = word_at(name_at);
+      u64 value = compat::untagged(word_at(value_at));
+      name_at += 8;
+      value_at += 8;
+      ++scanned;
+      PyObject head;
+      if (value != 0 && copy(value, head) && head.ob_type == &PyCell_Type) {
+        value = word_at(value + offsetof(PyCellObject, ob_ref));
+      }
+      char name[16];
+      if (text_at(name_object, name, sizeof name) && std::strcmp(name, "self") == 0) {
+        self = value != 0 ? value : self;
+        continue;
+      }
+      w.add("", name_object, value);
     }
-    w.add("", name_object, value);
   }
   if (self != 0) {
     add_attributes(w, self);
   }
   return w.used();
+}
+
+// End of the function that begins there, as the tables of the unwinder have it.
+u64 end_of(u64 start) noexcept {
+  const auto inside = [start](u64 pc) {
+    return reinterpret_cast<u64>(_Unwind_FindEnclosingFunction(reinterpret_cast<void*>(pc))) ==
+           start;
+  };
+  u64 low = start;  // inside
+  u64 step = 1;
+  for (; step < (u64{1} << 24) && inside(start + step); step *= 2) {
+    low = start + step;
+  }
+  for (u64 high = start + step; high - low > 1;) {
+    const u64 middle = low + (high - low) / 2;
+    (inside(middle) ? low : high) = middle;
+  }
+  return low + 1;
+}
+
+// Compilers part the evaluator into what a profile had seen run and the rest; the symbol stands for
+// one of them, and calls may all be made by the other. That one is found where it calls us: the
+// interpreter has no other function of this size that could have to do with an import.
+_Unwind_Reason_Code look_for_more(_Unwind_Context* context, void* user) noexcept {
+  constexpr u64 kLeast = 24 * 1024;
+  auto& p = *static_cast<fr_python*>(user);
+  const u64 start = _Unwind_GetRegionStart(context);
+  Dl_info here{};
+  Dl_info evaluator{};
+  if (start == 0 || start == p.eval_begin || dladdr(reinterpret_cast<void*>(start), &here) == 0 ||
+      dladdr(reinterpret_cast<void*>(p.eval_begin), &evaluator) == 0 ||
+      here.dli_fbase != evaluator.dli_fbase) {
+    return _URC_NO_REASON;
+  }
+  const u64 end = end_of(start);
+  if (end - start < kLeast) {
+    return _URC_NO_REASON;
+  }
+  p.eval_more_begin = start;
+  p.eval_more_end = end;
+  return _URC_NORMAL_STOP;
 }
 
 // The evaluator's code, by its symbol.
@@ -441,6 +484,7 @@ void find_evaluator(fr_python& p) noexcept {
       symbol != nullptr) {
     p.eval_begin = reinterpret_cast<u64>(address);
     p.eval_end = p.eval_begin + symbol->st_size;
+    _Unwind_Backtrace(&look_for_more, &p);
   }
 }
 

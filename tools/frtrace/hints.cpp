@@ -18,6 +18,7 @@ bool has(std::string_view s, std::string_view part) {
   return s.find(part) != std::string_view::npos;
 }
 
+// Functions are named without their class before Python 3.11.
 struct Look {
   const RankEvidence& e;
   const ThreadStack& t;
@@ -60,7 +61,7 @@ struct Look {
 };
 
 std::string stale_lock(const Look& l) {
-  const int at = l.python("FileBaton.wait", "file_baton.py");
+  const int at = l.python("wait", "file_baton.py");
   if (at < 0) {
     return {};
   }
@@ -129,8 +130,7 @@ std::string uninterruptible(const Look& l) {
 std::string import_lock(const Look& l) {
   for (std::size_t i = 0; i < l.t.stack.size(); ++i) {
     const ThreadFrame& f = l.frame(i);
-    if (f.python && has(f.file, "importlib._bootstrap") &&
-        ends_with(f.function, "_ModuleLock.acquire")) {
+    if (f.python && has(f.file, "importlib._bootstrap") && ends_with(f.function, "acquire")) {
       return "waits for the import lock of a module that another thread is importing";
     }
   }
@@ -156,14 +156,20 @@ std::string gil(const Look& l) {
                      where.empty() ? "" : " in ", where);
 }
 
+// Locks are semaphores of the system's, since 3.14 below a lot that threads park on.
+bool in_python_lock(const Look& l) {
+  return l.t.syscall == "futex" &&
+         (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
+}
+
 std::string python_locks(const Look& l) {
-  if (!l.native("PyThread_acquire_lock_timed") || l.t.syscall != "futex") {
+  if (!in_python_lock(l)) {
     return {};
   }
   std::string others;
   for (const ThreadStack& t : l.e.threads.threads) {
     const Look other{l.e, t};
-    if (&t != &l.t && t.syscall == "futex" && other.native("PyThread_acquire_lock_timed")) {
+    if (&t != &l.t && in_python_lock(other)) {
       others += fmt::format("{}thread {} in {}", others.empty() ? "" : "; ", t.tid,
                             where_text(l.e.threads, t, l.e.id.cwd));
     }

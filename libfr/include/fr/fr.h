@@ -140,6 +140,8 @@ typedef struct fr_python {
               size_t function_bytes, uint32_t* line);
   /* Variables of a frame, NULL allowed: "name\0value\0"... Returns the bytes used. */
   size_t (*variables)(const fr_python_frame* frame, char* out, size_t bytes);
+  uint64_t eval_more_begin; /* another part of the evaluator's code; 0 none */
+  uint64_t eval_more_end;
 } fr_python;
 FR_API void fr_set_python(const fr_python* python) FR_NOEXCEPT;
 
