@@ -324,8 +324,14 @@ Attributes attributes_of(std::uint64_t object, std::uint64_t type, const PyTypeO
     return out;
   }
 #endif
-  if (copy.tp_dictoffset > 0) {
-    out.dict = word(object + static_cast<std::uint64_t>(copy.tp_dictoffset));
+  Py_ssize_t offset = copy.tp_dictoffset;
+  if (offset < 0) {  // counted from the end of an object with items: a subclass of int or tuple
+    const auto size = static_cast<Py_ssize_t>(word(object + offsetof(PyVarObject, ob_size)));
+    const Py_ssize_t items = size < 0 ? -size : size;
+    offset += (copy.tp_basicsize + items * copy.tp_itemsize + 7) / 8 * 8;
+  }
+  if (offset > 0) {
+    out.dict = word(object + static_cast<std::uint64_t>(offset));
   }
   return out;
 }

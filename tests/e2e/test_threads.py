@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import interpreters
 import pytest
 from conftest import FRTRACE, wait_until
 
@@ -55,16 +56,17 @@ def native_lib(tmp_path_factory):
 class Process:
     """One process with the recorder on, asked for a dump by a signal: no Python needed for it."""
 
-    def __init__(self, scratch, lib, script, env, python):
+    def __init__(self, scratch, lib, script, env, python, interpreter):
         self.dir = scratch
         (scratch / "target.py").write_text(PRELUDE + script)
         base = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "TORCH_"))}
         base |= {"E2E_LIB": str(lib), "FR_DUMP_DIR": str(scratch / "dumps"), "FR_JOB": "job"}
-        base |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_SIGNAL": "USR2", "RANK": "0"} | env
+        base |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_SIGNAL": "USR2", "RANK": "0"}
+        base |= interpreter.env | env
         self.log = scratch / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *python, "target.py"],
+                [interpreter.executable, *python, "target.py"],
                 cwd=scratch,
                 env=base,
                 stdin=subprocess.DEVNULL,
@@ -108,11 +110,16 @@ class Process:
 
 
 @pytest.fixture
-def start(scratch, native_lib):
+def interpreter():
+    return interpreters.OWN
+
+
+@pytest.fixture
+def start(scratch, native_lib, interpreter):
     processes = []
 
     def run(script, env=None, python=()):
-        processes.append(Process(scratch, native_lib, script, env or {}, python))
+        processes.append(Process(scratch, native_lib, script, env or {}, python, interpreter))
         return processes[-1]
 
     yield run

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import uuid
 
+import interpreters
 import pytest
 
 PRELUDE = """
@@ -59,8 +60,7 @@ def adapter_built():
     subprocess.run([sys.executable, "-m", "fr", "--build-adapter"], check=True, timeout=200)
 
 
-@pytest.fixture(scope="session")
-def launch(tmp_path_factory):
+def launcher(tmp_path_factory, interpreter):
     """launch(script, n=1, env={...}, check=True) -> [Ran...]; n=0: no rank variables."""
 
     def run(script, n=1, env=None, check=True, args=(), python=("-u",)):
@@ -90,10 +90,10 @@ def launch(tmp_path_factory):
                     MASTER_ADDR="127.0.0.1",
                     MASTER_PORT=str(port),
                 )
-            own.update(env or {})
+            own.update(interpreter.env | (env or {}))
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, *python, str(path), *args],
+                    [interpreter.executable, *python, str(path), *args],
                     env=own,
                     cwd=where,
                     text=True,
@@ -118,3 +118,8 @@ def launch(tmp_path_factory):
         return ran
 
     return run
+
+
+@pytest.fixture(scope="session")
+def launch(tmp_path_factory):
+    return launcher(tmp_path_factory, interpreters.OWN)
