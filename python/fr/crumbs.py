@@ -91,7 +91,9 @@ class trace_calls:
         return True
 
     def _profile(self, frame, event, _argument):
-        if event == "call":
+        if self._before is None:
+            sys.setprofile(None)  # of a thread that was started inside and is still here
+        elif event == "call":
             texts = self._text(frame.f_code)
             if texts is not None:
                 self._enter(texts)
@@ -102,12 +104,14 @@ class trace_calls:
 
     def __enter__(self):
         monitoring = getattr(sys, "monitoring", None)
-        if monitoring is None:
+        if monitoring is not None:
+            free = (i for i in (5, 4, 3) if monitoring.get_tool(i) is None)
+            self._tool = next(free, None)
+        if self._tool is None:
             self._before = (sys.getprofile(), threading.getprofile())
             threading.setprofile(self._profile)
             sys.setprofile(self._profile)
             return self
-        self._tool = next(i for i in (5, 4, 3) if monitoring.get_tool(i) is None)
         monitoring.use_tool_id(self._tool, "fr.trace_calls")
 
         def start(code, _offset):
@@ -124,16 +128,29 @@ class trace_calls:
             _fr.note(texts[1])
             return None
 
-        def unwind(code, _offset, _error):  # this event cannot be disabled per code
+        # These two events cannot be disabled per code.
+        def unwind(code, _offset, _error):
             texts = self._text(code)
             if texts is not None:
                 _fr.note(texts[1])
 
+        def throw(code, _offset, _error):
+            texts = self._text(code)
+            if texts is not None:
+                self._enter(texts)
+
         events = monitoring.events
-        monitoring.register_callback(self._tool, events.PY_START, start)
-        monitoring.register_callback(self._tool, events.PY_RETURN, leave)
-        monitoring.register_callback(self._tool, events.PY_UNWIND, unwind)
-        monitoring.set_events(self._tool, events.PY_START | events.PY_RETURN | events.PY_UNWIND)
+        callbacks = {
+            events.PY_START: start,
+            events.PY_RESUME: start,  # generators and coroutines leave and come back
+            events.PY_THROW: throw,
+            events.PY_RETURN: leave,
+            events.PY_YIELD: leave,
+            events.PY_UNWIND: unwind,
+        }
+        for event, callback in callbacks.items():
+            monitoring.register_callback(self._tool, event, callback)
+        monitoring.set_events(self._tool, sum(callbacks))
         return self
 
     def _stop(self):

@@ -53,6 +53,56 @@ def test_trace_calls_only_and_limit(launch):
     assert other == []
 
 
+def test_trace_calls_sees_generators_exceptions_and_no_more_after_its_end(launch):
+    (ran,) = launch(
+        """
+        import fr, threading
+        from fr import _fr
+        _fr.start()
+        seen, kept = [], []
+        _fr.note = lambda text: seen.append(text.split()[:2])
+        def generate():
+            try:
+                yield 1
+                yield 2
+            except KeyError:
+                yield 3
+        async def wait():
+            raise ValueError
+        def use():
+            g = generate()
+            kept.append(g)  # its end would be one more call
+            next(g)
+            next(g)
+            g.throw(KeyError)
+            try:
+                wait().send(None)
+            except ValueError:
+                pass
+        def other():
+            started.set()
+            go_on.wait()
+            use()
+        started, go_on = threading.Event(), threading.Event()
+        with fr.trace_calls(only="script.py"):
+            thread = threading.Thread(target=other)
+            thread.start()
+            started.wait()
+            first = len(seen)
+            use()
+        inside = seen[first:]
+        del seen[:]
+        go_on.set()
+        thread.join()
+        result([inside, seen])
+        """
+    )
+    inside, after = ran.result
+    steps = ["-> generate", "<- generate"] * 3 + ["-> wait", "<- wait"]
+    assert [" ".join(step) for step in inside] == ["-> use", *steps, "<- use"]
+    assert after == []
+
+
 def test_print_says_whose_line_it_is_in_one_write(launch):
     ran = launch(
         """
