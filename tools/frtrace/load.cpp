@@ -219,7 +219,17 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
                 LoadResult& result) {
   std::vector<LoadResult> each(files.size());
   Windows windows(options.all_records ? UINT64_MAX : options.budget_records, files.size());
-  std::vector<char> is_cut(files.size(), 0);
+  // What is read before the set is known to be large is cut as soon as it is: held whole until all
+  // are read, the budget would come on top of the windows.
+  enum class Stage : char { kReading, kWhole, kCut };
+  std::vector<std::atomic<Stage>> stage(files.size());
+  std::atomic<bool> caught_up{false};
+  const auto cut_whole = [&](std::size_t i) {
+    Stage whole = Stage::kWhole;
+    if (stage[i].compare_exchange_strong(whole, Stage::kCut)) {
+      windows.cut(*each[i].evidence.front());
+    }
+  };
   const auto load = [&](std::size_t i) {
     try {
       load_file(files[i], each[i]);
@@ -238,12 +248,24 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
       files.size(), options.threads,
       [&](std::size_t i) {
         load(i);
-        if (!each[i].evidence.empty() && windows.count(*each[i].evidence.front())) {
-          windows.cut(*each[i].evidence.front());
-          is_cut[i] = 1;
+        if (each[i].evidence.empty()) {
+          return;
+        }
+        const bool large = windows.count(*each[i].evidence.front());
+        stage[i] = Stage::kWhole;
+        if (large) {
+          cut_whole(i);
+          if (!caught_up.exchange(true)) {
+            for (std::size_t k = 0; k < files.size(); ++k) {
+              cut_whole(k);
+            }
+          }
         }
       },
       tick);
+  if (windows.large()) {
+    for_all(files.size(), options.threads, cut_whole, no_tick);
+  }
   std::vector<std::size_t> file_of;
   for (std::size_t i = 0; i < each.size(); ++i) {
     for (auto& e : each[i].evidence) {
@@ -258,14 +280,6 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
     name_functions(result.evidence);
     return;
   }
-  for_all(
-      result.evidence.size(), options.threads,
-      [&](std::size_t i) {
-        if (is_cut[file_of[i]] == 0) {
-          windows.cut(*result.evidence[i]);
-        }
-      },
-      no_tick);
   const Windows::Again again = windows.look_again(result.evidence);
   const auto read_again = [&](const std::vector<std::size_t>& list, bool whole) {
     for_all(
