@@ -428,7 +428,7 @@ def _first_cause(error):
 
 
 def _place(error) -> str:
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    frames = traceback.extract_tb(getattr(error, "__traceback__", None), limit=-1)
     return "".join(f", at {os.path.basename(f.filename)}:{f.lineno} in {f.name}" for f in frames)
 
 

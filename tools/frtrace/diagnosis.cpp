@@ -415,8 +415,10 @@ void Diagnosis::consequences() {
                                    text.substr(0, 160)));
   }
   for (const auto& [text, f] : in_order(told)) {
-    say("consequence", fmt::format("{} {} {} after that{}", ranks_words(f.who),
-                                   f.who.size() == 1 ? "was" : "were", text, later(f)));
+    const std::string when = later(f);
+    say("consequence",
+        fmt::format("{} {} {}{}", ranks_words(f.who), f.who.size() == 1 ? "was" : "were", text,
+                    when.empty() ? " after that" : when));
   }
 }
 

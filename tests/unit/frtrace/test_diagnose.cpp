@@ -616,6 +616,30 @@ TEST_CASE("an exception on one rank") {
   CHECK(r.summary.find("ValueError: bad batch") != std::string::npos);
 }
 
+TEST_CASE("who was first, and in which order the others followed") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.fail(0, kWorld, kLoss, "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  j.some({1, 3}, kWorld, kLoss);
+  j.exception(2, "ValueError", "bad batch\n  at data.py:7 in load\n  first cause: OSError: gone");
+  j.advance(0.5);
+  j.exception(0, "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  j.advance(2);
+  j.exception(1, "KeyError", "'a'");
+  j.advance(1);
+  j.signal(3, SIGTERM);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary.find("ValueError: bad batch;") != std::string::npos);
+  const auto& said = r.blamed[0].evidence;
+  CHECK(std::count(said.begin(), said.end(), "at data.py:7 in load") == 1);
+  CHECK(std::count(said.begin(), said.end(), "first cause: OSError: gone") == 1);
+  CHECK(has(r, "consequence", "rank 0 failed after that, 500 ms later: RuntimeError"));
+  CHECK(has(r, "excluded", "rank 1 ended too (KeyError: 'a'), 2.5 s later"));
+  CHECK(has(r, "consequence", "rank 3 was ended by SIGTERM, sent by process 77, 3.5 s later"));
+}
+
 TEST_CASE("a segfault on one rank, the rest left hanging") {
   JobBuilder j(4);
   iterations(j, 10);
