@@ -432,10 +432,10 @@ struct alignas(64) DeviceOp {
   std::atomic<u32> protocol;
   std::atomic<u32> parts;  // calls of the library that make it up
   std::atomic<u32> parts_launched;
-  // --- the library's progress thread
+  // --- the library's progress thread; fr-cuda where that tells nothing
   alignas(64) std::atomic<u64> started_ticks;
   std::atomic<u64> ended_ticks;
-  std::atomic<u64> device_start_ns;  // the device's own clock; 0 unknown
+  std::atomic<u64> device_start_ns;  // the device's own clock, or see kDevHostTimes; 0 unknown
   std::atomic<u64> device_end_ns;
   std::atomic<u32> channels_started;
   std::atomic<u32> channels_ended;
