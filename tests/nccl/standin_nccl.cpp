@@ -266,10 +266,13 @@ struct ncclComm {
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     close(fd);
     shared->joined.fetch_add(1);
-    while (shared->joined.load() < n_ranks) {
+    while (shared->joined.load() < n_ranks && !ending.load()) {
       nap();  // a rank that does not come: for ever
     }
     unlink(path.c_str());
+    if (ending.load()) {
+      return;
+    }
     profiler.init(hash, "", n_ranks, rank);
     fault = read_fault();
     progress = std::thread([this] { run(); });
@@ -517,12 +520,21 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
   return 0;
 }
 
-int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
+int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool blocking = true) {
   auto* comm = new ncclComm;
   comm->name = std::move(name);
   comm->hash = hash;
   comm->n_ranks = n_ranks;
   comm->rank = rank;
+  if (!blocking) {
+    comm->async_error.store(kInProgress);
+    *out = comm;
+    std::thread([comm] {
+      comm->join_ranks();
+      comm->async_error.store(0);
+    }).detach();
+    return kInProgress;
+  }
   // NCCL does this on a thread of its own
   std::thread job([comm, out] {
     comm->join_ranks();
@@ -538,6 +550,9 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
 
 int end(ncclComm* comm) {
   comm->ending.store(true);
+  if (comm->async_error.load() == kInProgress) {
+    return 0;  // the thread that makes it still has it
+  }
   comm->progress.join();
   comm->profiler.finalize();
   delete comm;
@@ -567,8 +582,10 @@ API(ncclGetUniqueId, (UniqueId * id), ()) {
 API(ncclCommInitRank, (ncclComm * *out, int n_ranks, UniqueId id, int rank), ()) {
   return make(out, id.bytes, id_hash(&id), n_ranks, rank);
 }
-API(ncclCommInitRankConfig, (ncclComm * *out, int n_ranks, UniqueId id, int rank, void*), ()) {
-  return make(out, id.bytes, id_hash(&id), n_ranks, rank);
+API(ncclCommInitRankConfig, (ncclComm * *out, int n_ranks, UniqueId id, int rank, void* config),
+    ()) {
+  const auto* head = static_cast<const ConfigHead*>(config);
+  return make(out, id.bytes, id_hash(&id), n_ranks, rank, head == nullptr || head->blocking != 0);
 }
 API(ncclCommSplit, (ncclComm * comm, int color, int key, ncclComm** out, void*), ()) {
   const int s = comm->splits++;

@@ -12,6 +12,8 @@ struct ncclComm;
 extern "C" {
 int ncclGetUniqueId(fr::nccl::UniqueId*);
 int ncclCommInitRank(ncclComm**, int, fr::nccl::UniqueId, int);
+int ncclCommInitRankConfig(ncclComm**, int, fr::nccl::UniqueId, int, void*);
+int ncclCommGetAsyncError(ncclComm*, int*);
 int ncclCommDestroy(ncclComm*);
 int ncclCommAbort(ncclComm*);
 int ncclGroupStart();
@@ -227,6 +229,58 @@ TEST_CASE("calls: an abort fails what is in flight") {
   CHECK(view().string(records[0].error) == "ended by ncclCommAbort");
   CHECK(live_phases(view()).empty());
   ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: a non-blocking communicator is in the making until NCCL says that it is made") {
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  hook();
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ConfigHead config{sizeof(ConfigHead), 0, 0, 0};
+  ncclComm* comms[2];
+  REQUIRE(ncclCommInitRankConfig(&comms[0], 2, id, 0, &config) == kInProgress);
+  const auto making = [](State state) {
+    std::size_t n = 0;
+    for (const auto& r : all_records(FR_LIFECYCLE)) {
+      n += op(r) == "ncclCommInitRankConfig" &&
+                   (state == State::kLocked ? !r.has_status : r.has_status && r.state == state)
+               ? 1
+               : 0;
+    }
+    return n;
+  };
+  int error = 0;
+  REQUIRE(ncclCommGetAsyncError(comms[0], &error) == 0);
+  CHECK(error == kInProgress);
+  CHECK(making(State::kLocked) == 1);  // still in flight
+  REQUIRE(ncclCommInitRankConfig(&comms[1], 2, id, 1, &config) == kInProgress);
+  for (ncclComm* comm : comms) {
+    do {
+      usleep(1000);
+      ncclCommGetAsyncError(comm, &error);
+    } while (error == kInProgress);
+  }
+  CHECK(making(State::kLocked) == 0);
+  CHECK(making(State::kCompleted) == 2);
+  float data[8];
+  for (ncclComm* comm : comms) {
+    ncclAllReduce(data, data, 8, 7, 0, comm, nullptr);
+  }
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  CHECK(view().device()->unmatched.load() == 0);
+
+  // one that nobody else joins, given up
+  ncclGetUniqueId(&id);
+  ncclComm* alone = nullptr;
+  REQUIRE(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == kInProgress);
+  ncclCommGetAsyncError(alone, &error);
+  CHECK(making(State::kLocked) == 1);
+  ncclCommAbort(alone);
+  CHECK(making(State::kLocked) == 0);
+  CHECK(making(State::kFailed) == 1);
+  for (ncclComm* comm : comms) {
+    ncclCommAbort(comm);
+  }
 }
 
 TEST_CASE("calls: without the plugin they are records that never count as in flight") {
