@@ -507,6 +507,26 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   }
 }
 
+void pack_ras(Packer& p, const RasAnswer* ras) {
+  text(p, "ras");
+  if (ras == nullptr) {
+    p.pack_nil();
+    return;
+  }
+  p.pack_map(7);
+  text(p, "address");
+  text(p, ras->address);
+  key_uint(p, "asked_unix_ns", ras->asked_unix_ns);
+  key_uint(p, "took_ns", ras->took_ns);
+  text(p, "format");
+  text(p, ras->json ? "json" : "text");
+  text(p, "answer");
+  text(p, {ras->text, ras->bytes});
+  key_uint(p, "cut", ras->cut ? 1 : 0);
+  text(p, "error");
+  text(p, ras->error);
+}
+
 void pack_exit(Packer& p, const Header& h, const Times& times) {
   static constexpr const char* kStates[] = {"running", "noted", "signalled", "exiting"};
   const ExitRecord& e = h.exit;
@@ -719,7 +739,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   const Times times{TickClock(h), h.start_unix_ns};
   ZstdStream sink{*this};
   Packer p(sink);
-  p.pack_map(24);
+  p.pack_map(25);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
@@ -887,6 +907,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   }
   pack_lanes(p, view, times);
   pack_device(p, view, times);
+  pack_ras(p, facts.ras);
   pack_notes(p, view, times);
   pack_exit(p, h, times);
   pack_peers(p, facts.control, times);

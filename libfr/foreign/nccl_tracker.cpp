@@ -684,6 +684,9 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
       row.error_ticks.store(0);
       row.is_profiled.store(0);
       row.in_use.store(1, kRelease);
+      if (Recorder* r = recorder()) {
+        r->watchdog.use_ras();
+      }
       return i;
     }
   }

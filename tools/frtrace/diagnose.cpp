@@ -93,6 +93,9 @@ Report Diagnosis::run() {
          (divergence_ && divergence_->past && divergence_->strict && mismatch(*divergence_)) ||
          stale() || nothing_stuck());
   consequences();
+  if (r_.kind != Verdict::kOk) {
+    other_witnesses();
+  }
   finish();
   return std::move(r_);
 }

@@ -152,6 +152,13 @@ struct PeerEvidence {
   std::string last_op, last_site;
 };
 
+// NCCL's RAS service, as asked by this rank.
+struct RasEvidence {
+  bool asked = false;
+  std::string address, format, answer, error;  // error "": none
+  bool cut = false;
+};
+
 struct Identity {
   std::string job, host, boot_id, command, cwd, recorder;
   int attempt = 0;
@@ -221,6 +228,7 @@ struct RankEvidence {
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
   ThreadsEvidence threads;
+  RasEvidence ras;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 
