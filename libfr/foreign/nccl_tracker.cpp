@@ -44,14 +44,14 @@ struct OpPrivate {
   std::atomic<const void*> send, recv;
   std::atomic<u32> func;
   std::atomic<i32> peer;
-  std::atomic<u32> group;        // generation << 12 | slot of the ApiGroup it is listed in
-  std::atomic<u32> next;         // operation of the same ApiGroup, + 1
-  std::atomic<u32> closed;       // all its parts are known
-  std::atomic<u32> done;         // generation << 1 | 1 once it was ended
-  std::atomic<u32> is_started;   // generation << 1 | 1
-  std::atomic<u32> settle_seen;  // channels ended at the last look
-  std::atomic<u32> overtaken;    // at the last look: a later operation has ended
-  std::atomic<u64> last_end_ticks;
+  std::atomic<u32> group;                // generation << 12 | slot of the ApiGroup it is listed in
+  std::atomic<u32> next;                 // operation of the same ApiGroup, + 1
+  std::atomic<u32> closed;               // all its parts are known
+  std::atomic<u32> done;                 // generation << 1 | 1 once it was ended
+  std::atomic<u32> is_started;           // generation << 1 | 1
+  std::atomic<u32> overtaken;            // at the last look: a later operation has ended
+  std::atomic<u64> last_end_ticks;       // of a channel
+  std::atomic<u64> last_transfer_ticks;  // end of a transfer
 };
 
 struct ApiGroup {
@@ -69,6 +69,7 @@ struct CommPrivate {
   std::atomic<u32> children;
   std::atomic<u32> linked;  // a wrapper and the plugin both know it
   std::atomic<u32> kernels_seen;
+  std::atomic<u32> transfers_seen;
   std::atomic<u64> launched;        // operations
   std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
 };
@@ -276,9 +277,16 @@ fr_ticket ticket_of(const OpPrivate& p) noexcept {
   return t;
 }
 
-bool sees_end(const State& s, u32 comm) noexcept {
-  return comm != kNoComm && s.comms[comm].is_profiled.load(kRelaxed) != 0 &&
+bool sees_kernels(const State& s, u32 comm) noexcept {
+  return s.comms[comm].is_profiled.load(kRelaxed) != 0 &&
          (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
+}
+
+// Where kernels are not told of, a communicator that goes over the network has transfers: its
+// operations are in flight while theirs are.
+bool sees_end(const State& s, u32 comm) noexcept {
+  return comm != kNoComm &&
+         (sees_kernels(s, comm) || s.comm[comm].transfers_seen.load(kRelaxed) != 0);
 }
 
 // Claims a row for an operation with one part; kDeviceOps when none is free.
@@ -316,9 +324,9 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.group.store(0, kRelaxed);
   p.next.store(0, kRelaxed);
   p.closed.store(0, kRelaxed);
-  p.settle_seen.store(0, kRelaxed);
   p.overtaken.store(0, kRelaxed);
   p.last_end_ticks.store(0, kRelaxed);
+  p.last_transfer_ticks.store(0, kRelaxed);
   return slot;
 }
 
@@ -361,7 +369,8 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
   }
 }
 
-void try_complete(State& s, u32 slot, u32 generation, bool settling) noexcept {
+// quiet: no more channels will come.
+void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
@@ -370,12 +379,10 @@ void try_complete(State& s, u32 slot, u32 generation, bool settling) noexcept {
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
     return;
   }
-  // What is announced for sends and receives is a bound: not all channels need to come. Then a
-  // while without another one tells.
-  if (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0) {
-    if (!settling || p.settle_seen.exchange(ended, kRelaxed) != ended) {
-      return;
-    }
+  // What is announced for sends and receives is a bound, in version 3 always: not all channels need
+  // to come. Then a while without another one tells.
+  if (!quiet && (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0)) {
+    return;
   }
   finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
 }
@@ -404,6 +411,20 @@ bool is_one_sided(Func func) noexcept {
 // NCCL tells nothing of communicators of one rank.
 bool is_alone(const State& s, u32 comm) noexcept {
   return s.comms[comm].n_ranks.load(kRelaxed) == 1;
+}
+
+// The operation's kernel runs. device_ns 0: by what is seen of it, no clock told when.
+void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept {
+  OpPrivate& p = s.op[slot];
+  if (!first_time(p.is_started, generation)) {
+    return;
+  }
+  s.ops[slot].started_ticks.store(ticks_now(s.hot->clock), kRelaxed);
+  s.ops[slot].device_start_ns.store(device_ns, kRelaxed);
+  const fr_ticket t = ticket_of(p);
+  if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+    started(*s.hot, t);
+  }
 }
 
 // A record for one call. untracked: its end will not be seen.
@@ -670,6 +691,7 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
       p.children.store(0);
       p.linked.store(0);
       p.kernels_seen.store(0);
+      p.transfers_seen.store(0);
       p.launched.store(0);
       p.last_completed.store(0);
       p.made_ticks.store(ticks_now(s.hot->clock));
@@ -1223,11 +1245,41 @@ void settle(Handle handle) noexcept {
   }
 }
 
+namespace {
+
+// Nothing was told for so long: nothing more will come. The watchdog looks every 100 ms, exit()
+// waits for 200.
+constexpr i64 kQuiet_ns = 50'000'000;
+
+// Without kernels: the last transfer of a send or receive ends it. A collective's ranks may have
+// work beyond their transfers, and one without any is not told of at all: how it ended is not seen.
+template <class IsQuiet>
+void settle_transfers(State& s, u32 slot, u32 generation, const IsQuiet& is_quiet) noexcept {
+  const DeviceOp& op = s.ops[slot];
+  const u32 ended = op.transfers_ended.load(kAcquire);
+  const u64 since =
+      ended != 0 ? s.op[slot].last_transfer_ticks.load(kRelaxed) : op.launched_ticks.load(kRelaxed);
+  if (since == 0 || op.transfers_started.load(kRelaxed) != ended ||
+      op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed) || !is_quiet(since)) {
+    return;
+  }
+  const bool seen = ended != 0 && (op.flags.load(kRelaxed) & kDevP2p) != 0;
+  finish(s, slot, generation, seen ? fr::State::kCompleted : fr::State::kReleased, 0,
+         seen ? since : 0);
+}
+
+}  // namespace
+
 void settle_all() noexcept {
   State* s = state_in_force();
   if (s == nullptr) {
     return;
   }
+  const TickClock clock(*s->hot->header);
+  const i64 now_ns = static_cast<i64>(clock.unix_ns(ticks_now(s->hot->clock)));
+  const auto is_quiet = [&](u64 since_ticks) {
+    return now_ns - static_cast<i64>(clock.unix_ns(since_ticks)) >= kQuiet_ns;
+  };
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const DeviceOp& op = s->ops[slot];
     const u32 claim = op.claim.load(kAcquire);
@@ -1236,7 +1288,11 @@ void settle_all() noexcept {
     }
     const u32 generation = claim >> 1 & kGenerationMask;
     if (op.channels_ended.load(kRelaxed) != 0) {
-      try_complete(*s, slot, generation, true);
+      if (is_quiet(s->op[slot].last_end_ticks.load(kRelaxed))) {
+        try_complete(*s, slot, generation, true);
+      }
+    } else if (!sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
+      settle_transfers(*s, slot, generation, is_quiet);
     }
     // A communicator runs its operations in their order: what a later one has overtaken has ended,
     // and its end was not told.
@@ -1457,7 +1513,7 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
   if (comm == kNoComm) {
     return other_start();
   }
-  if (s->comm[comm].launched.fetch_add(1, kRelaxed) >= kSilent &&
+  if (s->comm[comm].launched.fetch_add(1, kRelaxed) >= kSilent && sees_kernels(*s, comm) &&
       s->comm[comm].kernels_seen.load(kRelaxed) == 0) [[unlikely]] {
     give_up(*s, comm);
   }
@@ -1554,11 +1610,28 @@ Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps
   f.second.store(0, kRelease);
   if (op != nullptr) {
     op->transfers_started.fetch_add(1, kRelaxed);
+    s->comm[op->comm.load(kRelaxed) % kComms].transfers_seen.store(1, kRelaxed);
   }
   return make(*s, kTransferHandle, slot, f.claim.load(kRelaxed) >> 1);
 }
 
 namespace {
+
+// The operation a transfer is of, kDeviceOps when its row is another one's by now.
+u32 op_of(const State& s, const Phase& f) noexcept {
+  const u32 op = f.op.load(kRelaxed);
+  return op != 0 && s.ops[op - 1].ticket.load(kRelaxed) == f.ticket.load(kRelaxed) ? op - 1
+                                                                                   : kDeviceOps;
+}
+
+// Its kernel filled or took a buffer: it runs.
+void kernel_moved(State& s, const Phase& f) noexcept {
+  const u32 op = op_of(s, f);
+  if (op != kDeviceOps && s.ops[op].started_ticks.load(kRelaxed) == 0 &&
+      !sees_kernels(s, s.ops[op].comm.load(kRelaxed) % kComms)) {
+    mark_started(s, op, generation_at(s, op), 0);
+  }
+}
 
 void set_wait(State& s, Phase& f, u32 step, Wait wait) noexcept {
   const u32 shift = 4 * (step % 8);
@@ -1599,14 +1672,7 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
   const u32 generation = generation_of(parent);
   s->comm[op->comm.load(kRelaxed) % kComms].kernels_seen.store(1, kRelaxed);
   op->channels_started.fetch_add(1, kRelaxed);
-  if (first_time(s->op[op_slot].is_started, generation)) {
-    op->started_ticks.store(ticks_now(s->hot->clock), kRelaxed);
-    op->device_start_ns.store(device_ns, kRelaxed);
-    const fr_ticket t = ticket_of(s->op[op_slot]);
-    if (is_counted(t) && s->op[op_slot].done.load(kRelaxed) != (generation << 1 | 1)) {
-      started(*s->hot, t);
-    }
-  }
+  mark_started(*s, op_slot, generation, device_ns);
   const u32 slot = claim_row(s->phases, kPhases, 0, s->phase_cursor);
   if (slot == kPhases) {
     count(s->device->phases_lost);
@@ -1707,6 +1773,7 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
     case kStStepSendWait:
       f->first.fetch_add(bytes_or_ns, kRelaxed);
       set_wait(*s, *f, step, Wait::kInFlight);
+      kernel_moved(*s, *f);
       break;
     case kStStepRecvWait:
       set_wait(*s, *f, step, Wait::kData);
@@ -1749,10 +1816,12 @@ void stop(Handle handle) noexcept {
       return;
     case kTransferHandle:
       if (Phase* f = find_phase(*s, handle)) {
-        const u32 op = f->op.load(kRelaxed);
-        f->ticks.store(ticks_now(s->hot->clock), kRelaxed);
-        if (release_row(*f, generation_of(handle)) && op != 0) {
-          s->ops[op - 1].transfers_ended.fetch_add(1, kRelaxed);
+        const u32 op = op_of(*s, *f);
+        const u64 now = ticks_now(s->hot->clock);
+        f->ticks.store(now, kRelaxed);
+        if (release_row(*f, generation_of(handle)) && op != kDeviceOps) {
+          s->op[op].last_transfer_ticks.store(now, kRelaxed);
+          s->ops[op].transfers_ended.fetch_add(1, kRelease);
         }
       }
       return;

@@ -126,8 +126,10 @@ def test_a_launch_that_does_not_return(run):
     job.trace().expect("device", [1], op="all_reduce", seq=4)
 
 
-def test_a_network_that_loses(run):
-    job = run("none", 3, "transport:1:4").await_evidence()
+@pytest.mark.parametrize("version", ["", "23102"])
+def test_a_network_that_loses(run, version):
+    """Also where kernels are not told of: 2.31."""
+    job = run("none", 3, "transport:1:4", STANDIN_NCCL_VERSION=version).await_evidence()
     trace = job.trace()
     trace.expect("transport", [])
     assert "all_reduce #4" in trace.verdict["summary"]

@@ -3,6 +3,7 @@
 // data and no device; a progress thread per communicator plays the kernels and the network.
 //
 //   STANDIN_NCCL_API=4|5|6      newest plugin version it knows (default 6)
+//   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
 //   STANDIN_NCCL_FAULT=...      what goes wrong, on communicators of the whole world:
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
 //     transport:RANK:N          RANK's network loses its N-th collective
@@ -569,6 +570,10 @@ int end(ncclComm* comm) {
   extern "C" __attribute__((visibility("default"))) int p##name parameters
 
 API(ncclGetVersion, (int* version), ()) {
+  if (const char* version_text = getenv("STANDIN_NCCL_VERSION")) {
+    *version = atoi(version_text);
+    return 0;
+  }
   *version = plugins().api == 4 ? 22700 : plugins().api == 5 ? 22809 : 23007;
   return 0;
 }
