@@ -374,7 +374,7 @@ void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes&
 
 void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   const bool kernel = f.kind == kPhaseKernel;
-  p.pack_array(16);
+  p.pack_array(19);
   p.pack_int64(static_cast<i64>(f.op) - 1);
   if (f.ticket == 0) {
     p.pack_nil();
@@ -400,6 +400,16 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   p.pack_uint32(f.pid);
   p.pack_uint32(f.claim >> 1);
   p.pack_uint32(f.claim & 1);
+  const auto known = [&p](bool told, u32 value) {
+    if (told) {
+      p.pack_uint32(value);
+    } else {
+      p.pack_nil();
+    }
+  };
+  known(f.net() == Net::kIb, f.net_device());
+  known(f.net() == Net::kIb, f.net_number());
+  known(f.net() == Net::kSocket, f.net_number());
 }
 
 // What the device library reports. nil where none was asked.
@@ -494,7 +504,8 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "phases");
   p.pack_map(2);
   fields(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "next_step",
-             "time", "bytes", "device_start", "device_end", "pid", "generation", "live"});
+             "time", "bytes", "device_start", "device_end", "pid", "generation", "live", "nic",
+             "qp", "socket"});
   text(p, "rows");
   p.pack_array(view.n_phases());
   for (u32 i = 0; i < view.n_phases(); ++i) {

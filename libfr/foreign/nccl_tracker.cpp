@@ -1662,6 +1662,29 @@ Handle step_start(Handle transfer, u32 step) noexcept {
   return make(*s, kStepHandle, slot_of(transfer), generation_of(transfer), step);
 }
 
+Handle net_start(Handle step, i64 id, const void* data) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr || data == nullptr || !is_own(*s, step) || kind_of(step) != kStepHandle) {
+    return other_start();
+  }
+  u64 word = 0;
+  if (id == kNetIb1) {
+    const auto& d = *static_cast<const NetIb1*>(data);
+    word = d.type == kNetQp ? net_word(Net::kIb, static_cast<u32>(d.request.device),
+                                       static_cast<u32>(d.request.qp))
+                            : 0;
+  } else if (id == kNetSocket1) {
+    const auto& d = *static_cast<const NetSocket1*>(data);
+    word = d.type == kNetSocket ? net_word(Net::kSocket, 0, static_cast<u32>(d.transfer.fd)) : 0;
+  }
+  if (word != 0) {  // other plugins' events are their own
+    if (Phase* f = find_phase(*s, step)) {
+      f->second.store(word, kRelaxed);
+    }
+  }
+  return other_start();
+}
+
 Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
   State* s = state_in_force();
   u32 op_slot = 0;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "../unit/catch.hpp"
+#include "cold/site.hpp"
 #include "host.hpp"
 
 using namespace fr;
@@ -190,6 +191,48 @@ TEST_CASE("nccl: the oldest unfinished step tells what a transfer waits for") {
   comm.stop(recv);
   CHECK(live_phases(view()).empty());
   CHECK(only_op(hash).transfers_ended == 2);
+}
+
+TEST_CASE("nccl: what NCCL's network plugins tell of NIC, queue pair and socket is kept") {
+  const u64 hash = 0xaf;
+  Comm6 comm(hash);
+  CHECK((comm.mask & kEvNetPlugin) != 0);
+  void* task = comm.enqueue(1);
+  void* send = comm.transfer(task, true, 1, 3, 16);
+  void* s0 = comm.step(send, 0);
+  CHECK(live_phases(view())[0].net() == Net::kNone);
+  NetIb1 ib{kNetQp, {2, 77, 1, 4711, 4096}};
+  comm.stop(comm.net(s0, kNetIb1, &ib));
+  ib.request.qp = 4712;  // the last one counts
+  comm.net(s0, kNetIb1, &ib);
+  const auto same = [&] {
+    const PhaseCopy p = live_phases(view())[0];
+    return p.net() == Net::kIb && p.net_device() == 2 && p.net_number() == 4712;
+  };
+  CHECK(same());
+  // other plugins', other versions', other events, no data, no step
+  ib.request.qp = 9;
+  for (i64 id : {i64{0}, kNetIb1 + 1, i64{3} << 16 | 1, i64{-1}}) {
+    CHECK(comm.net(s0, id, &ib) != nullptr);
+  }
+  ib.type = 2;
+  comm.net(s0, kNetIb1, &ib);
+  comm.net(s0, kNetIb1, nullptr);
+  comm.net(nullptr, kNetIb1, &ib);
+  comm.net(task, kNetIb1, &ib);
+  CHECK(same());
+  NetSocket1 socket{kNetSocket, {17, 0, 4096}};
+  comm.net(s0, kNetSocket1, &socket);
+  CHECK(live_phases(view())[0].net() == Net::kSocket);
+  CHECK(live_phases(view())[0].net_number() == 17);
+  comm.state(s0, kStStepSendWait, 4096);
+  CHECK(live_phases(view())[0].first == 4096);  // nothing else moved
+  char text[200];
+  describe_device(view(), only_op(hash).ticket - 1, text, sizeof text);
+  CHECK(std::string(text).find(" (socket 17)") != std::string::npos);
+  comm.stop(s0);
+  comm.net(s0, kNetIb1, &ib);
+  comm.stop(send);
 }
 
 TEST_CASE("nccl: steps of large operations run past the handle's bits") {
