@@ -325,6 +325,57 @@ void pack_notes(Packer& p, const View& view, const Times& times) {
   }
 }
 
+// What fr's own thread for CUDA is doing; nil: there is none.
+void pack_observer(Packer& p, const View& view, const Times& times) {
+  const Cuda* c = view.cuda();
+  text(p, "observer");
+  if (c == nullptr || c->observer_tid.load() == 0) {
+    p.pack_nil();
+    return;
+  }
+  // The id first: since is then of this call or of a later one, never of an earlier.
+  const u32 call = c->call.load(std::memory_order_acquire);
+  p.pack_map(6);
+  key_uint(p, "tid", c->observer_tid.load());
+  text(p, "call");
+  text(p, view.string(call));
+  text(p, "since");
+  times.ticks(p, call != 0 ? get(c->call_ticks) : 0);
+  text(p, "polled");
+  times.ticks(p, get(c->polled_ticks));
+  key_uint(p, "pairs", c->pairs.load());
+  key_uint(p, "timed", get(c->timed));
+}
+
+// The first asynchronous error of CUDA; nil: none was seen.
+void pack_cuda_error(Packer& p, const View& view, const Times& times) {
+  const Cuda* c = view.cuda();
+  text(p, "error");
+  if (c == nullptr || c->error_ready.load(std::memory_order_acquire) == 0) {
+    p.pack_nil();
+    return;
+  }
+  p.pack_map(8);
+  text(p, "code");
+  p.pack_int32(c->error_code.load());
+  text(p, "name");
+  text(p, view.string(c->error_name.load()));
+  text(p, "text");
+  text(p, view.string(c->error_text.load()));
+  text(p, "call");
+  text(p, view.string(c->error_call.load()));
+  text(p, "ticket");
+  if (const u64 ticket = get(c->error_ticket)) {
+    p.pack_uint64(ticket - 1);
+  } else {
+    p.pack_nil();
+  }
+  text(p, "time");
+  times.ticks(p, get(c->error_ticks));
+  key_uint(p, "tid", c->error_tid.load());
+  key_uint(p, "stack", c->error_stack.load());
+}
+
 // The device's clock counts ns too; the offset to the host's monotonic clock is an upper bound, the
 // best of all completions seen.
 struct DeviceTimes {
@@ -336,6 +387,10 @@ struct DeviceTimes {
     times.unix_ns(p, device_ns == 0 || offset_ns == 0
                          ? 0
                          : device_ns + static_cast<u64>(offset_ns + to_unix_ns));
+  }
+  // CUDA events' times are the host's monotonic clock already.
+  void pack_host(Packer& p, u64 host_ns) const {
+    times.unix_ns(p, host_ns == 0 ? 0 : host_ns + static_cast<u64>(to_unix_ns));
   }
 };
 
@@ -359,8 +414,13 @@ void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes&
   d.times.ticks(p, o.launched_ticks);
   d.times.ticks(p, o.started_ticks);
   d.times.ticks(p, o.ended_ticks);
-  d.pack(p, o.device_start_ns);
-  d.pack(p, o.device_end_ns);
+  if ((o.flags & kDevHostTimes) != 0) {
+    d.pack_host(p, o.device_start_ns);
+    d.pack_host(p, o.device_end_ns);
+  } else {
+    d.pack(p, o.device_start_ns);
+    d.pack(p, o.device_end_ns);
+  }
   p.pack_uint32(o.channels);
   p.pack_uint32(o.channels_started);
   p.pack_uint32(o.channels_ended);
@@ -416,7 +476,7 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
 void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "device");
   const Device* device = view.device();
-  if (device == nullptr || (device->plugin_api.load() == 0 && view.comm(1) == nullptr)) {
+  if (!view.has_device()) {
     p.pack_nil();
     return;
   }
@@ -425,13 +485,14 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   u64 mono = 0;
   read_anchor(view.header().last, ticks, unix_ns, mono);
   const DeviceTimes d{times, device->clock_offset_ns.load(), static_cast<i64>(unix_ns - mono)};
-  p.pack_map(8);
+  p.pack_map(10);
   key_uint(p, "library_version", device->library_version.load());
   key_uint(p, "plugin_api", device->plugin_api.load());
   key_uint(p, "events", device->events.load());
   key_uint(p, "hooked", device->hooked.load());
   text(p, "losses");
-  p.pack_map(8);
+  const Cuda* cuda = view.cuda();
+  p.pack_map(cuda != nullptr ? 13 : 8);
   key_uint(p, "comms_lost", get(device->comms_lost));
   key_uint(p, "ops_lost", get(device->ops_lost));
   key_uint(p, "phases_lost", get(device->phases_lost));
@@ -440,6 +501,15 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   key_uint(p, "unknown_events", get(device->unknown_events));
   key_uint(p, "unmatched", get(device->unmatched));
   key_uint(p, "threads_lost", get(device->threads_lost));
+  if (cuda != nullptr) {
+    key_uint(p, "events_exhausted", get(cuda->exhausted));
+    key_uint(p, "events_captured", get(cuda->captured));
+    key_uint(p, "events_no_context", get(cuda->no_context));
+    key_uint(p, "events_refused", get(cuda->refused));
+    key_uint(p, "events_unread", get(cuda->unread));
+  }
+  pack_observer(p, view, times);
+  pack_cuda_error(p, view, times);
 
   text(p, "comms");
   p.pack_map(2);

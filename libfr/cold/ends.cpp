@@ -12,6 +12,7 @@
 #include "cold/log.hpp"
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
+#include "foreign/cuda.hpp"
 
 namespace fr {
 namespace {
@@ -227,6 +228,7 @@ void shut_down(Recorder& r, int status) noexcept {
                     static_cast<int>(site.function.size()), site.function.data());
     }
   }
+  cuda::stop();
   g_hot.store(nullptr, std::memory_order_release);
   if (safe && !r.region.name.empty()) {
     unlink((r.region.dir + "/" + r.region.name).c_str());

@@ -35,11 +35,12 @@ Plan plan(u32 n_records) {
                                       sizeof(Device),
                                       sizeof(CommRow),
                                       sizeof(DeviceOp),
-                                      sizeof(Phase)};
+                                      sizeof(Phase),
+                                      sizeof(Cuda)};
   const u32 count[kSections] = {kOptionsBytes, kGroups,   kRankWords, kLanes,      kStrings,
                                 kStringBytes,  kFrames,   kStacks,    kStackWords, kBlobWords,
                                 kCrumbs,       n_records, n_records,  1,           kComms,
-                                kDeviceOps,    kPhases};
+                                kDeviceOps,    kPhases,   1};
   Plan p{};
   std::size_t at = kHeaderBytes;
   for (u32 s = 0; s < kSections; ++s) {

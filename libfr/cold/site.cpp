@@ -152,6 +152,22 @@ void describe_wait(const PhaseCopy& f, char* out, std::size_t bytes) noexcept {
   }
 }
 
+// The call of CUDA that fr's own thread has not come back from; "" when it has, or is only in it.
+std::string_view stuck_cuda_call(const View& view) noexcept {
+  constexpr u64 kStuck_ns = 500'000'000;
+  const Cuda* c = view.cuda();
+  const u32 call = c != nullptr ? c->call.load(std::memory_order_acquire) : 0;
+  u64 ticks = 0;
+  u64 unix_ns = 0;
+  u64 mono = 0;
+  if (call == 0 || !read_anchor(view.header().last, ticks, unix_ns, mono)) {
+    return "";
+  }
+  const TickClock clock(view.header());
+  const u64 since = clock.unix_ns(c->call_ticks.load());
+  return since != 0 && since + kStuck_ns < clock.unix_ns(ticks) ? view.string(call) : "";
+}
+
 }  // namespace
 
 void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes) noexcept {
@@ -169,8 +185,14 @@ void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes)
     std::snprintf(out, bytes, "not launched yet");
   } else if (op.launched_ticks == 0) {
     std::snprintf(out, bytes, "the host is inside its launch");
+  } else if (const auto call = stuck_cuda_call(view);
+             op.started_ticks == 0 && (op.flags & kDevTimed) != 0 && !call.empty()) {
+    std::snprintf(out, bytes, "launched; more is not known, fr's own %.*s has not returned",
+                  static_cast<int>(call.size()), call.data());
   } else if (op.started_ticks == 0) {
     std::snprintf(out, bytes, "launched, its kernel does not run");
+  } else if (op.channels_started == 0) {
+    std::snprintf(out, bytes, "its stream has reached it");
   } else {
     std::snprintf(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
                   op.channels_started == 1 ? "" : "s");

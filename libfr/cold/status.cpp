@@ -51,7 +51,7 @@ std::string options_json(std::string_view table) {
 // What the device library reports; null while no communicator was made.
 std::string device_json(const View& view) {
   const Device* d = view.device();
-  if (d == nullptr || (d->plugin_api.load() == 0 && view.comm(1) == nullptr)) {
+  if (!view.has_device()) {
     return "null";
   }
   u64 timed = 0;
@@ -74,6 +74,18 @@ std::string device_json(const View& view) {
   add(losses, "unknown_events", std::to_string(d->unknown_events.load()));
   add(losses, "unmatched", std::to_string(d->unmatched.load()));
   add(losses, "threads_lost", std::to_string(d->threads_lost.load()));
+  if (const Cuda* c = view.cuda()) {
+    add(losses, "events_exhausted", std::to_string(c->exhausted.load()));
+    add(losses, "events_captured", std::to_string(c->captured.load()));
+    add(losses, "events_no_context", std::to_string(c->no_context.load()));
+    add(losses, "events_refused", std::to_string(c->refused.load()));
+    add(losses, "events_unread", std::to_string(c->unread.load()));
+    add(out, "event_pairs", std::to_string(c->pairs.load()));
+    add(out, "events_timed", std::to_string(c->timed.load()));
+    add(out, "observer_in", quoted(view.string(c->call.load())));  // "" in no call of CUDA
+    add(out, "error",
+        c->error_ready.load() == 0 ? "null" : quoted(view.string(c->error_name.load())));
+  }
   add(out, "losses", losses + "}");
   return out + "}";
 }

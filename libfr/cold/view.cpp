@@ -25,7 +25,8 @@ constexpr u32 kMinStride[kSections] = {1,
                                        sizeof(Device),
                                        sizeof(CommRow),
                                        sizeof(DeviceOp),
-                                       sizeof(Phase)};
+                                       sizeof(Phase),
+                                       sizeof(Cuda)};
 
 // And where they must lie, for their atomics.
 constexpr u32 kAlignment[kSections] = {1,
@@ -44,7 +45,8 @@ constexpr u32 kAlignment[kSections] = {1,
                                        alignof(Device),
                                        alignof(CommRow),
                                        alignof(DeviceOp),
-                                       alignof(Phase)};
+                                       alignof(Phase),
+                                       alignof(Cuda)};
 
 u32 at_most(u32 n, u32 limit) {
   return n < limit ? n : limit;
@@ -334,6 +336,17 @@ u32 View::n_rows(Section s) const noexcept {
 
 const Device* View::device() const noexcept {
   return n_rows(kSecDevice) != 0 ? section<Device>(kSecDevice, 0) : nullptr;
+}
+
+const Cuda* View::cuda() const noexcept {
+  return n_rows(kSecCuda) != 0 ? section<Cuda>(kSecCuda, 0) : nullptr;
+}
+
+bool View::has_device() const noexcept {
+  const Device* d = device();
+  const Cuda* c = cuda();
+  return d != nullptr && (d->plugin_api.load() != 0 || comm(1) != nullptr ||
+                          (c != nullptr && c->error_ready.load() != 0));
 }
 
 const CommRow* View::comm(u32 id) const noexcept {

@@ -100,6 +100,8 @@ class View {
 
   // What the device library says; empty in rings of before it was asked.
   const Device* device() const noexcept;
+  const Cuda* cuda() const noexcept;
+  bool has_device() const noexcept;  // it has said something
   u32 n_comms() const noexcept { return n_rows(kSecComms); }
   const CommRow* comm(u32 id) const noexcept;  // nullptr when unused
   u32 n_device_ops() const noexcept { return n_rows(kSecDeviceOps); }

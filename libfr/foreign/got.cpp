@@ -177,49 +177,59 @@ bool is_dlsym_user(const char* path) noexcept {
 }
 
 struct Scan {
-  Redirect* table;
-  u32 n;
-  const char* skip;
-  GotResult result;
+  RedirectTable* const* tables;
+  u32 n_tables;
   u32 restored;
 };
+
+// All but a few of the names are settled by their first letters.
+bool can_be_ours(const char* name) noexcept {
+  return name[0] == 'n' || name[0] == 'd' || (name[0] == 'c' && name[1] == 'u');
+}
+
+void redirect(const Object& o, RedirectTable& table, Redirect& r, void** slot) noexcept {
+  void* const seen = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+  if (seen == r.ours) {
+    return;
+  }
+  // A place that was never called through leads back into its own object, which would look the
+  // function up and overwrite ours: then it must be known where it would lead. It cannot be asked
+  // here, under the loader's lock.
+  void* known = r.real.load();
+  if (o.holds(seen) ? known == nullptr
+                    : !r.real.compare_exchange_strong(known = nullptr, seen) && known != seen) {
+    ++table.refused;
+    return;
+  }
+  ++(store(o, slot, r.ours) ? table.in_force : table.refused);
+}
 
 int visit_object(dl_phdr_info* info, std::size_t, void* argument) {
   auto& scan = *static_cast<Scan*>(argument);
   Object o;
   if (!read_object(*info, o) || o.holds(reinterpret_cast<const void*>(&visit_object)) ||
-      (scan.skip[0] != '\0' && std::strstr(o.name, scan.skip) != nullptr) || !first_look(o)) {
+      !first_look(o)) {
     return 0;
   }
   each_slot(o, [&](const char* name, void** slot) {
-    // all but a few of the names are settled by their first letters
-    if (name[0] != 'n' && name[0] != 'c' && name[0] != 'd') {
+    if (!can_be_ours(name)) {
       return;
     }
-    for (u32 i = 0; i < scan.n; ++i) {
-      Redirect& r = scan.table[i];
-      if (std::strcmp(r.name, name) != 0 || (r.only_dlsym_users && !is_dlsym_user(o.name))) {
-        continue;
-      }
-      void* const seen = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-      if (seen == r.ours) {
+    for (u32 t = 0; t < scan.n_tables; ++t) {
+      RedirectTable& table = *scan.tables[t];
+      for (u32 i = 0; i < table.n; ++i) {
+        Redirect& r = table.rows[i];
+        if (std::strcmp(r.name, name) != 0 || (r.only_dlsym_users && !is_dlsym_user(o.name))) {
+          continue;
+        }
+        for (const char* skip : table.skip) {
+          if (skip != nullptr && std::strstr(o.name, skip) != nullptr) {
+            return;
+          }
+        }
+        redirect(o, table, r, slot);
         return;
       }
-      // A place that was never called through leads back into its own object, which would look
-      // the function up and overwrite ours: then it must be known where it would lead. It cannot
-      // be asked here, under the loader's lock.
-      void* known = r.real.load();
-      if (o.holds(seen) ? known == nullptr
-                        : !r.real.compare_exchange_strong(known = nullptr, seen) && known != seen) {
-        ++scan.result.refused;
-        return;
-      }
-      if (store(o, slot, r.ours)) {
-        ++scan.result.patched;
-      } else {
-        ++scan.result.refused;
-      }
-      return;
     }
   });
   return 0;
@@ -232,40 +242,41 @@ int restore_object(dl_phdr_info* info, std::size_t, void* argument) {
     return 0;
   }
   each_slot(o, [&](const char* name, void** slot) {
-    if (name[0] != 'n' && name[0] != 'c' && name[0] != 'd') {
+    if (!can_be_ours(name)) {
       return;
     }
-    for (u32 i = 0; i < scan.n; ++i) {
-      Redirect& r = scan.table[i];
-      if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == r.ours && std::strcmp(r.name, name) == 0 &&
-          r.real.load() != nullptr && store(o, slot, r.real.load())) {
-        ++scan.restored;
-        return;
+    void* const seen = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+    for (u32 t = 0; t < scan.n_tables; ++t) {
+      for (u32 i = 0; i < scan.tables[t]->n; ++i) {
+        Redirect& r = scan.tables[t]->rows[i];
+        if (seen == r.ours && std::strcmp(r.name, name) == 0 && r.real.load() != nullptr &&
+            store(o, slot, r.real.load())) {
+          ++scan.restored;
+          return;
+        }
       }
     }
   });
   return 0;
 }
 
-u32 g_in_force = 0;
-
 }  // namespace
 
-GotResult redirect_calls(Redirect* table, u32 n, const char* skip) noexcept {
+void redirect_calls(RedirectTable* const* tables, u32 n_tables) noexcept {
   const std::lock_guard lock(g_lock);
-  Scan scan{table, n, skip, {}, 0};
+  Scan scan{tables, n_tables, 0};
   dl_iterate_phdr(visit_object, &scan);
-  g_in_force += scan.result.patched;
-  scan.result.in_force = g_in_force;
-  return scan.result;
 }
 
-u32 restore_calls(Redirect* table, u32 n) noexcept {
+u32 restore_calls(RedirectTable* const* tables, u32 n_tables) noexcept {
   const std::lock_guard lock(g_lock);
-  Scan scan{table, n, "", {}, 0};
+  Scan scan{tables, n_tables, 0};
   dl_iterate_phdr(restore_object, &scan);
   g_n_seen = 0;
-  g_in_force = 0;
+  for (u32 t = 0; t < n_tables; ++t) {
+    tables[t]->in_force.store(0);
+    tables[t]->refused.store(0);
+  }
   return scan.restored;
 }
 

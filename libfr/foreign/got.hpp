@@ -16,16 +16,20 @@ struct Redirect {
   bool only_dlsym_users;    // only in objects that look functions up for others (ctypes)
 };
 
-struct GotResult {
-  u32 patched;   // places changed by this call
-  u32 in_force;  // places that lead to ours now
-  u32 refused;   // led elsewhere than the others of that name (two copies of a library), or could
-                 // not be written
+// The functions of one library.
+struct RedirectTable {
+  Redirect* rows;
+  u32 n;
+  const char* skip[2];        // objects with this in their name are left alone: the library itself
+  std::atomic<u32> in_force;  // places that lead to ours now
+  std::atomic<u32> refused;   // led elsewhere than the others of that name (two copies of a
+                              // library), or could not be written
 };
 
-// Scans every loaded object that was not scanned before, but ours and those named `skip`.
-GotResult redirect_calls(Redirect* table, u32 n, const char* skip) noexcept;
+// Scans every loaded object that was not scanned before, but ours. All tables at once: an object is
+// looked at one time.
+void redirect_calls(RedirectTable* const* tables, u32 n_tables) noexcept;
 // Puts the originals back, wherever ours still stands. Returns the number of places.
-u32 restore_calls(Redirect* table, u32 n) noexcept;
+u32 restore_calls(RedirectTable* const* tables, u32 n_tables) noexcept;
 
 }  // namespace fr

@@ -8,6 +8,8 @@
 
 #include "cold/log.hpp"
 #include "cold/recorder.hpp"
+#include "foreign/cuda.hpp"
+#include "foreign/cuda_abi.hpp"
 #include "foreign/got.hpp"
 #include "foreign/nccl_abi.hpp"
 #include "foreign/nccl_tracker.hpp"
@@ -52,9 +54,6 @@ enum Index : u32 {
   kIdxSuspend,
   kIdxResume,
   kIdxGetAsyncError,
-  kIdxBeginCapture,
-  kIdxBeginCaptureToGraph,
-  kIdxEndCapture,
   kIdxDlsym,
   kIndices
 };
@@ -69,6 +68,7 @@ F real(Index i) noexcept {
 struct Library {
   std::atomic<int (*)(Comm, int*)> count;
   std::atomic<int (*)(Comm, int*)> user_rank;
+  std::atomic<int (*)(Comm, int*)> device;
   std::atomic<const char* (*)(int)> error_text;
   std::atomic<const char* (*)(Comm)> last_error;
 };
@@ -78,6 +78,7 @@ Library g_library;
 
 constexpr u32 kPending = 128;
 constexpr u32 kCallThreads = 256;
+constexpr u32 kStreams = 8;  // that one group of calls gives work to
 
 struct Pending {
   Handle op;         // 0: a communicator is being made
@@ -97,6 +98,11 @@ struct CallThread {
   u32 n_pending = 0;
   u32 lost = 0;
   Pending pending[kPending];
+  u32 n_timed = 0;
+  struct {
+    Stream stream;
+    u64 events;  // around the group's work on it
+  } timed[kStreams];
 };
 CallThread g_threads[kCallThreads];
 
@@ -108,7 +114,7 @@ CallThread* call_thread() noexcept {
   CallThread& t = g_threads[at];
   if (t.tid != own_tid()) {
     t.tid = own_tid();
-    t.n_pending = t.lost = 0;
+    t.n_pending = t.lost = t.n_timed = 0;
   }
   return &t;
 }
@@ -193,6 +199,7 @@ bool ask_comm(Comm comm, i32& n_ranks, i32& rank) noexcept {
     return kNoComm;
   }
   const u32 row = open_comm(mix(0x6d6574, static_cast<u64>(n_ranks)), n_ranks, rank, "");
+  cuda::prepare();
   return bind_comm(row, comm, n_ranks, rank, ~0ull);
 }
 
@@ -211,6 +218,7 @@ void comm_made(u32 row, Comm comm, i32 n_ranks, i32 rank, u64 since, bool framew
     ask_comm(comm, n_ranks, rank);
   }
   row = bind_comm(row, comm, n_ranks, rank, since);
+  cuda::prepare();
   if (!framework) {
     group_of(row);  // a rank that then does nothing with it must show that it has it
   }
@@ -302,6 +310,9 @@ void made(const char* name, const Pending& p, int result) noexcept {
 
 template <class Call_>
 int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call_ call) noexcept {
+  if (ready()) {
+    hook_calls();  // whatever was loaded since: without the plugin nobody else looks
+  }
   const u64 since = now_ticks();
   const u32 row = open_comm(hash, n_ranks, rank, nullptr);
   const Lifecycle record(name, row);
@@ -354,6 +365,9 @@ int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call
     record.end(result, name, nullptr);
   }
   if (closes && accepted(result)) {
+    if (failing == nullptr) {
+      cuda::settle();  // what it waited for has ended
+    }
     close_comm(row, nullptr);
   }
   return result;
@@ -361,8 +375,57 @@ int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call
 
 // ---------------------------------------------------------------- operations
 
+// FR_TIMING=events: a pair of CUDA events around this call, or around the group's calls on its
+// stream.
+[[gnu::noinline]] void begin_events(CallThread* t, Comm comm, Call& what) noexcept {
+  const bool grouped = t != nullptr && t_depth > 0;
+  for (u32 i = 0; grouped && i < t->n_timed; ++i) {
+    if (t->timed[i].stream == what.stream) {
+      what.events = t->timed[i].events;
+      return;
+    }
+  }
+  if (grouped && t->n_timed == kStreams) {
+    return;
+  }
+  int device = -1;
+  const auto device_of = g_library.device.load();
+  if (cuda::is_default_stream(what.stream) && device_of != nullptr &&
+      device_of(comm, &device) != kSuccess) {
+    device = -1;
+  }
+  const cuda::Begun begun = cuda::begin(what.stream, device);
+  what.events = begun.events;
+  what.captured = begun.captured;
+  if (grouped && begun.events != 0) {
+    t->timed[t->n_timed++] = {what.stream, begun.events};
+  }
+}
+
+void lose_events(u64 events) noexcept {
+  const EventsSeen lost{events, EventsSeen::kLost, 0, 0, 0, 0};
+  events_seen(&lost, 1);
+}
+
+// done: the work is in the stream now. Else it comes later from a thread of NCCL's, or never.
+void end_events(u64 events, bool done) noexcept {
+  if (!done) {
+    cuda::drop(events);
+    lose_events(events);
+  } else if (!cuda::end(events)) {
+    lose_events(events);
+  }
+}
+
+void end_group_events(CallThread& t, bool done) noexcept {
+  for (u32 i = 0; i < t.n_timed; ++i) {
+    end_events(t.timed[i].events, done);
+  }
+  t.n_timed = 0;
+}
+
 template <class Call_>
-int operation(const char* name, Comm comm, const Call& what, Call_ call) noexcept {
+int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   background_over(comm, FR_OK);  // one that is not ready may not be used
   const u32 row = hot() != nullptr ? comm_row(comm) : kNoComm;
   if (row == kNoComm) {
@@ -371,15 +434,24 @@ int operation(const char* name, Comm comm, const Call& what, Call_ call) noexcep
     return result;
   }
   CallThread* t = call_thread();
-  const Handle op = open(row, what);
   const bool alone = t == nullptr || t_depth == 0;
+  if (cuda::events_on()) [[unlikely]] {
+    begin_events(t, comm, what);
+  }
+  const Handle op = open(row, what);
   if (alone) {
     launching(op);
   }
   const int result = call();
   if (!accepted(result)) [[unlikely]] {
     closed(op, false, ErrorText(name, result, comm).text);
+    if (alone && what.events != 0) {
+      end_events(what.events, false);
+    }
     return result;
+  }
+  if (alone && what.events != 0) {
+    end_events(what.events, result == kSuccess);
   }
   closed(op, true, nullptr);
   if (!alone) {
@@ -582,7 +654,11 @@ int group_end() noexcept {
     }
   }
   const int result = original();
+  if (result == kSuccess) {
+    end_group_events(*t, true);
+  }
   finish_group(*t, result, "ncclGroupEnd");
+  end_group_events(*t, false);
   return result;
 }
 
@@ -592,6 +668,7 @@ int group_simulate_end(void* info) noexcept {
   CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
   if (t != nullptr) {
     finish_group(*t, kSuccess, "ncclGroupSimulateEnd");
+    end_group_events(*t, false);
   }
   return result;
 }
@@ -697,31 +774,6 @@ int get_async_error(Comm comm, int* error) noexcept {
   return result;
 }
 
-// ---------------------------------------------------------------- graph capture
-
-int begin_capture(Stream stream, int mode) noexcept {
-  const int result = real<decltype(&begin_capture)>(kIdxBeginCapture)(stream, mode);
-  if (result == 0) {
-    capture_began();
-  }
-  return result;
-}
-
-int begin_capture_to_graph(Stream stream, void* graph, const void* nodes, const void* edges,
-                           std::size_t n, int mode) noexcept {
-  const int result = real<decltype(&begin_capture_to_graph)>(kIdxBeginCaptureToGraph)(
-      stream, graph, nodes, edges, n, mode);
-  if (result == 0) {
-    capture_began();
-  }
-  return result;
-}
-
-int end_capture(Stream stream, void* graph) noexcept {
-  capture_ended();  // failed or not, the capture is over
-  return real<decltype(&end_capture)>(kIdxEndCapture)(stream, graph);
-}
-
 // ---------------------------------------------------------------- dlsym
 
 // ctypes and its like ask with a handle: then it does not matter who asks. What they get is ours.
@@ -731,7 +783,7 @@ void* look_up(void* handle, const char* name) noexcept {
       std::strncmp(name, "nccl", 4) != 0) {
     return found;
   }
-  for (u32 i = 0; i < kIdxBeginCapture; ++i) {
+  for (u32 i = 0; i < kIdxDlsym; ++i) {
     Redirect& r = g_table[i];
     if (std::strcmp(r.name, name) == 0) {
       void* none = nullptr;
@@ -774,9 +826,6 @@ Redirect g_table[kIndices] = {
     FR_ROW(kIdxSuspend, "ncclCommSuspend", suspend),
     FR_ROW(kIdxResume, "ncclCommResume", resume),
     FR_ROW(kIdxGetAsyncError, "ncclCommGetAsyncError", get_async_error),
-    FR_ROW(kIdxBeginCapture, "cudaStreamBeginCapture", begin_capture),
-    FR_ROW(kIdxBeginCaptureToGraph, "cudaStreamBeginCaptureToGraph", begin_capture_to_graph),
-    FR_ROW(kIdxEndCapture, "cudaStreamEndCapture", end_capture),
     {"dlsym", reinterpret_cast<void*>(&look_up), {nullptr}, true},
 };
 #undef FR_ROW
@@ -789,7 +838,7 @@ void* loaded(const char* name) noexcept {
 void find_originals() noexcept {
   g_table[kIdxDlsym].real.store(reinterpret_cast<void*>(&dlsym));
   if (void* nccl = loaded("libnccl.so.2")) {
-    for (u32 i = 0; i < kIdxBeginCapture; ++i) {
+    for (u32 i = 0; i < kIdxDlsym; ++i) {
       void* none = nullptr;
       if (void* found = dlsym(nccl, g_table[i].name)) {
         g_table[i].real.compare_exchange_strong(none, found);
@@ -801,6 +850,7 @@ void find_originals() noexcept {
     };
     find(g_library.count, "ncclCommCount");
     find(g_library.user_rank, "ncclCommUserRank");
+    find(g_library.device, "ncclCommCuDevice");
     find(g_library.error_text, "ncclGetErrorString");
     find(g_library.last_error, "ncclGetLastError");
     int version = 0;
@@ -810,34 +860,29 @@ void find_originals() noexcept {
     }
     dlclose(nccl);
   }
-  for (const char* name : {"libcudart.so.13", "libcudart.so.12"}) {
-    if (void* cudart = loaded(name)) {
-      for (u32 i = kIdxBeginCapture; i <= kIdxEndCapture; ++i) {
-        void* none = nullptr;
-        if (void* found = dlsym(cudart, g_table[i].name)) {
-          g_table[i].real.compare_exchange_strong(none, found);
-        }
-      }
-      dlclose(cudart);
-    }
-  }
+  cuda::find_originals();
 }
+
+RedirectTable g_nccl = {g_table, kIndices, {"libnccl.so", nullptr}, {0}, {0}};
 
 }  // namespace
 
 u32 hook_calls() noexcept {
   find_originals();
-  const GotResult result = redirect_calls(g_table, kIndices, "libnccl.so");
-  set_hooked(result.in_force);
-  if (result.refused != 0) {
+  RedirectTable* const tables[] = {&g_nccl, &cuda::calls()};
+  const u32 refused = g_nccl.refused.load();
+  redirect_calls(tables, std::size(tables));
+  set_hooked(g_nccl.in_force.load());
+  if (g_nccl.refused.load() != refused) {
     log_line(kLogInfo, "%u calls of NCCL lead to another copy of it and are not recorded",
-             result.refused);
+             g_nccl.refused.load());
   }
-  return result.in_force;
+  return g_nccl.in_force.load() + cuda::calls().in_force.load();
 }
 
 u32 unhook_calls() noexcept {
-  const u32 n = restore_calls(g_table, kIndices);
+  RedirectTable* const tables[] = {&g_nccl, &cuda::calls()};
+  const u32 n = restore_calls(tables, std::size(tables));
   set_hooked(0);
   return n;
 }

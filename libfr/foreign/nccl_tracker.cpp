@@ -52,6 +52,9 @@ struct OpPrivate {
   std::atomic<u32> overtaken;            // at the last look: a later operation has ended
   std::atomic<u64> last_end_ticks;       // of a channel
   std::atomic<u64> last_transfer_ticks;  // end of a transfer
+  std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
+  std::atomic<u64> events_done;                // the last of them that have told its end
+  std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
 };
 
 struct ApiGroup {
@@ -327,6 +330,10 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.overtaken.store(0, kRelaxed);
   p.last_end_ticks.store(0, kRelaxed);
   p.last_transfer_ticks.store(0, kRelaxed);
+  p.first_events.store(call.events, kRelaxed);
+  p.last_events.store(call.events, kRelaxed);
+  p.events_done.store(0, kRelaxed);
+  p.unseen_otherwise.store(0, kRelaxed);
   return slot;
 }
 
@@ -375,6 +382,13 @@ void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
   const u32 ended = op.channels_ended.load(kAcquire);
+  // Events end it where NCCL tells nothing, or, if the watchdog has seen no change, not all.
+  const u64 done = p.events_done.load(kAcquire);
+  if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
+      (started == 0 || quiet)) {
+    finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+    return;
+  }
   if (p.closed.load(kAcquire) == 0 || ended == 0 || ended != started ||
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
     return;
@@ -457,11 +471,13 @@ fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noe
 
 // Row and record of a call. scope: the framework's record it belongs to, or {0}.
 Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
-  const bool unseen = !sees_end(s, comm) || call.captured || call.count == 0 ||
-                      is_one_sided(call.func) || is_alone(s, comm);
+  const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
+                                is_one_sided(call.func) || is_alone(s, comm);
+  const bool unseen = unseen_otherwise && call.events == 0;
   const u32 flags = (call.func == Func::kSend || call.func == Func::kRecv ? u32{kDevP2p} : 0) |
                     (call.captured ? u32{kDevCaptured} : 0) |
-                    (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0);
+                    (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0) |
+                    (call.events != 0 ? u32{kDevTimed} : 0);
   const u32 slot = claim_op(s, comm, call, flags);
   const bool lost = slot == kDeviceOps;
   const fr_ticket t = scope.ticket != 0 ? scope : begin_record(s, comm, call, unseen || lost);
@@ -472,6 +488,7 @@ Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) no
     return 0;
   }
   keep_ticket(s.op[slot], t);
+  s.op[slot].unseen_otherwise.store(unseen_otherwise ? 1 : 0, kRelaxed);
   s.ops[slot].ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);
   s.ops[slot].parts.store(1, kRelease);
   return make(s, kApiHandle, slot, generation_at(s, slot));
@@ -602,8 +619,20 @@ void settle_slot(State& s, u32 slot, u32 generation) noexcept {
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
     return;
   }
-  if ((op.flags.load(kRelaxed) & kDevUnseen) != 0 ||
-      op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
+  const u32 flags = op.flags.load(kRelaxed);
+  if ((flags & kDevTimed) != 0 && (flags & kDevCaptured) == 0) {
+    return;  // the events will tell
+  }
+  if ((flags & kDevUnseen) != 0 || op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
+    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  }
+}
+
+// Its events will not tell: it is as if it had none.
+void lose_events(State& s, u32 slot, u32 generation) noexcept {
+  s.ops[slot].flags.fetch_and(~u32{kDevTimed}, kRelaxed);
+  s.op[slot].last_events.store(0, kRelaxed);
+  if (s.op[slot].unseen_otherwise.load(kRelaxed) != 0) {
     finish(s, slot, generation, fr::State::kReleased, 0, 0);
   }
 }
@@ -845,6 +874,10 @@ void capture_ended() noexcept {
   }
 }
 
+bool is_capturing() noexcept {
+  return g_captures.load(kRelaxed) > 0;
+}
+
 // ---------------------------------------------------------------- communicators
 
 // The function by which NCCL makes a communicator's hash from its unique id: two accumulators that
@@ -1013,6 +1046,27 @@ u32 thread_slot() noexcept {
   return t != nullptr ? static_cast<u32>(t - g_threads) : ~0u;
 }
 
+namespace {
+
+// The oldest operation in flight; comm kNoComm: of all of them.
+Handle oldest_of(State& s, u32 comm, u64& ticket) noexcept {
+  Handle oldest = 0;
+  ticket = 0;
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const DeviceOp& op = s.ops[slot];
+    const u32 claim = op.claim.load(kAcquire);
+    const u64 own = op.ticket.load(kRelaxed);
+    if ((claim & 1) != 0 && own != 0 && (ticket == 0 || own < ticket) &&
+        (comm == kNoComm || op.comm.load(kRelaxed) == comm)) {
+      oldest = make(s, kApiHandle, slot, claim >> 1);
+      ticket = own;
+    }
+  }
+  return oldest;
+}
+
+}  // namespace
+
 void comm_failed(u32 comm, const char* text) noexcept {
   State* s = state_in_force();
   if (s == nullptr || comm == kNoComm || s->comms[comm].error.load() != 0) {
@@ -1024,20 +1078,24 @@ void comm_failed(u32 comm, const char* text) noexcept {
     return;  // the first one counts
   }
   s->comms[comm].error_ticks.store(ticks_now(s->hot->clock));
-  u32 oldest = kDeviceOps;
-  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
-    const DeviceOp& op = s->ops[slot];
-    if ((op.claim.load(kAcquire) & 1) != 0 && op.comm.load(kRelaxed) == comm &&
-        op.ticket.load(kRelaxed) != 0 &&
-        (oldest == kDeviceOps || op.ticket.load(kRelaxed) < s->ops[oldest].ticket.load(kRelaxed))) {
-      oldest = slot;
-    }
+  u64 ticket = 0;
+  fail_operation(oldest_of(*s, comm, ticket), text);
+}
+
+Handle oldest_in_flight(u64& ticket) noexcept {
+  State* s = state_in_force();
+  return s != nullptr ? oldest_of(*s, kNoComm, ticket) : 0;
+}
+
+void fail_operation(Handle handle, const char* why) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  if (s == nullptr || handle == 0 || find_op(*s, handle, slot) == nullptr) {
+    return;
   }
-  if (oldest != kDeviceOps) {
-    finish(*s, oldest, generation_at(*s, oldest), fr::State::kFailed, error, 0);
-    if (Recorder* r = recorder()) {
-      r->watchdog.wake();
-    }
+  finish(*s, slot, generation_of(handle), fr::State::kFailed, fr_intern(why, std::strlen(why)), 0);
+  if (Recorder* r = recorder()) {
+    r->watchdog.wake();
   }
 }
 
@@ -1188,6 +1246,13 @@ Handle open(u32 comm, const Call& call) noexcept {
   u32 slot = 0;
   if (DeviceOp* op = find_op(*s, scope.op, slot); op != nullptr) {
     op->parts.fetch_add(1, kRelaxed);
+    if ((op->flags.load(kRelaxed) & kDevTimed) != 0) {
+      if (call.events != 0) {
+        s->op[slot].last_events.store(call.events, kRelaxed);
+      } else {
+        lose_events(*s, slot, generation_of(scope.op));
+      }
+    }
   } else {
     scope.op = begin_op(*s, comm, call, scope.ticket);
   }
@@ -1287,9 +1352,11 @@ void settle_all() noexcept {
       continue;
     }
     const u32 generation = claim >> 1 & kGenerationMask;
-    if (op.channels_ended.load(kRelaxed) != 0) {
-      if (is_quiet(s->op[slot].last_end_ticks.load(kRelaxed))) {
-        try_complete(*s, slot, generation, true);
+    const bool timed = (op.flags.load(kRelaxed) & kDevTimed) != 0;
+    if (timed || op.channels_ended.load(kRelaxed) != 0) {
+      try_complete(*s, slot, generation, is_quiet(s->op[slot].last_end_ticks.load(kRelaxed)));
+      if (timed) {
+        continue;
       }
     } else if (!sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
       settle_transfers(*s, slot, generation, is_quiet);
@@ -1300,6 +1367,77 @@ void settle_all() noexcept {
     if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
         s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
       finish(*s, slot, generation, fr::State::kReleased, 0, 0);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- CUDA's events
+
+namespace {
+
+void apply(State& s, u32 slot, u32 generation, const EventsSeen& seen) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  const bool first = p.first_events.load(kRelaxed) == seen.events;
+  const bool last = p.last_events.load(kRelaxed) == seen.events;
+  if (seen.what == EventsSeen::kLost) {
+    if (last) {
+      lose_events(s, slot, generation);
+    }
+    return;
+  }
+  // NCCL's own stamps, channel by channel, are better where there are some.
+  const bool nccl_tells = op.channels_started.load(kAcquire) != 0;
+  if (first && !nccl_tells && first_time(p.is_started, generation)) {
+    u64 at = seen.start_ticks != 0 ? seen.start_ticks : ticks_now(s.hot->clock);
+    // The two clocks are tied to some microseconds only; nothing starts before its launch.
+    const u64 launching = op.launching_ticks.load(kRelaxed);
+    at = at > launching ? at : launching;
+    op.started_ticks.store(at, kRelaxed);
+    const fr_ticket t = ticket_of(p);
+    if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+      started(*s.hot, t, at);
+    }
+  }
+  if (seen.what != EventsSeen::kEnded) {
+    return;
+  }
+  if (!nccl_tells && seen.end_ns != 0) {
+    op.flags.fetch_or(kDevHostTimes, kRelaxed);
+    if (first) {
+      op.device_start_ns.store(seen.start_ns, kRelaxed);
+    }
+    op.device_end_ns.store(seen.end_ns, kRelaxed);
+  }
+  if (last) {
+    const u64 began = op.started_ticks.load(kRelaxed);
+    const u64 at = seen.end_ticks != 0 ? seen.end_ticks : ticks_now(s.hot->clock);
+    p.last_end_ticks.store(at > began ? at : began, kRelaxed);
+    p.events_done.store(seen.events, kRelease);
+    try_complete(s, slot, generation, false);
+  }
+}
+
+}  // namespace
+
+void events_seen(const EventsSeen* seen, u32 n) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  // One pair may stand for a whole group of operations: each row is asked whose it is.
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const OpPrivate& p = s->op[slot];
+    const u64 last = p.last_events.load(kRelaxed);
+    if (last == 0) {
+      continue;
+    }
+    const u64 first = p.first_events.load(kRelaxed);
+    const u32 claim = s->ops[slot].claim.load(kAcquire);
+    for (u32 i = 0; i < n && (claim & 1) != 0; ++i) {
+      if (seen[i].events == first || seen[i].events == last) {
+        apply(*s, slot, claim >> 1 & kGenerationMask, seen[i]);
+      }
     }
   }
 }
@@ -1473,7 +1611,8 @@ void give_up(State& s, u32 comm) noexcept {
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s.ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s.ops[slot].comm.load(kRelaxed) == comm &&
-        s.ops[slot].launched_ticks.load(kRelaxed) != 0) {
+        s.ops[slot].launched_ticks.load(kRelaxed) != 0 &&
+        (s.ops[slot].flags.load(kRelaxed) & kDevTimed) == 0) {
       finish(s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
     }
   }

@@ -57,6 +57,7 @@ struct Call {
   void* stream = nullptr;
   const void* send = nullptr;  // buffers: only to find the operation again
   const void* recv = nullptr;
+  u64 events = 0;  // CUDA events around it (cuda.hpp); 0 none
 };
 
 // ---------------------------------------------------------------- state
@@ -74,6 +75,7 @@ Device* device() noexcept;  // nullptr while nothing is recorded
 // Graph captures in progress in this process, as the hooks see them.
 void capture_began() noexcept;
 void capture_ended() noexcept;
+bool is_capturing() noexcept;
 
 // ---------------------------------------------------------------- communicators. Cold.
 
@@ -125,6 +127,22 @@ void launched(Handle op) noexcept;
 void settle(Handle op) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
+
+// ---------------------------------------------------------------- CUDA's side, of the observer
+
+// What a pair of events around one call, or around a group of calls, told.
+struct EventsSeen {
+  enum What : u32 { kStarted, kEnded, kLost };
+  u64 events;
+  What what;
+  u64 start_ns, end_ns;        // CLOCK_MONOTONIC; 0 unknown
+  u64 start_ticks, end_ticks;  // the same
+};
+void events_seen(const EventsSeen* seen, u32 n) noexcept;
+
+// The oldest operation in flight of all communicators, {0}: none; `ticket` of its record + 1.
+Handle oldest_in_flight(u64& ticket) noexcept;
+void fail_operation(Handle op, const char* why) noexcept;
 
 // ---------------------------------------------------------------- the framework's side. Hot.
 

@@ -77,6 +77,7 @@ enum Section : u32 {
   kSecComms,        // CommRow[kComms]
   kSecDeviceOps,    // DeviceOp[kDeviceOps]
   kSecPhases,       // Phase[kPhases]
+  kSecCuda,         // Cuda, one
   kSections
 };
 inline constexpr u32 kFirstSections = kSecRecords + 1;  // those that every ring has
@@ -410,7 +411,9 @@ enum DeviceOpFlags : u32 {
   kDevCaptured = 2,  // recorded into a graph, not run
   kDevAdopted = 4,   // belongs to the record of a framework (torch)
   kDevUnseen = 8,    // its end is not reported
-  kDevFailed = 16
+  kDevFailed = 16,
+  kDevTimed = 32,     // CUDA events tell its start and its end
+  kDevHostTimes = 64  // device_start_ns and device_end_ns are of the host's monotonic clock
 };
 
 // One operation. How far it got follows from which ticks are set: launching (the host is in the
@@ -480,6 +483,39 @@ enum class Net : u32 { kNone = 0, kIb = 1, kSocket = 2 };
 constexpr u64 net_word(Net net, u32 device, u32 number) noexcept {
   return static_cast<u64>(net) << 48 | static_cast<u64>(device & 0xffff) << 32 | number;
 }
+
+// What fr's own calls of CUDA came to, and the process's first asynchronous error; foreign/cuda.*.
+struct alignas(64) Cuda {
+  // --- the observer thread, the only one that calls CUDA and may wait for it
+  std::atomic<u32> observer_tid;  // 0: there is none, fr makes no device call
+  std::atomic<u32> call;          // string id of the CUDA function it is in; 0 none
+  std::atomic<u64> call_ticks;    // since when
+  std::atomic<u64> polled_ticks;  // its last round over the events in flight
+  std::atomic<u64> timed;         // pairs of events that told both times
+  std::atomic<u64> unread;        // pairs that could not be asked
+  std::atomic<u32> pairs;         // that there are
+  u32 reserved0;
+  u64 reserved1[2];
+  // --- recorders, whose operation gets no events
+  alignas(64) std::atomic<u64> exhausted;  // no pair was free
+  std::atomic<u64> captured;               // a graph was being captured
+  std::atomic<u64> no_context;             // of a context that has no events (yet)
+  std::atomic<u64> refused;                // CUDA did not record them
+  u64 reserved2[4];
+  // --- whoever sees the first asynchronous error, by CAS on error_claimed
+  alignas(64) std::atomic<u32> error_claimed;
+  std::atomic<u32> error_ready;  // the rest is whole
+  std::atomic<i32> error_code;
+  std::atomic<u32> error_tid;
+  std::atomic<u64> error_ticks;
+  std::atomic<u64> error_ticket;  // of the oldest operation in flight + 1; 0 none
+  std::atomic<u32> error_name;    // string ids
+  std::atomic<u32> error_text;
+  std::atomic<u32> error_call;   // the function that returned it
+  std::atomic<u32> error_stack;  // and where it was called
+  u64 reserved3[2];
+};
+static_assert(sizeof(Cuda) == 192);
 
 // ---------------------------------------------------------------- control page
 

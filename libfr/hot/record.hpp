@@ -203,8 +203,9 @@ inline void set_state(Hot& h, const fr_ticket& t, State state, u64 ticks, u32 er
   }
 }
 
-inline void started(Hot& h, const fr_ticket& t) noexcept {
-  const u64 ticks = ticks_now(h.clock);
+// at_ticks: when it was, 0 = now.
+inline void started(Hot& h, const fr_ticket& t, u64 at_ticks = 0) noexcept {
+  const u64 ticks = at_ticks != 0 ? at_ticks : ticks_now(h.clock);
   GroupRow& row = h.groups[t.group];
   if (t.kind == FR_COLLECTIVE) {
     detail::raise_to(row.started_seq, t.seq);

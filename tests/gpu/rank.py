@@ -51,6 +51,25 @@ def main():
             completed=world["completed"],
             device=fr.status()["device"],
         )
+    elif CASE == "events":
+        big = torch.ones(1 << 22, device="cuda")
+        around = []
+        for _ in range(10):
+            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            pair[0].record()
+            dist.all_reduce(big)
+            pair[1].record()
+            around.append(pair)
+        torch.cuda.synchronize()
+        world = settled()
+        entries = fr.snapshot()["entries"]
+        result(
+            enqueued=world["enqueued"],
+            completed=world["completed"],
+            device=fr.status()["device"],
+            fr_ms=[e["duration_ms"] for e in entries if e.get("duration_ms")][-10:],
+            torch_ms=[a.elapsed_time(b) for a, b in around],
+        )
     elif CASE == "skip":
         if RANK == 1:
             time.sleep(600)
@@ -80,13 +99,18 @@ def main():
             enqueued=settled()["enqueued"],
             captured=len(records),
             replays=5,
+            device=fr.status()["device"],
         )
     elif CASE == "illegal_access":
-        if RANK == 1:
-            index = torch.full((1,), 1 << 40, device="cuda")
-            x[index] = 1  # asynchronous device-side error
-        dist.all_reduce(x)
-        torch.cuda.synchronize()
+        try:
+            if RANK == 1:
+                index = torch.full((1,), 1 << 40, device="cuda")
+                x[index] = 1  # asynchronous device-side error
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+        except RuntimeError:
+            result(error=fr.status()["device"]["error"])
+            raise
     elif CASE == "overhead":
         small = torch.ones(256, device="cuda")
         n = 2000

@@ -119,6 +119,30 @@ def healthy(run, frtrace):
     return f"{got['completed']} operations followed to their end, all with device times"
 
 
+EVENTS_ALONE = {"FR_TIMING": "events", "NCCL_PROFILER_PLUGIN": "none"}
+
+
+def events(run, frtrace):
+    """CUDA events alone: NCCL's own stamps are off. torch's events lie around ours."""
+    got = run("events", **EVENTS_ALONE).wait_exit().result()
+    expect(got["enqueued"] == got["completed"] > 0, got)
+    expect(got["device"]["events_timed"] >= got["completed"], got)
+    expect(not any(got["device"]["losses"].values()), got)
+    ours, theirs = got["fr_ms"], got["torch_ms"]
+    expect(len(ours) == len(theirs), got)
+    expect(all(0 < a <= b + 0.2 for a, b in zip(ours, theirs, strict=True)), got)
+    expect(sum(ours) > 0.3 * sum(theirs), got)
+    mean = [sum(ms) / len(ms) for ms in (ours, theirs)]
+    return f"{mean[0]:.3f} ms by fr's events, {mean[1]:.3f} by torch's around them"
+
+
+def events_beside_stamps(run, frtrace):
+    got = run("events", FR_TIMING="events").wait_exit().result()
+    expect(got["enqueued"] == got["completed"] > 0, got)
+    expect(not any(got["device"]["losses"].values()), got)
+    return f"{got['completed']} operations followed to their end"
+
+
 def skip(run, frtrace):
     job = run("skip").wait_dumps()
     v = job.verdict(frtrace)
@@ -140,17 +164,32 @@ def stuck_stream(run, frtrace):
     return v["summary"]
 
 
+def stuck_stream_by_events(run, frtrace):
+    v = run("stuck_stream", **EVENTS_ALONE).wait_dumps().verdict(frtrace)
+    expect((v["kind"], v["ranks"]) == ("device", [1]), v)
+    return v["summary"]
+
+
 def graph(run, frtrace):
     got = run("graph").wait_exit().result()
     expect(got["captured"] == 1 and got["enqueued"] - got["before"] == 1, got)
     return f"captured once, {got['replays']} replays made no record"
 
 
+def graph_with_events(run, frtrace):
+    got = run("graph", FR_TIMING="events").wait_exit().result()
+    expect(got["captured"] == 1 and got["enqueued"] - got["before"] == 1, got)
+    expect(got["device"]["losses"]["events_captured"] >= 1, got)
+    return "no event of ours in the graph"
+
+
 def illegal_access(run, frtrace):
     job = run("illegal_access").wait_dumps((1,))
+    told = job.result(1)["error"]
+    expect(told is not None and told.startswith("cudaError"), told)
     said = subprocess.run([frtrace, str(job.dumps)], capture_output=True, text=True).stdout
     expect("illegal" in said or "error" in said, said)
-    return said.splitlines()[0]
+    return f"{told}: {said.splitlines()[0]}"
 
 
 def overhead(run, frtrace):
@@ -158,16 +197,36 @@ def overhead(run, frtrace):
     for name, env in {
         "without fr": {"GPU_NO_FR": "1"},
         "fr off": {"FR_ENABLE": "0"},
-        "FR_TIMING=off": {"FR_TIMING": "off"},
-        "default": {},
+        "wrappers alone": {"NCCL_PROFILER_PLUGIN": "none"},
+        "plugin without kernel channels (FR_TIMING=off)": {"FR_TIMING": "off"},
+        "default (all of the plugin's events that fr asks for)": {},
+        "FR_TIMING=events": {"FR_TIMING": "events"},
+        "FR_TIMING=events, wrappers alone": EVENTS_ALONE,
         "PyTorch's recorder": {"GPU_NO_FR": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"},
+        "PyTorch's recorder with timing": {
+            "GPU_NO_FR": "1",
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+            "TORCH_NCCL_ENABLE_TIMING": "1",
+        },
     }.items():
         got = run("overhead", **env).wait_exit().result()
         rows.append(f"{name}: {got['issue_us']:.2f} us to issue, {got['total_us']:.1f} us in all")
     return "\n    ".join(rows)
 
 
-CASES = [healthy, skip, killed, stuck_stream, graph, illegal_access, overhead]
+CASES = [
+    healthy,
+    events,
+    events_beside_stamps,
+    skip,
+    killed,
+    stuck_stream,
+    stuck_stream_by_events,
+    graph,
+    graph_with_events,
+    illegal_access,
+    overhead,
+]
 
 
 def main():

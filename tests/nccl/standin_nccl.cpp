@@ -2,7 +2,7 @@
 // as NCCL does, and simulates communicators between real processes over shared memory. There is no
 // data and no device; a progress thread per communicator plays the kernels and the network.
 //
-//   STANDIN_NCCL_API=4|5|6      newest plugin version it knows (default 6)
+//   STANDIN_NCCL_API=0|4|5|6    newest plugin version it knows (default 6; 0: none)
 //   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
 //   STANDIN_NCCL_FAULT=...      what goes wrong, on communicators of the whole world:
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
@@ -10,6 +10,8 @@
 //     launch:RANK:N             the call that launches RANK's N-th collective never returns
 //     async:RANK:N              RANK's N-th collective never ends, ncclCommGetAsyncError says 6
 //     refuse:RANK:N             RANK's N-th call returns 1
+//
+// Where the stand-in for CUDA is loaded its kernels run on its streams, in their order.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -46,6 +48,36 @@ u64 now_ns() {
   timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);  // the device's clock is not the host's monotonic one
   return static_cast<u64>(ts.tv_sec) * 1'000'000'000ull + static_cast<u64>(ts.tv_nsec);
+}
+
+// ---------------------------------------------------------------- streams
+
+// A kernel's place in its stream; never freed, the stream may look at it after us.
+struct Gate {
+  std::atomic<int> reached{0};
+  std::atomic<int> opened{0};
+};
+
+template <class F>
+F cuda(const char* name) {
+  static void* library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  return library != nullptr ? reinterpret_cast<F>(dlsym(library, name)) : nullptr;
+}
+
+bool is_captured(void* stream) {
+  const auto state = cuda<int (*)(void*)>("standin_cuda_capture_state");
+  return state != nullptr && state(stream) != 0;
+}
+
+Gate* enter_stream(void* stream) {
+  const auto gate =
+      cuda<void (*)(void*, std::atomic<int>*, std::atomic<int>*)>("standin_cuda_gate");
+  if (gate == nullptr) {
+    return nullptr;
+  }
+  auto* g = new Gate;
+  gate(stream, &g->reached, &g->opened);
+  return g;
 }
 
 // ---------------------------------------------------------------- the plugin
@@ -203,6 +235,7 @@ struct Task {
   void* api = nullptr;
   void* task = nullptr;
   u64 n = 0;  // collectives of the communicator, or messages of the pair
+  Gate* gate = nullptr;
 
   bool is_send() const { return std::strcmp(func, "Send") == 0; }
   bool is_p2p() const { return is_send() || std::strcmp(func, "Recv") == 0; }
@@ -240,6 +273,7 @@ struct ncclComm {
   u64 hash = 0;
   int n_ranks = 0;
   int rank = -1;
+  int device = 0;
   Shared* shared = nullptr;
   Profiler profiler;
   Fault fault;
@@ -305,7 +339,14 @@ struct ncclComm {
         nap();
         continue;
       }
-      if (t.is_p2p() ? play_p2p(t) : play(t)) {
+      while (t.gate != nullptr && t.gate->reached.load() == 0 && !ending.load()) {
+        nap();  // behind something else on its stream
+      }
+      const bool played = t.is_p2p() ? play_p2p(t) : play(t);
+      if (t.gate != nullptr) {
+        t.gate->opened.store(1);
+      }
+      if (played) {
         const std::lock_guard guard(lock);
         queue.pop_front();
       }
@@ -435,6 +476,9 @@ void launch_all() {
       nap();
     }
     c.profiler.stop(launch);
+    if (is_captured(p.task.stream)) {
+      continue;  // it runs when the graph does, which is never
+    }
     void* group = c.profiler.start(event(kEvGroup, nullptr));
     Event6 e = event(p.task.is_p2p() ? kEvP2p : kEvColl, plugins().api >= 5 ? p.task.api : group);
     e.rank = c.rank;
@@ -464,6 +508,7 @@ void launch_all() {
                         : c.shared->wanted[p.task.root][c.rank])
           .store(p.task.n);
     }
+    p.task.gate = enter_stream(p.task.stream);
     const std::lock_guard guard(c.lock);
     c.queue.push_back(p.task);
   }
@@ -492,7 +537,7 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
   Task t{func, count, kTypes[datatype], root, stream, send, recv};
   if (t.is_p2p()) {
     t.n = t.is_send() ? ++comm->sent[root] : ++comm->received[root];
-  } else {
+  } else if (!is_captured(stream)) {
     t.n = ++comm->collectives;
   }
   if (t_first == nullptr) {
@@ -505,12 +550,14 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
     e.p2p_api.count = count;
     e.p2p_api.datatype = t.datatype;
     e.p2p_api.stream = stream;
+    e.p2p_api.captured = is_captured(stream);
   } else {
     e.coll_api.func = func;
     e.coll_api.count = count;
     e.coll_api.datatype = t.datatype;
     e.coll_api.root = root;
     e.coll_api.stream = stream;
+    e.coll_api.captured = is_captured(stream);
   }
   t.api = comm->profiler.start(e);
   comm->profiler.stop(t.api);
@@ -527,6 +574,9 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
   comm->hash = hash;
   comm->n_ranks = n_ranks;
   comm->rank = rank;
+  if (const auto current = cuda<int (*)(int*)>("cuCtxGetDevice")) {
+    current(&comm->device);
+  }
   if (!blocking) {
     comm->async_error.store(kInProgress);
     *out = comm;
@@ -574,7 +624,9 @@ API(ncclGetVersion, (int* version), ()) {
     *version = atoi(version_text);
     return 0;
   }
-  *version = plugins().api == 4 ? 22700 : plugins().api == 5 ? 22809 : 23007;
+  const char* newest = getenv("STANDIN_NCCL_API");
+  const int api = newest != nullptr ? atoi(newest) : 6;
+  *version = api == 0 ? 21805 : api == 4 ? 22700 : api == 5 ? 22809 : 23007;
   return 0;
 }
 API(ncclGetUniqueId, (UniqueId * id), ()) {
@@ -623,6 +675,10 @@ API(ncclCommCount, (const ncclComm* comm, int* n), ()) {
 }
 API(ncclCommUserRank, (const ncclComm* comm, int* rank), ()) {
   *rank = comm->rank;
+  return 0;
+}
+API(ncclCommCuDevice, (const ncclComm* comm, int* device), ()) {
+  *device = comm->device;
   return 0;
 }
 API(ncclCommGetAsyncError, (ncclComm * comm, int* error), ()) {

@@ -56,6 +56,53 @@ std::vector<std::string> words(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("dump: the call that CUDA's observer is in, and the first asynchronous error") {
+  Rig rig;
+  auto& c = *const_cast<Cuda*>(rig.view.cuda());
+  CHECK(Encoded(rig).dump()["device"].is_nil());
+  c.error_code.store(700);
+  c.error_tid.store(12);
+  c.error_ticks.store(ticks_now(rig.hot.clock));
+  c.error_ticket.store(5);
+  c.error_name.store(rig.intern("cudaErrorIllegalAddress"));
+  c.error_text.store(rig.intern("illegal memory access"));
+  c.error_call.store(rig.intern("cudaStreamSynchronize"));
+  CHECK(Encoded(rig).dump()["device"].is_nil());  // not whole yet
+  c.error_ready.store(1);
+  {
+    const Encoded encoded(rig);
+    const Dump d = encoded.dump();
+    const Node error = d["device"]["error"];
+    CHECK(error["code"].integer() == 700);
+    CHECK(error["name"].text() == "cudaErrorIllegalAddress");
+    CHECK(error["text"].text() == "illegal memory access");
+    CHECK(error["call"].text() == "cudaStreamSynchronize");
+    CHECK(error["ticket"].integer() == 4);
+    CHECK(error["tid"].integer() == 12);
+    CHECK(error["time"].is_int());
+    CHECK(error["stack"].integer() == 0);
+    CHECK(d["device"]["observer"].is_nil());  // fr makes no device call here
+  }
+  c.error_ticket.store(0);
+  c.observer_tid.store(13);
+  c.polled_ticks.store(ticks_now(rig.hot.clock));
+  c.exhausted.store(3);
+  const Encoded idle(rig);
+  const Dump d = idle.dump();
+  CHECK(d["device"]["error"]["ticket"].is_nil());
+  CHECK(d["device"]["losses"]["events_exhausted"].integer() == 3);
+  CHECK(d["device"]["observer"]["tid"].integer() == 13);
+  CHECK(d["device"]["observer"]["call"].text().empty());
+  CHECK(d["device"]["observer"]["since"].is_nil());
+  CHECK(d["device"]["observer"]["polled"].is_int());
+  c.call_ticks.store(ticks_now(rig.hot.clock));
+  c.call.store(rig.intern("cuEventQuery"));
+  const Encoded stuck(rig);
+  const Node observer = stuck.dump()["device"]["observer"];
+  CHECK(observer["call"].text() == "cuEventQuery");
+  CHECK(observer["since"].is_int());
+}
+
 TEST_CASE("dump: every key of the grammar, with its type") {
   Rig rig;
   const u32 g = rig.group("0", {0, 1});

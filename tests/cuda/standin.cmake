@@ -1,0 +1,16 @@
+# The stand-ins for libcuda.so.1 and libcudart.so.12; also of the benchmarks.
+if(NOT TARGET standin_cuda)
+  find_package(Threads REQUIRED)
+  foreach(which cuda:cuda.so.1 cudart:cudart.so.12)
+    string(REPLACE ":" ";" which ${which})
+    list(GET which 0 name)
+    list(GET which 1 file)
+    add_library(standin_${name} SHARED ${CMAKE_CURRENT_LIST_DIR}/standin_cuda.cpp)
+    set_target_properties(standin_${name} PROPERTIES PREFIX "" OUTPUT_NAME lib${file} SUFFIX "" NO_SONAME ON
+                          LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    target_link_options(standin_${name} PRIVATE -Wl,-soname,lib${file})
+    target_link_libraries(standin_${name} PRIVATE fr_flags Threads::Threads)
+  endforeach()
+  target_compile_definitions(standin_cudart PRIVATE STANDIN_CUDART)
+  target_link_libraries(standin_cudart PRIVATE standin_cuda)
+endif()

@@ -1,0 +1,101 @@
+"""One rank that uses NCCL on CUDA streams, without torch and without NCCL's plugin.
+
+argv: what goes wrong. CUDA and NCCL are the stand-ins, in CUDA_JOB_HOME; the calls come from a
+library that is linked against both.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import fr
+
+FAULT = sys.argv[1]
+RANK = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+SCRATCH = Path(os.environ["E2E_SCRATCH"])
+HOME = Path(os.environ["CUDA_JOB_HOME"])
+FLOAT, SUM = 7, 0
+
+cuda = ctypes.CDLL(str(HOME / "libcuda.so.1"))
+nccl = ctypes.CDLL(str(HOME / "libnccl.so.2"))
+caller = ctypes.CDLL(str(HOME / "libcaller.so"))
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+def check(code):
+    if code:
+        raise RuntimeError(f"{code}")
+
+
+def share(name, made):
+    path = SCRATCH / name
+    if RANK == 0:
+        path.with_suffix(".tmp").write_bytes(bytes(made))
+        path.with_suffix(".tmp").rename(path)
+    while not path.exists():
+        time.sleep(0.01)
+    return path.read_bytes()
+
+
+def all_reduce(comm, stream):
+    buffer = ctypes.c_void_p(0x1000)
+    check(caller.caller_all_reduce(buffer, ctypes.c_size_t(64), FLOAT, SUM, comm, stream))
+
+
+def settled():
+    """Until all that was issued has been seen to end."""
+    while any(g["in_flight"] for g in fr.status()["groups"]):
+        time.sleep(0.01)
+
+
+def report():
+    (SCRATCH / f"status.{RANK}").write_text(json.dumps(fr.status()))
+
+
+def main():
+    context, stream, comm = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    check(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    own = UniqueId()
+    check(nccl.ncclGetUniqueId(ctypes.byref(own)))
+    own = UniqueId.from_buffer_copy(share("id", own))
+    check(nccl.ncclCommInitRank(ctypes.byref(comm), WORLD, own, RANK))
+    for _ in range(3):
+        all_reduce(comm, stream)
+    check(caller.caller_synchronize(stream))
+    if FAULT == "none":
+        settled()
+    report()
+    if FAULT == "stuck" and RANK == 1:
+        settled()
+        cuda.standin_cuda_block(b"cuEventQuery")
+    if FAULT in ("skip", "stuck") and RANK == WORLD - 1:
+        time.sleep(600)
+    if FAULT == "error":
+        # Its kernel fails on the device of rank 1; rank 0 meets the same later.
+        all_reduce(comm, stream)
+        while RANK == 0 and not (SCRATCH / "failed").exists():
+            time.sleep(0.01)
+        cuda.standin_cuda_break(700)
+        if caller.caller_synchronize(stream) != 700:
+            raise RuntimeError("no error")
+        report()
+        (SCRATCH / "failed").touch()
+        time.sleep(600)
+    all_reduce(comm, stream)
+    if FAULT == "stuck":
+        while RANK == 1 and not fr.status()["device"]["observer_in"]:
+            time.sleep(0.01)
+        report()
+    check(caller.caller_synchronize(stream))
+    check(caller.caller_destroy(comm))
+
+
+main()
