@@ -758,6 +758,74 @@ API(ncclAlltoAll, (const void* s, void* r, size_t n, int type, ncclComm* c, void
   }
   return c != nullptr ? 0 : 4;
 }
+
+// These do nothing but say what they were called with.
+namespace {
+char g_said[256];
+template <class... Args>
+int echo(const char* format, Args... args) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+  std::snprintf(g_said, sizeof g_said, format, args...);
+#pragma GCC diagnostic pop
+  return 0;
+}
+}  // namespace
+
+API(ncclGather, (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p", s, r, n, type, root, static_cast<void*>(c), stream);
+}
+API(ncclScatter, (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p", s, r, n, type, root, static_cast<void*>(c), stream);
+}
+API(ncclPutSignal,
+    (const void* b, size_t n, int type, int peer, void* window, size_t offset, int signal,
+     int context, unsigned flags, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %zu %d %d %p %zu %d %d %u %p %p", b, n, type, peer, window, offset, signal,
+              context, flags, static_cast<void*>(c), stream);
+}
+API(ncclSignal, (int peer, int signal, int context, unsigned flags, ncclComm* c, void* stream),
+    ()) {
+  return echo("%d %d %d %u %p %p", peer, signal, context, flags, static_cast<void*>(c), stream);
+}
+API(ncclWaitSignal, (int n, void* signals, ncclComm* c, void* stream), ()) {
+  return echo("%d %p %p %p", n, signals, static_cast<void*>(c), stream);
+}
+API(ncclCommShrink, (ncclComm * c, int* ranks, int n, ncclComm** out, void* config, int flags),
+    ()) {
+  return echo("%p %p %d %p %p %d", static_cast<void*>(c), static_cast<void*>(ranks), n,
+              static_cast<void*>(out), config, flags);
+}
+API(ncclCommGrow, (ncclComm * c, int n, const UniqueId* id, int rank, ncclComm** out, void* config),
+    ()) {
+  return echo("%p %d %p %d %p %p", static_cast<void*>(c), n, static_cast<const void*>(id), rank,
+              static_cast<void*>(out), config);
+}
+API(ncclCommInitRankScalable,
+    (ncclComm * *out, int n, int rank, int n_ids, UniqueId* ids, void* config), ()) {
+  return echo("%p %d %d %d %p %p", static_cast<void*>(out), n, rank, n_ids, static_cast<void*>(ids),
+              config);
+}
+API(ncclCommInitAll, (ncclComm * *comms, int n, const int* devices), ()) {
+  return echo("%p %d %p", static_cast<void*>(comms), n, static_cast<const void*>(devices));
+}
+API(ncclCommRevoke, (ncclComm * c, int flags), ()) {
+  return echo("%p %d", static_cast<void*>(c), flags);
+}
+API(ncclCommSuspend, (ncclComm * c, int flags), ()) {
+  return echo("%p %d", static_cast<void*>(c), flags);
+}
+API(ncclCommResume, (ncclComm * c), ()) {
+  return echo("%p", static_cast<void*>(c));
+}
+extern "C" __attribute__((visibility("default"))) const char* standin_said() {
+  return g_said;
+}
+
 // Not NCCL's: stands for synchronizing the stream.
 API(standin_synchronize, (ncclComm * comm), ()) {
   for (;;) {
