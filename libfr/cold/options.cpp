@@ -42,7 +42,8 @@ constexpr OptionSpec kTable[] = {
     {"FR_TIMING",
      {"TORCH_NCCL_ENABLE_TIMING"},
      "auto",
-     "device timings: off, auto (whatever costs no device call), events"},
+     "device timings: off, auto (whatever costs no device call), events (CUDA events around each "
+     "call of NCCL)"},
     {"FR_THREADS",
      {},
      "signal",

@@ -307,10 +307,10 @@ void read_times(State& s, const ContextRow& row, const EventPair& p,
   count(s.cuda->timed);
 }
 
-// Its result; kDeinitialized for a context that is gone.
+// Its result; kContextDestroyed for one that is gone.
 int use_context(State& s, const ContextRow& row, const ContextRow*& current) noexcept {
   if (row.state.load(kAcquire) != ContextRow::kReady) {
-    return kDeinitialized;
+    return kContextDestroyed;
   }
   if (current == &row) {
     return kSuccess;
@@ -384,6 +384,9 @@ void poll(State& s) noexcept {
       read_times(s, row, p, seen);
     } else {
       failed(result, "cuEventQuery");
+      if (result == kDeinitialized) {
+        s.stopping.store(true);  // the process is on its way out
+      }
       seen.what = nccl::EventsSeen::kLost;
       count(s.cuda->unread);
     }
@@ -642,6 +645,11 @@ Begun begin(Stream stream, i32 device) noexcept {
   const Driver& d = s->driver;
   int capture = 0;
   const int asked = d.stream_is_capturing(stream, &capture);
+  if (asked != kSuccess && asked != kCaptureImplicit) {
+    failed(asked, "cuStreamIsCapturing");
+    count(s->cuda->refused);
+    return {};
+  }
   if (asked != kSuccess || capture != 0 || nccl::is_capturing()) {
     count(s->cuda->captured);
     return {0, asked == kSuccess && capture == kCaptureActive};

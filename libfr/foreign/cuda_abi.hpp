@@ -12,8 +12,10 @@ using Stream = void*;
 using Event = void*;
 
 inline constexpr int kSuccess = 0;
-inline constexpr int kDeinitialized = 4;  // the process is on its way out
+inline constexpr int kDeinitialized = 4;
 inline constexpr int kNotReady = 600;
+inline constexpr int kContextDestroyed = 709;
+inline constexpr int kCaptureImplicit = 906;  // a default stream, while another one is captured
 
 inline constexpr int kCaptureActive = 1;       // of cuStreamIsCapturing; 0 none, 2 invalidated
 inline constexpr int kCaptureModeRelaxed = 2;  // of cuThreadExchangeStreamCaptureMode

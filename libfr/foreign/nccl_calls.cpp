@@ -320,6 +320,7 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
   const Pending pending{0, name, record.ticket, row, n_ranks, rank, out, since};
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   if (t != nullptr && t_depth > 0 && accepted(result)) {
+    cuda::prepare();    // the device is current now, perhaps not later
     push(*t, pending);  // made by ncclGroupEnd
   } else {
     made(name, pending, result);

@@ -382,7 +382,7 @@ void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
   const u32 ended = op.channels_ended.load(kAcquire);
-  // Events end it where NCCL tells nothing, or, if the watchdog has seen no change, not all.
+  // Events end it where NCCL tells nothing, or, when the watchdog sees no change, not all.
   const u64 done = p.events_done.load(kAcquire);
   if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
       (started == 0 || quiet)) {

@@ -37,39 +37,44 @@ void hook(bool on) {
   Library::instance().get<u32 (*)()>(on ? "fr_nccl_hook" : "fr_nccl_unhook")();
 }
 
-// Median ns of one call over batches of n; after() runs between them, not timed.
-template <class Call, class After>
-double measure(int batches, int n, Call call, After after) {
-  std::vector<double> samples;
-  for (int batch = 0; batch < batches; ++batch) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < n; ++i) {
-      call();
-    }
-    samples.push_back(std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / n);
-    after();
-  }
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
 }
 
-double all_reduce(bool hooked) {
-  hook(hooked);
+template <class Call>
+double ns_of(int n, Call call) {
+  const auto begin = Clock::now();
+  for (int i = 0; i < n; ++i) {
+    call();
+  }
+  return std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / n;
+}
+
+// ns that the hooks add. By turns, so that other work on the machine meets both alike.
+template <class Sample>
+double added(int turns, Sample sample) {
+  std::vector<double> ns[2];
+  for (int turn = 0; turn < turns; ++turn) {
+    for (const bool hooked : {false, true}) {
+      hook(hooked);
+      sample(ns[hooked ? 1 : 0]);
+    }
+  }
+  return median(ns[1]) - median(ns[0]);
+}
+
+void all_reduce(std::vector<double>& ns) {
   UniqueId id;
   ncclComm* comm = nullptr;
   ncclGetUniqueId(&id);
   ncclCommInitRank(&comm, 1, id, 0);
   float data[2];
-  const double ns = measure(
-      60, 50, [&] { ncclAllReduce(data, data, 2, 7, 0, comm, g_stream); },
-      [&] { standin_synchronize(comm); });
+  for (int batch = 0; batch < 10; ++batch) {
+    ns.push_back(ns_of(50, [&] { ncclAllReduce(data, data, 2, 7, 0, comm, g_stream); }));
+    standin_synchronize(comm);
+  }
   ncclCommAbort(comm);
-  return ns;
-}
-
-double last_error(bool hooked) {
-  hook(hooked);
-  return measure(200, 1000, [] { cudaGetLastError(); }, [] {});
 }
 
 }  // namespace
@@ -88,18 +93,22 @@ int main(int argc, char** argv) {
   void* context = nullptr;
   cuCtxCreate_v2(&context, 0, 0);
   cuStreamCreate(&g_stream, 1);
-  const double bare = all_reduce(false);
-  std::printf("ncclAllReduce on a stream, FR_TIMING=%-6s  %6.0f ns more\n", timing,
-              all_reduce(true) - bare);
+  std::printf("ncclAllReduce on a stream, FR_TIMING=%-6s %8.0f ns more\n", timing,
+              added(20, all_reduce));
   if (std::string_view(timing) == "auto") {
-    const double error = last_error(false);
     std::printf("cudaGetLastError, hooked                  %8.1f ns more\n",
-                last_error(true) - error);
+                added(100, [](std::vector<double>& ns) {
+                  ns.push_back(ns_of(1000, [] { cudaGetLastError(); }));
+                }));
   } else {
     void* event = nullptr;
     cuEventCreate(&event, 0);
-    std::printf("  of it two cuEventRecord of the stand-in   %6.0f ns\n",
-                2 * measure(60, 50, [&] { cuEventRecord(event, g_stream); }, [] { usleep(2000); }));
+    std::vector<double> ns;
+    for (int batch = 0; batch < 60; ++batch) {
+      ns.push_back(2 * ns_of(50, [&] { cuEventRecord(event, g_stream); }));
+      usleep(2000);
+    }
+    std::printf("  of it two cuEventRecord of the stand-in %8.0f ns\n", median(ns));
   }
   std::fflush(stdout);
   std::filesystem::remove_all(dir);

@@ -21,6 +21,8 @@ int ncclCommDestroy(ncclComm*);
 int ncclCommAbort(ncclComm*);
 int ncclGroupStart();
 int ncclGroupEnd();
+int ncclSend(const void*, size_t, int, int, ncclComm*, void*);
+int ncclRecv(void*, size_t, int, int, ncclComm*, void*);
 int ncclAllReduce(const void*, void*, size_t, int, int, ncclComm*, void*);
 int standin_synchronize(ncclComm*);
 
@@ -57,13 +59,17 @@ bool eventually(Condition condition) {
   return condition();
 }
 
+void hook() {
+  Library::instance().get<u32 (*)()>("fr_nccl_hook")();
+}
+
 // One rank of its own, on a device of its own, with a stream.
 struct Rank {
   explicit Rank(int n_ranks = 1, const fr::nccl::UniqueId* id = nullptr, int rank = 0,
                 int device = 0) {
     setenv("FR_TIMING", "events", 0);
-    setenv("NCCL_PROFILER_PLUGIN", "none", 1);
-    Library::instance().get<u32 (*)()>("fr_nccl_hook")();
+    setenv("NCCL_PROFILER_PLUGIN", "none", 0);
+    hook();
     REQUIRE(cuCtxCreate_v2(&context, 0, device) == 0);
     REQUIRE(cuStreamCreate(&stream, 1) == 0);
     fr::nccl::UniqueId own;
@@ -156,6 +162,19 @@ TEST_CASE("cuda: the last operation of a communicator is seen to have ended befo
   CHECK(in_state(State::kCompleted) == 20);
 }
 
+TEST_CASE("cuda: pairs are used again") {
+  const Rank rank;
+  for (std::size_t done = 0; done < 3000;) {
+    for (int i = 0; i < 500; ++i) {
+      rank.all_reduce();
+    }
+    done += 500;
+    REQUIRE(eventually([&] { return cuda().timed.load() == done; }));
+  }
+  CHECK(cuda().exhausted.load() == 0);
+  ncclCommDestroy(rank.comm);
+}
+
 TEST_CASE("cuda: a group of calls has one pair of events on each of its streams") {
   const Rank rank;
   void* other = nullptr;
@@ -189,6 +208,43 @@ TEST_CASE("cuda: what waits in its stream has not started, other streams go on")
   CHECK(eventually([] { return in_state(State::kCompleted) == 6; }));
   ncclCommDestroy(rank.comm);
   ncclCommDestroy(elsewhere.comm);
+}
+
+TEST_CASE("cuda: beside NCCL's own stamps these count, and nothing is lost") {
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  hook();
+  ncclGroupStart();
+  fr::nccl::UniqueId id;
+  ncclGetUniqueId(&id);
+  const Rank one(2, &id, 0);
+  const Rank two(2, &id, 1);
+  REQUIRE(ncclGroupEnd() == 0);
+  for (const Rank* rank : {&one, &two}) {
+    rank->all_reduce();
+  }
+  ncclGroupStart();  // of the channels announced for these not all come
+  ncclSend(Rank::data, 4, 7, 1, one.comm, one.stream);
+  ncclRecv(Rank::data, 4, 7, 0, two.comm, two.stream);
+  ncclGroupEnd();
+  const auto ended = [] {
+    std::size_t n = 0;
+    for (const auto& op : operations()) {
+      n += op.ended_ticks != 0 && (op.flags & kDevUnseen) == 0 ? 1 : 0;
+    }
+    return n;
+  };
+  CHECK(eventually([&] { return ended() == 4; }));
+  CHECK(in_state(State::kCompleted) == 2);
+  for (const auto& op : operations()) {
+    CHECK((op.flags & kDevTimed) != 0);
+    CHECK(op.channels_started != 0);
+    CHECK((op.flags & kDevHostTimes) == 0);
+    CHECK(op.device_end_ns > op.device_start_ns);
+  }
+  CHECK(eventually([] { return cuda().timed.load() == 4; }));
+  CHECK(view().device()->stale_handles.load() == 0);
+  ncclCommDestroy(one.comm);
+  ncclCommDestroy(two.comm);
 }
 
 TEST_CASE("cuda: an operation that runs shows as started") {
