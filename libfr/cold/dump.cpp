@@ -434,7 +434,7 @@ void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes&
 
 void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   const bool kernel = f.kind == kPhaseKernel;
-  p.pack_array(16);
+  p.pack_array(19);
   p.pack_int64(static_cast<i64>(f.op) - 1);
   if (f.ticket == 0) {
     p.pack_nil();
@@ -460,6 +460,16 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   p.pack_uint32(f.pid);
   p.pack_uint32(f.claim >> 1);
   p.pack_uint32(f.claim & 1);
+  const auto known = [&p](bool told, u32 value) {
+    if (told) {
+      p.pack_uint32(value);
+    } else {
+      p.pack_nil();
+    }
+  };
+  known(f.net() == Net::kIb, f.net_device());
+  known(f.net() == Net::kIb, f.net_number());
+  known(f.net() == Net::kSocket, f.net_number());
 }
 
 // What the device library reports. nil where none was asked.
@@ -564,7 +574,8 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   text(p, "phases");
   p.pack_map(2);
   fields(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "next_step",
-             "time", "bytes", "device_start", "device_end", "pid", "generation", "live"});
+             "time", "bytes", "device_start", "device_end", "pid", "generation", "live", "nic",
+             "qp", "socket"});
   text(p, "rows");
   p.pack_array(view.n_phases());
   for (u32 i = 0; i < view.n_phases(); ++i) {
@@ -575,6 +586,26 @@ void pack_device(Packer& p, const View& view, const Times& times) {
       p.pack_nil();
     }
   }
+}
+
+void pack_ras(Packer& p, const RasAnswer* ras) {
+  text(p, "ras");
+  if (ras == nullptr) {
+    p.pack_nil();
+    return;
+  }
+  p.pack_map(7);
+  text(p, "address");
+  text(p, ras->address);
+  key_uint(p, "asked_unix_ns", ras->asked_unix_ns);
+  key_uint(p, "took_ns", ras->took_ns);
+  text(p, "format");
+  text(p, ras->json ? "json" : "text");
+  text(p, "answer");
+  text(p, {ras->text, ras->bytes});
+  key_uint(p, "cut", ras->cut ? 1 : 0);
+  text(p, "error");
+  text(p, ras->error);
 }
 
 void pack_exit(Packer& p, const Header& h, const Times& times) {
@@ -821,7 +852,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   const Times times{TickClock(h), h.start_unix_ns};
   ZstdStream sink{*this};
   Packer p(sink);
-  p.pack_map(24);
+  p.pack_map(25);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
@@ -989,6 +1020,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   }
   pack_lanes(p, view, times);
   pack_device(p, view, times);
+  pack_ras(p, facts.ras);
   pack_notes(p, view, times);
   pack_exit(p, h, times);
   pack_peers(p, facts.control, times);

@@ -12,6 +12,20 @@ namespace fr {
 
 struct ThreadReport;
 
+inline constexpr std::size_t kRasBytes = 64 * 1024;
+
+// What NCCL's RAS service said of the job; foreign/nccl_ras.hpp.
+struct RasAnswer {
+  char address[256] = "";
+  u64 asked_unix_ns = 0;
+  u64 took_ns = 0;
+  bool json = false;
+  bool cut = false;  // it had more to say
+  const char* text = "";
+  u32 bytes = 0;
+  const char* error = "";  // "": none
+};
+
 struct DumpFacts {
   const char* reason = "";
   const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
@@ -21,6 +35,7 @@ struct DumpFacts {
   const char* salvage_why = "";  // "dead", "unresponsive", "left over"
   const Control* control = nullptr;
   const ThreadReport* threads = nullptr;
+  const RasAnswer* ras = nullptr;  // nullptr: it was not asked
 };
 
 class DumpEncoder {

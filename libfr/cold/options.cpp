@@ -50,6 +50,10 @@ constexpr OptionSpec kTable[] = {
      "threads in dumps: off, proc (what /proc says), signal (each is interrupted for its stack)"},
     {"FR_LOCALS", {}, "1", "dumps show plain variables of the innermost Python frames"},
     {"FR_CRASHES", {}, "1", "SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT leave a mark and a dump"},
+    {"FR_RAS",
+     {"NCCL_RAS_ADDR"},
+     "localhost:28028",
+     "where NCCL's RAS service is asked when something hangs, 0: not (as with NCCL_RAS_ENABLE=0)"},
     {"FR_PIPE",
      {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"},
      "",
@@ -383,6 +387,22 @@ Options read_options(const Lookup& lookup) {
           source);
   read_bool("FR_LOCALS", out.locals);
   read_bool("FR_CRASHES", out.crashes);
+
+  out.ras = "localhost:28028";
+  const char* ras = in.find("FR_RAS", source);
+  const char* ras_enable = lookup("NCCL_RAS_ENABLE");
+  bool ask = true;
+  if (ras != nullptr && *ras != '\0' && !parse_bool(ras, ask)) {
+    out.ras = ras;
+  } else if (!ask) {
+    out.ras.clear();
+  }
+  if (ras_enable != nullptr && std::strcmp(ras_enable, "0") == 0 &&
+      std::strcmp(source, "FR_RAS") != 0) {
+    out.ras.clear();
+    source = "NCCL_RAS_ENABLE";
+  }
+  in.show("FR_RAS", out.ras.empty() ? "0" : out.ras, source);
 
   const char* pipe = in.find("FR_PIPE", source);
   out.pipe = pipe != nullptr ? pipe : "";

@@ -39,6 +39,7 @@ struct Options {
   ThreadLooks threads = ThreadLooks::kSignal;
   bool locals = true;   // variables of the frames of hung threads
   bool crashes = true;  // handlers of SIGSEGV and its like
+  std::string ras;      // address of NCCL's RAS service, "" not asked
   std::string pipe;     // "" none
   int signal = 0;       // 0 none
   std::string cache_dir;

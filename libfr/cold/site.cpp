@@ -143,6 +143,13 @@ void describe_wait(const PhaseCopy& f, char* out, std::size_t bytes) noexcept {
                   f.n_steps);
 #pragma GCC diagnostic pop
   }
+  const std::size_t used = std::strlen(out);
+  if (f.net() == Net::kIb) {
+    std::snprintf(out + used, bytes - used, " (queue pair %u, NIC device %u)", f.net_number(),
+                  f.net_device());
+  } else if (f.net() == Net::kSocket) {
+    std::snprintf(out + used, bytes - used, " (socket %u)", f.net_number());
+  }
 }
 
 // The call of CUDA that fr's own thread has not come back from; "" when it has, or is only in it.

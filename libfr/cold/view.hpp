@@ -58,6 +58,11 @@ struct PhaseCopy {
   u64 first, second;
 
   bool is_live() const noexcept { return (claim & 1) != 0; }
+  Net net() const noexcept {
+    return kind == kPhaseKernel ? Net::kNone : static_cast<Net>(second >> 48);
+  }
+  u32 net_device() const noexcept { return static_cast<u32>(second >> 32) & 0xffff; }
+  u32 net_number() const noexcept { return static_cast<u32>(second); }
   u32 oldest_step() const noexcept;  // the first that has begun and not ended
   Wait wait() const noexcept { return static_cast<Wait>(waits >> 4 * (oldest_step() % 8) & 15); }
 };

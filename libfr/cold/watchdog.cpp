@@ -29,6 +29,13 @@ constexpr u64 kSecond_ns = 1'000'000'000ull;
 constexpr u64 kTick_ns = 100'000'000ull;
 constexpr u32 kQueue = 16;
 constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
+// RAS gathers from all processes of the job, and waits for those that are gone: it is asked so long
+// before a dump for a stall. Other dumps wait for it this long.
+constexpr u64 kAskAhead_ns = 3 * kSecond_ns;
+constexpr u64 kAnswer_ns = 300'000'000;
+constexpr u64 kAnswerIsOld_ns = 10 * kSecond_ns;
+constexpr i32 kNodesThatAsk = 8;  // one question of each goes to all processes of the job
+constexpr i32 kRanksInJson = 32;  // about what fits; NCCL's text sums up instead
 
 void pause_ns(u64 ns) {
   const timespec t{static_cast<time_t>(ns / kSecond_ns), static_cast<long>(ns % kSecond_ns)};
@@ -294,6 +301,11 @@ void Watchdog::check_stalls(u64 now) noexcept {
       continue;
     }
     const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
+    const u64 ahead =
+        r.options.timeout_ns / 2 < kAskAhead_ns ? r.options.timeout_ns / 2 : kAskAhead_ns;
+    if (r.options.dump_on_timeout && idle + ahead >= s.dump_after_ns) {
+      ask_ras();
+    }
     const bool warn = !s.warned && idle >= r.options.warn_ns;
     const bool dump_now = r.options.dump_on_timeout && idle >= s.dump_after_ns;
     if (!warn && !dump_now) {
@@ -339,6 +351,21 @@ void Watchdog::open_pipe() noexcept {
 
 // ---------------------------------------------------------------- dumping
 
+void Watchdog::use_ras() noexcept {
+  const Recorder& r = *recorder_;
+  if (!r.options.ras.empty() && r.region.header().local_rank.load() <= 0) {
+    ras_.start(r.options.ras.c_str());
+  }
+}
+
+void Watchdog::ask_ras() noexcept {
+  const Header& h = recorder_->region.header();
+  const i32 per_node = h.local_world_size > 0 ? h.local_world_size : 1;
+  if (h.rank.load() < kNodesThatAsk * per_node) {
+    ras_.ask(h.world_size.load() <= kRanksInJson, kAnswerIsOld_ns);
+  }
+}
+
 bool Watchdog::dump(const char* reason, Trigger trigger) noexcept {
   Recorder& r = *recorder_;
   // What ends a process belongs to the incident that is open; the rest opens its own.
@@ -361,12 +388,14 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   if (incident > peers_checked_incident_) {
     incident_seen_ns_ = begun;
   }
+  ask_ras();
   DumpFacts facts;
   facts.reason = reason;
   facts.trigger = trigger_name(trigger);
   facts.incident = incident;
   facts.control = &r.control.page();
   facts.threads = threads_.collect();
+  facts.ras = ras_.take(kAnswer_ns);
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[256];
   format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,

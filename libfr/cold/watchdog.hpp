@@ -10,6 +10,7 @@
 #include "cold/dump.hpp"
 #include "cold/files.hpp"
 #include "cold/threads.hpp"
+#include "foreign/nccl_ras.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -49,6 +50,9 @@ class Watchdog {
   void set_writer(fr_writer writer, void* user) noexcept;
   void set_sink(fr_sink sink, void* user) noexcept;
 
+  // Any thread: NCCL is in use, so its RAS service may be asked from now on. Cold.
+  void use_ras() noexcept;
+
   u64 incident() const noexcept { return incident_.load(); }
   // Operations that had failed when the last dump that was written was taken.
   u64 failures_dumped() const noexcept { return failures_dumped_.load(); }
@@ -84,6 +88,7 @@ class Watchdog {
   void check_stalls(u64 now_ns) noexcept;
   void check_peers(u64 now_ns) noexcept;
   void open_pipe() noexcept;
+  void ask_ras() noexcept;
   bool dump(const char* reason, Trigger trigger) noexcept;
   bool dump_incident(u64 incident, const char* reason, Trigger trigger) noexcept;
   bool store(const char* name, const DumpEncoder::Bytes& bytes,
@@ -98,6 +103,7 @@ class Watchdog {
   bool running_ = false;
   DumpEncoder encoder_;
   ThreadStacks threads_;
+  nccl::Ras ras_;
   i64 oom_kills_ = -1;  // at the start
   int event_fd_ = -1;
   int pipe_fd_ = -1;

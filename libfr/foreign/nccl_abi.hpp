@@ -176,6 +176,11 @@ struct OldKernelCh {
   u64 timer_ns;  // version 4 only
 };
 
+struct OldNet {
+  i64 id;
+  void* data;
+};
+
 struct Event4 {
   u8 type;
   void* parent;
@@ -205,6 +210,7 @@ struct Event4 {
     OldProxyOp proxy_op;
     OldProxyStep proxy_step;
     OldKernelCh kernel_ch;
+    OldNet net;
   };
 };
 static_assert(sizeof(Event4) == 104 && offsetof(Event4, coll) == 24);
@@ -245,6 +251,7 @@ struct Event3 {
     struct {
       u8 channel;
     } kernel_ch;
+    OldNet net;
   };
 };
 static_assert(sizeof(Event3) == 120 && offsetof(Event3, coll.comm_hash) == 32);
@@ -325,6 +332,36 @@ struct Event1 {
 };
 static_assert(sizeof(Event1) == 120 && offsetof(Event1, coll.func) == 48);
 static_assert(offsetof(Event1, p2p.func) == 40 && offsetof(Event1, p2p.peer) == 72);
+
+// What the network plugins within NCCL put behind `net.data`; `net.id` says which. Only builds of
+// NCCL with NET_PROFILER=1 send it, one event per work request, as a child of a proxy step.
+inline constexpr i64 kNetIb1 = 1 << 16 | 1;      // type 1, version 1 of its descriptor
+inline constexpr i64 kNetSocket1 = 2 << 16 | 1;  // type 2
+inline constexpr u8 kNetQp = 1;
+inline constexpr u8 kNetSocket = 1;
+
+struct NetIb1 {
+  u8 type;  // kNetQp
+  struct {
+    int device;  // of those that make up the NIC in use
+    u64 wr_id;
+    int opcode;
+    int qp;
+    std::size_t bytes;
+  } request;
+};
+static_assert(sizeof(NetIb1) == 40 && offsetof(NetIb1, request.device) == 8);
+static_assert(offsetof(NetIb1, request.wr_id) == 16 && offsetof(NetIb1, request.qp) == 28);
+
+struct NetSocket1 {
+  u8 type;  // kNetSocket
+  struct {
+    int fd;
+    int op;
+    std::size_t bytes;
+  } transfer;
+};
+static_assert(sizeof(NetSocket1) == 24 && offsetof(NetSocket1, transfer.fd) == 8);
 
 union Args1 {  // versions 1 to 3
   struct {

@@ -82,7 +82,8 @@ constexpr u32 kStreams = 8;  // that one group of calls gives work to
 
 struct Pending {
   Handle op;         // 0: a communicator is being made
-  fr_ticket ticket;  // of its making
+  const char* name;  // of the call that makes it
+  fr_ticket ticket;
   u32 comm;
   i32 n_ranks, rank;
   Comm* out;
@@ -207,9 +208,8 @@ u32 comm_row(Comm comm) noexcept {
   return row != kNoComm ? row : meet_comm(comm);
 }
 
-// Made, alone or within a group.
-void comm_made(u32 row, Comm* out, i32 n_ranks, i32 rank, u64 since) noexcept {
-  Comm comm = out != nullptr ? *out : nullptr;
+// Made, alone or within a group. framework: all its work will be in records of a framework's.
+void comm_made(u32 row, Comm comm, i32 n_ranks, i32 rank, u64 since, bool framework) noexcept {
   if (comm == nullptr) {
     close_comm(row, nullptr);  // failed, or this rank has no part in it
     return;
@@ -219,8 +219,92 @@ void comm_made(u32 row, Comm* out, i32 n_ranks, i32 rank, u64 since) noexcept {
   }
   row = bind_comm(row, comm, n_ranks, rank, since);
   cuda::prepare();
-  if (scope_ticket().ticket == 0) {
+  if (!framework) {
     group_of(row);  // a rank that then does nothing with it must show that it has it
+  }
+}
+
+// ---------------------------------------------------------------- calls that go on
+
+// A call on a non-blocking communicator came back, its work goes on in the background: its record
+// ends when ncclCommGetAsyncError says so, or when NCCL takes the next call for the communicator.
+struct Background {
+  std::atomic<u32> state;  // 0 free, 1 being written or read, 2 in progress
+  std::atomic<Comm> comm;
+  fr_ticket ticket;
+  bool makes;  // the communicator, as `made` says
+  bool framework;
+  Pending made;
+};
+constexpr u32 kBackground = 256;
+Background g_background[kBackground];
+std::atomic<u32> g_n_background{0};
+
+// False when it cannot be followed.
+bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept {
+  if (comm == nullptr) {
+    return false;
+  }
+  for (Background& b : g_background) {
+    u32 free = 0;
+    if (!b.state.compare_exchange_strong(free, 1)) {
+      continue;
+    }
+    b.comm.store(comm);
+    b.ticket = ticket;
+    b.makes = made != nullptr;
+    b.framework = scope_ticket().ticket != 0;
+    b.made = made != nullptr ? *made : Pending{};
+    g_n_background.fetch_add(1);
+    b.state.store(2);
+    return true;
+  }
+  return false;
+}
+
+// What goes on for this communicator is over. True when that was its making, and it is not made.
+[[gnu::cold, gnu::noinline]] bool end_background(Comm comm, fr_result how,
+                                                 const char* text) noexcept {
+  bool unmade = false;
+  for (Background& b : g_background) {
+    u32 set = 2;
+    if (b.comm.load() != comm || !b.state.compare_exchange_strong(set, 1)) {
+      continue;
+    }
+    const fr_ticket ticket = b.ticket;
+    const Pending p = b.made;
+    const bool makes = b.makes;
+    const bool framework = b.framework;
+    b.comm.store(nullptr);
+    b.state.store(0);
+    g_n_background.fetch_sub(1);
+    fr_end(&ticket, how, text);
+    if (makes && how == FR_OK) {
+      comm_made(p.comm, comm, p.n_ranks, p.rank, p.since_ticks, framework);
+    } else if (makes) {
+      close_comm(p.comm, nullptr);
+      unmade = true;
+    }
+  }
+  return unmade;
+}
+
+bool background_over(Comm comm, fr_result how, const char* text = nullptr) noexcept {
+  return g_n_background.load(std::memory_order_relaxed) != 0 && end_background(comm, how, text);
+}
+
+// The call that makes a communicator came back, by itself or with its group.
+void made(const char* name, const Pending& p, int result) noexcept {
+  Comm comm = accepted(result) && p.out != nullptr ? *p.out : nullptr;
+  if (result == kInProgress && goes_on(p.ticket, comm, &p)) {
+    return;
+  }
+  if (accepted(result)) {
+    fr_end(&p.ticket, FR_OK, nullptr);
+    comm_made(p.comm, comm, p.n_ranks, p.rank, p.since_ticks, scope_ticket().ticket != 0);
+  } else {
+    fr_end(&p.ticket, FR_FAILED, ErrorText(name, result, nullptr).text);
+    close_comm(p.comm, nullptr);
   }
 }
 
@@ -233,17 +317,13 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
   const u32 row = open_comm(hash, n_ranks, rank, nullptr);
   const Lifecycle record(name, row);
   const int result = call();
+  const Pending pending{0, name, record.ticket, row, n_ranks, rank, out, since};
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   if (t != nullptr && t_depth > 0 && accepted(result)) {
-    cuda::prepare();  // the device is current now, perhaps not later
-    push(*t, {0, record.ticket, row, n_ranks, rank, out, since});  // made by ncclGroupEnd
-    return result;
-  }
-  record.end(result, name, nullptr);
-  if (accepted(result)) {
-    comm_made(row, out, n_ranks, rank, since);
+    cuda::prepare();    // the device is current now, perhaps not later
+    push(*t, pending);  // made by ncclGroupEnd
   } else {
-    close_comm(row, nullptr);
+    made(name, pending, result);
   }
   return result;
 }
@@ -258,26 +338,33 @@ int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) 
   const Lifecycle record(name, parent_row);
   const int result = call();
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
-  if (t != nullptr && t_depth > 0 && accepted(result)) {
-    push(*t, {0, record.ticket, open_comm(hash, 0, -1, nullptr), 0, -1, out, since});
+  const bool grouped = t != nullptr && t_depth > 0 && accepted(result);
+  if (!grouped && (!accepted(result) || out == nullptr || *out == nullptr)) {
+    record.end(result, name, parent);  // failed, or this rank has no part in it
     return result;
   }
-  record.end(result, name, parent);
-  if (accepted(result) && out != nullptr && *out != nullptr) {
-    comm_made(open_comm(hash, 0, -1, nullptr), out, 0, -1, since);
+  const u32 row = open_comm(hash, 0, -1, nullptr);
+  const Pending pending{0, name, record.ticket, row, 0, -1, out, since};
+  if (grouped) {
+    push(*t, pending);
+  } else {
+    made(name, pending, result);
   }
   return result;
 }
 
 template <class Call_>
 int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call_ call) noexcept {
-  const u32 row = ready() ? comm_row(comm) : kNoComm;
+  const bool unmade = background_over(comm, failing != nullptr ? FR_FAILED : FR_RELEASED, failing);
+  const u32 row = !unmade && ready() ? comm_row(comm) : kNoComm;
   const Lifecycle record(name, row);
   if (failing != nullptr) {
     fail_operations(row, failing);
   }
   const int result = call();
-  record.end(result, name, nullptr);
+  if (result != kInProgress || closes || !goes_on(record.ticket, comm, nullptr)) {
+    record.end(result, name, nullptr);
+  }
   if (closes && accepted(result)) {
     if (failing == nullptr) {
       cuda::settle();  // what it waited for has ended
@@ -340,6 +427,7 @@ void end_group_events(CallThread& t, bool done) noexcept {
 
 template <class Call_>
 int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
+  background_over(comm, FR_OK);  // one that is not ready may not be used
   const u32 row = hot() != nullptr ? comm_row(comm) : kNoComm;
   if (row == kNoComm) {
     const int result = call();
@@ -368,7 +456,7 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   }
   closed(op, true, nullptr);
   if (!alone) {
-    push(*t, {op, {}, row, 0, 0, nullptr, 0});
+    push(*t, {op, name, {}, row, 0, 0, nullptr, 0});
   } else if (result == kSuccess) {
     launched(op);
     settle(op);
@@ -548,13 +636,7 @@ void finish_group(CallThread& t, int result, const char* name) noexcept {
     } else if (p.op != 0 && !accepted(result)) {
       closed(p.op, false, ErrorText(name, result, nullptr).text);
     } else if (p.op == 0) {
-      if (accepted(result)) {
-        fr_end(&p.ticket, FR_OK, nullptr);
-        comm_made(p.comm, p.out, p.n_ranks, p.rank, p.since_ticks);
-      } else {
-        fr_end(&p.ticket, FR_FAILED, ErrorText(name, result, nullptr).text);
-        close_comm(p.comm, nullptr);
-      }
+      made(accepted(result) ? p.name : name, p, result);
     }
   }
   t.n_pending = 0;
@@ -624,7 +706,8 @@ int init_all(Comm* comms, int n, const int* devices) noexcept {
   const int result = real<decltype(&init_all)>(kIdxInitAll)(comms, n, devices);
   record.end(result, "ncclCommInitAll", nullptr);
   for (int i = 0; records && accepted(result) && comms != nullptr && i < n; ++i) {
-    comm_made(open_comm(mix(0x616c6c, static_cast<u64>(n)), n, i, nullptr), &comms[i], n, i, since);
+    comm_made(open_comm(mix(0x616c6c, static_cast<u64>(n)), n, i, nullptr), comms[i], n, i, since,
+              scope_ticket().ticket != 0);
   }
   return result;
 }
@@ -682,6 +765,12 @@ int get_async_error(Comm comm, int* error) noexcept {
   if (result == kSuccess && error != nullptr && !accepted(*error) && hot() != nullptr)
       [[unlikely]] {
     comm_failed(find_comm(comm), ErrorText("asynchronous error", *error, comm).text);
+  }
+  if (g_n_background.load(std::memory_order_relaxed) != 0 && result == kSuccess &&
+      error != nullptr && *error != kInProgress) [[unlikely]] {
+    const bool ok = *error == kSuccess;
+    background_over(comm, ok ? FR_OK : FR_FAILED,
+                    ok ? nullptr : ErrorText("asynchronous error", *error, comm).text);
   }
   return result;
 }

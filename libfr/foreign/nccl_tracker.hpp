@@ -164,6 +164,8 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
 Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps,
                       bool is_send) noexcept;
 Handle step_start(Handle transfer, u32 step) noexcept;
+// NetPlugin: a request of this step was given to the network.
+Handle net_start(Handle step, i64 id, const void* data) noexcept;
 Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept;
 Handle ce_start(Handle context, Handle parent, const Call& call) noexcept;
 Handle other_start() noexcept;  // a handle that means nothing, and is not NULL

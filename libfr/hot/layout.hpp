@@ -473,9 +473,16 @@ struct alignas(64) Phase {
   std::atomic<u32> waits;      // of 8 steps, 4 bits each: step s at 4 * (s % 8)
   std::atomic<u32> pid;        // whose operation, where it is another process's
   std::atomic<u64> first;      // kernel: device clock at its start; transfer: bytes so far
-  std::atomic<u64> second;     // kernel: device clock at its end
+  std::atomic<u64> second;     // kernel: device clock at its end; transfer: net_word(), 0 not told
 };
 static_assert(sizeof(Phase) == 64);
+
+// Over what a transfer goes, as far as the library tells: the last request's.
+enum class Net : u32 { kNone = 0, kIb = 1, kSocket = 2 };
+// number: of the queue pair or the file descriptor; device: which of the NIC's, 0 for sockets
+constexpr u64 net_word(Net net, u32 device, u32 number) noexcept {
+  return static_cast<u64>(net) << 48 | static_cast<u64>(device & 0xffff) << 32 | number;
+}
 
 // What fr's own calls of CUDA came to, and the process's first asynchronous error; foreign/cuda.*.
 struct alignas(64) Cuda {

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import socketserver
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 import pytest
@@ -87,9 +89,9 @@ def status_of(scratch, rank):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("api", [4, 5, 6])
-def test_a_run_without_fault_leaves_nothing(run, scratch, api):
-    job = run("none", 3, api=api)
+@pytest.mark.parametrize("api,background", [(4, ""), (5, ""), (6, ""), (6, "1")])
+def test_a_run_without_fault_leaves_nothing(run, scratch, api, background):
+    job = run("none", 3, api=api, NCCL_JOB_IN_BACKGROUND=background)
     assert job.await_exit() == {0: 0, 1: 0, 2: 0}, job.log()
     assert job.evidence() == {}, job.log()
     for rank in range(3):
@@ -143,8 +145,10 @@ def test_a_launch_that_does_not_return(run):
     assert "the host has been inside its launch" in blamed(trace, "in_launch")
 
 
-def test_a_network_that_loses(run):
-    job = run("none", 3, "transport:1:4").await_evidence()
+@pytest.mark.parametrize("version", ["", "23102"])
+def test_a_network_that_loses(run, version):
+    """Also where kernels are not told of: 2.31."""
+    job = run("none", 3, "transport:1:4", STANDIN_NCCL_VERSION=version).await_evidence()
     trace = job.trace()
     trace.expect("transport", [])
     assert "all_reduce #4" in trace.verdict["summary"]
@@ -200,6 +204,13 @@ def test_a_rank_that_does_not_join_the_communicator(run):
     trace.expect("missing", [2], op="ncclCommInitRank")
 
 
+def test_a_communicator_that_is_made_in_the_background_and_never_is(run):
+    """ncclCommInitRankConfig has returned long ago; the ranks poll ncclCommGetAsyncError."""
+    job = run("init", 3, NCCL_JOB_IN_BACKGROUND="1").await_evidence()
+    trace = job.trace()
+    trace.expect("missing", [2], op="ncclCommInitRankConfig")
+
+
 def test_a_split_communicator(run):
     """Its ranks are told by nobody: they are those who have it."""
     job = run("skip_split", 4).await_evidence([1, 3])
@@ -236,6 +247,76 @@ def test_a_program_that_is_not_python(scratch, standin):
     finally:
         program.kill()
         program.wait()
+
+
+class RasService(socketserver.ThreadingTCPServer):
+    """NCCL's RAS service, or something that listens in its place."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, answer):
+        self.asked = []
+        self.answer = answer
+        super().__init__(("127.0.0.1", 0), self.Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self):
+        return f"localhost:{self.server_address[1]}"
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            for line in self.rfile:
+                self.server.asked.append(line.decode().strip())
+                if line.startswith(b"CLIENT"):
+                    self.wfile.write(b"SERVER PROTOCOL 2\n")
+                elif b"STATUS" not in line:
+                    self.wfile.write(b"OK\n")
+                elif self.server.answer is not None:  # None: says nothing, for ever
+                    self.wfile.write(self.server.answer.encode())
+                    break
+
+
+def ras_rank(rank, count):
+    status = {"init_state": 0, "async_error": 0, "finalize_called": False, "abort_flag": False}
+    return {"rank": rank, "status": status, "collective_counts": {"AllReduce": count}}
+
+
+def ras_findings(trace):
+    return [f["text"] for f in trace.report["findings"] if f["id"] == "ras"]
+
+
+def test_nccl_ras_is_a_witness(run):
+    comm = {"hash": "0xabc", "ranks": [ras_rank(0, 4), ras_rank(1, 4), ras_rank(2, 3)]}
+    with RasService(json.dumps({"communicators": [comm]})) as service:
+        job = run("skip", 3, NCCL_RAS_ADDR=service.address).await_evidence()
+        service.shutdown()
+    trace = job.trace()
+    trace.expect("missing", [2], op="all_reduce", seq=4)
+    assert ras_findings(trace) == [
+        "NCCL's RAS: communicator abc: AllReduce operations launched: ranks 0,1: 4; rank 2: 3"
+    ]
+    # one of each node asks: its first rank
+    assert service.asked.count("VERBOSE STATUS") == 1, service.asked
+
+
+def test_a_ras_that_does_not_answer_holds_no_dump_up(run):
+    with RasService(None) as service:
+        job = run("skip", 3, FR_RAS=service.address).await_evidence()
+        service.shutdown()
+    trace = job.trace()
+    trace.expect("missing", [2], op="all_reduce", seq=4)
+    (said,) = ras_findings(trace)
+    assert "did not tell: no answer" in said
+
+
+def test_ras_is_not_asked_when_nobody_wants_it(run):
+    with RasService("") as service:
+        job = run("skip", 2, NCCL_RAS_ADDR=service.address, NCCL_RAS_ENABLE="0").await_evidence()
+        service.shutdown()
+    assert service.asked == []
+    assert ras_findings(job.trace()) == []
 
 
 @pytest.fixture(scope="session")

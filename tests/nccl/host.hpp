@@ -158,6 +158,12 @@ class Comm6 {
     e.proxy_step.step = number;
     return start(e);
   }
+  void* net(void* step_handle, i64 id, void* data) {
+    Event6 e = event(kEvNetPlugin, step_handle);
+    e.net.id = id;
+    e.net.data = data;
+    return start(e);
+  }
   // A whole collective up to its launch; returns the task.
   void* enqueue(u8 channels = 2, const char* func = "AllReduce", size_t count = 1024) {
     void* group = group_api();

@@ -4,6 +4,7 @@
 //
 //   STANDIN_NCCL_API=0|4|5|6    newest plugin version it knows (default 6; 0: none)
 //   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
+//   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
 //   STANDIN_NCCL_FAULT=...      what goes wrong; with :SIZE, on communicators of so many ranks only
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
 //     transport:RANK:N          RANK's network loses its N-th collective
@@ -343,10 +344,13 @@ struct ncclComm {
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     close(fd);
     shared->joined.fetch_add(1);
-    while (shared->joined.load() < n_ranks) {
+    while (shared->joined.load() < n_ranks && !ending.load()) {
       nap();  // a rank that does not come: for ever
     }
     unlink(path.c_str());
+    if (ending.load()) {
+      return;
+    }
     profiler.init(hash, "", n_ranks, rank);
     fault = read_fault();
     progress = std::thread([this] { run(); });
@@ -640,7 +644,7 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
   return 0;
 }
 
-int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
+int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool blocking = true) {
   auto* comm = new ncclComm;
   comm->name = std::move(name);
   comm->hash = hash;
@@ -648,6 +652,15 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
   comm->rank = rank;
   if (const auto current = cuda<int (*)(int*)>("cuCtxGetDevice")) {
     current(&comm->device);
+  }
+  if (!blocking) {
+    comm->async_error.store(kInProgress);
+    *out = comm;
+    std::thread([comm] {
+      comm->join_ranks();
+      comm->async_error.store(0);
+    }).detach();
+    return kInProgress;
   }
   // NCCL does this on a thread of its own
   std::thread job([comm, out] {
@@ -664,6 +677,9 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank) {
 
 int end(ncclComm* comm) {
   comm->ending.store(true);
+  if (comm->async_error.load() == kInProgress) {
+    return 0;  // the thread that makes it still has it
+  }
   comm->progress.join();
   comm->profiler.finalize();
   delete comm;
@@ -680,6 +696,10 @@ int end(ncclComm* comm) {
   extern "C" __attribute__((visibility("default"))) int p##name parameters
 
 API(ncclGetVersion, (int* version), ()) {
+  if (const char* version_text = getenv("STANDIN_NCCL_VERSION")) {
+    *version = atoi(version_text);
+    return 0;
+  }
   const char* newest = getenv("STANDIN_NCCL_API");
   const int api = newest != nullptr ? atoi(newest) : 6;
   *version = api == 0 ? 21805 : api == 4 ? 22700 : api == 5 ? 22809 : 23007;
@@ -695,8 +715,10 @@ API(ncclGetUniqueId, (UniqueId * id), ()) {
 API(ncclCommInitRank, (ncclComm * *out, int n_ranks, UniqueId id, int rank), ()) {
   return make(out, id.bytes, id_hash(&id), n_ranks, rank);
 }
-API(ncclCommInitRankConfig, (ncclComm * *out, int n_ranks, UniqueId id, int rank, void*), ()) {
-  return make(out, id.bytes, id_hash(&id), n_ranks, rank);
+API(ncclCommInitRankConfig, (ncclComm * *out, int n_ranks, UniqueId id, int rank, void* config),
+    ()) {
+  const auto* head = static_cast<const ConfigHead*>(config);
+  return make(out, id.bytes, id_hash(&id), n_ranks, rank, head == nullptr || head->blocking != 0);
 }
 API(ncclCommSplit, (ncclComm * comm, int color, int key, ncclComm** out, void*), ()) {
   const int s = comm->splits++;
@@ -812,6 +834,74 @@ API(ncclAlltoAll, (const void* s, void* r, size_t n, int type, ncclComm* c, void
   }
   return c != nullptr ? 0 : 4;
 }
+
+// These do nothing but say what they were called with.
+namespace {
+char g_said[256];
+template <class... Args>
+int echo(const char* format, Args... args) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+  std::snprintf(g_said, sizeof g_said, format, args...);
+#pragma GCC diagnostic pop
+  return 0;
+}
+}  // namespace
+
+API(ncclGather, (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p", s, r, n, type, root, static_cast<void*>(c), stream);
+}
+API(ncclScatter, (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p", s, r, n, type, root, static_cast<void*>(c), stream);
+}
+API(ncclPutSignal,
+    (const void* b, size_t n, int type, int peer, void* window, size_t offset, int signal,
+     int context, unsigned flags, ncclComm* c, void* stream),
+    ()) {
+  return echo("%p %zu %d %d %p %zu %d %d %u %p %p", b, n, type, peer, window, offset, signal,
+              context, flags, static_cast<void*>(c), stream);
+}
+API(ncclSignal, (int peer, int signal, int context, unsigned flags, ncclComm* c, void* stream),
+    ()) {
+  return echo("%d %d %d %u %p %p", peer, signal, context, flags, static_cast<void*>(c), stream);
+}
+API(ncclWaitSignal, (int n, void* signals, ncclComm* c, void* stream), ()) {
+  return echo("%d %p %p %p", n, signals, static_cast<void*>(c), stream);
+}
+API(ncclCommShrink, (ncclComm * c, int* ranks, int n, ncclComm** out, void* config, int flags),
+    ()) {
+  return echo("%p %p %d %p %p %d", static_cast<void*>(c), static_cast<void*>(ranks), n,
+              static_cast<void*>(out), config, flags);
+}
+API(ncclCommGrow, (ncclComm * c, int n, const UniqueId* id, int rank, ncclComm** out, void* config),
+    ()) {
+  return echo("%p %d %p %d %p %p", static_cast<void*>(c), n, static_cast<const void*>(id), rank,
+              static_cast<void*>(out), config);
+}
+API(ncclCommInitRankScalable,
+    (ncclComm * *out, int n, int rank, int n_ids, UniqueId* ids, void* config), ()) {
+  return echo("%p %d %d %d %p %p", static_cast<void*>(out), n, rank, n_ids, static_cast<void*>(ids),
+              config);
+}
+API(ncclCommInitAll, (ncclComm * *comms, int n, const int* devices), ()) {
+  return echo("%p %d %p", static_cast<void*>(comms), n, static_cast<const void*>(devices));
+}
+API(ncclCommRevoke, (ncclComm * c, int flags), ()) {
+  return echo("%p %d", static_cast<void*>(c), flags);
+}
+API(ncclCommSuspend, (ncclComm * c, int flags), ()) {
+  return echo("%p %d", static_cast<void*>(c), flags);
+}
+API(ncclCommResume, (ncclComm * c), ()) {
+  return echo("%p", static_cast<void*>(c));
+}
+extern "C" __attribute__((visibility("default"))) const char* standin_said() {
+  return g_said;
+}
+
 // Not NCCL's: stands for synchronizing the stream.
 API(standin_synchronize, (ncclComm * comm), ()) {
   for (;;) {

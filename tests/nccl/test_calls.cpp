@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <string>
+#include <thread>
 
 #include "../unit/catch.hpp"
 #include "host.hpp"
@@ -12,6 +14,8 @@ struct ncclComm;
 extern "C" {
 int ncclGetUniqueId(fr::nccl::UniqueId*);
 int ncclCommInitRank(ncclComm**, int, fr::nccl::UniqueId, int);
+int ncclCommInitRankConfig(ncclComm**, int, fr::nccl::UniqueId, int, void*);
+int ncclCommGetAsyncError(ncclComm*, int*);
 int ncclCommDestroy(ncclComm*);
 int ncclCommAbort(ncclComm*);
 int ncclGroupStart();
@@ -19,6 +23,27 @@ int ncclGroupEnd();
 int ncclAllReduce(const void*, void*, size_t, int, int, ncclComm*, void*);
 int ncclAlltoAll(const void*, void*, size_t, int, ncclComm*, void*);
 int ncclBroadcast(const void*, void*, size_t, int, int, ncclComm*, void*);
+int ncclBcast(void*, size_t, int, int, ncclComm*, void*);
+int ncclReduce(const void*, void*, size_t, int, int, int, ncclComm*, void*);
+int ncclAllGather(const void*, void*, size_t, int, ncclComm*, void*);
+int ncclReduceScatter(const void*, void*, size_t, int, int, ncclComm*, void*);
+int ncclSend(const void*, size_t, int, int, ncclComm*, void*);
+int ncclRecv(void*, size_t, int, int, ncclComm*, void*);
+int ncclGather(const void*, void*, size_t, int, int, ncclComm*, void*);
+int ncclScatter(const void*, void*, size_t, int, int, ncclComm*, void*);
+int ncclPutSignal(const void*, size_t, int, int, void*, size_t, int, int, unsigned, ncclComm*,
+                  void*);
+int ncclSignal(int, int, int, unsigned, ncclComm*, void*);
+int ncclWaitSignal(int, void*, ncclComm*, void*);
+int ncclCommShrink(ncclComm*, int*, int, ncclComm**, void*, int);
+int ncclCommGrow(ncclComm*, int, const fr::nccl::UniqueId*, int, ncclComm**, void*);
+int ncclCommInitRankScalable(ncclComm**, int, int, int, fr::nccl::UniqueId*, void*);
+int ncclCommInitAll(ncclComm**, int, const int*);
+int ncclCommFinalize(ncclComm*);
+int ncclCommRevoke(ncclComm*, int);
+int ncclCommSuspend(ncclComm*, int);
+int ncclCommResume(ncclComm*);
+const char* standin_said();
 int standin_synchronize(ncclComm*);
 }
 
@@ -229,6 +254,58 @@ TEST_CASE("calls: an abort fails what is in flight") {
   ncclCommAbort(pair.rank[1]);
 }
 
+TEST_CASE("calls: a non-blocking communicator is in the making until NCCL says that it is made") {
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  hook();
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ConfigHead config{sizeof(ConfigHead), 0, 0, 0};
+  ncclComm* comms[2];
+  REQUIRE(ncclCommInitRankConfig(&comms[0], 2, id, 0, &config) == kInProgress);
+  const auto making = [](State state) {
+    std::size_t n = 0;
+    for (const auto& r : all_records(FR_LIFECYCLE)) {
+      n += op(r) == "ncclCommInitRankConfig" &&
+                   (state == State::kLocked ? !r.has_status : r.has_status && r.state == state)
+               ? 1
+               : 0;
+    }
+    return n;
+  };
+  int error = 0;
+  REQUIRE(ncclCommGetAsyncError(comms[0], &error) == 0);
+  CHECK(error == kInProgress);
+  CHECK(making(State::kLocked) == 1);  // still in flight
+  REQUIRE(ncclCommInitRankConfig(&comms[1], 2, id, 1, &config) == kInProgress);
+  for (ncclComm* comm : comms) {
+    do {
+      usleep(1000);
+      ncclCommGetAsyncError(comm, &error);
+    } while (error == kInProgress);
+  }
+  CHECK(making(State::kLocked) == 0);
+  CHECK(making(State::kCompleted) == 2);
+  float data[8];
+  for (ncclComm* comm : comms) {
+    ncclAllReduce(data, data, 8, 7, 0, comm, nullptr);
+  }
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  CHECK(view().device()->unmatched.load() == 0);
+
+  // one that nobody else joins, given up
+  ncclGetUniqueId(&id);
+  ncclComm* alone = nullptr;
+  REQUIRE(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == kInProgress);
+  ncclCommGetAsyncError(alone, &error);
+  CHECK(making(State::kLocked) == 1);
+  ncclCommAbort(alone);
+  CHECK(making(State::kLocked) == 0);
+  CHECK(making(State::kFailed) == 1);
+  for (ncclComm* comm : comms) {
+    ncclCommAbort(comm);
+  }
+}
+
 TEST_CASE("calls: without the plugin they are records that never count as in flight") {
   setenv("NCCL_PROFILER_PLUGIN", "none", 1);
   hook();
@@ -248,6 +325,143 @@ TEST_CASE("calls: without the plugin they are records that never count as in fli
   ncclCommAbort(comms[1]);
 }
 
+TEST_CASE("calls: every collective is recorded as what it is") {
+  Pair pair;
+  char data[64];
+  for (ncclComm* c : pair.rank) {
+    ncclBcast(data, 4, 0, 1, c, nullptr);
+    ncclReduce(data, data, 4, 0, 3, 1, c, nullptr);
+    ncclAllGather(data, data, 4, 0, c, nullptr);
+    ncclReduceScatter(data, data, 4, 0, 4, c, nullptr);
+  }
+  ncclGroupStart();
+  ncclSend(data, 4, 0, 1, pair.rank[0], nullptr);
+  ncclRecv(data, 4, 0, 0, pair.rank[1], nullptr);
+  ncclGroupEnd();
+  pair.synchronize();
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 8));
+  std::map<std::string, const RecordCopy*> by_name;
+  const auto records = all_records(FR_COLLECTIVE);
+  for (const auto& r : records) {
+    by_name[op(r)] = &r;
+  }
+  REQUIRE(by_name.size() == 4);
+  CHECK(by_name["broadcast"]->payload.peer == 1);
+  CHECK(by_name["reduce"]->payload.peer == 1);
+  CHECK(by_name["reduce"]->payload.reduce_op == 4);          // min
+  CHECK(by_name["reduce_scatter"]->payload.reduce_op == 2);  // avg
+  CHECK(by_name["reduce_scatter"]->payload.in_numel == 8);
+  CHECK(by_name["all_gather"]->payload.out_numel == 8);
+  REQUIRE(all_records(FR_SEND).size() == 1);
+  CHECK(all_records(FR_SEND)[0].payload.peer == 1);
+  REQUIRE(all_records(FR_RECV).size() == 1);
+  CHECK(all_records(FR_RECV)[0].payload.peer == 0);
+  ncclCommDestroy(pair.rank[0]);
+  ncclCommDestroy(pair.rank[1]);
+}
+
+TEST_CASE("calls: arguments arrive as they were given, and each call leaves its record") {
+  Pair pair;
+  ncclComm* c = pair.rank[0];
+  const auto p = [](std::uintptr_t n) { return reinterpret_cast<void*>(n); };
+  const auto said = [](const char* format, auto... args) {
+    char text[256];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+    std::snprintf(text, sizeof text, format, args...);
+#pragma GCC diagnostic pop
+    return std::string(text) == standin_said();
+  };
+  const auto newest = [](u16 kind) {
+    const auto all = all_records(kind);
+    u64 at = 0;
+    for (u64 i = 0; i < all.size(); ++i) {
+      at = all[i].ticket > all[at].ticket ? i : at;
+    }
+    return all.empty() ? std::string() : op(all[at]);
+  };
+  ncclGather(p(1), p(2), 3, 4, 5, c, p(6));
+  CHECK(said("%p %p %d %d %d %p %p", p(1), p(2), 3, 4, 5, c, p(6)));
+  CHECK(newest(FR_COLLECTIVE) == "gather");
+  ncclScatter(p(1), p(2), 3, 4, 5, c, p(6));
+  CHECK(said("%p %p %d %d %d %p %p", p(1), p(2), 3, 4, 5, c, p(6)));
+  CHECK(newest(FR_COLLECTIVE) == "scatter");
+  ncclPutSignal(p(1), 2, 3, 1, p(5), 6, 7, 8, 9, c, p(10));
+  CHECK(said("%p %d %d %d %p %d %d %d %d %p %p", p(1), 2, 3, 1, p(5), 6, 7, 8, 9, c, p(10)));
+  CHECK(newest(FR_SEND) == "put_signal");
+  ncclSignal(1, 2, 3, 4, c, p(5));
+  CHECK(said("%d %d %d %d %p %p", 1, 2, 3, 4, c, p(5)));
+  CHECK(newest(FR_SEND) == "signal");
+  ncclWaitSignal(1, p(2), c, p(3));
+  CHECK(said("%d %p %p %p", 1, p(2), c, p(3)));
+  CHECK(newest(FR_SEND) == "wait_signal");
+
+  int ranks[1] = {1};
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm* out = nullptr;
+  ncclCommShrink(c, ranks, 1, &out, p(7), 8);
+  CHECK(said("%p %p %d %p %p %d", c, ranks, 1, &out, p(7), 8));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommShrink");
+  ncclCommGrow(c, 3, &id, -1, &out, p(7));
+  CHECK(said("%p %d %p %d %p %p", c, 3, &id, -1, &out, p(7)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommGrow");
+  ncclCommInitRankScalable(&out, 4, 2, 1, &id, p(7));
+  CHECK(said("%p %d %d %d %p %p", &out, 4, 2, 1, &id, p(7)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommInitRankScalable");
+  ncclCommInitAll(&out, 1, ranks);
+  CHECK(said("%p %d %p", &out, 1, ranks));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommInitAll");
+  ncclCommSuspend(c, 3);
+  CHECK(said("%p %d", c, 3));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommSuspend");
+  ncclCommResume(c);
+  CHECK(said("%p", c));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommResume");
+  ncclCommFinalize(c);
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommFinalize");
+
+  float data[8];
+  ncclAllReduce(data, data, 8, 7, 0, c, nullptr);
+  ncclCommRevoke(c, 4);
+  CHECK(said("%p %d", c, 4));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommRevoke");
+  for (const auto& r : all_records(FR_COLLECTIVE)) {
+    if (op(r) == "all_reduce") {
+      CHECK(r.state == State::kFailed);
+      CHECK(view().string(r.error) == "ended by ncclCommRevoke");
+    }
+  }
+  for (const auto& r : all_records(FR_LIFECYCLE)) {
+    CHECK(r.has_status);  // each has ended
+  }
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: a destroy that does not return is in flight") {
+  setenv("STANDIN_NCCL_FAULT", "device:0:1", 1);
+  Pair pair;
+  unsetenv("STANDIN_NCCL_FAULT");
+  float data[8];
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  std::thread([c = pair.rank[0]] { ncclCommDestroy(c); }).detach();  // for ever
+  const auto destroying = [] {
+    for (const auto& r : all_records(FR_LIFECYCLE)) {
+      if (op(r) == "ncclCommDestroy" && !r.has_status) {
+        return true;
+      }
+    }
+    return false;
+  };
+  for (int i = 0; i < 2000 && !destroying(); ++i) {
+    usleep(5000);
+  }
+  CHECK(destroying());
+  ncclCommAbort(pair.rank[1]);
+}
+
 TEST_CASE("calls: removing the hooks restores the originals") {
   Pair pair;
   float data[8];
@@ -259,13 +473,16 @@ TEST_CASE("calls: removing the hooks restores the originals") {
   REQUIRE(dladdr(reinterpret_cast<void*>(&ncclBroadcast), &info) != 0);
   const u32 depth_before = view().device()->hooked.load();
   CHECK(depth_before == 0);
-  setenv("NCCL_PROFILER_PLUGIN", "none", 1);
-  ncclGroupStart();
-  ncclGroupEnd();
-  CHECK(view().header().head.load() == head);
-  CHECK(hook() == places);  // and again
-  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  // The plugin still tells of operations; of a reduction only the wrapper knows by what.
+  ncclAllReduce(data, data, 8, 7, 2, pair.rank[0], nullptr);
+  REQUIRE(all_records(FR_COLLECTIVE).size() == 1);
+  CHECK(all_records(FR_COLLECTIVE)[0].payload.reduce_op == 0);
   CHECK(view().header().head.load() == head + 1);
+  CHECK(hook() == places);  // and again
+  ncclAllReduce(data, data, 8, 7, 2, pair.rank[0], nullptr);
+  REQUIRE(all_records(FR_COLLECTIVE).size() == 2);
+  CHECK(all_records(FR_COLLECTIVE)[1].payload.reduce_op == 5);
+  CHECK(view().header().head.load() == head + 2);
   ncclCommAbort(pair.rank[0]);
   ncclCommAbort(pair.rank[1]);
 }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "../unit/catch.hpp"
+#include "cold/site.hpp"
 #include "host.hpp"
 
 using namespace fr;
@@ -190,6 +191,48 @@ TEST_CASE("nccl: the oldest unfinished step tells what a transfer waits for") {
   comm.stop(recv);
   CHECK(live_phases(view()).empty());
   CHECK(only_op(hash).transfers_ended == 2);
+}
+
+TEST_CASE("nccl: what NCCL's network plugins tell of NIC, queue pair and socket is kept") {
+  const u64 hash = 0xaf;
+  Comm6 comm(hash);
+  CHECK((comm.mask & kEvNetPlugin) != 0);
+  void* task = comm.enqueue(1);
+  void* send = comm.transfer(task, true, 1, 3, 16);
+  void* s0 = comm.step(send, 0);
+  CHECK(live_phases(view())[0].net() == Net::kNone);
+  NetIb1 ib{kNetQp, {2, 77, 1, 4711, 4096}};
+  comm.stop(comm.net(s0, kNetIb1, &ib));
+  ib.request.qp = 4712;  // the last one counts
+  comm.net(s0, kNetIb1, &ib);
+  const auto same = [&] {
+    const PhaseCopy p = live_phases(view())[0];
+    return p.net() == Net::kIb && p.net_device() == 2 && p.net_number() == 4712;
+  };
+  CHECK(same());
+  // other plugins', other versions', other events, no data, no step
+  ib.request.qp = 9;
+  for (i64 id : {i64{0}, kNetIb1 + 1, i64{3} << 16 | 1, i64{-1}}) {
+    CHECK(comm.net(s0, id, &ib) != nullptr);
+  }
+  ib.type = 2;
+  comm.net(s0, kNetIb1, &ib);
+  comm.net(s0, kNetIb1, nullptr);
+  comm.net(nullptr, kNetIb1, &ib);
+  comm.net(task, kNetIb1, &ib);
+  CHECK(same());
+  NetSocket1 socket{kNetSocket, {17, 0, 4096}};
+  comm.net(s0, kNetSocket1, &socket);
+  CHECK(live_phases(view())[0].net() == Net::kSocket);
+  CHECK(live_phases(view())[0].net_number() == 17);
+  comm.state(s0, kStStepSendWait, 4096);
+  CHECK(live_phases(view())[0].first == 4096);  // nothing else moved
+  char text[200];
+  describe_device(view(), only_op(hash).ticket - 1, text, sizeof text);
+  CHECK(std::string(text).find(" (socket 17)") != std::string::npos);
+  comm.stop(s0);
+  comm.net(s0, kNetIb1, &ib);
+  comm.stop(send);
 }
 
 TEST_CASE("nccl: steps of large operations run past the handle's bits") {
@@ -483,6 +526,77 @@ TEST_CASE("nccl: version 4 has no api events: launches are the first that is see
 
 namespace {
 
+// The watchdog looks ten times a second.
+bool comes_to_rest(u64 hash) {
+  for (int i = 0; i < 400 && in_flight(view(), hash) != 0; ++i) {
+    usleep(10'000);
+  }
+  return in_flight(view(), hash) == 0;
+}
+
+template <class P, class E>
+void* begin_old(P& plugin, void* context, const E& like, void* parent, u32 type) {
+  E e = like;
+  if (type != kEvColl) {
+    std::memset(&e, 0, sizeof e);
+  }
+  e.type = static_cast<u8>(type);
+  e.parent = parent;
+  if (type == kEvProxyOp) {
+    e.proxy_op = {static_cast<int>(getpid()), 1, 2, 4, 4096, 1};
+  }
+  void* handle = nullptr;
+  plugin.start(context, &handle, &e);
+  return handle;
+}
+
+// Transfers were seen, so the next operation is followed by its own.
+template <class P, class E>
+void follow_transfers(P& plugin, void* context, u64 hash, const E& coll) {
+  CHECK(in_flight(view(), hash) == 0);  // the first one is not
+  void* task = begin_old(plugin, context, coll, nullptr, kEvColl);
+  void* transfer = begin_old(plugin, context, coll, task, kEvProxyOp);
+  CHECK(in_flight(view(), hash) == 1);
+  void* step = begin_old(plugin, context, coll, transfer, kEvProxyStep);
+  Args1 args{};
+  plugin.state(step, kStStepSendGpuWait, &args);
+  CHECK(!records_of(view(), hash)[1].has_status);
+  plugin.state(step, kStStepSendWait, &args);  // the kernel has filled it: it runs
+  CHECK(records_of(view(), hash)[1].state == State::kStarted);
+  usleep(300'000);  // longer than the watchdog takes to settle what is over
+  CHECK(in_flight(view(), hash) == 1);
+  CHECK(live_phases(view())[0].wait() == Wait::kInFlight);
+  plugin.stop(step);
+  plugin.stop(transfer);
+  CHECK(comes_to_rest(hash));
+  // its kernel may run on: how it ended was not seen
+  CHECK(records_of(view(), hash)[1].state == State::kReleased);
+  // and one that has no transfers is not taken for stuck
+  begin_old(plugin, context, coll, nullptr, kEvColl);
+  CHECK(comes_to_rest(hash));
+  CHECK(records_of(view(), hash)[2].state == State::kReleased);
+}
+
+template <class P>
+void follow_kernels(P& plugin, void* context, u64 hash, void* task) {
+  void* kernel[2] = {};
+  for (u8 channel = 0; channel < 2; ++channel) {
+    Event3 e;
+    std::memset(&e, 0, sizeof e);
+    e.type = kEvKernelCh;
+    e.parent = task;
+    e.kernel_ch.channel = channel;
+    plugin.start(context, &kernel[channel], &e);
+  }
+  CHECK(only_record(hash).state == State::kStarted);
+  plugin.stop(kernel[0]);
+  CHECK(in_flight(view(), hash) == 1);
+  plugin.stop(kernel[1]);
+  CHECK(comes_to_rest(hash));  // how many channels there are is not told: after a while
+  CHECK(only_record(hash).state == State::kCompleted);
+  CHECK(only_op(hash).device_end_ns == 0);
+}
+
 template <class P, class E>
 void play_old(const char* symbol, u64 hash, E make) {
   auto& plugin = *Library::instance().get<P*>(symbol);
@@ -491,7 +605,8 @@ void play_old(const char* symbol, u64 hash, E make) {
   plugin.init(&context, &mask);
   REQUIRE(context != nullptr);
   CHECK((mask & kEvProxyStep) != 0);
-  CHECK((mask & kEvKernelCh) == 0);
+  constexpr bool kKernels = std::is_same_v<P, Plugin3>;
+  CHECK(((mask & kEvKernelCh) != 0) == kKernels);
   auto e = make();
   void* task = nullptr;
   plugin.start(context, &task, &e);
@@ -501,7 +616,7 @@ void play_old(const char* symbol, u64 hash, E make) {
   CHECK(r.payload.in_numel == 12);
   CHECK(r.payload.in_dtype == 7);
   CHECK(r.payload.peer == 2);
-  CHECK((r.payload.flags & FR_UNTRACKED) != 0);
+  CHECK(((r.payload.flags & FR_UNTRACKED) == 0) == kKernels);
   // the host's own steps, with the states that only these versions send
   std::memset(&e, 0, sizeof e);
   e.type = kEvProxyOp;
@@ -516,6 +631,11 @@ void play_old(const char* symbol, u64 hash, E make) {
   CHECK(live_phases(view())[0].wait() == Wait::kPeerCredit);
   plugin.stop(transfer);
   plugin.stop(task);
+  if constexpr (!kKernels) {
+    follow_transfers<P>(plugin, context, hash, make());
+  } else {
+    follow_kernels<P>(plugin, context, hash, task);
+  }
   plugin.finalize(context);
 }
 
@@ -545,6 +665,33 @@ TEST_CASE("nccl: versions 1 to 3 say whose they are with each operation") {
   play_old<Plugin1>("ncclProfiler_v1", 0xb1, [] { return old_coll<Event1>(0xb1); });
   play_old<Plugin2>("ncclProfiler_v2", 0xb2, [] { return old_coll<Event2>(0xb2); });
   play_old<Plugin3>("ncclProfiler_v3", 0xb3, [] { return old_coll<Event3>(0xb3); });
+}
+
+TEST_CASE("nccl: without kernels the last transfer of a send or receive is its end") {
+  const u64 hash = 0xb8;
+  auto& plugin = *Library::instance().get<Plugin2*>("ncclProfiler_v2");
+  void* context = nullptr;
+  int mask = 0;
+  plugin.init(&context, &mask);
+  Event2 p2p;
+  std::memset(&p2p, 0, sizeof p2p);
+  p2p.rank = 1;
+  p2p.p2p.comm_hash = hash;
+  p2p.p2p.func = "Recv";
+  p2p.p2p.count = 4;
+  p2p.p2p.datatype = "ncclInt8";
+  p2p.p2p.peer = 2;
+  p2p.type = kEvP2p;
+  for (int i = 0; i < 2; ++i) {
+    void* task = nullptr;
+    plugin.start(context, &task, &p2p);
+    void* transfer = begin_old(plugin, context, p2p, task, kEvProxyOp);
+    CHECK(in_flight(view(), hash) == i);  // transfers are expected from the second one on
+    plugin.stop(transfer);
+  }
+  CHECK(comes_to_rest(hash));
+  CHECK(records_of(view(), hash)[1].state == State::kCompleted);
+  plugin.finalize(context);
 }
 
 // ---------------------------------------------------------------- threads

@@ -95,6 +95,9 @@ Report Diagnosis::run() {
          stale() || nothing_stuck());
   tell_device_errors();
   consequences();
+  if (r_.kind != Verdict::kOk) {
+    other_witnesses();
+  }
   finish();
   return std::move(r_);
 }

@@ -1,6 +1,7 @@
 #include "diagnosis.hpp"
 
 #include "hints.hpp"
+#include "ras.hpp"
 
 namespace frtrace {
 
@@ -469,6 +470,29 @@ void Diagnosis::tell_holes(bool fault) {
     if (fault && hole.matters) {
       lower(Confidence::kLikely, fmt::format("files of {} {}", ranks_words(who), hole.text));
     }
+  }
+}
+
+// What NCCL's own service says: shown beside the verdict, and never decides it.
+void Diagnosis::other_witnesses() {
+  const RasEvidence* silent = nullptr;
+  for (const RankEvidence* e : c_.ranks) {
+    const RasEvidence& ras = e->ras;
+    if (ras.asked && ras.answer.empty()) {
+      silent = silent != nullptr ? silent : &ras;
+    } else if (ras.asked) {
+      for (const std::string& line : ras_lines(ras)) {
+        say("ras", "NCCL's RAS: " + line);
+      }
+      if (ras.cut) {
+        say("ras", "NCCL's RAS: the answer was cut" +
+                       (ras.error.empty() ? std::string() : ": " + ras.error));
+      }
+      return;  // every process answers for the whole job
+    }
+  }
+  if (silent != nullptr) {
+    say("ras", fmt::format("NCCL's RAS at {} did not tell: {}", silent->address, silent->error));
   }
 }
 

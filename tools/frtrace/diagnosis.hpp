@@ -155,6 +155,7 @@ class Diagnosis {
 
   // ------------------------------------------------------------ closing words
   void consequences();
+  void other_witnesses();
   std::vector<Wait> waits_of(int i) const;
   void tell_holes(bool fault);
   void finish();

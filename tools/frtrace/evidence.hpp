@@ -249,6 +249,13 @@ bool is_unfinished(const DeviceOperation&);
 // Drops what has ended and gives each operation its phases.
 void keep_unfinished(DeviceEvidence&);
 
+// NCCL's RAS service, as asked by this rank.
+struct RasEvidence {
+  bool asked = false;
+  std::string address, format, answer, error;  // error "": none
+  bool cut = false;
+};
+
 struct Identity {
   std::string job, host, boot_id, command, cwd, recorder;
   int attempt = 0;
@@ -320,6 +327,7 @@ struct RankEvidence {
   std::vector<PeerEvidence> peers;
   ThreadsEvidence threads;
   DeviceEvidence device;
+  RasEvidence ras;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

@@ -360,6 +360,7 @@ class Reader {
     groups(Table(member(&root_, "groups")));
     lanes(Table(member(&root_, "lanes")));
     records(Table(member(&root_, "records")));
+    ras(member(&root_, "ras"));
     notes(member(&root_, "notes"));
     losses(member(&root_, "losses"));
     device(member(&root_, "device"));
@@ -598,6 +599,19 @@ class Reader {
     if (!std::is_sorted(e_.records.begin(), e_.records.end(), earlier)) {
       std::sort(e_.records.begin(), e_.records.end(), earlier);
     }
+  }
+
+  void ras(const Object* o) {
+    if (!is_map(o)) {
+      return;
+    }
+    RasEvidence& r = e_.ras;
+    r.asked = true;
+    r.address = text(member(o, "address"));
+    r.format = text(member(o, "format"));
+    r.answer = text(member(o, "answer"));
+    r.error = text(member(o, "error"));
+    r.cut = number<int>(member(o, "cut")) != 0;
   }
 
   void notes(const Object* o) {
