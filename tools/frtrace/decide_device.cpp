@@ -200,6 +200,16 @@ bool Diagnosis::device_behind() {
       k = static_cast<int>(j);
     }
   }
+  // Of one that stands in several, what it issued first: the others are queued behind that.
+  std::size_t first = SIZE_MAX;
+  for (std::size_t j = 0; blamed.size() == 1 && j < graph_.meetings.size(); ++j) {
+    for (const Wait& w : graph_.meetings[j].waits) {
+      if (blamed.contains(w.evidence) && w.record < first && behind(graph_.meetings[j])) {
+        first = w.record;
+        k = static_cast<int>(j);
+      }
+    }
+  }
   const Meeting& m = graph_.meetings[at(k)];
   // What holds them may be elsewhere: on another stream, at a peer, in the network.
   const DeviceChain chain = chain_from(m, blamed);
