@@ -184,7 +184,10 @@ def test_a_stream_that_is_busy_with_another_communicator(run):
     trace = run("behind", 4, "device:1:2:2").await_evidence().trace()
     trace.expect("device", [3], op="all_reduce", seq=2)
     blamed(trace, "not_started")
-    assert "all_reduce #2 of nccl:" in found(trace, "device")
+    said = found(trace, "device")
+    assert "send to rank 3: no room there for step 0 of 4" in said
+    assert "never started on its device; stream 0x7000 is busy with all_reduce #2 of nccl:" in said
+    assert trace.report["links"] == []
 
 
 def test_a_stream_that_is_busy_with_what_the_network_lost(run):
