@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgpack
 import pytest
+import zstandard
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "hangsim"))
@@ -77,6 +79,26 @@ def test_class(cls, tmp_path):
                 got = f"{answer.kind} {sorted(answer.sets[0])}"
                 wrong.append(f"{name}: {truth[form]['kind']} {truth[form]['ranks']}, not {got}")
     assert not wrong
+
+
+@pytest.mark.parametrize("cls", ["device", "in_flight", "lone_send", "missing", "transport"])
+def test_less_evidence_blames_nobody_else(cls, tmp_path):
+    """Without what NCCL says of the devices: the same ranks, fewer, or none."""
+    make(tmp_path, cls, "--seed", 1, "--count", 10)
+    options = argparse.Namespace(frtrace=FRTRACE)
+    for directory in sorted(tmp_path.iterdir()):
+        named = score.frtrace(directory / "fr", options).sets[0]
+        told = False
+        for file in (directory / "fr").glob("*.fr"):
+            dump = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
+            try:
+                content = msgpack.unpackb(dump, strict_map_key=False)
+            except ValueError:
+                continue  # one that was cut
+            told = content.pop("device", None) is not None or told
+            file.write_bytes(zstandard.compress(msgpack.packb(content)))
+        if told:
+            assert score.frtrace(directory / "fr", options).sets[0] <= named, directory.name
 
 
 def test_same_seed_same_files(tmp_path):

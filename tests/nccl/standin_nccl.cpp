@@ -483,6 +483,8 @@ struct ncclComm {
                        by == rank && kind == kHoldKernel ? kStStepRecvGpuWait : kStStepRecvWait);
       } else if (all_started(t.n)) {
         break;
+      } else {
+        profiler.state(s0, kStStepSendGpuWait);
       }
       nap();
     }

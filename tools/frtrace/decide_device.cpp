@@ -109,9 +109,22 @@ void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& st
 bool Diagnosis::chain_ends(const Meeting& m, int k, const DeviceChain& chain) {
   // Where nobody's device is known to have got to it, all may wait for the same.
   std::set<int> stand, queued;
+  std::map<std::pair<const Group*, std::uint64_t>, bool> collectives;
+  const auto got_there = [&](const OnDevice& where) {
+    const RankEvidence& e = ev(where.evidence);
+    const std::size_t index = record_of(e, devices_[where]);
+    if (index == SIZE_MAX || e.records[index].kind != Kind::kCollective) {
+      return devices_.started_elsewhere(where);
+    }
+    const Record& record = e.records[index];
+    const auto [it, is_new] =
+        collectives.try_emplace({group_of(where.evidence, record), record.seq}, false);
+    it->second = is_new ? devices_.started_elsewhere(where) : it->second;
+    return it->second;
+  };
   for (const Standing& s : chain.standing) {
     const bool on_its_own = devices_[s.at].state == DeviceState::kStarted;
-    (on_its_own || devices_.started_elsewhere(s.at) ? stand : queued).insert(s.at.evidence);
+    (on_its_own || got_there(s.at) ? stand : queued).insert(s.at.evidence);
   }
   const std::size_t members = m.kind == Kind::kCollective ? group(m.group).ranks.size() : 2;
   if (stand.size() == 1 || (!stand.empty() && 2 * stand.size() < members)) {
@@ -198,6 +211,16 @@ bool Diagnosis::device_behind() {
     const Meeting& m = graph_.meetings[j];
     if (behind(m) && (k < 0 || m.since < graph_.meetings[at(k)].since)) {
       k = static_cast<int>(j);
+    }
+  }
+  // Of one that stands in several, what it issued first: the others are queued behind that.
+  std::size_t first = SIZE_MAX;
+  for (std::size_t j = 0; blamed.size() == 1 && j < graph_.meetings.size(); ++j) {
+    for (const Wait& w : graph_.meetings[j].waits) {
+      if (blamed.contains(w.evidence) && w.record < first && behind(graph_.meetings[j])) {
+        first = w.record;
+        k = static_cast<int>(j);
+      }
     }
   }
   const Meeting& m = graph_.meetings[at(k)];

@@ -125,6 +125,7 @@ class Diagnosis {
   DeviceReport device_report(const OnDevice&) const;
   std::string device_words(const OnDevice&) const;
   void tell_devices(const DeviceChain&);
+  void tell_links(const DeviceChain&);
   // Waits of devices, followed to their end from those who wait in a meeting.
   DeviceChain chain_from(const Meeting&, const std::set<int>& only) const;
   bool chain_ends(const Meeting&, int k, const DeviceChain&);

@@ -185,12 +185,13 @@ std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) c
   return of(evidence, counterpart_record(c_, *g, e, e.records[record], evidence));
 }
 
-// The other member has finished it.
+// The other member has finished it. Of sends and receives nothing says so: which ones belong
+// together is known by their order only.
 bool Devices::is_done(const OnDevice& at, int evidence) const {
   const RankEvidence& e = c_.evidence_of(at.evidence);
   const Group* g = group(at);
   const std::size_t record = record_of(e, (*this)[at]);
-  if (g == nullptr || record == SIZE_MAX) {
+  if (g == nullptr || record == SIZE_MAX || e.records[record].kind != Kind::kCollective) {
     return false;
   }
   const std::size_t other = counterpart_record(c_, *g, e, e.records[record], evidence);

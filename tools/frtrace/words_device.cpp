@@ -1,6 +1,4 @@
 // Sentences about operations on devices, and the fields of the report that they are made of.
-#include <iterator>
-
 #include "diagnosis.hpp"
 
 namespace frtrace {
@@ -185,9 +183,14 @@ std::string Diagnosis::device_words(const OnDevice& at) const {
   return out;
 }
 
-void Diagnosis::tell_devices(const DeviceChain& chain) {
-  for (const Link& l : chain.links) {
+void Diagnosis::tell_links(const DeviceChain& chain) {
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0; i < chain.links.size(); ++i) {
+    const Link& l = chain.links[i];
     r_.links.push_back({l.from, l.to, l.step, l.n_steps, l.channels});
+    if (i >= kShown) {
+      continue;
+    }
     if (l.from == l.to) {
       say("link", fmt::format("rank {}: what came does not get from its network card to its device "
                               "(step {} of {}, {})",
@@ -196,39 +199,59 @@ void Diagnosis::tell_devices(const DeviceChain& chain) {
     }
     const auto host = [&](Rank x) {
       const auto it = c_.index.find(x);
-      const std::string& name = it == c_.index.end() ? std::string() : ev(it->second).id.host;
+      const std::string name = it == c_.index.end() ? std::string() : ev(it->second).id.host;
       return name.empty() ? "" : fmt::format(" (host {})", name);
     };
     say("link",
         fmt::format("suspect the network from rank {}{} to rank {}{}: step {} of {}, {}", l.from,
                     host(l.from), l.to, host(l.to), l.step, l.n_steps, channels_text(l.channels)));
   }
-  // Where the waits end first, then on the way there.
-  std::vector<OnDevice> order;
-  for (const Standing& s : chain.standing) {
-    order.push_back(s.at);
+  if (chain.links.size() > kShown) {
+    say("link", fmt::format("and {} more likewise", chain.links.size() - kShown));
   }
-  const auto add = [&](bool at_link) {
-    for (const OnDevice& at : chain.visited) {
-      const Rank own = rank(at.evidence);
-      const bool ends = std::any_of(chain.links.begin(), chain.links.end(),
-                                    [&](const Link& l) { return l.from == own || l.to == own; });
-      if (ends == at_link && std::find(order.begin(), order.end(), at) == order.end()) {
-        order.push_back(at);
-      }
+}
+
+void Diagnosis::tell_devices(const DeviceChain& chain) {
+  if (r_.kind == Verdict::kTransport) {  // else what stands elsewhere explains them
+    tell_links(chain);
+  }
+  // Where the waits end first, then on the way there, then who waits for that.
+  std::vector<OnDevice> order;
+  std::set<OnDevice> seen;
+  const auto add = [&](const OnDevice& at) {
+    if (seen.insert(at).second) {
+      order.push_back(at);
     }
   };
-  add(true);
-  add(false);
+  std::set<Rank> at_links;
+  for (const Link& l : chain.links) {
+    at_links.insert({l.from, l.to});
+  }
+  for (const Standing& s : chain.standing) {
+    add(s.at);
+  }
+  for (const OnDevice& at : chain.visited) {
+    if (at_links.contains(rank(at.evidence))) {
+      add(at);
+    }
+  }
+  for (const OnDevice& at : chain.visited) {
+    add(at);
+  }
+  for (const Meeting& m : graph_.meetings) {
+    for (const Wait& w : m.waits) {
+      if (const auto waits = devices_.of(w.evidence, w.record)) {
+        add(*waits);
+      }
+    }
+  }
   constexpr std::size_t kShown = 8, kReported = 256;
   std::size_t shown = 0, left = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i < kReported) {
       r_.devices.push_back(device_report(order[i]));
     }
-    const bool blamed =
-        std::find(r_.ranks.begin(), r_.ranks.end(), rank(order[i].evidence)) != r_.ranks.end();
-    if (blamed) {
+    if (std::find(r_.ranks.begin(), r_.ranks.end(), rank(order[i].evidence)) != r_.ranks.end()) {
       continue;  // stands in its own evidence
     }
     if (shown == kShown) {
@@ -239,7 +262,7 @@ void Diagnosis::tell_devices(const DeviceChain& chain) {
     }
   }
   if (left > 0) {
-    say("device", fmt::format("and {} more device operations of the same kind", left));
+    say("device", fmt::format("and {} more operations on devices", left));
   }
   std::vector<Rank> lost;
   for (const OnDevice& at : chain.visited) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <msgpack.hpp>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "case.hpp"
@@ -386,6 +387,139 @@ class RankDump {
     field(p, "n_records", e_.ring);
   }
 
+  // The same operation on another member, if its device has started it when that is looked at.
+  bool is_started_by(int other, const Issued& own) const {
+    const Op& op = *own.op;
+    const int position = c_.job.groups[static_cast<std::size_t>(op.group)].position(rank_);
+    const std::vector<Issued>& issued = c_.run_of(other).issued;
+    for (auto it = issued.rbegin(); it != issued.rend(); ++it) {
+      if (it->op->group != op.group || it->seq != own.seq || it->op->is_p2p() != op.is_p2p() ||
+          it->op->what == What::kBatch ||
+          (op.is_p2p() && (it->op->what == op.what || it->op->peer != position))) {
+        continue;
+      }
+      return it->started != kNever && it->started <= c_.fr.at[static_cast<std::size_t>(other)];
+    }
+    return false;
+  }
+
+  // What NCCL says: communicators, what has not ended on the device, and its transfers, those of
+  // collectives around a ring. Of one that the network breaks it has lost what the first gave it.
+  void device(Packer& p) {
+    key(p, "device");
+    if (c_.job.backend != "nccl" || !e_.timing) {
+      p.pack_nil();
+      return;
+    }
+    p.pack_map(5);
+    field(p, "plugin_api", 6);
+    key(p, "losses");
+    p.pack_map(0);
+    key(p, "comms");
+    columns(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "ended", "error",
+                "profiled"});
+    p.pack_array(static_cast<std::uint32_t>(row_of_.size()));
+    for (const auto& [index, row] : row_of_) {
+      const Group& g = c_.job.groups[static_cast<std::size_t>(index)];
+      std::set<int> nodes;
+      for (const int r : g.ranks) {
+        nodes.insert(c_.job.node(r));
+      }
+      p.pack_array(10);
+      p.pack(row);
+      p.pack(1000 + index);
+      p.pack(0);
+      p.pack(row);
+      p.pack(g.ranks.size());
+      p.pack(g.position(rank_));
+      p.pack(nodes.size());
+      p.pack(0);
+      p.pack(0);
+      p.pack(1);
+    }
+    std::vector<const Seen*> in_flight;
+    for (const Seen& s : ops_) {
+      if (!s.done) {
+        in_flight.push_back(&s);
+      }
+    }
+    key(p, "operations");
+    columns(p, {"op", "ticket", "comm", "state", "flags", "stream", "launched", "started",
+                "channels", "channels_started"});
+    p.pack_array(static_cast<std::uint32_t>(in_flight.size()));
+    for (std::size_t i = 0; i < in_flight.size(); ++i) {
+      const Seen& s = *in_flight[i];
+      const Op& op = *s.issued->op;
+      p.pack_array(10);
+      p.pack(i);
+      p.pack(s.ticket);
+      p.pack(row_of_.at(op.group));
+      p.pack(s.started ? "started" : "launched");
+      p.pack(op.is_p2p() ? 1 : 0);
+      // The group's, or the pair's.
+      p.pack(4096 * (op.group + 1) + (op.is_p2p() && s.issued->batch == nullptr ? op.peer + 1 : 0));
+      time(p, s.issued->created);
+      time(p, s.started ? s.issued->started : kNever);
+      p.pack(1);
+      p.pack(s.started ? 1 : 0);
+    }
+    msgpack::sbuffer rows;
+    Packer phases(rows);
+    std::uint32_t n = 0;
+    for (std::size_t i = 0; i < in_flight.size(); ++i) {
+      const Seen& s = *in_flight[i];
+      const Op& op = *s.issued->op;
+      const Group& g = c_.job.groups[static_cast<std::size_t>(op.group)];
+      const int size = static_cast<int>(g.ranks.size());
+      if (!s.started || size < 2) {
+        continue;
+      }
+      const auto phase = [&](const char* kind, int peer, const char* waits_for) {
+        phases.pack_array(10);
+        phases.pack(i);
+        phases.pack(s.ticket);
+        phases.pack(kind);
+        phases.pack(0);
+        phases.pack(peer);
+        phases.pack(waits_for);
+        phases.pack(0);
+        phases.pack(4);
+        time(phases, s.issued->started);
+        phases.pack(1);
+        ++n;
+      };
+      const auto rank_at = [&](int position) {
+        return g.ranks[static_cast<std::size_t>((position + size) % size)];
+      };
+      phase("kernel", -1, "running");
+      if (op.is_p2p()) {
+        const bool both = is_started_by(rank_at(op.peer), *s.issued);
+        const bool send = op.what == What::kSend;
+        if (!both || op.broken) {  // else it is through, and its batch waits for another
+          phase(send ? "send" : "recv", op.peer,
+                !send  ? "data"
+                : both ? "in_flight"
+                       : "peer_credit");
+        }
+        continue;
+      }
+      const int own = g.position(rank_);
+      const bool all = std::all_of(g.ranks.begin(), g.ranks.end(), [&](int r) {
+        return r == rank_ || is_started_by(r, *s.issued);
+      });
+      phase("send", (own + 1) % size,
+            !is_started_by(rank_at(own + 1), *s.issued) ? "peer_credit"
+            : all && op.broken && own == 0              ? "in_flight"
+                                                        : "own_kernel");
+      phase("recv", (own + size - 1) % size, "data");
+    }
+    key(p, "phases");
+    columns(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "time",
+                "live"});
+    p.pack_array(n);
+    out_.write(rows.data(), rows.size());
+  }
+
   // Who is on this node, and how they are.
   void peers(Packer& p) {
     const int node = c_.job.node(rank_);
@@ -447,7 +581,7 @@ class RankDump {
     records(r, keep);
 
     Packer p(out_);
-    p.pack_map(23);
+    p.pack_map(24);
     field(p, "format", "fr.dump");
     field(p, "version", 1);
     identity(p);
@@ -501,6 +635,7 @@ class RankDump {
     p.pack_map(1);
     field(p, "overwritten",
           static_cast<std::uint64_t>(std::count(keep.begin(), keep.end(), false)));
+    device(p);
     exit_record(p);
     peers(p);
     key(p, "threads");
