@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +63,42 @@ struct Frame {
   Id file = 0;
   Id func = 0;
   std::uint32_t line = 0;
+};
+
+// Stacks of frame indices, innermost first; in two blocks, as every rank has dozens of them.
+class Stacks {
+ public:
+  using Words = std::span<const std::uint32_t>;
+
+  Stacks() = default;
+  Stacks(std::initializer_list<std::initializer_list<std::uint32_t>> all) {
+    for (const auto& stack : all) {
+      push_back(stack);
+    }
+  }
+  std::size_t size() const { return ends_.size(); }
+  Words operator[](std::size_t i) const {
+    const std::uint32_t first = i == 0 ? 0 : ends_[i - 1];
+    return {words_.data() + first, ends_[i] - first};
+  }
+  template <class It>
+  void emplace_back(It first, It last) {
+    words_.insert(words_.end(), first, last);
+    ends_.push_back(static_cast<std::uint32_t>(words_.size()));
+  }
+  void emplace_back() { ends_.push_back(static_cast<std::uint32_t>(words_.size())); }
+  void push_back(Words stack) { emplace_back(stack.begin(), stack.end()); }
+  void push_back(std::initializer_list<std::uint32_t> stack) {
+    emplace_back(stack.begin(), stack.end());
+  }
+  void shrink_to_fit() {
+    words_.shrink_to_fit();
+    ends_.shrink_to_fit();
+  }
+
+ private:
+  std::vector<std::uint32_t> words_;
+  std::vector<std::uint32_t> ends_;  // in words_, of each stack
 };
 
 struct Record {
@@ -315,7 +353,7 @@ struct RankEvidence {
   std::vector<std::pair<std::string, std::string>> layers;
   std::vector<std::string> strings;
   std::vector<Frame> frames;
-  std::vector<std::vector<std::uint32_t>> stacks;  // frame indices, innermost first
+  Stacks stacks;
   std::vector<std::uint32_t> shape_words;
   std::vector<GroupEvidence> groups;
   std::vector<LaneEvidence> lanes;

@@ -355,7 +355,7 @@ class Reader {
       for (const Object& f : list(&o)) {
         stack.push_back(number<std::uint32_t>(&f, UINT32_MAX));
       }
-      e_.stacks.push_back(std::move(stack));
+      e_.stacks.push_back(stack);
     }
     groups(Table(member(&root_, "groups")));
     lanes(Table(member(&root_, "lanes")));

@@ -508,7 +508,7 @@ class Reader {
     const std::uint64_t h = hash(scratch_);
     const auto [first, last] = stacks_.equal_range(h);
     for (auto it = first; it != last; ++it) {
-      if (e_.stacks[it->second] == scratch_) {
+      if (std::ranges::equal(e_.stacks[it->second], scratch_)) {
         return frames.node->tag = it->second;
       }
     }

@@ -58,7 +58,9 @@ void compact(RankEvidence& e) {
     }
     i = new_id[i];
   };
-  std::vector<std::vector<std::uint32_t>> stacks(1);
+  Stacks stacks;
+  stacks.emplace_back();  // 0: none
+  std::vector<std::uint32_t> scratch;
   std::vector<std::uint32_t> new_stack(e.stacks.size(), 0), new_frame(e.frames.size(), UINT32_MAX);
   std::vector<Frame> frames;
   const auto stack = [&](std::uint32_t& i) {
@@ -68,8 +70,8 @@ void compact(RankEvidence& e) {
     }
     if (new_stack[i] == 0) {
       new_stack[i] = static_cast<std::uint32_t>(stacks.size());
-      stacks.push_back(std::move(e.stacks[i]));
-      for (std::uint32_t& f : stacks.back()) {
+      scratch.assign(e.stacks[i].begin(), e.stacks[i].end());
+      for (std::uint32_t& f : scratch) {
         if (f >= e.frames.size()) {
           f = UINT32_MAX;
           continue;
@@ -80,6 +82,7 @@ void compact(RankEvidence& e) {
         }
         f = new_frame[f];
       }
+      stacks.push_back(scratch);
     }
     i = new_stack[i];
   };
