@@ -81,7 +81,10 @@ Gate* enter_stream(void* stream) {
   if (gate == nullptr) {
     return nullptr;
   }
-  auto* g = new Gate;
+  static std::mutex lock;
+  static auto* all = new std::deque<Gate>;
+  const std::lock_guard guard(lock);
+  Gate* g = &all->emplace_back();
   gate(stream, &g->reached, &g->opened);
   return g;
 }
