@@ -663,6 +663,10 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
     *out = comm;
     std::thread([comm] {
       comm->join_ranks();
+      if (comm->ending.load()) {
+        delete comm;  // given up; see end()
+        return;
+      }
       comm->async_error.store(0);
     }).detach();
     return kInProgress;
@@ -681,9 +685,10 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
 }
 
 int end(ncclComm* comm) {
+  const bool in_making = comm->async_error.load() == kInProgress;
   comm->ending.store(true);
-  if (comm->async_error.load() == kInProgress) {
-    return 0;  // the thread that makes it still has it
+  if (in_making) {
+    return 0;  // the thread that makes it deletes it
   }
   comm->progress.join();
   comm->profiler.finalize();
