@@ -218,7 +218,7 @@ struct Shared {
       split_key[kSplits][kMaxRanks];
 };
 
-enum Hold : u64 { kHoldLost = 1, kHoldCredit, kHoldKernel };
+enum Hold : u64 { kHoldNone, kHoldLost, kHoldCredit, kHoldKernel };
 
 struct Fault {
   std::string kind;
@@ -459,12 +459,12 @@ struct ncclComm {
     if (faulty("transport", t.n)) {
       shared->lost.store(t.n);
     }
-    const u64 hold = faulty("lost", t.n)     ? kHoldLost
-                     : faulty("credit", t.n) ? kHoldCredit
-                     : faulty("kernel", t.n) ? kHoldKernel
-                                             : 0;
-    if (hold != 0) {
-      shared->held.store(t.n << 16 | hold << 8 | static_cast<u64>(rank));
+    const Hold hold = faulty("lost", t.n)     ? kHoldLost
+                      : faulty("credit", t.n) ? kHoldCredit
+                      : faulty("kernel", t.n) ? kHoldKernel
+                                              : kHoldNone;
+    if (hold != kHoldNone) {
+      shared->held.store(t.n << 16 | u64{hold} << 8 | static_cast<u64>(rank));
     }
     shared->started[rank].store(t.n);
     for (int polls = 0; !ending.load(); ++polls) {

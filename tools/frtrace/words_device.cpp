@@ -245,7 +245,7 @@ void Diagnosis::tell_devices(const DeviceChain& chain) {
       }
     }
   }
-  constexpr std::size_t kShown = 8, kReported = 256;
+  constexpr std::size_t kShown = 6, kReported = 256;
   std::size_t shown = 0, left = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (i < kReported) {

@@ -404,7 +404,7 @@ class RankDump {
   }
 
   // What NCCL says: communicators, what has not ended on the device, and its transfers, those of
-  // collectives around a ring. Of one that the network breaks it has lost what the first gave it.
+  // collectives around a ring. Of one that the network breaks it has lost what one gave.
   void device(Packer& p) {
     key(p, "device");
     if (c_.job.backend != "nccl" || !e_.timing) {
@@ -509,7 +509,7 @@ class RankDump {
       });
       phase("send", (own + 1) % size,
             !is_started_by(rank_at(own + 1), *s.issued) ? "peer_credit"
-            : all && op.broken && own == 0              ? "in_flight"
+            : all && op.broken                          ? "in_flight"
                                                         : "own_kernel");
       phase("recv", (own + size - 1) % size, "data");
     }
