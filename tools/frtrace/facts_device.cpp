@@ -429,8 +429,12 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
     if (r == SIZE_MAX) {
       return false;
     }
-    const State state = c_.evidence_of(other).records[r].state;
-    return state == State::kStarted || state == State::kCompleted;
+    const Record& theirs = c_.evidence_of(other).records[r];
+    const Time since = theirs.started != 0 ? theirs.started : theirs.ended;
+    // Looked at long enough after that to mean anything.
+    constexpr double kLate_s = 1;
+    return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
+           (since == 0 || seconds_between(since, e.written) >= kLate_s);
   });
 }
 

@@ -577,6 +577,19 @@ TEST_CASE("one whose device is seen, among others that are not, is not blamed fo
   CHECK(r.ranks.empty());
 }
 
+TEST_CASE("a device that was looked at when the others had just started is not late") {
+  DeviceJob j = job(4);
+  for (Rank r = 0; r < 4; ++r) {
+    j.on_device(r, kWorld, kGrads, r == 2 ? DeviceState::kLaunched : DeviceState::kStarted);
+  }
+  j.advance(20);
+  const bool just = GENERATE(true, false);
+  for (const Rank r : {0, 1, 3}) {
+    j.rank(r).records.back().started = j.now() - (just ? kSecond / 10 : 10 * kSecond);
+  }
+  CHECK(j.diagnose().ranks == (just ? Ranks{} : Ranks{2}));
+}
+
 TEST_CASE("transfers that get on are no dead link") {
   DeviceJob j = job(4);
   j.ring(kWorld, {0, 1, 2, 3}, kGrads);
