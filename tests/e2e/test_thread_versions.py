@@ -214,8 +214,12 @@ holds()
 
 VALUES = """
 import json
-text = {str: lambda v: "'" + v + "'", bytes: lambda v: f"bytes of {len(v)}"}
-def told(v):
+text = {str: lambda v: "'" + v + "'"}
+plain = (int, float, str, bytes, bool, tuple, list, dict, type(None))
+def told(v, inside=False):
+    if type(v) in (tuple, list) and not inside and len(v) <= 8 and all(type(x) in plain for x in v):
+        of = ", ".join(told(x, True) for x in v)
+        return f"[{of}]" if type(v) is list else f"({of},)" if len(v) == 1 else f"({of})"
     if type(v) in (tuple, list, dict):
         return f"{type(v).__name__} of {len(v)}"
     if type(v) is int and abs(v) >> 60:
@@ -224,7 +228,6 @@ def told(v):
         return "%.12g" % v
     return text.get(type(v), str)(v)
 def expect(what):
-    plain = (int, float, str, bytes, bool, tuple, list, dict, type(None))
     with open("said.json", "a") as out:
         out.write(json.dumps({k: told(v) for k, v in what.items() if type(v) in plain}) + "\\n")
 """
