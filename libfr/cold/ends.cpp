@@ -275,6 +275,9 @@ void shut_down(Recorder& r, int status) noexcept {
   }
   cuda::stop();
   r.watchdog.await_peers();
+  if (!clean) {
+    r.watchdog.await_writer(2000);
+  }
   g_hot.store(nullptr, std::memory_order_release);
   if (safe && !r.region.name.empty()) {
     unlink((r.region.dir + "/" + r.region.name).c_str());

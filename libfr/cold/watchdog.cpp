@@ -535,15 +535,18 @@ void Watchdog::set_sink(fr_sink sink, void* user) noexcept {
 
 void Watchdog::set_writer(fr_writer writer, void* user) noexcept {
   if (writer == nullptr) {
-    // what is queued is still delivered
-    for (int i = 0; i < 5000 && get(delivered_) < get(queued_); ++i) {
-      pause_ns(1'000'000);
-    }
+    await_writer(5000);
   }
   writer_user_.store(user);
   writer_.store(writer);
   if (writer != nullptr && !writer_started_) {
     writer_started_ = start_thread(writer_main, this, "fr-writer");
+  }
+}
+
+void Watchdog::await_writer(int most_ms) const noexcept {
+  for (int i = 0; i < most_ms && get(delivered_) < get(queued_); ++i) {
+    pause_ns(1'000'000);
   }
 }
 

@@ -44,6 +44,8 @@ class Watchdog {
   // Any thread, before the process ends: until every peer has answered the open incident or been
   // salvaged, so that none is left to a rank that is no more.
   void await_peers() noexcept;
+  // Until the user's writer has had what is queued for it, `most_ms` at most.
+  void await_writer(int most_ms) const noexcept;
   // Async-signal-safe: FR_SIGNAL came.
   void note_signal(int signal) noexcept;
 

@@ -232,8 +232,10 @@ def test_sigkill_right_after_sigterm(launch):
         os.kill(job.pid(rank), signal.SIGKILL)
     job.await_exit()
     trace = frtrace(job.dumps, job.scratch / "shm")
-    assert trace.report["ranks"], trace
-    assert (trace.status, trace.verdict["ranks"]) == (1, [1]), trace
+    # A rank that SIGKILL met first ended without a word, in a wait that was no hang yet: it may be
+    # blamed for that.
+    assert trace.status == 1, trace
+    assert [r["rank"] for r in trace.report["ranks"]] == [0, 1], trace
 
 
 def test_second_attempt_of_torchrun(launch):
