@@ -47,18 +47,25 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
   return kNoComm;
 }
 
-// The oldest operation in flight; comm kNoComm: of all of them.
+// The oldest operation in flight; comm kNoComm: of all of them. Sends and receives whose channels
+// have all ended are not settled yet, and only meant if there is nothing else.
 Handle oldest_of(State& s, u32 comm, u64& ticket) noexcept {
   Handle oldest = 0;
   ticket = 0;
+  bool oldest_ends = false;
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const DeviceOp& op = s.ops[slot];
     const u32 claim = op.claim.load(kAcquire);
     const u64 own = op.ticket.load(kRelaxed);
-    if ((claim & 1) != 0 && own != 0 && (ticket == 0 || own < ticket) &&
-        (comm == kNoComm || op.comm.load(kRelaxed) == comm)) {
+    if ((claim & 1) == 0 || own == 0 || (comm != kNoComm && op.comm.load(kRelaxed) != comm)) {
+      continue;
+    }
+    const u32 started = op.channels_started.load(kRelaxed);
+    const bool ends = started != 0 && op.channels_ended.load(kRelaxed) == started;
+    if (ticket == 0 || (ends == oldest_ends ? own < ticket : oldest_ends)) {
       oldest = make(s, kApiHandle, slot, claim >> 1);
       ticket = own;
+      oldest_ends = ends;
     }
   }
   return oldest;

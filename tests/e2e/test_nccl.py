@@ -228,7 +228,7 @@ def test_an_asynchronous_error(run):
 
 def test_an_asynchronous_error_of_its_own(run):
     trace = run("async", 2, "broken:1:4").await_evidence().trace()
-    trace.expect("device", [1])
+    trace.expect("device", [1], op="all_reduce", seq=4)
     assert "asynchronous error: unhandled error (1)" in blamed(trace, "nccl_error")
 
 

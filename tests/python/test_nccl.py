@@ -142,3 +142,49 @@ def test_ctypes_gets_the_wrappers(run):
     assert seen["group"] == [0, 0]
     assert seen["bad"] == 4
     assert "ncclCommInitRank" in seen["ops"]
+
+
+HEADER_CHECK = """
+#include "foreign/nccl_abi.hpp"
+#include "foreign/nccl_tracker.hpp"
+#include "nccl.h"
+using namespace fr::nccl;
+static_assert(kSuccess == ncclSuccess && kInProgress == ncclInProgress);
+static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
+static_assert(ncclInt8 == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclUint32 == 3);
+static_assert(ncclInt64 == 4 && ncclUint64 == 5 && ncclFloat16 == 6 && ncclFloat32 == 7);
+static_assert(ncclFloat64 == 8 && ncclBfloat16 == 9);
+static_assert(ncclSum == 0 && ncclProd == 1 && ncclMax == 2 && ncclMin == 3 && ncclAvg == 4);
+// What the wrappers pass on, by size and order.
+static_assert(sizeof(ncclComm_t) == sizeof(void*) && sizeof(ncclDataType_t) == sizeof(int));
+using AllReduce = ncclResult_t(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                               cudaStream_t);
+AllReduce* all_reduce = &ncclAllReduce;
+ncclResult_t (*broadcast)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
+                          cudaStream_t) = &ncclBroadcast;
+ncclResult_t (*reduce)(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t,
+                       cudaStream_t) = &ncclReduce;
+ncclResult_t (*send)(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) =
+    &ncclSend;
+ncclResult_t (*init)(ncclComm_t*, int, ncclUniqueId, int) = &ncclCommInitRank;
+ncclResult_t (*init_config)(ncclComm_t*, int, ncclUniqueId, int, ncclConfig_t*) =
+    &ncclCommInitRankConfig;
+ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*) = &ncclCommSplit;
+ncclResult_t (*async_error)(ncclComm_t, ncclResult_t*) = &ncclCommGetAsyncError;
+"""
+
+
+def test_constants_and_signatures_are_those_of_the_real_header(real_nccl, tmp_path):
+    header = real_nccl.parent.parent / "include" / "nccl.h"
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None or not header.exists():
+        pytest.skip("no C++ compiler, or no nccl.h beside the library")
+    for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"):
+        (tmp_path / name).write_text("typedef struct CUstream_st* cudaStream_t;\n")
+    (tmp_path / "check.cpp").write_text(HEADER_CHECK)
+    libfr = Path(__file__).resolve().parents[2] / "libfr"
+    subprocess.run(
+        [compiler, "-std=c++20", "-fsyntax-only", "-I", tmp_path, "-I", header.parent, "-I", libfr,
+         "-I", libfr / "include", tmp_path / "check.cpp"],
+        check=True,
+    )  # fmt: skip

@@ -424,7 +424,7 @@ class Reader {
 
   void device() {
     const fr::Device* device = view_.device();
-    if (device == nullptr || (device->plugin_api.load() == 0 && view_.comm(1) == nullptr)) {
+    if (!view_.has_device()) {
       return;
     }
     DeviceEvidence& d = e_.device;
@@ -503,6 +503,29 @@ class Reader {
       d.phases.push_back(p);
     }
     keep_unfinished(d);
+    if (const fr::Cuda* cuda = view_.cuda()) {
+      cuda_calls(*cuda);
+    }
+  }
+
+  void cuda_calls(const fr::Cuda& cuda) {
+    DeviceEvidence& d = e_.device;
+    if (const fr::u32 call = cuda.call.load(); cuda.observer_tid.load() != 0 && call != 0) {
+      d.observer_call = e_.text(call);
+      d.observer_since = time(cuda.call_ticks.load());
+    }
+    if (cuda.error_ready.load(std::memory_order_acquire) == 0) {
+      return;
+    }
+    const fr::u64 ticket = cuda.error_ticket.load();
+    d.failure = {.present = true,
+                 .code = cuda.error_code.load(),
+                 .name = std::string(e_.text(cuda.error_name.load())),
+                 .text = std::string(e_.text(cuda.error_text.load())),
+                 .call = std::string(e_.text(cuda.error_call.load())),
+                 .has_record = ticket != 0,
+                 .ticket = ticket != 0 ? ticket - 1 : 0,
+                 .time = time(cuda.error_ticks.load())};
   }
 
   void ends() {

@@ -38,6 +38,7 @@ class Region {
     section(kSecComms, kDeviceRows, sizeof(CommRow));
     section(kSecDeviceOps, kDeviceRows, sizeof(DeviceOp));
     section(kSecPhases, kDeviceRows, sizeof(Phase));
+    section(kSecCuda, 1, sizeof(Cuda));
     bytes_.resize((at + 4095) & ~std::size_t{4095});
     // Page-aligned as a mapping is.
     storage_.resize(bytes_.size() / 64 + 2);
@@ -123,18 +124,12 @@ class Region {
   fr::CommRow* comms() { return at_section<fr::CommRow>(fr::kSecComms); }
   fr::DeviceOp* device_ops() { return at_section<fr::DeviceOp>(fr::kSecDeviceOps); }
   fr::Phase* phases() { return at_section<fr::Phase>(fr::kSecPhases); }
+  fr::Cuda& cuda() { return *at_section<fr::Cuda>(fr::kSecCuda); }
   std::span<const unsigned char> bytes() {
     return {reinterpret_cast<unsigned char*>(base_), bytes_.size()};
   }
 
- private:
-  struct alignas(64) Line {
-    unsigned char bytes[64];
-  };
-  template <class T>
-  T* at_section(fr::Section s) {
-    return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(base_) + rows_[s].offset_bytes);
-  }
+  // Its id.
   fr::u32 string(const char* text) {
     const fr::u32 id = header().n_strings;
     fr::StringRow& row = at_section<fr::StringRow>(fr::kSecStringIndex)[id];
@@ -144,6 +139,15 @@ class Region {
     header().n_string_bytes = row.offset + row.bytes;
     header().n_strings = id + 1;
     return id;
+  }
+
+ private:
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+  template <class T>
+  T* at_section(fr::Section s) {
+    return reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(base_) + rows_[s].offset_bytes);
   }
 
   fr::SectionRow rows_[fr::kSections]{};

@@ -270,6 +270,10 @@ TEST_CASE("a ring says the same of the device") {
   phase[0].next_step = 9, phase[0].n_steps = 16, phase[0].peer = 0;
   phase[0].waits = static_cast<u32>(fr::Wait::kPeerCredit) << 4 * (9 % 8);
   phase[1].claim = 2, phase[1].op = 2, phase[1].ticket = 3, phase[1].what = kPhaseKernel;
+  Cuda& cuda = region.cuda();
+  cuda.observer_tid = 9, cuda.call = region.string("cuEventQuery"), cuda.call_ticks = 1000 + 7;
+  cuda.error_ready = 1, cuda.error_code = 700, cuda.error_ticket = 3, cuda.error_ticks = 1000 + 8;
+  cuda.error_name = region.string("CUDA_ERROR_ILLEGAL_ADDRESS");
   std::string why;
   const auto e = load_ring(region.bytes(), 0, RingKind::kRegion, why);
   REQUIRE(e);
@@ -287,6 +291,13 @@ TEST_CASE("a ring says the same of the device") {
   CHECK(d.phases[0].channel == 4);
   CHECK(d.phases[0].step == 9);
   CHECK(d.phases[0].wait == PhaseWait::kPeerCredit);
+  CHECK(d.observer_call == "cuEventQuery");
+  CHECK(d.observer_since == static_cast<Time>(Region::kUnix + 7));
+  CHECK((d.failure.present && d.failure.has_record));
+  CHECK(d.failure.code == 700);
+  CHECK(d.failure.ticket == 2);
+  CHECK(d.failure.name == "CUDA_ERROR_ILLEGAL_ADDRESS");
+  CHECK(d.failure.time == static_cast<Time>(Region::kUnix + 8));
 }
 
 TEST_CASE("a dump cut anywhere is named and left out") {
