@@ -97,8 +97,8 @@ TEST_CASE("dump: the call that CUDA's observer is in, and the first asynchronous
   CHECK(d["device"]["observer"]["polled"].is_int());
   c.call_ticks.store(ticks_now(rig.hot.clock));
   c.call.store(rig.intern("cuEventQuery"));
-  const Encoded stuck(rig);
-  const Node observer = stuck.dump()["device"]["observer"];
+  const Dump stuck = Encoded(rig).dump();
+  const Node observer = stuck["device"]["observer"];
   CHECK(observer["call"].text() == "cuEventQuery");
   CHECK(observer["since"].is_int());
 }

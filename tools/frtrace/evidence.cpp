@@ -195,6 +195,13 @@ bool is_unfinished(const DeviceOperation& o) {
          (o.flags & kDeviceUnseen) == 0;
 }
 
+std::string over_text(const DevicePhase& p) {
+  if (p.socket >= 0) {
+    return fmt::format("socket {}", p.socket);
+  }
+  return p.qp >= 0 ? fmt::format("NIC {}, queue pair {}", p.nic, p.qp) : std::string();
+}
+
 void keep_unfinished(DeviceEvidence& d) {
   std::erase_if(d.operations, [](const DeviceOperation& o) { return !is_unfinished(o); });
   // Those without a record yet were issued last.

@@ -257,8 +257,10 @@ struct DevicePhase {
   std::uint32_t channel = 0;
   std::int32_t peer = -1;  // rank of the communicator
   std::uint32_t step = 0, n_steps = 0;
-  Time time = 0;  // of its last change
+  Time time = 0;                                // of its last change
+  std::int64_t nic = -1, qp = -1, socket = -1;  // -1: not told
 };
+std::string over_text(const DevicePhase&);  // "NIC 0, queue pair 77", "socket 12"; "" not told
 
 // The first asynchronous error of CUDA.
 struct DeviceFailure {

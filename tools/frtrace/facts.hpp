@@ -147,6 +147,7 @@ struct Link {
   Rank from = -1, to = -1;
   std::uint32_t step = 0, n_steps = 0;
   std::vector<std::uint32_t> channels;
+  std::vector<std::string> over;
 };
 
 // A rank that others wait for, and whose device waits for nobody else that the evidence knows of.

@@ -249,10 +249,14 @@ class Devices::Walk {
     auto it = std::find_if(out_.links.begin(), out_.links.end(),
                            [&](const Link& l) { return l.from == from && l.to == to; });
     if (it == out_.links.end()) {
-      it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}});
+      it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}, {}});
     }
     if (std::find(it->channels.begin(), it->channels.end(), p.channel) == it->channels.end()) {
       it->channels.push_back(p.channel);
+    }
+    const std::string over = over_text(p);
+    if (!over.empty() && std::find(it->over.begin(), it->over.end(), over) == it->over.end()) {
+      it->over.push_back(over);
     }
   }
 

@@ -751,7 +751,8 @@ class Reader {
     const auto c = [&](const char* name) { return t.column(name); };
     const std::size_t op = c("op"), ticket = c("ticket"), kind = c("kind"), channel = c("channel"),
                       peer = c("peer"), waits_for = c("waits_for"), step = c("step"),
-                      n_steps = c("n_steps"), when = c("time"), live = c("live");
+                      n_steps = c("n_steps"), when = c("time"), live = c("live"), nic = c("nic"),
+                      qp = c("qp"), socket = c("socket");
     for (const Object& o : t.rows()) {
       const Row row(&o);
       if (row.empty() || number<int>(row[live]) == 0 || number<std::int64_t>(row[op], -1) < 0 ||
@@ -770,6 +771,9 @@ class Reader {
       p.step = number<std::uint32_t>(row[step]);
       p.n_steps = number<std::uint32_t>(row[n_steps]);
       p.time = time(row[when]);
+      p.nic = number<std::int64_t>(row[nic], -1);
+      p.qp = number<std::int64_t>(row[qp], -1);
+      p.socket = number<std::int64_t>(row[socket], -1);
       e_.device.phases.push_back(p);
     }
   }

@@ -500,6 +500,12 @@ class Reader {
       p.step = from.oldest_step();
       p.n_steps = from.n_steps;
       p.time = time(from.ticks);
+      if (from.net() == fr::Net::kIb) {
+        p.nic = from.net_device();
+        p.qp = from.net_number();
+      } else if (from.net() == fr::Net::kSocket) {
+        p.socket = from.net_number();
+      }
       d.phases.push_back(p);
     }
     keep_unfinished(d);

@@ -54,7 +54,8 @@ Json devices_json(const Report& r) {
                            {"waits_for", t.waits_for},
                            {"step", t.step},
                            {"n_steps", t.n_steps},
-                           {"channels", t.channels}});
+                           {"channels", t.channels},
+                           {"over", t.over}});
     }
     out.push_back({{"rank", d.rank},
                    {"operation", d.operation},
@@ -75,7 +76,8 @@ Json links_json(const Report& r) {
                    {"to", l.to},
                    {"step", l.step},
                    {"n_steps", l.n_steps},
-                   {"channels", l.channels}});
+                   {"channels", l.channels},
+                   {"over", l.over}});
   }
   return out;
 }

@@ -74,6 +74,7 @@ struct TransferReport {
   std::string waits_for;
   std::uint32_t step = 0, n_steps = 0;
   std::vector<std::uint32_t> channels;
+  std::vector<std::string> over;  // NIC and queue pair, or socket, of each channel that tells
 };
 
 // How far a stuck operation got on a rank's device.
@@ -93,6 +94,7 @@ struct LinkReport {
   Rank from = -1, to = -1;
   std::uint32_t step = 0, n_steps = 0;
   std::vector<std::uint32_t> channels;
+  std::vector<std::string> over;
 };
 
 struct GroupReport {

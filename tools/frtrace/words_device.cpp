@@ -1,4 +1,6 @@
 // Sentences about operations on devices, and the fields of the report that they are made of.
+#include <fmt/ranges.h>
+
 #include "diagnosis.hpp"
 
 namespace frtrace {
@@ -54,6 +56,10 @@ std::string channels_text(const std::vector<std::uint32_t>& channels) {
                      fold_ranks({channels.begin(), channels.end()}));
 }
 
+std::string over_words(const std::vector<std::string>& over) {
+  return over.empty() ? "" : fmt::format("; over {}", fmt::join(over, ", "));
+}
+
 std::string transfer_text(const TransferReport& t) {
   const std::string peer = t.peer < 0 ? "a peer" : fmt::format("rank {}", t.peer);
   const std::string step = fmt::format("step {} of {}", t.step, t.n_steps);
@@ -73,7 +79,7 @@ std::string transfer_text(const TransferReport& t) {
   } else {
     out += t.waits_for == "idle" ? "not begun" : "waits for what this frtrace does not know";
   }
-  return out + fmt::format(" ({})", channels_text(t.channels));
+  return out + fmt::format(" ({}{})", channels_text(t.channels), over_words(t.over));
 }
 
 std::string ago(double seconds) {
@@ -136,7 +142,12 @@ DeviceReport Diagnosis::device_report(const OnDevice& at) const {
                      .waits_for = wait_name(p.wait),
                      .step = p.step,
                      .n_steps = p.n_steps,
-                     .channels = {p.channel}};
+                     .channels = {p.channel},
+                     .over = {}};
+    const std::string over = over_text(p);
+    if (!over.empty()) {
+      t.over.push_back(over);
+    }
     const auto same =
         std::find_if(out.transfers.begin(), out.transfers.end(), [&](const TransferReport& x) {
           return x.kind == t.kind && x.peer == t.peer && x.waits_for == t.waits_for &&
@@ -144,6 +155,7 @@ DeviceReport Diagnosis::device_report(const OnDevice& at) const {
         });
     if (same != out.transfers.end()) {
       same->channels.push_back(p.channel);
+      same->over.insert(same->over.end(), t.over.begin(), t.over.end());
     } else {
       out.transfers.push_back(std::move(t));
     }
@@ -187,14 +199,15 @@ void Diagnosis::tell_links(const DeviceChain& chain) {
   constexpr std::size_t kShown = 8;
   for (std::size_t i = 0; i < chain.links.size(); ++i) {
     const Link& l = chain.links[i];
-    r_.links.push_back({l.from, l.to, l.step, l.n_steps, l.channels});
+    r_.links.push_back({l.from, l.to, l.step, l.n_steps, l.channels, l.over});
     if (i >= kShown) {
       continue;
     }
     if (l.from == l.to) {
-      say("link", fmt::format("rank {}: what came does not get from its network card to its device "
-                              "(step {} of {}, {})",
-                              l.from, l.step, l.n_steps, channels_text(l.channels)));
+      say("link",
+          fmt::format("rank {}: what came does not get from its network card to its device "
+                      "(step {} of {}, {}{})",
+                      l.from, l.step, l.n_steps, channels_text(l.channels), over_words(l.over)));
       continue;
     }
     const auto host = [&](Rank x) {
@@ -202,9 +215,9 @@ void Diagnosis::tell_links(const DeviceChain& chain) {
       const std::string name = it == c_.index.end() ? std::string() : ev(it->second).id.host;
       return name.empty() ? "" : fmt::format(" (host {})", name);
     };
-    say("link",
-        fmt::format("suspect the network from rank {}{} to rank {}{}: step {} of {}, {}", l.from,
-                    host(l.from), l.to, host(l.to), l.step, l.n_steps, channels_text(l.channels)));
+    say("link", fmt::format("suspect the network from rank {}{} to rank {}{}: step {} of {}, {}{}",
+                            l.from, host(l.from), l.to, host(l.to), l.step, l.n_steps,
+                            channels_text(l.channels), over_words(l.over)));
   }
   if (chain.links.size() > kShown) {
     say("link", fmt::format("and {} more likewise", chain.links.size() - kShown));

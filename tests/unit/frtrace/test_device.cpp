@@ -68,6 +68,11 @@ void check_weaker(const DeviceJob& j, const Report& with) {
 TEST_CASE("the network between two ranks: transport, and the link") {
   DeviceJob j = job(4);
   j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  const auto over = GENERATE("", "; over NIC 2, queue pair 7711");
+  if (*over != '\0') {
+    j.phase(1, PhaseKind::kSend).nic = 2;
+    j.phase(1, PhaseKind::kSend).qp = 7711;
+  }
   SECTION("what was sent does not come") {
     j.phase(1, PhaseKind::kSend).wait = PhaseWait::kInFlight;
   }
@@ -88,7 +93,9 @@ TEST_CASE("the network between two ranks: transport, and the link") {
   CHECK(r.links[0].from == 1);
   CHECK(r.links[0].to == 2);
   CHECK(r.links[0].step == 1);
-  CHECK(has(r, "link", "from rank 1 (host n0) to rank 2 (host n0): step 1 of 4, channel 0"));
+  CHECK(
+      has(r, "link",
+          "from rank 1 (host n0) to rank 2 (host n0): step 1 of 4, channel 0" + std::string(over)));
   CHECK(has(r, "device", "rank 2: all_reduce #6 of default_pg started 20.0 s ago, channel 0"));
   CHECK(r.summary == "all_reduce #6 of default_pg is stuck in the network, from rank 1 to rank 2");
   check_weaker(j, r);

@@ -195,11 +195,11 @@ std::vector<unsigned char> dump_with_device(bool damaged = false) {
   op(2, 1, "launched", 8);
   op(0, 3, "started", 1);
   key("phases"), names({"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps",
-                        "live", "generation"});
+                        "live", "generation", "socket"});
   p.pack_array(5);
   const auto phase = [&](int row, int ticket, const char* kind, const char* wait, int live) {
-    p.pack_array(10), p.pack(row), p.pack(ticket), p.pack(kind), p.pack(1), p.pack(1);
-    p.pack(wait), p.pack(2), p.pack(8), p.pack(live), p.pack(5);
+    p.pack_array(11), p.pack(row), p.pack(ticket), p.pack(kind), p.pack(1), p.pack(1);
+    p.pack(wait), p.pack(2), p.pack(8), p.pack(live), p.pack(5), p.pack(12);
   };
   phase(0, 2, "send", "in_flight", 1);
   phase(0, 3, "send", "peer_credit", 1);
@@ -240,6 +240,7 @@ TEST_CASE("what a dump says of the device: only what has not ended") {
   CHECK(d.failure.code == 700);
   CHECK(d.failure.ticket == 3);
   CHECK(d.failure.time == 1'004'000'000'000);
+  CHECK(over_text(d.phases[1]) == "socket 12");
   CHECK(d.observer_call == "cuEventQuery");
   CHECK(d.observer_since == 1'005'000'000'000);
 }
@@ -269,6 +270,7 @@ TEST_CASE("a ring says the same of the device") {
   phase[0].claim = 3, phase[0].op = 2, phase[0].ticket = 3, phase[0].what = kPhaseSend | 4 << 8;
   phase[0].next_step = 9, phase[0].n_steps = 16, phase[0].peer = 0;
   phase[0].waits = static_cast<u32>(fr::Wait::kPeerCredit) << 4 * (9 % 8);
+  phase[0].second = net_word(Net::kIb, 1, 77);
   phase[1].claim = 2, phase[1].op = 2, phase[1].ticket = 3, phase[1].what = kPhaseKernel;
   Cuda& cuda = region.cuda();
   cuda.observer_tid = 9, cuda.call = region.string("cuEventQuery"), cuda.call_ticks = 1000 + 7;
@@ -291,6 +293,7 @@ TEST_CASE("a ring says the same of the device") {
   CHECK(d.phases[0].channel == 4);
   CHECK(d.phases[0].step == 9);
   CHECK(d.phases[0].wait == PhaseWait::kPeerCredit);
+  CHECK(over_text(d.phases[0]) == "NIC 1, queue pair 77");
   CHECK(d.observer_call == "cuEventQuery");
   CHECK(d.observer_since == static_cast<Time>(Region::kUnix + 7));
   CHECK((d.failure.present && d.failure.has_record));
