@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "hot/sections.hpp"
+
 namespace fr {
 namespace {
 
@@ -19,24 +21,6 @@ struct Plan {
 };
 
 Plan plan(u32 n_records) {
-  constexpr u32 kStride[kSections] = {1,
-                                      sizeof(GroupRow),
-                                      4,
-                                      sizeof(LaneRow),
-                                      sizeof(StringRow),
-                                      1,
-                                      sizeof(FrameRow),
-                                      sizeof(StackRow),
-                                      4,
-                                      4,
-                                      sizeof(Crumb),
-                                      sizeof(Status),
-                                      sizeof(Record),
-                                      sizeof(Device),
-                                      sizeof(CommRow),
-                                      sizeof(DeviceOp),
-                                      sizeof(Phase),
-                                      sizeof(Cuda)};
   const u32 count[kSections] = {kOptionsBytes, kGroups,   kRankWords, kLanes,      kStrings,
                                 kStringBytes,  kFrames,   kStacks,    kStackWords, kBlobWords,
                                 kCrumbs,       n_records, n_records,  1,           kComms,
@@ -45,8 +29,8 @@ Plan plan(u32 n_records) {
   std::size_t at = kHeaderBytes;
   for (u32 s = 0; s < kSections; ++s) {
     at = (at + 63) & ~std::size_t{63};
-    p.rows[s] = {at, count[s], kStride[s]};
-    at += static_cast<std::size_t>(count[s]) * kStride[s];
+    p.rows[s] = {at, count[s], kRowBytes[s]};
+    at += static_cast<std::size_t>(count[s]) * kRowBytes[s];
   }
   p.bytes = (at + 4095) & ~std::size_t{4095};
   return p;

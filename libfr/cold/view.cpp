@@ -4,31 +4,12 @@
 
 #include "fr/fr.h"
 #include "hot/mix.hpp"
+#include "hot/sections.hpp"
 
 namespace fr {
 namespace {
 
-// What a section's elements must be at least as large as; later layouts may only grow them.
-constexpr u32 kMinStride[kSections] = {1,
-                                       sizeof(GroupRow),
-                                       4,
-                                       sizeof(LaneRow),
-                                       sizeof(StringRow),
-                                       1,
-                                       sizeof(FrameRow),
-                                       sizeof(StackRow),
-                                       4,
-                                       4,
-                                       sizeof(Crumb),
-                                       sizeof(Status),
-                                       sizeof(Record),
-                                       sizeof(Device),
-                                       sizeof(CommRow),
-                                       sizeof(DeviceOp),
-                                       sizeof(Phase),
-                                       sizeof(Cuda)};
-
-// And where they must lie, for their atomics.
+// Where elements must lie, for their atomics.
 constexpr u32 kAlignment[kSections] = {1,
                                        alignof(GroupRow),
                                        4,
@@ -119,14 +100,11 @@ View View::of(const void* base, std::size_t bytes) noexcept {
     v.error_ = nullptr;
     for (u32 s = 0; s < at_most(h->section_count, kSections); ++s) {
       const SectionRow& row = h->sections[s];
-      if (s >= kFirstSections && row.count == 0) {
-        continue;  // not in this ring
-      }
       const u64 size = static_cast<u64>(row.count) * row.stride_bytes;
       if (s >= kFirstSections && row.count == 0) {
         continue;  // later sections may be absent
       }
-      if (row.stride_bytes < kMinStride[s] || row.offset_bytes % 64 != 0 ||
+      if (row.stride_bytes < kRowBytes[s] || row.offset_bytes % 64 != 0 ||
           row.stride_bytes % kAlignment[s] != 0 || row.offset_bytes > bytes ||
           size > bytes - row.offset_bytes) {
         v.error_ = "damaged section table";

@@ -176,6 +176,16 @@ struct OldKernelCh {
   u64 timer_ns;  // version 4 only
 };
 
+struct OldP2p {  // versions 2 and 3
+  const char* name;
+  u64 comm_hash;
+  const char* func;
+  void* buffer;
+  const char* datatype;
+  std::size_t count;
+  int peer;
+};
+
 struct OldNet {
   i64 id;
   void* data;
@@ -237,15 +247,7 @@ struct Event3 {
       const char* algo;
       const char* proto;
     } coll;
-    struct {
-      const char* name;
-      u64 comm_hash;
-      const char* func;
-      void* buffer;
-      const char* datatype;
-      std::size_t count;
-      int peer;
-    } p2p;
+    OldP2p p2p;
     OldProxyOp proxy_op;
     OldProxyStep proxy_step;
     struct {
@@ -278,15 +280,7 @@ struct Event2 {
       const char* algo;
       const char* proto;
     } coll;
-    struct {
-      const char* name;
-      u64 comm_hash;
-      const char* func;
-      void* buffer;
-      const char* datatype;
-      std::size_t count;
-      int peer;
-    } p2p;
+    OldP2p p2p;
     OldProxyOp proxy_op;
     OldProxyStep proxy_step;
   };

@@ -464,20 +464,21 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   return result;
 }
 
-Call call_of(Func func, std::size_t count, int dtype, Stream stream) noexcept {
+Call call_of(Func func, std::size_t count, int dtype, Stream stream, const void* send = nullptr,
+             const void* recv = nullptr) noexcept {
   Call c;
   c.func = func;
   c.count = count;
   c.dtype = dtype_of(dtype);
   c.stream = stream;
+  c.send = send;
+  c.recv = recv;
   return c;
 }
 
 int all_reduce(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
                Stream stream) noexcept {
-  Call c = call_of(Func::kAllReduce, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kAllReduce, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
   return operation("ncclAllReduce", comm, c, [&] {
     return real<decltype(&all_reduce)>(kIdxAllReduce)(send, recv, count, dtype, op, comm, stream);
@@ -486,9 +487,7 @@ int all_reduce(const void* send, void* recv, std::size_t count, int dtype, int o
 
 int broadcast(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
               Stream stream) noexcept {
-  Call c = call_of(Func::kBroadcast, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kBroadcast, count, dtype, stream, send, recv);
   c.peer = root;
   return operation("ncclBroadcast", comm, c, [&] {
     return real<decltype(&broadcast)>(kIdxBroadcast)(send, recv, count, dtype, root, comm, stream);
@@ -496,8 +495,7 @@ int broadcast(const void* send, void* recv, std::size_t count, int dtype, int ro
 }
 
 int bcast(void* buffer, std::size_t count, int dtype, int root, Comm comm, Stream stream) noexcept {
-  Call c = call_of(Func::kBroadcast, count, dtype, stream);
-  c.send = c.recv = buffer;
+  Call c = call_of(Func::kBroadcast, count, dtype, stream, buffer, buffer);
   c.peer = root;
   return operation("ncclBcast", comm, c, [&] {
     return real<decltype(&bcast)>(kIdxBcast)(buffer, count, dtype, root, comm, stream);
@@ -506,9 +504,7 @@ int bcast(void* buffer, std::size_t count, int dtype, int root, Comm comm, Strea
 
 int reduce(const void* send, void* recv, std::size_t count, int dtype, int op, int root, Comm comm,
            Stream stream) noexcept {
-  Call c = call_of(Func::kReduce, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kReduce, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
   c.peer = root;
   return operation("ncclReduce", comm, c, [&] {
@@ -518,9 +514,7 @@ int reduce(const void* send, void* recv, std::size_t count, int dtype, int op, i
 
 int all_gather(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
                Stream stream) noexcept {
-  Call c = call_of(Func::kAllGather, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  const Call c = call_of(Func::kAllGather, count, dtype, stream, send, recv);
   return operation("ncclAllGather", comm, c, [&] {
     return real<decltype(&all_gather)>(kIdxAllGather)(send, recv, count, dtype, comm, stream);
   });
@@ -528,9 +522,7 @@ int all_gather(const void* send, void* recv, std::size_t count, int dtype, Comm 
 
 int reduce_scatter(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
                    Stream stream) noexcept {
-  Call c = call_of(Func::kReduceScatter, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kReduceScatter, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
   return operation("ncclReduceScatter", comm, c, [&] {
     return real<decltype(&reduce_scatter)>(kIdxReduceScatter)(send, recv, count, dtype, op, comm,
@@ -540,9 +532,7 @@ int reduce_scatter(const void* send, void* recv, std::size_t count, int dtype, i
 
 int all_to_all(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
                Stream stream) noexcept {
-  Call c = call_of(Func::kAllToAll, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  const Call c = call_of(Func::kAllToAll, count, dtype, stream, send, recv);
   return operation("ncclAlltoAll", comm, c, [&] {
     return real<decltype(&all_to_all)>(kIdxAllToAll)(send, recv, count, dtype, comm, stream);
   });
@@ -550,9 +540,7 @@ int all_to_all(const void* send, void* recv, std::size_t count, int dtype, Comm 
 
 int gather(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
            Stream stream) noexcept {
-  Call c = call_of(Func::kGather, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kGather, count, dtype, stream, send, recv);
   c.peer = root;
   return operation("ncclGather", comm, c, [&] {
     return real<decltype(&gather)>(kIdxGather)(send, recv, count, dtype, root, comm, stream);
@@ -561,9 +549,7 @@ int gather(const void* send, void* recv, std::size_t count, int dtype, int root,
 
 int scatter(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
             Stream stream) noexcept {
-  Call c = call_of(Func::kScatter, count, dtype, stream);
-  c.send = send;
-  c.recv = recv;
+  Call c = call_of(Func::kScatter, count, dtype, stream, send, recv);
   c.peer = root;
   return operation("ncclScatter", comm, c, [&] {
     return real<decltype(&scatter)>(kIdxScatter)(send, recv, count, dtype, root, comm, stream);
@@ -572,8 +558,7 @@ int scatter(const void* send, void* recv, std::size_t count, int dtype, int root
 
 int send_to(const void* buffer, std::size_t count, int dtype, int peer, Comm comm,
             Stream stream) noexcept {
-  Call c = call_of(Func::kSend, count, dtype, stream);
-  c.send = buffer;
+  Call c = call_of(Func::kSend, count, dtype, stream, buffer);
   c.peer = peer;
   return operation("ncclSend", comm, c, [&] {
     return real<decltype(&send_to)>(kIdxSend)(buffer, count, dtype, peer, comm, stream);
@@ -582,8 +567,7 @@ int send_to(const void* buffer, std::size_t count, int dtype, int peer, Comm com
 
 int recv_from(void* buffer, std::size_t count, int dtype, int peer, Comm comm,
               Stream stream) noexcept {
-  Call c = call_of(Func::kRecv, count, dtype, stream);
-  c.recv = buffer;
+  Call c = call_of(Func::kRecv, count, dtype, stream, nullptr, buffer);
   c.peer = peer;
   return operation("ncclRecv", comm, c, [&] {
     return real<decltype(&recv_from)>(kIdxRecv)(buffer, count, dtype, peer, comm, stream);
@@ -593,8 +577,7 @@ int recv_from(void* buffer, std::size_t count, int dtype, int peer, Comm comm,
 int put_signal(const void* buffer, std::size_t count, int dtype, int peer, void* window,
                std::size_t offset, int signal, int context, unsigned flags, Comm comm,
                Stream stream) noexcept {
-  Call c = call_of(Func::kPutSignal, count, dtype, stream);
-  c.send = buffer;
+  Call c = call_of(Func::kPutSignal, count, dtype, stream, buffer);
   c.peer = peer;
   return operation("ncclPutSignal", comm, c, [&] {
     return real<decltype(&put_signal)>(kIdxPutSignal)(buffer, count, dtype, peer, window, offset,

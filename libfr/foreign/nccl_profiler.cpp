@@ -163,39 +163,28 @@ void* theirs_of(void* handle) noexcept {
 
 // ---------------------------------------------------------------- version by version
 
-u32 type_of(const Event6& e) noexcept {
-  return static_cast<u32>(e.type);
-}
-
-template <class E>
-u32 type_of(const E& e) noexcept {
-  return e.type;
-}
-
-Call coll_call(const Event6& e) noexcept {
+// What all descriptors of calls say; version 1 has numbers for names.
+template <class T>
+Call call_of(const T& x) noexcept {
   Call c;
-  c.func = func_of(e.coll.func);
-  c.dtype = dtype_of(e.coll.datatype);
-  c.peer = e.coll.root;
-  c.count = e.coll.count;
-  c.send = e.coll.send;
-  c.recv = e.coll.recv;
+  if constexpr (std::is_same_v<decltype(x.func), u8>) {
+    c.func = func_of_v1(x.func);
+    c.dtype = dtype_of(static_cast<int>(x.datatype));
+  } else {
+    c.func = func_of(x.func);
+    c.dtype = dtype_of(x.datatype);
+  }
+  c.count = x.count;
   return c;
 }
 
 template <class E>
 Call coll_call(const E& e) noexcept {
-  Call c;
+  Call c = call_of(e.coll);
   if constexpr (std::is_same_v<E, Event1>) {
-    c.func = func_of_v1(e.coll.func);
-    c.dtype = dtype_of(static_cast<int>(e.coll.datatype));
     c.reduce_op = reduce_op_of(static_cast<int>(e.coll.op));
-  } else {
-    c.func = func_of(e.coll.func);
-    c.dtype = dtype_of(e.coll.datatype);
   }
   c.peer = e.coll.root;
-  c.count = e.coll.count;
   c.send = e.coll.send;
   c.recv = e.coll.recv;
   return c;
@@ -203,16 +192,8 @@ Call coll_call(const E& e) noexcept {
 
 template <class E>
 Call p2p_call(const E& e) noexcept {
-  Call c;
-  if constexpr (std::is_same_v<E, Event1>) {
-    c.func = func_of_v1(e.p2p.func);
-    c.dtype = dtype_of(static_cast<int>(e.p2p.datatype));
-  } else {
-    c.func = func_of(e.p2p.func);
-    c.dtype = dtype_of(e.p2p.datatype);
-  }
+  Call c = call_of(e.p2p);
   c.peer = e.p2p.peer;
-  c.count = e.p2p.count;
   (c.func == Func::kSend ? c.send : c.recv) = e.p2p.buffer;
   return c;
 }
@@ -228,7 +209,8 @@ void drop_root(Call& c) noexcept {
 template <u32 kApi, class E>
 Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
   Call c;
-  switch (type_of(e)) {
+  const auto type = static_cast<u32>(e.type);
+  switch (type) {
     case kEvColl: {
       c = coll_call(e);
       drop_root(c);
@@ -267,10 +249,10 @@ Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
       break;
   }
   if constexpr (kApi >= 3) {
-    if (type_of(e) == kEvNetPlugin) {
+    if (type == kEvNetPlugin) {
       return net_start(parent, e.net.id, e.net.data);
     }
-    if (type_of(e) == kEvKernelCh) {
+    if (type == kEvKernelCh) {
       if constexpr (kApi >= 4) {
         return kernel_start(parent, e.kernel_ch.channel, e.kernel_ch.timer_ns);
       } else {
@@ -279,31 +261,25 @@ Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
     }
   }
   if constexpr (kApi >= 5) {
-    switch (type_of(e)) {
+    switch (type) {
       case kEvGroupApi:
         return group_api_start(context, e.group_api.captured);
       case kEvCollApi:
-        c.func = func_of(e.coll_api.func);
-        c.count = e.coll_api.count;
-        c.dtype = dtype_of(e.coll_api.datatype);
+        c = call_of(e.coll_api);
         c.peer = e.coll_api.root;
         c.stream = e.coll_api.stream;
         c.captured = e.coll_api.captured;
         drop_root(c);
         return api_start(context, parent, c);
       case kEvP2pApi:
-        c.func = func_of(e.p2p_api.func);
-        c.count = e.p2p_api.count;
-        c.dtype = dtype_of(e.p2p_api.datatype);
+        c = call_of(e.p2p_api);
         c.stream = e.p2p_api.stream;
         c.captured = e.p2p_api.captured;
         return api_start(context, parent, c);
       case kEvKernelLaunch:
         return launch_start(context, parent);
       case kEvCeColl:
-        c.func = func_of(e.ce_coll.func);
-        c.count = e.ce_coll.count;
-        c.dtype = dtype_of(e.ce_coll.datatype);
+        c = call_of(e.ce_coll);
         c.peer = e.ce_coll.root;
         c.stream = e.ce_coll.stream;
         c.send = e.ce_coll.send;
@@ -360,7 +336,7 @@ struct Shim {
     void* const parent = event->parent;
     const Handle ours = begin_event<kApi>(number(context), *event, ours_of(parent));
     void* other = nullptr;
-    if ((static_cast<u32>(g_chain.events) & type_of(*event)) != 0) {
+    if ((static_cast<u32>(g_chain.events) & static_cast<u32>(event->type)) != 0) {
       E copy = *event;
       copy.parent = theirs_of(parent);
       if constexpr (kApi >= 5) {

@@ -59,6 +59,19 @@ void kernel_stamp(State& s, Phase& f, u64 device_ns) noexcept {
   }
 }
 
+// nullptr where there is nothing to note: not recording, no handle, or another process's.
+State* state_for(Handle handle) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr || handle == 0) {
+    return nullptr;
+  }
+  if (!is_own(*s, handle)) {
+    count(s->device->foreign_handles);
+    return nullptr;
+  }
+  return s;
+}
+
 }  // namespace
 
 Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps,
@@ -174,12 +187,8 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
 }
 
 void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
-  State* s = state_in_force();
-  if (s == nullptr || handle == 0) {
-    return;
-  }
-  if (!is_own(*s, handle)) {
-    count(s->device->foreign_handles);
+  State* s = state_for(handle);
+  if (s == nullptr) {
     return;
   }
   const Kind kind = kind_of(handle);
@@ -237,12 +246,8 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
 }
 
 void stop(Handle handle) noexcept {
-  State* s = state_in_force();
-  if (s == nullptr || handle == 0) {
-    return;
-  }
-  if (!is_own(*s, handle)) {
-    count(s->device->foreign_handles);
+  State* s = state_for(handle);
+  if (s == nullptr) {
     return;
   }
   switch (kind_of(handle)) {

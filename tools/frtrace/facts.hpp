@@ -141,15 +141,6 @@ std::size_t record_of(const RankEvidence&, const DeviceOperation&);
 // The first unfinished operation on the stream of a launched one, if it is another.
 std::optional<std::size_t> stream_busy_with(const RankEvidence&, std::size_t operation);
 
-// Two ranks of which one waits for the network to give what the other has handed to it. from = to:
-// between the rank's own network card and its device.
-struct Link {
-  Rank from = -1, to = -1;
-  std::uint32_t step = 0, n_steps = 0;
-  std::vector<std::uint32_t> channels;
-  std::vector<std::string> over;
-};
-
 // A rank that others wait for, and whose device waits for nobody else that the evidence knows of.
 struct Standing {
   enum Why {

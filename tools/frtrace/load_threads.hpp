@@ -20,6 +20,18 @@ namespace frtrace {
 // The plain name of a C++ symbol; others as they are.
 std::string demangled(std::string symbol);
 
+// What /proc says alike of threads and of child processes.
+template <class In, class Task>
+void read_task(const typename In::Object* o, Task& task) {
+  const auto text = [o](std::string_view key) { return std::string(In::text(In::member(o, key))); };
+  task.name = text("name");
+  task.state = text("state");
+  task.activity = text("activity");
+  task.wchan = text("wchan");
+  task.syscall = text("syscall");
+  task.syscall_on = text("syscall_on");
+}
+
 template <class In>
 ThreadStack read_thread(const typename In::Object* o, std::size_t n_frames) {
   using Object = typename In::Object;
@@ -29,12 +41,7 @@ ThreadStack read_thread(const typename In::Object* o, std::size_t n_frames) {
   };
   ThreadStack t;
   t.tid = static_cast<int>(number("tid"));
-  t.name = text("name");
-  t.state = text("state");
-  t.activity = text("activity");
-  t.wchan = text("wchan");
-  t.syscall = text("syscall");
-  t.syscall_on = text("syscall_on");
+  read_task<In>(o, t);
   t.gil = text("gil");
   t.answer = text("answer");
   t.answer_us = static_cast<std::uint32_t>(number("answer_us"));
@@ -117,17 +124,9 @@ ThreadsEvidence read_threads(const typename In::Object* threads, const typename 
   });
   out.children_known = In::member(facts, "children") != nullptr;
   In::each(In::member(facts, "children"), [&](const Object* o) {
-    const auto text = [o](std::string_view key) {
-      return std::string(In::text(In::member(o, key)));
-    };
     ChildProcess& c = out.children.emplace_back();
     c.pid = static_cast<int>(In::integer(In::member(o, "pid")));
-    c.name = text("name");
-    c.state = text("state");
-    c.activity = text("activity");
-    c.wchan = text("wchan");
-    c.syscall = text("syscall");
-    c.syscall_on = text("syscall_on");
+    read_task<In>(o, c);
     c.wait_status = static_cast<int>(In::integer(In::member(o, "wait_status")));
   });
   In::each(In::member(facts, "modules"), [&](const Object* row) {

@@ -71,7 +71,7 @@ Json devices_json(const Report& r) {
 
 Json links_json(const Report& r) {
   Json out = Json::array();
-  for (const LinkReport& l : r.links) {
+  for (const Link& l : r.links) {
     out.push_back({{"from", l.from},
                    {"to", l.to},
                    {"step", l.step},

@@ -89,12 +89,13 @@ struct DeviceReport {
   std::vector<TransferReport> transfers;
 };
 
-// Where the network, or a rank's own path to it (from = to), holds something back.
-struct LinkReport {
+// Two ranks of which one waits for the network to give what the other has handed to it. from = to:
+// between the rank's own network card and its device.
+struct Link {
   Rank from = -1, to = -1;
   std::uint32_t step = 0, n_steps = 0;
   std::vector<std::uint32_t> channels;
-  std::vector<std::string> over;
+  std::vector<std::string> over;  // as in TransferReport
 };
 
 struct GroupReport {
@@ -127,7 +128,7 @@ struct Report {
   std::vector<Waiting> waiting;
   std::vector<Finding> findings;
   std::vector<DeviceReport> devices;  // of a verdict that follows from them
-  std::vector<LinkReport> links;
+  std::vector<Link> links;
   std::vector<GroupReport> groups;
   std::vector<RankReport> rank_reports;
   int read = 0, expected = 0;

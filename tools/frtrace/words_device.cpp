@@ -197,12 +197,9 @@ std::string Diagnosis::device_words(const OnDevice& at) const {
 
 void Diagnosis::tell_links(const DeviceChain& chain) {
   constexpr std::size_t kShown = 8;
-  for (std::size_t i = 0; i < chain.links.size(); ++i) {
+  r_.links = chain.links;
+  for (std::size_t i = 0; i < std::min(kShown, chain.links.size()); ++i) {
     const Link& l = chain.links[i];
-    r_.links.push_back({l.from, l.to, l.step, l.n_steps, l.channels, l.over});
-    if (i >= kShown) {
-      continue;
-    }
     if (l.from == l.to) {
       say("link",
           fmt::format("rank {}: what came does not get from its network card to its device "

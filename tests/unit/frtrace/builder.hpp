@@ -283,4 +283,24 @@ class JobBuilder {
   std::vector<std::vector<Rank>> members_;
 };
 
+// Has the report such a finding with these words?
+inline bool has(const Report& r, const std::string& id, const std::string& part) {
+  for (const Finding& f : r.findings) {
+    if (f.id == id && f.text.find(part) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Is this among what is said against the blamed?
+inline bool says(const Blamed& b, const std::string& part) {
+  for (const std::string& line : b.evidence) {
+    if (line.find(part) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace frtest

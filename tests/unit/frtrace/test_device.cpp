@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "catch.hpp"
@@ -17,24 +18,9 @@ constexpr std::uint64_t kStream = 0x700, kOther = 0x900;
 
 using Ranks = std::vector<Rank>;
 
-bool has(const Report& r, const std::string& id, const std::string& part) {
-  for (const Finding& f : r.findings) {
-    if (f.id == id && f.text.find(part) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
 bool says(const Report& r, Rank who, const std::string& part) {
-  for (const Blamed& b : r.blamed) {
-    for (const std::string& line : b.evidence) {
-      if (b.rank == who && line.find(part) != std::string::npos) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::any_of(r.blamed.begin(), r.blamed.end(),
+                     [&](const Blamed& b) { return b.rank == who && frtest::says(b, part); });
 }
 
 Op to(const Op& op, int peer) {

@@ -19,24 +19,6 @@ const Op kRecv{.op = "recv", .line = 51, .reduce_op = "", .kind = Kind::kRecv};
 
 using Ranks = std::vector<Rank>;
 
-bool has(const Report& r, const std::string& id, const std::string& part) {
-  for (const Finding& f : r.findings) {
-    if (f.id == id && f.text.find(part) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool says(const Blamed& b, const std::string& part) {
-  for (const std::string& line : b.evidence) {
-    if (line.find(part) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
 void iterations(JobBuilder& j, int n) {
   for (int i = 0; i < n; ++i) {
     j.all(kWorld, kLoss);
