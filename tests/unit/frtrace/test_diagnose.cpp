@@ -622,6 +622,20 @@ TEST_CASE("who was first, and in which order the others followed") {
   CHECK(has(r, "consequence", "rank 3 was ended by SIGTERM, sent by process 77, 3.5 s later"));
 }
 
+TEST_CASE("a rank that died in its wait for one that had died is not the cause") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.5);
+  j.gone(1);
+  j.exception(2, "ValueError", "bad batch");
+  j.advance(5);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "excluded", "rank 1 ended too"));
+}
+
 TEST_CASE("a segfault on one rank, the rest left hanging") {
   JobBuilder j(4);
   iterations(j, 10);
