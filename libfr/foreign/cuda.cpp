@@ -51,6 +51,10 @@ constexpr struct Lasting {
     {911, "cudaErrorExternalDevice", "error of an external device"},
 };
 
+// The first error's operation is known. Until then fr-cuda, which meets the same error, must leave
+// in flight what it can no longer follow: one of these is it.
+std::atomic<bool> g_error_told{false};
+
 // The first one of the process, by whoever is told it first. The oldest operation in flight fails
 // with it: it is what the device was at, as far as anybody knows.
 [[gnu::cold, gnu::noinline]] void failed(int code, const char* call) noexcept {
@@ -84,6 +88,7 @@ constexpr struct Lasting {
   std::snprintf(text, sizeof text, "CUDA: %s (%s, %d), told by %s", found->text, found->name, code,
                 call);
   nccl::fail_operation(operation, text);
+  g_error_told.store(true, kRelease);
 }
 
 // ---------------------------------------------------------------- events
@@ -374,7 +379,11 @@ void poll(State& s) noexcept {
         tell(s, seen);
       }
     }
-    if (result == kNotReady) {
+    if (result != kSuccess && result != kNotReady) {
+      failed(result, "cuEventQuery");
+    }
+    const bool untold = s.cuda->error_claimed.load() != 0 && !g_error_told.load(kAcquire);
+    if (result == kNotReady || (result != kSuccess && untold)) {
       waits[n_waits++] = {&row, p.stream};
       s.pending[kept++] = at;
       continue;
@@ -383,7 +392,6 @@ void poll(State& s) noexcept {
       seen.what = nccl::EventsSeen::kEnded;
       read_times(s, row, p, seen);
     } else {
-      failed(result, "cuEventQuery");
       if (result == kDeinitialized) {
         s.stopping.store(true);  // the process is on its way out
       }

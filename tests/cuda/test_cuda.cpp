@@ -373,6 +373,37 @@ TEST_CASE("cuda: an error names the oldest operation in flight, also when only f
   CHECK(cuda().unread.load() >= 1);
 }
 
+TEST_CASE("cuda: who meets an error second leaves its operation to who met it first") {
+  const Rank rank;
+  Gate kernel(rank.stream);
+  rank.all_reduce();
+  rank.all_reduce();
+  // The application's thread is held between claiming the error and finding the operation.
+  static std::atomic<u64> unread_meanwhile{0};
+  using Provider = u32 (*)();
+  Library::instance().get<void (*)(Provider)>("fr_set_stack_provider")([]() -> u32 {
+    if (gettid() != getpid()) {
+      return 0;  // fr-cuda was first after all
+    }
+    u64 last = cuda().polled_ticks.load();
+    for (int rounds = 0; rounds < 3; usleep(100)) {  // fr-cuda comes by meanwhile
+      const u64 now = cuda().polled_ticks.load();
+      rounds += now != last ? 1 : 0;
+      last = now;
+    }
+    unread_meanwhile.store(cuda().unread.load());
+    return 0;
+  });
+  standin_cuda_break(700);
+  CHECK(cudaStreamSynchronize(rank.stream) == 700);
+  CHECK(unread_meanwhile.load() == 0);
+  const auto records = collectives();
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].state == State::kFailed);
+  CHECK(cuda().error_ticket.load() == records[0].ticket + 1);
+  CHECK(eventually([] { return in_state(State::kReleased) == 1; }));
+}
+
 TEST_CASE("cuda: a call that never returns takes fr-cuda with it, and nothing else") {
   const Rank rank;
   CHECK(rank.all_reduce() == 0);
