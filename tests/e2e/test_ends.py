@@ -72,7 +72,7 @@ def test_sigkill_of_all_ranks(launch, scratch):
 def test_killed_for_want_of_memory(launch):
     """Both ranks in one control group, as in a container; the kernel ends the larger one."""
     with ControlGroup() as group:
-        job = launch("oom", 2, preexec=group.enter)
+        job = launch("oom", 2, preexec=group.enter, env={"FR_TIMEOUT_S": "600"})
         wait_until("start", lambda: all((job.scratch / f"pid.0.{r}").exists() for r in range(2)))
         job.await_live("missing", seconds=0.1)
         group.limit(group.used() + (256 << 20))
