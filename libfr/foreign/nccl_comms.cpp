@@ -94,6 +94,10 @@ void merge(State& s, u32 wrapped, u32 profiled) noexcept {
   }
   s.comm[profiled].nccl_comm.store(s.comm[wrapped].nccl_comm.exchange(nullptr));
   s.comm[profiled].linked.store(1);
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    u32 was = wrapped;
+    s.ops[slot].comm.compare_exchange_strong(was, profiled, kRelaxed);
+  }
   from.in_use.store(3);
 }
 
