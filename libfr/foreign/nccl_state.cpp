@@ -49,10 +49,13 @@ u32 thread_slot() noexcept {
 // One word for all communicators of one copy of the library.
 void apply_mask(State& s) noexcept {
   const bool capturing = g_captures.load(kRelaxed) > 0;
+  u32 others = 0;
+  for (u32 i = 1; i < kComms; ++i) {
+    others |= s.comm[i].other_events.load(kRelaxed);
+  }
   for (u32 i = 1; i < kComms; ++i) {
     if (int* mask = s.comm[i].mask.load(kRelaxed)) {
       const u32 events = s.comm[i].events.load(kRelaxed);
-      const u32 others = s.comm[i].other_events.load(kRelaxed);
       const u32 asked = (capturing ? events & ~u32{kEvKernelCh} : events) | others;
       __atomic_store_n(mask, static_cast<int>(asked), __ATOMIC_RELAXED);
     }

@@ -2,9 +2,12 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <thread>
 
 #include "../unit/catch.hpp"
 #include "host.hpp"
@@ -18,6 +21,7 @@ int ncclGetUniqueId(fr::nccl::UniqueId*);
 int ncclCommInitRank(ncclComm**, int, fr::nccl::UniqueId, int);
 int ncclCommAbort(ncclComm*);
 int ncclCommSuspend(ncclComm*, int);
+int ncclAllReduce(const void*, void*, size_t, int, int, ncclComm*, void*);
 // Makes this program look like Python with ctypes linked into it.
 __attribute__((visibility("default"))) const char* Py_GetVersion() {
   return "";
@@ -182,4 +186,71 @@ TEST_CASE("got: where ctypes is part of the interpreter, its callers get the wra
   CHECK(recorded() == before + 1);
   CHECK(dlsym(nccl, "ncclDevCommDestroy") == nullptr);
   CHECK(dlsym(RTLD_DEFAULT, "Py_GetVersion") == reinterpret_cast<void*>(&Py_GetVersion));
+}
+
+// As vLLM does where VLLM_NCCL_SO_PATH is set: a second copy, by its path. The hooks serve the
+// first; of the second the plugin tells.
+TEST_CASE("got: a second copy of NCCL is told of by the plugin, and not mixed up with the first") {
+  const std::filesystem::path path = FR_GOT_DIR "/newer/libnccl.so.2";
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  hook();
+  void* second = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(second != nullptr);
+  const auto of = [&](auto* like, const char* name) {
+    return reinterpret_cast<decltype(like)>(dlsym(second, name));
+  };
+  const auto init = of(&ncclCommInitRank, "ncclCommInitRank");
+  // also what the first does not have
+  for (void* f : {reinterpret_cast<void*>(init), dlsym(second, "ncclDevCommDestroy")}) {
+    Dl_info info{};
+    REQUIRE(dladdr(f, &info) != 0);
+    CHECK(path == info.dli_fname);
+  }
+  const auto make = [](auto* unique_id, auto* init_rank, ncclComm*(&comms)[2]) {
+    UniqueId id;
+    unique_id(&id);
+    std::thread other([&] { init_rank(&comms[1], 2, id, 1); });
+    init_rank(&comms[0], 2, id, 0);
+    other.join();
+  };
+  ncclComm* theirs[2];
+  make(of(&ncclGetUniqueId, "ncclGetUniqueId"), init, theirs);
+  // its ranks show that they have it, before they do anything with it
+  const auto groups = [] {
+    std::size_t n = 0;
+    for (u32 i = 1; i < view().n_groups(); ++i) {
+      n += view().string(view().group(i)->name).starts_with("nccl:") ? 1 : 0;
+    }
+    return n;
+  };
+  CHECK(groups() == 2);
+  ncclComm* ours[2];
+  make(&ncclGetUniqueId, &ncclCommInitRank, ours);
+  CHECK(groups() == 4);
+  float data[8];
+  const auto reduce = of(&ncclAllReduce, "ncclAllReduce");
+  for (int i = 0; i < 3; ++i) {
+    for (int rank = 0; rank < 2; ++rank) {
+      CHECK(reduce(data, data, 8, 7, 2, theirs[rank], nullptr) == 0);
+      CHECK(ncclAllReduce(data, data, 8, 7, 2, ours[rank], nullptr) == 0);
+    }
+  }
+  std::map<u32, std::size_t> by_group;
+  std::size_t wrapped = 0;
+  static RecordCopy copy;
+  for (u32 slot = 0; slot < view().n_slots(); ++slot) {
+    if (view().read(slot, copy) == Slot::kWhole && copy.payload.kind == FR_COLLECTIVE) {
+      by_group[copy.payload.group] += 1;
+      wrapped += copy.payload.reduce_op == 5 ? 1 : 0;  // what the plugin is not told
+    }
+  }
+  CHECK(by_group.size() == 4);
+  for (const auto& [group, n] : by_group) {
+    CHECK(n == 3);
+  }
+  CHECK(wrapped == 6);
+  for (int rank = 0; rank < 2; ++rank) {
+    of(&ncclCommAbort, "ncclCommAbort")(theirs[rank]);
+    ncclCommAbort(ours[rank]);
+  }
 }
