@@ -24,6 +24,11 @@ struct RedirectTable {
   std::atomic<u32> in_force;  // places that lead to ours now
   std::atomic<u32> refused;   // led elsewhere than the others of that name (two copies of a
                               // library), or could not be written
+  // All rows that can be known are: what has no row in this copy of the library is another copy's.
+  std::atomic<bool> is_bound{false};
+
+  // Where a function leads, taken from a place that leads there if nobody knew. nullptr: unknown.
+  void* learn(Redirect& r, void* leads_to) noexcept;
 };
 
 // Scans every loaded object that was not scanned before, but ours. All tables at once: an object is

@@ -37,6 +37,14 @@ enum Index : u32 {
   kIdxPutSignal,
   kIdxSignal,
   kIdxWaitSignal,
+  kIdxAllReduceConfig,  // these take a configuration; from 2.32
+  kIdxBroadcastConfig,
+  kIdxReduceConfig,
+  kIdxAllGatherConfig,
+  kIdxReduceScatterConfig,
+  kIdxAllToAllConfig,
+  kIdxGatherConfig,
+  kIdxScatterConfig,
   kIdxGroupStart,
   kIdxGroupEnd,
   kIdxGroupSimulateEnd,
@@ -53,11 +61,20 @@ enum Index : u32 {
   kIdxRevoke,
   kIdxSuspend,
   kIdxResume,
+  kIdxRegister,
+  kIdxDeregister,
+  kIdxWindowRegister,
+  kIdxWindowDeregister,
+  kIdxDevCommCreate,
+  kIdxDevCommDestroy,
+  kIdxMemAlloc,
+  kIdxMemFree,
   kIdxGetAsyncError,
   kIdxDlsym,
   kIndices
 };
 extern Redirect g_table[kIndices];
+void* learn(Redirect& r, void* leads_to) noexcept;
 
 template <class F>
 F real(Index i) noexcept {
@@ -120,13 +137,20 @@ CallThread* call_thread() noexcept {
 }
 
 void push(CallThread& t, const Pending& p) noexcept {
+  if (p.op != 0 && t.n_pending != 0 && t.pending[t.n_pending - 1].op == p.op) {
+    return;  // another part of it
+  }
   if (t.n_pending < kPending) {
     t.pending[t.n_pending++] = p;
+    return;
+  }
+  ++t.lost;
+  if (p.op != 0) {
+    launched(p.op);
+    leave_unseen(p.op);
   } else {
-    ++t.lost;
-    if (p.op != 0) {
-      launched(p.op);
-    }
+    fr_end(&p.ticket, FR_RELEASED, nullptr);
+    close_comm(p.comm, nullptr);
   }
 }
 
@@ -165,7 +189,8 @@ struct Lifecycle {
     fr_op o;
     std::memset(&o, 0, sizeof o);
     o.struct_bytes = sizeof o;
-    o.group = scope.ticket != 0 ? scope.group : group_of(comm);
+    const fr_group_t framework = scope.ticket != 0 ? scope.group : framework_group_of(comm);
+    o.group = framework != 0 ? framework : group_of(comm);
     o.op = fr_intern(name, std::strlen(name));
     o.kind = FR_LIFECYCLE;
     o.peer = -1;
@@ -255,6 +280,7 @@ bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept {
     b.makes = made != nullptr;
     b.framework = scope_ticket().ticket != 0;
     b.made = made != nullptr ? *made : Pending{};
+    making(b.makes ? 1 : 0);
     g_n_background.fetch_add(1);
     b.state.store(2);
     return true;
@@ -278,6 +304,7 @@ bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept {
     b.comm.store(nullptr);
     b.state.store(0);
     g_n_background.fetch_sub(1);
+    making(makes ? -1 : 0);
     fr_end(&ticket, how, text);
     if (makes && how == FR_OK) {
       comm_made(p.comm, comm, p.n_ranks, p.rank, p.since_ticks, framework);
@@ -308,11 +335,18 @@ void made(const char* name, const Pending& p, int result) noexcept {
   }
 }
 
+// While a communicator may be in the making: what the plugin then tells of is one of these.
+struct Making {
+  Making() noexcept { making(1); }
+  ~Making() { making(-1); }
+};
+
 template <class Call_>
 int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call_ call) noexcept {
   if (ready()) {
     hook_calls();  // whatever was loaded since: without the plugin nobody else looks
   }
+  const Making now;
   const u64 since = now_ticks();
   const u32 row = open_comm(hash, n_ranks, rank, nullptr);
   const Lifecycle record(name, row);
@@ -333,6 +367,7 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
 template <class Call_>
 int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) noexcept {
   const u32 parent_row = ready() ? comm_row(parent) : kNoComm;
+  const Making now;
   const u64 since = now_ticks();
   const u64 hash = child_hash(parent_row, salt);
   const Lifecycle record(name, parent_row);
@@ -370,6 +405,23 @@ int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call
       cuda::settle();  // what it waited for has ended
     }
     close_comm(row, nullptr);
+  }
+  return result;
+}
+
+// A call that makes no work for the device but may wait: for other ranks, or for the device. In a
+// group it is done at the group's end.
+template <class Call_>
+int setup(Index at, Comm comm, Call_ call) noexcept {
+  const char* const name = g_table[at].name;
+  background_over(comm, FR_OK);
+  const Lifecycle record(name, comm != nullptr && hot() != nullptr ? comm_row(comm) : kNoComm);
+  const int result = call();
+  CallThread* t = hot() != nullptr && t_depth > 0 && comm != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && accepted(result)) {
+    push(*t, {0, name, record.ticket, kNoComm, 0, -1, nullptr, 0});
+  } else if (result != kInProgress || !goes_on(record.ticket, comm, nullptr)) {
+    record.end(result, name, comm);
   }
   return result;
 }
@@ -460,6 +512,8 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   } else if (result == kSuccess) {
     launched(op);
     settle(op);
+  } else {
+    leave_unseen(op);
   }
   return result;
 }
@@ -476,21 +530,25 @@ Call call_of(Func func, std::size_t count, int dtype, Stream stream, const void*
   return c;
 }
 
+template <Index kAt, class... Config>
 int all_reduce(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
-               Stream stream) noexcept {
+               Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kAllReduce, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
-  return operation("ncclAllReduce", comm, c, [&] {
-    return real<decltype(&all_reduce)>(kIdxAllReduce)(send, recv, count, dtype, op, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&all_reduce<kAt, Config...>)>(kAt)(send, recv, count, dtype, op, comm,
+                                                            stream, config...);
   });
 }
 
+template <Index kAt, class... Config>
 int broadcast(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
-              Stream stream) noexcept {
+              Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kBroadcast, count, dtype, stream, send, recv);
   c.peer = root;
-  return operation("ncclBroadcast", comm, c, [&] {
-    return real<decltype(&broadcast)>(kIdxBroadcast)(send, recv, count, dtype, root, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&broadcast<kAt, Config...>)>(kAt)(send, recv, count, dtype, root, comm,
+                                                           stream, config...);
   });
 }
 
@@ -502,57 +560,68 @@ int bcast(void* buffer, std::size_t count, int dtype, int root, Comm comm, Strea
   });
 }
 
+template <Index kAt, class... Config>
 int reduce(const void* send, void* recv, std::size_t count, int dtype, int op, int root, Comm comm,
-           Stream stream) noexcept {
+           Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kReduce, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
   c.peer = root;
-  return operation("ncclReduce", comm, c, [&] {
-    return real<decltype(&reduce)>(kIdxReduce)(send, recv, count, dtype, op, root, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&reduce<kAt, Config...>)>(kAt)(send, recv, count, dtype, op, root, comm,
+                                                        stream, config...);
   });
 }
 
-int all_gather(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
-               Stream stream) noexcept {
+template <Index kAt, class... Config>
+int all_gather(const void* send, void* recv, std::size_t count, int dtype, Comm comm, Stream stream,
+               Config... config) noexcept {
   const Call c = call_of(Func::kAllGather, count, dtype, stream, send, recv);
-  return operation("ncclAllGather", comm, c, [&] {
-    return real<decltype(&all_gather)>(kIdxAllGather)(send, recv, count, dtype, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&all_gather<kAt, Config...>)>(kAt)(send, recv, count, dtype, comm, stream,
+                                                            config...);
   });
 }
 
+template <Index kAt, class... Config>
 int reduce_scatter(const void* send, void* recv, std::size_t count, int dtype, int op, Comm comm,
-                   Stream stream) noexcept {
+                   Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kReduceScatter, count, dtype, stream, send, recv);
   c.reduce_op = reduce_op_of(op);
-  return operation("ncclReduceScatter", comm, c, [&] {
-    return real<decltype(&reduce_scatter)>(kIdxReduceScatter)(send, recv, count, dtype, op, comm,
-                                                              stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&reduce_scatter<kAt, Config...>)>(kAt)(send, recv, count, dtype, op, comm,
+                                                                stream, config...);
   });
 }
 
-int all_to_all(const void* send, void* recv, std::size_t count, int dtype, Comm comm,
-               Stream stream) noexcept {
+template <Index kAt, class... Config>
+int all_to_all(const void* send, void* recv, std::size_t count, int dtype, Comm comm, Stream stream,
+               Config... config) noexcept {
   const Call c = call_of(Func::kAllToAll, count, dtype, stream, send, recv);
-  return operation("ncclAlltoAll", comm, c, [&] {
-    return real<decltype(&all_to_all)>(kIdxAllToAll)(send, recv, count, dtype, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&all_to_all<kAt, Config...>)>(kAt)(send, recv, count, dtype, comm, stream,
+                                                            config...);
   });
 }
 
+template <Index kAt, class... Config>
 int gather(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
-           Stream stream) noexcept {
+           Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kGather, count, dtype, stream, send, recv);
   c.peer = root;
-  return operation("ncclGather", comm, c, [&] {
-    return real<decltype(&gather)>(kIdxGather)(send, recv, count, dtype, root, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&gather<kAt, Config...>)>(kAt)(send, recv, count, dtype, root, comm,
+                                                        stream, config...);
   });
 }
 
+template <Index kAt, class... Config>
 int scatter(const void* send, void* recv, std::size_t count, int dtype, int root, Comm comm,
-            Stream stream) noexcept {
+            Stream stream, Config... config) noexcept {
   Call c = call_of(Func::kScatter, count, dtype, stream, send, recv);
   c.peer = root;
-  return operation("ncclScatter", comm, c, [&] {
-    return real<decltype(&scatter)>(kIdxScatter)(send, recv, count, dtype, root, comm, stream);
+  return operation(g_table[kAt].name, comm, c, [&] {
+    return real<decltype(&scatter<kAt, Config...>)>(kAt)(send, recv, count, dtype, root, comm,
+                                                         stream, config...);
   });
 }
 
@@ -616,9 +685,11 @@ void finish_group(CallThread& t, int result, const char* name) noexcept {
     if (p.op != 0 && result == kSuccess) {
       launched(p.op);
       settle(p.op);
-    } else if (p.op != 0 && !accepted(result)) {
+    } else if (p.op != 0 && accepted(result)) {
+      leave_unseen(p.op);
+    } else if (p.op != 0) {
       closed(p.op, false, ErrorText(name, result, nullptr).text);
-    } else if (p.op == 0) {
+    } else {
       made(accepted(result) ? p.name : name, p, result);
     }
   }
@@ -632,16 +703,21 @@ int group_end() noexcept {
   if (t == nullptr) {
     return original();
   }
+  int makes = 0;
   for (u32 i = 0; i < t->n_pending; ++i) {
     if (t->pending[i].op != 0) {
       launching(t->pending[i].op);
+    } else if (t->pending[i].comm != kNoComm) {
+      ++makes;
     }
   }
+  making(makes);
   const int result = original();
   if (result == kSuccess) {
     end_group_events(*t, true);
   }
   finish_group(*t, result, "ncclGroupEnd");
+  making(-makes);
   end_group_events(*t, false);
   return result;
 }
@@ -683,6 +759,7 @@ int init_rank_scalable(Comm* out, int n_ranks, int rank, int n_ids, UniqueId* id
 }
 
 int init_all(Comm* comms, int n, const int* devices) noexcept {
+  const Making now;
   const u64 since = now_ticks();
   const bool records = ready();
   const Lifecycle record("ncclCommInitAll", kNoComm);
@@ -743,6 +820,54 @@ int resume(Comm comm) noexcept {
                   [&] { return real<decltype(&resume)>(kIdxResume)(comm); });
 }
 
+// ---------------------------------------------------------------- memory
+
+int register_buffer(Comm comm, void* buffer, std::size_t bytes, void** handle) noexcept {
+  return setup(kIdxRegister, comm, [&] {
+    return real<decltype(&register_buffer)>(kIdxRegister)(comm, buffer, bytes, handle);
+  });
+}
+
+int deregister_buffer(Comm comm, void* handle) noexcept {
+  return setup(kIdxDeregister, comm,
+               [&] { return real<decltype(&deregister_buffer)>(kIdxDeregister)(comm, handle); });
+}
+
+int register_window(Comm comm, void* buffer, std::size_t bytes, void** window, int flags) noexcept {
+  return setup(kIdxWindowRegister, comm, [&] {
+    return real<decltype(&register_window)>(kIdxWindowRegister)(comm, buffer, bytes, window, flags);
+  });
+}
+
+int deregister_window(Comm comm, void* window) noexcept {
+  return setup(kIdxWindowDeregister, comm, [&] {
+    return real<decltype(&deregister_window)>(kIdxWindowDeregister)(comm, window);
+  });
+}
+
+int create_device_comm(Comm comm, const void* needs, void* out) noexcept {
+  return setup(kIdxDevCommCreate, comm, [&] {
+    return real<decltype(&create_device_comm)>(kIdxDevCommCreate)(comm, needs, out);
+  });
+}
+
+int destroy_device_comm(Comm comm, const void* device_comm) noexcept {
+  return setup(kIdxDevCommDestroy, comm, [&] {
+    return real<decltype(&destroy_device_comm)>(kIdxDevCommDestroy)(comm, device_comm);
+  });
+}
+
+int allocate(void** out, std::size_t bytes) noexcept {
+  return setup(kIdxMemAlloc, nullptr,
+               [&] { return real<decltype(&allocate)>(kIdxMemAlloc)(out, bytes); });
+}
+
+int release(void* memory) noexcept {
+  return setup(kIdxMemFree, nullptr, [&] { return real<decltype(&release)>(kIdxMemFree)(memory); });
+}
+
+// ---------------------------------------------------------------- errors
+
 int get_async_error(Comm comm, int* error) noexcept {
   const int result = real<decltype(&get_async_error)>(kIdxGetAsyncError)(comm, error);
   if (result == kSuccess && error != nullptr && !accepted(*error) && hot() != nullptr)
@@ -762,37 +887,52 @@ int get_async_error(Comm comm, int* error) noexcept {
 
 // ctypes and its like ask with a handle: then it does not matter who asks. What they get is ours.
 void* look_up(void* handle, const char* name) noexcept {
-  void* const found = real<decltype(&look_up)>(kIdxDlsym)(handle, name);
-  if (found == nullptr || handle == RTLD_DEFAULT || handle == RTLD_NEXT || name == nullptr ||
+  const auto original = real<decltype(&look_up)>(kIdxDlsym);
+  if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || name == nullptr ||
       std::strncmp(name, "nccl", 4) != 0) {
+    return original(handle, name);  // a jump: who asks matters here, and is still the caller
+  }
+  void* const found = original(handle, name);
+  if (found == nullptr) {
     return found;
   }
   for (u32 i = 0; i < kIdxDlsym; ++i) {
     Redirect& r = g_table[i];
     if (std::strcmp(r.name, name) == 0) {
-      void* none = nullptr;
-      return r.real.compare_exchange_strong(none, found) || none == found ? r.ours : found;
+      return learn(r, found) == found ? r.ours : found;
     }
   }
   return found;
 }
 
-#define FR_ROW(index, name, function) {name, reinterpret_cast<void*>(&function), {nullptr}, false}
+#define FR_ROW(index, name, function) {name, reinterpret_cast<void*>(function), {nullptr}, false}
 Redirect g_table[kIndices] = {
-    FR_ROW(kIdxAllReduce, "ncclAllReduce", all_reduce),
-    FR_ROW(kIdxBroadcast, "ncclBroadcast", broadcast),
+    FR_ROW(kIdxAllReduce, "ncclAllReduce", all_reduce<kIdxAllReduce>),
+    FR_ROW(kIdxBroadcast, "ncclBroadcast", broadcast<kIdxBroadcast>),
     FR_ROW(kIdxBcast, "ncclBcast", bcast),
-    FR_ROW(kIdxReduce, "ncclReduce", reduce),
-    FR_ROW(kIdxAllGather, "ncclAllGather", all_gather),
-    FR_ROW(kIdxReduceScatter, "ncclReduceScatter", reduce_scatter),
-    FR_ROW(kIdxAllToAll, "ncclAlltoAll", all_to_all),
-    FR_ROW(kIdxGather, "ncclGather", gather),
-    FR_ROW(kIdxScatter, "ncclScatter", scatter),
+    FR_ROW(kIdxReduce, "ncclReduce", reduce<kIdxReduce>),
+    FR_ROW(kIdxAllGather, "ncclAllGather", all_gather<kIdxAllGather>),
+    FR_ROW(kIdxReduceScatter, "ncclReduceScatter", reduce_scatter<kIdxReduceScatter>),
+    FR_ROW(kIdxAllToAll, "ncclAlltoAll", all_to_all<kIdxAllToAll>),
+    FR_ROW(kIdxGather, "ncclGather", gather<kIdxGather>),
+    FR_ROW(kIdxScatter, "ncclScatter", scatter<kIdxScatter>),
     FR_ROW(kIdxSend, "ncclSend", send_to),
     FR_ROW(kIdxRecv, "ncclRecv", recv_from),
     FR_ROW(kIdxPutSignal, "ncclPutSignal", put_signal),
     FR_ROW(kIdxSignal, "ncclSignal", signal_to),
     FR_ROW(kIdxWaitSignal, "ncclWaitSignal", wait_signal),
+    FR_ROW(kIdxAllReduceConfig, "ncclAllReduceConfig",
+           (all_reduce<kIdxAllReduceConfig, const void*>)),
+    FR_ROW(kIdxBroadcastConfig, "ncclBroadcastConfig",
+           (broadcast<kIdxBroadcastConfig, const void*>)),
+    FR_ROW(kIdxReduceConfig, "ncclReduceConfig", (reduce<kIdxReduceConfig, const void*>)),
+    FR_ROW(kIdxAllGatherConfig, "ncclAllGatherConfig",
+           (all_gather<kIdxAllGatherConfig, const void*>)),
+    FR_ROW(kIdxReduceScatterConfig, "ncclReduceScatterConfig",
+           (reduce_scatter<kIdxReduceScatterConfig, const void*>)),
+    FR_ROW(kIdxAllToAllConfig, "ncclAlltoAllConfig", (all_to_all<kIdxAllToAllConfig, const void*>)),
+    FR_ROW(kIdxGatherConfig, "ncclGatherConfig", (gather<kIdxGatherConfig, const void*>)),
+    FR_ROW(kIdxScatterConfig, "ncclScatterConfig", (scatter<kIdxScatterConfig, const void*>)),
     FR_ROW(kIdxGroupStart, "ncclGroupStart", group_start),
     FR_ROW(kIdxGroupEnd, "ncclGroupEnd", group_end),
     FR_ROW(kIdxGroupSimulateEnd, "ncclGroupSimulateEnd", group_simulate_end),
@@ -809,10 +949,24 @@ Redirect g_table[kIndices] = {
     FR_ROW(kIdxRevoke, "ncclCommRevoke", revoke),
     FR_ROW(kIdxSuspend, "ncclCommSuspend", suspend),
     FR_ROW(kIdxResume, "ncclCommResume", resume),
+    FR_ROW(kIdxRegister, "ncclCommRegister", register_buffer),
+    FR_ROW(kIdxDeregister, "ncclCommDeregister", deregister_buffer),
+    FR_ROW(kIdxWindowRegister, "ncclCommWindowRegister", register_window),
+    FR_ROW(kIdxWindowDeregister, "ncclCommWindowDeregister", deregister_window),
+    FR_ROW(kIdxDevCommCreate, "ncclDevCommCreate", create_device_comm),
+    FR_ROW(kIdxDevCommDestroy, "ncclDevCommDestroy", destroy_device_comm),
+    FR_ROW(kIdxMemAlloc, "ncclMemAlloc", allocate),
+    FR_ROW(kIdxMemFree, "ncclMemFree", release),
     FR_ROW(kIdxGetAsyncError, "ncclCommGetAsyncError", get_async_error),
     {"dlsym", reinterpret_cast<void*>(&look_up), {nullptr}, true},
 };
 #undef FR_ROW
+
+RedirectTable g_nccl = {g_table, kIndices, {"libnccl.so", nullptr}, {0}, {0}};
+
+void* learn(Redirect& r, void* leads_to) noexcept {
+  return g_nccl.learn(r, leads_to);
+}
 
 void* loaded(const char* name) noexcept {
   return dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
@@ -823,11 +977,9 @@ void find_originals() noexcept {
   g_table[kIdxDlsym].real.store(reinterpret_cast<void*>(&dlsym));
   if (void* nccl = loaded("libnccl.so.2")) {
     for (u32 i = 0; i < kIdxDlsym; ++i) {
-      void* none = nullptr;
-      if (void* found = dlsym(nccl, g_table[i].name)) {
-        g_table[i].real.compare_exchange_strong(none, found);
-      }
+      learn(g_table[i], dlsym(nccl, g_table[i].name));
     }
+    g_nccl.is_bound.store(true);
     const auto find = [nccl](auto& function, const char* name) {
       using F = decltype(function.load());
       function.store(reinterpret_cast<F>(dlsym(nccl, name)));
@@ -846,8 +998,6 @@ void find_originals() noexcept {
   }
   cuda::find_originals();
 }
-
-RedirectTable g_nccl = {g_table, kIndices, {"libnccl.so", nullptr}, {0}, {0}};
 
 }  // namespace
 

@@ -89,8 +89,15 @@ void merge(State& s, u32 wrapped, u32 profiled) noexcept {
     to.n_ranks.store(from.n_ranks.load());
     to.rank.store(from.rank.load());
   }
+  if (to.hash.load() == 0) {  // up to version 3 the plugin is not told before the first operation
+    to.hash.store(from.hash.load());
+  }
   s.comm[profiled].nccl_comm.store(s.comm[wrapped].nccl_comm.exchange(nullptr));
   s.comm[profiled].linked.store(1);
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    u32 was = wrapped;
+    s.ops[slot].comm.compare_exchange_strong(was, profiled, kRelaxed);
+  }
   from.in_use.store(3);
 }
 
@@ -146,19 +153,26 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
     return comm;  // found by its hash
   }
   // The plugin told of one like it during the call, under a hash that was not known here.
-  // (~0: made before anybody looked.)
+  // (~0: made before anybody looked.) Of several it may be any: then operations tell.
+  u32 found = kNoComm;
   for (u32 i = 1; i < kComms; ++i) {
     const CommRow& other = s->comms[i];
     if (i != comm && other.in_use.load() != 3 && other.is_profiled.load() != 0 &&
         s->comm[i].linked.load() == 0 && s->comm[i].made_ticks.load() >= since_ticks &&
         (other.n_ranks.load() <= 0 ||
          (other.n_ranks.load() == row.n_ranks.load() && other.rank.load() == row.rank.load()))) {
-      merge(*s, comm, i);
-      s->comms[i].in_use.store(2);
-      return i;
+      if (found != kNoComm) {
+        return comm;
+      }
+      found = i;
     }
   }
-  return comm;
+  if (found == kNoComm) {
+    return comm;
+  }
+  merge(*s, comm, found);
+  s->comms[found].in_use.store(2);
+  return found;
 }
 
 u64 child_hash(u32 parent, u64 salt) noexcept {
@@ -317,6 +331,15 @@ fr_group_t group_of(u32 comm) noexcept {
   return row.group.load();
 }
 
+fr_group_t framework_group_of(u32 comm) noexcept {
+  const State* s = state_in_force();
+  return s != nullptr && comm != kNoComm ? s->comms[comm].pg_group.load(kRelaxed) : 0;
+}
+
+void making(int more) noexcept {
+  g_making.fetch_add(more);
+}
+
 bool is_profiled(u32 comm) noexcept {
   const State* s = state_in_force();
   return s != nullptr && comm != kNoComm && s->comms[comm].is_profiled.load(kRelaxed) != 0;
@@ -366,8 +389,10 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
     apply_mask(*s);
   }
   lock.unlock();
-  if (!wrapped && hash != 0 && g_hooked.load() == 0) {
-    group_of(comm);  // a rank that then does nothing with it must show that it has it
+  if (!wrapped && hash != 0 && g_making.load() == 0 && scope_ticket().ticket == 0) {
+    // Of a caller that is not hooked (the library is linked statically, or a second copy of it): a
+    // rank that then does nothing with it must show that it has it.
+    group_of(comm);
   }
   return make(*s, kCommHandle, comm, s->comm[comm].generation.load());
 }

@@ -316,6 +316,15 @@ void settle(Handle handle) noexcept {
   }
 }
 
+void leave_unseen(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
+  if (op != nullptr && (op->flags.load(kRelaxed) & kDevUnseen) != 0) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+  }
+}
+
 namespace {
 
 // Nothing was told for so long: nothing more will come. The watchdog looks every 100 ms, exit()

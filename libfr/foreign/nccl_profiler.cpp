@@ -16,12 +16,16 @@
 #include "foreign/nccl_tracker.hpp"
 
 namespace fr::nccl {
+
 namespace {
 
 constexpr u32 kAsk1 = kEvGroup | kEvColl | kEvP2p | kEvProxyOp | kEvProxyStep;
 constexpr u32 kAsk3 = kAsk1 | kEvNetPlugin;
 constexpr u32 kAsk5 = kAsk3 | kEvGroupApi | kEvCollApi | kEvP2pApi | kEvKernelLaunch;
 constexpr u32 kAsk6 = kAsk5 | kEvCeColl;
+
+// What a plugin of each version may ask for.
+constexpr int kKnownTo[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff};
 
 void* pointer(Handle h) noexcept {
   return reinterpret_cast<void*>(h);
@@ -73,9 +77,10 @@ constexpr u32 kContexts = 256;
 constexpr u64 kPairTag = 0x7f52ull << 48;  // no user-space pointer has it
 
 struct Chain {
-  const void* plugin = nullptr;  // PluginN of the version in use
-  u32 api = 0;
-  int events = 0;  // what it asked for
+  const void* plugin = nullptr;  // PluginN of its version
+  u32 api = 0;                   // its version
+  u32 asked = 0;                 // ours, that NCCL has taken
+  int events = 0;                // what it asked for
   Pair* pairs = nullptr;
   std::atomic<u32> cursor{0};
   std::atomic<u64> lost{0};
@@ -83,44 +88,72 @@ struct Chain {
 Chain g_chain;
 std::once_flag g_chain_looked;
 
-const char* user_plugin() noexcept {
-  const char* name = std::getenv("FR_NCCL_CHAIN");  // set by `import fr` to what was there before
-  return name != nullptr && name[0] != '\0' && std::strcmp(name, "none") != 0 ? name : nullptr;
+// Opens what NCCL would have opened, had it not been told to take us. `given`: the user's word.
+void* open_theirs(const char* given) noexcept {
+  const auto open = [](const char* name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL); };
+  if (given == nullptr || given[0] == '\0') {
+    return open("libnccl-profiler.so");
+  }
+  static constexpr char kStatic[] = "STATIC_PLUGIN";  // any beginning of it will do
+  if (strncasecmp(given, kStatic, std::strlen(given)) == 0) {
+    return open(nullptr);
+  }
+  void* library = open(given);
+  if (library == nullptr && std::strchr(given, '/') == nullptr) {
+    char file[300];
+    std::snprintf(file, sizeof file, "libnccl-profiler-%s.so", given);
+    library = open(file);
+  }
+  return library;
+}
+
+// Named as theirs we would call ourselves. Our symbols may be another object's, were they asked.
+bool is_ours(const void* plugin) noexcept {
+  Dl_info own{};
+  Dl_info other{};
+  return dladdr(reinterpret_cast<const void*>(&open_theirs), &own) != 0 &&
+         dladdr(plugin, &other) != 0 && own.dli_fbase == other.dli_fbase;
 }
 
 void open_chain(u32 api) noexcept {
-  const char* name = user_plugin();
-  if (name == nullptr) {
+  const char* given = std::getenv("FR_NCCL_CHAIN");  // set by `import fr` to what was there before
+  if (given != nullptr && std::strcmp(given, "none") == 0) {
     return;
   }
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr && std::strchr(name, '/') == nullptr) {
-    char file[300];
-    std::snprintf(file, sizeof file, "libnccl-profiler-%s.so", name);
-    library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  }
+  void* library = open_theirs(given);
   if (library == nullptr) {
-    log_line(kLogWarn, "NCCL_PROFILER_PLUGIN=%s, set before fr, cannot be loaded: %s", name,
-             dlerror());
+    if (given != nullptr && given[0] != '\0') {
+      log_line(kLogWarn, "NCCL_PROFILER_PLUGIN=%s, set before fr, cannot be loaded: %s", given,
+               dlerror());
+    }
     return;
   }
-  char symbol[32];
-  std::snprintf(symbol, sizeof symbol, "ncclProfiler_v%u", api);
-  g_chain.plugin = dlsym(library, symbol);
-  if (g_chain.plugin == nullptr) {
-    log_line(kLogWarn, "the profiler plugin %s has no %s, which this NCCL asks for: not called",
-             name, symbol);
+  // Where NCCL asks for a newer version than it has, the nearest that we can speak.
+  const void* found = nullptr;
+  u32 version = api;
+  for (; version >= (api > 4 ? 4 : api) && found == nullptr; --version) {
+    char symbol[32];
+    std::snprintf(symbol, sizeof symbol, "ncclProfiler_v%u", version);
+    found = dlsym(library, symbol);
+  }
+  ++version;
+  if (found == nullptr || is_ours(found)) {
+    if (found == nullptr) {
+      log_line(kLogWarn,
+               "the profiler plugin %s has no ncclProfiler_v%u, which this NCCL asks for"
+               ": not called",
+               given != nullptr ? given : "libnccl-profiler.so", api);
+    }
     return;
   }
   g_chain.pairs = new (std::nothrow) Pair[kPairs]();
-  g_chain.api = api;
-  if (g_chain.pairs == nullptr) {
-    g_chain.plugin = nullptr;
-  }
+  g_chain.api = version;
+  g_chain.asked = api;
+  g_chain.plugin = g_chain.pairs != nullptr ? found : nullptr;
 }
 
 bool chained(u32 api) noexcept {
-  return g_chain.plugin != nullptr && g_chain.api == api;
+  return g_chain.plugin != nullptr && g_chain.asked == api;
 }
 
 void* pair_up(Handle ours, void* theirs) noexcept {
@@ -299,6 +332,64 @@ Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
   return other_start();
 }
 
+// What NCCL says of a communicator; up to version 3 nothing.
+struct CommFacts {
+  const char* name = nullptr;
+  u64 hash = 0;
+  int n_nodes = 0, n_ranks = 0, rank = -1;
+  Logger log = nullptr;
+};
+
+template <class P>
+int init_theirs(const P& plugin, void** context, int* events, const CommFacts&) noexcept {
+  return plugin.init(context, events);
+}
+int init_theirs(const Plugin4& plugin, void** context, int* events, const CommFacts& f) noexcept {
+  return plugin.init(context, events, f.name, f.hash, f.n_nodes, f.n_ranks, f.rank, f.log);
+}
+int init_theirs(const Plugin6& plugin, void** context, int* events, const CommFacts& f) noexcept {
+  return plugin.init(context, f.hash, events, f.name, f.n_nodes, f.n_ranks, f.rank, f.log);
+}
+
+// The same event for a plugin of version 4, which has no events of calls and launches.
+Event4 as_version4(const Event6& e) noexcept {
+  Event4 old;
+  std::memset(&old, 0, sizeof old);
+  old.type = static_cast<u8>(e.type);
+  old.rank = e.rank;
+  old.parent = e.type == kEvColl    ? e.coll.parent_group
+               : e.type == kEvP2p   ? e.p2p.parent_group
+               : e.type == kEvGroup ? nullptr
+                                    : e.parent;
+  switch (e.type) {
+    case kEvColl:
+      old.coll = {e.coll.seq,     e.coll.func, e.coll.send,     e.coll.recv,
+                  e.coll.count,   e.coll.root, e.coll.datatype, e.coll.n_channels,
+                  e.coll.n_warps, e.coll.algo, e.coll.proto};
+      break;
+    case kEvP2p:
+      old.p2p = {e.p2p.func,  e.p2p.buffer, e.p2p.datatype,
+                 e.p2p.count, e.p2p.peer,   e.p2p.n_channels};
+      break;
+    case kEvProxyOp:
+      old.proxy_op = {e.proxy_op.pid,     e.proxy_op.channel,     e.proxy_op.peer,
+                      e.proxy_op.n_steps, e.proxy_op.chunk_bytes, e.proxy_op.is_send};
+      break;
+    case kEvProxyStep:
+      old.proxy_step = {e.proxy_step.step};
+      break;
+    case kEvKernelCh:
+      old.kernel_ch = {e.kernel_ch.channel, e.kernel_ch.timer_ns};
+      break;
+    case kEvNetPlugin:
+      old.net = {e.net.id, e.net.data};
+      break;
+    default:
+      break;
+  }
+  return old;
+}
+
 template <u32 kApi, class E, class A, class P>
 struct Shim {
   // Contexts of the other plugin, by our communicator's slot.
@@ -306,9 +397,15 @@ struct Shim {
 
   static u32 slot(void* context) noexcept { return number(context) & (kContexts - 1); }
 
-  // calls the user's init with its own mask
-  template <class... Args>
-  static void finish_init(void** context, int* mask, Args... args) noexcept {
+  // Older than what NCCL has taken of us. Version 5 differs from 6 in what it asks for alone.
+  static bool is_version4() noexcept { return kApi > 4 && g_chain.api == 4; }
+  static const P& their_plugin() noexcept { return *static_cast<const P*>(g_chain.plugin); }
+  static const Plugin4& their_plugin4() noexcept {
+    return *static_cast<const Plugin4*>(g_chain.plugin);
+  }
+
+  // Calls the user's init with a mask of its own.
+  static void finish_init(void** context, int* mask, const CommFacts& facts) noexcept {
     std::call_once(g_chain_looked, [] { open_chain(kApi); });
     if (!chained(kApi) || mask == nullptr) {
       return;
@@ -316,9 +413,12 @@ struct Shim {
     const int ours = __atomic_load_n(mask, __ATOMIC_RELAXED);
     void* their_context = nullptr;
     int their_events = 0;
-    const P& plugin = *static_cast<const P*>(g_chain.plugin);
-    if (plugin.init(&their_context, args(&their_events)...) == kSuccess) {
+    const int result = is_version4()
+                           ? init_theirs(their_plugin4(), &their_context, &their_events, facts)
+                           : init_theirs(their_plugin(), &their_context, &their_events, facts);
+    if (result == kSuccess) {
       theirs[slot(*context)].store(their_context);
+      their_events &= kKnownTo[g_chain.api];
       g_chain.events = their_events;
       __atomic_store_n(mask, ours | their_events, __ATOMIC_RELAXED);
       plugin_more_events(number(*context), static_cast<u32>(their_events));
@@ -346,7 +446,16 @@ struct Shim {
           copy.p2p.parent_group = theirs_of(copy.p2p.parent_group);
         }
       }
-      static_cast<const P*>(g_chain.plugin)->start(theirs[slot(context)].load(), &other, &copy);
+      void* const their_context = theirs[slot(context)].load();
+      if constexpr (kApi > 4) {
+        if (is_version4()) {
+          Event4 old = as_version4(copy);
+          their_plugin4().start(their_context, &other, &old);
+          *handle = pair_up(ours, other);
+          return kSuccess;
+        }
+      }
+      their_plugin().start(their_context, &other, &copy);
     }
     *handle = pair_up(ours, other);
     return kSuccess;
@@ -363,7 +472,8 @@ struct Shim {
     }
     nccl::stop(pair->ours.load());
     if (void* other = pair->theirs.load()) {
-      static_cast<const P*>(g_chain.plugin)->stop(other);
+      // its place and type are the same in all versions
+      their_plugin().stop(other);
     }
     return kSuccess;
   }
@@ -383,7 +493,7 @@ struct Shim {
       const Pair* pair = pair_of(handle);
       void* other = pair != nullptr && pair->in_use.load() != 0 ? pair->theirs.load() : nullptr;
       if (other != nullptr) {
-        static_cast<const P*>(g_chain.plugin)->state(other, event_state, args);
+        their_plugin().state(other, event_state, args);
       }
     }
     return kSuccess;
@@ -392,7 +502,7 @@ struct Shim {
   static int finalize(void* context) noexcept {
     if (chained(kApi)) {
       if (void* other = theirs[slot(context)].exchange(nullptr)) {
-        static_cast<const P*>(g_chain.plugin)->finalize(other);
+        their_plugin().finalize(other);
       }
     }
     plugin_finalize(number(context));
@@ -414,8 +524,8 @@ void give(void** context, Handle h) noexcept {
   }
 }
 
-void begin_init(u32 api, void** context, int* mask, u64 hash, const char* name, int n_nodes,
-                int n_ranks, int rank) noexcept {
+template <class S>
+int init(u32 api, void** context, int* mask, const CommFacts& f) noexcept {
   const bool records = ready();
   if (records) {
     hook_calls();  // whatever was loaded since: this communicator's callers
@@ -425,36 +535,26 @@ void begin_init(u32 api, void** context, int* mask, u64 hash, const char* name, 
     __atomic_store_n(mask, static_cast<int>(events),
                      __ATOMIC_RELAXED);  // one for all communicators
   }
-  give(context, records ? plugin_init(api, hash, name, n_nodes, n_ranks, rank, mask, events) : 0);
+  give(context,
+       records ? plugin_init(api, f.hash, f.name, f.n_nodes, f.n_ranks, f.rank, mask, events) : 0);
+  S::finish_init(context, mask, f);
+  return kSuccess;
 }
 
-// Hands the user's plugin the arguments of this version, with its own word for the mask.
 template <class S, u32 kApi>
 int init_old(void** context, int* mask) noexcept {
-  begin_init(kApi, context, mask, 0, nullptr, 0, 0, -1);
-  S::finish_init(context, mask, [](int* own) { return own; });
-  return kSuccess;
+  return init<S>(kApi, context, mask, {});
 }
 
 int init4(void** context, int* mask, const char* name, u64 hash, int n_nodes, int n_ranks, int rank,
           Logger log) noexcept {
-  begin_init(4, context, mask, hash, name, n_nodes, n_ranks, rank);
-  Shim4::finish_init(
-      context, mask, [](int* own) { return own; }, [=](int*) { return name; },
-      [=](int*) { return hash; }, [=](int*) { return n_nodes; }, [=](int*) { return n_ranks; },
-      [=](int*) { return rank; }, [=](int*) { return log; });
-  return kSuccess;
+  return init<Shim4>(4, context, mask, {name, hash, n_nodes, n_ranks, rank, log});
 }
 
 template <class S, u32 kApi>
 int init_new(void** context, u64 hash, int* mask, const char* name, int n_nodes, int n_ranks,
              int rank, Logger log) noexcept {
-  begin_init(kApi, context, mask, hash, name, n_nodes, n_ranks, rank);
-  S::finish_init(
-      context, mask, [=](int*) { return hash; }, [](int* own) { return own; },
-      [=](int*) { return name; }, [=](int*) { return n_nodes; }, [=](int*) { return n_ranks; },
-      [=](int*) { return rank; }, [=](int*) { return log; });
-  return kSuccess;
+  return init<S>(kApi, context, mask, {name, hash, n_nodes, n_ranks, rank, log});
 }
 
 }  // namespace

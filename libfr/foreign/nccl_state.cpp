@@ -13,6 +13,7 @@ std::atomic<State*> g_state{nullptr};
 std::atomic<i32> g_captures{0};
 std::atomic<u32> g_library_version{0};
 std::atomic<u32> g_hooked{0};
+std::atomic<i32> g_making{0};
 
 Thread g_threads[kThreads];
 constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec"))) = {};
@@ -45,15 +46,18 @@ u32 thread_slot() noexcept {
 }
 
 // KernelCh makes NCCL put a host node into captured graphs: not asked for while one is captured.
+// One word for all communicators of one copy of the library.
 void apply_mask(State& s) noexcept {
   const bool capturing = g_captures.load(kRelaxed) > 0;
+  u32 others = 0;
+  for (u32 i = 1; i < kComms; ++i) {
+    others |= s.comm[i].other_events.load(kRelaxed);
+  }
   for (u32 i = 1; i < kComms; ++i) {
     if (int* mask = s.comm[i].mask.load(kRelaxed)) {
       const u32 events = s.comm[i].events.load(kRelaxed);
-      const u32 others = s.comm[i].other_events.load(kRelaxed);
       const u32 asked = (capturing ? events & ~u32{kEvKernelCh} : events) | others;
       __atomic_store_n(mask, static_cast<int>(asked), __ATOMIC_RELAXED);
-      return;  // one word for the whole process
     }
   }
 }

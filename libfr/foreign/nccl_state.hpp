@@ -127,6 +127,7 @@ extern std::atomic<State*> g_state;
 extern std::atomic<i32> g_captures;
 extern std::atomic<u32> g_library_version;
 extern std::atomic<u32> g_hooked;
+extern std::atomic<i32> g_making;
 
 extern Thread g_threads[kThreads];
 struct OwnThread {

@@ -102,7 +102,10 @@ void comm_failed(u32 comm, const char* text) noexcept;
 bool expect_link(const void* nccl_comm) noexcept;
 void forget_link() noexcept;
 u32 thread_slot() noexcept;  // a small number of the calling thread's own; large: none was left
-fr_group_t group_of(u32 comm) noexcept;  // its own group, made when first asked for
+fr_group_t group_of(u32 comm) noexcept;            // its own group, made when first asked for
+fr_group_t framework_group_of(u32 comm) noexcept;  // that it works for, 0 none
+// Calls that make communicators, of callers that are hooked: so many more are under way.
+void making(int more) noexcept;
 bool is_profiled(u32 comm) noexcept;
 
 // The plugin's init: context to give to NCCL. `mask` is NCCL's own word, kept: it may be changed
@@ -125,6 +128,8 @@ void launching(Handle op) noexcept;
 void launched(Handle op) noexcept;
 // The library has done what it does on the host; a part that it reported nothing of will not come.
 void settle(Handle op) noexcept;
+// The library goes on with it in the background: ends it if nobody would tell.
+void leave_unseen(Handle op) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
 

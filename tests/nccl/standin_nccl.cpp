@@ -2,7 +2,7 @@
 // as NCCL does, and simulates communicators between real processes over shared memory. There is no
 // data and no device; a progress thread per communicator plays the kernels and the network.
 //
-//   STANDIN_NCCL_API=0|4|5|6    newest plugin version it knows (default 6; 0: none)
+//   STANDIN_NCCL_API=0..6       newest plugin version it knows (default 6; 0: none)
 //   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
 //   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
 //   STANDIN_NCCL_FAULT=...      what goes wrong; with :SIZE, on communicators of so many ranks only
@@ -32,6 +32,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "foreign/nccl_abi.hpp"
@@ -93,8 +95,7 @@ Gate* enter_stream(void* stream) {
 
 struct Plugins {
   int api = 0;
-  Plugin6* six = nullptr;
-  Plugin4* four = nullptr;
+  void* newest = nullptr;
 };
 
 Plugins& plugins() {
@@ -103,10 +104,10 @@ Plugins& plugins() {
     const char* name = getenv("NCCL_PROFILER_PLUGIN");
     void* library = name != nullptr ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
     const char* newest = getenv("STANDIN_NCCL_API");
-    for (int v = newest != nullptr ? atoi(newest) : 6; library != nullptr && v >= 4; --v) {
-      if (void* s = dlsym(library, ("ncclProfiler_v" + std::to_string(v)).c_str())) {
+    for (int v = newest != nullptr ? atoi(newest) : 6; library != nullptr && v > 0; --v) {
+      found.newest = dlsym(library, ("ncclProfiler_v" + std::to_string(v)).c_str());
+      if (found.newest != nullptr) {
         found.api = v;
-        (v == 4 ? reinterpret_cast<void*&>(found.four) : reinterpret_cast<void*&>(found.six)) = s;
         break;
       }
     }
@@ -115,85 +116,174 @@ Plugins& plugins() {
   return p;
 }
 
-// Events of version 6; for version 4 the ones it has, translated.
+const char* const kTypes[] = {"ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
+                              "ncclInt64",   "ncclUint64",  "ncclFloat16", "ncclFloat32",
+                              "ncclFloat64", "ncclBfloat16"};
+const char* const kFuncs1[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter",
+                               "AllReduce", "?",      "Send",      "Recv"};
+
+template <std::size_t kN>
+u8 place_in(const char* const (&names)[kN], const char* name) {
+  for (u8 i = 0; i < kN; ++i) {
+    if (std::strcmp(names[i], name) == 0) {
+      return i;
+    }
+  }
+  return 0xff;
+}
+
+// Events of version 6; for older ones those that they have, translated.
 struct Profiler {
   void* context = nullptr;
+  u64 hash = 0;
+  const char* name = "";
+  int rank = -1;
   static inline int mask = 0;  // one for the process
 
-  void init(u64 hash, const char* name, int n_ranks, int rank) {
-    Plugins& p = plugins();
+  // visit(plugin, event of its version, state arguments of its version)
+  template <class Visit>
+  static void with_plugin(Visit visit) {
+    void* p = plugins().newest;
+    switch (plugins().api) {
+      case 6:
+      case 5:
+        visit(*static_cast<Plugin6*>(p), Event6{}, Args4{});
+        break;
+      case 4:
+        visit(*static_cast<Plugin4*>(p), Event4{}, Args4{});
+        break;
+      case 3:
+        visit(*static_cast<Plugin3*>(p), Event3{}, Args1{});
+        break;
+      case 2:
+        visit(*static_cast<Plugin2*>(p), Event2{}, Args1{});
+        break;
+      case 1:
+        visit(*static_cast<Plugin1*>(p), Event1{}, Args1{});
+        break;
+      default:
+        break;
+    }
+  }
+
+  void init(u64 comm_hash, const char* comm_name, int n_ranks, int own_rank) {
+    hash = comm_hash;
+    name = comm_name;
+    rank = own_rank;
     const char* nodes = getenv("STANDIN_NCCL_NODES");
     const int n_nodes = nodes != nullptr ? atoi(nodes) : 1;
-    if (p.six != nullptr) {
-      p.six->init(&context, hash, &mask, name, n_nodes, n_ranks, rank, nullptr);
-    } else if (p.four != nullptr) {
-      p.four->init(&context, &mask, name, hash, n_nodes, n_ranks, rank, nullptr);
-    }
+    with_plugin([&](auto& plugin, auto, auto) {
+      using P = std::remove_reference_t<decltype(plugin)>;
+      if constexpr (std::is_same_v<P, Plugin6>) {
+        plugin.init(&context, hash, &mask, name, n_nodes, n_ranks, rank, nullptr);
+      } else if constexpr (std::is_same_v<P, Plugin4>) {
+        plugin.init(&context, &mask, name, hash, n_nodes, n_ranks, rank, nullptr);
+      } else {
+        plugin.init(&context, &mask);
+      }
+    });
   }
   void finalize() const {
-    Plugins& p = plugins();
-    if (p.six != nullptr) {
-      p.six->finalize(context);
-    } else if (p.four != nullptr) {
-      p.four->finalize(context);
-    }
+    with_plugin([&](auto& plugin, auto, auto) { plugin.finalize(context); });
   }
+
+  template <class E>
+  bool translate(const Event6& e, E& old) const {
+    std::memset(&old, 0, sizeof old);
+    old.type = static_cast<u8>(e.type);
+    old.parent = e.parent;
+    old.rank = e.rank;
+    constexpr bool kNamed = !std::is_same_v<E, Event4>;  // says whose it is
+    constexpr bool kWords = !std::is_same_v<E, Event1>;  // not numbers
+    if (e.type == kEvColl) {
+      if constexpr (kNamed) {
+        old.coll.name = name;
+        old.coll.comm_hash = hash;
+        old.rank = rank;
+        old.coll.max_channels = e.coll.n_channels;
+      } else {
+        old.coll.n_channels = e.coll.n_channels;
+      }
+      if constexpr (kWords) {
+        old.coll.func = e.coll.func;
+        old.coll.datatype = e.coll.datatype;
+        old.coll.algo = e.coll.algo;
+        old.coll.proto = e.coll.proto;
+      } else {
+        old.coll.func = place_in(kFuncs1, e.coll.func);
+        old.coll.datatype = place_in(kTypes, e.coll.datatype);
+      }
+      old.coll.seq = e.coll.seq;
+      old.coll.send = e.coll.send;
+      old.coll.recv = e.coll.recv;
+      old.coll.count = e.coll.count;
+      old.coll.root = e.coll.root;
+    } else if (e.type == kEvP2p) {
+      if constexpr (kNamed) {
+        old.p2p.name = name;
+        old.p2p.comm_hash = hash;
+        old.rank = rank;
+      } else {
+        old.p2p.n_channels = e.p2p.n_channels;
+      }
+      if constexpr (kWords) {
+        old.p2p.func = e.p2p.func;
+        old.p2p.datatype = e.p2p.datatype;
+      } else {
+        old.p2p.func = place_in(kFuncs1, e.p2p.func);
+        old.p2p.datatype = place_in(kTypes, e.p2p.datatype);
+      }
+      old.p2p.buffer = e.p2p.buffer;
+      old.p2p.count = e.p2p.count;
+      old.p2p.peer = e.p2p.peer;
+    } else if (e.type == kEvProxyOp) {
+      old.proxy_op = {e.proxy_op.pid,     e.proxy_op.channel,     e.proxy_op.peer,
+                      e.proxy_op.n_steps, e.proxy_op.chunk_bytes, e.proxy_op.is_send};
+    } else if (e.type == kEvProxyStep) {
+      old.proxy_step = {e.proxy_step.step};
+    } else if (e.type == kEvKernelCh) {
+      if constexpr (std::is_same_v<E, Event4>) {
+        old.kernel_ch = {e.kernel_ch.channel, e.kernel_ch.timer_ns};
+      } else if constexpr (std::is_same_v<E, Event3>) {
+        old.kernel_ch = {e.kernel_ch.channel};
+      } else {
+        return false;
+      }
+    }
+    return e.type < kEvGroupApi;
+  }
+
   void* start(const Event6& e) const {
-    Plugins& p = plugins();
     void* handle = nullptr;
     if ((static_cast<u64>(__atomic_load_n(&mask, __ATOMIC_RELAXED)) & e.type) == 0) {
       return nullptr;
     }
-    if (p.six != nullptr) {
-      p.six->start(context, &handle, const_cast<Event6*>(&e));
-    } else if (p.four != nullptr && e.type < kEvGroupApi) {
-      Event4 old;
-      std::memset(&old, 0, sizeof old);
-      old.type = static_cast<u8>(e.type);
-      old.parent = e.parent;
-      old.rank = e.rank;
-      if (e.type == kEvColl) {
-        old.coll = {e.coll.seq,     e.coll.func, e.coll.send,     e.coll.recv,
-                    e.coll.count,   e.coll.root, e.coll.datatype, e.coll.n_channels,
-                    e.coll.n_warps, e.coll.algo, e.coll.proto};
-      } else if (e.type == kEvP2p) {
-        old.p2p = {e.p2p.func,  e.p2p.buffer, e.p2p.datatype,
-                   e.p2p.count, e.p2p.peer,   e.p2p.n_channels};
-      } else if (e.type == kEvProxyOp) {
-        old.proxy_op = {e.proxy_op.pid,     e.proxy_op.channel,     e.proxy_op.peer,
-                        e.proxy_op.n_steps, e.proxy_op.chunk_bytes, e.proxy_op.is_send};
-      } else if (e.type == kEvProxyStep) {
-        old.proxy_step = {e.proxy_step.step};
-      } else if (e.type == kEvKernelCh) {
-        old.kernel_ch = {e.kernel_ch.channel, e.kernel_ch.timer_ns};
+    with_plugin([&](auto& plugin, auto own, auto) {
+      if constexpr (std::is_same_v<decltype(own), Event6>) {
+        plugin.start(context, &handle, const_cast<Event6*>(&e));
+      } else if (translate(e, own)) {
+        plugin.start(context, &handle, &own);
       }
-      p.four->start(context, &handle, &old);
-    }
+    });
     return handle;
   }
   void stop(void* handle) const {
-    Plugins& p = plugins();
-    if (handle == nullptr) {
-      return;
-    }
-    if (p.six != nullptr) {
-      p.six->stop(handle);
-    } else if (p.four != nullptr) {
-      p.four->stop(handle);
+    if (handle != nullptr) {
+      with_plugin([&](auto& plugin, auto, auto) { plugin.stop(handle); });
     }
   }
   void state(void* handle, int s, u64 value = 0) const {
-    Plugins& p = plugins();
-    Args4 args;
-    args.timer_ns = value;
     if (handle == nullptr) {
       return;
     }
-    if (p.six != nullptr) {
-      p.six->state(handle, s, &args);
-    } else if (p.four != nullptr) {
-      p.four->state(handle, s, &args);
-    }
+    with_plugin([&](auto& plugin, auto, auto args) {
+      if constexpr (std::is_same_v<decltype(args), Args4>) {
+        args.timer_ns = value;
+      } else if (s == kStStepSendPeerWait || s >= kStKernelChStop) {
+        return;  // not known yet
+      }
+      plugin.state(handle, s, &args);
+    });
   }
 };
 
@@ -326,6 +416,8 @@ struct ncclComm {
   u64 collectives = 0;
   u64 sent[kMaxRanks] = {}, received[kMaxRanks] = {};
   int splits = 0;
+  bool blocking = true;
+  std::atomic<int> launching{0};  // in the background
   std::atomic<int> async_error{0};
   std::atomic<bool> ending{false};
   std::mutex lock;
@@ -346,6 +438,9 @@ struct ncclComm {
     shared = static_cast<Shared*>(
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     close(fd);
+    if (plugins().api < 4) {
+      profiler.init(hash, "", n_ranks, rank);  // before the ranks meet
+    }
     shared->joined.fetch_add(1);
     while (shared->joined.load() < n_ranks && !ending.load()) {
       nap();  // a rank that does not come: for ever
@@ -354,7 +449,9 @@ struct ncclComm {
     if (ending.load()) {
       return;
     }
-    profiler.init(hash, "", n_ranks, rank);
+    if (plugins().api >= 4) {
+      profiler.init(hash, "", n_ranks, rank);
+    }
     fault = read_fault();
     progress = std::thread([this] { run(); });
   }
@@ -601,9 +698,33 @@ void launch_all() {
   t_group = nullptr;
 }
 
-const char* const kTypes[] = {"ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
-                              "ncclInt64",   "ncclUint64",  "ncclFloat16", "ncclFloat32",
-                              "ncclFloat64", "ncclBfloat16"};
+// Launches what was called; for non-blocking communicators on a thread of its own.
+int launch() {
+  bool waits = true;
+  for (const Pending& p : t_tasks) {
+    waits = waits && p.comm->blocking;
+  }
+  if (waits) {
+    launch_all();
+    return 0;
+  }
+  for (const Pending& p : t_tasks) {
+    p.comm->launching.fetch_add(1);
+    p.comm->async_error.store(kInProgress);
+  }
+  std::thread([tasks = std::exchange(t_tasks, {}), first = std::exchange(t_first, nullptr),
+               group = std::exchange(t_group, nullptr)]() mutable {
+    t_tasks = tasks;
+    t_first = first;
+    t_group = group;
+    launch_all();
+    for (const Pending& p : tasks) {
+      p.comm->async_error.store(0);
+      p.comm->launching.fetch_sub(1);
+    }
+  }).detach();
+  return kInProgress;
+}
 
 int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int root, void* stream,
             const void* send, void* recv) {
@@ -643,10 +764,7 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
   t.api = comm->profiler.start(e);
   comm->profiler.stop(t.api);
   t_tasks.push_back({comm, t});
-  if (t_depth == 0) {
-    launch_all();
-  }
-  return 0;
+  return t_depth == 0 ? launch() : 0;
 }
 
 int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool blocking = true) {
@@ -655,6 +773,7 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
   comm->hash = hash;
   comm->n_ranks = n_ranks;
   comm->rank = rank;
+  comm->blocking = blocking;
   if (const auto current = cuda<int (*)(int*)>("cuCtxGetDevice")) {
     current(&comm->device);
   }
@@ -685,6 +804,9 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
 }
 
 int end(ncclComm* comm) {
+  while (comm->launching.load() != 0) {
+    nap();
+  }
   const bool in_making = comm->async_error.load() == kInProgress;
   comm->ending.store(true);
   if (in_making) {
@@ -712,7 +834,8 @@ API(ncclGetVersion, (int* version), ()) {
   }
   const char* newest = getenv("STANDIN_NCCL_API");
   const int api = newest != nullptr ? atoi(newest) : 6;
-  *version = api == 0 ? 21805 : api == 4 ? 22700 : api == 5 ? 22809 : 23007;
+  static constexpr int kVersions[] = {21805, 22304, 22501, 22602, 22703, 22809, 23007};
+  *version = kVersions[api];
   return 0;
 }
 API(ncclGetUniqueId, (UniqueId * id), ()) {
@@ -798,7 +921,24 @@ API(ncclGroupEnd, (), ()) {
       job.join();
     }
     t_inits.clear();
-    launch_all();
+    return launch();
+  }
+  return 0;
+}
+API(ncclGroupSimulateEnd, (void*), ()) {
+  if (t_depth == 0) {
+    return 5;
+  }
+  if (--t_depth == 0) {
+    for (const Pending& p : t_tasks) {
+      p.comm->collectives -= p.task.is_p2p() ? 0 : 1;
+    }
+    if (t_first != nullptr) {
+      t_first->profiler.stop(t_group);
+    }
+    t_tasks.clear();
+    t_first = nullptr;
+    t_group = nullptr;
   }
   return 0;
 }
@@ -839,10 +979,11 @@ API(ncclAlltoAll, (const void* s, void* r, size_t n, int type, ncclComm* c, void
       enqueue(c, "Recv", n, type, peer, stream, nullptr, r);
     }
   }
-  if (--t_depth == 0) {
-    launch_all();
+  if (c == nullptr) {
+    --t_depth;
+    return 4;
   }
-  return c != nullptr ? 0 : 4;
+  return --t_depth == 0 ? launch() : 0;
 }
 
 // These do nothing but say what they were called with.
@@ -907,6 +1048,80 @@ API(ncclCommSuspend, (ncclComm * c, int flags), ()) {
 }
 API(ncclCommResume, (ncclComm * c), ()) {
   return echo("%p", static_cast<void*>(c));
+}
+API(ncclCommRegister, (ncclComm * c, void* b, size_t n, void** handle), ()) {
+  return echo("%p %p %zu %p", static_cast<void*>(c), b, n, static_cast<void*>(handle));
+}
+API(ncclCommDeregister, (ncclComm * c, void* handle), ()) {
+  return echo("%p %p", static_cast<void*>(c), handle);
+}
+API(ncclCommWindowRegister, (ncclComm * c, void* b, size_t n, void** window, int flags), ()) {
+  return echo("%p %p %zu %p %d", static_cast<void*>(c), b, n, static_cast<void*>(window), flags);
+}
+API(ncclCommWindowDeregister, (ncclComm * c, void* window), ()) {
+  return echo("%p %p", static_cast<void*>(c), window);
+}
+API(ncclDevCommCreate, (ncclComm * c, const void* needs, void* out), ()) {
+  return echo("%p %p %p", static_cast<void*>(c), needs, out);
+}
+API(ncclMemAlloc, (void** out, size_t n), ()) {
+  return echo("%p %zu", static_cast<void*>(out), n);
+}
+API(ncclMemFree, (void* memory), ()) {
+  return echo("%p", memory);
+}
+#ifdef STANDIN_NEWER  // not all versions have all functions
+API(ncclDevCommDestroy, (ncclComm * c, const void* device_comm), ()) {
+  return echo("%p %p", static_cast<void*>(c), device_comm);
+}
+#endif
+API(ncclAllReduceConfig,
+    (const void* s, void* r, size_t n, int type, int op, ncclComm* c, void* stream, const void* x),
+    ()) {
+  echo("%d %p", op, x);
+  return ncclAllReduce(s, r, n, type, op, c, stream);
+}
+API(ncclBroadcastConfig,
+    (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream,
+     const void* x),
+    ()) {
+  echo("%d %p", root, x);
+  return ncclBroadcast(s, r, n, type, root, c, stream);
+}
+API(ncclReduceConfig,
+    (const void* s, void* r, size_t n, int type, int op, int root, ncclComm* c, void* stream,
+     const void* x),
+    ()) {
+  echo("%d %d %p", op, root, x);
+  return ncclReduce(s, r, n, type, op, root, c, stream);
+}
+API(ncclAllGatherConfig,
+    (const void* s, void* r, size_t n, int type, ncclComm* c, void* stream, const void* x), ()) {
+  echo("%p", x);
+  return ncclAllGather(s, r, n, type, c, stream);
+}
+API(ncclReduceScatterConfig,
+    (const void* s, void* r, size_t n, int type, int op, ncclComm* c, void* stream, const void* x),
+    ()) {
+  echo("%d %p", op, x);
+  return ncclReduceScatter(s, r, n, type, op, c, stream);
+}
+API(ncclAlltoAllConfig,
+    (const void* s, void* r, size_t n, int type, ncclComm* c, void* stream, const void* x), ()) {
+  echo("%p", x);
+  return ncclAlltoAll(s, r, n, type, c, stream);
+}
+API(ncclGatherConfig,
+    (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream,
+     const void* x),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p %p", s, r, n, type, root, static_cast<void*>(c), stream, x);
+}
+API(ncclScatterConfig,
+    (const void* s, void* r, size_t n, int type, int root, ncclComm* c, void* stream,
+     const void* x),
+    ()) {
+  return echo("%p %p %zu %d %d %p %p %p", s, r, n, type, root, static_cast<void*>(c), stream, x);
 }
 extern "C" __attribute__((visibility("default"))) const char* standin_said() {
   return g_said;

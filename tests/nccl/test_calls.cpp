@@ -43,6 +43,23 @@ int ncclCommFinalize(ncclComm*);
 int ncclCommRevoke(ncclComm*, int);
 int ncclCommSuspend(ncclComm*, int);
 int ncclCommResume(ncclComm*);
+int ncclCommRegister(ncclComm*, void*, size_t, void**);
+int ncclCommDeregister(ncclComm*, void*);
+int ncclCommWindowRegister(ncclComm*, void*, size_t, void**, int);
+int ncclCommWindowDeregister(ncclComm*, void*);
+int ncclDevCommCreate(ncclComm*, const void*, void*);
+int ncclMemAlloc(void**, size_t);
+int ncclMemFree(void*);
+int ncclAllReduceConfig(const void*, void*, size_t, int, int, ncclComm*, void*, const void*);
+int ncclBroadcastConfig(const void*, void*, size_t, int, int, ncclComm*, void*, const void*);
+int ncclReduceConfig(const void*, void*, size_t, int, int, int, ncclComm*, void*, const void*);
+int ncclAllGatherConfig(const void*, void*, size_t, int, ncclComm*, void*, const void*);
+int ncclReduceScatterConfig(const void*, void*, size_t, int, int, ncclComm*, void*, const void*);
+int ncclAlltoAllConfig(const void*, void*, size_t, int, ncclComm*, void*, const void*);
+int ncclGatherConfig(const void*, void*, size_t, int, int, ncclComm*, void*, const void*);
+int ncclScatterConfig(const void*, void*, size_t, int, int, ncclComm*, void*, const void*);
+int ncclGroupSimulateEnd(void*);
+int ncclCommSplit(ncclComm*, int, int, ncclComm**, void*);
 const char* standin_said();
 int standin_synchronize(ncclComm*);
 }
@@ -421,6 +438,28 @@ TEST_CASE("calls: arguments arrive as they were given, and each call leaves its 
   CHECK(newest(FR_LIFECYCLE) == "ncclCommResume");
   ncclCommFinalize(c);
   CHECK(newest(FR_LIFECYCLE) == "ncclCommFinalize");
+  void* handle = nullptr;
+  ncclCommRegister(c, p(1), 2, &handle);
+  CHECK(said("%p %p %d %p", c, p(1), 2, &handle));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommRegister");
+  ncclCommDeregister(c, p(1));
+  CHECK(said("%p %p", c, p(1)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommDeregister");
+  ncclCommWindowRegister(c, p(1), 2, &handle, 3);
+  CHECK(said("%p %p %d %p %d", c, p(1), 2, &handle, 3));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommWindowRegister");
+  ncclCommWindowDeregister(c, p(4));
+  CHECK(said("%p %p", c, p(4)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclCommWindowDeregister");
+  ncclDevCommCreate(c, p(5), p(6));
+  CHECK(said("%p %p %p", c, p(5), p(6)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclDevCommCreate");
+  ncclMemAlloc(&handle, 7);
+  CHECK(said("%p %d", &handle, 7));
+  CHECK(newest(FR_LIFECYCLE) == "ncclMemAlloc");
+  ncclMemFree(p(8));
+  CHECK(said("%p", p(8)));
+  CHECK(newest(FR_LIFECYCLE) == "ncclMemFree");
 
   float data[8];
   ncclAllReduce(data, data, 8, 7, 0, c, nullptr);
@@ -438,6 +477,254 @@ TEST_CASE("calls: arguments arrive as they were given, and each call leaves its 
   }
   ncclCommAbort(pair.rank[0]);
   ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: collectives with a configuration are the same operations") {
+  Pair pair;
+  ncclComm* c = pair.rank[0];
+  char data[64];
+  const int config = 0;
+  const auto said = [&](const char* format, auto... args) {
+    char text[256];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+    std::snprintf(text, sizeof text, format, args...);
+#pragma GCC diagnostic pop
+    return std::string(text) == standin_said();
+  };
+  const void* const x = &config;
+  ncclAllReduceConfig(data, data, 4, 0, 3, c, nullptr, x);
+  CHECK(said("%d %p", 3, x));
+  ncclBroadcastConfig(data, data, 4, 0, 1, c, nullptr, x);
+  CHECK(said("%d %p", 1, x));
+  ncclReduceConfig(data, data, 4, 0, 4, 1, c, nullptr, x);
+  CHECK(said("%d %d %p", 4, 1, x));
+  ncclAllGatherConfig(data, data, 4, 0, c, nullptr, x);
+  CHECK(said("%p", x));
+  ncclReduceScatterConfig(data, data, 4, 0, 2, c, nullptr, x);
+  CHECK(said("%d %p", 2, x));
+  ncclAlltoAllConfig(data, data, 4, 0, c, nullptr, x);
+  CHECK(said("%p", x));
+  ncclGatherConfig(data, data, 4, 0, 1, c, nullptr, x);
+  CHECK(said("%p %p %d %d %d %p %p %p", data, data, 4, 0, 1, c, nullptr, x));
+  ncclScatterConfig(data, data, 4, 0, 1, c, nullptr, x);
+  CHECK(said("%p %p %d %d %d %p %p %p", data, data, 4, 0, 1, c, nullptr, x));
+  std::map<u64, std::string> names;
+  std::map<std::string, RecordCopy> by_name;
+  for (const auto& r : all_records(FR_COLLECTIVE)) {
+    names[r.payload.seq] = op(r);
+    by_name[op(r)] = r;
+  }
+  CHECK(names == std::map<u64, std::string>{{1, "all_reduce"},
+                                            {2, "broadcast"},
+                                            {3, "reduce"},
+                                            {4, "all_gather"},
+                                            {5, "reduce_scatter"},
+                                            {6, "all_to_all"},
+                                            {7, "gather"},
+                                            {8, "scatter"}});
+  CHECK(by_name["all_reduce"].payload.reduce_op == 4);  // min
+  CHECK(by_name["reduce"].payload.peer == 1);
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: what is done at a group's end is in flight until then") {
+  setenv("STANDIN_NCCL_API", "4", 1);  // whose plugins are not told of groups
+  Pair pair;
+  const auto registering = [] {
+    for (const auto& r : all_records(FR_LIFECYCLE)) {
+      if (op(r) == "ncclCommWindowRegister") {
+        return !r.has_status;
+      }
+    }
+    return false;
+  };
+  void* window = nullptr;
+  ncclGroupStart();
+  ncclCommWindowRegister(pair.rank[0], &window, 8, &window, 0);
+  CHECK(registering());
+  ncclGroupEnd();
+  CHECK_FALSE(registering());
+  // a group that is only looked at: nothing of it is in flight afterwards
+  float data[8];
+  ncclGroupStart();
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  ncclGroupSimulateEnd(nullptr);
+  for (const auto& r : all_records(FR_COLLECTIVE)) {
+    CHECK(r.state == State::kReleased);
+  }
+  // and the next call is none of it
+  for (ncclComm* comm : pair.rank) {
+    ncclAllReduce(data, data, 8, 7, 0, comm, nullptr);
+  }
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: a group of more calls than are kept leaves nothing behind") {
+  setenv("STANDIN_NCCL_API", "0", 1);
+  Pair pair;
+  char data[8];
+  for (int round = 0; round < 3; ++round) {
+    ncclGroupStart();
+    for (int i = 0; i < 300; ++i) {
+      ncclSend(data, 8, 0, 1, pair.rank[0], nullptr);
+    }
+    ncclGroupEnd();
+  }
+  for (u32 i = 0; i < view().n_device_ops(); ++i) {
+    DeviceOpCopy o;
+    CHECK((!view().read_device_op(i, o) || (o.claim & 1) == 0));
+  }
+  CHECK(view().device()->ops_lost.load() == 0);
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+namespace {
+
+// Two ranks of a non-blocking communicator; polled until it is made.
+void make_in_background(ncclComm* (&comms)[2], bool polls) {
+  hook();
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ConfigHead config{sizeof(ConfigHead), 0, 0, 0};
+  for (int rank = 0; rank < 2; ++rank) {
+    REQUIRE(ncclCommInitRankConfig(&comms[rank], 2, id, rank, &config) == kInProgress);
+  }
+  int error = kInProgress;
+  for (ncclComm* comm : comms) {
+    while (polls && (ncclCommGetAsyncError(comm, &error), error == kInProgress)) {
+      usleep(1000);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("calls: a rank that never asks for a communicator has it in the making") {
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  ncclComm* comms[2];
+  make_in_background(comms, false);
+  usleep(50'000);  // it is made, nobody has asked
+  u32 n = 0;
+  for (const auto& r : all_records(FR_LIFECYCLE)) {
+    n += op(r) == "ncclCommInitRankConfig" && !r.has_status ? 1 : 0;
+  }
+  CHECK(n == 2);
+  for (ncclComm* comm : comms) {
+    ncclCommAbort(comm);
+  }
+}
+
+namespace {
+
+void launch_in_background(bool told) {
+  setenv("STANDIN_NCCL_API", told ? "6" : "0", 1);
+  setenv("NCCL_PROFILER_PLUGIN", told ? FR_LIBRARY : "none", 1);
+  ncclComm* comms[2];
+  make_in_background(comms, true);
+  float data[8];
+  constexpr int kCalls = 100;
+  for (int i = 0; i < kCalls; ++i) {
+    const bool grouped = i % 2 != 0;
+    for (ncclComm* comm : comms) {
+      int error = kInProgress;
+      if (grouped) {
+        ncclGroupStart();
+      }
+      const int result = ncclAllReduce(data, data, 8, 7, 0, comm, nullptr);
+      CHECK((grouped ? ncclGroupEnd() : result) == kInProgress);
+      while (ncclCommGetAsyncError(comm, &error), error == kInProgress) {
+        usleep(10);
+      }
+    }
+  }
+  CHECK(all_in(told ? State::kCompleted : State::kReleased, FR_COLLECTIVE, told ? 2 * kCalls : 0));
+  CHECK(all_records(FR_COLLECTIVE).size() == 2 * kCalls);
+  for (u32 i = 0; i < view().n_device_ops(); ++i) {
+    DeviceOpCopy o;
+    CHECK((!view().read_device_op(i, o) || (o.claim & 1) == 0));
+  }
+  for (ncclComm* comm : comms) {
+    ncclCommAbort(comm);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("calls: what a non-blocking communicator launches later is one record, and ends") {
+  launch_in_background(true);
+}
+
+TEST_CASE("calls: what a non-blocking communicator launches later ends, if nobody tells") {
+  launch_in_background(false);
+}
+
+namespace {
+
+// Up to version 3 the plugin is told of no hash before a communicator's first operation.
+void name_communicators(const char* version) {
+  setenv("STANDIN_NCCL_API", version, 1);
+  Pair one;
+  const Pair two;
+  ncclComm* alone[2] = {};
+  for (ncclComm*& comm : alone) {
+    UniqueId id;
+    ncclGetUniqueId(&id);
+    ncclCommInitRank(&comm, 1, id, 0);
+  }
+  float data[8];
+  for (const Pair* pair : {static_cast<const Pair*>(&one), &two}) {
+    for (ncclComm* comm : pair->rank) {
+      ncclAllReduce(data, data, 8, 7, 0, comm, nullptr);
+    }
+    pair->synchronize();
+  }
+  std::map<std::string, int> names;
+  for (u32 i = 1; i < view().n_groups(); ++i) {
+    const std::string name(view().string(view().group(i)->name));
+    if (name.starts_with("nccl:")) {
+      names[name] += 1;
+      CHECK(view().group(i)->issued.load() != 0);
+    }
+  }
+  CHECK(names.size() == 4);
+  CHECK(all_records(FR_COLLECTIVE).size() == 4);
+  CHECK_FALSE(names.contains("nccl:0000000000000000"));
+  std::size_t profiled = 0;
+  for (u32 i = 1; i < view().n_comms(); ++i) {
+    const CommRow* row = view().comm(i);
+    if (row != nullptr && row->in_use.load() == 2) {
+      CHECK(row->hash.load() != 0);
+      profiled += row->is_profiled.load();
+    }
+  }
+  CHECK(profiled == 6);
+  for (ncclComm* comm : {one.rank[0], one.rank[1], two.rank[0], two.rank[1], alone[0], alone[1]}) {
+    ncclCommAbort(comm);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("calls: communicators have their own names, plugin version 1") {
+  name_communicators("1");
+}
+TEST_CASE("calls: communicators have their own names, plugin version 2") {
+  name_communicators("2");
+}
+TEST_CASE("calls: communicators have their own names, plugin version 3") {
+  name_communicators("3");
+}
+TEST_CASE("calls: communicators have their own names, plugin version 4") {
+  name_communicators("4");
+}
+TEST_CASE("calls: communicators have their own names, plugin version 6") {
+  name_communicators("6");
 }
 
 TEST_CASE("calls: a destroy that does not return is in flight") {

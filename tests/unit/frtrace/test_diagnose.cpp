@@ -1099,6 +1099,19 @@ TEST_CASE("stuck in destroy_process_group") {
     CHECK(r.ranks == Ranks{1});
     CHECK(r.confidence == Confidence::kPossible);
   }
+  SECTION("nobody else has to come") {
+    JobBuilder j(3);
+    iterations(j, 2);
+    Op free = destroy;
+    free.op = "ncclMemFree";
+    j.issue(0, -1, free);
+    j.issue(2, -1, free);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.ranks.empty());
+    CHECK(r.summary.find("ncclMemFree") != std::string::npos);
+  }
 }
 
 namespace {
