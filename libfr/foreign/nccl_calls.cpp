@@ -126,6 +126,7 @@ void push(CallThread& t, const Pending& p) noexcept {
     ++t.lost;
     if (p.op != 0) {
       launched(p.op);
+      settle_later(p.op);
     }
   }
 }
@@ -460,6 +461,8 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   } else if (result == kSuccess) {
     launched(op);
     settle(op);
+  } else {
+    settle_later(op);
   }
   return result;
 }
@@ -609,14 +612,19 @@ int group_start() noexcept {
   return result;
 }
 
-// What was called in the group is done now, or has failed with it.
-void finish_group(CallThread& t, int result, const char* name) noexcept {
+// What was called in the group is done now, or has failed with it. launches: it was not a
+// simulation.
+void finish_group(CallThread& t, int result, const char* name, bool launches) noexcept {
   for (u32 i = 0; i < t.n_pending; ++i) {
     const Pending& p = t.pending[i];
-    if (p.op != 0 && result == kSuccess) {
+    if (p.op != 0 && !launches) {
+      unfollow(p.op);
+    } else if (p.op != 0 && result == kSuccess) {
       launched(p.op);
       settle(p.op);
-    } else if (p.op != 0 && !accepted(result)) {
+    } else if (p.op != 0 && accepted(result)) {
+      settle_later(p.op);
+    } else if (p.op != 0) {
       closed(p.op, false, ErrorText(name, result, nullptr).text);
     } else if (p.op == 0) {
       made(accepted(result) ? p.name : name, p, result);
@@ -641,7 +649,7 @@ int group_end() noexcept {
   if (result == kSuccess) {
     end_group_events(*t, true);
   }
-  finish_group(*t, result, "ncclGroupEnd");
+  finish_group(*t, result, "ncclGroupEnd", true);
   end_group_events(*t, false);
   return result;
 }
@@ -651,7 +659,7 @@ int group_simulate_end(void* info) noexcept {
   t_depth -= t_depth > 0 ? 1 : 0;
   CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
   if (t != nullptr) {
-    finish_group(*t, kSuccess, "ncclGroupSimulateEnd");
+    finish_group(*t, kSuccess, "ncclGroupSimulateEnd", false);
     end_group_events(*t, false);
   }
   return result;

@@ -125,6 +125,8 @@ void launching(Handle op) noexcept;
 void launched(Handle op) noexcept;
 // The library has done what it does on the host; a part that it reported nothing of will not come.
 void settle(Handle op) noexcept;
+// The call came back, its work comes later from a thread of the library's: nobody sees when.
+void settle_later(Handle op) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
 
@@ -139,6 +141,12 @@ struct EventsSeen {
   u64 start_ticks, end_ticks;  // the same
 };
 void events_seen(const EventsSeen* seen, u32 n) noexcept;
+
+// What the program's own waits tell (cuda_waits.hpp). Handles of what is over have no effect.
+void wait_began(Handle op) noexcept;  // somebody waits for it: it is in flight
+void wait_ended(Handle op) noexcept;  // nobody does any more
+void reached(Handle op) noexcept;     // it has ended
+void unfollow(Handle op) noexcept;    // nobody will tell
 
 // The oldest operation in flight of all communicators, {0}: none; `ticket` of its record + 1.
 Handle oldest_in_flight(u64& ticket) noexcept;
