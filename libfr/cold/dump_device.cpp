@@ -166,14 +166,15 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   u64 mono = 0;
   read_anchor(view.header().last, ticks, unix_ns, mono);
   const DeviceTimes d{times, device->clock_offset_ns.load(), static_cast<i64>(unix_ns - mono)};
-  p.pack_map(10);
+  p.pack_map(11);
   key_uint(p, "library_version", device->library_version.load());
   key_uint(p, "plugin_api", device->plugin_api.load());
   key_uint(p, "events", device->events.load());
   key_uint(p, "hooked", device->hooked.load());
+  key_uint(p, "followed", view.cuda() != nullptr ? get(view.cuda()->followed) : 0);
   text(p, "losses");
   const Cuda* cuda = view.cuda();
-  p.pack_map(cuda != nullptr ? 13 : 8);
+  p.pack_map(cuda != nullptr ? 16 : 8);
   key_uint(p, "comms_lost", get(device->comms_lost));
   key_uint(p, "ops_lost", get(device->ops_lost));
   key_uint(p, "phases_lost", get(device->phases_lost));
@@ -188,6 +189,9 @@ void pack_device(Packer& p, const View& view, const Times& times) {
     key_uint(p, "events_no_context", get(cuda->no_context));
     key_uint(p, "events_refused", get(cuda->refused));
     key_uint(p, "events_unread", get(cuda->unread));
+    key_uint(p, "ends_unfollowed", get(cuda->unfollowed));
+    key_uint(p, "ends_unasked", get(cuda->unasked));
+    key_uint(p, "events_untied", get(cuda->untied));
   }
   pack_observer(p, view, times);
   pack_cuda_error(p, view, times);

@@ -14,6 +14,7 @@
 #include "cold/recorder.hpp"
 #include "cold/site.hpp"
 #include "foreign/cuda.hpp"
+#include "foreign/cuda_waits.hpp"
 
 namespace fr {
 namespace {
@@ -234,10 +235,12 @@ void shut_down(Recorder& r, int status) noexcept {
     return;
   }
   Header& h = r.region.header();
+  const u64 since = ticks_now(h.clock_kind);
   // A backend's worker may be about to report what the script has already waited for.
   for (int i = 0; i < 200 && count_in_flight(r) != 0; ++i) {
     usleep(1000);
   }
+  cuda::lapse(since);  // asked for before, and not now: that thread is gone
   const u64 in_flight = count_in_flight(r);
   const bool noted = h.exit.claimed.load() != 0;
   if (h.exit.time_unix_ns.load() == 0) {

@@ -57,10 +57,13 @@ bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept {
   bool found = false;
   for (u32 slot = 0; slot < view.n_slots(); ++slot) {
     if (view.read(slot, r) != Slot::kWhole || r.payload.group != group ||
-        r.payload.kind > FR_LIFECYCLE || has_ended(r) || (r.payload.flags & FR_UNTRACKED) != 0) {
+        r.payload.kind > FR_LIFECYCLE || has_ended(r)) {
       continue;
     }
-    if ((r.payload.flags & FR_WAIT_ONLY) != 0 && !(r.has_status && r.state == State::kWaiting)) {
+    // Of some it counts only whether somebody waits for them.
+    const bool waited = r.has_status && r.state == State::kWaiting;
+    const bool idle = r.has_status && r.state == State::kIdle;
+    if (idle || ((r.payload.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) != 0 && !waited)) {
       continue;
     }
     if (!found || r.ticket < out.ticket) {
@@ -189,6 +192,8 @@ void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes)
              op.started_ticks == 0 && (op.flags & kDevTimed) != 0 && !call.empty()) {
     std::snprintf(out, bytes, "launched; more is not known, fr's own %.*s has not returned",
                   static_cast<int>(call.size()), call.data());
+  } else if (op.started_ticks == 0 && (op.flags & kDevUnseen) != 0) {
+    std::snprintf(out, bytes, "launched; whether its kernel runs is not told");
   } else if (op.started_ticks == 0) {
     std::snprintf(out, bytes, "launched, its kernel does not run");
   } else if (op.channels_started == 0) {

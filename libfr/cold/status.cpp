@@ -80,6 +80,10 @@ std::string device_json(const View& view) {
     add(losses, "events_no_context", std::to_string(c->no_context.load()));
     add(losses, "events_refused", std::to_string(c->refused.load()));
     add(losses, "events_unread", std::to_string(c->unread.load()));
+    add(losses, "ends_unfollowed", std::to_string(c->unfollowed.load()));
+    add(losses, "ends_unasked", std::to_string(c->unasked.load()));
+    add(losses, "events_untied", std::to_string(c->untied.load()));
+    add(out, "followed", std::to_string(c->followed.load()));
     add(out, "event_pairs", std::to_string(c->pairs.load()));
     add(out, "events_timed", std::to_string(c->timed.load()));
     add(out, "observer_in", quoted(view.string(c->call.load())));  // "" in no call of CUDA

@@ -12,6 +12,7 @@
 #include "cold/own_thread.hpp"
 #include "cold/recorder.hpp"
 #include "foreign/cuda_abi.hpp"
+#include "foreign/cuda_waits.hpp"
 #include "foreign/nccl_tracker.hpp"
 
 namespace fr::cuda {
@@ -500,6 +501,10 @@ enum Row : u32 {
   kBeginCaptureToGraph,
   kEndCapture,
   kDeviceReset,
+  kStreamDestroy,
+  kEventDestroy,
+  kEventRecord,
+  kEventRecordWithFlags,
   kGetLastError,
   kPeekAtLastError,
   kEventQuery,
@@ -510,7 +515,11 @@ enum Row : u32 {
   kMemcpy,
   kMemcpyAsync,
   kRuntimeRows,
-  kDriverEventQuery = kRuntimeRows,
+  kDriverStreamDestroy = kRuntimeRows,
+  kDriverEventDestroy,
+  kDriverEventRecord,
+  kDriverEventRecordWithFlags,
+  kDriverEventQuery,
   kDriverEventSynchronize,
   kDriverStreamQuery,
   kDriverStreamSynchronize,
@@ -532,6 +541,93 @@ int watched(A... arguments) noexcept {
     failed(result, g_rows[kRow].name);
   }
   return result;
+}
+
+// What follows tells the end of operations that NCCL does not tell of; see cuda_waits.hpp.
+
+template <Row kRow, class... More>
+int record_event(Event event, Stream stream, More... more) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(event, stream, more...);
+  }
+  Places asked;
+  find_stream(stream, asked);
+  untie(event);
+  const int result = watched<kRow>(event, stream, more...);
+  if (result == kSuccess && !nccl::is_capturing()) {
+    tie(event, asked);
+  }
+  return result;
+}
+
+template <Row kRow>
+int query_event(Event event) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(event);
+  }
+  Places asked;
+  find_event(event, asked);
+  const int result = watched<kRow>(event);
+  polled(asked, event, result);
+  return result;
+}
+
+template <Row kRow>
+int query_stream(Stream stream) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(stream);
+  }
+  Places asked;
+  find_stream(stream, asked);
+  const int result = watched<kRow>(stream);
+  polled(asked, nullptr, result);
+  return result;
+}
+
+// find: what the call waits for.
+template <Row kRow, class Find, class... A>
+int wait_for(Event event, Find find, A... arguments) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(arguments...);
+  }
+  Places asked;
+  find(asked);
+  begin_wait(asked);
+  const int result = watched<kRow>(arguments...);
+  end_wait(asked, event, result);
+  return result;
+}
+
+template <Row kRow>
+int await_event(Event event) noexcept {
+  return wait_for<kRow>(event, [event](Places& out) { find_event(event, out); }, event);
+}
+
+template <Row kRow>
+int await_stream(Stream stream) noexcept {
+  return wait_for<kRow>(nullptr, [stream](Places& out) { find_stream(stream, out); }, stream);
+}
+
+template <Row kRow>
+int await_device() noexcept {
+  return wait_for<kRow>(nullptr, find_all);
+}
+
+// Its address may soon be another one's.
+template <Row kRow>
+int destroy_event(Event event) noexcept {
+  if (follows_any()) {
+    untie(event);
+  }
+  return watched<kRow>(event);
+}
+
+template <Row kRow>
+int destroy_stream(Stream stream) noexcept {
+  if (follows_any()) {
+    abandon_stream(stream);
+  }
+  return watched<kRow>(stream);
 }
 
 int begin_capture(Stream stream, int mode) noexcept {
@@ -559,6 +655,7 @@ int end_capture(Stream stream, void* graph) noexcept {
 
 // Its context's events go with it.
 int device_reset() noexcept {
+  abandon_all();
   if (State* s = state_in_force()) {
     for (ContextRow& row : s->contexts) {
       if (row.context.load() != nullptr) {
@@ -571,32 +668,41 @@ int device_reset() noexcept {
 }
 
 #define FR_ROW(name, function) {name, reinterpret_cast<void*>(&function), {nullptr}, false}
-#define FR_WATCH(name, row, ...)                                              \
-  {name,                                                                      \
-   reinterpret_cast<void*>(static_cast<int (*)(__VA_ARGS__)>(&watched<row>)), \
-   {nullptr},                                                                 \
-   false}
+#define FR_CALL(name, function, ...) \
+  {name, reinterpret_cast<void*>(static_cast<int (*)(__VA_ARGS__)>(&function)), {nullptr}, false}
+#define FR_WATCH(name, row, ...) FR_CALL(name, watched<row>, __VA_ARGS__)
 Redirect g_rows[kRows] = {
     FR_ROW("cudaStreamBeginCapture", begin_capture),
     FR_ROW("cudaStreamBeginCaptureToGraph", begin_capture_to_graph),
     FR_ROW("cudaStreamEndCapture", end_capture),
     FR_ROW("cudaDeviceReset", device_reset),
+    FR_CALL("cudaStreamDestroy", destroy_stream<kStreamDestroy>, Stream),
+    FR_CALL("cudaEventDestroy", destroy_event<kEventDestroy>, Event),
+    FR_CALL("cudaEventRecord", record_event<kEventRecord>, Event, Stream),
+    FR_CALL("cudaEventRecordWithFlags", record_event<kEventRecordWithFlags>, Event, Stream,
+            unsigned),
     FR_WATCH("cudaGetLastError", kGetLastError),
     FR_WATCH("cudaPeekAtLastError", kPeekAtLastError),
-    FR_WATCH("cudaEventQuery", kEventQuery, Event),
-    FR_WATCH("cudaEventSynchronize", kEventSynchronize, Event),
-    FR_WATCH("cudaStreamQuery", kStreamQuery, Stream),
-    FR_WATCH("cudaStreamSynchronize", kStreamSynchronize, Stream),
-    FR_WATCH("cudaDeviceSynchronize", kDeviceSynchronize),
+    FR_CALL("cudaEventQuery", query_event<kEventQuery>, Event),
+    FR_CALL("cudaEventSynchronize", await_event<kEventSynchronize>, Event),
+    FR_CALL("cudaStreamQuery", query_stream<kStreamQuery>, Stream),
+    FR_CALL("cudaStreamSynchronize", await_stream<kStreamSynchronize>, Stream),
+    FR_CALL("cudaDeviceSynchronize", await_device<kDeviceSynchronize>),
     FR_WATCH("cudaMemcpy", kMemcpy, void*, const void*, std::size_t, int),
     FR_WATCH("cudaMemcpyAsync", kMemcpyAsync, void*, const void*, std::size_t, int, Stream),
-    FR_WATCH("cuEventQuery", kDriverEventQuery, Event),
-    FR_WATCH("cuEventSynchronize", kDriverEventSynchronize, Event),
-    FR_WATCH("cuStreamQuery", kDriverStreamQuery, Stream),
-    FR_WATCH("cuStreamSynchronize", kDriverStreamSynchronize, Stream),
-    FR_WATCH("cuCtxSynchronize", kDriverCtxSynchronize),
+    FR_CALL("cuStreamDestroy_v2", destroy_stream<kDriverStreamDestroy>, Stream),
+    FR_CALL("cuEventDestroy_v2", destroy_event<kDriverEventDestroy>, Event),
+    FR_CALL("cuEventRecord", record_event<kDriverEventRecord>, Event, Stream),
+    FR_CALL("cuEventRecordWithFlags", record_event<kDriverEventRecordWithFlags>, Event, Stream,
+            unsigned),
+    FR_CALL("cuEventQuery", query_event<kDriverEventQuery>, Event),
+    FR_CALL("cuEventSynchronize", await_event<kDriverEventSynchronize>, Event),
+    FR_CALL("cuStreamQuery", query_stream<kDriverStreamQuery>, Stream),
+    FR_CALL("cuStreamSynchronize", await_stream<kDriverStreamSynchronize>, Stream),
+    FR_CALL("cuCtxSynchronize", await_device<kDriverCtxSynchronize>),
 };
 #undef FR_ROW
+#undef FR_CALL
 #undef FR_WATCH
 
 RedirectTable g_table = {g_rows, kRows, {"libcudart", "libcuda.so"}, {0}, {0}};
@@ -630,6 +736,7 @@ bool events_on() noexcept {
 }
 
 void prepare() noexcept {
+  learn_context();
   State* s = state_in_force();
   if (s == nullptr && (s = make_state()) == nullptr) {
     return;

@@ -678,11 +678,14 @@ int group_start() noexcept {
   return result;
 }
 
-// What was called in the group is done now, or has failed with it.
-void finish_group(CallThread& t, int result, const char* name) noexcept {
+// What was called in the group is done now, or has failed with it. launches: it was not a
+// simulation.
+void finish_group(CallThread& t, int result, const char* name, bool launches) noexcept {
   for (u32 i = 0; i < t.n_pending; ++i) {
     const Pending& p = t.pending[i];
-    if (p.op != 0 && result == kSuccess) {
+    if (p.op != 0 && !launches) {
+      unfollow(p.op);
+    } else if (p.op != 0 && result == kSuccess) {
       launched(p.op);
       settle(p.op);
     } else if (p.op != 0 && accepted(result)) {
@@ -716,7 +719,7 @@ int group_end() noexcept {
   if (result == kSuccess) {
     end_group_events(*t, true);
   }
-  finish_group(*t, result, "ncclGroupEnd");
+  finish_group(*t, result, "ncclGroupEnd", true);
   making(-makes);
   end_group_events(*t, false);
   return result;
@@ -727,7 +730,7 @@ int group_simulate_end(void* info) noexcept {
   t_depth -= t_depth > 0 ? 1 : 0;
   CallThread* t = hot() != nullptr && t_depth == 0 ? call_thread() : nullptr;
   if (t != nullptr) {
-    finish_group(*t, kSuccess, "ncclGroupSimulateEnd");
+    finish_group(*t, kSuccess, "ncclGroupSimulateEnd", false);
     end_group_events(*t, false);
   }
   return result;

@@ -103,7 +103,7 @@ void group_api_stop(Handle group) noexcept {
   }
   each_op(*s, group, [&](u32 slot) {
     mark_launched(*s, slot);
-    settle_slot(*s, slot, generation_at(*s, slot));
+    settle_slot(*s, slot, generation_at(*s, slot), false);
   });
   if (!release_row(s->groups[slot_of(group) % kApiGroups], generation_of(group))) {
     count(s->device->stale_handles);

@@ -1,3 +1,4 @@
+#include "foreign/cuda_waits.hpp"
 #include "foreign/nccl_state.hpp"
 
 namespace fr::nccl {
@@ -66,6 +67,10 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.last_events.store(call.events, kRelaxed);
   p.events_done.store(0, kRelaxed);
   p.unseen_otherwise.store(0, kRelaxed);
+  p.is_wrapped.store(0, kRelaxed);
+  p.followed.store(0, kRelaxed);
+  p.has_state.store(0, kRelaxed);
+  p.waited.store(generation_at(s, slot) << 1, kRelease);
   return slot;
 }
 
@@ -165,7 +170,47 @@ void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept {
   }
 }
 
-void settle_slot(State& s, u32 slot, u32 generation) noexcept {
+namespace {
+
+// Its end is not told by the library: by the program's own waits, then. False: by nobody.
+bool follow(State& s, u32 slot, u32 generation) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  if ((op.flags.load(kRelaxed) & kDevCaptured) != 0 || is_capturing() ||
+      op.launched_ticks.load(kRelaxed) == 0) {
+    return false;
+  }
+  const u64 stream = op.stream.load(kRelaxed);
+  const cuda::Place at = cuda::reserve(reinterpret_cast<void*>(stream));
+  if (at.row == 0) {
+    return false;
+  }
+  // A framework's record was begun before it was known that nobody would tell its end.
+  fr_ticket t = ticket_of(p);
+  if (is_counted(t) && (t.flags & FR_UNTRACKED) == 0) {
+    s.hot->groups[t.group].untracked.fetch_add(1, kRelaxed);
+    t.flags |= FR_UNTRACKED;
+    keep_ticket(p, t);
+    if (Thread* own = own_thread(s);
+        own != nullptr && own->n_scopes > 0 && own->n_scopes <= kScopes) {
+      auto& scope = own->scope[own->n_scopes - 1];
+      if (scope.ticket.ticket == t.ticket) {
+        scope.ticket.flags = t.flags;  // it may have more calls to come
+      }
+    }
+    p.has_state.store(1, kRelaxed);
+    set_state(*s.hot, t, fr::State::kIdle, ticks_now(s.hot->clock), 0);
+  }
+  op.flags.fetch_or(kDevAsked, kRelaxed);
+  p.followed.store(static_cast<u64>(at.row) << 48 | at.seq, kRelaxed);
+  cuda::publish(at, make(s, kApiHandle, slot, generation));
+  return true;
+}
+
+}  // namespace
+
+// is_back: the call is, its work is in the stream.
+void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept {
   DeviceOp& op = s.ops[slot];
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
     return;
@@ -173,6 +218,13 @@ void settle_slot(State& s, u32 slot, u32 generation) noexcept {
   const u32 flags = op.flags.load(kRelaxed);
   if ((flags & kDevTimed) != 0 && (flags & kDevCaptured) == 0) {
     return;  // the events will tell
+  }
+  if ((flags & kDevUnseen) != 0) {
+    const OpPrivate& p = s.op[slot];
+    if (p.followed.load(kRelaxed) != 0 || (!is_back && p.is_wrapped.load(kRelaxed) != 0) ||
+        (is_back && follow(s, slot, generation))) {
+      return;
+    }
   }
   if ((flags & kDevUnseen) != 0 || op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
     finish(s, slot, generation, fr::State::kReleased, 0, 0);
@@ -224,16 +276,96 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
   }
   if (as != fr::State::kReleased) {
     op.ended_ticks.store(at != 0 ? at : ticks_now(s.hot->clock), kRelaxed);
+    op.flags.fetch_and(~u32{kDevUnseen}, kRelaxed);
   } else {
     op.flags.fetch_or(kDevUnseen, kRelaxed);
   }
+  const bool shown = p.has_state.load(kRelaxed) != 0;
+  u32 waited = generation << 1 | 1;
+  const bool was_waited = p.waited.compare_exchange_strong(waited, generation << 1);
   release_row(op, generation);
-  if (is_counted(t) && ((t.flags & FR_UNTRACKED) == 0 || as != fr::State::kReleased)) {
+  if (is_counted(t) &&
+      ((t.flags & FR_UNTRACKED) == 0 || as != fr::State::kReleased || shown || was_waited)) {
     end(*s.hot, t, as, error, at);
+  }
+  if (was_waited) {
+    wait_end(*s.hot, t);
   }
 }
 
+// ---------------------------------------------------------------- the program's own waits
+
+namespace {
+
+// Calls act(state, slot, generation) where the operation goes on.
+template <class Act>
+void if_open(Handle handle, Act act) noexcept {
+  State* s = state_in_force();
+  const u32 slot = slot_of(handle);
+  if (s == nullptr || handle == 0 || !is_own(*s, handle) || slot >= kDeviceOps) {
+    return;
+  }
+  const u32 claim = s->ops[slot].claim.load(kAcquire);
+  if ((claim & 1) != 0 && is_current(claim, handle)) {
+    act(*s, slot, generation_of(handle));
+  }
+}
+
+}  // namespace
+
+void wait_began(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    OpPrivate& p = s.op[slot];
+    const fr_ticket t = ticket_of(p);
+    u32 waited = generation << 1;
+    if (!is_counted(t) || !p.waited.compare_exchange_strong(waited, generation << 1 | 1)) {
+      return;
+    }
+    p.has_state.store(1, kRelaxed);
+    wait_begin(*s.hot, t);
+    // It was ended meanwhile by somebody who did not see this.
+    waited = generation << 1 | 1;
+    if (p.done.load(kAcquire) == (generation << 1 | 1) &&
+        p.waited.compare_exchange_strong(waited, generation << 1)) {
+      wait_end(*s.hot, t);
+    }
+  });
+}
+
+void wait_ended(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    OpPrivate& p = s.op[slot];
+    u32 waited = generation << 1 | 1;
+    if (p.waited.compare_exchange_strong(waited, generation << 1)) {
+      wait_end(*s.hot, ticket_of(p));
+    }
+  });
+}
+
+void reached(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, fr::State::kCompleted, 0, 0);
+  });
+}
+
+void unfollow(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  });
+}
+
 // ---------------------------------------------------------------- wrappers
+
+namespace {
+
+Handle mark_wrapped(State& s, Handle op) noexcept {
+  if (op != 0) {
+    s.op[slot_of(op)].is_wrapped.store(1, kRelaxed);
+  }
+  return op;
+}
+
+}  // namespace
 
 Handle open(u32 comm, const Call& call) noexcept {
   State* s = state_in_force();
@@ -242,11 +374,11 @@ Handle open(u32 comm, const Call& call) noexcept {
   }
   Thread* t = own_thread(*s);
   if (t == nullptr) {
-    return begin_op(*s, comm, call, fr_ticket{});
+    return mark_wrapped(*s, begin_op(*s, comm, call, fr_ticket{}));
   }
   t->current_parts = 0;
   if (t->n_scopes == 0 || t->n_scopes > kScopes) {
-    return t->current = begin_op(*s, comm, call, fr_ticket{});
+    return t->current = mark_wrapped(*s, begin_op(*s, comm, call, fr_ticket{}));
   }
   auto& scope = t->scope[t->n_scopes - 1];
   u32 slot = 0;
@@ -261,6 +393,7 @@ Handle open(u32 comm, const Call& call) noexcept {
     }
   } else {
     scope.op = begin_op(*s, comm, call, scope.ticket);
+    mark_wrapped(*s, scope.op);
   }
   return t->current = scope.op;
 }
@@ -312,17 +445,16 @@ void settle(Handle handle) noexcept {
   State* s = state_in_force();
   u32 slot = 0;
   if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
-    settle_slot(*s, slot, generation_of(handle));
+    settle_slot(*s, slot, generation_of(handle), true);
   }
 }
 
 void leave_unseen(Handle handle) noexcept {
-  State* s = state_in_force();
-  u32 slot = 0;
-  const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
-  if (op != nullptr && (op->flags.load(kRelaxed) & kDevUnseen) != 0) {
-    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
-  }
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    if ((s.ops[slot].flags.load(kRelaxed) & kDevUnseen) != 0) {
+      finish(s, slot, generation, fr::State::kReleased, 0, 0);
+    }
+  });
 }
 
 namespace {
@@ -350,13 +482,37 @@ void settle_transfers(State& s, u32 slot, u32 generation, const IsQuiet& is_quie
 
 }  // namespace
 
+namespace {
+
+// Who polls does so again and again. Once asked and then no more, as a caching allocator does that
+// looks at the next allocation, is nobody who waits. Well before a lack of progress is told.
+void lapse_polls(const State& s, const TickClock& clock, u64 now) noexcept {
+  constexpr u64 kLongest_ns = 5'000'000'000;
+  constexpr u64 kSpan = 1'000'000;
+  const Recorder* r = recorder();
+  const u64 span_ns = clock.unix_ns(now) - clock.unix_ns(now - kSpan);
+  if (!cuda::follows_any() || r == nullptr || &r->hot != s.hot || span_ns == 0 ||
+      span_ns > 1'000'000'000) {
+    return;
+  }
+  u64 longest = kLongest_ns;
+  for (const u64 limit : {r->options.warn_ns, r->options.timeout_ns}) {
+    longest = limit != 0 && limit / 2 < longest ? limit / 2 : longest;
+  }
+  cuda::lapse(now - longest / span_ns * kSpan);
+}
+
+}  // namespace
+
 void settle_all() noexcept {
   State* s = state_in_force();
   if (s == nullptr) {
     return;
   }
   const TickClock clock(*s->hot->header);
-  const i64 now_ns = static_cast<i64>(clock.unix_ns(ticks_now(s->hot->clock)));
+  const u64 now = ticks_now(s->hot->clock);
+  const i64 now_ns = static_cast<i64>(clock.unix_ns(now));
+  lapse_polls(*s, clock, now);
   const auto is_quiet = [&](u64 since_ticks) {
     return now_ns - static_cast<i64>(clock.unix_ns(since_ticks)) >= kQuiet_ns;
   };
@@ -373,7 +529,8 @@ void settle_all() noexcept {
       if (timed) {
         continue;
       }
-    } else if (!sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
+    } else if ((op.flags.load(kRelaxed) & kDevAsked) == 0 &&
+               !sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
       settle_transfers(*s, slot, generation, is_quiet);
     }
     // A communicator runs its operations in their order: what a later one has overtaken has ended,
@@ -489,8 +646,10 @@ bool leave() noexcept {
   if (op == nullptr) {
     return handle != 0;  // over already, its row another's
   }
-  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0) {
-    return s->op[slot].done.load(kRelaxed) == (generation_of(handle) << 1 | 1);
+  const bool unseen = (op->flags.load(kRelaxed) & kDevUnseen) != 0;
+  if (unseen && s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    return true;
   }
   s->op[slot].closed.store(1, kRelease);
   try_complete(*s, slot, generation_of(handle), false);

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <new>
 
+#include "foreign/cuda_waits.hpp"
+
 namespace fr::nccl {
 
 std::atomic<State*> g_state{nullptr};
@@ -109,6 +111,7 @@ State* make_state() noexcept {
   for (Name& word : s->words) {
     word.id = word.text != nullptr ? fr_intern(word.text, std::strlen(word.text)) : 0;
   }
+  cuda::abandon_all();  // of a recorder before this one
   s->device->library_version.store(g_library_version.load());
   s->device->hooked.store(g_hooked.load());
   g_state.store(s, kRelease);

@@ -59,6 +59,11 @@ struct OpPrivate {
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
   std::atomic<u64> events_done;                // the last of them that have told its end
   std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
+  std::atomic<u32> is_wrapped;                 // a wrapper is told when its call is back
+  // Where the program's own waits tell its end (cuda_waits.hpp):
+  std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
+  std::atomic<u32> waited;     // generation << 1 | somebody waits for it
+  std::atomic<u32> has_state;  // its record shows that nobody, or somebody, waits
 };
 
 struct ApiGroup {
@@ -355,7 +360,7 @@ fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noe
 Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
 DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
 void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept;
-void settle_slot(State& s, u32 slot, u32 generation) noexcept;
+void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept;
 void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept;
 void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at) noexcept;
 

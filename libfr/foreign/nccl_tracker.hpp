@@ -145,6 +145,12 @@ struct EventsSeen {
 };
 void events_seen(const EventsSeen* seen, u32 n) noexcept;
 
+// What the program's own waits tell (cuda_waits.hpp). Handles of what is over have no effect.
+void wait_began(Handle op) noexcept;  // somebody waits for it: it is in flight
+void wait_ended(Handle op) noexcept;  // nobody does any more
+void reached(Handle op) noexcept;     // it has ended
+void unfollow(Handle op) noexcept;    // nobody will tell
+
 // The oldest operation in flight of all communicators, {0}: none; `ticket` of its record + 1.
 Handle oldest_in_flight(u64& ticket) noexcept;
 void fail_operation(Handle op, const char* why) noexcept;

@@ -248,7 +248,7 @@ struct alignas(64) GroupRow {
   std::atomic<u64> p2p_ended;
   std::atomic<u64> lifecycle_ended;
   // --- observers of waits
-  alignas(64) std::atomic<u64> waited;  // fr_wait_begin of FR_WAIT_ONLY operations
+  alignas(64) std::atomic<u64> waited;  // fr_wait_begin
   std::atomic<u64> wait_ended;
   std::atomic<u64> wait_only;  // FR_WAIT_ONLY operations issued
   std::atomic<u64> wait_only_ended;
@@ -335,8 +335,8 @@ enum class State : u32 {  // in the low 3 bits of Status::tag
   kCompleted = 2,
   kFailed = 3,
   kReleased = 4,
-  kWaiting = 5,  // FR_WAIT_ONLY: a thread is in wait()
-  kIdle = 6      // FR_WAIT_ONLY: waited once, not done
+  kWaiting = 5,  // FR_WAIT_ONLY, FR_UNTRACKED: somebody waits for it
+  kIdle = 6      // and now nobody does, it is not done
 };
 
 // What became of it, written by observers only. Belongs to ticket t when tag >> 3 == t + 1.
@@ -412,8 +412,9 @@ enum DeviceOpFlags : u32 {
   kDevAdopted = 4,   // belongs to the record of a framework (torch)
   kDevUnseen = 8,    // its end is not reported
   kDevFailed = 16,
-  kDevTimed = 32,     // CUDA events tell its start and its end
-  kDevHostTimes = 64  // device_start_ns and device_end_ns are of the host's monotonic clock
+  kDevTimed = 32,      // CUDA events tell its start and its end
+  kDevHostTimes = 64,  // device_start_ns and device_end_ns are of the host's monotonic clock
+  kDevAsked = 128      // the program's own waits tell its end: ended_ticks is when it was told
 };
 
 // One operation. How far it got follows from which ticks are set: launching (the host is in the
@@ -501,7 +502,11 @@ struct alignas(64) Cuda {
   std::atomic<u64> captured;               // a graph was being captured
   std::atomic<u64> no_context;             // of a context that has no events (yet)
   std::atomic<u64> refused;                // CUDA did not record them
-  u64 reserved2[4];
+  // ... whose end the program's own waits tell
+  std::atomic<u64> followed;
+  std::atomic<u64> unfollowed;  // too many at a time
+  std::atomic<u64> unasked;     // nobody had asked for it when its place was needed
+  std::atomic<u64> untied;      // records of an event that found no room
   // --- whoever sees the first asynchronous error, by CAS on error_claimed
   alignas(64) std::atomic<u32> error_claimed;
   std::atomic<u32> error_ready;  // the rest is whole

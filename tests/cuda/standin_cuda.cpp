@@ -16,8 +16,12 @@
 #ifdef STANDIN_CUDART
 
 extern "C" {
+int cuEventRecord(void*, void*);
+int cuEventRecordWithFlags(void*, void*, unsigned);
+int cuEventDestroy_v2(void*);
 int cuEventQuery(void*);
 int cuEventSynchronize(void*);
+int cuStreamDestroy_v2(void*);
 int cuStreamQuery(void*);
 int cuStreamSynchronize(void*);
 int cuCtxSynchronize();
@@ -43,6 +47,18 @@ EXPORT int cudaGetLastError() {
 EXPORT int cudaPeekAtLastError() {
   const int lasting = standin_cuda_error();
   return lasting != 0 ? lasting : t_last;
+}
+EXPORT int cudaEventRecord(void* event, void* stream) {
+  return keep(cuEventRecord(event, stream));
+}
+EXPORT int cudaEventRecordWithFlags(void* event, void* stream, unsigned flags) {
+  return keep(cuEventRecordWithFlags(event, stream, flags));
+}
+EXPORT int cudaEventDestroy(void* event) {
+  return keep(cuEventDestroy_v2(event));
+}
+EXPORT int cudaStreamDestroy(void* stream) {
+  return keep(cuStreamDestroy_v2(stream));
 }
 EXPORT int cudaEventQuery(void* event) {
   return keep(cuEventQuery(event));
@@ -120,6 +136,8 @@ struct Device {
   std::vector<std::unique_ptr<Ctx> > contexts;
   std::vector<std::unique_ptr<Stream> > streams;
   std::vector<std::unique_ptr<Event> > events;
+  std::vector<Event*> free_events;
+  std::vector<Stream*> free_streams;
   std::vector<std::unique_ptr<Stream> > defaults;  // by context
   std::thread thread;
   std::atomic<int> error{0};
@@ -282,9 +300,26 @@ EXPORT int cuStreamCreate(void** out, unsigned) {
     return kInvalidContext;
   }
   const std::lock_guard guard(device().lock);
+  if (!device().free_streams.empty()) {
+    auto* again = device().free_streams.back();
+    device().free_streams.pop_back();
+    again->context = t_context;
+    *out = again;
+    return 0;
+  }
   device().streams.push_back(std::make_unique<Stream>());
   device().streams.back()->context = t_context;
   *out = device().streams.back().get();
+  return 0;
+}
+// What is in it is left behind; its address is the next one's.
+EXPORT int cuStreamDestroy_v2(void* stream) {
+  BEGIN()
+  auto* s = static_cast<Stream*>(stream);
+  const std::lock_guard guard(device().lock);
+  const std::lock_guard inner(s->lock);
+  s->queue.clear();
+  device().free_streams.push_back(s);
   return 0;
 }
 EXPORT int cuStreamGetCtx(void* stream, void** out) {
@@ -341,9 +376,24 @@ EXPORT int cuEventCreate(void** out, unsigned) {
     return kInvalidContext;
   }
   const std::lock_guard guard(device().lock);
+  if (!device().free_events.empty()) {
+    *out = device().free_events.back();
+    device().free_events.pop_back();
+    static_cast<Event*>(*out)->context = t_context;
+    return 0;
+  }
   device().events.push_back(std::make_unique<Event>());
   device().events.back()->context = t_context;
   *out = device().events.back().get();
+  return 0;
+}
+// A new one that was never recorded is as one that was reached.
+EXPORT int cuEventDestroy_v2(void* event) {
+  BEGIN()
+  auto* e = static_cast<Event*>(event);
+  const std::lock_guard guard(device().lock);
+  e->reached.store(e->wanted.load());
+  device().free_events.push_back(e);
   return 0;
 }
 EXPORT int cuEventRecord(void* event, void* stream) {
@@ -363,6 +413,9 @@ EXPORT int cuEventRecord(void* event, void* stream) {
   item.record = e->wanted.fetch_add(1) + 1;
   s->queue.push_back(item);
   return 0;
+}
+EXPORT int cuEventRecordWithFlags(void* event, void* stream, unsigned) {
+  return cuEventRecord(event, stream);
 }
 EXPORT int cuEventQuery(void* event) {
   BEGIN()
