@@ -64,6 +64,20 @@ DeviceChain Diagnosis::chain_from(const Meeting& m, const std::set<int>& only) c
   return chain;
 }
 
+DeviceChain Diagnosis::chain_of(const std::set<int>& who) const {
+  std::vector<OnDevice> from;
+  for (const int i : who) {
+    const auto& records = ev(i).records;
+    const auto first = std::find_if(records.begin(), records.end(), blocks);
+    if (const auto at = devices_.of(i, static_cast<std::size_t>(first - records.begin()))) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = devices_.follow(from);
+  chain.open = chain.open || from.size() < who.size();
+  return chain;
+}
+
 void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& standing) {
   r_.kind = Verdict::kDevice;
   std::set<int> blamed;
@@ -225,12 +239,12 @@ bool Diagnosis::device_behind() {
   }
   const Meeting& m = graph_.meetings[at(k)];
   // What holds them may be elsewhere: on another stream, at a peer, in the network.
-  const DeviceChain chain = chain_from(m, blamed);
+  const DeviceChain chain = chain_of(blamed);
   std::set<int> stand;
   for (const Standing& s : chain.standing) {
     stand.insert(s.at.evidence);
   }
-  if (!chain.visited.empty() && !chain.open && stand != blamed && chain_ends(m, k, chain)) {
+  if (stand != blamed && chain_ends(m, k, chain)) {
     return true;
   }
   // Several that stand: a whole side of a group, or with evidence lost, may only wait for another.

@@ -128,6 +128,7 @@ class Diagnosis {
   void tell_links(const DeviceChain&);
   // Waits of devices, followed to their end from those who wait in a meeting.
   DeviceChain chain_from(const Meeting&, const std::set<int>& only) const;
+  DeviceChain chain_of(const std::set<int>& who) const;  // from the first that each waits in
   bool chain_ends(const Meeting&, int k, const DeviceChain&);
   void blame_standing(const Meeting&, const std::vector<Standing>&);
   // A rank's device, or the library on it, reported an error before all others.

@@ -14,6 +14,9 @@ namespace frtrace {
 
 namespace {
 
+// From which version of the profiler's interface on.
+constexpr std::uint32_t kTellsKernels = 3, kTellsLaunches = 5;
+
 std::span<const DevicePhase> phases_of(const RankEvidence& e, const DeviceOperation& o) {
   return std::span(e.device.phases).subspan(o.phase_first, o.phase_count);
 }
@@ -222,7 +225,7 @@ class Devices::Walk {
       const OnDevice at = next_.front();
       next_.pop_front();
       out_.visited.push_back(at);
-      if (d_[at].state == DeviceState::kStarted) {
+      if (d_[at].state == DeviceState::kStarted || may_run(at)) {
         running(at);
       } else {
         queued(at);
@@ -236,6 +239,13 @@ class Devices::Walk {
     if (seen_.insert(at).second) {
       next_.push_back(at);
     }
+  }
+
+  // Where kernels are not told, its transfers are all that there is.
+  bool may_run(const OnDevice& at) const {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    return d_[at].state == DeviceState::kLaunched && e.device.plugin_api < kTellsKernels &&
+           !stream_busy_with(e, at.operation);
   }
 
   void stands(const OnDevice& at, Standing::Why why) {
@@ -285,7 +295,6 @@ class Devices::Walk {
       out_.open = true;  // issued at a time that nothing tells
       return;
     }
-    constexpr std::uint32_t kTellsLaunches = 5;
     if (o.state == DeviceState::kScheduled && e.device.plugin_api < kTellsLaunches) {
       stands(at, Standing::kInLaunch);
       return;
@@ -377,7 +386,7 @@ class Devices::Walk {
       }
       return;
     }
-    if (d_[*other].state != DeviceState::kStarted) {
+    if (d_[*other].state != DeviceState::kStarted && !may_run(*other)) {
       go(*other);
       return;
     }

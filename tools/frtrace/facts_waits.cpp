@@ -247,9 +247,9 @@ bool overtaken(const Case& c, const Group& g, const Meeting& m) {
 
 // All members came. Whose device is behind the others'? `front`: each rank's first unfinished
 // operation, behind which its later ones may be queued. False: the waits are only those of a rank
-// that was looked at before the others.
+// that was looked at before the others. `earlier`: members who wait in one before it.
 bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front, double threshold_s,
-                 Meeting& m) {
+                 const std::vector<int>& earlier, Meeting& m) {
   struct Seen {
     int evidence;
     const Record* record;
@@ -305,7 +305,8 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
     }
     return true;
   }
-  const std::size_t waiting = queued.size() + started.size();
+  m.behind.insert(m.behind.end(), earlier.begin(), earlier.end());
+  const std::size_t waiting = queued.size() + started.size() + earlier.size();
   const bool starts = g.backend.find("gloo") == std::string::npos;  // gloo tells none
   if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty() && starts) {
     // Others finished it.
@@ -340,7 +341,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
 
 // Sets who came and who did not; false when the meeting is too young to mean anything.
 bool fill(const Case& c, const std::vector<End>& ends, const std::vector<Front>& front,
-          double threshold_s, Meeting& m) {
+          double threshold_s, const std::vector<int>& earlier, Meeting& m) {
   const Group& g = c.groups[static_cast<std::size_t>(m.group)];
   Time until = 0;
   for (const Wait& w : m.waits) {
@@ -387,7 +388,7 @@ bool fill(const Case& c, const std::vector<End>& ends, const std::vector<Front>&
     }
   }
   m.complete = m.absent.empty() && m.unknown.empty() && m.too_old.empty() && !young;
-  if (m.complete && !failed && !find_behind(c, g, front, threshold_s, m)) {
+  if (m.complete && !failed && !find_behind(c, g, front, threshold_s, earlier, m)) {
     return false;
   }
   return old_enough &&
@@ -475,15 +476,20 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
   std::set<std::pair<int, int>> stuck;  // group, evidence
   for (Meeting& m : meetings) {
     const bool in_order = m.kind == Kind::kCollective && !concurrent(m);
+    std::vector<int> earlier;
     if (in_order) {
       std::erase_if(m.waits, [&](const Wait& w) {
-        return !w.failed && stuck.contains({m.group, w.evidence});
+        const bool queued = !w.failed && stuck.contains({m.group, w.evidence});
+        if (queued) {
+          earlier.push_back(w.evidence);
+        }
+        return queued;
       });
       if (m.waits.empty()) {
         continue;
       }
     }
-    if (!fill(c, ends, front, threshold_s, m)) {
+    if (!fill(c, ends, front, threshold_s, earlier, m)) {
       ++graph.fresh;
       continue;
     }

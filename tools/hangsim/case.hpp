@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim.hpp"
@@ -18,10 +19,11 @@ struct Answer {
 // What an analyzer of this evidence ought to say. It comes from the fault that was planted.
 struct Truth {
   Answer answer;
-  std::vector<Answer> also;  // as right as the answer
-  std::vector<int> faulty;   // whoever else is named is blamed falsely
-  bool decidable = true;     // the evidence names the answer
-  std::string lacking;       // why not
+  std::vector<Answer> also;                // as right as the answer
+  std::vector<int> faulty;                 // whoever else is named is blamed falsely
+  std::vector<std::pair<int, int>> links;  // of a transport verdict; no others
+  bool decidable = true;                   // the evidence names the answer
+  std::string lacking;                     // why not
 };
 
 struct Evidence {
@@ -34,6 +36,11 @@ struct Evidence {
   int stale = -1;                    // rank whose dump is older than the hang
   std::vector<Ns> at;                // per rank, when it was dumped; true time
   std::vector<Ns> clock;             // per rank, what its clock is off by
+  // fr's only, of NCCL
+  int api = 6;  // version of its profiler's interface: below 5 no launches, below 3 no kernels
+  bool nics = false;           // it tells which one a transfer goes over
+  std::vector<int> no_device;  // ranks of which nothing is told
+  std::vector<int> lossy;      // ranks that ran out of rows for transfers
   // PyTorch's only
   std::string version = "2.10";  // "list": that of 2023
   bool only_active = false;
@@ -41,6 +48,14 @@ struct Evidence {
   bool copied = false;  // files carry the time of a copy
   std::string prefix = "nccl_trace_rank_";
   bool has_status() const;
+};
+
+// An asynchronous error, as the rank's process learnt of it.
+struct DeviceError {
+  int rank = 0;
+  Ns at = 0;
+  bool cuda = false;  // else NCCL's
+  std::string name, text;
 };
 
 struct Case {
@@ -51,6 +66,8 @@ struct Case {
   std::vector<int> plays;  // whose run stands for each rank's; empty: its own
   std::string fault;       // in words
   int fault_step = 0;
+  std::vector<DeviceError> errors;
+  bool below = false;  // the fault is below the host: no PyTorch dumps, they do not tell of it
   Evidence fr, torch;
   Truth fr_truth, torch_truth;
 
@@ -65,9 +82,11 @@ struct Class {
   const char* text;
 };
 const std::vector<Class>& classes();
+const std::vector<Class>& classes_below();
 
-// cls empty: any. world 0, kind empty: by seed.
-Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world);
+// cls empty: any, of those below the host if `below`. world 0, kind empty: by seed.
+Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
+               bool below = false);
 
 // One operation as a recorder shows it at some moment.
 struct Seen {

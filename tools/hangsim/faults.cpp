@@ -1,15 +1,13 @@
 // The classes of cases: which fault is planted where, and what the truth of it is.
+#include "faults.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <tuple>
-
-#include "case.hpp"
 
 namespace hangsim {
 
@@ -17,55 +15,14 @@ bool Evidence::has_status() const {
   return version == "2.3" || (version.rfind("2.", 0) == 0 && version != "2.0" && version != "2.2");
 }
 
+Op plain(What what) {
+  Op op;
+  op.what = what;
+  op.host = 10 * kUs;
+  return op;
+}
+
 namespace {
-
-enum class Outcome { kHang, kRuns };
-
-// What a planted fault says of itself.
-struct Plan {
-  std::string kind;        // of the verdict
-  std::vector<int> ranks;  // guilty
-  std::string text;
-  std::vector<std::string> also = {};     // kinds as right, same ranks
-  std::vector<Answer> alternatives = {};  // as right
-  std::vector<int> group = {};            // members of the operation's group
-  bool needs_history = false;             // nothing but earlier iterations tell who is wrong
-  bool torch_blind = false;               // PyTorch records nothing that tells
-  bool needs_timing = false;
-  bool between_two = false;  // without a file the other one is as suspect
-};
-
-struct Context {
-  Job& job;
-  Random& random;
-  int step = 0;
-
-  Program& program(int rank) { return job.programs[static_cast<std::size_t>(rank)]; }
-  const Group& group(int g) const { return job.groups[static_cast<std::size_t>(g)]; }
-  int size(const Op& op) const { return static_cast<int>(group(op.group).ranks.size()); }
-  int any_rank() { return random.below(job.world); }
-
-  // An operation of that rank in the fault's step, -1: none such.
-  int find(int rank, const std::function<bool(const Op&)>& wanted) {
-    std::vector<int> found;
-    const Program& p = program(rank);
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      if (p[i].step == step && wanted(p[i])) {
-        found.push_back(static_cast<int>(i));
-      }
-    }
-    return found.empty() ? -1 : random.pick(found);
-  }
-  Op& at(int rank, int i) { return program(rank)[static_cast<std::size_t>(i)]; }
-  void insert(int rank, int i, Op op) {
-    op.step = step;
-    program(rank).insert(program(rank).begin() + i, std::move(op));
-  }
-  std::string words(const Op& op) const {
-    return fmt::format("{} of {} ({}) in step {}", op.name, group(op.group).name,
-                       group(op.group).desc, step);
-  }
-};
 
 bool any_communication(const Op& op) {
   return op.communicates();
@@ -75,13 +32,6 @@ bool collective(const Op& op) {
 }
 bool sized(const Op& op) {
   return collective(op) && !op.in.empty() && op.name != "all_to_all_single";
-}
-
-Op plain(What what) {
-  Op op;
-  op.what = what;
-  op.host = 10 * kUs;
-  return op;
 }
 
 std::optional<Plan> hang(Context& c) {
@@ -527,13 +477,6 @@ std::optional<Plan> cascade(Context& c) {
   return leave(c, c.random.chance(50) ? ExitHow::kException : ExitHow::kKilled);
 }
 
-struct Recipe {
-  Class cls;
-  std::optional<Plan> (*plant)(Context&);
-  Outcome outcome;
-  std::vector<std::string> jobs;
-};
-
 const std::vector<Recipe>& recipes() {
   static const std::vector<std::string> kAll = {"ddp", "fsdp", "3d", "moe", "ring"};
   static const std::vector<Recipe> kRecipes = {
@@ -847,30 +790,101 @@ Truth truth_of(const Case& c, const Plan& plan, const Evidence& e, bool torch) {
   return t;
 }
 
+std::vector<Class> classes_of(const std::vector<Recipe>& all) {
+  std::vector<Class> out;
+  for (const Recipe& r : all) {
+    out.push_back(r.cls);
+  }
+  return out;
+}
+
+const Recipe* find(const std::vector<Recipe>& all, std::string_view cls) {
+  const auto it =
+      std::find_if(all.begin(), all.end(), [&](const Recipe& r) { return r.cls.name == cls; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+void list_faulty(Truth& t) {
+  t.faulty = t.answer.ranks;
+  for (const Answer& a : t.also) {
+    t.faulty.insert(t.faulty.end(), a.ranks.begin(), a.ranks.end());
+  }
+  std::sort(t.faulty.begin(), t.faulty.end());
+  t.faulty.erase(std::unique(t.faulty.begin(), t.faulty.end()), t.faulty.end());
+}
+
+Case make_below(const Recipe& recipe, std::uint64_t seed, std::string_view kind, int world) {
+  for (std::uint64_t attempt = 0; attempt < 400; ++attempt) {
+    Random random(scramble(seed, scramble(scramble(recipe.cls.name), attempt)));
+    Case c;
+    c.cls = recipe.cls.name;
+    c.seed = seed;
+    c.below = true;
+    static constexpr int kWorlds[] = {2, 3, 4, 4, 6, 8, 8, 12, 16, 16, 24, 32, 64};
+    const std::string job_kind = kind.empty() ? random.pick(recipe.jobs) : std::string(kind);
+    try {
+      c.job = make_job(job_kind, world > 0 ? world : kWorlds[random.below(13)], random);
+    } catch (const std::invalid_argument&) {
+      continue;  // no such job of so many
+    }
+    static constexpr int kNodes[] = {1, 1, 2, 4, 8};
+    c.job.ranks_per_node = kNodes[random.below(5)];
+    c.job.early_end = false;
+    c.job.full_in_launch = random.chance(50);
+    Fabric& f = c.job.fabric;
+    f.all_by_net = random.chance(15);
+    f.trees = random.chance(35);
+    f.pxn = random.chance(25);
+    f.channels = random.between(1, 3);
+    f.loops = random.between(1, 5);
+    Context context{c.job, random, random.between(3, c.job.steps - 2)};
+    c.fault_step = context.step;
+    const std::optional<Plan> plan = recipe.plant(context);
+    if (!plan) {
+      continue;
+    }
+    c.fault = plan->text;
+    c.run = simulate(c.job, scramble(seed, 77));
+    if (c.run.finished) {
+      continue;
+    }
+    c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
+    choose_evidence_below(c, *plan, random);
+    c.fr_truth = truth_below(c, *plan);
+    list_faulty(c.fr_truth);
+    return c;
+  }
+  throw std::runtime_error(
+      fmt::format("no such fault possible: {} in {} of {} ranks", recipe.cls.name, kind, world));
+}
+
 }  // namespace
 
 const std::vector<Class>& classes() {
-  static const std::vector<Class> kClasses = [] {
-    std::vector<Class> out;
-    for (const Recipe& r : recipes()) {
-      out.push_back(r.cls);
-    }
-    return out;
-  }();
+  static const std::vector<Class> kClasses = classes_of(recipes());
   return kClasses;
 }
 
-Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world) {
-  const auto& all = recipes();
+const std::vector<Class>& classes_below() {
+  static const std::vector<Class> kClasses = classes_of(recipes_below());
+  return kClasses;
+}
+
+Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
+               bool below) {
+  const auto& all = below ? recipes_below() : recipes();
   Random pick(seed);
   const Recipe* recipe = &all[static_cast<std::size_t>(pick.below(static_cast<int>(all.size())))];
   if (!cls.empty()) {
-    const auto it =
-        std::find_if(all.begin(), all.end(), [&](const Recipe& r) { return r.cls.name == cls; });
-    if (it == all.end()) {
+    recipe = find(recipes(), cls);
+    if (const Recipe* other = find(recipes_below(), cls); other != nullptr) {
+      return make_below(*other, seed, kind, world);
+    }
+    if (recipe == nullptr) {
       throw std::invalid_argument(fmt::format("no such class: {}", cls));
     }
-    recipe = &*it;
+  } else if (below) {
+    return make_below(*recipe, seed, kind, world);
   }
   for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
     Random random(scramble(seed, scramble(scramble(recipe->cls.name), attempt)));
@@ -946,14 +960,8 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
     if (c.cls == "cascade") {
       c.torch_truth.also.push_back({"missing", c.torch_truth.answer.ranks});
     }
-    for (Truth* t : {&c.fr_truth, &c.torch_truth}) {
-      t->faulty = t->answer.ranks;
-      for (const Answer& a : t->also) {
-        t->faulty.insert(t->faulty.end(), a.ranks.begin(), a.ranks.end());
-      }
-      std::sort(t->faulty.begin(), t->faulty.end());
-      t->faulty.erase(std::unique(t->faulty.begin(), t->faulty.end()), t->faulty.end());
-    }
+    list_faulty(c.fr_truth);
+    list_faulty(c.torch_truth);
     return c;
   }
   throw std::runtime_error(

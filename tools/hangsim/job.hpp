@@ -45,10 +45,41 @@ enum class What : std::uint8_t {
 
 enum class ExitHow : std::uint8_t { kClean, kException, kKilled };
 
+// How far the host gets with an operation that it issues.
+enum class Launch : std::uint8_t { kGoes, kNotBegun, kInside };
+
+// What goes wrong in one operation below the host. Members are places in its group.
+struct Trouble {
+  enum Kind : std::uint8_t {
+    kNone,
+    kLost,     // what `from` gives does not arrive at `to`
+    kCredit,   // `from` does not learn of the buffers of `to`
+    kFlush,    // what arrived at `to` never gets from its card to its device
+    kThread,   // the network thread of `from` stands
+    kChannel,  // a channel of the kernel of `from` never runs
+    kKernel    // it runs, and does nothing any more
+  };
+  Kind kind = kNone;
+  int from = -1, to = -1;
+  int channel = -1;  // -1: all
+  int step = 0;      // from here on
+};
+
+// How NCCL connects the ranks.
+struct Fabric {
+  bool all_by_net = true;  // neither NVLink nor shared memory
+  bool trees = false;      // for reductions over all
+  bool pxn = false;        // another process of the node may send for a rank
+  int channels = 1;
+  int loops = 2;  // how often a ring goes round
+};
+
 struct Op {
   What what = What::kWork;
   bool async = false;
-  bool broken = false;   // starts, never finishes
+  bool broken = false;  // starts, never finishes
+  Launch launch = Launch::kGoes;
+  Trouble trouble;
   bool stopped = false;  // of kHang: by SIGSTOP, the process does nothing any more
   int group = 0;
   int peer = -1;  // within the group: of a send or receive; root of a collective
@@ -85,6 +116,8 @@ struct Job {
   std::int64_t eager_bytes = 0;  // sends up to here end without a receiver
   bool early_end = false;        // of a mismatch, who has less to do ends by itself
   bool launcher_kills = false;   // the launcher ends all ranks after the first has failed
+  bool full_in_launch = false;   // a host with too much in flight waits in the launch of one more
+  Fabric fabric;
   std::vector<Group> groups;
   std::vector<Site> sites;
   std::vector<Program> programs;

@@ -22,18 +22,18 @@ struct Options {
   std::uint64_t seed = 1;
   int count = 1, world = 0, records = 0, jobs = 0;
   std::string cls, kind, format = "both", out;
-  bool list = false;
+  bool list = false, below = false;
 };
 
 void write(const Options& o, std::uint64_t seed) {
-  const Case c = make_case(seed, o.cls, o.kind, o.world);
+  const Case c = make_case(seed, o.cls, o.kind, o.world, o.below);
   const fs::path dir = fs::path(o.out) / c.name;
   fs::remove_all(dir);
   fs::create_directories(dir);
   if (o.format != "torch") {
     write_fr(c, dir / "fr", 0, c.job.world);
   }
-  if (o.format != "fr") {
+  if (o.format != "fr" && !c.below) {
     write_torch(c, dir / "torch", 0, c.job.world);
   }
   write_truth(c, dir / "truth.json");
@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", o.seed, "first seed");
   app.add_option("--count", o.count, "cases, one per seed")->check(CLI::PositiveNumber);
   app.add_option("--class", o.cls, "kind of fault, see --list; default: by seed");
+  app.add_flag("--below", o.below, "of the faults below the host: devices, network; fr dumps only");
   app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
   app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32")
       ->check(CLI::PositiveNumber);
@@ -89,6 +90,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (o.list) {
     for (const Class& c : classes()) {
+      fmt::print("{:14} {}\n", c.name, c.text);
+    }
+    fmt::print("\n--below:\n");
+    for (const Class& c : classes_below()) {
       fmt::print("{:14} {}\n", c.name, c.text);
     }
     fmt::print("\njobs: {}\n", fmt::join(job_kinds(), " "));

@@ -30,10 +30,12 @@ LIMIT_S = 60  # of one analyzer on one case
 
 
 class Answer:
-    """Sets of ranks that an analyzer names (several readings of one output), and the kind."""
+    """Sets of ranks that an analyzer names (several readings of one output), and the kind; of the
+    network the pairs of ranks between which it stands."""
 
-    def __init__(self, kind, *sets):
+    def __init__(self, kind, *sets, links=()):
         self.kind = kind
+        self.links = [tuple(pair) for pair in links]
         self.sets = [frozenset(s) for s in sets] or [frozenset()]
 
 
@@ -45,10 +47,12 @@ def frtrace(path, options):
         [options.frtrace, "--json", str(path)], capture_output=True, timeout=LIMIT_S, text=True
     )
     try:
-        verdict = json.loads(done.stdout)["verdict"]
+        report = json.loads(done.stdout)
     except ValueError:
         return Answer("crash" if done.returncode < 0 else "unreadable")
-    return Answer(verdict["kind"], verdict["ranks"])
+    verdict = report["verdict"]
+    links = [(link["from"], link["to"]) for link in report.get("links", ())]
+    return Answer(verdict["kind"], verdict["ranks"], links=links)
 
 
 def torchfrtrace(path, _options):
@@ -139,6 +143,8 @@ def judge(answer, truth):
     alarm = truth["kind"] in ("ok", "slow") and answer.kind != "slow"
     faulty = set() if alarm else set(truth["faulty"])
     blame = all(s - faulty for s in answer.sets)
+    if answer.kind == "transport" and "links" in truth:
+        blame = blame or bool(set(answer.links) - {tuple(pair) for pair in truth["links"]})
     # Of verdicts that name nobody the kind is the answer.
     exact = any(s and s in {r for _, r in accepted} for s in answer.sets) or any(
         not s and (answer.kind, s) in accepted for s in answer.sets
@@ -163,7 +169,7 @@ def score_case(job):
     rows = []
     for column, form, analyzer in ANALYZERS:
         path = directory / form
-        if column not in options.columns or not path.is_dir() or not any(path.iterdir()):
+        if column not in options.columns or form not in truth or not path.is_dir() or not any(path.iterdir()):
             continue
         signal.alarm(LIMIT_S)
         try:
@@ -182,7 +188,7 @@ def score_case(job):
                 "decidable": truth[form]["decidable"],
                 "outcome": outcome,
                 "kind": kind,
-                "got": [answer.kind, sorted(answer.sets[-1])],
+                "got": [answer.kind, sorted(answer.sets[-1]), *answer.links],
                 "expected": [truth[form]["kind"], truth[form]["ranks"]],
                 "path": str(path),
                 "fault": truth["fault"],
@@ -270,7 +276,7 @@ def failures(rows):
         yield (
             f"{r['outcome']:9} {r['path']}{mark}\n"
             f"          expected {r['expected'][0]} {r['expected'][1]}, "
-            f"got {r['got'][0]} {r['got'][1]}; fault: {r['fault']}"
+            f"got {' '.join(map(str, r['got']))}; fault: {r['fault']}"
         )
 
 
@@ -288,6 +294,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--class", dest="cls", help="one class of hangsim --list")
+    parser.add_argument("--below", action="store_true", help="faults below the host; fr dumps only")
     parser.add_argument("--job", help="one kind of job")
     parser.add_argument("--world", type=int)
     parser.add_argument("--columns", default=[c for c, _, _ in ANALYZERS], type=columns_of)
@@ -304,6 +311,7 @@ def main():
                 value = getattr(options, name)
                 command += [f"--{name}", str(value)] if value is not None else []
             command += ["--class", options.cls] if options.cls else []
+            command += ["--below"] if options.below else []
             subprocess.run(command, check=True)
         rows = score(sorted(p.parent for p in place.rglob("truth.json")), options)
         print(table(rows, options))

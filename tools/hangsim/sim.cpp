@@ -5,6 +5,9 @@
 #include <map>
 #include <queue>
 #include <tuple>
+#include <utility>
+
+#include "wires.hpp"
 
 namespace hangsim {
 
@@ -50,6 +53,8 @@ struct HostState {
   bool full = false;      // too much in flight
   bool stopped = false;
   int in_flight = 0;
+  int in_launch = kNone;                             // item whose launch waits for room
+  int last_issued = kNone;                           // item
   int compute = kNone;                               // last item of the compute stream
   std::map<std::tuple<int, int, int>, int> streams;  // (group, low, high) -> last item
   std::vector<int> handles;                          // -> item
@@ -139,6 +144,11 @@ class Engine {
     const Op& op = program[h.pc];
     if (op.communicates() && h.in_flight >= job_.queue_limit && !gloo_) {
       h.full = true;
+      if (job_.full_in_launch) {
+        ++h.pc;
+        issue(rank, op, Launch::kInside);
+        h.in_launch = h.last_issued;
+      }
       return;
     }
     ++h.pc;
@@ -164,7 +174,11 @@ class Engine {
       case What::kSend:
       case What::kRecv:
       case What::kBatch:
-        if (issue(rank, op)) {
+        if (issue(rank, op, op.launch)) {
+          return;
+        }
+        if (op.launch != Launch::kGoes) {
+          h.stopped = true;
           return;
         }
         break;
@@ -305,7 +319,7 @@ class Engine {
   }
 
   // True when the host must wait.
-  bool issue(int rank, const Op& op) {
+  bool issue(int rank, const Op& op, Launch launch) {
     HostState& h = host_of(rank);
     RankRun& r = run_of(rank);
     std::tuple<int, int, int> stream{op.group, -1, -1};
@@ -316,13 +330,15 @@ class Engine {
     int& tail = h.streams.try_emplace(stream, kNone).first->second;
     const int id = gloo_ ? new_item(rank, {}) : new_item(rank, {tail, h.compute});
     tail = id;
+    h.last_issued = id;
     Item& it = item(id);
+    it.pending += launch == Launch::kGoes ? 0 : 1;
     it.op = &op;
     it.first_part = static_cast<int>(r.issued.size());
     HostState::Count& count = h.counts[op.group];
     const auto note = [&](const Op& one, const Op* batch, std::uint64_t seq) {
-      r.issued.push_back(
-          {&one, batch, now_, kNever, kNever, false, seq, count.collectives, count.p2p, count.ops});
+      r.issued.push_back({&one, batch, now_, launch == Launch::kGoes ? now_ : kNever, kNever,
+                          kNever, false, seq, count.collectives, count.p2p, count.ops});
     };
     const auto lane = [&](const Op& one) {
       return ++h.lanes[{one.group, one.peer, one.what == What::kSend}];
@@ -373,6 +389,9 @@ class Engine {
       return;
     }
     it.started = true;
+    if (it.endless) {
+      run_of(it.rank).device_stuck = now_;
+    }
     if (it.op == nullptr) {
       if (!it.endless && it.duration == 0) {
         finish(id, false);
@@ -428,6 +447,15 @@ class Engine {
       if (h.full) {
         h.full = false;
         push(now_ + kUs, Event::kHost, rank, 0);
+        if (h.in_launch != kNone) {
+          const int launched = std::exchange(h.in_launch, kNone);
+          for (int i = item(launched).first_part; i <= item(launched).issued; ++i) {
+            issued(rank, i).launched = now_;
+          }
+          if (--item(launched).pending == 0) {
+            start_if_ready(launched);
+          }
+        }
       }
     }
     if (h.waits_for == id && !failed) {
@@ -490,6 +518,9 @@ class Engine {
     }
     m.stuck = m.stuck || !splits_fit(m);
     const Ns took = jitter(kMs);
+    if (!m.stuck && troubled(m, took)) {
+      return;
+    }
     for (const int i : m.items) {
       const bool small = job_.early_end && numel(item(i).op->in) == least &&
                          item(i).op->name == "all_reduce" && !item(i).op->broken &&
@@ -500,6 +531,28 @@ class Engine {
         push(now_ + took, Event::kDone, i, 0);
       }
     }
+  }
+
+  // Something is wrong below: those whose kernels can end do.
+  bool troubled(const Meeting& m, Ns took) {
+    const Op& op = *item(m.items.front()).op;
+    Setting s;
+    s.stages.assign(m.items.size(), Stage::kRuns);
+    for (const int i : m.items) {
+      if (item(i).op->trouble.kind != Trouble::kNone) {
+        s.troubles.push_back(item(i).op->trouble);
+      }
+    }
+    if (s.troubles.empty()) {
+      return false;
+    }
+    const Flow f = flow(job_, op, s);
+    for (const int i : m.items) {
+      if (f.done[static_cast<std::size_t>(group(op.group).position(item(i).rank))]) {
+        push(now_ + took, Event::kDone, i, 0);
+      }
+    }
+    return true;
   }
 
   void exchange(int id) {
@@ -532,7 +585,8 @@ class Engine {
     const Part other = theirs.front();
     theirs.pop_front();
     const Op& match = *issued(item(other.item).rank, other.issued).op;
-    if (op.broken || match.broken || op.in != match.in || op.dtype != match.dtype ||
+    if (op.broken || match.broken || op.trouble.kind != Trouble::kNone ||
+        match.trouble.kind != Trouble::kNone || op.in != match.in || op.dtype != match.dtype ||
         run_of(item(other.item).rank).ended) {
       return;
     }

@@ -15,6 +15,7 @@ struct Issued {
   const Op* op = nullptr;  // of a batch: one of its parts, or the batch itself
   const Op* batch = nullptr;
   Ns created = 0;
+  Ns launched = kNever;
   Ns started = kNever, done = kNever;
   bool failed = false;
   std::uint64_t seq = 0;  // collectives of the group, from 1; of P2P: in its lane
@@ -31,6 +32,7 @@ struct RankRun {
   bool own_fault = false;   // it ended by what was planned for it
   int step = 0;
   const Op* hung_in = nullptr;  // host elsewhere
+  Ns device_stuck = kNever;     // since when a kernel of its own never ends
 };
 
 struct Run {

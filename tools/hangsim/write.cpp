@@ -71,6 +71,11 @@ Json json(const Truth& t) {
 Json json(const Evidence& e, bool torch) {
   Json out = {{"ring", e.ring}, {"timing", e.timing},       {"frames", e.frames},
               {"lost", e.lost}, {"truncated", e.truncated}, {"stale", e.stale}};
+  if (!torch) {
+    out["api"] = e.api;
+    out["no_device"] = e.no_device;
+    out["lossy"] = e.lossy;
+  }
   if (torch) {
     out["version"] = e.version;
     out["only_active"] = e.only_active;
@@ -83,18 +88,25 @@ Json json(const Evidence& e, bool torch) {
 }  // namespace
 
 void write_truth(const Case& c, const std::filesystem::path& file) {
-  const Json root = {{"schema", "hangsim.truth/1"},
-                     {"name", c.name},
-                     {"class", c.cls},
-                     {"seed", c.seed},
-                     {"job", c.job.kind},
-                     {"world", c.job.world},
-                     {"backend", c.job.backend},
-                     {"fault", c.fault},
-                     {"step", c.fault_step},
-                     {"fr", json(c.fr_truth)},
-                     {"torch", json(c.torch_truth)},
-                     {"evidence", {{"fr", json(c.fr, false)}, {"torch", json(c.torch, true)}}}};
+  Json root = {{"schema", "hangsim.truth/1"},
+               {"name", c.name},
+               {"class", c.cls},
+               {"seed", c.seed},
+               {"job", c.job.kind},
+               {"world", c.job.world},
+               {"backend", c.job.backend},
+               {"fault", c.fault},
+               {"step", c.fault_step},
+               {"fr", json(c.fr_truth)}};
+  if (c.below) {
+    root["fr"]["links"] = c.fr_truth.links;
+  }
+  Json evidence = {{"fr", json(c.fr, false)}};
+  if (!c.below) {
+    root["torch"] = json(c.torch_truth);
+    evidence["torch"] = json(c.torch, true);
+  }
+  root["evidence"] = evidence;
   write_file(file, root.dump(1) + "\n", 0);
 }
 

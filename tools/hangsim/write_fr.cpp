@@ -9,7 +9,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "case.hpp"
+#include "device.hpp"
 
 namespace hangsim {
 
@@ -58,6 +58,10 @@ std::vector<std::uint32_t> shape_words(const Op& op) {
   return words;
 }
 
+bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
 // How a rank's evidence came to be.
 struct How {
   bool present = true;
@@ -68,14 +72,15 @@ struct How {
 
 class RankDump {
  public:
-  RankDump(const Case& c, int rank, const How& how)
-      : c_(c), e_(c.fr), rank_(rank), run_(c.run_of(rank)), how_(how) {}
+  RankDump(const Case& c, const DeviceView& view, int rank, const How& how)
+      : c_(c), e_(c.fr), view_(view), rank_(rank), run_(c.run_of(rank)), how_(how) {}
 
   std::string write() {
     // A dead process saw nothing after its death.
     ended_ = run_.ended && run_.ended_at <= how_.at;
     const Ns at = ended_ ? run_.ended_at : how_.at;
     ops_ = seen(run_, at, e_.timing, false);
+    as_devices_tell(at);
     for (std::size_t g = 0; g < c_.job.groups.size(); ++g) {
       if (c_.job.groups[g].position(rank_) >= 0) {
         row_of_[static_cast<int>(g)] = static_cast<int>(row_of_.size()) + 1;
@@ -86,6 +91,30 @@ class RankDump {
   }
 
  private:
+  bool tells_devices() const { return c_.job.backend == "nccl" && e_.timing; }
+
+  // What becomes of a record follows from what NCCL says of its operation.
+  void as_devices_tell(Ns at) {
+    released_.assign(ops_.size(), false);
+    for (const DeviceError& x : c_.errors) {
+      error_ = x.rank == rank_ && x.at <= at ? &x : error_;
+    }
+    for (std::size_t i = 0; i < ops_.size() && tells_devices(); ++i) {
+      Seen& s = ops_[i];
+      const bool launched = s.issued->launched != kNever && s.issued->launched <= at;
+      if (launched && view_.is_unseen(rank_, *s.issued->op)) {
+        released_[i] = true;
+        s.started = s.done = false;
+      } else if (!s.done) {
+        s.started = view_.is_started(rank_, *s.issued, at);
+      }
+      if (error_ != nullptr && failed_ == SIZE_MAX && !s.done && !released_[i] &&
+          s.issued->created <= error_->at) {
+        failed_ = i;
+      }
+    }
+  }
+
   // Strings stand before the tables that number them: tables are packed apart, first.
   std::uint32_t text(std::string_view s) {
     if (s.empty()) {
@@ -139,10 +168,13 @@ class RankDump {
     return out;
   }
 
+  // Ended without having been seen to succeed.
+  bool is_over(std::size_t i) const { return released_[i] || i == failed_; }
+
   struct Frontier {
     std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
     Ns enqueued_time = kNever, started_time = kNever, completed_time = kNever;
-    void add(const Seen& s) {
+    void add(const Seen& s, bool over, bool broke) {
       const std::uint64_t seq = s.issued->seq;
       enqueued = std::max(enqueued, seq);
       enqueued_time = std::max(enqueued_time, s.issued->created);
@@ -150,7 +182,10 @@ class RankDump {
         started = std::max(started, seq);
         started_time = std::max(started_time, s.issued->started);
       }
-      if (s.done) {
+      if (over) {
+        ++ended;
+        failed += broke ? 1 : 0;
+      } else if (s.done) {
         ++ended;
         failed += s.issued->failed ? 1 : 0;
         if (!s.issued->failed) {
@@ -198,14 +233,21 @@ class RankDump {
       } else {
         p.pack(words);
       }
-      p.pack(s.done        ? (s.issued->failed ? "failed" : "completed")
-             : gloo && p2p ? "waiting"
-             : s.started   ? "started"
-                           : "enqueued");
+      p.pack(released_[i]   ? "released"
+             : i == failed_ ? "failed"
+             : s.done       ? (s.issued->failed ? "failed" : "completed")
+             : gloo && p2p  ? "waiting"
+             : s.started    ? "started"
+                            : "enqueued");
       time(p, s.started ? s.issued->started : kNever);
-      time(p, s.done ? s.issued->done : kNever);
-      p.pack(text(s.done && s.issued->failed ? "Connection closed by peer" : ""));
-      p.pack(s.done ? 4100 + rank_ : 0);
+      time(p, released_[i]   ? s.issued->launched
+              : i == failed_ ? error_->at
+              : s.done       ? s.issued->done
+                             : kNever);
+      p.pack(text(i == failed_                 ? error_->name + ": " + error_->text
+                  : s.done && s.issued->failed ? "Connection closed by peer"
+                                               : ""));
+      p.pack(s.done || released_[i] || i == failed_ ? 4100 + rank_ : 0);
     }
   }
 
@@ -239,7 +281,7 @@ class RankDump {
   void groups(Packer& p, const std::vector<bool>& keep) {
     struct Sums {
       Frontier all;
-      std::uint64_t p2p = 0, p2p_ended = 0, kept = 0, first = 0, last = 0;
+      std::uint64_t p2p = 0, p2p_ended = 0, released = 0, kept = 0, first = 0, last = 0;
       Ns p2p_time = kNever;
     };
     std::map<int, Sums> sums;
@@ -248,11 +290,12 @@ class RankDump {
       Sums& g = sums[s.issued->op->group];
       if (s.issued->op->is_p2p()) {
         ++g.p2p;
-        g.p2p_ended += s.done ? 1 : 0;
+        g.p2p_ended += s.done || is_over(i) ? 1 : 0;
         g.p2p_time = s.issued->created;
         continue;
       }
-      g.all.add(s);
+      g.all.add(s, is_over(i), i == failed_);
+      g.released += released_[i] ? 1 : 0;
       if (keep[i]) {
         g.first = g.kept == 0 ? s.issued->seq : g.first;
         g.last = s.issued->seq;
@@ -322,9 +365,10 @@ class RankDump {
       p.pack(s.p2p_ended);
       p.pack(1);
       p.pack(1);
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 3; ++i) {
         p.pack(0);
       }
+      p.pack(s.released);
       p.pack(s.kept);
       if (s.kept == 0) {
         p.pack_nil();
@@ -340,10 +384,11 @@ class RankDump {
 
   void lanes(Packer& p) {
     std::map<std::tuple<int, int, bool>, Frontier> lanes;
-    for (const Seen& s : ops_) {
-      const Op& op = *s.issued->op;
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      const Op& op = *ops_[i].issued->op;
       if (op.is_p2p()) {
-        lanes[{row_of_.at(op.group), op.peer, op.what == What::kSend}].add(s);
+        lanes[{row_of_.at(op.group), op.peer, op.what == What::kSend}].add(ops_[i], is_over(i),
+                                                                           i == failed_);
       }
     }
     columns(p, {"group", "peer", "direction", "enqueued", "enqueued_time", "started", "completed",
@@ -387,137 +432,174 @@ class RankDump {
     field(p, "n_records", e_.ring);
   }
 
-  // The same operation on another member, if its device has started it when that is looked at.
-  bool is_started_by(int other, const Issued& own) const {
-    const Op& op = *own.op;
-    const int position = c_.job.groups[static_cast<std::size_t>(op.group)].position(rank_);
-    const std::vector<Issued>& issued = c_.run_of(other).issued;
-    for (auto it = issued.rbegin(); it != issued.rend(); ++it) {
-      if (it->op->group != op.group || it->seq != own.seq || it->op->is_p2p() != op.is_p2p() ||
-          it->op->what == What::kBatch ||
-          (op.is_p2p() && (it->op->what == op.what || it->op->peer != position))) {
-        continue;
-      }
-      return it->started != kNever && it->started <= c_.fr.at[static_cast<std::size_t>(other)];
-    }
-    return false;
-  }
-
-  // What NCCL says: communicators, what has not ended on the device, and its transfers, those of
-  // collectives around a ring. Of one that the network breaks it has lost what one gave.
-  void device(Packer& p) {
+  // What NCCL says: communicators, what has not ended on the device, and what it moves.
+  void device(Packer& p, Ns at) {
     key(p, "device");
-    if (c_.job.backend != "nccl" || !e_.timing) {
+    if (!tells_devices() || holds(e_.no_device, rank_)) {
       p.pack_nil();
       return;
     }
-    p.pack_map(5);
-    field(p, "plugin_api", 6);
-    key(p, "losses");
-    p.pack_map(0);
-    key(p, "comms");
-    columns(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "ended", "error",
-                "profiled"});
-    p.pack_array(static_cast<std::uint32_t>(row_of_.size()));
-    for (const auto& [index, row] : row_of_) {
-      const Group& g = c_.job.groups[static_cast<std::size_t>(index)];
-      std::set<int> nodes;
-      for (const int r : g.ranks) {
-        nodes.insert(c_.job.node(r));
-      }
-      p.pack_array(10);
-      p.pack(row);
-      p.pack(1000 + index);
-      p.pack(0);
-      p.pack(row);
-      p.pack(g.ranks.size());
-      p.pack(g.position(rank_));
-      p.pack(nodes.size());
-      p.pack(0);
-      p.pack(0);
-      p.pack(1);
+    const std::vector<OperationRow> operations = view_.operations(rank_, at);
+    const std::vector<CarriedRow> carried = view_.carried(rank_, at);
+    std::set<Comm> used;
+    for (const auto& [group, _] : row_of_) {
+      used.insert({group, -1, -1});
     }
-    std::vector<const Seen*> in_flight;
-    for (const Seen& s : ops_) {
-      if (!s.done) {
-        in_flight.push_back(&s);
-      }
+    for (const OperationRow& o : operations) {
+      used.insert(o.comm);
     }
-    key(p, "operations");
-    columns(p, {"op", "ticket", "comm", "state", "flags", "stream", "launched", "started",
-                "channels", "channels_started"});
-    p.pack_array(static_cast<std::uint32_t>(in_flight.size()));
-    for (std::size_t i = 0; i < in_flight.size(); ++i) {
-      const Seen& s = *in_flight[i];
-      const Op& op = *s.issued->op;
-      p.pack_array(10);
-      p.pack(i);
-      p.pack(s.ticket);
-      p.pack(row_of_.at(op.group));
-      p.pack(s.started ? "started" : "launched");
-      p.pack(op.is_p2p() ? 1 : 0);
-      // The group's, or the pair's.
-      p.pack(4096 * (op.group + 1) + (op.is_p2p() && s.issued->batch == nullptr ? op.peer + 1 : 0));
-      time(p, s.issued->created);
-      time(p, s.started ? s.issued->started : kNever);
-      p.pack(1);
-      p.pack(s.started ? 1 : 0);
+    std::map<Comm, std::size_t> comms;
+    for (const Comm& c : used) {
+      comms.emplace(c, comms.size() + 1);
     }
+    p.pack_map(7);
+    field(p, "plugin_api", e_.api);
+    field(p, "salt", salt(rank_));
+    // The table of transfers was full now and then.
+    const bool lossy = holds(e_.lossy, rank_);
+    const auto is_lost = [&](std::size_t n) {
+      return lossy && scramble(c_.seed, static_cast<std::uint64_t>(rank_) * 4096 + n) % 3 == 0;
+    };
+    std::size_t n = 0, lost = 0;
     msgpack::sbuffer rows;
     Packer phases(rows);
-    std::uint32_t n = 0;
-    for (std::size_t i = 0; i < in_flight.size(); ++i) {
-      const Seen& s = *in_flight[i];
-      const Op& op = *s.issued->op;
-      const Group& g = c_.job.groups[static_cast<std::size_t>(op.group)];
-      const int size = static_cast<int>(g.ranks.size());
-      if (!s.started || size < 2) {
-        continue;
+    const auto phase = [&](const OperationRow* own, const CarriedRow* other, const PhaseRow& row) {
+      if (is_lost(n + lost)) {
+        ++lost;
+        return;
       }
-      const auto phase = [&](const char* kind, int peer, const char* waits_for) {
-        phases.pack_array(10);
-        phases.pack(i);
-        phases.pack(s.ticket);
-        phases.pack(kind);
-        phases.pack(0);
-        phases.pack(peer);
-        phases.pack(waits_for);
-        phases.pack(0);
-        phases.pack(4);
-        time(phases, s.issued->started);
-        phases.pack(1);
-        ++n;
-      };
-      const auto rank_at = [&](int position) {
-        return g.ranks[static_cast<std::size_t>((position + size) % size)];
-      };
-      phase("kernel", -1, "running");
-      if (op.is_p2p()) {
-        const bool both = is_started_by(rank_at(op.peer), *s.issued);
-        const bool send = op.what == What::kSend;
-        if (!both || op.broken) {  // else it is through, and its batch waits for another
-          phase(send ? "send" : "recv", op.peer,
-                !send  ? "data"
-                : both ? "in_flight"
-                       : "peer_credit");
-        }
-        continue;
+      ++n;
+      phases.pack_array(17);
+      if (own != nullptr) {
+        phases.pack(slot(own->ticket));
+        phases.pack(own->ticket);
+      } else {
+        phases.pack(-1);
+        phases.pack_nil();
       }
-      const int own = g.position(rank_);
-      const bool all = std::all_of(g.ranks.begin(), g.ranks.end(), [&](int r) {
-        return r == rank_ || is_started_by(r, *s.issued);
-      });
-      phase("send", (own + 1) % size,
-            !is_started_by(rank_at(own + 1), *s.issued) ? "peer_credit"
-            : all && op.broken                          ? "in_flight"
-                                                        : "own_kernel");
-      phase("recv", (own + size - 1) % size, "data");
+      phases.pack(row.kind);
+      phases.pack(row.channel);
+      phases.pack(row.peer);
+      phases.pack(row.waits_for);
+      phases.pack(row.step);
+      phases.pack(row.n_steps);
+      time(phases, row.time);
+      phases.pack(1);
+      const bool told = e_.nics && std::string_view(row.kind) != "kernel";
+      if (told) {
+        phases.pack(row.channel % 2);
+        phases.pack(70 + row.channel + 8 * row.peer);
+      } else {
+        phases.pack_nil();
+        phases.pack_nil();
+      }
+      phases.pack_nil();
+      phases.pack(other != nullptr ? 4000 + other->rank : 0);
+      if (other != nullptr) {
+        phases.pack(salt(other->rank));
+        phases.pack(slot(other->ticket));
+        phases.pack(generation(other->ticket));
+      } else {
+        phases.pack_nil();
+        phases.pack_nil();
+        phases.pack_nil();
+      }
+    };
+    for (const OperationRow& o : operations) {
+      for (const PhaseRow& row : o.phases) {
+        phase(&o, nullptr, row);
+      }
+    }
+    for (const CarriedRow& row : carried) {
+      phase(nullptr, &row, row.phase);
+    }
+    key(p, "losses");
+    p.pack_map(1);
+    field(p, "phases_lost", lost);
+    key(p, "comms");
+    columns(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "ended", "error",
+                "error_time", "profiled"});
+    p.pack_array(static_cast<std::uint32_t>(comms.size()));
+    bool told = false;
+    for (const auto& [comm, row] : comms) {
+      const Group& g = c_.job.groups[static_cast<std::size_t>(comm.group)];
+      std::vector<int> members = g.ranks;
+      if (comm.is_pair()) {
+        members = {g.ranks[static_cast<std::size_t>(comm.low)],
+                   g.ranks[static_cast<std::size_t>(comm.high)]};
+      }
+      std::set<int> nodes;
+      for (const int r : members) {
+        nodes.insert(c_.job.node(r));
+      }
+      // NCCL tells its error for the communicator of what was in flight.
+      const bool nccl_error =
+          error_ != nullptr && !error_->cuda && !told &&
+          (failed_ == SIZE_MAX || ops_[failed_].issued->op->group == comm.group);
+      told = told || nccl_error;
+      p.pack_array(11);
+      p.pack(row);
+      p.pack(1000 + comm.group +
+             (comm.is_pair() ? 100'000 * (1 + comm.low * 1024 + comm.high) : 0));
+      p.pack(0);
+      p.pack(row_of_.at(comm.group));
+      p.pack(members.size());
+      p.pack(std::find(members.begin(), members.end(), rank_) - members.begin());
+      p.pack(nodes.size());
+      p.pack(0);
+      p.pack(nccl_error ? error_id_ : 0);
+      time(p, nccl_error ? error_->at : kNever);
+      p.pack(1);
+    }
+    key(p, "operations");
+    columns(p, {"op", "ticket", "comm", "state", "flags", "stream", "launching", "launched",
+                "started", "channels", "channels_started", "generation"});
+    p.pack_array(static_cast<std::uint32_t>(operations.size()));
+    for (const OperationRow& o : operations) {
+      const bool failed = failed_ != SIZE_MAX && ops_[failed_].ticket == o.ticket;
+      p.pack_array(12);
+      p.pack(slot(o.ticket));
+      p.pack(o.ticket);
+      p.pack(comms.at(o.comm));
+      p.pack(failed ? "failed" : o.state);
+      p.pack(o.issued->op->is_p2p() ? 1 : 0);
+      p.pack(e_.api < 5 ? 0 : 4096 * comms.at(o.comm));
+      time(p, o.launching);
+      time(p, o.launched);
+      time(p, o.started);
+      p.pack(o.channels);
+      p.pack(o.channels_started);
+      p.pack(generation(o.ticket));
     }
     key(p, "phases");
     columns(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "time",
-                "live"});
-    p.pack_array(n);
+                "live", "nic", "qp", "socket", "pid", "of_process", "of_op", "of_generation"});
+    p.pack_array(static_cast<std::uint32_t>(n));
     out_.write(rows.data(), rows.size());
+    key(p, "error");
+    if (error_ == nullptr || !error_->cuda) {
+      p.pack_nil();
+      return;
+    }
+    p.pack_map(6);
+    field(p, "code", 700);
+    field(p, "name", error_->name);
+    field(p, "text", error_->text);
+    field(p, "call", "cudaEventQuery");
+    key(p, "ticket");
+    if (failed_ == SIZE_MAX) {
+      p.pack_nil();
+    } else {
+      p.pack(ops_[failed_].ticket);
+    }
+    key(p, "time");
+    time(p, error_->at);
+  }
+  // The tables that NCCL's handles number are used again and again.
+  static std::uint64_t slot(std::uint64_t ticket) { return ticket % 512; }
+  static std::uint64_t generation(std::uint64_t ticket) { return 1 + ticket / 512; }
+  std::uint64_t salt(int rank) const {
+    return scramble(c_.seed, static_cast<std::uint64_t>(rank)) % 0xffff + 1;
   }
 
   // Who is on this node, and how they are.
@@ -576,6 +658,7 @@ class RankDump {
     const std::vector<bool> keep = kept();
     msgpack::sbuffer group_table, lane_table, record_table;
     Packer g(group_table), l(lane_table), r(record_table);
+    error_id_ = error_ == nullptr ? 0 : text(error_->name + ": " + error_->text);
     groups(g, keep);
     lanes(l);
     records(r, keep);
@@ -635,7 +718,7 @@ class RankDump {
     p.pack_map(1);
     field(p, "overwritten",
           static_cast<std::uint64_t>(std::count(keep.begin(), keep.end(), false)));
-    device(p);
+    device(p, at);
     exit_record(p);
     peers(p);
     key(p, "threads");
@@ -661,12 +744,17 @@ class RankDump {
 
   const Case& c_;
   const Evidence& e_;
+  const DeviceView& view_;
   const int rank_;
   const RankRun& run_;
   const How& how_;
   bool ended_ = false;
   std::vector<Seen> ops_;
-  std::map<int, int> row_of_;  // group -> row
+  std::vector<bool> released_;     // of ops_
+  std::size_t failed_ = SIZE_MAX;  // in ops_: what the device's error ended
+  const DeviceError* error_ = nullptr;
+  std::uint32_t error_id_ = 0;  // of its words
+  std::map<int, int> row_of_;   // group -> row
   std::vector<std::string> strings_{""};
   std::unordered_map<std::string, std::size_t> ids_;
   std::vector<std::array<std::uint32_t, 3>> frames_;
@@ -724,20 +812,17 @@ How how(const Case& c, int rank) {
   return h;
 }
 
-bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 }  // namespace
 
 void write_fr(const Case& c, const std::filesystem::path& dir, int first, int last) {
   std::filesystem::create_directories(dir);
+  const DeviceView view(c);
   for (int r = first; r < last; ++r) {
     const How h = how(c, r);
     if (!h.present || holds(c.fr.lost, r)) {
       continue;
     }
-    std::string data = RankDump(c, r, h).write();
+    std::string data = RankDump(c, view, r, h).write();
     if (holds(c.fr.truncated, r)) {
       data.resize(data.size() * 3 / 5);
     }

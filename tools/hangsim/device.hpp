@@ -1,0 +1,82 @@
+// device.hpp - what NCCL tells of the devices of a case at the moment a rank is looked at.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "case.hpp"
+#include "wires.hpp"
+
+namespace hangsim {
+
+// NCCL's communicator: of a group, or (sends and receives by themselves) of two of its members.
+struct Comm {
+  int group = 0, low = -1, high = -1;
+  bool is_pair() const { return low >= 0; }
+  auto operator<=>(const Comm&) const = default;
+};
+
+// One transfer over the network, or one kernel channel.
+struct PhaseRow {
+  const char* kind = "";
+  int channel = 0;
+  int peer = -1;  // rank of the communicator
+  const char* waits_for = "";
+  int step = 0, n_steps = 0;
+  Ns time = kNever;
+};
+
+struct OperationRow {
+  const Issued* issued = nullptr;
+  std::uint64_t ticket = 0;
+  Comm comm;
+  const char* state = "";
+  Ns launching = kNever, launched = kNever, started = kNever;
+  int channels = 0, channels_started = 0;
+  std::vector<PhaseRow> phases;
+};
+
+// A transfer that this process carries for another one of its node (PXN).
+struct CarriedRow {
+  int rank = 0;              // whose
+  std::uint64_t ticket = 0;  // of its operation there
+  PhaseRow phase;
+};
+
+class DeviceView {
+ public:
+  explicit DeviceView(const Case&);
+
+  // What has not ended of the rank's operations, with what of earlier ones still moves.
+  std::vector<OperationRow> operations(int rank, Ns at) const;
+  std::vector<CarriedRow> carried(int rank, Ns at) const;
+  // NCCL does not tell that the operation of that rank runs, nor that it ends.
+  bool is_unseen(int rank, const Op&) const;
+  // As a recorder can know it.
+  bool is_started(int rank, const Issued&, Ns at) const;
+
+ private:
+  struct Key {
+    int group;
+    int from, to;  // of sends and receives, else -1
+    std::uint64_t seq;
+    auto operator<=>(const Key&) const = default;
+  };
+  Key key_of(int rank, const Issued&) const;
+  const Issued* find(int rank, const Key&) const;
+  Stage stage(int rank, const Key&, Ns at) const;
+  // Among all members, as that rank sees it when it is looked at.
+  const Flow& flow_of(const Issued&, const Key&, Ns at) const;
+  const Group& group(int g) const { return c_.job.groups[static_cast<std::size_t>(g)]; }
+  void transfers(int rank, const Issued&, const Key&, Ns at, std::vector<PhaseRow>& own,
+                 std::map<int, std::vector<PhaseRow>>* carried) const;
+
+  const Case& c_;
+  std::vector<std::map<Key, const Issued*>> issued_;  // per rank
+  mutable std::map<std::pair<Key, Ns>, std::unique_ptr<Flow>> flows_;
+};
+
+}  // namespace hangsim
