@@ -87,7 +87,8 @@ void pack_layers(Packer& p, const Header& h) {
   p.pack_map(n_layers);
   for (u32 i = 0; i < n_layers; ++i) {
     text(p, fixed(h.layers[i].name, sizeof h.layers[i].name));
-    text(p, fixed(h.layers[i].text, sizeof h.layers[i].text));
+    char layer[sizeof h.layers[i].text];
+    text(p, layer_text(h.layers[i], layer));
   }
 }
 

@@ -23,6 +23,7 @@ constexpr u64 kUnresponsive_ns = 2 * kSecond_ns;
 // By then everyone has answered an incident or been salvaged.
 constexpr u64 kSettled_ns = 8 * kSecond_ns;
 constexpr timespec kFollowPeriod{0, 500'000'000};
+constexpr u32 kLooksAfterChange = 4;  // 2 s, the coarsest clock of a file system
 
 u64 get(const std::atomic<u64>& a) {
   return a.load(std::memory_order_acquire);
@@ -268,6 +269,7 @@ void* Watchdog::follower_main(void* self) noexcept {
   auto& w = *static_cast<Watchdog*>(self);
   Recorder& r = *w.recorder_;
   timespec seen{};
+  u32 unchanged = 0;  // looks
   for (;;) {
     nanosleep(&kFollowPeriod, nullptr);
     const PeerRow* lead = nullptr;
@@ -278,11 +280,16 @@ void* Watchdog::follower_main(void* self) noexcept {
       }
     }
     struct stat st;
-    if (lead != r.control.own() || stat(r.dump_dirs[0], &st) != 0 ||
-        (st.st_mtim.tv_sec == seen.tv_sec && st.st_mtim.tv_nsec == seen.tv_nsec)) {
+    if (lead != r.control.own() || stat(r.dump_dirs[0], &st) != 0) {
       continue;
     }
+    // Two changes within one tick of the file system's clock look like one.
+    const bool same = st.st_mtim.tv_sec == seen.tv_sec && st.st_mtim.tv_nsec == seen.tv_nsec;
+    unchanged = same ? unchanged + 1 : 0;
     seen = st.st_mtim;
+    if (unchanged > kLooksAfterChange) {
+      continue;
+    }
     struct Context {
       const Header& header;
       u64 newest;

@@ -129,8 +129,9 @@ std::string status_json() {
   add(out, "clock", quoted(clock_name(h.clock_kind)));
   std::string layers = "{";
   for (u32 i = 0; i < h.n_layers.load(); ++i) {
-    if (h.layers[i].text[0] != '\0') {
-      add(layers, h.layers[i].name, quoted(h.layers[i].text));
+    char text[sizeof h.layers[i].text];
+    if (const auto said = layer_text(h.layers[i], text); !said.empty()) {
+      add(layers, h.layers[i].name, quoted(said));
     }
   }
   add(out, "layers", layers + "}");

@@ -12,6 +12,17 @@ void copy_text(char* to, std::size_t size, const char* from) noexcept {
   std::snprintf(to, size, "%s", from != nullptr ? from : "");
 }
 
+// Its readers hold no lock.
+void replace_text(Header::Layer& layer, const char* by) noexcept {
+  char text[sizeof layer.text] = {};
+  copy_text(text, sizeof text, by);
+  layer.revisions.fetch_add(1);
+  for (std::size_t i = 0; i < sizeof text; ++i) {
+    __atomic_store_n(&layer.text[i], text[i], __ATOMIC_SEQ_CST);
+  }
+  layer.revisions.fetch_add(1);
+}
+
 std::size_t length(const char* text) noexcept {
   return text != nullptr ? std::strlen(text) : 0;
 }
@@ -209,9 +220,9 @@ void Tables::set_layer(const char* name, const char* text) noexcept {
   if (i >= std::size(header_.layers)) {
     return;
   }
-  copy_text(header_.layers[i].name, sizeof header_.layers[i].name, name);
-  copy_text(header_.layers[i].text, sizeof header_.layers[i].text, text);
+  replace_text(header_.layers[i], text);
   if (i == n) {
+    copy_text(header_.layers[i].name, sizeof header_.layers[i].name, name);
     header_.n_layers.store(n + 1, std::memory_order_release);
   }
 }

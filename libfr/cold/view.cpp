@@ -70,6 +70,16 @@ TickClock::TickClock(const Header& header) noexcept {
   }
 }
 
+std::string_view layer_text(const Header::Layer& layer,
+                            char (&to)[sizeof(Header::Layer::text)]) noexcept {
+  const u32 before = layer.revisions.load();
+  for (std::size_t i = 0; i < sizeof to; ++i) {
+    to[i] = __atomic_load_n(&layer.text[i], __ATOMIC_SEQ_CST);
+  }
+  const bool whole = before % 2 == 0 && layer.revisions.load() == before;
+  return {to, whole ? strnlen(to, sizeof to) : 0};
+}
+
 u64 TickClock::unix_ns(u64 ticks) const noexcept {
   if (!ok_ || ticks == 0) {
     return 0;

@@ -131,6 +131,9 @@ class TickClock {
   double ns_per_tick_ = 0;
 };
 
+// The text of a layer, in `to`; "" while it is being replaced.
+std::string_view layer_text(const Header::Layer&, char (&to)[sizeof(Header::Layer::text)]) noexcept;
+
 // Reads an Anchor torn-safe; false while it was never written.
 bool read_anchor(const Anchor&, u64& ticks, u64& unix_ns, u64& monotonic_ns) noexcept;
 

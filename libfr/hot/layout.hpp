@@ -198,9 +198,10 @@ struct Header {
   char cwd[512];
   char dump_dir[512];  // first choice
   struct Layer {
-    char name[24];
-    char text[168];
-  } layers[6];  // under the tables' lock
+    char name[24];               // written once, before n_layers
+    char text[164];              // may be replaced: read by layer_text()
+    std::atomic<u32> revisions;  // odd while the text is being replaced
+  } layers[6];                   // under the tables' lock
   ExitRecord exit;
   SectionRow sections[kSections];
 };

@@ -1,6 +1,8 @@
 // Ranks of one job on one node: one incident, dead and silent ranks salvaged, earlier attempts
 // moved.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "catch.hpp"
@@ -93,11 +95,9 @@ TEST_CASE("peers: what a rank dumped itself stays when it dies, its end goes bes
   Scene scene;
   std::vector<Child> ranks;
   for (int r = 0; r < 3; ++r) {
-    // one incident only
-    ranks.push_back(
-        start_rank(scene, r, {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", r == 0 ? "0.4" : "600"}}));
+    ranks.push_back(start_rank(scene, r, {{"FR_SIGNAL", "USR2"}}));
   }
-  scene.board.cell[10] = 1;
+  ranks[0].kill(SIGUSR2);  // one incident only
   REQUIRE(wait_for(scene.dump_path(2, 1)));
   const std::string own = read_file(scene.dump_path(2, 1));
   ranks[2].kill(SIGKILL);
@@ -243,7 +243,9 @@ TEST_CASE("peers: another job's leftovers are left alone") {
   Child ours = start_rank(scene, 0);
   scene.board.cell[10] = 1;
   REQUIRE(wait_for(scene.dump_path(0, 1)));
-  CHECK(scene.dumps().size() == 1);
+  for (const std::string& name : scene.dumps()) {
+    CHECK(name.find("job.a0.r0.") == 0);
+  }
   CHECK(scene.rings().size() == 2);
 }
 
@@ -262,4 +264,31 @@ TEST_CASE("peers: a rank on another node follows an incident it sees in the shar
   const Dump d = Dump::load(scene.dump_path(1, 1));
   CHECK(d["trigger"].text() == "peer");
   CHECK(d["reason"].text().find("another node") != std::string::npos);
+}
+
+TEST_CASE("peers: a file that comes within the directory's last change of time is seen, too") {
+  Scene scene;
+  const TempDir dumps("/dev/shm");
+  const auto changed = [&](time_t at) {  // and not read since
+    const timespec times[2] = {{0, 0}, {at, 0}};
+    REQUIRE(utimensat(AT_FDCWD, dumps.path().c_str(), times, 0) == 0);
+  };
+  const auto was_read = [&] {
+    struct stat st;
+    return stat(dumps.path().c_str(), &st) == 0 && st.st_atim.tv_sec != 0;
+  };
+  changed(1'000'000'000);
+  if (list(dumps.path()).empty() && !was_read()) {
+    WARN("skipped: the file system does not note who reads");
+    return;
+  }
+  Environment there = kFast;
+  there["FR_DUMP_DIR"] = dumps.path();
+  there["LOCAL_WORLD_SIZE"] = "1";
+  Child child = start_rank(scene, 1, there, 2);
+  changed(2'000'000'000);
+  REQUIRE(eventually(was_read));
+  write_file(dumps.path() + "/job.a0.r0.1.fr", "of another node");
+  changed(2'000'000'000);
+  CHECK(wait_for(dumps.path() + "/job.a0.r1.1.fr"));
 }

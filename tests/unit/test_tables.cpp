@@ -1,3 +1,4 @@
+#include <atomic>
 #include <set>
 #include <thread>
 
@@ -286,4 +287,26 @@ TEST_CASE("layers: set, changed, at most six") {
     rig.tables->set_layer(("layer " + std::to_string(i)).c_str(), std::string(500, 't').c_str());
   }
   CHECK(rig.header().n_layers == 6);
+}
+
+TEST_CASE("layers: a text that is replaced meanwhile reads whole or not at all") {
+  Rig rig(64);
+  const std::string one(150, 'a');
+  const std::string other = "a" + std::string(160, 'b');
+  rig.tables->set_layer("nccl", one.c_str());
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int i = 0; !stop.load(); ++i) {
+      rig.tables->set_layer("nccl", (i % 2 == 0 ? other : one).c_str());
+    }
+  });
+  u32 mixed = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    char to[sizeof(Header::Layer::text)];
+    const std::string_view text = layer_text(rig.header().layers[0], to);
+    mixed += text.empty() || text == one || text == other ? 0 : 1;
+  }
+  stop = true;
+  writer.join();
+  CHECK(mixed == 0);
 }

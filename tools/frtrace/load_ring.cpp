@@ -241,8 +241,8 @@ class Reader {
     e_.incident = header_.incident.load();
     for (const auto& layer : header_.layers) {
       if (layer.name[0] != '\0') {
-        e_.layers.emplace_back(fixed_text(layer.name, sizeof layer.name),
-                               fixed_text(layer.text, sizeof layer.text));
+        char text[sizeof layer.text];
+        e_.layers.emplace_back(fixed_text(layer.name, sizeof layer.name), layer_text(layer, text));
       }
     }
     Losses& l = e_.losses;
