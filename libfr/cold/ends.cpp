@@ -19,7 +19,25 @@
 namespace fr {
 namespace {
 
-constexpr int kEnding[] = {SIGTERM, SIGINT};
+constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+const char* name_of(int signal) noexcept {
+  switch (signal) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGQUIT:
+      return "SIGQUIT";
+    default:
+      return "SIGTERM";
+  }
+}
+
+// Those that a script may use for something else than its end are its own where it handles them.
+bool may_be_no_end(int signal) noexcept {
+  return signal == SIGHUP || signal == SIGQUIT;
+}
 // What was there before ours; indexed by signal. Static: read by handlers, also in forked children.
 struct sigaction g_before[NSIG];
 struct sigaction g_first_before[NSIG];  // before ours was installed for the first time
@@ -88,7 +106,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
     u32 free = 0;
     if (fatal && h.exit.claimed.compare_exchange_strong(free, 1)) {
       format(h.exit.kind, sizeof h.exit.kind, "signal");
-      format(h.exit.type, sizeof h.exit.type, "%s", signal == SIGINT ? "SIGINT" : "SIGTERM");
+      format(h.exit.type, sizeof h.exit.type, "%s", name_of(signal));
       describe_sender(h.exit.sender_pid.load(), h.exit.message, sizeof h.exit.message);
       h.exit.ready.store(1, std::memory_order_release);
     }
@@ -140,7 +158,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
   if (r != nullptr && r->pid == getpid() && r->options.signal == signal) {
     r->watchdog.note_signal(signal);
   } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
-             !g_evidence_left.exchange(true)) {
+             (is_fatal(signal) || !may_be_no_end(signal)) && !g_evidence_left.exchange(true)) {
     if (is_fatal(signal)) {
       g_hot.store(nullptr, std::memory_order_release);  // nobody writes while the ring is copied
     }

@@ -12,6 +12,10 @@ bool is_operation(u16 kind) {
   return kind >= FR_COLLECTIVE && kind <= FR_RECV;
 }
 
+bool inside(std::string_view file, std::string_view part) noexcept {
+  return file.find(part) != std::string_view::npos;
+}
+
 bool has_ended(const RecordCopy& r) {
   return r.has_status &&
          (r.state == State::kCompleted || r.state == State::kFailed || r.state == State::kReleased);
@@ -19,21 +23,31 @@ bool has_ended(const RecordCopy& r) {
 
 }  // namespace
 
+bool is_own_file(std::string_view file) noexcept {
+  return inside(file, "-packages/fr/") || inside(file, "/python/fr/");
+}
+
 bool is_library_file(std::string_view file) noexcept {
+  // torch may be installed or lie in its own source tree; a user's directory may be named so, too.
   static constexpr std::string_view kParts[] = {
-      "-packages/torch/", "/torch/distributed/",  "/torch/nn/",     "/torch/autograd/",
-      "/torch/utils/",    "/torch/optim/",        "/torch/_",       "/torch/multiprocessing/",
-      "-packages/fr/",    "/python/fr/",          "/contextlib.py", "/runpy.py",
-      "/functools.py",    "/typing_extensions.py"};
-  if (file.empty() || file.front() == '<') {
-    return true;  // <frozen runpy>, <string>
+      "-packages/torch/", "/torch/distributed/", "/torch/nn/",    "/torch/autograd/",
+      "/torch/utils/",    "/torch/optim/",       "/torch/_",      "/torch/multiprocessing/",
+      "/torch/cuda/",     "/torch/csrc/",        ".so.",          "/contextlib.py",
+      "/runpy.py",        "/functools.py",       "/threading.py", "/typing_extensions.py"};
+  if (file.empty() || file == "??") {
+    return true;
+  }
+  if (file.front() == '<') {
+    return !file.starts_with("<string>") && !file.starts_with("<stdin>") &&
+           !file.starts_with("<ipython");
   }
   for (const auto part : kParts) {
-    if (file.find(part) != std::string_view::npos) {
+    if (inside(file, part)) {
       return true;
     }
   }
-  return file.find(".so") != std::string_view::npos;
+  return file.ends_with(".so") || is_own_file(file) ||
+         (inside(file, "/lib/python3") && !inside(file, "-packages/"));
 }
 
 Site user_site(const View& view, u32 stack) noexcept {

@@ -5,7 +5,10 @@
 
 namespace fr {
 
-bool is_library_file(std::string_view file) noexcept;  // torch's, fr's or the interpreter's own
+// torch's, fr's or Python's own, and native code: none of them is where a user looks for a cause.
+// "" and generated code too; what a user typed in, or gave with -c, is the user's.
+bool is_library_file(std::string_view file) noexcept;
+bool is_own_file(std::string_view file) noexcept;  // of fr's Python package
 
 struct Site {
   std::string_view file;  // "" = not captured

@@ -81,6 +81,75 @@ constexpr struct {
     {SYS_exit_group, "exit_group", kNothing},
     {SYS_io_getevents, "io_getevents", kNothing},
     {SYS_restart_syscall, "restart_syscall", kNothing},
+    {SYS_preadv, "preadv", kDescriptor},
+    {SYS_pwritev, "pwritev", kDescriptor},
+    {SYS_preadv2, "preadv2", kDescriptor},
+    {SYS_pwritev2, "pwritev2", kDescriptor},
+    {SYS_sendmmsg, "sendmmsg", kDescriptor},
+    {SYS_shutdown, "shutdown", kDescriptor},
+    {SYS_copy_file_range, "copy_file_range", kDescriptor},
+    {SYS_sync_file_range, "sync_file_range", kDescriptor},
+    {SYS_syncfs, "syncfs", kDescriptor},
+    {SYS_readahead, "readahead", kDescriptor},
+    {SYS_fadvise64, "fadvise64", kDescriptor},
+    {SYS_fstatfs, "fstatfs", kDescriptor},
+    {SYS_fchmod, "fchmod", kDescriptor},
+    {SYS_fchown, "fchown", kDescriptor},
+    {SYS_fsetxattr, "fsetxattr", kDescriptor},
+    {SYS_fgetxattr, "fgetxattr", kDescriptor},
+    {SYS_vmsplice, "vmsplice", kDescriptor},
+    {SYS_tee, "tee", kDescriptor},
+    {SYS_inotify_add_watch, "inotify_add_watch", kDescriptor},
+    {SYS_io_uring_enter, "io_uring_enter", kDescriptor},
+    {SYS_epoll_ctl, "epoll_ctl", kDescriptor},
+    {SYS_statfs, "statfs", kPathFirst},
+    {SYS_truncate, "truncate", kPathFirst},
+    {SYS_chdir, "chdir", kPathFirst},
+    {SYS_getxattr, "getxattr", kPathFirst},
+    {SYS_execve, "execve", kPathFirst},
+    {SYS_umount2, "umount2", kPathFirst},
+    {SYS_openat2, "openat2", kPathSecond},
+    {SYS_faccessat2, "faccessat2", kPathSecond},
+    {SYS_renameat, "renameat", kPathSecond},
+    {SYS_renameat2, "renameat2", kPathSecond},
+    {SYS_linkat, "linkat", kPathSecond},
+    {SYS_mknodat, "mknodat", kPathSecond},
+    {SYS_fchmodat, "fchmodat", kPathSecond},
+    {SYS_fchownat, "fchownat", kPathSecond},
+    {SYS_utimensat, "utimensat", kPathSecond},
+    {SYS_mount, "mount", kPathSecond},
+    {SYS_symlinkat, "symlinkat", kNothing},
+    {SYS_sync, "sync", kNothing},
+    {SYS_brk, "brk", kNothing},
+    {SYS_mprotect, "mprotect", kNothing},
+    {SYS_mremap, "mremap", kNothing},
+    {SYS_mlock, "mlock", kNothing},
+    {SYS_mlockall, "mlockall", kNothing},
+    {SYS_munlock, "munlock", kNothing},
+    {SYS_mbind, "mbind", kNothing},
+    {SYS_migrate_pages, "migrate_pages", kNothing},
+    {SYS_move_pages, "move_pages", kNothing},
+    {SYS_membarrier, "membarrier", kNothing},
+    {SYS_clone, "clone", kNothing},
+    {SYS_semop, "semop", kNothing},
+    {SYS_msgsnd, "msgsnd", kNothing},
+    {SYS_mq_timedreceive, "mq_timedreceive", kNothing},
+    {SYS_mq_timedsend, "mq_timedsend", kNothing},
+    {SYS_getrandom, "getrandom", kNothing},
+    {SYS_process_vm_readv, "process_vm_readv", kProcess},
+    {SYS_process_vm_writev, "process_vm_writev", kProcess},
+    {SYS_init_module, "init_module", kNothing},
+    {SYS_finit_module, "finit_module", kDescriptor},
+    {SYS_io_submit, "io_submit", kNothing},
+#ifdef SYS_clone3
+    {SYS_clone3, "clone3", kNothing},
+#endif
+#ifdef SYS_epoll_pwait2
+    {SYS_epoll_pwait2, "epoll_pwait2", kDescriptor},
+#endif
+#ifdef SYS_futex_waitv
+    {SYS_futex_waitv, "futex_waitv", kNothing},
+#endif
 #if defined(__x86_64__)
     {SYS_open, "open", kPathFirst},
     {SYS_stat, "stat", kPathFirst},
@@ -91,6 +160,15 @@ constexpr struct {
     {SYS_select, "select", kNothing},
     {SYS_pause, "pause", kNothing},
     {SYS_epoll_wait, "epoll_wait", kDescriptor},
+    {SYS_rename, "rename", kPathFirst},
+    {SYS_rmdir, "rmdir", kPathFirst},
+    {SYS_mkdir, "mkdir", kPathFirst},
+    {SYS_readlink, "readlink", kPathFirst},
+    {SYS_creat, "creat", kPathFirst},
+    {SYS_chmod, "chmod", kPathFirst},
+    {SYS_getdents, "getdents", kDescriptor},
+    {SYS_fork, "fork", kNothing},
+    {SYS_vfork, "vfork", kNothing},
 #endif
 };
 
@@ -402,10 +480,10 @@ const char* activity(const Task& t) noexcept {
   if (t.looked_ns != 0 && (t.cpu_ns + t.runqueue_ns) * 2 > t.looked_ns) {
     return t.cpu_ns >= t.runqueue_ns / 8 ? "running" : "runnable";
   }
-  if (t.state == 'R') {
-    return "runnable";
+  if (t.voluntary_switches > 0) {
+    return "polling";  // also when the look met it awake
   }
-  return t.voluntary_switches > 0 ? "polling" : "asleep";
+  return t.state == 'R' ? "runnable" : "asleep";
 }
 
 }  // namespace fr

@@ -13,6 +13,7 @@
 
 #include "cold/files.hpp"
 #include "cold/recorder.hpp"
+#include "cold/site.hpp"
 #include "hot/clock.hpp"
 
 namespace fr {
@@ -411,11 +412,12 @@ struct ThreadStacks::Work {
   }
 
   // Native frames, those of the evaluator replaced by the Python frames that it runs. The innermost
-  // `n_variables` Python frames get their variables.
+  // Python frame and the innermost ones of the user get their variables, `n_variables` in all.
   void merge(ThreadReport& out, ThreadRow& row, const Raw& r, u32 n_variables) noexcept {
     row.first_frame = out.n_words;
     u32 next_python = 0;
     u32 shown = 0;
+    bool innermost = true;
     const auto add = [&](u32 frame) {
       if (frame == ~0u) {
         return;
@@ -448,10 +450,14 @@ struct ThreadStacks::Work {
       while (next_python < stored) {
         const fr_python_frame& f = python[r.first_python + next_python];
         if (next_python < skip_from || next_python >= skip_to) {
-          if (next_python < n_variables) {
+          const u32 index = named(out, f);
+          const char* file = index != ~0u ? out.text + out.frames[index].file : "";
+          if (n_variables > 0 && !is_own_file(file) && (innermost || !is_library_file(file))) {
             add_variables(out, row, out.n_words - row.first_frame, f);
+            innermost = false;
+            --n_variables;
           }
-          add(named(out, f));
+          add(index);
         } else if (next_python == skip_from) {
           row.cut_after = shown;
         }

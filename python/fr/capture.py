@@ -406,6 +406,14 @@ def _place(error) -> str:
     return "".join(f", at {os.path.basename(f.filename)}:{f.lineno} in {f.name}" for f in frames)
 
 
+def _message(error) -> str:
+    """What was raised in another process comes as a traceback: its first and its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("Traceback (most recent call last)" in line for line in lines[:4]):
+        return f"{lines[0]} ... {lines[-1]}"
+    return str(error).strip()
+
+
 def _note_exception(kind, error_type, error, trace) -> None:
     global _exception_noted
     if not _fr.enabled():
@@ -415,13 +423,13 @@ def _note_exception(kind, error_type, error, trace) -> None:
         (f.filename, f.name, f.lineno or 0)
         for f in reversed(traceback.extract_tb(trace, limit=-32) if trace is not None else [])
     ]
-    text = str(error)
+    text = _message(error)
     tail = "; ".join(f"{os.path.basename(f)}:{line} in {name}" for f, name, line in frames[:3])
     if tail:
         text = f"{text[:400]}\n  at {tail[:160]}"
     first = _first_cause(error)
     if first is not None:
-        what = f"{type(first).__name__}: {first}".split("\n")[0][:180]
+        what = f"{type(first).__name__}: {_message(first)}".split("\n")[0][:180]
         text += f"\n  first cause: {what}{_place(first)}"
     _fr.exit_record(kind, error_type.__name__, text, _fr.stack(frames) if frames else 0)
 
@@ -446,11 +454,11 @@ def _chain_excepthooks() -> None:
                 if _fr.enabled():
                     name = args.thread.name if args.thread is not None else "?"
                     error = args.exc_value
-                    what = f"{args.exc_type.__name__}: {error}"[:110]
+                    what = f"{args.exc_type.__name__}: {_message(error)}"[:110]
                     text = f"exception in thread {name}: {what}{_place(error)}"
                     first = _first_cause(error)
                     if first is not None:
-                        text += f"; first cause: {type(first).__name__}: {first}"
+                        text += f"; first cause: {type(first).__name__}: {_message(first)}"
                     _fr.note(text)
         previous_thread(args)
 

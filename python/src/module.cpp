@@ -119,7 +119,14 @@ PYBIND11_MODULE(_fr, m) {
   fr::install_thread_walker();
 
   using release = py::call_guard<py::gil_scoped_release>;
-  m.def("start", [] { return fr_start() != 0; }, release());
+  m.def(
+      "start",
+      [] {
+        const bool on = fr_start() != 0;
+        fr::tell_thread_holes();
+        return on;
+      },
+      release());
   m.def("enabled", [] { return fr_enabled() != 0; });
   m.def("generation", &fr_generation);
   m.def("set_identity", &fr_set_identity, py::arg("rank") = -1, py::arg("world_size") = -1,

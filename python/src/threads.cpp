@@ -595,4 +595,12 @@ void install_thread_walker() noexcept {
 #endif
 }
 
+void tell_thread_holes() noexcept {
+#if !FR_RAW_FRAMES
+  fr_set_layer("threads", compat::kGil
+                              ? "native frames only: this Python is newer than fr knows"
+                              : "native frames only: fr cannot read a free-threaded Python's");
+#endif
+}
+
 }  // namespace fr

@@ -12,6 +12,8 @@ namespace fr {
 
 // Tells libfr how to walk. Once, at import; does nothing for interpreters of unknown layout.
 void install_thread_walker() noexcept;
+// Writes into the ring that threads have no Python frames, where that is so. After fr_start.
+void tell_thread_holes() noexcept;
 
 // Tensors among variables are named by `reader`, the torch adapter's: it gets the address that lies
 // `offset` bytes into the object, and writes a text. base: the class of all tensors, never

@@ -121,10 +121,6 @@ bool Diagnosis::exited(const WaitGraph& settled) {
     if (meeting >= 0) {
       fill_slot(b, graph_.meetings[at(meeting)]);
     }
-    const ExitEvidence& x = ev(i).exit;
-    if (const std::string site = at_site(i, x.stack); x.present && !site.empty()) {
-      b.evidence.push_back("ended" + site);
-    }
   }
   // Of an end that only others saw the reason is unknown: it may follow from one that is known,
   // unless it came before.
@@ -167,7 +163,8 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   std::sort(r_.ranks.begin(), r_.ranks.end());
   const std::string text = !chosen.empty() ? ends_[at(chosen.front())].text
                                            : missing_ends_[at(missing_primary_.front())].text;
-  r_.summary = fmt::format("{} ended: {}", ranks_words(ended), text);
+  const bool verb = text.compare(0, 6, "ended ") == 0 || text.compare(0, 7, "exited ") == 0;
+  r_.summary = fmt::format("{} {}{}", ranks_words(ended), verb ? "" : "ended: ", text);
   const int shown = meeting >= 0 ? meeting : main_meeting(blamed, false);
   if (shown >= 0) {
     const Meeting& m = graph_.meetings[at(shown)];
@@ -332,6 +329,54 @@ bool Diagnosis::no_evidence() {
   if (alive) {
     say("input", fmt::format("others saw {} alive", ranks_words(who)));
   }
+  return true;
+}
+
+bool Diagnosis::ended_alone() {
+  int who = -1;
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    const End& end = ends_[i];
+    if (end.terminated && end.sender_pid != 0 && end.time != 0 &&
+        (who < 0 || end.time < ends_[at(who)].time)) {
+      who = static_cast<int>(i);
+    }
+  }
+  if (who < 0) {
+    return false;
+  }
+  const End& end = ends_[at(who)];
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    // A launcher ends all; of a signal without a sender nobody knows whose it was.
+    const bool same =
+        ends_[i].terminated && static_cast<int>(i) != who &&
+        (ends_[i].sender_pid == end.sender_pid || ends_[i].time == 0 || ends_[i].time <= end.time);
+    if (same) {
+      return false;
+    }
+  }
+  const WaitGraph all = wait_graph(c_, ends_, 0, hidden_);
+  int met = -1;
+  for (std::size_t k = 0; k < all.meetings.size(); ++k) {
+    const Meeting& m = all.meetings[k];
+    if (std::find(m.absent.begin(), m.absent.end(), who) == m.absent.end()) {
+      continue;
+    }
+    if (seconds_between(m.since, end.time) > kStuckSeconds) {
+      return false;  // it was late before that
+    }
+    met =
+        met < 0 || m.waits.size() > all.meetings[at(met)].waits.size() ? static_cast<int>(k) : met;
+  }
+  if (met < 0 || !all.waits_in[at(who)].empty()) {
+    return false;
+  }
+  graph_ = all;
+  const Meeting& m = graph_.meetings[at(met)];
+  r_.kind = Verdict::kExited;
+  fill_slot(blame(who, "killed"), m);
+  r_.summary = fmt::format("rank {} {}; {} waited for it in {}", rank(who), end.text,
+                           ranks_words(waiting_ranks(m)), meeting_text(m));
+  add_all_waiting(met, {who});
   return true;
 }
 

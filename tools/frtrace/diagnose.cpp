@@ -88,9 +88,9 @@ Report Diagnosis::run() {
   device_errors_ = device_errors(c_);
 
   (void)(group_order() || (divergence_ && !divergence_->past && mismatch(*divergence_)) ||
-         (somebody_died && exited(settled)) || device_failed() || device_behind() ||
-         left_early_or_missing() || cycle() || own_errors() || no_evidence() || everybody_came() ||
-         lifecycle() || terminated() ||
+         (somebody_died && exited(settled)) || ended_alone() || device_failed() ||
+         device_behind() || left_early_or_missing() || cycle() || own_errors() || no_evidence() ||
+         everybody_came() || lifecycle() || terminated() ||
          (divergence_ && divergence_->past && divergence_->strict && mismatch(*divergence_)) ||
          stale() || nothing_stuck());
   tell_device_errors();

@@ -1,9 +1,33 @@
 #include "diagnosis.hpp"
 
+#include "cold/site.hpp"
 #include "hints.hpp"
 #include "ras.hpp"
 
 namespace frtrace {
+
+namespace {
+
+// Without the place in its library's source, the port, which is another on each rank, and what
+// follows the first sentence: "RuntimeError: Connection closed by peer [127.0.0.1]".
+std::string short_error(std::string_view error) {
+  std::string out(error.substr(0, error.find('\n')));
+  const std::size_t open = out.find('[');
+  const std::size_t close = open != std::string::npos ? out.find("] ", open) : open;
+  if (close != std::string::npos && out[close - 1] >= '0' && out[close - 1] <= '9' &&
+      out.substr(open, close - open).find(".cc:") != std::string::npos) {
+    out.erase(open, close + 2 - open);
+  }
+  for (std::size_t at = out.find("]:"); at != std::string::npos; at = out.find("]:", at + 1)) {
+    const std::size_t end = out.find_first_not_of("0123456789", at + 2);
+    out.erase(at + 1, (end == std::string::npos ? out.size() : end) - at - 1);
+  }
+  out = out.substr(0, out.find(". "));
+  constexpr std::size_t kShown = 160;
+  return out.size() > kShown ? out.substr(0, kShown) + "..." : out;
+}
+
+}  // namespace
 
 std::vector<Rank> Diagnosis::ranks(const std::vector<int>& evidence) const {
   std::vector<Rank> out;
@@ -154,6 +178,91 @@ void Diagnosis::inventory() {
   }
 }
 
+// "raised RuntimeError: no batch", where, and what it came from.
+std::vector<std::string> Diagnosis::raised_lines(int i) const {
+  const RankEvidence& e = ev(i);
+  std::vector<std::string> out{"raised " + ends_[at(i)].text};
+  // innermost, then the user's own
+  std::string where;
+  constexpr std::size_t kShown = 4;
+  std::size_t shown = 0;
+  for (const std::uint32_t f :
+       e.exit.stack < e.stacks.size() ? e.stacks[e.exit.stack] : std::vector<std::uint32_t>()) {
+    if (f >= e.frames.size() || shown == kShown ||
+        (shown != 0 && fr::is_library_file(e.text(e.frames[f].file)))) {
+      continue;
+    }
+    const Frame& frame = e.frames[f];
+    where += fmt::format("{}{}", shown++ == 0 ? "at " : " < ",
+                         site_text({std::string(short_file(e.text(frame.file), e.id.cwd)),
+                                    frame.line, std::string(e.text(frame.func))}));
+  }
+  if (!where.empty()) {
+    out.push_back(std::move(where));
+  }
+  // fr's Python package has added where it was raised, and the first cause, below the message.
+  for (std::size_t at = e.exit.message.find('\n'); at != std::string::npos;) {
+    const std::size_t next = e.exit.message.find('\n', at + 1);
+    const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
+    const bool place = e.exit.message.compare(from, 3, "at ") == 0;
+    if (from < next && !(place && out.size() > 1)) {
+      out.push_back(e.exit.message.substr(from, next - from));
+    }
+    at = next;
+  }
+  return out;
+}
+
+// last note "building extension", step 20 (the others at step 21), span "startup" open for 15.0 s
+void Diagnosis::add_breadcrumbs(int i, Blamed& b) const {
+  const RankEvidence& e = ev(i);
+  std::string step;
+  if (e.has_step) {
+    step = fmt::format("step {}", e.step);
+    std::int64_t low = INT64_MAX, high = INT64_MIN;
+    for (const RankEvidence* other : c_.ranks) {
+      if (other != &e && other->has_step) {
+        low = std::min<std::int64_t>(low, other->step);
+        high = std::max<std::int64_t>(high, other->step);
+      }
+    }
+    if (low == high && low != e.step) {
+      step += fmt::format(" (the others at step {})", low);
+    } else if (low < high) {
+      step += fmt::format(" (the others at steps {} to {})", low, high);
+    }
+  }
+  bool told = false;
+  for (const ThreadNotes& n : e.notes) {
+    std::string text = n.note.empty() ? "" : fmt::format("last note \"{}\"", n.note);
+    const auto add = [&text](const std::string& part) {
+      text += (text.empty() || part.empty() ? "" : ", ") + part;
+    };
+    if (!told) {
+      add(step);
+      told = true;
+    }
+    if (!n.spans.empty()) {
+      std::string span = "span ";
+      for (std::size_t s = 0; s < n.spans.size(); ++s) {
+        span += fmt::format("{}\"{}\"", s != 0 ? " > " : "", n.spans[s].first);
+      }
+      span += " open";
+      if (n.spans.back().second != 0 && e.written > n.spans.back().second) {
+        span += fmt::format(" for {}",
+                            duration_text(seconds_between(n.spans.back().second, e.written)));
+      }
+      add(span);
+    }
+    if (!text.empty()) {
+      b.evidence.push_back(text == step ? "at " + text : text);
+    }
+  }
+  if (!told && !step.empty()) {
+    b.evidence.push_back("at " + step);
+  }
+}
+
 Blamed& Diagnosis::blame(int i, std::string why) {
   const RankEvidence& e = ev(i);
   Blamed b;
@@ -161,12 +270,22 @@ Blamed& Diagnosis::blame(int i, std::string why) {
   b.host = e.id.host;
   b.pid = e.id.pid;
   b.why = std::move(why);
-  b.evidence = where_lines(e);
-  b.site = now_at(e);
+  // Of a process that was on its way out the place where its dump was written explains nothing.
+  const End& end = ends_[at(i)];
+  const bool raised = end.ended && end.why == "exception" && e.exit.kind == "exception";
+  if (raised) {
+    b.evidence = raised_lines(i);
+    b.site = user_site(e, e.exit.stack);
+  } else if (end.ended && (end.why == "exit" || end.why == "left_early")) {
+    b.evidence.push_back(end.text);
+  } else {
+    b.evidence = e.exit.kind == "crash" ? crash_lines(e) : where_lines(e);
+    b.site = now_at(e);
+  }
   if (const Record* last = last_operation(i)) {
     b.last_site = user_site(e, last->stack);
     b.site = b.site.file.empty() ? b.last_site : b.site;
-    b.stack = stack_lines(i, last->stack);
+    b.stack = stack_lines(i, raised && e.exit.stack != 0 ? e.exit.stack : last->stack);
     std::string text =
         fmt::format("last issued {}{}", record_text(i, *last), at_site(i, last->stack));
     if (last->time != 0 && e.written > last->time) {
@@ -180,49 +299,25 @@ Blamed& Diagnosis::blame(int i, std::string why) {
     b.evidence.push_back(e.losses.overwritten != 0 ? "its last operations are overwritten"
                                                    : "issued no operation at all");
   }
-  const End& end = ends_[at(i)];
   if (end.ended) {
-    b.evidence.push_back(end.text);
-    // where it was raised, and the first cause, below the message
-    for (std::size_t at = e.exit.message.find('\n');
-         end.why == "exception" && at != std::string::npos;) {
-      const std::size_t next = e.exit.message.find('\n', at + 1);
-      const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
-      if (from < next) {
-        b.evidence.push_back(e.exit.message.substr(from, next - from));
-      }
-      at = next;
+    const bool told = raised || e.exit.kind == "crash" ||
+                      std::find(b.evidence.begin(), b.evidence.end(), end.text) != b.evidence.end();
+    if (!told) {
+      b.evidence.push_back(end.text);
     }
     if (e.oom_kills > 0) {
       b.evidence.push_back(
           fmt::format("the kernel has killed {} process{} of its control group for want of memory",
                       e.oom_kills, e.oom_kills == 1 ? "" : "es"));
     }
-  } else if (e.salvage_why == "unresponsive") {
+  } else if (const ThreadStack* t = main_thread(e.threads, e.id.pid);
+             e.salvage_why == "unresponsive" && (t == nullptr || t->activity != "stopped")) {
     b.evidence.push_back("its process lives but does not respond (stopped?)");
   }
   if (const Record* call = lifecycle_in_flight(i); call != nullptr && !end.ended) {
     b.evidence.push_back(fmt::format("is in {}{}", e.text(call->op), at_site(i, call->stack)));
   }
-  if (e.has_step) {
-    b.evidence.push_back(fmt::format("at step {}", e.step));
-  }
-  for (const ThreadNotes& n : e.notes) {
-    if (!n.spans.empty()) {
-      std::string text = "inside span ";
-      for (std::size_t s = 0; s < n.spans.size(); ++s) {
-        text += (s != 0 ? " > " : "") + n.spans[s].first;
-      }
-      if (n.spans.back().second != 0 && e.written > n.spans.back().second) {
-        text += fmt::format(" for {}",
-                            duration_text(seconds_between(n.spans.back().second, e.written)));
-      }
-      b.evidence.push_back(std::move(text));
-    }
-    if (!n.note.empty()) {
-      b.evidence.push_back(fmt::format("last note \"{}\"", n.note));
-    }
-  }
+  add_breadcrumbs(i, b);
   r_.blamed.push_back(std::move(b));
   r_.ranks.push_back(e.id.rank);
   return r_.blamed.back();
@@ -387,11 +482,11 @@ void Diagnosis::consequences() {
     } else if (ends_[i].terminated) {
       add(told[ends_[i].text], who, time);
     } else if (ends_[i].consequence) {
-      add(after[ends_[i].text], who, time);
+      add(after[short_error(ends_[i].text)], who, time);
     } else {
       for (const Wait& w : waits_of(static_cast<int>(i))) {
         if (w.failed && w.record != SIZE_MAX && ev(w.evidence).records[w.record].error != 0) {
-          add(after[std::string(ev(w.evidence).text(ev(w.evidence).records[w.record].error))], who,
+          add(after[short_error(ev(w.evidence).text(ev(w.evidence).records[w.record].error))], who,
               0);
           break;
         }
@@ -412,8 +507,8 @@ void Diagnosis::consequences() {
                : std::string();
   };
   for (const auto& [text, f] : in_order(after)) {
-    say("consequence", fmt::format("{} failed after that{}: {}", ranks_words(f.who), later(f),
-                                   text.substr(0, 160)));
+    say("consequence",
+        fmt::format("{} failed after that{}: {}", ranks_words(f.who), later(f), text));
   }
   for (const auto& [text, f] : in_order(told)) {
     const std::string when = later(f);

@@ -58,6 +58,8 @@ class Diagnosis {
 
   // ------------------------------------------------------------ blame
   Blamed& blame(int i, std::string why);
+  std::vector<std::string> raised_lines(int i) const;
+  void add_breadcrumbs(int i, Blamed& b) const;
   Blamed& blame_missing(Rank who, std::string why, std::string text);
   std::string meeting_op(const Meeting& m) const;
   std::string meeting_text(const Meeting& m) const;
@@ -142,6 +144,8 @@ class Diagnosis {
   void add_lifecycle_waiting(const std::string& op, const std::vector<int>& members);
   // new_group was called in another order, or for other members, than on the other ranks.
   bool group_order();
+  // One rank alone was told to end by somebody, and what the others wait for began with that.
+  bool ended_alone();
   // Told to end from outside, with nothing stuck and nobody dead.
   bool terminated();
   // Nobody is stuck, and somebody keeps the others waiting.

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <tuple>
 
+#include "cold/site.hpp"
+
 namespace frtrace {
 
 namespace {
@@ -15,22 +17,6 @@ namespace {
 constexpr std::uint32_t kMaxGroupRanks = 1u << 22;
 constexpr std::uint32_t kShapeSameOut = 1u << 24;
 constexpr std::uint32_t kShapeSplits = 1u << 26;
-
-bool inside(std::string_view path, std::string_view part) {
-  return path.find(part) != std::string_view::npos;
-}
-
-bool is_user_file(std::string_view path) {
-  if (path.empty() || path.front() == '<') {
-    return path.rfind("<string>", 0) == 0 || path.rfind("<stdin>", 0) == 0 ||
-           path.rfind("<ipython", 0) == 0;
-  }
-  return !inside(path, "/torch/") && !inside(path, "site-packages/fr/") &&
-         !inside(path, "dist-packages/fr/") && !inside(path, "python/fr/") &&
-         !inside(path, "/runpy.py") && !inside(path, "/contextlib.py") &&
-         !inside(path, "/threading.py") && !inside(path, "/functools.py") &&
-         !inside(path, "/typing_extensions.py");
-}
 
 }  // namespace
 
@@ -65,7 +51,7 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
     }
     const Frame& f = e.frames[index];
     const std::string_view file = e.text(f.file);
-    if (!is_user_file(file)) {
+    if (fr::is_library_file(file)) {
       continue;
     }
     site.file = below_cwd(e, file);
@@ -252,13 +238,15 @@ std::string fold_ranks(std::vector<Rank> ranks) {
   std::string out;
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) {
+    while (j + 1 < ranks.size() && ranks[i] >= 0 && ranks[j + 1] == ranks[j] + 1) {
       ++j;
     }
     if (!out.empty()) {
       out += ',';
     }
-    if (j == i) {
+    if (ranks[i] < 0) {
+      out += '?';  // a process that never knew
+    } else if (j == i) {
       out += fmt::format("{}", ranks[i]);
     } else {
       out += fmt::format("{}{}{}", ranks[i], j == i + 1 ? ',' : '-', ranks[j]);

@@ -214,7 +214,7 @@ std::vector<DeviceError> first_errors(const Case&, const std::vector<Slots>&,
 struct End {
   bool ended = false;
   bool clean = false;        // status 0 by itself
-  bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP: somebody told it to
+  bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP, SIGQUIT: somebody told it to
   bool consequence = false;  // its error says that somebody else was gone or late
   std::string why;           // killed, exception, exit, gone
   std::string text;          // "killed by SIGSEGV", "ValueError: ..."

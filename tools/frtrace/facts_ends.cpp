@@ -37,7 +37,7 @@ bool is_consequence(std::string_view error) {
 namespace {
 
 bool asks_to_end(int signal) {
-  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
 std::string signal_text(int signal) {
@@ -56,15 +56,15 @@ void end_by_signal(End& end, int signal, std::string_view how = {}) {
   end.text = fmt::format("ended by {}{}{}", signal_text(signal), how.empty() ? "" : ", ", how);
 }
 
-// Who sent the signal; "" unknown.
+// Who sent the signal, or what the crash was; "" unknown.
 std::string sender_text(const ExitEvidence& x) {
-  if (x.kind == "signal" && !x.message.empty()) {
-    return x.message;
+  if ((x.kind == "signal" || x.kind == "crash") && !x.message.empty()) {
+    return x.message.substr(0, x.message.find("; thread "));
   }
   return x.sender_pid > 0 ? fmt::format("sent by process {}", x.sender_pid) : std::string();
 }
 
-End end_from_peer(const PeerEvidence& p) {
+End end_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
   End end;
   end.time = p.exit_time;
   if (p.state == "exited_clean") {
@@ -72,7 +72,8 @@ End end_from_peer(const PeerEvidence& p) {
     end.why = "left_early";
     end.text = "exited with status 0";
     if (!p.last_op.empty()) {
-      end.text += " after " + p.last_op + (p.last_site.empty() ? "" : " at " + p.last_site);
+      end.text += " after " + p.last_op;
+      end.text += p.last_site.empty() ? "" : " at " + below_cwd(seen_by, p.last_site);
     }
   } else if (p.state == "gone") {
     end.ended = true;
@@ -173,7 +174,7 @@ End end_of(const Words& words, const RankEvidence& e) {
   if (!end.ended) {
     if (const PeerEvidence* p = words.latest(e.id.rank, e.id.pid);
         p != nullptr && p->state != "live") {
-      end = end_from_peer(*p);
+      end = end_from_peer(*p, e);
       end.consequence = !end.clean && is_consequence(last_error);
     }
   }
@@ -206,7 +207,7 @@ std::vector<End> ends_of_missing(const Case& c) {
   std::vector<End> out;
   for (const Rank rank : c.missing) {
     const PeerEvidence* p = words.latest(rank, 0);
-    out.push_back(p != nullptr ? end_from_peer(*p) : End{});
+    out.push_back(p != nullptr ? end_from_peer(*p, *c.ranks.front()) : End{});
   }
   return out;
 }

@@ -11,7 +11,10 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
+
+#include "bounded.hpp"
 
 namespace frtrace {
 
@@ -67,9 +70,8 @@ struct Look {
 
 // Who has the file open, by /proc: links are read there and not followed, for what they lead to may
 // lie on a file system that hangs.
-std::string holders_of(const std::string& path) {
-  char real[PATH_MAX];
-  if (::realpath(path.c_str(), real) == nullptr) {
+std::string holders_of(const std::string& real) {
+  if (real.empty()) {
     return {};
   }
   std::string who;
@@ -99,6 +101,40 @@ std::string holders_of(const std::string& path) {
   return hidden ? "no process of this user has it open" : "no process has it open";
 }
 
+struct LockFile {
+  bool answered = false;
+  Time made = 0;  // 0: there is none
+  std::string real_path;
+};
+
+// Once per path: hints are asked for again and again.
+const LockFile& look_at(const std::string& path) {
+  static std::map<std::string, LockFile> seen;
+  const auto [it, fresh] = seen.try_emplace(path);
+  LockFile& file = it->second;
+  if (!fresh || given_up_on(path)) {
+    return file;
+  }
+  file.answered = in_child(
+      [&path](const Say& say) {
+        struct stat st {};
+        char real[PATH_MAX];
+        if (::stat(path.c_str(), &st) == 0) {
+          say(fmt::format("{} {}",
+                          static_cast<Time>(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec,
+                          ::realpath(path.c_str(), real) != nullptr ? real : ""));
+        }
+      },
+      [&file](std::string_view said) {
+        file.made = std::strtoll(std::string(said).c_str(), nullptr, 10);
+        file.real_path = said.substr(said.find(' ') + 1);
+      });
+  if (!file.answered) {
+    give_up_on(path);
+  }
+  return file;
+}
+
 std::string stale_lock(const Look& l) {
   const int at = l.python("wait", "file_baton.py");
   if (at < 0) {
@@ -111,18 +147,21 @@ std::string stale_lock(const Look& l) {
   std::string out = fmt::format("waits for the lock file {} to go", path);
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
-  struct stat st {};
   if (l.e.id.host != host) {
     return out + ": if nobody is building, remove it";
   }
-  if (::stat(path.c_str(), &st) != 0) {
+  const LockFile& file = look_at(path);
+  if (!file.answered) {
+    return out + "; its file system does not answer";
+  }
+  if (file.made == 0) {
     return out + "; it is gone by now";
   }
-  const Time made = static_cast<Time>(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec;
+  const Time made = file.made;
   const Time now = static_cast<Time>(::time(nullptr)) * 1'000'000'000;
   out += fmt::format("; it still exists, made {} ago",
                      duration_text(static_cast<double>(now - made) / 1e9));
-  const std::string holders = holders_of(path);
+  const std::string holders = holders_of(file.real_path);
   // Whoever made it before this run began is not of this run; torch keeps it open while it builds.
   const bool before = l.e.id.start != 0 && made < l.e.id.start;
   out += before ? ", before this process began" : "";
@@ -187,6 +226,21 @@ std::string loader_worker(const Look& l) {
                        c.pid, c.name, state_text(c));
   }
   return shown != 0 ? out : out + ": it has no child process, its workers are gone";
+}
+
+std::string child(const Look& l) {
+  constexpr std::string_view kBefore = "process ";
+  if (l.t.syscall != "wait4" || l.t.syscall_on.compare(0, kBefore.size(), kBefore) != 0) {
+    return {};
+  }
+  const int pid = std::atoi(l.t.syscall_on.c_str() + kBefore.size());
+  for (const ChildProcess& c : l.e.threads.children) {
+    if (c.pid == pid) {
+      return fmt::format("waits for its child process {} ({}), which {}", c.pid, c.name,
+                         state_text(c));
+    }
+  }
+  return {};
 }
 
 std::string fifo(const Look& l) {
@@ -272,6 +326,7 @@ constexpr struct {
 } kHints[] = {{"stale_lock", stale_lock},
               {"store_wait", store_wait},
               {"loader_worker", loader_worker},
+              {"child", child},
               {"fifo", fifo},
               {"uninterruptible", uninterruptible},
               {"import_lock", import_lock},
@@ -297,26 +352,56 @@ std::vector<Hint> hints_of(const RankEvidence& e) {
   return out;
 }
 
+const ThreadStack* told_thread(const RankEvidence& e) {
+  if (e.exit.kind == "crash") {
+    constexpr std::string_view kBefore = "; thread ";
+    if (const std::size_t at = e.exit.message.find(kBefore); at != std::string::npos) {
+      const int tid = std::atoi(e.exit.message.c_str() + at + kBefore.size());
+      if (const ThreadStack* t = thread_of(e.threads, tid); t != nullptr) {
+        return t;
+      }
+    }
+  }
+  return main_thread(e.threads, e.id.pid);
+}
+
 Site now_at(const RankEvidence& e) {
-  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  const ThreadStack* t = told_thread(e);
   const ThreadFrame* f = t != nullptr ? user_frame(e.threads, *t) : nullptr;
   return f == nullptr ? Site{} : Site{below_cwd(e, f->file), f->line, f->function};
 }
 
+namespace {
+
+// An object may have dozens of attributes: what is left out is in the dump.
+std::string variables_text(const FrameVariables& v) {
+  constexpr std::size_t kWidth = 240;
+  std::string out;
+  for (std::size_t i = 0; i < v.values.size(); ++i) {
+    const auto& [name, value] = v.values[i];
+    if (i != 0 && out.size() + name.size() + value.size() > kWidth) {
+      return out + fmt::format(", and {} more", v.values.size() - i);
+    }
+    out += (i == 0 ? "" : ", ") + name + " = " + value;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<std::string> where_lines(const RankEvidence& e) {
   std::vector<std::string> out;
-  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  const ThreadStack* t = told_thread(e);
   if (t == nullptr) {
     return out;
   }
   const std::string where = where_text(e.threads, *t, e.id.cwd);
   const std::string doing = doing_text(e.threads, *t);
-  out.push_back(where.empty() ? "is " + doing : "is in " + where);
+  const std::vector<Hint> hints = hints_of(e);
+  const bool stopped = !hints.empty() && hints.back().id == "stopped";
+  out.push_back(!where.empty() ? "is in " + where : stopped ? hints.back().text : "is " + doing);
   for (const FrameVariables& v : t->variables) {
-    std::string line;
-    for (const auto& [name, value] : v.values) {
-      line += (line.empty() ? "" : ", ") + name + " = " + value;
-    }
+    const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {
       out.push_back("in " + e.threads.frames[t->stack[v.frame]].function + "(): " + line);
     }
@@ -324,8 +409,52 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   if (!where.empty()) {
     out.push_back(doing);
   }
-  for (const Hint& hint : hints_of(e)) {
-    out.push_back(hint.text);
+  for (const Hint& hint : hints) {
+    if (hint.text != out.front()) {
+      out.push_back(hint.text);
+    }
+  }
+  if (const std::string holes = thread_holes(e); !holes.empty()) {
+    out.push_back(holes);
+  }
+  return out;
+}
+
+std::string thread_holes(const RankEvidence& e) {
+  for (const auto& [layer, text] : e.layers) {
+    if (layer == "threads") {
+      return text;
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> crash_lines(const RankEvidence& e) {
+  // "address 0x8: nothing is mapped there; thread 7 (python) in f (a.so+0x1) < g (train.py:3)"
+  const std::string& message = e.exit.message;
+  const std::size_t semicolon = message.find("; thread ");
+  const std::size_t in = message.find(") in ");
+  std::string first = fmt::format("got {}, {}", e.exit.type, message.substr(0, semicolon));
+  const ThreadStack* t = told_thread(e);
+  if (t != nullptr && t->tid != e.id.pid) {
+    first += fmt::format(", in thread {} ({})", t->tid, t->name);
+  }
+  std::vector<std::string> out{std::move(first)};
+  std::string stack;
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0, shown = 0; t != nullptr && i < t->stack.size() && shown < kShown; ++i) {
+    if (const ThreadFrame& f = e.threads.frames[t->stack[i]]; !is_plumbing(f)) {
+      stack += (shown++ == 0 ? "" : " < ") + frame_text(f, e.id.cwd);
+    }
+  }
+  if (stack.empty() && in != std::string::npos) {
+    stack = message.substr(in + 5);
+  }
+  if (!stack.empty()) {
+    out.push_back("stack: " + stack);
+  }
+  for (std::string& line : where_lines(e)) {
+    out.push_back(std::move(line));
   }
   return out;
 }

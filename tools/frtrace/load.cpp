@@ -273,7 +273,7 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
     each[i] = {};
   }
   if (!windows.large()) {
-    name_functions(result.evidence);
+    name_functions(result.evidence, result.unreadable);
     return;
   }
   const Windows::Again again = windows.look_again(result.evidence);
@@ -296,7 +296,7 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
   };
   read_again(again.whole, true);
   read_again(again.pinned, false);
-  name_functions(result.evidence);
+  name_functions(result.evidence, result.unreadable);
 }
 
 }  // namespace

@@ -162,7 +162,53 @@ std::string short_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-// Indents at forks only: a path of one rank stays where it is.
+// C++ functions without their arguments, and without template arguments that go on and on; the JSON
+// has all. "c10d::Reducer::finalize_backward() (libtorch_cpu.so)" loses its parentheses, too.
+std::string short_frame(const std::string& frame) {
+  const std::size_t file = frame.rfind(" (");
+  if (frame.size() < 2 || file == std::string::npos || frame.find("::") == std::string::npos) {
+    return frame;
+  }
+  constexpr std::size_t kTemplate = 24;  // shown of what stands between < and >
+  constexpr std::string_view kNamed[] = {"(anonymous namespace)", "operator()"};
+  std::string out;
+  const auto skip = [&](std::size_t from, char open, char close) {
+    int depth = 0;
+    for (std::size_t i = from; i < file; ++i) {
+      depth += frame[i] == open ? 1 : frame[i] == close && frame[i - 1] != '-' ? -1 : 0;
+      if (depth == 0) {
+        return i + 1;
+      }
+    }
+    return file;
+  };
+  for (std::size_t i = 0; i < file;) {
+    const std::string_view rest = std::string_view(frame).substr(i, file - i);
+    std::size_t kept = 0;
+    for (const std::string_view name : kNamed) {
+      kept = rest.starts_with(name) ? name.size() : kept;
+    }
+    if (kept != 0) {
+      out.append(frame, i, kept);
+      i += kept;
+    } else if (frame[i] == '(') {
+      i = skip(i, '(', ')');
+    } else if (frame[i] == '<' && !out.ends_with("operator") && !out.ends_with("operator<")) {
+      const std::size_t end = skip(i, '<', '>');
+      out += end - i > kTemplate ? "<...>" : frame.substr(i, end - i);
+      i = end;
+    } else {
+      out += frame[i++];
+    }
+  }
+  if (out.ends_with(" const")) {
+    out.resize(out.size() - 6);
+  }
+  return out + frame.substr(file);
+}
+
+// Indents at forks only: a path of one rank stays where it is. A frame that calls itself stands
+// once.
 void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out) {
   for (;;) {
     const StackNode& n = tree.nodes[index];
@@ -181,19 +227,29 @@ void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out
       return;
     }
     const bool fork = n.children.size() + n.classes.size() > 1;
-    for (const u32 child : n.children) {
-      const StackNode& c = tree.nodes[child];
+    u32 last = 0;
+    for (u32 child : n.children) {
       const std::size_t deeper = indent + (fork ? 2 : 0);
-      out += fmt::format("{:<{}} {:{}}{}\n", short_ranks(c.ranks), kRankWidth, "", deeper,
-                         tree.frames[c.frame]);
+      const u32 frame = tree.nodes[child].frame;
+      std::size_t times = 1;
+      for (const StackNode* c = &tree.nodes[child]; c->children.size() == 1 && c->classes.empty() &&
+                                                    tree.nodes[c->children[0]].frame == frame;
+           c = &tree.nodes[child]) {
+        child = c->children[0];
+        ++times;
+      }
+      out += fmt::format("{:<{}} {:{}}{}{}\n", short_ranks(tree.nodes[child].ranks), kRankWidth, "",
+                         deeper, short_frame(tree.frames[frame]),
+                         times > 1 ? fmt::format(" [{} times]", times) : "");
       if (fork) {
         draw(tree, child, deeper, out);
       }
+      last = child;
     }
     if (fork) {
       return;
     }
-    index = n.children[0];
+    index = last;
   }
 }
 
@@ -265,6 +321,7 @@ StackTree::Look look_of(const StackInput& in) {
   look.threads = t.threads.size();
   look.lost = t.threads_lost + t.frames_lost + t.modules_lost;
   look.not_asked = t.not_asked;
+  look.holes = in.evidence != nullptr ? thread_holes(*in.evidence) : std::string();
   std::vector<std::uint32_t> answers;
   for (const ThreadStack& s : t.threads) {
     if (s.answer == "answered") {
@@ -319,6 +376,15 @@ std::string render_stacks_text(const StackTree& tree) {
           l.lost != 0 ? fmt::format("{} threads, frames or files found no room", l.lost) : "");
     }
   }
+  std::map<std::string, std::vector<Rank>> holes;
+  for (const StackTree::Look& l : tree.looks) {
+    if (!l.holes.empty()) {
+      holes[l.holes].push_back(l.rank);
+    }
+  }
+  for (const auto& [text, ranks] : holes) {
+    out += fmt::format("{}: {}\n", ranks_words(ranks), text);
+  }
   if (tree.without != 0) {
     out += fmt::format("{} of {} ranks: no stacks in their evidence\n", tree.without, tree.n_ranks);
   }
@@ -355,6 +421,7 @@ std::string render_stacks_json(const StackTree& tree) {
                             {"median_us", l.median_us},
                             {"slowest_us", l.slowest_us},
                             {"lost", l.lost},
+                            {"holes", l.holes},
                             {"not_asked", l.not_asked}});
   }
   for (const StackTree::Role& role : tree.roles) {

@@ -57,6 +57,7 @@ struct StackTree {
     std::uint32_t median_us = 0, slowest_us = 0;
     std::uint64_t lost = 0;  // threads, frames and files that found no room
     std::string not_asked;
+    std::string holes;  // what the recorder cannot see
   };
   std::vector<Look> looks;
   std::size_t n_ranks = 0;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "bounded.hpp"
 #include "load_threads.hpp"
 
 namespace frtrace {
@@ -24,6 +25,11 @@ std::string hex(const unsigned char* bytes, int n) {
   }
   return out;
 }
+
+// Symbols of a large library take a second, from a slow disk several.
+constexpr std::chrono::seconds kReading{10};
+constexpr const char* kNoAnswer =
+    "its file system does not answer; functions that it does not export have no name";
 
 // Separate debug files only by build id: what else is found there may be another build's, or come
 // over the network.
@@ -81,24 +87,65 @@ class SymbolFile {
 
 }  // namespace
 
-void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence) {
-  std::map<std::pair<std::string, std::string>, SymbolFile> files;
-  for (const auto& e : evidence) {
-    ThreadsEvidence& t = e->threads;
-    std::unordered_map<std::string_view, SymbolFile*> here;
-    for (const ThreadModule& m : t.modules) {
-      const auto it = files.try_emplace({m.file, m.build_id}, m.file, m.build_id).first;
-      here.emplace(m.file, &it->second);
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
+                    std::vector<Unreadable>& unreadable) {
+  // Every function that has no name, once.
+  using File = std::pair<std::string_view, std::string_view>;  // path, build id
+  std::map<File, std::map<std::uint64_t, std::string>> wanted;
+  const auto each = [&](const auto& fn) {
+    for (const auto& e : evidence) {
+      ThreadsEvidence& t = e->threads;
+      std::unordered_map<std::string_view, std::string_view> build_id;
+      for (const ThreadModule& m : t.modules) {
+        build_id.emplace(m.file, m.build_id);
+      }
+      for (ThreadFrame& f : t.frames) {
+        const auto it = f.python || !f.function.empty() ? build_id.end() : build_id.find(f.file);
+        if (it != build_id.end() && !it->second.empty()) {
+          fn(f, File(it->first, it->second));
+        }
+      }
     }
-    for (ThreadFrame& f : t.frames) {
-      if (f.python || !f.function.empty()) {
-        continue;
-      }
-      if (const auto it = here.find(f.file); it != here.end()) {
-        f.function = it->second->function(f.offset);
-      }
+  };
+  each([&](const ThreadFrame& f, const File& file) { wanted[file].try_emplace(f.offset); });
+  std::vector<File> files;
+  for (const auto& [file, offsets] : wanted) {
+    files.push_back(file);
+  }
+  // A child reads on from file to file; where it stays, the next one leaves that mount alone.
+  for (std::size_t next = 0; next < files.size();) {
+    if (given_up_on(files[next].first)) {
+      unreadable.push_back({std::string(files[next].first), kNoAnswer});
+      ++next;
+      continue;
+    }
+    const std::size_t first = next;
+    auto at = wanted[files[first]].begin();
+    const bool ended = in_child(
+        [&](const Say& say) {
+          for (std::size_t i = first; i < files.size() && !given_up_on(files[i].first); ++i) {
+            SymbolFile symbols{std::string(files[i].first), std::string(files[i].second)};
+            for (const auto& [offset, name] : wanted[files[i]]) {
+              say(symbols.function(offset));
+            }
+          }
+        },
+        [&](std::string_view name) {
+          at->second = name;
+          if (++at == wanted[files[next]].end() && ++next < files.size()) {
+            at = wanted[files[next]].begin();
+          }
+        },
+        kReading);
+    if (next < files.size() && !ended) {
+      unreadable.push_back({std::string(files[next].first), kNoAnswer});
+      give_up_on(files[next].first);
+      ++next;
+    } else if (next == first) {
+      ++next;  // the child died over a damaged file
     }
   }
+  each([&](ThreadFrame& f, const File& file) { f.function = wanted[file][f.offset]; });
 }
 
 }  // namespace frtrace
@@ -107,7 +154,7 @@ void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence) 
 
 namespace frtrace {
 
-void name_functions(const std::vector<std::unique_ptr<RankEvidence>>&) {}
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>&, std::vector<Unreadable>&) {}
 
 }  // namespace frtrace
 

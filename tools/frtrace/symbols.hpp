@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "evidence.hpp"
+#include "load.hpp"
 
 namespace frtrace {
 
 // Names the native frames that have none, from the symbol table of their file or from a separate
-// debug file, where the file is here and has the build id that was recorded. Without libdw:
-// nothing.
-void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence);
+// debug file, where the file is here and has the build id that was recorded. Files that do not
+// answer are told. Without libdw: nothing.
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
+                    std::vector<Unreadable>& unreadable);
 
 }  // namespace frtrace

@@ -13,7 +13,25 @@ std::string_view base_name(std::string_view path) {
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
-std::string_view below(std::string_view file, std::string_view cwd) {
+bool is_interpreter(std::string_view file) {
+  const std::string_view base = base_name(file);
+  return base.substr(0, 9) == "libpython" || base.substr(0, 6) == "python";
+}
+
+// What every wait ends in: the line on what the thread does has the system call.
+bool is_c_library(const ThreadFrame& f) {
+  const std::string_view base = base_name(f.file);
+  return base.substr(0, 5) == "libc." || base.substr(0, 5) == "libc-" ||
+         base.substr(0, 10) == "libpthread" || base.substr(0, 9) == "libstdc++";
+}
+
+const ThreadFrame* at(const ThreadsEvidence& all, const ThreadStack& t, std::size_t i) {
+  return i < t.stack.size() && t.stack[i] < all.frames.size() ? &all.frames[t.stack[i]] : nullptr;
+}
+
+}  // namespace
+
+std::string_view short_file(std::string_view file, std::string_view cwd) {
   if (!cwd.empty() && file.size() > cwd.size() + 1 && file.substr(0, cwd.size()) == cwd &&
       file[cwd.size()] == '/') {
     file.remove_prefix(cwd.size() + 1);
@@ -28,27 +46,9 @@ std::string_view below(std::string_view file, std::string_view cwd) {
   return slash != std::string_view::npos ? file.substr(slash + 1) : file;
 }
 
-bool is_interpreter(std::string_view file) {
-  const std::string_view base = base_name(file);
-  return base.substr(0, 9) == "libpython" || base.substr(0, 6) == "python";
-}
-
-// Neither torch's nor the standard library's.
-bool is_user(const ThreadFrame& f) {
-  return f.python && !fr::is_library_file(f.file) &&
-         (f.file.find("/lib/python3") == std::string::npos ||
-          f.file.find("-packages/") != std::string::npos);
-}
-
-const ThreadFrame* at(const ThreadsEvidence& all, const ThreadStack& t, std::size_t i) {
-  return i < t.stack.size() && t.stack[i] < all.frames.size() ? &all.frames[t.stack[i]] : nullptr;
-}
-
-}  // namespace
-
 bool is_plumbing(const ThreadFrame& f) {
   if (f.python) {
-    return f.file.find("<frozen ") == 0;
+    return f.file.find("<frozen ") == 0 || fr::is_own_file(f.file);
   }
   const std::string_view base = base_name(f.file);
   if (is_interpreter(f.file) || base.substr(0, 5) == "libfr" || base.substr(0, 4) == "_fr.") {
@@ -84,7 +84,7 @@ const ThreadStack* gil_holder(const ThreadsEvidence& all) {
 
 std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
   if (f.python) {
-    return fmt::format("{}:{} {}", below(f.file, cwd), f.line, f.function);
+    return fmt::format("{}:{} {}", short_file(f.file, cwd), f.line, f.function);
   }
   if (f.function.empty()) {
     return fmt::format("{}+0x{:x}", base_name(f.file), f.offset);
@@ -94,7 +94,8 @@ std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
 
 const ThreadFrame* user_frame(const ThreadsEvidence& all, const ThreadStack& t) {
   for (std::size_t i = 0; i < t.stack.size(); ++i) {
-    if (const ThreadFrame* f = at(all, t, i); f != nullptr && is_user(*f)) {
+    if (const ThreadFrame* f = at(all, t, i);
+        f != nullptr && f->python && !fr::is_library_file(f->file)) {
       return f;
     }
   }
@@ -113,33 +114,53 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
     if (f->python && innermost == nullptr && !is_plumbing(*f)) {
       innermost = f;
     }
-    if (!f->python && native == nullptr && innermost == nullptr && !is_plumbing(*f)) {
+    const bool better = native == nullptr || (is_c_library(*native) && !is_c_library(*f));
+    if (!f->python && better && innermost == nullptr && !is_plumbing(*f)) {
       native = f;
     }
   }
   if (innermost == nullptr) {
     return native != nullptr ? frame_text(*native) : std::string();
   }
-  std::string out = fmt::format("{}() at {}:{}", innermost->function, below(innermost->file, cwd),
-                                innermost->line);
+  std::string out = fmt::format("{}() at {}:{}", innermost->function,
+                                short_file(innermost->file, cwd), innermost->line);
   if (user != nullptr && user != innermost) {
-    out += fmt::format(", called from {}:{}", below(user->file, cwd), user->line);
+    out += fmt::format(", called from {}:{}", short_file(user->file, cwd), user->line);
   }
-  if (native != nullptr && !native->function.empty()) {
+  const bool told = native != nullptr && is_c_library(*native) && !t.syscall.empty();
+  if (native != nullptr && !native->function.empty() && !told) {
     out += fmt::format(", within {}", frame_text(*native));
   }
   return out;
 }
 
+namespace {
+
+bool runs_python(const ThreadsEvidence& all, const ThreadStack& t) {
+  for (std::size_t i = 0; i < t.stack.size(); ++i) {
+    if (const ThreadFrame* f = at(all, t, i); f != nullptr && f->python) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
   std::string out = t.activity == "interrupted" ? "interrupted by the signal" : t.activity;
   if (!t.syscall.empty()) {
-    out += " in " + t.syscall;
+    // One that goes on after a stop has lost its name; the wait channel keeps it.
+    const bool restarted = t.syscall == "restart_syscall" && !t.wchan.empty();
+    out += " in " + t.syscall + (restarted ? " (" + t.wchan + ")" : "");
     out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;
   } else if (t.activity == "running") {
     out += ", no system call";
+  } else if (t.activity == "runnable") {
+    out += ", no processor is free";
   }
-  if (!t.wchan.empty() && (t.activity == "uninterruptible" || t.syscall.empty())) {
+  if (!t.wchan.empty() && t.activity != "stopped" &&
+      (t.activity == "uninterruptible" || t.syscall.empty())) {
     out += " (" + t.wchan + ")";
   }
   const ThreadStack* holder = gil_holder(all);
@@ -152,7 +173,7 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
       out += fmt::format(", which thread {} holds", holder->tid);
       out += where.empty() ? "" : " in " + where;
     }
-  } else if (!t.stack.empty() && holder == nullptr) {
+  } else if (holder == nullptr && runs_python(all, t)) {
     out += "; GIL free";
   }
   if (t.answer == "blocked") {

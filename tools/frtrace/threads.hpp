@@ -81,6 +81,8 @@ std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_v
 // "asleep in clock_nanosleep", "running, no system call; holds the GIL",
 // "asleep in openat of /x/fifo (wait_for_partner)", with what could not be had.
 std::string doing_text(const ThreadsEvidence&, const ThreadStack&);
+// Below cwd, or below where Python's packages or its library are installed: as users know it.
+std::string_view short_file(std::string_view file, std::string_view cwd);
 // "train.py:57 load_batch" or "clock_nanosleep (libc.so.6)".
 std::string frame_text(const ThreadFrame&, std::string_view cwd = {});
 // Frames that only carry others: the interpreter's own, fr's, the start of a thread.

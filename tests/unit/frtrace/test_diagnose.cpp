@@ -682,6 +682,72 @@ TEST_CASE("a hang that timed out and was then killed is still missing") {
   CHECK(r.ranks == Ranks{2});
 }
 
+TEST_CASE("one rank alone was told to end, and the others' wait begins there") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.signal(2, SIGTERM, 4242);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.1);
+  j.exception(1, "RuntimeError", "Connection closed by peer");
+  SECTION("and the launcher ended another") {
+    j.signal(0, SIGTERM, 1);
+  }
+  SECTION("and nobody else was") {}
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == "killed");
+  CHECK(r.summary.find("rank 2 ended by SIGTERM, sent by process 4242; ") == 0);
+}
+
+TEST_CASE("a rank that was late before somebody ended it is missing") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  j.signal(2, SIGTERM, 4242);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("the crash and the exception lead, not the place where the dump was written") {
+  JobBuilder j(2);
+  iterations(j, 10);
+  j.some({0}, kWorld, kLoss);
+  RankEvidence& e = j.rank(1);
+  SECTION("crash") {
+    j.signal(1, SIGSEGV, 0);
+    e.exit.kind = "crash";
+    e.exit.type = "SIGSEGV";
+    e.exit.message = "address 0x10: nothing is mapped there; thread 1001 (python) in ? (x.so+0x1)";
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 ended by SIGSEGV, address 0x10: nothing is mapped there; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "got SIGSEGV, address 0x10: nothing is mapped there");
+  }
+  SECTION("exception") {
+    j.exception(1, "KeyError", "'lr'\n  at capture.py:7 in _note");
+    e.threads.present = true;
+    e.threads.frames.push_back({true, "_note", "/x/site-packages/fr/capture.py", 7, 0});
+    e.threads.threads.push_back({});
+    e.threads.threads[0].tid = e.id.pid;
+    e.threads.threads[0].stack = {0};
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 ended: KeyError: 'lr'; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "raised KeyError: 'lr'");
+    CHECK_FALSE(says(r.blamed[0], "is in _note"));
+  }
+  SECTION("exit") {
+    j.exits(1, 3);
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 exited with status 3; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "exited with status 3");
+  }
+}
+
 TEST_CASE("a hang ended by SIGTERM to all is still missing") {
   JobBuilder j(4);
   iterations(j, 3);
@@ -1059,6 +1125,8 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
   iterations(j, 2);
   j.rank(1).has_step = true;
   j.rank(1).step = 17;
+  j.rank(0).has_step = true;
+  j.rank(0).step = 18;
   j.rank(1).notes.push_back({5, "loading shard 9", j.now(), {{"load", j.now()}}});
   j.issue(1, -1, {.op = "step", .line = 0, .kind = Kind::kStep});
   j.issue(1, -1, {.op = "load", .line = 0, .kind = Kind::kSpan});
@@ -1066,9 +1134,9 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
   j.advance(20);
   const Report r = j.diagnose();
   CHECK(r.ranks == Ranks{1});
-  CHECK(says(r.blamed[0], "at step 17"));
-  CHECK(says(r.blamed[0], "loading shard 9"));
-  CHECK(says(r.blamed[0], "inside span load for 20.0 s"));
+  CHECK(says(r.blamed[0],
+             "last note \"loading shard 9\", step 17 (the others at step 18), "
+             "span \"load\" open for 20.0 s"));
 }
 
 TEST_CASE("stuck in destroy_process_group") {

@@ -100,7 +100,7 @@ json entry(int id, int seq, const char* state = "completed", const char* op = "n
   const Time at = kBase + Time{id} * 1'000'000;
   const bool done = std::string(state) == "completed", started = done || state[2] == 'a';
   return {{"frames",
-           {{{"name", "all_reduce"}, {"filename", "/x/torch/c10d.py"}, {"line", 3}},
+           {{{"name", "all_reduce"}, {"filename", "/x/torch/distributed/c10d.py"}, {"line", 3}},
             {{"name", "step"}, {"filename", "/home/u/train.py"}, {"line", 10 + id % 3}}}},
           {"record_id", id},
           {"pg_id", std::atoi(group)},
