@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,65 @@ def all_reduce(comm, stream):
     check(caller.caller_all_reduce(buffer, ctypes.c_size_t(64), FLOAT, SUM, comm, stream))
 
 
+class Watched:
+    """Operations as ProcessGroupNCCL has them: an event behind each, a thread that asks for all
+    of them every 100 ms."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.events = []
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def record(self):
+        event = ctypes.c_void_p()
+        check(cuda.cuEventCreate(ctypes.byref(event), 0))
+        check(caller.caller_record(event, self.stream))
+        self.events.append(event)
+        return event
+
+    def watch(self):
+        while True:
+            for event in list(self.events):
+                if caller.caller_query(event) == 0:
+                    self.events.remove(event)
+            time.sleep(0.1)
+
+    def ended(self):
+        while self.events:
+            time.sleep(0.01)
+
+
+def polled(comm, stream):
+    watched = Watched(stream)
+    for _ in range(3):
+        all_reduce(comm, stream)
+        watched.record()
+    watched.ended()
+    report()
+    if RANK == WORLD - 1:
+        time.sleep(600)
+    all_reduce(comm, stream)
+    watched.record()
+    time.sleep(600)
+
+
+def polled_once(comm, stream):
+    gate = [ctypes.c_int(), ctypes.c_int()]  # a kernel that runs until it is told to end
+    cuda.standin_cuda_gate(stream, *(ctypes.byref(word) for word in gate))
+    all_reduce(comm, stream)
+    event = ctypes.c_void_p()
+    check(cuda.cuEventCreate(ctypes.byref(event), 0))
+    check(caller.caller_record(event, stream))
+    if caller.caller_query(event) != 600:
+        raise RuntimeError("ready")
+    if not any(g["in_flight"] for g in fr.status()["groups"]):
+        raise RuntimeError("not in flight")
+    settled()
+    gate[1].value = 1
+    check(caller.caller_synchronize(stream))
+    check(caller.caller_destroy(comm))
+
+
 def settled():
     """Until all that was issued has been seen to end."""
     while any(g["in_flight"] for g in fr.status()["groups"]):
@@ -67,6 +127,10 @@ def main():
     check(nccl.ncclGetUniqueId(ctypes.byref(own)))
     own = UniqueId.from_buffer_copy(share("id", own))
     check(nccl.ncclCommInitRank(ctypes.byref(comm), WORLD, own, RANK))
+    if FAULT == "polled-skip":
+        return polled(comm, stream)
+    if FAULT == "polled-once":
+        return polled_once(comm, stream)
     for _ in range(3):
         all_reduce(comm, stream)
     check(caller.caller_synchronize(stream))

@@ -17,11 +17,15 @@ extern "C" {
 int ncclCommDestroy(void*);
 int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
 int cudaStreamSynchronize(void*);
+int cudaEventRecord(void*, void*);
+int cudaEventQuery(void*);
 int caller_destroy(void* c) { return ncclCommDestroy(c); }
 int caller_all_reduce(void* b, size_t n, int t, int o, void* c, void* s) {
   return ncclAllReduce(b, b, n, t, o, c, s);
 }
 int caller_synchronize(void* s) { return cudaStreamSynchronize(s); }
+int caller_record(void* e, void* s) { return cudaEventRecord(e, s); }
+int caller_query(void* e) { return cudaEventQuery(e); }
 }
 """
 
@@ -81,8 +85,9 @@ def test_an_old_nccl_without_the_plugin(run, scratch, timing):
         (comm,) = [g for g in status["groups"] if g["name"].startswith("nccl:")]
         events = timing == "events"
         assert comm["enqueued"] == 3, comm
-        assert comm["completed"] == (3 if events else 0), comm
+        assert comm["completed"] == 3, comm  # the script has synchronised
         device = status["device"]
+        assert device["followed"] == (0 if events else 3), device
         assert device["timed_operations"] == (3 if events else 0), device
         assert device["events_timed"] == (3 if events else 0), device
         assert (device["event_pairs"] > 0) == events, device
@@ -99,6 +104,33 @@ def test_a_hang_has_device_times(run):
     times = [t for r in rows[:3] for t in (r["device_start"], r["device_end"])]
     assert times == sorted(times), rows
     assert all(r["flags"] & 32 for r in rows), rows
+
+
+@pytest.mark.parametrize("how", ["polls", "synchronises"])
+def test_a_hang_is_seen_by_the_scripts_own_waits(run, scratch, how):
+    """No plugin, no event of fr's: torch's watchdog polls an event behind each operation, others
+    synchronise."""
+    job = run("polled-skip" if how == "polls" else "skip", 3, FR_TIMING="auto").await_evidence()
+    job.trace().expect("missing", [2], op="all_reduce", seq=4)
+    for rank in (0, 1):
+        (path, *_) = job.evidence()[rank]
+        dump = read_dump(path)
+        fields = dump["records"]["fields"]
+        state, kind = fields.index("state"), fields.index("kind")
+        states = [r[state] for r in dump["records"]["rows"] if r and r[kind] == "collective"]
+        assert states == ["completed"] * 3 + ["waiting"], states
+        device = dump["device"]
+        assert device["observer"] is None, device["observer"]
+        assert not any(device["losses"].values()), device["losses"]
+    assert "no progress" in job.log()
+
+
+def test_polls_that_stop_are_no_hang(run, scratch):
+    """Asked for once, as a caching allocator does, and left alone: nobody waits."""
+    job = run("polled-once", 2, FR_TIMING="auto", FR_TIMEOUT_S="1", FR_WARN_S="1")
+    assert job.await_exit() == {0: 0, 1: 0}, job.log()
+    assert job.evidence() == {}, job.log()
+    assert "no progress" not in job.log()
 
 
 def test_a_stuck_cuda_call_is_evidence_and_nothing_else(run, scratch):
