@@ -489,7 +489,6 @@ def _chain_excepthooks() -> None:
 @_harmless("hooking torch.distributed")
 def install() -> None:
     _harmless("NCCL")(nccl.install)()
-    problems.extend(nccl.problems)
     _chain_excepthooks()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)
