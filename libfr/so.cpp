@@ -15,6 +15,9 @@ namespace {
       (enable != nullptr && std::strcmp(enable, "0") == 0)) {
     return;
   }
+  if (std::strlen(path) > 254) {
+    path = std::strrchr(path, '/') + 1;  // NCCL cuts it; the name finds what is loaded already
+  }
   const char* theirs = std::getenv("NCCL_PROFILER_PLUGIN");
   if (theirs == nullptr) {
     setenv("NCCL_PROFILER_PLUGIN", path, 1);

@@ -9,22 +9,26 @@ import contextlib
 import ctypes  # noqa: F401  its calls of dlsym() are hooked, so it must be there first
 import os
 
-from . import _fr, problems
+from . import _fr
 
 _VARIABLE = "NCCL_PROFILER_PLUGIN"
 _CHAIN = "FR_NCCL_CHAIN"  # for libfr: the user's own plugin, to be called through
 _LONGEST = 254  # NCCL cuts longer names
 
 
-def install() -> None:
+def _own_name() -> str:
+    """What NCCL finds libfr by: its path, or its name, as a library that is loaded already."""
     path = _fr.library_path()
+    return path if len(path) <= _LONGEST else os.path.basename(path)
+
+
+def install() -> None:
+    own = _own_name()
     theirs = os.environ.get(_VARIABLE)
-    if len(path) > _LONGEST:
-        problems.add(f"NCCL cannot load {path}: longer than {_LONGEST} characters")
-    elif path and theirs != "none":
-        if theirs and os.path.realpath(theirs) != path:
+    if own and theirs != "none":
+        if theirs and theirs != own and os.path.realpath(theirs) != own:
             os.environ[_CHAIN] = theirs
-        os.environ[_VARIABLE] = path
+        os.environ[_VARIABLE] = own
     hook()
 
 
@@ -35,7 +39,7 @@ def hook() -> None:
 
 def uninstall() -> None:
     _fr.nccl_unhook()
-    if os.environ.get(_VARIABLE) == _fr.library_path():
+    if os.environ.get(_VARIABLE) == _own_name():
         with contextlib.suppress(KeyError):
             del os.environ[_VARIABLE]
         theirs = os.environ.pop(_CHAIN, None)

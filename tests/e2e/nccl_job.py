@@ -73,19 +73,25 @@ def init_in_background(name="world"):
     made = nccl.ncclCommInitRankConfig(
         ctypes.byref(comm), WORLD, unique_id(name), RANK, ctypes.byref(config)
     )
-    error = ctypes.c_int(made)
+    await_launch(comm, made)
+    return comm
+
+
+def await_launch(comm, code):
+    """What a non-blocking communicator was asked for is done when it says so."""
+    error = ctypes.c_int(code)
     while error.value == IN_PROGRESS:
         check(nccl.ncclCommGetAsyncError(comm, ctypes.byref(error)))
         time.sleep(0.01)
     check(error.value)
-    return comm
 
 
 def all_reduce(comm, count=1024, stream=None):
     buffer = ctypes.c_void_p(0x1000)
     size = ctypes.c_size_t(count)
     stream = ctypes.c_void_p(stream)
-    check(caller.ncclAllReduce(buffer, buffer, size, FLOAT, SUM, comm, stream))  # @nccl-meet
+    code = caller.ncclAllReduce(buffer, buffer, size, FLOAT, SUM, comm, stream)  # @nccl-meet
+    await_launch(comm, code)
 
 
 def synchronize(comm):
@@ -98,7 +104,7 @@ def exchange(comm):
     check(nccl.ncclGroupStart())
     check(nccl.ncclSend(buffer, size, FLOAT, (RANK + 1) % WORLD, comm, None))
     check(nccl.ncclRecv(buffer, size, FLOAT, (RANK - 1) % WORLD, comm, None))
-    check(nccl.ncclGroupEnd())
+    await_launch(comm, nccl.ncclGroupEnd())
 
 
 def queue_behind_pair(comm):

@@ -3,9 +3,11 @@
 Found in FR_TEST_NCCL (`make test-nccl` fetches it) or beside a CUDA build of torch.
 """
 
+import ctypes
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+from fr import _fr
 
 CALLER = """
 #include <stddef.h>
@@ -134,7 +138,17 @@ def test_ctypes_gets_the_wrappers(run):
         nccl.ncclGetUniqueId(ctypes.byref(own))
         init = nccl.ncclCommInitRank(ctypes.byref(comm), 1, own, 0)
         bad = nccl.ncclAllReduce(None, None, ctypes.c_size_t(1), 7, 0, None, None)
+        memory = ctypes.c_void_p()
+        given = nccl.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(4096))
+        if given == 0:
+            nccl.ncclMemFree(memory)
+        # refused without a communicator
+        refused = {}
+        for name in ("ncclAllReduceConfig", "ncclAlltoAll", "ncclCommRegister"):
+            if hasattr(nccl, name):
+                refused[name] = getattr(nccl, name)(*[None] * 8)
         print(json.dumps({"version": version.value, "group": group, "init": init, "bad": bad,
+                          "refused": refused,
                           "ops": [r["op"] for r in _fr.records()]}))
         """
     )
@@ -142,6 +156,10 @@ def test_ctypes_gets_the_wrappers(run):
     assert seen["group"] == [0, 0]
     assert seen["bad"] == 4
     assert "ncclCommInitRank" in seen["ops"]
+    assert "ncclMemAlloc" in seen["ops"]
+    assert 0 not in seen["refused"].values(), seen["refused"]
+    calls = {n for n in seen["refused"] if n.startswith("ncclComm")}
+    assert calls <= set(seen["ops"]), seen
 
 
 HEADER_CHECK = """
@@ -154,6 +172,9 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 static_assert(ncclInt8 == 0 && ncclUint8 == 1 && ncclInt32 == 2 && ncclUint32 == 3);
 static_assert(ncclInt64 == 4 && ncclUint64 == 5 && ncclFloat16 == 6 && ncclFloat32 == 7);
 static_assert(ncclFloat64 == 8 && ncclBfloat16 == 9);
+#if NCCL_VERSION_CODE >= 22400
+static_assert(ncclFloat8e4m3 == 10 && ncclFloat8e5m2 == 11 && ncclNumTypes == 12);
+#endif
 static_assert(ncclSum == 0 && ncclProd == 1 && ncclMax == 2 && ncclMin == 3 && ncclAvg == 4);
 // What the wrappers pass on, by size and order.
 static_assert(sizeof(ncclComm_t) == sizeof(void*) && sizeof(ncclDataType_t) == sizeof(int));
@@ -171,7 +192,66 @@ ncclResult_t (*init_config)(ncclComm_t*, int, ncclUniqueId, int, ncclConfig_t*) 
     &ncclCommInitRankConfig;
 ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*) = &ncclCommSplit;
 ncclResult_t (*async_error)(ncclComm_t, ncclResult_t*) = &ncclCommGetAsyncError;
+ncclResult_t (*init_scalable)(ncclComm_t*, int, int, int, ncclUniqueId*, ncclConfig_t*) =
+    &ncclCommInitRankScalable;
+ncclResult_t (*register_)(const ncclComm_t, void*, size_t, void**) = &ncclCommRegister;
+ncclResult_t (*deregister)(const ncclComm_t, void*) = &ncclCommDeregister;
+ncclResult_t (*allocate)(void**, size_t) = &ncclMemAlloc;
+ncclResult_t (*release)(void*) = &ncclMemFree;
+static_assert(offsetof(ncclConfig_t, blocking) == offsetof(ConfigHead, blocking));
 """
+
+
+CUDA_HEADER = """
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+#define __CUDA_BF16_TYPES_EXIST__
+"""
+
+# What came later, checked where the header has it.
+NEWER = {
+    22700: """
+ncclResult_t (*shrink)(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int) = &ncclCommShrink;
+ncclResult_t (*window)(ncclComm_t, void*, size_t, ncclWindow_t*, int) = &ncclCommWindowRegister;
+ncclResult_t (*no_window)(ncclComm_t, ncclWindow_t) = &ncclCommWindowDeregister;
+""",
+    22800: """
+ncclResult_t (*all_to_all)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) =
+    &ncclAlltoAll;
+ncclResult_t (*gather)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) =
+    &ncclGather;
+""",
+    22900: """
+ncclResult_t (*revoke_comm)(ncclComm_t, int) = &ncclCommRevoke;
+ncclResult_t (*grow)(ncclComm_t, int, const ncclUniqueId*, int, ncclComm_t*, ncclConfig_t*) =
+    &ncclCommGrow;
+ncclResult_t (*suspend)(ncclComm_t, int) = &ncclCommSuspend;
+ncclResult_t (*resume)(ncclComm_t) = &ncclCommResume;
+ncclResult_t (*put)(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
+                    unsigned int, ncclComm_t, cudaStream_t) = &ncclPutSignal;
+ncclResult_t (*signal_)(int, int, int, unsigned int, ncclComm_t, cudaStream_t) = &ncclSignal;
+ncclResult_t (*wait)(int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t) = &ncclWaitSignal;
+""",
+    23200: """
+using Config = const ncclCollConfig_t*;
+ncclResult_t (*all_reduce_c)(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                             cudaStream_t, Config) = &ncclAllReduceConfig;
+ncclResult_t (*broadcast_c)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
+                            cudaStream_t, Config) = &ncclBroadcastConfig;
+ncclResult_t (*reduce_c)(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t,
+                         cudaStream_t, Config) = &ncclReduceConfig;
+ncclResult_t (*all_gather_c)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t,
+                             Config) = &ncclAllGatherConfig;
+ncclResult_t (*reduce_scatter_c)(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t,
+                                 ncclComm_t, cudaStream_t, Config) = &ncclReduceScatterConfig;
+ncclResult_t (*all_to_all_c)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t,
+                             Config) = &ncclAlltoAllConfig;
+ncclResult_t (*gather_c)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t,
+                         Config) = &ncclGatherConfig;
+ncclResult_t (*scatter_c)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t,
+                          Config) = &ncclScatterConfig;
+""",
+}
 
 
 def test_constants_and_signatures_are_those_of_the_real_header(real_nccl, tmp_path):
@@ -180,11 +260,76 @@ def test_constants_and_signatures_are_those_of_the_real_header(real_nccl, tmp_pa
     if compiler is None or not header.exists():
         pytest.skip("no C++ compiler, or no nccl.h beside the library")
     for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"):
-        (tmp_path / name).write_text("typedef struct CUstream_st* cudaStream_t;\n")
-    (tmp_path / "check.cpp").write_text(HEADER_CHECK)
+        (tmp_path / name).write_text(CUDA_HEADER)
+    (version,) = re.findall(r"define NCCL_VERSION_CODE (\d+)", header.read_text())
+    newer = [text for since, text in NEWER.items() if int(version) >= since]
+    (tmp_path / "check.cpp").write_text(HEADER_CHECK + "".join(newer))
     libfr = Path(__file__).resolve().parents[2] / "libfr"
     subprocess.run(
         [compiler, "-std=c++20", "-fsyntax-only", "-I", tmp_path, "-I", header.parent, "-I", libfr,
          "-I", libfr / "include", tmp_path / "check.cpp"],
         check=True,
     )  # fmt: skip
+
+
+def test_the_plugin_interface_is_what_this_nccl_takes_it_for(real_nccl, tmp_path):
+    """NCCL's own translators between its versions are fed our structures, and fill them."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None or shutil.which("nm") is None:
+        pytest.skip("no C++ compiler or no nm")
+    names = subprocess.run(["nm", "-C", real_nccl], capture_output=True, text=True).stdout
+    found = re.findall(r"^([0-9a-f]+) t getNcclProfiler_v(\d+)\(void\*\)$", names, re.MULTILINE)
+    places = {int(version): place for place, version in found}
+    if not places:
+        pytest.skip("this NCCL has one version only, or its functions have no names")
+    newest = max(places)
+    places = {v: p for v, p in places.items() if v <= 6}
+    if newest == 3:
+        del places[2]  # 2.26 hands version 2 the events of version 3 as they are
+    libfr = Path(__file__).resolve().parents[2] / "libfr"
+    program = tmp_path / "adapters"
+    subprocess.run(
+        [compiler, "-std=c++20", "-rdynamic", "-I", libfr, "-I", libfr / "include",
+         libfr.parent / "tests" / "nccl" / "adapters.cpp", "-o", program, "-ldl"],
+        check=True,
+    )  # fmt: skip
+    said = subprocess.run(
+        [program, real_nccl, str(newest), *(f"{v}:{p}" for v, p in sorted(places.items()))],
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.splitlines() == [f"played {v}" for v in sorted(places)]
+
+
+def test_the_newest_plugin_that_this_nccl_asks_for_is_there(real_nccl):
+    """Newer ones than ours are asked for first, and older ones after them."""
+    asked = {int(v) for v in re.findall(rb"ncclProfiler_v(\d+)\0", real_nccl.read_bytes())}
+    own = ctypes.CDLL(_fr.library_path())
+    ours = {v for v in range(1, 10) if hasattr(own, f"ncclProfiler_v{v}")}
+    assert ours == {1, 2, 3, 4, 5, 6}
+    assert asked & ours, (asked, ours)
+    assert max(asked & ours) == min(max(asked), max(ours))
+
+
+def test_every_call_of_this_nccl_that_may_wait_is_hooked(real_nccl):
+    """Functions that are in none of these lists are new: look whether they may wait."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", real_nccl], capture_output=True, text=True, check=True
+    ).stdout
+    has = {line.split()[2] for line in names.splitlines()}
+    has = {n for n in has if n.startswith("nccl")}
+    source = Path(__file__).resolve().parents[2] / "libfr" / "foreign" / "nccl_calls.cpp"
+    hooked = set(re.findall(r'FR_ROW\(\w+, "(nccl\w+)"', source.read_text()))
+    unknown = {n for n in has - hooked if not re.fullmatch(ASKED, n)}
+    assert not unknown
+
+
+# These answer from what is there already.
+ASKED = (
+    r"ncclGet(UniqueId|Version|ErrorString|LastError|\w*DevicePointer|\w*LeInfo)|"
+    r"ncclComm(Count|CuDevice|UserRank|GetUniqueId|QueryProperties|MemStats)|ncclRedOp\w+|"
+    r"ncclParam\w+|ncclTeam\w+|nccl\w+CreateRequirement|ncclLLA2ACalcSlots|ncclWinGetUserPtr|"
+    r"ncclResetDebugInit\w*|ncclSetEncryption"
+)

@@ -1,0 +1,102 @@
+"""How NCCL is told of its profiler plugin, and what becomes of the user's own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fr
+
+SCRIPT = """
+import ctypes, json, os, fr
+from fr import _fr, nccl
+seen = {k: os.environ.get(k) for k in ("NCCL_PROFILER_PLUGIN", "FR_NCCL_CHAIN")}
+seen["path"] = _fr.library_path()
+# as NCCL opens it
+opened = ctypes.CDLL(seen["NCCL_PROFILER_PLUGIN"], mode=os.RTLD_NOW | os.RTLD_LOCAL) \
+    if seen["NCCL_PROFILER_PLUGIN"] != "none" else None
+own = ctypes.CDLL(seen["path"])
+place = lambda lib: ctypes.addressof(ctypes.c_void_p.in_dll(lib, "ncclProfiler_v6"))
+seen["same"] = opened is not None and place(opened) == place(own)
+nccl.uninstall()
+seen["after"] = [os.environ.get(k) for k in ("NCCL_PROFILER_PLUGIN", "FR_NCCL_CHAIN")]
+print(json.dumps(seen))
+"""
+
+
+def run(tmp_path, **env):
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    keep |= {"FR_SHM_DIR": str(tmp_path), "FR_DUMP_DIR": str(tmp_path / "dumps")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=keep | env, text=True, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_nobody_has_one(tmp_path):
+    seen = run(tmp_path)
+    assert seen["NCCL_PROFILER_PLUGIN"] == seen["path"]
+    assert seen["FR_NCCL_CHAIN"] is None
+    assert seen["same"]
+    assert seen["after"] == [None, None]
+
+
+def test_the_users_own_is_kept_for_calling_through(tmp_path):
+    for theirs in ("/opt/profilers/libtheirs.so", "suffix", "STATIC_PLUGIN"):
+        seen = run(tmp_path, NCCL_PROFILER_PLUGIN=theirs)
+        assert seen["NCCL_PROFILER_PLUGIN"] == seen["path"]
+        assert seen["FR_NCCL_CHAIN"] == theirs
+        assert seen["after"] == [theirs, None]
+
+
+def test_none_stays_none(tmp_path):
+    seen = run(tmp_path, NCCL_PROFILER_PLUGIN="none")
+    assert seen["NCCL_PROFILER_PLUGIN"] == "none"
+    assert seen["FR_NCCL_CHAIN"] is None
+
+
+def test_a_child_inherits_what_its_parent_did(tmp_path):
+    path = fr._fr.library_path()
+    seen = run(tmp_path, NCCL_PROFILER_PLUGIN=path)
+    assert seen["FR_NCCL_CHAIN"] is None
+    seen = run(tmp_path, NCCL_PROFILER_PLUGIN=path, FR_NCCL_CHAIN="theirs")
+    assert (seen["NCCL_PROFILER_PLUGIN"], seen["FR_NCCL_CHAIN"]) == (path, "theirs")
+
+
+def test_a_path_longer_than_nccl_keeps(tmp_path):
+    """Its buffer for the name has 255 bytes: then the name alone finds what is loaded already."""
+    deep = tmp_path / ("x" * 120) / ("y" * 120) / ("z" * 60)
+    deep.mkdir(parents=True)
+    shutil.copytree(Path(fr.__file__).parent, deep / "fr")
+    seen = run(tmp_path, PYTHONPATH=str(deep))
+    assert seen["path"].startswith(str(deep)) and len(seen["path"]) > 255
+    assert len(seen["NCCL_PROFILER_PLUGIN"]) < 255
+    assert seen["same"]
+    assert seen["after"] == [None, None]
+    # and does not take itself for the user's
+    seen = run(tmp_path, PYTHONPATH=str(deep), NCCL_PROFILER_PLUGIN=seen["NCCL_PROFILER_PLUGIN"])
+    assert seen["FR_NCCL_CHAIN"] is None
+    assert seen["same"]
+
+
+def test_preloaded_with_a_long_path(tmp_path):
+    """LD_PRELOAD=libfr.so does the same."""
+    deep = tmp_path / ("x" * 120) / ("y" * 120) / ("z" * 60)
+    deep.mkdir(parents=True)
+    library = shutil.copy(fr._fr.library_path(), deep / "libfr.so")
+    script = """
+import ctypes
+c = ctypes.CDLL(None)
+c.getenv.restype = ctypes.c_char_p
+name = c.getenv(b"NCCL_PROFILER_PLUGIN")
+print(name.decode(), ctypes.CDLL(name.decode()).fr_start is not None)
+"""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=keep | {"LD_PRELOAD": str(library)},
+        text=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == ["libfr.so", "True"], done.stderr
