@@ -1,5 +1,6 @@
 #include "cold/dump_packer.hpp"
 #include "cold/names.hpp"
+#include "hot/mix.hpp"
 
 namespace fr::packing {
 namespace {
@@ -74,7 +75,7 @@ struct DeviceTimes {
 };
 
 void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes& d) {
-  p.pack_array(21);
+  p.pack_array(22);
   p.pack_uint32(id);
   if (o.ticket == 0) {
     p.pack_nil();
@@ -109,13 +110,14 @@ void pack_device_op(Packer& p, u32 id, const DeviceOpCopy& o, const DeviceTimes&
   p.pack_uint32(o.protocol);
   p.pack_uint32(o.parts);
   p.pack_uint32(o.parts_launched);
+  p.pack_uint32(o.claim >> 1 & 0xfffff);  // as much of it as handles hold
 }
 
 void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   const bool kernel = f.kind == kPhaseKernel;
-  p.pack_array(19);
+  p.pack_array(22);
   p.pack_int64(static_cast<i64>(f.op) - 1);
-  if (f.ticket == 0) {
+  if (f.op == 0 || f.ticket == 0) {
     p.pack_nil();
   } else {
     p.pack_uint64(f.ticket - 1);
@@ -149,6 +151,11 @@ void pack_phase(Packer& p, const PhaseCopy& f, const DeviceTimes& d) {
   known(f.net() == Net::kIb, f.net_device());
   known(f.net() == Net::kIb, f.net_number());
   known(f.net() == Net::kSocket, f.net_number());
+  const bool named = f.op == 0 && f.ticket != 0;
+  const HandleParts other = handle_parts(f.ticket);
+  known(named, other.process);
+  known(named, other.op);
+  known(named, other.generation);
 }
 
 }  // namespace
@@ -166,7 +173,8 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   u64 mono = 0;
   read_anchor(view.header().last, ticks, unix_ns, mono);
   const DeviceTimes d{times, device->clock_offset_ns.load(), static_cast<i64>(unix_ns - mono)};
-  p.pack_map(11);
+  p.pack_map(12);
+  key_uint(p, "process", handle_salt(view.header().pid, view.header().proc_start));
   key_uint(p, "library_version", device->library_version.load());
   key_uint(p, "plugin_api", device->plugin_api.load());
   key_uint(p, "events", device->events.load());
@@ -245,7 +253,8 @@ void pack_device(Packer& p, const View& view, const Times& times) {
              "algorithm",
              "protocol",
              "parts",
-             "parts_launched"});
+             "parts_launched",
+             "generation"});
   text(p, "rows");
   p.pack_array(view.n_device_ops());
   for (u32 i = 0; i < view.n_device_ops(); ++i) {
@@ -258,9 +267,10 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   }
   text(p, "phases");
   p.pack_map(2);
-  fields(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "next_step",
-             "time", "bytes", "device_start", "device_end", "pid", "generation", "live", "nic",
-             "qp", "socket"});
+  fields(p, {"op",         "ticket",     "kind",       "channel",      "peer",  "waits_for",
+             "step",       "n_steps",    "next_step",  "time",         "bytes", "device_start",
+             "device_end", "pid",        "generation", "live",         "nic",   "qp",
+             "socket",     "of_process", "of_op",      "of_generation"});
   text(p, "rows");
   p.pack_array(view.n_phases());
   for (u32 i = 0; i < view.n_phases(); ++i) {

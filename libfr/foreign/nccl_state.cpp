@@ -100,7 +100,7 @@ State* make_state() noexcept {
   s->pid = r->pid;
   s->generation = r->hot.generation;
   s->stamps = r->options.timing != Timing::kOff;
-  s->salt = (mix(static_cast<u64>(r->pid), r->region.header().proc_start) >> 40 & 0xffff) | 1;
+  s->salt = handle_salt(r->pid, r->region.header().proc_start);
   static constexpr const char* kOps[] = {
       "?",      "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all",
       "gather", "scatter",    "send",      "recv",   "put_signal", "signal",         "wait_signal"};

@@ -59,6 +59,12 @@ void kernel_stamp(State& s, Phase& f, u64 device_ns) noexcept {
   }
 }
 
+// The handle of another process's operation; 0 where it is none of fr's.
+u64 named_by(Handle parent) noexcept {
+  const Kind kind = kind_of(parent);
+  return parent >> 48 != 0 && (kind == kApiHandle || kind == kTaskHandle) ? parent : 0;
+}
+
 // nullptr where there is nothing to note: not recording, no handle, or another process's.
 State* state_for(Handle handle) noexcept {
   State* s = state_in_force();
@@ -98,7 +104,10 @@ Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps
   }
   Phase& f = s->phases[slot];
   f.op.store(op != nullptr ? op_slot + 1 : 0, kRelaxed);
-  f.ticket.store(op != nullptr ? op->ticket.load(kRelaxed) : 0, kRelaxed);
+  f.ticket.store(op != nullptr ? op->ticket.load(kRelaxed)
+                 : foreign     ? named_by(parent)
+                               : 0,
+                 kRelaxed);
   f.ticks.store(ticks_now(s->hot->clock), kRelaxed);
   f.what.store((is_send ? kPhaseSend : kPhaseRecv) | channel << 8, kRelaxed);
   f.peer.store(peer, kRelaxed);

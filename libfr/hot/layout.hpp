@@ -466,7 +466,7 @@ enum class Wait : u32 {
 struct alignas(64) Phase {
   std::atomic<u32> claim;   // generation << 1 | in use
   std::atomic<u32> op;      // its DeviceOp + 1; 0: another process's operation
-  std::atomic<u64> ticket;  // of its record + 1
+  std::atomic<u64> ticket;  // of its record + 1; of another process's operation its handle there
   std::atomic<u64> ticks;   // of the last change
   std::atomic<u32> what;    // PhaseKind | channel << 8
   std::atomic<i32> peer;
@@ -478,6 +478,17 @@ struct alignas(64) Phase {
   std::atomic<u64> second;     // kernel: device clock at its end; transfer: net_word(), 0 not told
 };
 static_assert(sizeof(Phase) == 64);
+
+// What the handle of another process's operation (foreign/nccl_tracker.hpp) says.
+struct HandleParts {
+  u32 process;     // handle_salt() of that process
+  u32 op;          // its DeviceOp
+  u32 generation;  // of that
+};
+constexpr HandleParts handle_parts(u64 handle) noexcept {
+  return {static_cast<u32>(handle >> 48), static_cast<u32>(handle & 0xfff),
+          static_cast<u32>(handle >> 12 & 0xfffff)};
+}
 
 // Over what a transfer goes, as far as the library tells: the last request's.
 enum class Net : u32 { kNone = 0, kIb = 1, kSocket = 2 };

@@ -78,6 +78,20 @@ DeviceChain Diagnosis::chain_of(const std::set<int>& who) const {
   return chain;
 }
 
+bool Diagnosis::moved(const Meeting& m, Rank who) const {
+  return std::any_of(m.waits.begin(), m.waits.end(), [&](const Wait& w) {
+    const auto at = devices_.of(w.evidence, w.record);
+    if (!at) {
+      return false;
+    }
+    const std::vector<DevicePhase> phases = devices_.phases(*at);
+    return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+      return p.kind != PhaseKind::kKernel && devices_.peer(*at, p.peer) == who &&
+             (p.step > 0 || p.wait == PhaseWait::kInFlight);
+    });
+  });
+}
+
 void Diagnosis::blame_standing(const Meeting& m, const std::vector<Standing>& standing) {
   r_.kind = Verdict::kDevice;
   std::set<int> blamed;
@@ -255,6 +269,26 @@ bool Diagnosis::device_behind() {
         "{} issued {} and did not get to it on the device, but the evidence does not tell whose "
         "device holds up the others",
         ranks_words(ranks({blamed.begin(), blamed.end()})), meeting_text(m));
+    add_all_waiting(k, {});
+    return true;
+  }
+  // One that runs it may be owed something by the others, though these have finished.
+  std::set<int> running;
+  for (const Meeting& each : graph_.meetings) {
+    for (const Wait& w : each.waits) {
+      const bool runs = w.record != SIZE_MAX && !stand.contains(w.evidence) &&
+                        ev(w.evidence).records[w.record].state == State::kStarted;
+      if (runs && blamed.contains(w.evidence)) {
+        running.insert(w.evidence);
+      }
+    }
+  }
+  if (!running.empty()) {
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} started {} and did not finish it, though others did: the evidence does not tell its "
+        "device from what the network owes it",
+        ranks_words(ranks({running.begin(), running.end()})), meeting_text(m));
     add_all_waiting(k, {});
     return true;
   }

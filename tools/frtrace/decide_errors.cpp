@@ -25,16 +25,25 @@ bool Diagnosis::device_failed() {
                          [&](const Wait& w) { return w.evidence == i; });
     });
   };
-  std::vector<DeviceError> first = first_errors(c_, slots_, own);
+  const auto [first, unmeasured] = first_errors(c_, slots_, own);
   if (!std::all_of(first.begin(), first.end(),
                    [&](const DeviceError& x) { return holds_up(x.evidence); })) {
     return false;
   }
-  r_.kind = Verdict::kDevice;
   std::set<int> blamed;
   for (const DeviceError& x : first) {
     blamed.insert(x.evidence);
   }
+  if (first.size() > 1 && unmeasured) {
+    r_.kind = Verdict::kUndecided;
+    r_.summary = fmt::format(
+        "{} failed on their devices within seconds, and too little is in common to compare their "
+        "clocks: the evidence does not tell whose error came first",
+        ranks_words(ranks({blamed.begin(), blamed.end()})));
+    add_all_waiting(-1, {});
+    return true;
+  }
+  r_.kind = Verdict::kDevice;
   int k = -1;
   for (std::size_t j = 0; j < graph_.meetings.size(); ++j) {
     const Meeting& m = graph_.meetings[j];

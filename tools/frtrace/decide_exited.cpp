@@ -44,6 +44,24 @@ const Meeting* Diagnosis::stays_away(const WaitGraph& settled, int i) const {
   return stands ? longest : nullptr;
 }
 
+std::pair<const Meeting*, int> Diagnosis::in_vain(const WaitGraph& settled,
+                                                  const std::vector<int>& alive, int i) const {
+  const std::string& why = ends_[at(i)].why;
+  if (why != "gone" && why != "killed") {
+    return {nullptr, -1};
+  }
+  for (const int k : settled.waits_in[at(i)]) {
+    const Meeting& m = settled.meetings[at(k)];
+    for (const int a : m.absent) {
+      if (settled.waits_in[at(a)].empty() &&
+          std::find(alive.begin(), alive.end(), a) != alive.end()) {
+        return {&m, a};
+      }
+    }
+  }
+  return {nullptr, -1};
+}
+
 bool Diagnosis::exited(const WaitGraph& settled) {
   const bool all_gone = c_.missing.empty() && primary_.size() == c_.ranks.size() &&
                         std::all_of(primary_.begin(), primary_.end(),
@@ -160,6 +178,19 @@ bool Diagnosis::exited(const WaitGraph& settled) {
                              waiting_ranks(*m).size() == 1 ? "s" : ""));
     }
   }
+  // Whoever ended it may have done so for a hang that was there before.
+  for (const int i : chosen) {
+    const auto [m, absent] = in_vain(settled, alive, i);
+    if (m != nullptr && !blamed.contains(absent)) {
+      say("why", fmt::format("rank {} ended in a wait of its own: for rank {}, which never issued "
+                             "{} and waits for nobody",
+                             rank(i), rank(absent), meeting_text(*m)));
+      lower(Confidence::kLikely,
+            fmt::format("rank {} may be what stopped them, before rank {} was ended", rank(absent),
+                        rank(i)));
+      break;
+    }
+  }
   std::sort(r_.ranks.begin(), r_.ranks.end());
   const std::string text = !chosen.empty() ? ends_[at(chosen.front())].text
                                            : missing_ends_[at(missing_primary_.front())].text;
@@ -262,6 +293,12 @@ bool Diagnosis::no_evidence() {
     }
   }
   const Meeting& m = graph_.meetings[at(k)];
+  // What the devices of the others show may be the cause, or that it did come.
+  if (chain_ends(m, k, chain_from(m, {}))) {
+    lower(Confidence::kLikely, fmt::format("evidence of {} is lacking", ranks_words(c_.missing)));
+    return true;
+  }
+  const bool came = std::any_of(who.begin(), who.end(), [&](Rank x) { return moved(m, x); });
   add_all_waiting(k, {});
   // A rank that left its usual order may be what the one without evidence waits for.
   bool suspect = false;
@@ -303,7 +340,7 @@ bool Diagnosis::no_evidence() {
   const bool doubtful = !hidden_.empty() && hidden_.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.
   const bool alone = who.size() == 1 && c_.missing.size() == 1 && who.front() == c_.missing.front();
-  if ((alone || node) && lasting && !alive && !suspect && !m.complete && !doubtful) {
+  if ((alone || node) && lasting && !alive && !came && !suspect && !m.complete && !doubtful) {
     r_.kind = Verdict::kExited;
     const std::vector<Rank>& lost = node ? c_.missing : who;
     for (const Rank x : lost) {

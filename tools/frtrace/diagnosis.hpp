@@ -89,6 +89,9 @@ class Diagnosis {
   // A rank that others have waited for as long as for the dead one, and that waits for nobody:
   // the meeting that says so, nullptr if its absence may follow from the death.
   const Meeting* stays_away(const WaitGraph& settled, int i) const;
+  // Where a rank that was killed waited for one of `alive` that never came; nullptr: nowhere.
+  std::pair<const Meeting*, int> in_vain(const WaitGraph& settled, const std::vector<int>& alive,
+                                         int i) const;
   void fill_slot(Blamed& b, const Meeting& m) const;
 
   // ------------------------------------------------------------ never came
@@ -132,6 +135,8 @@ class Diagnosis {
   DeviceChain chain_from(const Meeting&, const std::set<int>& only) const;
   DeviceChain chain_of(const std::set<int>& who) const;  // from the first that each waits in
   bool chain_ends(const Meeting&, int k, const DeviceChain&);
+  // The rank, of which there is no evidence, gave or took something in it.
+  bool moved(const Meeting&, Rank) const;
   void blame_standing(const Meeting&, const std::vector<Standing>&);
   // A rank's device, or the library on it, reported an error before all others.
   bool device_failed();

@@ -217,6 +217,7 @@ enum class DeviceState : std::uint8_t {
 };
 
 // Bits of a device operation's flags.
+inline constexpr std::uint32_t kDeviceP2p = 1;
 inline constexpr std::uint32_t kDeviceUnseen = 8;  // its end is not told
 
 struct DeviceOperation {
@@ -229,6 +230,7 @@ struct DeviceOperation {
   std::uint64_t stream = 0;  // 0: the default one, or unknown
   Time launching = 0, launched = 0, started = 0;
   std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
+  std::uint32_t generation = 0;                    // of the row
   std::uint32_t phase_first = 0, phase_count = 0;  // into DeviceEvidence::phases
 };
 
@@ -249,7 +251,7 @@ enum class PhaseWait : std::uint8_t {
 };
 
 struct DevicePhase {
-  std::uint32_t row = 0;  // of its operation
+  std::uint32_t row = 0;  // of its operation, in the process that has it
   bool has_record = false;
   std::uint64_t ticket = 0;
   PhaseKind kind = PhaseKind::kOther;
@@ -259,6 +261,14 @@ struct DevicePhase {
   std::uint32_t step = 0, n_steps = 0;
   Time time = 0;                                // of its last change
   std::int64_t nic = -1, qp = -1, socket = -1;  // -1: not told
+};
+
+// A transfer that this process runs for an operation of another one of its node (PXN).
+struct CarriedPhase {
+  DevicePhase phase;
+  int pid = 0;
+  std::uint32_t process = 0;     // as DeviceEvidence::process
+  std::uint32_t generation = 0;  // of the operation's row
 };
 std::string over_text(const DevicePhase&);  // "NIC 0, queue pair 77", "socket 12"; "" not told
 
@@ -275,11 +285,13 @@ struct DeviceFailure {
 struct DeviceEvidence {
   bool present = false;
   std::uint32_t plugin_api = 0;  // 0: NCCL did not ask for fr
+  std::uint32_t process = 0;     // a number that NCCL knows its process by; 0 not told
   std::uint64_t comms_lost = 0, ops_lost = 0, phases_lost = 0, unmatched = 0, threads_lost = 0;
   std::vector<CommEvidence> comms;  // by row
   // Only what has not ended, and what is live of it.
   std::vector<DeviceOperation> operations;  // as they were issued
   std::vector<DevicePhase> phases;
+  std::vector<CarriedPhase> carried;
   DeviceFailure failure;
   std::string observer_call;  // CUDA function that fr's own thread is in; "" none
   Time observer_since = 0;

@@ -172,10 +172,14 @@ class Devices {
   std::optional<OnDevice> of(int evidence, std::size_t record) const;
   DeviceChain follow(const std::vector<OnDevice>& from) const;
   const DeviceOperation& operator[](const OnDevice&) const;
+  // Of its kernel channels and transfers, whichever process runs these.
+  std::vector<DevicePhase> phases(const OnDevice&) const;
   // Rank of the job of a rank of the operation's communicator; -1 unknown.
   Rank peer(const OnDevice&, std::int32_t comm_rank) const;
   // Another member's device got to it.
   bool started_elsewhere(const OnDevice&) const;
+  // Not all channels of its kernel run, though all of another member's do.
+  bool lacks_channels(const OnDevice&) const;
   bool lost_any(int evidence) const;  // of what is followed
 
  private:
@@ -189,10 +193,13 @@ class Devices {
   const Group* group(const OnDevice&) const;
   std::optional<OnDevice> counterpart(const OnDevice&, int evidence) const;
   bool is_done(const OnDevice&, int evidence) const;
-  const DevicePhase* facing(const OnDevice& own, const DevicePhase&, const OnDevice& other) const;
+  std::optional<DevicePhase> facing(const OnDevice& own, const DevicePhase&,
+                                    const OnDevice& other) const;
+  void find_carried();
 
   const Case& c_;
   std::map<std::pair<std::uint64_t, std::int32_t>, Member> members_;  // hash, rank of it
+  std::map<OnDevice, std::vector<DevicePhase>> carried_;  // by other processes than the operation's
 };
 
 // First asynchronous error that a rank's device library, or its CUDA, told of.
@@ -206,8 +213,11 @@ struct DeviceError {
 };
 std::vector<DeviceError> device_errors(const Case&);
 // Those of the errors that may have been the first, by what the ranks' clocks allow.
-std::vector<DeviceError> first_errors(const Case&, const std::vector<Slots>&,
-                                      const std::vector<DeviceError>&);
+struct FirstErrors {
+  std::vector<DeviceError> errors;
+  bool unmeasured = false;  // nothing tells how far the clocks of some are apart
+};
+FirstErrors first_errors(const Case&, const std::vector<Slots>&, const std::vector<DeviceError>&);
 
 // ---------------------------------------------------------------- ends
 

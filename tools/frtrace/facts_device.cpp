@@ -5,7 +5,6 @@
 #include <deque>
 #include <iterator>
 #include <set>
-#include <span>
 #include <tuple>
 
 #include "facts.hpp"
@@ -16,10 +15,6 @@ namespace {
 
 // From which version of the profiler's interface on.
 constexpr std::uint32_t kTellsKernels = 3, kTellsLaunches = 5;
-
-std::span<const DevicePhase> phases_of(const RankEvidence& e, const DeviceOperation& o) {
-  return std::span(e.device.phases).subspan(o.phase_first, o.phase_count);
-}
 
 bool is_launched(const DeviceOperation& o) {
   return o.state == DeviceState::kLaunched || o.state == DeviceState::kStarted;
@@ -94,6 +89,52 @@ Devices::Devices(const Case& c) : c_(c) {
       }
     }
   }
+  find_carried();
+}
+
+void Devices::find_carried() {
+  struct Process {
+    std::string_view host, boot;
+    std::uint32_t process;
+    int pid;
+    auto operator<=>(const Process&) const = default;
+  };
+  const auto process = [](const RankEvidence& e, std::uint32_t number, int pid) {
+    return Process{e.id.host, e.id.boot_id, number, pid};
+  };
+  std::map<Process, std::vector<int>> processes;
+  for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+    const RankEvidence& e = c_.evidence_of(i);
+    if (e.device.process != 0) {
+      processes[process(e, e.device.process, e.id.pid)].push_back(i);
+    }
+  }
+  for (const RankEvidence* carrier : c_.ranks) {
+    for (const CarriedPhase& x : carrier->device.carried) {
+      const auto owner = processes.find(process(*carrier, x.process, x.pid));
+      if (owner == processes.end() || owner->second.size() != 1) {
+        continue;
+      }
+      const int i = owner->second.front();
+      const std::vector<DeviceOperation>& ops = c_.evidence_of(i).device.operations;
+      const auto op = std::find_if(ops.begin(), ops.end(), [&](const DeviceOperation& o) {
+        return o.row == x.phase.row && o.generation == x.generation;
+      });
+      if (op != ops.end()) {
+        carried_[{i, static_cast<std::size_t>(op - ops.begin())}].push_back(x.phase);
+      }
+    }
+  }
+}
+
+std::vector<DevicePhase> Devices::phases(const OnDevice& at) const {
+  const DeviceOperation& o = (*this)[at];
+  const auto own = c_.evidence_of(at.evidence).device.phases.begin() + o.phase_first;
+  std::vector<DevicePhase> out(own, own + o.phase_count);
+  if (const auto it = carried_.find(at); it != carried_.end()) {
+    out.insert(out.end(), it->second.begin(), it->second.end());
+  }
+  return out;
 }
 
 const DeviceOperation& Devices::operator[](const OnDevice& at) const {
@@ -201,16 +242,16 @@ bool Devices::is_done(const OnDevice& at, int evidence) const {
   return other != SIZE_MAX && c_.evidence_of(evidence).records[other].state == State::kCompleted;
 }
 
-const DevicePhase* Devices::facing(const OnDevice& own, const DevicePhase& p,
-                                   const OnDevice& other) const {
+std::optional<DevicePhase> Devices::facing(const OnDevice& own, const DevicePhase& p,
+                                           const OnDevice& other) const {
   const CommEvidence* mine = comm(own);
   const PhaseKind kind = p.kind == PhaseKind::kSend ? PhaseKind::kRecv : PhaseKind::kSend;
-  for (const DevicePhase& f : phases_of(c_.evidence_of(other.evidence), (*this)[other])) {
+  for (const DevicePhase& f : phases(other)) {
     if (f.kind == kind && f.channel == p.channel && mine != nullptr && f.peer == mine->rank) {
-      return &f;
+      return f;
     }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 // ---------------------------------------------------------------- where the waits end
@@ -307,7 +348,7 @@ class Devices::Walk {
   void running(const OnDevice& at) {
     const RankEvidence& e = c_.evidence_of(at.evidence);
     const DeviceOperation& o = d_[at];
-    const auto phases = phases_of(e, o);
+    const std::vector<DevicePhase> phases = d_.phases(at);
     const bool all_seen = e.device.phases_lost == 0;
     constexpr double kMoves_s = 0.5;
     if (std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
@@ -318,6 +359,10 @@ class Devices::Walk {
       return;
     }
     bool for_others = false, for_kernel = false;
+    if (all_seen && d_.lacks_channels(at)) {
+      stands(at, Standing::kChannelsAbsent);
+      for_others = true;
+    }
     for (const DevicePhase& p : phases) {
       if (p.kind != PhaseKind::kSend && p.kind != PhaseKind::kRecv) {
         continue;
@@ -390,8 +435,8 @@ class Devices::Walk {
       go(*other);
       return;
     }
-    const DevicePhase* f = d_.facing(at, p, *other);
-    if (f == nullptr) {
+    const std::optional<DevicePhase> f = d_.facing(at, p, *other);
+    if (!f) {
       out_.open = true;
       go(*other);
       return;
@@ -451,6 +496,24 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
   });
 }
 
+bool Devices::lacks_channels(const OnDevice& at) const {
+  const auto lacks = [&](const OnDevice& x) {
+    return (*this)[x].channels_started < (*this)[x].channels;
+  };
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  const Group* g = group(at);
+  // Of sends and receives, and in older versions, what is announced is a bound.
+  constexpr std::uint32_t kTellsChannels = 4;
+  if (e.device.plugin_api < kTellsChannels || ((*this)[at].flags & kDeviceP2p) != 0 ||
+      (*this)[at].channels_started == 0 || !lacks(at) || g == nullptr) {
+    return false;
+  }
+  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+    const auto theirs = other < 0 || other == at.evidence ? std::nullopt : counterpart(at, other);
+    return theirs && (*this)[*theirs].channels != 0 && !lacks(*theirs);
+  });
+}
+
 DeviceChain Devices::follow(const std::vector<OnDevice>& from) const {
   return Walk(*this, from).take();
 }
@@ -505,6 +568,8 @@ std::vector<DeviceError> device_errors(const Case& c) {
 
 namespace {
 
+constexpr Time kUnmeasured = 5'000'000'000;
+
 struct Offset {
   Time ns = 0;     // what b's clock is ahead of a's
   Time error = 0;  // at most
@@ -512,8 +577,8 @@ struct Offset {
 
 // Members of a synchronising collective leave it together.
 Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b) {
-  constexpr Time kSameClock = 1'000'000, kUnmeasured = 5'000'000'000;
-  constexpr std::size_t kEnough = 8, kMost = 256;
+  constexpr Time kSameClock = 1'000'000, kFewSamples = 20'000'000;
+  constexpr std::size_t kLeast = 3, kEnough = 8, kMost = 256;
   const Identity& x = c.evidence_of(a).id;
   const Identity& y = c.evidence_of(b).id;
   if (x.host == y.host && x.boot_id == y.boot_id) {
@@ -542,21 +607,22 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
       }
     }
   }
-  if (ahead.size() < kEnough) {
+  if (ahead.size() < kLeast) {
     return {0, kUnmeasured};
   }
   std::sort(ahead.begin(), ahead.end());
   Offset out;
   out.ns = ahead[ahead.size() / 2];
-  out.error = kSameClock + std::max(out.ns - ahead[ahead.size() / 10],
-                                    ahead[ahead.size() - 1 - ahead.size() / 10] - out.ns);
+  out.error = (ahead.size() < kEnough ? kFewSamples : kSameClock) +
+              std::max(out.ns - ahead[ahead.size() / 10],
+                       ahead[ahead.size() - 1 - ahead.size() / 10] - out.ns);
   return out;
 }
 
 }  // namespace
 
-std::vector<DeviceError> first_errors(const Case& c, const std::vector<Slots>& slots,
-                                      const std::vector<DeviceError>& errors) {
+FirstErrors first_errors(const Case& c, const std::vector<Slots>& slots,
+                         const std::vector<DeviceError>& errors) {
   const DeviceError* first = nullptr;
   const auto since_first = [&](const DeviceError& x, Time& error) {
     const Offset o = x.evidence == first->evidence
@@ -571,7 +637,7 @@ std::vector<DeviceError> first_errors(const Case& c, const std::vector<Slots>& s
     }
   }
   if (first == nullptr) {
-    return errors;
+    return {errors, errors.size() > 1};
   }
   // By the clock of that one, another may be.
   const DeviceError* earliest = first;
@@ -583,9 +649,13 @@ std::vector<DeviceError> first_errors(const Case& c, const std::vector<Slots>& s
     }
   }
   first = earliest;
-  std::vector<DeviceError> out;
-  std::copy_if(errors.begin(), errors.end(), std::back_inserter(out),
-               [&](const DeviceError& x) { return x.time == 0 || since_first(x, error) <= error; });
+  FirstErrors out;
+  for (const DeviceError& x : errors) {
+    if (x.time == 0 || since_first(x, error) <= error) {
+      out.errors.push_back(x);
+      out.unmeasured = out.unmeasured || x.time == 0 || error == kUnmeasured;
+    }
+  }
   return out;
 }
 

@@ -653,6 +653,7 @@ class Reader {
     DeviceEvidence& d = e_.device;
     d.present = true;
     d.plugin_api = number<std::uint32_t>(member(o, "plugin_api"));
+    d.process = number<std::uint32_t>(member(o, "process"));
     const Object* lost = member(o, "losses");
     const auto u64 = [&](const char* key) { return number<std::uint64_t>(member(lost, key)); };
     d.comms_lost = u64("comms_lost");
@@ -719,7 +720,7 @@ class Reader {
                       flags = c("flags"), stream = c("stream"), launching = c("launching"),
                       launched = c("launched"), started = c("started"), channels = c("channels"),
                       channels_started = c("channels_started"),
-                      channels_ended = c("channels_ended");
+                      channels_ended = c("channels_ended"), generation = c("generation");
     for (const Object& o : t.rows()) {
       const Row row(&o);
       if (row.empty() || e_.device.operations.size() >= kMaxDeviceRows) {
@@ -743,6 +744,7 @@ class Reader {
       d.channels = number<std::uint32_t>(row[channels]);
       d.channels_started = number<std::uint32_t>(row[channels_started]);
       d.channels_ended = number<std::uint32_t>(row[channels_ended]);
+      d.generation = number<std::uint32_t>(row[generation]);
       e_.device.operations.push_back(d);
     }
   }
@@ -752,15 +754,19 @@ class Reader {
     const std::size_t op = c("op"), ticket = c("ticket"), kind = c("kind"), channel = c("channel"),
                       peer = c("peer"), waits_for = c("waits_for"), step = c("step"),
                       n_steps = c("n_steps"), when = c("time"), live = c("live"), nic = c("nic"),
-                      qp = c("qp"), socket = c("socket");
+                      qp = c("qp"), socket = c("socket"), pid = c("pid"),
+                      of_process = c("of_process"), of_op = c("of_op"),
+                      of_generation = c("of_generation");
     for (const Object& o : t.rows()) {
       const Row row(&o);
-      if (row.empty() || number<int>(row[live]) == 0 || number<std::int64_t>(row[op], -1) < 0 ||
-          e_.device.phases.size() >= kMaxDeviceRows) {
+      const bool own = number<std::int64_t>(row[op], -1) >= 0;
+      const auto other = to_int(row[of_op]);
+      if (row.empty() || number<int>(row[live]) == 0 || (!own && !other) ||
+          e_.device.phases.size() + e_.device.carried.size() >= kMaxDeviceRows) {
         continue;
       }
       DevicePhase p;
-      p.row = number<std::uint32_t>(row[op]);
+      p.row = number<std::uint32_t>(own ? row[op] : row[of_op]);
       const auto number_of_record = to_int(row[ticket]);
       p.has_record = number_of_record.has_value();
       p.ticket = static_cast<std::uint64_t>(number_of_record.value_or(0));
@@ -774,7 +780,13 @@ class Reader {
       p.nic = number<std::int64_t>(row[nic], -1);
       p.qp = number<std::int64_t>(row[qp], -1);
       p.socket = number<std::int64_t>(row[socket], -1);
-      e_.device.phases.push_back(p);
+      if (own) {
+        e_.device.phases.push_back(p);
+      } else {
+        e_.device.carried.push_back({p, number<int>(row[pid]),
+                                     number<std::uint32_t>(row[of_process]),
+                                     number<std::uint32_t>(row[of_generation])});
+      }
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "cold/names.hpp"
 #include "cold/view.hpp"
+#include "hot/mix.hpp"
 #include "load.hpp"
 
 namespace frtrace {
@@ -430,6 +431,7 @@ class Reader {
     DeviceEvidence& d = e_.device;
     d.present = true;
     d.plugin_api = device->plugin_api.load();
+    d.process = fr::handle_salt(view_.header().pid, view_.header().proc_start);
     d.comms_lost = device->comms_lost.load();
     d.ops_lost = device->ops_lost.load();
     d.phases_lost = device->phases_lost.load();
@@ -480,17 +482,21 @@ class Reader {
       op.channels = from.channels;
       op.channels_started = from.channels_started;
       op.channels_ended = from.channels_ended;
+      op.generation = from.claim >> 1 & 0xfffff;
       d.operations.push_back(op);
     }
     for (fr::u32 i = 0; i < view_.n_phases(); ++i) {
       fr::PhaseCopy from;
-      if (!view_.read_phase(i, from) || !from.is_live() || from.op == 0) {
+      const bool told = view_.read_phase(i, from) && from.is_live();
+      const bool own = told && from.op != 0;
+      if (!told || (!own && from.ticket == 0)) {
         continue;
       }
+      const fr::HandleParts other = fr::handle_parts(from.ticket);
       DevicePhase p;
-      p.row = from.op - 1;
-      p.has_record = from.ticket != 0;
-      p.ticket = from.ticket != 0 ? from.ticket - 1 : 0;
+      p.row = own ? from.op - 1 : other.op;
+      p.has_record = own && from.ticket != 0;
+      p.ticket = p.has_record ? from.ticket - 1 : 0;
       p.kind = from.kind == fr::kPhaseKernel ? PhaseKind::kKernel
                : from.kind == fr::kPhaseSend ? PhaseKind::kSend
                                              : PhaseKind::kRecv;
@@ -506,7 +512,11 @@ class Reader {
       } else if (from.net() == fr::Net::kSocket) {
         p.socket = from.net_number();
       }
-      d.phases.push_back(p);
+      if (own) {
+        d.phases.push_back(p);
+      } else {
+        d.carried.push_back({p, static_cast<int>(from.pid), other.process, other.generation});
+      }
     }
     keep_unfinished(d);
     if (const fr::Cuda* cuda = view_.cuda()) {

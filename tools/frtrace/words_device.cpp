@@ -128,8 +128,7 @@ DeviceReport Diagnosis::device_report(const OnDevice& at) const {
                                  ? running_text(head)
                                  : fmt::format("launched{}, not started", ago(head.seconds)));
   }
-  for (std::uint32_t i = 0; i < o.phase_count; ++i) {
-    const DevicePhase& p = e.device.phases[o.phase_first + i];
+  for (const DevicePhase& p : devices_.phases(at)) {
     if (p.kind == PhaseKind::kKernel) {
       out.channels.push_back(p.channel);
       continue;

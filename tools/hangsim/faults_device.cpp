@@ -99,6 +99,7 @@ std::optional<Plan> net_thread(Context& c) {
   if (p) {
     p->text = "its network thread stands in " + p->text;
     p->alternatives = {{"transport", {}}};
+    p->undecided = c.job.ranks_per_node > 1;  // as with a kernel
     const int r = p->ranks[0];
     for (int other = 0; other < c.job.world; ++other) {
       p->links.emplace_back(r, other);

@@ -454,7 +454,7 @@ class RankDump {
     }
     p.pack_map(7);
     field(p, "plugin_api", e_.api);
-    field(p, "salt", salt(rank_));
+    field(p, "process", salt(rank_));
     // The table of transfers was full now and then.
     const bool lossy = holds(e_.lossy, rank_);
     const auto is_lost = [&](std::size_t n) {

@@ -761,6 +761,23 @@ TEST_CASE("a hang ended by SIGTERM to all is still missing") {
   CHECK(r.ranks == Ranks{2});
 }
 
+TEST_CASE("a rank that was killed in its wait for one that never came need not be the cause") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);  // without 2, which is elsewhere
+  j.advance(20);
+  j.gone(0);
+  j.rank(0).written = j.now();
+  for (const Rank r : {1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{0});
+  CHECK(r.confidence == Confidence::kLikely);
+  CHECK(has(r, "why", "rank 0 ended in a wait of its own: for rank 2"));
+}
+
 TEST_CASE("a cancelled job that was well is ok") {
   JobBuilder j(4);
   iterations(j, 3);
