@@ -258,7 +258,7 @@ void shut_down(Recorder& r, int status) noexcept {
   for (int i = 0; i < 200 && count_in_flight(r) != 0; ++i) {
     usleep(1000);
   }
-  cuda::lapse(since);  // asked for before, and not now: that thread is gone
+  cuda::look(since);  // asked for before, and not now: that thread is gone
   const u64 in_flight = count_in_flight(r);
   const bool noted = h.exit.claimed.load() != 0;
   if (h.exit.time_unix_ns.load() == 0) {

@@ -123,6 +123,13 @@ u32 number_of(const StreamRow& row) noexcept {
   return static_cast<u32>(&row - g_streams) + 1;
 }
 
+// The oldest, by whoever has `busy`.
+void take_out(StreamRow& row, u64 seq) noexcept {
+  row.open[seq % kOpen].store(0, kRelaxed);
+  row.done.store(seq, kRelease);
+  g_followed.fetch_sub(1, kRelaxed);
+}
+
 // Does what was asked for, unless somebody is at it: who then sees it.
 void serve(StreamRow& row) noexcept {
   bool more = true;
@@ -142,9 +149,7 @@ void serve(StreamRow& row) noexcept {
         break;
       }
       nccl::reached(op);
-      row.open[(done + 1) % kOpen].store(0, kRelaxed);
-      row.done.store(++done, kRelease);
-      g_followed.fetch_sub(1, kRelaxed);
+      take_out(row, ++done);
     }
     for (waited = waited > done ? waited : done; waited < wanted; ++waited) {
       const nccl::Handle op = row.open[(waited + 1) % kOpen].load(kAcquire);
@@ -175,9 +180,7 @@ bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
       break;
     }
     nccl::unfollow(op);
-    row.open[(done + 1) % kOpen].store(0, kRelaxed);
-    row.done.store(++done, kRelease);
-    g_followed.fetch_sub(1, kRelaxed);
+    take_out(row, ++done);
     if (!waited_too) {
       count(&Cuda::unasked);
     }
@@ -403,27 +406,33 @@ void abandon_all() noexcept {
   }
 }
 
-void lapse(u64 before_ticks) noexcept {
+void look(u64 before_ticks) noexcept {
   const u32 n = g_n_streams.load(kAcquire);
   for (u32 i = 0; i < n; ++i) {
     StreamRow& row = g_streams[i];
-    const u64 done = row.done.load(kRelaxed);
-    if (row.waited.load(kRelaxed) > done && row.waiters.load() == 0 &&
-        row.asked_ticks.load(kRelaxed) < before_ticks && row.busy.exchange(1) == 0) {
+    u64 done = row.done.load(kRelaxed);
+    if (row.issued.load() <= done || row.busy.exchange(1) != 0) {
+      continue;
+    }
+    done = row.done.load(kRelaxed);
+    for (nccl::Handle op = 0; done < row.issued.load() &&
+                              (op = row.open[(done + 1) % kOpen].load(kAcquire)) != 0 &&
+                              nccl::is_over(op);) {
+      take_out(row, ++done);
+    }
+    u64 waited = row.waited.load(kRelaxed);
+    if (waited > done && row.waiters.load() == 0 && row.asked_ticks.load(kRelaxed) < before_ticks) {
       row.lapsed.store(1);
-      const u64 waited = row.waited.load(kRelaxed);
-      for (u64 seq = row.done.load(kRelaxed); seq < waited; ++seq) {
-        nccl::wait_ended(row.open[(seq + 1) % kOpen].load(kAcquire));
+      while (waited > done) {
+        nccl::wait_ended(row.open[waited-- % kOpen].load(kAcquire));
       }
-      row.waited.store(row.done.load(kRelaxed), kRelaxed);
-      row.busy.store(0);
-      serve(row);
     }
-    // Somebody came while we were at it.
+    row.waited.store(waited > done ? waited : done, kRelaxed);
+    row.busy.store(0);
     if (row.lapsed.load() != 0 && row.waiters.load() != 0) {
-      row.lapsed.store(0);
-      serve(row);
+      row.lapsed.store(0);  // somebody came while we were at it
     }
+    serve(row);
   }
 }
 

@@ -64,7 +64,7 @@ void end_wait(const Places& asked, Event event, int result) noexcept;
 void abandon_stream(Stream stream) noexcept;
 void abandon_all() noexcept;
 
-// Who asked last before this has stopped asking.
-void lapse(u64 before_ticks) noexcept;
+// Who asked last before this has stopped asking. What ended otherwise gives its place. Cold.
+void look(u64 before_ticks) noexcept;
 
 }  // namespace fr::cuda

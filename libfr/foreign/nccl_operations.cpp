@@ -348,6 +348,12 @@ void reached(Handle handle) noexcept {
   });
 }
 
+bool is_over(Handle handle) noexcept {
+  bool over = true;
+  if_open(handle, [&over](State&, u32, u32) { over = false; });
+  return over;
+}
+
 void unfollow(Handle handle) noexcept {
   if_open(handle, [](State& s, u32 slot, u32 generation) {
     finish(s, slot, generation, fr::State::kReleased, 0, 0);
@@ -499,7 +505,7 @@ void lapse_polls(const State& s, const TickClock& clock, u64 now) noexcept {
   for (const u64 limit : {r->options.warn_ns, r->options.timeout_ns}) {
     longest = limit != 0 && limit / 2 < longest ? limit / 2 : longest;
   }
-  cuda::lapse(now - longest / span_ns * kSpan);
+  cuda::look(now - longest / span_ns * kSpan);
 }
 
 }  // namespace

@@ -150,6 +150,7 @@ void wait_began(Handle op) noexcept;  // somebody waits for it: it is in flight
 void wait_ended(Handle op) noexcept;  // nobody does any more
 void reached(Handle op) noexcept;     // it has ended
 void unfollow(Handle op) noexcept;    // nobody will tell
+bool is_over(Handle op) noexcept;
 
 // The oldest operation in flight of all communicators, {0}: none; `ticket` of its record + 1.
 Handle oldest_in_flight(u64& ticket) noexcept;

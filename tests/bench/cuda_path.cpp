@@ -2,6 +2,7 @@
 // whose result it looks at. Both libraries are stand-ins: recording an event costs a real driver
 // 0.5 to 3 us, which is not in here.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -22,7 +23,11 @@ int cuCtxCreate_v2(void**, unsigned, int);
 int cuStreamCreate(void**, unsigned);
 int cuEventCreate(void**, unsigned);
 int cuEventRecord(void*, void*);
+int cudaEventRecord(void*, void*);
+int cudaEventQuery(void*);
+int cudaStreamSynchronize(void*);
 int cudaGetLastError();
+void standin_cuda_gate(void*, std::atomic<int>*, std::atomic<int>*);
 }
 
 namespace {
@@ -77,6 +82,38 @@ void all_reduce(std::vector<double>& ns) {
   ncclCommAbort(comm);
 }
 
+// The program's own: no operation of NCCL is open that they could tell of, or one is.
+void event_calls() {
+  void* event = nullptr;
+  cuEventCreate(&event, 0);
+  const auto report = [event](const char* when) {
+    std::printf("cudaEventRecord, hooked, %-16s %7.1f ns more\n", when,
+                added(60, [event](std::vector<double>& ns) {
+                  ns.push_back(ns_of(1000, [event] { cudaEventRecord(event, g_stream); }));
+                }));
+    std::printf("cudaEventQuery, hooked, %-17s %7.1f ns more\n", when,
+                added(60, [event](std::vector<double>& ns) {
+                  ns.push_back(ns_of(1000, [event] { cudaEventQuery(event); }));
+                }));
+  };
+  cudaStreamSynchronize(g_stream);
+  report("nothing open");
+  static std::atomic<int> reached{0};
+  static std::atomic<int> opened{0};
+  standin_cuda_gate(g_stream, &reached, &opened);
+  hook(true);
+  UniqueId id;
+  ncclComm* comm = nullptr;
+  ncclGetUniqueId(&id);
+  ncclCommInitRank(&comm, 1, id, 0);
+  float data[2];
+  ncclAllReduce(data, data, 2, 7, 0, comm, g_stream);
+  report("one open");
+  opened = 1;
+  cudaStreamSynchronize(g_stream);
+  ncclCommAbort(comm);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -100,6 +137,7 @@ int main(int argc, char** argv) {
                 added(100, [](std::vector<double>& ns) {
                   ns.push_back(ns_of(1000, [] { cudaGetLastError(); }));
                 }));
+    event_calls();
   } else {
     void* event = nullptr;
     cuEventCreate(&event, 0);

@@ -1,56 +1,16 @@
 """CUDA events and errors: real processes over the stand-ins for CUDA and NCCL."""
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from test_nccl import standin, status_of  # noqa: F401  a fixture
+from test_nccl import cuda_standin, standin, status_of  # noqa: F401  fixtures
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "cuda_job.py"
-CALLER = """
-#include <stddef.h>
-extern "C" {
-int ncclCommDestroy(void*);
-int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
-int cudaStreamSynchronize(void*);
-int cudaEventRecord(void*, void*);
-int cudaEventQuery(void*);
-int caller_destroy(void* c) { return ncclCommDestroy(c); }
-int caller_all_reduce(void* b, size_t n, int t, int o, void* c, void* s) {
-  return ncclAllReduce(b, b, n, t, o, c, s);
-}
-int caller_synchronize(void* s) { return cudaStreamSynchronize(s); }
-int caller_record(void* e, void* s) { return cudaEventRecord(e, s); }
-int caller_query(void* e) { return cudaEventQuery(e); }
-}
-"""
-
-
-@pytest.fixture(scope="session")
-def cuda_standin(standin):  # noqa: F811
-    """The stand-ins for CUDA beside that for NCCL, and a library that is linked against all."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-rpath,{standin}"]
-    source = ROOT / "tests" / "cuda" / "standin_cuda.cpp"
-    cuda, runtime = standin / "libcuda.so.1", standin / "libcudart.so.12"
-    (standin / "cuda_caller.cpp").write_text(CALLER)
-    for inputs, output in (
-        ([source], cuda),
-        (["-DSTANDIN_CUDART", source, cuda], runtime),
-        ([standin / "cuda_caller.cpp", standin / "libnccl.so.2", runtime, cuda], "libcaller.so"),
-    ):
-        name = Path(output).name
-        command = [compiler, *flags, *inputs, f"-Wl,-soname,{name}", "-o", standin / name]
-        subprocess.run(command, check=True)
-    return standin
 
 
 @pytest.fixture
-def run(launch, cuda_standin):
+def run(launch, cuda_standin):  # noqa: F811
     def start(fault, ranks, **env):
         env = {
             "CUDA_JOB_HOME": str(cuda_standin),

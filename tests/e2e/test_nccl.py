@@ -23,6 +23,24 @@ extern "C" int caller_all_reduce(const void* s, void* r, size_t n, int t, int o,
 }
 """
 
+CUDA_CALLER = """
+#include <stddef.h>
+extern "C" {
+int ncclCommDestroy(void*);
+int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
+int cudaStreamSynchronize(void*);
+int cudaEventRecord(void*, void*);
+int cudaEventQuery(void*);
+int caller_destroy(void* c) { return ncclCommDestroy(c); }
+int caller_all_reduce(void* b, size_t n, int t, int o, void* c, void* s) {
+  return ncclAllReduce(b, b, n, t, o, c, s);
+}
+int caller_synchronize(void* s) { return cudaStreamSynchronize(s); }
+int caller_record(void* e, void* s) { return cudaEventRecord(e, s); }
+int caller_query(void* e) { return cudaEventQuery(e); }
+}
+"""
+
 
 PROGRAM = """
 extern "C" int ncclGetUniqueId(void*);
@@ -323,6 +341,25 @@ def test_ras_is_not_asked_when_nobody_wants_it(run):
 
 
 @pytest.fixture(scope="session")
+def cuda_standin(standin):
+    """The stand-ins for CUDA beside that for NCCL, and a library that is linked against all."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-rpath,{standin}"]
+    source = ROOT / "tests" / "cuda" / "standin_cuda.cpp"
+    cuda, runtime = standin / "libcuda.so.1", standin / "libcudart.so.12"
+    (standin / "cuda_caller.cpp").write_text(CUDA_CALLER)
+    for inputs, output in (
+        ([source], cuda),
+        (["-DSTANDIN_CUDART", source, cuda], runtime),
+        ([standin / "cuda_caller.cpp", standin / "libnccl.so.2", runtime, cuda], "libcaller.so"),
+    ):
+        name = Path(output).name
+        command = [compiler, *flags, *inputs, f"-Wl,-soname,{name}", "-o", standin / name]
+        subprocess.run(command, check=True)
+    return standin
+
+
+@pytest.fixture(scope="session")
 def torch_backend(standin):
     """A backend of torch over the stand-in. About a minute to compile."""
     torch = pytest.importorskip("torch")
@@ -361,3 +398,22 @@ def test_torch_and_nccl_make_one_record(launch, scratch, torch_backend, standin)
     groups = status_of(scratch, 0)["groups"]
     assert [g["enqueued"] for g in groups if g["desc"] == "default_pg"] == [3]
     assert sum(g["enqueued"] for g in groups) == 3, groups
+
+
+def test_torch_without_the_plugin(launch, scratch, torch_backend, cuda_standin):
+    """An NCCL that tells nothing: the thread that polls the events of all operations does."""
+    env = {
+        "NCCL_JOB_BACKEND": str(torch_backend),
+        "CUDA_JOB_HOME": str(cuda_standin),
+        "STANDIN_NCCL_API": "0",
+        "NCCL_PROFILER_PLUGIN": "",
+        "FR_TIMING": "auto",
+    }
+    job = launch("skip", 3, env=env, script=SCRIPT.with_name("torch_nccl_job.py"))
+    trace = job.await_evidence().trace()
+    trace.expect("missing", [2], op="all_reduce", seq=4, desc="default_pg")
+    status = status_of(scratch, 0)
+    assert [g["enqueued"] for g in status["groups"] if g["desc"] == "default_pg"] == [3]
+    assert sum(g["enqueued"] for g in status["groups"]) == 3, status["groups"]
+    assert status["device"]["followed"] == 3, status["device"]
+    assert not any(status["device"]["losses"].values()), status["device"]
