@@ -59,6 +59,8 @@ struct OpPrivate {
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
   std::atomic<u64> events_done;                // the last of them that have told its end
   std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
+  std::atomic<u32> wrapped;                    // by a wrapper, which says when it is launched
+  std::atomic<u32> later;                      // NCCL goes on with its launch in the background
 };
 
 struct ApiGroup {
@@ -77,6 +79,7 @@ struct CommPrivate {
   std::atomic<u32> linked;  // a wrapper and the plugin both know it
   std::atomic<u32> kernels_seen;
   std::atomic<u32> transfers_seen;
+  std::atomic<u32> later;           // has operations that are launched in the background
   std::atomic<u64> launched;        // operations
   std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
 };
@@ -128,6 +131,7 @@ extern std::atomic<i32> g_captures;
 extern std::atomic<u32> g_library_version;
 extern std::atomic<u32> g_hooked;
 extern std::atomic<i32> g_making;
+extern std::atomic<bool> g_later;  // some communicator has such
 
 extern Thread g_threads[kThreads];
 struct OwnThread {
