@@ -147,7 +147,7 @@ void push(CallThread& t, const Pending& p) noexcept {
   ++t.lost;
   if (p.op != 0) {
     launched(p.op);
-    leave_unseen(p.op);
+    launched_later(p.op);
   } else {
     fr_end(&p.ticket, FR_RELEASED, nullptr);
     close_comm(p.comm, nullptr);
@@ -317,6 +317,9 @@ bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept {
 }
 
 bool background_over(Comm comm, fr_result how, const char* text = nullptr) noexcept {
+  if (how == FR_OK) {
+    settle_later(comm);
+  }
   return g_n_background.load(std::memory_order_relaxed) != 0 && end_background(comm, how, text);
 }
 
@@ -513,7 +516,7 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
     launched(op);
     settle(op);
   } else {
-    leave_unseen(op);
+    launched_later(op);
   }
   return result;
 }
@@ -689,7 +692,7 @@ void finish_group(CallThread& t, int result, const char* name, bool launches) no
       launched(p.op);
       settle(p.op);
     } else if (p.op != 0 && accepted(result)) {
-      leave_unseen(p.op);
+      launched_later(p.op);
     } else if (p.op != 0) {
       closed(p.op, false, ErrorText(name, result, nullptr).text);
     } else {
@@ -877,8 +880,7 @@ int get_async_error(Comm comm, int* error) noexcept {
       [[unlikely]] {
     comm_failed(find_comm(comm), ErrorText("asynchronous error", *error, comm).text);
   }
-  if (g_n_background.load(std::memory_order_relaxed) != 0 && result == kSuccess &&
-      error != nullptr && *error != kInProgress) [[unlikely]] {
+  if (result == kSuccess && error != nullptr && *error != kInProgress) {
     const bool ok = *error == kSuccess;
     background_over(comm, ok ? FR_OK : FR_FAILED,
                     ok ? nullptr : ErrorText("asynchronous error", *error, comm).text);

@@ -23,6 +23,7 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
       p.linked.store(0);
       p.kernels_seen.store(0);
       p.transfers_seen.store(0);
+      p.later.store(0);
       p.launched.store(0);
       p.last_completed.store(0);
       p.made_ticks.store(ticks_now(s.hot->clock));

@@ -102,8 +102,11 @@ void group_api_stop(Handle group) noexcept {
     return;
   }
   each_op(*s, group, [&](u32 slot) {
-    mark_launched(*s, slot);
-    settle_slot(*s, slot, generation_at(*s, slot), false);
+    // A non-blocking communicator launches afterwards, a group that failed never: wrappers know.
+    if (s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+      mark_launched(*s, slot);
+      settle_slot(*s, slot, generation_at(*s, slot), false);
+    }
   });
   if (!release_row(s->groups[slot_of(group) % kApiGroups], generation_of(group))) {
     count(s->device->stale_handles);

@@ -71,6 +71,7 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.followed.store(0, kRelaxed);
   p.has_state.store(0, kRelaxed);
   p.waited.store(generation_at(s, slot) << 1, kRelease);
+  p.later.store(0, kRelaxed);
   return slot;
 }
 
@@ -364,7 +365,9 @@ void unfollow(Handle handle) noexcept {
 
 namespace {
 
-Handle mark_wrapped(State& s, Handle op) noexcept {
+// Its wrapper learns what became of the launch.
+Handle begin_wrapped(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+  const Handle op = begin_op(s, comm, call, scope);
   if (op != 0) {
     s.op[slot_of(op)].is_wrapped.store(1, kRelaxed);
   }
@@ -380,11 +383,11 @@ Handle open(u32 comm, const Call& call) noexcept {
   }
   Thread* t = own_thread(*s);
   if (t == nullptr) {
-    return mark_wrapped(*s, begin_op(*s, comm, call, fr_ticket{}));
+    return begin_wrapped(*s, comm, call, fr_ticket{});
   }
   t->current_parts = 0;
   if (t->n_scopes == 0 || t->n_scopes > kScopes) {
-    return t->current = mark_wrapped(*s, begin_op(*s, comm, call, fr_ticket{}));
+    return t->current = begin_wrapped(*s, comm, call, fr_ticket{});
   }
   auto& scope = t->scope[t->n_scopes - 1];
   u32 slot = 0;
@@ -398,8 +401,7 @@ Handle open(u32 comm, const Call& call) noexcept {
       }
     }
   } else {
-    scope.op = begin_op(*s, comm, call, scope.ticket);
-    mark_wrapped(*s, scope.op);
+    scope.op = begin_wrapped(*s, comm, call, scope.ticket);
   }
   return t->current = scope.op;
 }
@@ -455,12 +457,37 @@ void settle(Handle handle) noexcept {
   }
 }
 
-void leave_unseen(Handle handle) noexcept {
-  if_open(handle, [](State& s, u32 slot, u32 generation) {
-    if ((s.ops[slot].flags.load(kRelaxed) & kDevUnseen) != 0) {
-      finish(s, slot, generation, fr::State::kReleased, 0, 0);
+void launched_later(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
+  if (op == nullptr) {
+    return;
+  }
+  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    return;
+  }
+  s->op[slot].later.store(1, kRelaxed);
+  s->comm[op->comm.load(kRelaxed) % kComms].later.store(1, kRelease);
+  g_later.store(true, kRelease);
+}
+
+void settle_later(const void* nccl_comm) noexcept {
+  State* s = g_later.load(kRelaxed) ? state_in_force() : nullptr;
+  const u32 comm = s != nullptr ? find_comm(nccl_comm) : kNoComm;
+  if (comm == kNoComm || s->comm[comm].later.load(kRelaxed) == 0 ||
+      s->comm[comm].later.exchange(0) == 0) {
+    return;
+  }
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const u32 claim = s->ops[slot].claim.load(kAcquire);
+    if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm &&
+        s->op[slot].later.exchange(0, kRelaxed) != 0) {
+      mark_launched(*s, slot);
+      settle_slot(*s, slot, claim >> 1 & kGenerationMask, true);
     }
-  });
+  }
 }
 
 namespace {

@@ -16,6 +16,7 @@ std::atomic<i32> g_captures{0};
 std::atomic<u32> g_library_version{0};
 std::atomic<u32> g_hooked{0};
 std::atomic<i32> g_making{0};
+std::atomic<bool> g_later{false};
 
 Thread g_threads[kThreads];
 constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec"))) = {};

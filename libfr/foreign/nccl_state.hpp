@@ -59,7 +59,8 @@ struct OpPrivate {
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
   std::atomic<u64> events_done;                // the last of them that have told its end
   std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
-  std::atomic<u32> is_wrapped;                 // a wrapper is told when its call is back
+  std::atomic<u32> is_wrapped;                 // by a wrapper, which says when it is launched
+  std::atomic<u32> later;                      // NCCL goes on with its launch in the background
   // Where the program's own waits tell its end (cuda_waits.hpp):
   std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
   std::atomic<u32> waited;     // generation << 1 | somebody waits for it
@@ -82,6 +83,7 @@ struct CommPrivate {
   std::atomic<u32> linked;  // a wrapper and the plugin both know it
   std::atomic<u32> kernels_seen;
   std::atomic<u32> transfers_seen;
+  std::atomic<u32> later;           // has operations that are launched in the background
   std::atomic<u64> launched;        // operations
   std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
 };
@@ -133,6 +135,7 @@ extern std::atomic<i32> g_captures;
 extern std::atomic<u32> g_library_version;
 extern std::atomic<u32> g_hooked;
 extern std::atomic<i32> g_making;
+extern std::atomic<bool> g_later;  // some communicator has such
 
 extern Thread g_threads[kThreads];
 struct OwnThread {

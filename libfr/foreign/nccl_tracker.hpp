@@ -129,7 +129,9 @@ void launched(Handle op) noexcept;
 // The library has done what it does on the host; a part that it reported nothing of will not come.
 void settle(Handle op) noexcept;
 // The library goes on with it in the background: ends it if nobody would tell.
-void leave_unseen(Handle op) noexcept;
+void launched_later(Handle op) noexcept;
+// All that this communicator was asked for is launched.
+void settle_later(const void* nccl_comm) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
 

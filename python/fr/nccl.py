@@ -22,9 +22,21 @@ def _own_name() -> str:
     return path if len(path) <= _LONGEST else os.path.basename(path)
 
 
+def _configured() -> str | None:
+    """What NCCL's own files say, which it reads where the environment says nothing."""
+    own = os.environ.get("NCCL_CONF_FILE") or os.path.expanduser("~/.nccl.conf")
+    for path in (own, "/etc/nccl.conf"):
+        with contextlib.suppress(OSError), open(path, errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.rstrip("\n").partition("=")
+                if name == _VARIABLE:
+                    return value
+    return None
+
+
 def install() -> None:
     own = _own_name()
-    theirs = os.environ.get(_VARIABLE)
+    theirs = os.environ.get(_VARIABLE) or _configured()
     if own and theirs != "none":
         if theirs and theirs != own and os.path.realpath(theirs) != own:
             os.environ[_CHAIN] = theirs

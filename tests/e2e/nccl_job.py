@@ -144,6 +144,12 @@ def main():
     if FAULT == "wrong_op" and RANK == WORLD - 1:
         all_reduce(comm, 4096)
         time.sleep(600)
+    if FAULT == "window":
+        if RANK == WORLD - 1:
+            time.sleep(600)
+        window = ctypes.c_void_p()
+        buffer, size = ctypes.c_void_p(0x3000), ctypes.c_size_t(4096)
+        check(nccl.ncclCommWindowRegister(comm, buffer, size, ctypes.byref(window), 0))
     if FAULT == "behind":
         queue_behind_pair(comm)
     all_reduce(comm)

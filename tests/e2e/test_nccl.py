@@ -232,6 +232,14 @@ def test_a_communicator_that_is_made_in_the_background_and_never_is(run):
     trace.expect("missing", [2], op="ncclCommInitRankConfig")
 
 
+def test_a_rank_that_does_not_register_its_window(run):
+    trace = run("window", 3, "window").await_evidence().trace()
+    trace.expect("missing", [2], op="ncclCommWindowRegister")
+    (waiting,) = trace.verdict["waiting"]
+    assert sorted(waiting["ranks"]) == [0, 1]
+    assert waiting["site"]["function"] == "main", waiting
+
+
 def test_a_split_communicator(run):
     """Its ranks are told by nobody: they are those who have it."""
     job = run("skip_split", 4).await_evidence([1, 3])

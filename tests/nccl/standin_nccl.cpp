@@ -14,7 +14,9 @@
 //     lost:RANK:N               what RANK sends to the next in its N-th collective does not arrive
 //     credit:RANK:N             RANK's network thread does not begin with its N-th collective
 //     kernel:RANK:N             RANK's kernel of its N-th collective runs and takes nothing
-//     refuse:RANK:N             RANK's N-th call returns 1
+//     refuse:RANK:N             RANK's N-th call returns 1, and so does the group that it is in
+//     symmetric                 collectives on symmetric memory: launched, and nothing is told
+//     window                    windows are registered when all ranks have come
 //
 // Where the stand-in for CUDA is loaded its kernels run on its streams, in their order.
 #include <dlfcn.h>
@@ -304,6 +306,7 @@ struct Shared {
   std::atomic<u64> held;                          // collective << 16 | Hold << 8 | by which rank
   std::atomic<u64> posted[kMaxRanks][kMaxRanks];  // sends of a to b
   std::atomic<u64> wanted[kMaxRanks][kMaxRanks];  // receives of b from a
+  std::atomic<int> registering;
   std::atomic<int> split_seen[kSplits], split_color[kSplits][kMaxRanks],
       split_key[kSplits][kMaxRanks];
 };
@@ -630,6 +633,7 @@ struct ncclComm {
 namespace {
 
 thread_local int t_depth = 0;
+thread_local int t_group_error = 0;
 thread_local void* t_group = nullptr;
 thread_local ncclComm* t_first = nullptr;
 struct Pending {
@@ -646,6 +650,9 @@ void launch_all() {
   }
   for (Pending& p : t_tasks) {
     ncclComm& c = *p.comm;
+    if (c.fault.kind == "symmetric") {
+      continue;
+    }
     Event6 l = event(kEvKernelLaunch, t_group);
     l.launch.stream = p.task.stream;
     void* launch = c.profiler.start(l);
@@ -698,6 +705,19 @@ void launch_all() {
   t_group = nullptr;
 }
 
+// Nothing of the group is launched.
+void drop_all() {
+  for (const Pending& p : t_tasks) {
+    p.comm->collectives -= p.task.is_p2p() ? 0 : 1;
+  }
+  if (t_first != nullptr) {
+    t_first->profiler.stop(t_group);
+  }
+  t_tasks.clear();
+  t_first = nullptr;
+  t_group = nullptr;
+}
+
 // Launches what was called; for non-blocking communicators on a thread of its own.
 int launch() {
   bool waits = true;
@@ -712,10 +732,13 @@ int launch() {
     p.comm->launching.fetch_add(1);
     p.comm->async_error.store(kInProgress);
   }
-  std::thread([tasks = std::exchange(t_tasks, {}), first = std::exchange(t_first, nullptr),
-               group = std::exchange(t_group, nullptr)]() mutable {
+  // the group's event is over before anything of it is launched
+  t_first->profiler.state(t_group, kStGroupEndApiStart);
+  t_first->profiler.stop(t_group);
+  t_first = nullptr;
+  std::thread([tasks = std::exchange(t_tasks, {}), group = std::exchange(t_group, nullptr)] {
+    usleep(2000);
     t_tasks = tasks;
-    t_first = first;
     t_group = group;
     launch_all();
     for (const Pending& p : tasks) {
@@ -734,6 +757,7 @@ int enqueue(ncclComm* comm, const char* func, size_t count, int datatype, int ro
   }
   if (comm->faulty("refuse", ++comm->calls)) {
     std::snprintf(t_error, sizeof t_error, "the stand-in refuses");
+    t_group_error = t_depth > 0 ? 1 : 0;
     return 1;
   }
   Task t{func, count, kTypes[datatype], root, stream, send, recv};
@@ -921,6 +945,10 @@ API(ncclGroupEnd, (), ()) {
       job.join();
     }
     t_inits.clear();
+    if (const int error = std::exchange(t_group_error, 0)) {
+      drop_all();
+      return error;
+    }
     return launch();
   }
   return 0;
@@ -930,15 +958,7 @@ API(ncclGroupSimulateEnd, (void*), ()) {
     return 5;
   }
   if (--t_depth == 0) {
-    for (const Pending& p : t_tasks) {
-      p.comm->collectives -= p.task.is_p2p() ? 0 : 1;
-    }
-    if (t_first != nullptr) {
-      t_first->profiler.stop(t_group);
-    }
-    t_tasks.clear();
-    t_first = nullptr;
-    t_group = nullptr;
+    drop_all();
   }
   return 0;
 }
@@ -1038,6 +1058,13 @@ API(ncclCommInitRankScalable,
               config);
 }
 API(ncclCommInitAll, (ncclComm * *comms, int n, const int* devices), ()) {
+  UniqueId id;
+  ncclGetUniqueId(&id);
+  ncclGroupStart();
+  for (int rank = 0; rank < n; ++rank) {
+    make(&comms[rank], id.bytes, id_hash(&id), n, rank);
+  }
+  ncclGroupEnd();
   return echo("%p %d %p", static_cast<void*>(comms), n, static_cast<const void*>(devices));
 }
 API(ncclCommRevoke, (ncclComm * c, int flags), ()) {
@@ -1056,6 +1083,12 @@ API(ncclCommDeregister, (ncclComm * c, void* handle), ()) {
   return echo("%p %p", static_cast<void*>(c), handle);
 }
 API(ncclCommWindowRegister, (ncclComm * c, void* b, size_t n, void** window, int flags), ()) {
+  if (read_fault().kind == "window") {
+    const int place = c->shared->registering.fetch_add(1);
+    while (c->shared->registering.load() < (place / c->n_ranks + 1) * c->n_ranks) {
+      nap();
+    }
+  }
   return echo("%p %p %zu %p %d", static_cast<void*>(c), b, n, static_cast<void*>(window), flags);
 }
 API(ncclCommWindowDeregister, (ncclComm * c, void* window), ()) {

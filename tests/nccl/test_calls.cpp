@@ -1,5 +1,6 @@
 // The hooks on NCCL's functions: this program is linked against the stand-in, like libtorch_cuda
 // against the real one.
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -258,6 +259,84 @@ TEST_CASE("calls: what is refused has failed, with the library's words") {
   ncclCommAbort(pair.rank[1]);
 }
 
+TEST_CASE("calls: one call that is refused fails its group, and that group alone") {
+  setenv("STANDIN_NCCL_FAULT", "refuse:0:2", 1);
+  Pair pair;
+  unsetenv("STANDIN_NCCL_FAULT");
+  float data[8];
+  ncclGroupStart();
+  CHECK(ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr) == 0);
+  CHECK(ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr) == 1);
+  CHECK(ncclAllReduce(data, data, 8, 7, 0, pair.rank[1], nullptr) == 0);
+  CHECK(ncclGroupEnd() == 1);
+  const auto records = all_records(FR_COLLECTIVE);
+  REQUIRE(records.size() == 3);
+  std::map<std::string, int> errors;
+  for (const auto& r : records) {
+    CHECK(r.state == State::kFailed);
+    errors[std::string(view().string(r.error))] += 1;
+  }
+  CHECK(errors ==
+        std::map<std::string, int>{{"ncclAllReduce: unhandled error (1): the stand-in refuses", 1},
+                                   {"ncclGroupEnd: unhandled error (1): the stand-in refuses", 2}});
+  for (ncclComm* comm : pair.rank) {
+    CHECK(ncclAllReduce(data, data, 8, 7, 0, comm, nullptr) == 0);
+  }
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 2));
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
+TEST_CASE("calls: one thread drives several devices in one group") {
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  hook();
+  constexpr int kDevices = 4;
+  ncclComm* comms[kDevices] = {};
+  REQUIRE(ncclCommInitAll(comms, kDevices, nullptr) == 0);
+  float data[8];
+  for (int i = 0; i < 3; ++i) {
+    ncclGroupStart();
+    for (int d = 0; d < kDevices; ++d) {
+      ncclAllReduce(data, data, 8, 7, 0, comms[d], reinterpret_cast<void*>(0x100 * (d + 1)));
+    }
+    ncclGroupEnd();
+  }
+  for (ncclComm* comm : comms) {
+    standin_synchronize(comm);
+  }
+  CHECK(all_in(State::kCompleted, FR_COLLECTIVE, 3 * kDevices));
+  CHECK(all_records(FR_COLLECTIVE).size() == 3 * kDevices);
+  CHECK(view().device()->unmatched.load() == 0);
+  std::map<i32, int> own_ranks;
+  for (u32 i = 1; i < view().n_groups(); ++i) {
+    if (view().string(view().group(i)->name).starts_with("nccl:")) {
+      own_ranks[view().group(i)->own_rank] += 1;
+      CHECK(view().group(i)->completed_seq.load() == 3);
+    }
+  }
+  CHECK(own_ranks == std::map<i32, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}});
+  for (ncclComm* comm : comms) {
+    ncclCommDestroy(comm);
+  }
+}
+
+TEST_CASE("calls: a forked child's calls go through and leave nothing") {
+  Pair pair;
+  const u64 head = view().header().head.load();
+  const pid_t child = fork();
+  if (child == 0) {
+    ncclGroupStart();
+    const bool ok = ncclCommSuspend(pair.rank[0], 1) == 0 && ncclMemFree(nullptr) == 0;
+    _exit(ok ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(view().header().head.load() == head);
+  ncclCommAbort(pair.rank[0]);
+  ncclCommAbort(pair.rank[1]);
+}
+
 TEST_CASE("calls: an abort fails what is in flight") {
   Pair pair;
   float data[8];
@@ -427,9 +506,14 @@ TEST_CASE("calls: arguments arrive as they were given, and each call leaves its 
   ncclCommInitRankScalable(&out, 4, 2, 1, &id, p(7));
   CHECK(said("%p %d %d %d %p %p", &out, 4, 2, 1, &id, p(7)));
   CHECK(newest(FR_LIFECYCLE) == "ncclCommInitRankScalable");
-  ncclCommInitAll(&out, 1, ranks);
-  CHECK(said("%p %d %p", &out, 1, ranks));
-  CHECK(newest(FR_LIFECYCLE) == "ncclCommInitAll");
+  ncclComm* all[2] = {};
+  ncclCommInitAll(all, 2, ranks);
+  CHECK(said("%p %d %p", all, 2, ranks));
+  std::map<std::string, int> made;
+  for (const auto& r : all_records(FR_LIFECYCLE)) {
+    made[op(r)] += 1;
+  }
+  CHECK(made["ncclCommInitAll"] == 1);  // and what came with it
   ncclCommSuspend(c, 3);
   CHECK(said("%p %d", c, 3));
   CHECK(newest(FR_LIFECYCLE) == "ncclCommSuspend");
@@ -475,6 +559,8 @@ TEST_CASE("calls: arguments arrive as they were given, and each call leaves its 
   for (const auto& r : all_records(FR_LIFECYCLE)) {
     CHECK(r.has_status);  // each has ended
   }
+  ncclCommAbort(all[0]);
+  ncclCommAbort(all[1]);
   ncclCommAbort(pair.rank[0]);
   ncclCommAbort(pair.rank[1]);
 }
@@ -662,6 +748,29 @@ TEST_CASE("calls: what a non-blocking communicator launches later is one record,
 
 TEST_CASE("calls: what a non-blocking communicator launches later ends, if nobody tells") {
   launch_in_background(false);
+}
+
+TEST_CASE("calls: what NCCL tells nothing of ends with its launch, in the background, too") {
+  setenv("STANDIN_NCCL_FAULT", "symmetric", 1);
+  setenv("NCCL_PROFILER_PLUGIN", FR_LIBRARY, 1);
+  ncclComm* comms[2];
+  make_in_background(comms, true);
+  const Pair pair;
+  float data[8];
+  ncclAllReduce(data, data, 8, 7, 0, pair.rank[0], nullptr);
+  CHECK(all_in(State::kReleased, FR_COLLECTIVE, 1));
+  CHECK(ncclAllReduce(data, data, 8, 7, 0, comms[0], nullptr) == kInProgress);
+  const auto newest = [] { return all_records(FR_COLLECTIVE).back(); };
+  CHECK_FALSE(newest().has_status);  // nobody has asked
+  int error = kInProgress;
+  while (ncclCommGetAsyncError(comms[0], &error), error == kInProgress) {
+    CHECK_FALSE(newest().has_status);
+    usleep(100);
+  }
+  CHECK(newest().state == State::kReleased);
+  for (ncclComm* comm : {comms[0], comms[1], pair.rank[0], pair.rank[1]}) {
+    ncclCommAbort(comm);
+  }
 }
 
 namespace {

@@ -471,7 +471,30 @@ TEST_CASE("nccl: finalize leaves nothing in flight") {
   CHECK(only_record(hash).state == State::kReleased);
   const u64 head = view().header().head.load();
   CHECK(comm.group_api() != nullptr);  // a late call with the old context
+  comm.finalize();                     // and once more
   CHECK(view().header().head.load() == head);
+  // the same communicator's hash again: another one
+  Comm6 next(hash);
+  next.kernel_stop(next.kernel(next.enqueue(1), 0));
+  CHECK(view().header().head.load() > head);
+  CHECK(device_ops(view(), hash).back().ended_ticks != 0);
+}
+
+// In a process of its own: FR_ENABLE=0, but the plugin was inherited from one that records.
+TEST_CASE("nccl: switched off it asks for nothing and gives handles all the same", "[off]") {
+  const char* enable = std::getenv("FR_ENABLE");
+  if (enable == nullptr || std::string(enable) != "0") {
+    SUCCEED("started with the recorder on");
+    return;
+  }
+  Comm6 comm(0xa8);
+  CHECK(comm.context != nullptr);
+  CHECK(comm.mask == 0);
+  void* task = comm.enqueue(1);
+  CHECK(task != nullptr);
+  comm.kernel_stop(comm.kernel(task, 0));
+  size_t bytes = 0;
+  CHECK(Library::instance().get<const void* (*)(size_t*)>("fr_region")(&bytes) == nullptr);
 }
 
 // ---------------------------------------------------------------- older versions

@@ -52,6 +52,16 @@ def test_the_users_own_is_kept_for_calling_through(tmp_path):
         assert seen["after"] == [theirs, None]
 
 
+def test_one_in_nccls_own_file_is_kept_for_calling_through(tmp_path):
+    file = tmp_path / "nccl.conf"
+    file.write_text("# of the cluster\nNCCL_DEBUG=WARN\nNCCL_PROFILER_PLUGIN=inspector\n")
+    seen = run(tmp_path, NCCL_CONF_FILE=str(file))
+    assert seen["NCCL_PROFILER_PLUGIN"] == seen["path"]
+    assert seen["FR_NCCL_CHAIN"] == "inspector"
+    seen = run(tmp_path, NCCL_CONF_FILE=str(file), NCCL_PROFILER_PLUGIN="mine")
+    assert seen["FR_NCCL_CHAIN"] == "mine"
+
+
 def test_none_stays_none(tmp_path):
     seen = run(tmp_path, NCCL_PROFILER_PLUGIN="none")
     assert seen["NCCL_PROFILER_PLUGIN"] == "none"
