@@ -1,6 +1,6 @@
 // A torch backend over the stand-in for NCCL, made as ProcessGroupNCCL is: the communicator comes
 // with the first operation, and a Work's future completes when the operation is enqueued.
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
