@@ -70,8 +70,8 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.is_wrapped.store(0, kRelaxed);
   p.followed.store(0, kRelaxed);
   p.has_state.store(0, kRelaxed);
-  p.waited.store(generation_at(s, slot) << 1, kRelease);
   p.later.store(0, kRelaxed);
+  p.waited.store(generation_at(s, slot) << 1, kRelease);
   return slot;
 }
 
@@ -222,8 +222,7 @@ void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept {
   }
   if ((flags & kDevUnseen) != 0) {
     const OpPrivate& p = s.op[slot];
-    if (p.followed.load(kRelaxed) != 0 || (!is_back && p.is_wrapped.load(kRelaxed) != 0) ||
-        (is_back && follow(s, slot, generation))) {
+    if (p.followed.load(kRelaxed) != 0 || (is_back && follow(s, slot, generation))) {
       return;
     }
   }

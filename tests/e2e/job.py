@@ -40,6 +40,7 @@ def meet():
 
 
 def idle():
+    there()
     while True:
         signal.pause()  # @idle
 
@@ -47,6 +48,26 @@ def idle():
 def await_file(name):
     while not (SCRATCH / name).exists():
         time.sleep(0.02)
+
+
+def named(what, rank):
+    """A file of this rank's: jobs and attempts may share the directory."""
+    return f"{what}.{os.environ['FR_JOB']}.{ATTEMPT}.{rank}"
+
+
+def there():
+    """This rank is where its fault is: the others may begin to wait for it."""
+    (SCRATCH / named("there", RANK)).touch()
+
+
+def await_there(*ranks):
+    for rank in ranks:
+        await_file(named("there", rank))
+
+
+def meet_after(*ranks):
+    await_there(*ranks)
+    meet()
 
 
 # ---- operations that never come
@@ -57,7 +78,7 @@ def none():
 
 
 def skip():
-    idle() if GUILTY else meet()
+    idle() if GUILTY else meet_after(WORLD - 1)
 
 
 def skip_subgroup():
@@ -66,8 +87,10 @@ def skip_subgroup():
     if GUILTY:
         idle()
     if RANK > 0:
+        await_there(WORLD - 1)
+        there()
         dist.all_reduce(torch.ones(4), group=group)  # @subgroup
-    meet()
+    meet_after(*range(1, WORLD))
 
 
 def group_order():
@@ -82,6 +105,7 @@ def idle_bystander():
     """Rank 1 skips in {0, 1}; rank 2 has nothing in flight and is no member."""
     group = dist.new_group([0, 1], group_desc="pair")
     if RANK == 0:
+        await_there(1, 2)
         dist.all_reduce(torch.ones(4), group=group)  # @pair
     idle()
 
@@ -89,10 +113,11 @@ def idle_bystander():
 def sleep():
     if GUILTY:
         load_batch()
-    meet()
+    meet_after(WORLD - 1)
 
 
 def load_batch():
+    there()
     time.sleep(3600)  # @load_batch
 
 
@@ -114,21 +139,25 @@ def build_extension():
 
 def sigstop():
     if GUILTY:
+        there()
         os.kill(os.getpid(), signal.SIGSTOP)
-    meet()
+    meet_after(WORLD - 1)
 
 
 def gil():
     """A C call that never returns and never lets go of the GIL."""
     if GUILTY:
-        ctypes.PyDLL(None).sleep(3600)  # @gil
-    meet()
+        holding = ctypes.PyDLL(None)
+        there()
+        holding.sleep(3600)  # @gil
+    meet_after(WORLD - 1)
 
 
 def destroy_hangs():
     """The other ranks leave with an operation in flight: gloo waits for it in destroy."""
     if GUILTY:
         idle()
+    await_there(WORLD - 1)
     dist.all_reduce(torch.ones(4), async_op=True)  # @abandoned
     dist.destroy_process_group()
 
@@ -138,20 +167,23 @@ def destroy_hangs():
 
 def size():
     if GUILTY:
+        there()
         dist.all_reduce(torch.ones(9))  # @size
-    meet()
+    meet_after(WORLD - 1)
 
 
 def dtype():
     if GUILTY:
+        there()
         dist.all_reduce(torch.ones(4, dtype=torch.float64))  # @dtype
-    meet()
+    meet_after(WORLD - 1)
 
 
 def op():
     if GUILTY:
+        there()
         dist.broadcast(torch.ones(4), src=0)  # @op
-    meet()
+    meet_after(WORLD - 1)
 
 
 # ---- ranks that end
@@ -159,8 +191,9 @@ def op():
 
 def kill():
     if GUILTY:
+        there()
         os.kill(os.getpid(), signal.SIGKILL)
-    meet()
+    meet_after(WORLD - 1)
 
 
 def kill_others_hang():
@@ -273,9 +306,9 @@ def loader():
 
 
 def main():
-    (SCRATCH / f"pid.{ATTEMPT}.{RANK}").write_text(str(os.getpid()))
+    (SCRATCH / named("pid", RANK)).write_text(str(os.getpid()))
     for rank in range(WORLD):  # importing torch takes the ranks of a busy machine unequal times
-        await_file(f"pid.{ATTEMPT}.{rank}")
+        await_file(named("pid", rank))
     dist.init_process_group("gloo")
     steps()
     globals()[sys.argv[1]]()

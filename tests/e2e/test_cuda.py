@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from conftest import QUIET, wait_until
 from test_nccl import cuda_standin, standin, status_of  # noqa: F401  fixtures
 
 SCRIPT = Path(__file__).parent / "cuda_job.py"
@@ -37,7 +37,7 @@ def device_of(job, rank):
 
 @pytest.mark.parametrize("timing", ["events", "auto", "off"])
 def test_an_old_nccl_without_the_plugin(run, scratch, timing):
-    job = run("none", 2, FR_TIMING=timing)
+    job = run("none", 2, FR_TIMING=timing, **QUIET)
     assert job.await_exit() == {0: 0, 1: 0}, job.log()
     assert job.evidence() == {}, job.log()
     for rank in range(2):
@@ -106,7 +106,7 @@ def test_a_stuck_cuda_call_is_evidence_and_nothing_else(run, scratch):
 
 
 def test_the_first_asynchronous_error(run, scratch):
-    job = run("error", 2).await_evidence()
+    job = run("error", 2, **QUIET).await_evidence()
     wait_until("both errors", lambda: (scratch / "failed").exists())
     errors = {}
     for rank in range(2):

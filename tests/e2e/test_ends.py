@@ -5,11 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import frtrace, line_of, wait_until
+from conftest import QUIET, frtrace, line_of, wait_until
 
 
 def test_no_fault_leaves_nothing(launch):
-    job = launch("none", 2, torchrun=True)
+    job = launch("none", 2, torchrun=True, env=QUIET)
     assert job.await_exit() == {"torchrun": 0}, job.log()
     assert job.evidence() == {}
     assert job.rings() == []
@@ -27,8 +27,7 @@ def test_no_fault_without_destroy_leaves_nothing(launch, scratch):
         "dist.all_reduce(torch.ones(4))\n"
     )
     for attempt in range(6):
-        env = {"FR_JOB": f"job{attempt}"}
-        job = launch(None, 2, script=script, env=env)
+        job = launch(None, 2, script=script, env=QUIET | {"FR_JOB": f"job{attempt}"})
         statuses = job.await_exit()
         if statuses == {0: 0, 1: 0}:
             break
@@ -46,7 +45,7 @@ def test_sigkill_under_torchrun(launch):
 
 
 def test_sigkill_with_others_left_hanging(launch):
-    job = launch("kill_others_hang", 3)
+    job = launch("kill_others_hang", 3, env=QUIET)
     assert job.await_exit([2]) == {2: -signal.SIGKILL}
     job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
 
@@ -61,7 +60,7 @@ def test_sigkill_of_all_ranks(launch, scratch):
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
     assert len(job.rings()) == 3
 
-    again = launch("none", 3, attempt=1)
+    again = launch("none", 3, attempt=1, env=QUIET)
     assert again.await_exit() == {0: 0, 1: 0, 2: 0}, again.log()
     assert set(job.evidence(attempt=0)) == {0, 1, 2}
     assert job.rings() == []
@@ -73,7 +72,6 @@ def test_killed_for_want_of_memory(launch):
     """Both ranks in one control group, as in a container; the kernel ends the larger one."""
     with ControlGroup() as group:
         job = launch("oom", 2, preexec=group.enter, env={"FR_TIMEOUT_S": "600"})
-        wait_until("start", lambda: all((job.scratch / f"pid.0.{r}").exists() for r in range(2)))
         job.await_live("missing", seconds=0.1)
         group.limit(group.used() + (256 << 20))
         (job.scratch / "go").touch()
@@ -131,7 +129,7 @@ class ControlGroup:
 
 
 def test_dataloader_worker_killed(launch):
-    job = launch("loader_killed", 2)
+    job = launch("loader_killed", 2, env=QUIET)
     job.await_exit([1])
     trace = job.await_evidence().trace().expect("exited", [1])
     said = str(trace.verdict)
@@ -141,13 +139,13 @@ def test_dataloader_worker_killed(launch):
 
 
 def test_os_exit(launch):
-    job = launch("os_exit", 3)
+    job = launch("os_exit", 3, env=QUIET)
     assert job.await_exit()[2] == 3
     job.await_evidence().trace().expect("exited", [2], op="all_reduce", seq=4, at="steps")
 
 
 def test_exception_on_one_rank(launch):
-    job = launch("exception", 3)
+    job = launch("exception", 3, env=QUIET)
     # Without destroy_process_group torch itself may abort after the traceback, see above.
     assert job.await_exit()[2] in (1, -signal.SIGABRT)
     trace = job.await_evidence().trace().expect("exited", [2])

@@ -1,10 +1,11 @@
 """Ranks that hang: every rank's evidence is on disk soon after, and the verdict is right."""
 
 import os
+import signal
 import time
 
 import pytest
-from conftest import line_of
+from conftest import line_of, wait_until
 
 
 def test_skip_in_world_group(launch):
@@ -45,7 +46,21 @@ def test_stale_lock_of_a_killed_build(launch, scratch):
     (build / "lock").touch()
     three_hours_ago = time.time() - 3 * 3600
     os.utime(build / "lock", (three_hours_ago, three_hours_ago))
-    trace = launch("stale_lock", 4).await_evidence().trace()
+    # no timeout: before it waits, the guilty one imports for a while
+    job = launch("stale_lock", 4, env={"FR_TIMEOUT_S": "600", "FR_SIGNAL": "USR2"})
+    job.await_live("missing")
+    incident = 0
+
+    def waiting():
+        nonlocal incident
+        incident += 1
+        os.kill(job.pid(3), signal.SIGUSR2)
+        trace = job.await_evidence(incident=incident).trace()
+        said = str(trace.verdict)  # and on a busy machine it may be on its way in or out of sleep
+        asleep = "asleep in clock_nanosleep; GIL" in said or "polling in clock_nanosleep" in said
+        return trace if "FileBaton.wait" in said and asleep else None
+
+    trace = wait_until("FileBaton.wait", waiting)
     trace.expect("missing", [3], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1, 2]})
     (blamed,) = trace.verdict["blamed"]
     said = "\n".join(blamed["evidence"])
@@ -106,17 +121,25 @@ def test_mismatch_under_torchrun(launch):
 
 
 def test_second_incident_keeps_the_first(launch, scratch):
-    job = launch("twice", 2).await_evidence()
-    assert len(job.incidents()) == 1
-    first = job.incidents()[0]
-    kept = {path: path.read_bytes() for paths in job.evidence().values() for path in paths}
+    job = launch("twice", 2).await_evidence(incident=1)
+    kept = {
+        path: path.read_bytes() for paths in job.evidence(incident=1).values() for path in paths
+    }
     (scratch / "first").touch()  # rank 1 comes, everything goes on
-    job.await_evidence(incident=first + 1)
+
+    def second():  # the first hang may have had more dumps before it was over
+        for incident in job.incidents()[1:]:
+            if len(job.evidence(incident=incident)) == 2:
+                blamed = job.trace("--incident", incident).verdict["blamed"]
+                if [b["seq"] for b in blamed] == [8]:
+                    return incident
+
+    later = wait_until("an incident of the second hang", second)
     (scratch / "second").touch()
     assert job.await_exit() == {0: 0, 1: 0}
     assert {path: path.read_bytes() for path in kept} == kept
-    job.trace("--incident", first).expect("missing", [1], op="all_reduce", seq=4)
-    job.trace("--incident", first + 1).expect("missing", [1], op="all_reduce", seq=8)
+    job.trace("--incident", 1).expect("missing", [1], op="all_reduce", seq=4)
+    job.trace("--incident", later).expect("missing", [1], op="all_reduce", seq=8)
 
 
 def test_two_jobs_share_a_dump_directory(launch):

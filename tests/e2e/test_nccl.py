@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import frtrace, wait_until
+from conftest import QUIET, frtrace, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "nccl_job.py"
@@ -109,7 +109,7 @@ def status_of(scratch, rank):
 
 @pytest.mark.parametrize("api,background", [(4, ""), (5, ""), (6, ""), (6, "1")])
 def test_a_run_without_fault_leaves_nothing(run, scratch, api, background):
-    job = run("none", 3, api=api, NCCL_JOB_IN_BACKGROUND=background)
+    job = run("none", 3, api=api, NCCL_JOB_IN_BACKGROUND=background, **QUIET)
     assert job.await_exit() == {0: 0, 1: 0, 2: 0}, job.log()
     assert job.evidence() == {}, job.log()
     for rank in range(3):
@@ -247,13 +247,13 @@ def test_a_split_communicator(run):
 
 
 def test_an_asynchronous_error(run):
-    job = run("async", 2, "async:1:4").await_evidence()
+    job = run("async", 2, "async:1:4", **QUIET).await_evidence()
     said = json.dumps(job.trace().report)
     assert "remote process exited or there was a network error" in said
 
 
 def test_an_asynchronous_error_of_its_own(run):
-    trace = run("async", 2, "broken:1:4").await_evidence().trace()
+    trace = run("async", 2, "broken:1:4", **QUIET).await_evidence().trace()
     trace.expect("device", [1], op="all_reduce", seq=4)
     assert "asynchronous error: unhandled error (1)" in blamed(trace, "nccl_error")
 
@@ -369,7 +369,7 @@ def cuda_standin(standin):
 
 @pytest.fixture(scope="session")
 def torch_backend(standin):
-    """A backend of torch over the stand-in. About a minute to compile."""
+    """A backend of torch over the stand-in. Ten seconds to compile."""
     torch = pytest.importorskip("torch")
     import pybind11
 

@@ -59,6 +59,10 @@ def compile_library(source, target, *flags):
     return target
 
 
+def incident_of(path):
+    return int(path.name.split(".")[-2])
+
+
 class Process:
     """One process with the recorder on, asked for a dump by a signal: no Python needed for it."""
 
@@ -91,13 +95,31 @@ class Process:
             wait_until("main thread asleep", lambda: syscall.read_text().split()[0] in asleep)
         return self
 
+    def await_calls(self, *names):
+        """Until so many threads are in these system calls."""
+        if os.uname().machine == "x86_64":
+            numbers = {"pause": "34", "futex": "202", "clock_nanosleep": "230"}
+            wanted = Counter(numbers[name] for name in names)
+            tasks = Path(f"/proc/{self.pid}/task")
+            wait_until(
+                f"threads in {names}",
+                lambda: (
+                    wanted <= Counter(t.read_text().split()[0] for t in tasks.glob("*/syscall"))
+                ),
+            )
+        return self
+
     def dumps(self):
-        return sorted((self.dir / "dumps").glob("*.fr"))
+        """In the order of their incidents; of many, the last ones are kept."""
+        return sorted((self.dir / "dumps").glob("*.fr"), key=incident_of)
 
     def dump(self):
-        n = len(self.dumps())
+        before = max(map(incident_of, self.dumps()), default=0)
         os.kill(self.pid, signal.SIGUSR2)
-        wait_until(f"a dump: {self.log.read_text()}", lambda: len(self.dumps()) > n)
+        wait_until(
+            f"a dump: {self.log.read_text()}",
+            lambda: max(map(incident_of, self.dumps()), default=0) > before,
+        )
         return self
 
     def stacks(self):
@@ -140,6 +162,12 @@ def python_frames(stack):
     return [(Path(m[1]).name, int(m[2]), m[3].split(".")[-1]) for m in found if m]
 
 
+def innermost(classes):
+    """What each does, by its innermost function."""
+    frames = [(python_frames(c["stack"]), c["doing"]) for c in classes]
+    return {f[0][2]: doing for f, doing in frames if f}
+
+
 EVERY_KIND = """
 import asyncio
 a, b = threading.Lock(), threading.Lock()
@@ -175,22 +203,26 @@ for fn in (ab, ba, fifo, consume, loop, spin):
 def in_native_code():
     ready()
     lib.hold()
-time.sleep(0.5)
 in_native_code()
 """
 
 
 def test_every_kind_of_thread_as_py_spy_sees_it(start):
-    p = start(EVERY_KIND).ready().dump()
+    p = start(EVERY_KIND).ready()
+    calls = {"ab": "futex", "ba": "futex", "fifo": "open", "wait": "futex"}
+
+    def at_rest():  # each where it stays
+        doing = innermost(p.dump().stacks())
+        asleep = all(doing.get(f, "").startswith(f"asleep in {call}") for f, call in calls.items())
+        return asleep and "inner" in doing and "spin" in doing
+
+    wait_until("all threads at their places", at_rest)
     classes = p.stacks()
     said = json.dumps(classes, indent=1)
     ours = Counter()
     for c in classes:
         ours[tuple(python_frames(c["stack"]))] += c["threads"]
-    # what each does, by its innermost function
-    doing = {
-        python_frames(c["stack"])[0][2]: c["doing"] for c in classes if python_frames(c["stack"])
-    }
+    doing = innermost(classes)
     assert doing["spin"].startswith(("running, no system call", "runnable")), said
     assert doing["fifo"].startswith("asleep in open"), said
     assert "pipe" in doing["fifo"], said
@@ -249,11 +281,11 @@ def locked():
 spawn(locked)
 spawn(lambda: sorted([1, 2], key=compare))
 spawn(lambda: time.sleep(3600))
-time.sleep(0.5)
 ready()
 lib.hold()
 """
-    p = start(script).ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    p = start(script).ready()
+    p.await_calls("pause", "pause", "clock_nanosleep", "futex").dump()
     (scratch / "frames.py").write_text(GDB)
     command = [gdb, "-nx", "-batch", "-ex", "set debuginfod enabled off"]
     command += ["-ex", "set backtrace past-main on", "-ex", "set backtrace past-entry on"]
@@ -326,7 +358,7 @@ spawn(waits)
 holds()
 """
     )
-    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    p.ready().await_calls("pause", "futex").dump()
     main = p.main()
     assert "holds the GIL" in main["doing"], main
     assert python_frames(main["stack"])[0][2] == "holds"
@@ -365,13 +397,17 @@ ready()
 lib.hold()
 """
     )
-    classes = p.ready().dump().stacks()
-    assert sum(c["threads"] for c in classes if "work" in str(c["stack"])) == 200, classes
+    p.ready().await_calls("pause", *["futex"] * 200)
+
+    def told():  # on a busy machine some have no processor within their time
+        return sum(c["threads"] for c in p.dump().stacks() if "work" in str(c["stack"])) == 200
+
+    wait_until("200 stacks", told)
 
 
 def test_a_thread_that_blocks_signals_is_shown_by_proc(start):
-    p = start("spawn(lib.block_signals_and_wait)\ntime.sleep(0.2)\nready()\nlib.hold()\n")
-    classes = p.ready().dump().stacks()
+    p = start("spawn(lib.block_signals_and_wait)\nready()\nlib.hold()\n")
+    classes = p.ready().await_calls("pause", "pause").dump().stacks()
     (other,) = [c for c in classes if c["role"] != "main"]
     assert "blocks the signal" in other["doing"] and "pause" in other["doing"], classes
 

@@ -3,7 +3,7 @@
 // stream of the stand-in for CUDA, an event is recorded behind each operation and a thread asks for
 // all of them every 100 ms.
 #include <dlfcn.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <mutex>

@@ -25,7 +25,7 @@ def done():
     '''Records, once what was waited for has also been seen to end.'''
     import time
     from fr import _fr
-    for _ in range(200):
+    for _ in range(3000):
         records = _fr.records()
         if all(r["state"] not in ("enqueued", "started") for r in records if r["group"]):
             break

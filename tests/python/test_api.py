@@ -162,7 +162,7 @@ def test_breadcrumbs_and_dump(launch):
 def test_a_failing_writer_is_reported(launch):
     (ran,) = launch(
         """
-        import time, threading
+        import threading
         import fr
         fr.group("g", [0])
         ready = threading.Event()
@@ -172,7 +172,7 @@ def test_a_failing_writer_is_reported(launch):
         fr.register_writer(bad)
         fr.dump()
         ready.wait(10)
-        time.sleep(0.2)
+        fr.register_writer(None)  # waits for it
         """,
         n=0,
     )
