@@ -1,6 +1,7 @@
 """Ranks that hang: every rank's evidence is on disk soon after, and the verdict is right."""
 
 import os
+import re
 import signal
 import time
 
@@ -65,14 +66,12 @@ def test_stale_lock_of_a_killed_build(launch, scratch):
     (blamed,) = trace.verdict["blamed"]
     said = "\n".join(blamed["evidence"])
     assert "is in FileBaton.wait() at torch/utils/file_baton.py:" in said
-    assert f"job.py:{line_of('load')}, within clock_nanosleep (libc.so.6)" in said
+    assert f"job.py:{line_of('load')}" in said
     assert f"self.lock_file_path = '{build}/lock', self.wait_seconds = 0.1" in said
     assert "asleep in clock_nanosleep; GIL free" in said or "polling in clock_nanosleep" in said
     assert f"waits for the lock file {build}/lock to go; it still exists, made 3.0 h ago" in said
     assert "before this process began, no process" in said and "has it open: stale" in said
-    assert "at step 20" in said
-    assert 'last note "building extension"' in said
-    assert "inside span startup for " in said
+    assert re.search(r'last note "building extension", step 20, span "startup" open for \d', said)
 
 
 def test_gil_held_for_ever(launch):

@@ -82,8 +82,14 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                preexec_fn=self.before_exec,
             )
         self.pid = self.process.pid
+
+    @staticmethod
+    def before_exec():
+        for number in (signal.SIGHUP, signal.SIGQUIT):  # ignored by nohup, or in the background
+            signal.signal(number, signal.SIG_DFL)
 
     def ready(self, asleep=None):
         wait_until(
@@ -537,7 +543,10 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
     assert "guilty" in str(found["stack"])
     if died == signal.SIGSEGV:  # where it crashed, without the handler's own frames
         assert found["stack"][-1] == "write_to_nowhere (libguilty.so)", found
-    assert p.report["verdict"]["kind"] == "exited", p.report["verdict"]
+    verdict = p.report["verdict"]
+    assert verdict["kind"] == "exited", verdict
+    assert verdict["summary"] == f"rank 0 ended by {died.name}, {text}", verdict
+    assert verdict["blamed"][0]["evidence"][0] == f"got {died.name}, {text}", verdict
     log = p.log.read_text()
     assert text in log, log
     if died == signal.SIGSEGV:
@@ -570,9 +579,137 @@ outer()
     assert verdict["summary"] == "rank 0 ended: RuntimeError: no batch", verdict
     line = len(PRELUDE.splitlines())
     said = "\n".join(verdict["blamed"][0]["evidence"])
-    assert f"at target.py:{line + 8} in outer; target.py:{line + 12} in <module>" in said
+    assert said.startswith("raised RuntimeError: no batch\n"), said  # not where the hook waits
+    assert f"at target.py:{line + 8} outer < target.py:{line + 12} <module>" in said
+    assert "_note_exception" not in said
     assert f"first cause: KeyError: 'a', at target.py:{line + 3} in inner" in said
     assert f"exception in thread prefetch: KeyError: 'a', at target.py:{line + 3} in inner" in said
+
+
+def test_a_crash_of_another_thread_is_told_as_its_own(start):
+    p = start(
+        """
+def decode():
+    lib.crash()
+spawn(decode)
+time.sleep(3600)
+"""
+    )
+    assert p.process.wait(timeout=45) == -signal.SIGSEGV, p.log.read_text()
+    p.stacks()
+    (blamed,) = p.report["verdict"]["blamed"]
+    assert ", in thread " in blamed["evidence"][0], blamed
+    assert blamed["evidence"][1].startswith("stack: write_to_nowhere (libguilty.so) < "), blamed
+    assert blamed["site"]["function"] == "decode", blamed
+
+
+@pytest.mark.parametrize("died", [signal.SIGHUP, signal.SIGQUIT])
+def test_hang_up_and_quit_leave_their_evidence(start, died):
+    """torchrun hands them on to its ranks."""
+    p = start("ready()\nlib.hold()\n")
+    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None)
+    p.process.send_signal(died)
+    assert p.process.wait(timeout=45) == -died, p.log.read_text()
+    assert "hold (libguilty.so)" in p.main()["stack"]
+    summary = p.report["verdict"]["summary"]
+    assert f"ended by {died.name}, sent by process {os.getpid()} (" in summary, summary
+
+
+def test_a_script_that_uses_hang_up_itself_is_left_alone(start):
+    p = start(
+        """
+import signal
+def reload(number, frame):
+    open("reloaded", "w").close()
+signal.signal(signal.SIGHUP, reload)
+_fr.dump()                  # by now fr has seen that handler
+ready()
+while True:
+    time.sleep(0.01)
+"""
+    ).ready()
+    before = p.dumps()
+    p.process.send_signal(signal.SIGHUP)
+    wait_until("the script's handler", lambda: (p.dir / "reloaded").exists())
+    assert p.dumps() == before
+    assert p.process.poll() is None
+
+
+def test_what_was_raised_in_a_loader_worker_is_told_with_its_last_line(start):
+    pytest.importorskip("torch")
+    p = start(
+        """
+import torch
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        raise ValueError("bad sample")
+next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
+"""
+    )
+    assert p.process.wait(timeout=90) == 1, p.log.read_text()
+    p.stacks()
+    summary = p.report["verdict"]["summary"]
+    assert "Caught ValueError in DataLoader worker process 0." in summary, summary
+    assert summary.endswith("... ValueError: bad sample"), summary
+
+
+def test_variables_are_those_of_the_users_frames(start):
+    p = start(
+        """
+import asyncio
+async def fetch(url):
+    await asyncio.sleep(3600)
+def crawl(pages):
+    asyncio.run(fetch("a"))
+ready()
+crawl(3)
+"""
+    ).ready()
+
+    def waiting():
+        p.dump()
+        return "select()" in str(p.main()["where"])
+
+    wait_until("the event loop", waiting)
+    where = p.main()["where"]
+    frames = [line.split("(")[0] for line in where if line.startswith("in ")]
+    assert len(frames) == 2 and frames[1] == "in crawl", where  # one of the library, the innermost
+    assert all(len(line) < 600 for line in where), where
+
+
+UNANSWERED = """
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int wait_for_ever(void) { for (;;) pause(); }
+int stat(const char *path, struct stat *to) {
+  if (strstr(path, "libunanswered")) return wait_for_ever();
+  return fstatat(-100, path, to, 0);
+}
+"""
+
+
+def test_a_library_on_a_dead_server_does_not_hold_frtrace(start, scratch):
+    (scratch / "own.c").write_text(NATIVE)
+    (scratch / "unanswered.c").write_text(UNANSWERED)
+    lib = compile_library(scratch / "own.c", scratch / "libunanswered.so")
+    preload = compile_library(scratch / "unanswered.c", scratch / "preload.so")
+    p = start(f"own = ctypes.CDLL({str(lib)!r})\nready()\nown.call_not_exported()\n")
+    p.ready(asleep=("34",) if os.uname().machine == "x86_64" else None).dump()
+    if "libunanswered.so+0x" in str(p.main()["stack"]):
+        pytest.skip("frtrace was built without libdw")
+    got = subprocess.run(
+        [FRTRACE, "--stacks", str(p.dir / "dumps")],
+        env=os.environ | {"LD_PRELOAD": str(preload)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert re.search(r"libunanswered.so\+0x[0-9a-f]+", got.stdout), got
+    assert f"not read: {lib}: its file system does not answer" in got.stdout, got
+    assert "call_not_exported (libunanswered.so)" in got.stdout  # exported: the recorder knows
 
 
 def test_no_crash_handlers_when_told(start):

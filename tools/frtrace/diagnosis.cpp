@@ -1,5 +1,7 @@
 #include "diagnosis.hpp"
 
+#include <tuple>
+
 #include "cold/site.hpp"
 #include "hints.hpp"
 #include "ras.hpp"
@@ -178,6 +180,53 @@ void Diagnosis::inventory() {
   }
 }
 
+namespace {
+
+// Of fr.trace_calls, whose notes are "-> function file:line" and "<- ...": what the thread that
+// wrote the last one was in, and entered last. "" without such notes.
+std::string traced_calls(const RankEvidence& e) {
+  constexpr std::string_view kIn = "-> ", kOut = "<- ";
+  const auto call = [&](const Record& r) {
+    const std::string_view text = r.kind == Kind::kNote ? e.text(r.op) : std::string_view();
+    return text.starts_with(kIn) || text.starts_with(kOut) ? text : std::string_view();
+  };
+  const auto last = std::find_if(e.records.rbegin(), e.records.rend(),
+                                 [&](const Record& r) { return !call(r).empty(); });
+  if (last == e.records.rend()) {
+    return {};
+  }
+  std::vector<std::string_view> inside;
+  std::string_view entered;
+  for (const Record& r : e.records) {
+    const std::string_view text = r.tid == last->tid ? call(r) : std::string_view();
+    if (text.starts_with(kIn)) {
+      entered = text.substr(kIn.size());
+      inside.push_back(entered);
+    } else if (!text.empty() && !inside.empty() && inside.back() == text.substr(kOut.size())) {
+      inside.pop_back();
+    }
+  }
+  // "collate /home/u/train.py:206"
+  const auto shown = [&](std::string_view what) {
+    const std::size_t space = what.rfind(" /");
+    return space == std::string_view::npos
+               ? std::string(what)
+               : fmt::format("{} {}", what.substr(0, space),
+                             short_file(what.substr(space + 1), e.id.cwd));
+  };
+  std::string out = "traced calls: last entered " + shown(entered);
+  if (inside.empty() || inside.back() != entered) {
+    out += ", left again";
+  }
+  constexpr std::size_t kShown = 4;
+  for (std::size_t k = 0; k < inside.size() && k < kShown; ++k) {
+    out += (k == 0 ? "; inside " : " < ") + shown(inside[inside.size() - 1 - k]);
+  }
+  return out;
+}
+
+}  // namespace
+
 // "raised RuntimeError: no batch", where, and what it came from.
 std::vector<std::string> Diagnosis::raised_lines(int i) const {
   const RankEvidence& e = ev(i);
@@ -232,34 +281,66 @@ void Diagnosis::add_breadcrumbs(int i, Blamed& b) const {
       step += fmt::format(" (the others at steps {} to {})", low, high);
     }
   }
-  bool told = false;
+  // The main thread, then who is inside a span, then who died of an exception, then the latest.
+  constexpr std::string_view kDied = "exception in thread ";
+  const auto order = [&](const ThreadNotes* n) {
+    return std::tuple(n->tid != static_cast<std::uint32_t>(e.id.pid), n->spans.empty(),
+                      !n->note.starts_with(kDied), -n->note_time);
+  };
+  std::vector<const ThreadNotes*> notes;
   for (const ThreadNotes& n : e.notes) {
-    std::string text = n.note.empty() ? "" : fmt::format("last note \"{}\"", n.note);
+    notes.push_back(&n);
+  }
+  std::stable_sort(notes.begin(), notes.end(),
+                   [&](const ThreadNotes* x, const ThreadNotes* y) { return order(x) < order(y); });
+  if (!step.empty() &&
+      (notes.empty() || notes.front()->tid != static_cast<std::uint32_t>(e.id.pid))) {
+    b.evidence.push_back("at " + step);
+  }
+  std::set<std::string> told;
+  std::size_t more = 0;
+  for (const ThreadNotes* n : notes) {
+    const bool main = n->tid == static_cast<std::uint32_t>(e.id.pid);
+    std::string text;
     const auto add = [&text](const std::string& part) {
       text += (text.empty() || part.empty() ? "" : ", ") + part;
     };
-    if (!told) {
-      add(step);
-      told = true;
+    if (!n->note.empty()) {
+      add(!main && n->note.starts_with(kDied) ? n->note : fmt::format("last note \"{}\"", n->note));
     }
-    if (!n.spans.empty()) {
+    if (main) {
+      add(step);
+    }
+    if (!n->spans.empty()) {
       std::string span = "span ";
-      for (std::size_t s = 0; s < n.spans.size(); ++s) {
-        span += fmt::format("{}\"{}\"", s != 0 ? " > " : "", n.spans[s].first);
+      for (std::size_t s = 0; s < n->spans.size(); ++s) {
+        span += fmt::format("{}\"{}\"", s != 0 ? " > " : "", n->spans[s].first);
       }
       span += " open";
-      if (n.spans.back().second != 0 && e.written > n.spans.back().second) {
+      if (n->spans.back().second != 0 && e.written > n->spans.back().second) {
         span += fmt::format(" for {}",
-                            duration_text(seconds_between(n.spans.back().second, e.written)));
+                            duration_text(seconds_between(n->spans.back().second, e.written)));
       }
       add(span);
     }
-    if (!text.empty()) {
-      b.evidence.push_back(text == step ? "at " + text : text);
+    if (text.empty() || !told.insert(text).second) {
+      continue;
     }
+    constexpr std::size_t kShown = 4;
+    if (told.size() > kShown) {
+      ++more;
+      continue;
+    }
+    const bool bare = main || n->note.starts_with(kDied);
+    b.evidence.push_back(text == step ? "at " + text
+                         : bare       ? text
+                                      : fmt::format("thread {}: {}", n->tid, text));
   }
-  if (!told && !step.empty()) {
-    b.evidence.push_back("at " + step);
+  if (more != 0) {
+    b.evidence.push_back(fmt::format("and last notes of {} more threads", more));
+  }
+  if (std::string calls = traced_calls(e); !calls.empty()) {
+    b.evidence.push_back(std::move(calls));
   }
 }
 

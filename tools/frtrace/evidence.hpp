@@ -110,7 +110,7 @@ struct Record {
   Time started = 0;
   Time ended = 0;
   std::uint32_t group = 0;  // row in RankEvidence::groups
-  Id op = 0;
+  Id op = 0;                // of a note: its text
   std::uint32_t stack = 0;
   std::uint32_t tid = 0;
   std::int32_t peer = -1;

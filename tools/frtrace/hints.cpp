@@ -373,18 +373,23 @@ Site now_at(const RankEvidence& e) {
 
 namespace {
 
-// An object may have dozens of attributes: what is left out is in the dump.
+// An object may have dozens of attributes: what finds no room is in the dump.
 std::string variables_text(const FrameVariables& v) {
-  constexpr std::size_t kWidth = 240;
+  constexpr std::size_t kWidth = 240;  // of local variables, and again of attributes
+  std::size_t used[2] = {};
+  std::size_t more = 0;
   std::string out;
-  for (std::size_t i = 0; i < v.values.size(); ++i) {
-    const auto& [name, value] = v.values[i];
-    if (i != 0 && out.size() + name.size() + value.size() > kWidth) {
-      return out + fmt::format(", and {} more", v.values.size() - i);
+  for (const auto& [name, value] : v.values) {
+    std::size_t& width = used[name.starts_with("self.") ? 1 : 0];
+    const std::size_t bytes = name.size() + value.size() + 5;
+    if (width != 0 && width + bytes > kWidth) {
+      ++more;
+      continue;
     }
-    out += (i == 0 ? "" : ", ") + name + " = " + value;
+    width += bytes;
+    out += (out.empty() ? "" : ", ") + name + " = " + value;
   }
-  return out;
+  return more != 0 ? out + fmt::format(", and {} more", more) : out;
 }
 
 }  // namespace

@@ -567,7 +567,7 @@ class Reader {
         continue;
       }
       r.group = number<std::uint32_t>(row[group]);
-      r.op = number<Id>(row[op]);
+      r.op = r.kind == Kind::kNote ? intern(text(row[shape])) : number<Id>(row[op]);
       r.stack = number<std::uint32_t>(row[stack]);
       r.tid = number<std::uint32_t>(row[tid]);
       r.peer = number<std::int32_t>(row[peer], -1);

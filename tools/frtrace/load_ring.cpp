@@ -370,7 +370,10 @@ class Reader {
       r.started = copy->has_status ? time(copy->started_ticks) : 0;
       r.ended = copy->has_status ? time(copy->ended_ticks) : 0;
       r.error = copy->has_status ? copy->error : 0;
-      if (r.kind != Kind::kNote && copy->shape != nullptr && copy->n_shape <= 512) {
+      if (r.kind == Kind::kNote && copy->shape != nullptr && copy->n_shape <= fr::kNoteBytes) {
+        r.op = static_cast<Id>(e_.strings.size());
+        e_.strings.emplace_back(reinterpret_cast<const char*>(copy->shape), copy->n_shape);
+      } else if (r.kind != Kind::kNote && copy->shape != nullptr && copy->n_shape <= 512) {
         r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
         r.shape_count = copy->n_shape;
         e_.shape_words.insert(e_.shape_words.end(), copy->shape, copy->shape + copy->n_shape);
