@@ -94,6 +94,8 @@ score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torch
 	@cmake --build --preset release --target frtrace hangsim
 	@$(BIN)/python tools/hangsim/score.py --frtrace build/release/tools/frtrace/frtrace \
 	  --hangsim build/release/tools/hangsim/hangsim --count $(or $(CASES),2000)
+	@$(BIN)/python tools/hangsim/score.py --frtrace build/release/tools/frtrace/frtrace \
+	  --hangsim build/release/tools/hangsim/hangsim --below --count $(or $(CASES),2000)
 
 .PHONY: bench-frtrace
 bench-frtrace: build/release/CMakeCache.txt $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace

@@ -321,7 +321,17 @@ TEST_CASE("nccl: NULL, stale, duplicate and foreign handles do nothing but count
   CHECK(phases[0].op == 0);
   CHECK(phases[0].pid == 1);
   CHECK(phases[0].wait() == Wait::kInFlight);
+  CHECK(phases[0].ticket == 0);
   comm.stop(pxn);
+  // one that fr there gave NCCL a handle of: which one
+  const u64 theirs = reinterpret_cast<u64>(task) ^ 1ull << 63;
+  void* named = comm.transfer(reinterpret_cast<void*>(theirs), true, 1, 0, 4, 1);
+  const auto told = live_phases(view());
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].op == 0);
+  CHECK(told[0].ticket == theirs);
+  CHECK(handle_parts(theirs).process == theirs >> 48);
+  comm.stop(named);
 }
 
 TEST_CASE("nccl: without a context nothing is recorded, and every handle is non-NULL") {

@@ -78,6 +78,14 @@ DeviceChain Diagnosis::chain_of(const std::set<int>& who) const {
   return chain;
 }
 
+bool Diagnosis::may_run(const Wait& w) const {
+  if (w.record == SIZE_MAX) {
+    return false;
+  }
+  const auto at = devices_.of(w.evidence, w.record);
+  return ev(w.evidence).records[w.record].state == State::kStarted || (at && devices_.may_run(*at));
+}
+
 bool Diagnosis::moved(const Meeting& m, Rank who) const {
   return std::any_of(m.waits.begin(), m.waits.end(), [&](const Wait& w) {
     const auto at = devices_.of(w.evidence, w.record);
@@ -272,13 +280,12 @@ bool Diagnosis::device_behind() {
     add_all_waiting(k, {});
     return true;
   }
-  // One that runs it may be owed something by the others, though these have finished.
+  // One that runs it, as far as is known, may be owed something by the others, though these have
+  // finished.
   std::set<int> running;
   for (const Meeting& each : graph_.meetings) {
     for (const Wait& w : each.waits) {
-      const bool runs = w.record != SIZE_MAX && !stand.contains(w.evidence) &&
-                        ev(w.evidence).records[w.record].state == State::kStarted;
-      if (runs && blamed.contains(w.evidence)) {
+      if (blamed.contains(w.evidence) && !stand.contains(w.evidence) && may_run(w)) {
         running.insert(w.evidence);
       }
     }
@@ -286,8 +293,8 @@ bool Diagnosis::device_behind() {
   if (!running.empty()) {
     r_.kind = Verdict::kUndecided;
     r_.summary = fmt::format(
-        "{} started {} and did not finish it, though others did: the evidence does not tell its "
-        "device from what the network owes it",
+        "{} issued {} and did not finish it, though others started or finished it: the evidence "
+        "does not tell its device from what the network owes it",
         ranks_words(ranks({running.begin(), running.end()})), meeting_text(m));
     add_all_waiting(k, {});
     return true;

@@ -135,6 +135,7 @@ class Diagnosis {
   DeviceChain chain_from(const Meeting&, const std::set<int>& only) const;
   DeviceChain chain_of(const std::set<int>& who) const;  // from the first that each waits in
   bool chain_ends(const Meeting&, int k, const DeviceChain&);
+  bool may_run(const Wait&) const;
   // The rank, of which there is no evidence, gave or took something in it.
   bool moved(const Meeting&, Rank) const;
   void blame_standing(const Meeting&, const std::vector<Standing>&);

@@ -219,6 +219,7 @@ enum class DeviceState : std::uint8_t {
 // Bits of a device operation's flags.
 inline constexpr std::uint32_t kDeviceP2p = 1;
 inline constexpr std::uint32_t kDeviceUnseen = 8;  // its end is not told
+inline constexpr std::uint32_t kDeviceTimed = 32;  // CUDA events tell its start and end
 
 struct DeviceOperation {
   std::uint32_t row = 0;
@@ -261,6 +262,7 @@ struct DevicePhase {
   std::uint32_t step = 0, n_steps = 0;
   Time time = 0;                                // of its last change
   std::int64_t nic = -1, qp = -1, socket = -1;  // -1: not told
+  int carrier = -1;  // evidence of the process that runs it; -1: the operation's own
 };
 
 // A transfer that this process runs for an operation of another one of its node (PXN).

@@ -178,6 +178,8 @@ class Devices {
   Rank peer(const OnDevice&, std::int32_t comm_rank) const;
   // Another member's device got to it.
   bool started_elsewhere(const OnDevice&) const;
+  // Launched, and nothing would tell if its kernel ran: its transfers are all that there is.
+  bool may_run(const OnDevice&) const;
   // Not all channels of its kernel run, though all of another member's do.
   bool lacks_channels(const OnDevice&) const;
   bool lost_any(int evidence) const;  // of what is followed

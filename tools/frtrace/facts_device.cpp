@@ -109,9 +109,10 @@ void Devices::find_carried() {
       processes[process(e, e.device.process, e.id.pid)].push_back(i);
     }
   }
-  for (const RankEvidence* carrier : c_.ranks) {
-    for (const CarriedPhase& x : carrier->device.carried) {
-      const auto owner = processes.find(process(*carrier, x.process, x.pid));
+  for (int carrier = 0; carrier < static_cast<int>(c_.ranks.size()); ++carrier) {
+    const RankEvidence& e = c_.evidence_of(carrier);
+    for (const CarriedPhase& x : e.device.carried) {
+      const auto owner = processes.find(process(e, x.process, x.pid));
       if (owner == processes.end() || owner->second.size() != 1) {
         continue;
       }
@@ -121,7 +122,9 @@ void Devices::find_carried() {
         return o.row == x.phase.row && o.generation == x.generation;
       });
       if (op != ops.end()) {
-        carried_[{i, static_cast<std::size_t>(op - ops.begin())}].push_back(x.phase);
+        auto& phases = carried_[{i, static_cast<std::size_t>(op - ops.begin())}];
+        phases.push_back(x.phase);
+        phases.back().carrier = carrier;
       }
     }
   }
@@ -266,7 +269,7 @@ class Devices::Walk {
       const OnDevice at = next_.front();
       next_.pop_front();
       out_.visited.push_back(at);
-      if (d_[at].state == DeviceState::kStarted || may_run(at)) {
+      if (d_[at].state == DeviceState::kStarted || d_.may_run(at)) {
         running(at);
       } else {
         queued(at);
@@ -280,13 +283,6 @@ class Devices::Walk {
     if (seen_.insert(at).second) {
       next_.push_back(at);
     }
-  }
-
-  // Where kernels are not told, its transfers are all that there is.
-  bool may_run(const OnDevice& at) const {
-    const RankEvidence& e = c_.evidence_of(at.evidence);
-    return d_[at].state == DeviceState::kLaunched && e.device.plugin_api < kTellsKernels &&
-           !stream_busy_with(e, at.operation);
   }
 
   void stands(const OnDevice& at, Standing::Why why) {
@@ -431,7 +427,7 @@ class Devices::Walk {
       }
       return;
     }
-    if (d_[*other].state != DeviceState::kStarted && !may_run(*other)) {
+    if (d_[*other].state != DeviceState::kStarted && !d_.may_run(*other)) {
       go(*other);
       return;
     }
@@ -447,14 +443,14 @@ class Devices::Walk {
     if (waits) {
       lost_between(from, to, p);
     } else if (f->wait == PhaseWait::kIdle) {
-      not_begun(*other);
+      not_begun(*other, f->carrier);
     } else {
       go(*other);
     }
   }
 
   // Its network thread has not begun with a transfer: it does one after the other.
-  void not_begun(const OnDevice& at) {
+  void not_begun(const OnDevice& at, int carrier) {
     const auto& ops = c_.evidence_of(at.evidence).device.operations;
     for (std::size_t i = 0; i < at.operation; ++i) {
       if (ops[i].comm == d_[at].comm) {
@@ -462,7 +458,12 @@ class Devices::Walk {
         return;
       }
     }
-    stands(at, Standing::kNetworkThread);
+    const auto own = carrier < 0 ? std::optional(at) : d_.counterpart(at, carrier);
+    if (own) {
+      stands(*own, Standing::kNetworkThread);
+    } else {
+      out_.open = true;
+    }
   }
 
   const Devices& d_;
@@ -494,6 +495,12 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
     return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
            (since == 0 || seconds_between(since, e.written) >= kLate_s);
   });
+}
+
+bool Devices::may_run(const OnDevice& at) const {
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  return (*this)[at].state == DeviceState::kLaunched && e.device.plugin_api < kTellsKernels &&
+         ((*this)[at].flags & kDeviceTimed) == 0 && !stream_busy_with(e, at.operation);
 }
 
 bool Devices::lacks_channels(const OnDevice& at) const {

@@ -322,14 +322,13 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
     for (const std::vector<Seen>* seen : {&queued, &started}) {
       for (const Seen& s : *seen) {
         const bool guessed = c.evidence_of(s.evidence).holes.written_guessed;
-        if (guessed || since == 0 || !late(s, since)) {
-          return false;
+        if (!guessed && since != 0 && late(s, since)) {
+          m.behind.push_back(s.evidence);
+          m.device.push_back(s.evidence);
         }
-        m.behind.push_back(s.evidence);
-        m.device.push_back(s.evidence);
       }
     }
-    return true;
+    return !m.device.empty();
   }
   for (const Seen& s : queued) {
     if (!first(s)) {

@@ -87,8 +87,9 @@ std::optional<Plan> kernel(Context& c) {
   auto p = at_member(c, Trouble::kKernel);
   if (p) {
     p->text = "its kernel stands in " + p->text;
-    // One that it reaches without the network may be what it waits for.
-    p->undecided = c.job.ranks_per_node > 1;
+    // One that it reaches without the network may be what it waits for; in a tree of two each waits
+    // for what the other gives.
+    p->undecided = c.job.ranks_per_node > 1 || c.job.fabric.trees;
     p->kernels_tell = true;
   }
   return p;

@@ -405,14 +405,27 @@ TEST_CASE("the first asynchronous error is the cause, later ones follow") {
     CHECK(r.confidence == Confidence::kCertain);
     CHECK(has(r, "error", "rank 2: CUDA_ERROR_ILLEGAL_ADDRESS"));
   }
-  SECTION("two whose clocks do not tell") {
-    cuda_error(j, 2, 0.5);
+  SECTION("two at once") {
+    cuda_error(j, 2, 0.11);
     cuda_error(j, 0, 0.1);
     j.rank(2).id.host = "n1";
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.ranks == Ranks{0, 2});
     CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("two whose clocks nothing compares") {
+    cuda_error(j, 2, 0.5);
+    cuda_error(j, 0, 0.1);
+    j.rank(2).id.host = "n1";
+    for (Record& record : j.rank(2).records) {
+      record.ended = 0;
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.ranks.empty());
+    CHECK(r.summary.find("ranks 0,2") != std::string::npos);
   }
   SECTION("of NCCL") {
     nccl_error(j, 3, "asynchronous error: unhandled cuda error (1)", 0.5);
@@ -595,4 +608,107 @@ TEST_CASE("transfers that get on are no dead link") {
     }
   }
   CHECK(j.diagnose().links.empty() == moves);
+}
+
+TEST_CASE("a transfer that another process of the node runs is followed") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  j.rank(0).id.pid = 100, j.rank(1).id.pid = 101;  // of one node
+  j.rank(0).device.process = 7, j.rank(1).device.process = 8;
+  // What rank 1 sends to 2 goes through rank 0's process.
+  std::vector<DevicePhase>& own = j.rank(1).device.phases;
+  const auto send = std::find_if(own.begin(), own.end(),
+                                 [](const DevicePhase& p) { return p.kind == PhaseKind::kSend; });
+  CarriedPhase x{.phase = *send, .pid = 101, .process = 8, .generation = 3};
+  x.phase.wait = PhaseWait::kInFlight;
+  x.phase.has_record = false;
+  own.erase(send);
+  j.rank(1).device.operations.back().generation = 3;
+  SECTION("known") {
+    j.rank(0).device.carried = {x};
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kTransport);
+    REQUIRE(r.links.size() == 1);
+    CHECK(r.links[0].from == 1);
+    CHECK(r.links[0].to == 2);
+  }
+  SECTION("of an operation whose row is another's by now, or of another process") {
+    (GENERATE(true, false) ? x.generation : x.process) = 4;
+    j.rank(0).device.carried = {x};
+    j.advance(20);
+    CHECK(j.diagnose().links.empty());
+  }
+}
+
+TEST_CASE("a channel that never ran stands, also where no transfer waits for it") {
+  DeviceJob j = job(4, 1);  // one node: nothing goes over the network
+  for (Rank r = 0; r < 4; ++r) {
+    j.on_device(r, kWorld, kGrads, DeviceState::kStarted).channels(r == 2 ? 1 : 2, 2);
+  }
+  const std::uint32_t api = GENERATE(6u, 3u);  // where it is a bound, nothing follows
+  j.rank(2).device.plugin_api = api;
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == (api == 6 ? Ranks{2} : Ranks{}));
+}
+
+TEST_CASE("where kernels are not told, launched does not mean that it did not start") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  j.rank(2).device.plugin_api = GENERATE(2u, 6u);
+  const bool told = j.rank(2).device.plugin_api == 6;
+  DeviceOperation& o = j.rank(2).device.operations.back();
+  o.state = DeviceState::kLaunched;
+  o.started = 0;
+  j.rank(2).records.back().state = State::kEnqueued;
+  std::erase_if(j.rank(2).device.phases,
+                [](const DevicePhase& p) { return p.kind == PhaseKind::kKernel; });
+  j.advance(20);
+  CHECK(j.diagnose().ranks == (told ? Ranks{2} : Ranks{}));
+}
+
+TEST_CASE("one that runs what all others have finished may be owed something") {
+  DeviceJob j(4);
+  j.all(5, kWorld, kGrads);
+  j.some({0, 1, 3}, kWorld, kGrads, State::kCompleted);
+  j.issue(2, kWorld, kGrads, State::kStarted);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.summary.find("rank 2") != std::string::npos);
+}
+
+TEST_CASE("those who went on past what one still runs wait for it there") {
+  // Rank 1 did not get what it needs of #6; the others are in #7 and wait for it.
+  DeviceJob j = job(3);
+  j.some({0, 2}, kWorld, kGrads, State::kCompleted);
+  j.on_device(1, kWorld, kGrads, DeviceState::kStarted).channels(1).recv(0, PhaseWait::kData, 3);
+  for (const Rank r : {0, 2}) {
+    j.on_device(r, kWorld, kGrads, DeviceState::kStarted)
+        .channels(1)
+        .send((r + 1) % 3, PhaseWait::kOwnKernel)
+        .recv((r + 2) % 3, PhaseWait::kData);
+  }
+  j.on_device(1, kWorld, kGrads, DeviceState::kLaunched);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  REQUIRE(r.links.size() == 1);
+  CHECK(r.links[0].from == 0);
+  CHECK(r.links[0].to == 1);
+}
+
+TEST_CASE("a rank without a file that gave or took something did come") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  const bool moved = GENERATE(true, false);
+  for (const Rank r : {1, 3}) {  // the neighbours of rank 2
+    j.phase(r, r == 1 ? PhaseKind::kSend : PhaseKind::kRecv).step = moved ? 1 : 0;
+  }
+  j.advance(20);
+  j.lose_file(2);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (moved ? Verdict::kUndecided : Verdict::kExited));
+  CHECK(r.ranks == (moved ? Ranks{} : Ranks{2}));
 }
