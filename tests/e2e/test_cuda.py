@@ -85,6 +85,12 @@ def test_a_hang_is_seen_by_the_scripts_own_waits(run, scratch, how):
     assert "all_reduce #4 of" in job.log(), job.log()  # the watchdog's line
 
 
+def test_nobody_is_blamed_by_waits_alone(run):
+    """All ranks issued it and wait: what their devices do is not told."""
+    job = run("polled", 3, FR_TIMING="auto", STANDIN_NCCL_FAULT="device:1:4").await_evidence()
+    job.trace().expect("undecided", [])
+
+
 @pytest.mark.parametrize("then", ["goes on", "exits"])
 def test_polls_that_stop_are_no_hang(run, scratch, then):
     """Asked for once, as a caching allocator does, and left alone: nobody waits."""
