@@ -11,7 +11,7 @@
 //   tracker
 //
 // Errors are seen without any call of ours: functions whose results frameworks look at anyway are
-// passed through.
+// passed through. What they tell of operations whose end NCCL does not tell: cuda_waits.hpp.
 #pragma once
 
 #include "foreign/got.hpp"

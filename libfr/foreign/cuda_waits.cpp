@@ -1,6 +1,7 @@
 #include "foreign/cuda_waits.hpp"
 
 #include <dlfcn.h>
+#include <sched.h>
 
 #include "cold/recorder.hpp"
 #include "hot/mix.hpp"
@@ -20,6 +21,7 @@ constexpr u32 kOpen = 256;  // operations of one stream that are followed at a t
 constexpr u32 kAllOpen = kDeviceOps / 2;
 constexpr u32 kTies = 1024;
 constexpr u32 kProbes = 8;
+constexpr u64 kNobody = ~0ull;  // key of no stream
 constexpr u64 kSeqBits = (1ull << 48) - 1;
 
 // The open operations of a stream are numbered from 1 as they were put into it: done < open <=
@@ -391,12 +393,18 @@ void end_wait(const Places& asked, Event event, int result) noexcept {
 }
 
 void abandon_stream(Stream stream) noexcept {
-  if (StreamRow* row = row_of(key_of(stream))) {
-    give_up(*row, kOpen, true);
-    if (!is_default_stream(stream)) {
-      row->key.store(0);  // its numbers go on: what is still tied to them is over
+  StreamRow* row = is_default_stream(stream) ? nullptr : row_of(key_of(stream));
+  if (row == nullptr) {
+    return;
+  }
+  bool empty = false;
+  for (int tries = 0; tries < 100 && !empty; ++tries) {
+    if (!(empty = give_up(*row, kOpen, true))) {
+      sched_yield();
     }
   }
+  // Its numbers go on: what is still tied to them is over. Else nobody shall ask for the rest.
+  row->key.store(empty ? 0 : kNobody);
 }
 
 void abandon_all() noexcept {

@@ -410,6 +410,41 @@ TEST_CASE("waits: what ends otherwise is no longer waited for") {
   CHECK(view().device()->stale_handles.load() == 0);
 }
 
+TEST_CASE("waits: what nobody waits for any more is released with its communicator") {
+  setenv("FR_WARN_S", "1", 1);
+  const Program rank;
+  Gate kernel(rank.stream);
+  rank.all_reduce();
+  CHECK(cudaEventQuery(record(rank.stream)) == kNotReady);
+  CHECK(eventually([] { return in_state(State::kIdle) == 1; }));
+  kernel.opened = 1;
+  ncclCommDestroy(rank.comm);
+  CHECK(in_state(State::kReleased) == 1);
+}
+
+TEST_CASE("waits: what has ended otherwise gives its place") {
+  const Program rank;
+  for (int i = 0; i < 200; ++i) {
+    rank.all_reduce();
+  }
+  ncclCommDestroy(rank.comm);
+  for (int i = 0; i < 2; ++i) {  // the watchdog has looked in between
+    REQUIRE(Library::instance().get<int (*)(const char*, char*, size_t)>("fr_dump")("", nullptr,
+                                                                                    0) == 1);
+  }
+  fr::nccl::UniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm* next = nullptr;
+  REQUIRE(ncclCommInitRank(&next, 1, id, 0) == 0);
+  for (int i = 0; i < 200; ++i) {
+    ncclAllReduce(Rank::data, Rank::data, 4, 7, 0, next, rank.stream);
+  }
+  CHECK(cuda().unasked.load() == 0);
+  CHECK(cudaStreamSynchronize(rank.stream) == 0);
+  CHECK(in_state(State::kCompleted) == 200);
+  ncclCommDestroy(next);
+}
+
 TEST_CASE("waits: with FR_TIMING=off, too") {
   setenv("FR_TIMING", "off", 1);
   const Program rank;

@@ -82,12 +82,21 @@ def test_a_hang_is_seen_by_the_scripts_own_waits(run, scratch, how):
         device = dump["device"]
         assert device["observer"] is None, device["observer"]
         assert not any(device["losses"].values()), device["losses"]
-    assert "no progress" in job.log()
+    assert "all_reduce #4 of" in job.log(), job.log()  # the watchdog's line
 
 
-def test_polls_that_stop_are_no_hang(run, scratch):
+def test_nobody_is_blamed_by_waits_alone(run):
+    """All ranks issued it and wait: what their devices do is not told."""
+    job = run("polled", 3, FR_TIMING="auto", STANDIN_NCCL_FAULT="device:1:4").await_evidence()
+    job.trace().expect("undecided", [])
+
+
+@pytest.mark.parametrize("then", ["goes on", "exits"])
+def test_polls_that_stop_are_no_hang(run, scratch, then):
     """Asked for once, as a caching allocator does, and left alone: nobody waits."""
-    job = run("polled-once", 2, FR_TIMING="auto", FR_TIMEOUT_S="1", FR_WARN_S="1")
+    limits = {"FR_TIMEOUT_S": "1", "FR_WARN_S": "1"} if then == "goes on" else {}
+    fault = "polled-once" if then == "goes on" else "polled-exit"
+    job = run(fault, 2, FR_TIMING="auto", **limits)
     assert job.await_exit() == {0: 0, 1: 0}, job.log()
     assert job.evidence() == {}, job.log()
     assert "no progress" not in job.log()

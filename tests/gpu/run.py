@@ -136,6 +136,25 @@ def events(run, frtrace):
     return f"{mean[0]:.3f} ms by fr's events, {mean[1]:.3f} by torch's around them"
 
 
+# No event of fr's, nothing told by NCCL: torch's own events, polled by its watchdog thread, are all
+# there is.
+WAITS_ALONE = {"FR_TIMING": "auto", "NCCL_PROFILER_PLUGIN": "none"}
+
+
+def own_waits(run, frtrace):
+    got = run("healthy", **WAITS_ALONE).wait_exit().result()
+    expect(got["enqueued"] == got["completed"] > 0, got)
+    expect(got["device"]["followed"] >= got["completed"], got)
+    expect(not any(got["device"]["losses"].values()), got)
+    return f"{got['completed']} operations followed to their end by torch's own events"
+
+
+def skip_by_own_waits(run, frtrace):
+    v = run("skip", **WAITS_ALONE).wait_dumps().verdict(frtrace)
+    expect((v["kind"], v["ranks"]) == ("missing", [1]), v)
+    return v["summary"]
+
+
 def events_beside_stamps(run, frtrace):
     got = run("events", FR_TIMING="events").wait_exit().result()
     expect(got["enqueued"] == got["completed"] > 0, got)
@@ -218,6 +237,8 @@ CASES = [
     healthy,
     events,
     events_beside_stamps,
+    own_waits,
+    skip_by_own_waits,
     skip,
     killed,
     stuck_stream,

@@ -165,7 +165,8 @@ enum fr_flags {
   FR_ASYNC = 1,      /* async_op=True: the caller does not wait at once */
   FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
                         between fr_wait_begin and fr_wait_end */
-  FR_UNTRACKED = 4,  /* completion is never seen: never in flight, state unknown after enqueue */
+  FR_UNTRACKED = 4,  /* completion is not seen: state unknown after enqueue; in flight only where
+                        somebody says so, between fr_wait_begin and fr_wait_end */
   FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
   FR_CAPTURED = 16   /* recorded into a graph of the device, not run; its replays are not records */
 };
