@@ -2,6 +2,7 @@
 // handles and contexts that are not its own.
 #include <atomic>
 #include <cstring>
+#include <type_traits>
 
 #include "foreign/nccl_abi.hpp"
 
@@ -18,17 +19,48 @@ Mine g_handles[4096];
 std::atomic<int> g_used{0};
 int g_context = 0;
 
-#if CHAINED_API == 4
+#if CHAINED_API == 1
+using Event = Event1;
+using Args = Args1;
+using Own = Plugin1;
+#elif CHAINED_API == 3
+using Event = Event3;
+using Args = Args1;
+using Own = Plugin3;
+#elif CHAINED_API == 4
 using Event = Event4;
+using Args = Args4;
 using Own = Plugin4;
-constexpr int kAsked = kEvGroup | kEvColl | kEvKernelCh | kEvProxyCtrl;
-constexpr fr::u64 kParentOfColl = kEvGroup;
 #else
 using Event = Event6;
+using Args = Args4;
 using Own = Plugin6;
-constexpr int kAsked = kEvGroupApi | kEvCollApi | kEvColl | kEvKernelCh | kEvProxyCtrl;
-constexpr fr::u64 kParentOfColl = kEvCollApi;
 #endif
+constexpr int kAsked = (CHAINED_API > 4 ? kEvGroupApi | kEvCollApi : kEvGroup) | kEvColl |
+                       (CHAINED_API > 1 ? kEvKernelCh : kEvProxyOp) | kEvProxyCtrl;
+constexpr fr::u64 kParentOfColl = CHAINED_API > 4 ? kEvCollApi : kEvGroup;
+
+// What it must be told of an AllReduce on two channels.
+template <class E>
+bool is_told(const E& e) {
+  if (e.type == kEvKernelCh) {
+    if constexpr (requires { e.kernel_ch.timer_ns; }) {
+      return e.kernel_ch.timer_ns == 7;
+    }
+  }
+  if (e.type != kEvColl) {
+    return true;
+  }
+  if constexpr (std::is_same_v<E, Event1>) {
+    return e.coll.func == 4 && e.coll.max_channels == 2;
+  } else if constexpr (requires { e.coll.max_channels; }) {
+    return std::strcmp(e.coll.func, "AllReduce") == 0 && e.coll.max_channels == 2 &&
+           std::strcmp(e.coll.algo, "RING") == 0;
+  } else {
+    return std::strcmp(e.coll.func, "AllReduce") == 0 && e.coll.n_channels == 2 &&
+           std::strcmp(e.coll.algo, "RING") == 0;
+  }
+}
 
 }  // namespace
 
@@ -50,7 +82,11 @@ static int begin(void** context, int* mask, const char* name, fr::u64 hash, int 
   *mask = kAsked | kEvCeColl << 1 | 1 << 20;  // more than it can know
   return 0;
 }
-#if CHAINED_API == 4
+#if CHAINED_API < 4
+static int init(void** context, int* mask) {
+  return begin(context, mask, "", 0xf1, 1, 2, 0);
+}
+#elif CHAINED_API == 4
 static int init(void** context, int* mask, const char* name, fr::u64 hash, int n_nodes, int n_ranks,
                 int rank, Logger) {
   return begin(context, mask, name, hash, n_nodes, n_ranks, rank);
@@ -65,13 +101,10 @@ static int start(void* context, void** handle, Event* e) {
   chained_starts.fetch_add(1);
   Mine& m = g_handles[g_used.fetch_add(1) % 4096];
   const bool has_parent = e->type == kEvCollApi || e->type == kEvColl || e->type == kEvKernelCh;
-  if (context != &g_context || (e->type & kAsked) == 0 || (has_parent && !is_mine(e->parent)) ||
-      (e->type == kEvColl && (static_cast<Mine*>(e->parent)->type != kParentOfColl ||
-                              std::strcmp(e->coll.func, "AllReduce") != 0 ||
-                              e->coll.n_channels != 2 || std::strcmp(e->coll.algo, "RING") != 0)) ||
-      (e->type == kEvKernelCh && e->kernel_ch.timer_ns != 7)) {
-    chained_errors.fetch_add(1);
-  }
+  bool ok = context == &g_context && (e->type & kAsked) != 0 && (!has_parent || is_mine(e->parent));
+  ok = ok && is_told(*e) &&
+       (e->type != kEvColl || static_cast<Mine*>(e->parent)->type == kParentOfColl);
+  chained_errors.fetch_add(ok ? 0 : 1);
   m.type = e->type;
   m.ended = false;
   *handle = &m;
@@ -84,7 +117,7 @@ static int stop(void* handle) {
   }
   return 0;
 }
-static int state(void* handle, int, Args4*) {
+static int state(void* handle, int, Args*) {
   chained_states.fetch_add(1);
   if (!is_mine(handle)) {
     chained_errors.fetch_add(1);
