@@ -389,7 +389,8 @@ def test_threads_are_left_alone_when_told(start, how):
     if how == "off":
         assert classes == []
     else:
-        assert classes[0]["stack"] == ["[asleep in pause]"], classes
+        # polling: it has just been woken by the signal that asks for the dump
+        assert classes[0]["stack"] in (["[asleep in pause]"], ["[polling in pause]"]), classes
 
 
 def test_variables_of_plain_types_only(start):
@@ -640,7 +641,7 @@ crawl(3)
     where = p.main()["where"]
     frames = [line.split("(")[0] for line in where if line.startswith("in ")]
     assert len(frames) == 2 and frames[1] == "in crawl", where  # one of the library, the innermost
-    assert all(len(line) < 600 for line in where), where
+    assert all(len(line) < 800 for line in where), where
 
 
 UNANSWERED = """
