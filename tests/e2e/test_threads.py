@@ -783,5 +783,16 @@ def test_frtrace_stacks_asks_the_process_and_says_so(start):
     assert f"process {p.pid}: asked, 1 of 1 answered" in got.stderr
     assert "hold (libguilty.so)" in got.stdout and "target.py:" in got.stdout
     assert p.process.poll() is None
+    os.kill(p.pid, signal.SIGSTOP)
+    wait_until("stop", lambda: ") T " in Path(f"/proc/{p.pid}/stat").read_text())
+    stopped = subprocess.run(
+        [FRTRACE, "stacks", "--shm-dir", p.dir / "shm", str(p.pid)],
+        env=os.environ | {"PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert stopped.returncode == 0, stopped
+    assert f"rank 0 (pid {p.pid}): stopped (SIGSTOP" in stopped.stdout, stopped
     gone = subprocess.run([FRTRACE, "stacks", "no-such-job"], capture_output=True, timeout=60)
     assert gone.returncode == 3
