@@ -425,7 +425,8 @@ def test_threads_are_left_alone_when_told(start, how):
     if how == "off":
         assert classes == []
     else:
-        assert classes[0]["stack"] == ["[asleep in pause]"], classes
+        # polling: it has just been woken by the signal that asks for the dump
+        assert classes[0]["stack"] in (["[asleep in pause]"], ["[polling in pause]"]), classes
 
 
 def test_variables_of_plain_types_only(start):
@@ -676,7 +677,7 @@ crawl(3)
     where = p.main()["where"]
     frames = [line.split("(")[0] for line in where if line.startswith("in ")]
     assert len(frames) == 2 and frames[1] == "in crawl", where  # one of the library, the innermost
-    assert all(len(line) < 600 for line in where), where
+    assert all(len(line) < 800 for line in where), where
 
 
 UNANSWERED = """
@@ -818,5 +819,16 @@ def test_frtrace_stacks_asks_the_process_and_says_so(start):
     assert f"process {p.pid}: asked, 1 of 1 answered" in got.stderr
     assert "hold (libguilty.so)" in got.stdout and "target.py:" in got.stdout
     assert p.process.poll() is None
+    os.kill(p.pid, signal.SIGSTOP)
+    wait_until("stop", lambda: ") T " in Path(f"/proc/{p.pid}/stat").read_text())
+    stopped = subprocess.run(
+        [FRTRACE, "stacks", "--shm-dir", p.dir / "shm", str(p.pid)],
+        env=os.environ | {"PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert stopped.returncode == 0, stopped
+    assert f"rank 0 (pid {p.pid}): stopped (SIGSTOP" in stopped.stdout, stopped
     gone = subprocess.run([FRTRACE, "stacks", "no-such-job"], capture_output=True, timeout=60)
     assert gone.returncode == 3

@@ -375,7 +375,7 @@ namespace {
 
 // An object may have dozens of attributes: what finds no room is in the dump.
 std::string variables_text(const FrameVariables& v) {
-  constexpr std::size_t kWidth = 240;  // of local variables, and again of attributes
+  constexpr std::size_t kWidth = 360;  // of local variables, and again of attributes
   std::size_t used[2] = {};
   std::size_t more = 0;
   std::string out;

@@ -91,6 +91,44 @@ std::string dump_path(const Process& p, std::uint64_t incident) {
   return fmt::format("{}/{}.a{}.r{}.{}.fr", p.dump_dir, p.job, p.attempt, rank, incident);
 }
 
+// By /proc; ' ' where there is none. The name before it may hold anything.
+char state_of(int pid) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
+  const std::size_t at = stat.rfind(") ");
+  return at != std::string::npos && at + 2 < stat.size() ? stat[at + 2] : ' ';
+}
+
+bool is_stopped(int pid) {
+  const char state = state_of(pid);
+  return state == 'T' || state == 't';
+}
+
+// What there is of a process that cannot answer: its ring, which needs nobody.
+bool by_ring(const std::vector<Process>& processes, bool json) {
+  std::vector<std::string> rings;
+  for (const Process& p : processes) {
+    rings.push_back(p.ring);
+  }
+  const LoadResult input = load_paths(rings, "");
+  const std::vector<Case> cases = make_cases(input.evidence, {});
+  for (const Case& c : cases) {
+    const std::vector<StackInput> ranks = stack_inputs(c, {});
+    if (json) {
+      std::cout << render_stacks_json(merge_stacks(ranks));
+      continue;
+    }
+    for (const StackInput& in : ranks) {
+      std::cout << fmt::format("{} (pid {}): {}; last operation by its ring: {}\n",
+                               ranks_words({in.rank}), in.pid,
+                               is_stopped(in.pid) ? "stopped (SIGSTOP, SIGTSTP or a debugger)"
+                               : state_of(in.pid) == 'D' ? "sleeps uninterruptibly"
+                                                         : "did not answer",
+                               in.frontier.empty() ? "none" : in.frontier);
+    }
+  }
+  return !cases.empty();
+}
+
 // Dumps of these processes, once they have come; those that have not are left out.
 std::vector<std::string> ask(const std::vector<Process>& processes, bool all) {
   std::vector<std::string> found(processes.size());
@@ -99,7 +137,7 @@ std::vector<std::string> ask(const std::vector<Process>& processes, bool all) {
     sigval value{};
     value.sival_ptr = reinterpret_cast<void*>(fr::kAskFromOutside);
     // One is enough: its incident is seen by the others of the node.
-    if (!asked && catches(p.pid, p.signal)) {
+    if (!asked && !is_stopped(p.pid) && catches(p.pid, p.signal)) {
       asked = ::sigqueue(p.pid, p.signal, value) == 0;
     }
   }
@@ -169,7 +207,7 @@ bool read_py_spy(const std::string& text, ThreadsEvidence& out, int pid) {
   return !out.threads.empty();
 }
 
-int by_others(int pid, bool json) {
+int by_others(int pid, const std::vector<Process>& processes, bool json) {
   const std::string spy = output_of(fmt::format("py-spy dump --json --pid {}", pid));
   ThreadsEvidence threads;
   if (read_py_spy(spy, threads, pid)) {
@@ -184,9 +222,9 @@ int by_others(int pid, bool json) {
     std::cout << pystack;
     return kShown;
   }
-  std::cerr << "frtrace: process " << pid
-            << " does not answer, and neither py-spy nor PyStack could look at it\n";
-  return kNothing;
+  std::cerr << "frtrace: process " << pid << (is_stopped(pid) ? " is stopped" : " does not answer")
+            << ", and neither py-spy nor PyStack could look at it\n";
+  return by_ring(processes, json) ? kShown : kNothing;
 }
 
 }  // namespace
@@ -234,7 +272,7 @@ int stacks_command(int argc, char** argv) {
   }
   const std::vector<std::string> dumps = ask(processes, !is_pid);
   if (dumps.empty()) {
-    return is_pid ? by_others(pid, json) : kNothing;
+    return is_pid ? by_others(pid, processes, json) : by_ring(processes, json) ? kShown : kNothing;
   }
   const LoadResult input = load_paths(dumps, "");
   const std::vector<Case> cases = make_cases(input.evidence, {});

@@ -245,7 +245,7 @@ TEST_CASE("threads: an object of many attributes is cut, a child process is name
   e.threads.children = {{77, "ninja", "S", "asleep", "", "poll", "", -1}};
   const std::vector<std::string> lines = where_lines(e);
   REQUIRE(lines.size() == 4);
-  CHECK(lines[1].size() < 300);
+  CHECK(lines[1].size() < 400);
   CHECK(lines[1].find(" more") != std::string::npos);
   CHECK(lines[2] == "asleep in wait4 of process 77; GIL free");
   CHECK(lines[3] == "waits for its child process 77 (ninja), which is asleep in poll");
