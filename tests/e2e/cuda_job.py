@@ -89,11 +89,14 @@ def main():
         report()
         (SCRATCH / "failed").touch()
         time.sleep(600)
+    while FAULT == "stuck" and RANK == 0 and not (SCRATCH / "stuck").exists():
+        time.sleep(0.01)
     all_reduce(comm, stream)
     if FAULT == "stuck":
         while RANK == 1 and not fr.status()["device"]["observer_in"]:
             time.sleep(0.01)
         report()
+        (SCRATCH / "stuck").touch()
     check(caller.caller_synchronize(stream))
     check(caller.caller_destroy(comm))
 
