@@ -20,6 +20,7 @@ WORLD = int(os.environ["WORLD_SIZE"])
 SCRATCH = Path(os.environ["E2E_SCRATCH"])
 HOME = Path(os.environ["CUDA_JOB_HOME"])
 FLOAT, SUM = 7, 0
+REACHED, OPENED = ctypes.c_int(0), ctypes.c_int(0)
 
 cuda = ctypes.CDLL(str(HOME / "libcuda.so.1"))
 nccl = ctypes.CDLL(str(HOME / "libnccl.so.2"))
@@ -146,6 +147,8 @@ def main():
         time.sleep(600)
     if FAULT == "error":
         # Its kernel fails on the device of rank 1; rank 0 meets the same later.
+        if RANK == 1:  # not before: what runs ahead of it does not end
+            cuda.standin_cuda_gate(stream, ctypes.byref(REACHED), ctypes.byref(OPENED))
         all_reduce(comm, stream)
         while RANK == 0 and not (SCRATCH / "failed").exists():
             time.sleep(0.01)
@@ -155,11 +158,14 @@ def main():
         report()
         (SCRATCH / "failed").touch()
         time.sleep(600)
+    while FAULT == "stuck" and RANK == 0 and not (SCRATCH / "stuck").exists():
+        time.sleep(0.01)
     all_reduce(comm, stream)
     if FAULT == "stuck":
         while RANK == 1 and not fr.status()["device"]["observer_in"]:
             time.sleep(0.01)
         report()
+        (SCRATCH / "stuck").touch()
     check(caller.caller_synchronize(stream))
     check(caller.caller_destroy(comm))
 

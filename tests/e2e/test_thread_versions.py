@@ -196,6 +196,7 @@ said = open("said", "w")
 holds()
 """
     ).ready()
+    p.await_calls("pause", *["futex"] * 3)  # for the GIL
     said = p.dir / "said"
     # It writes without the GIL; the thread that holds it, which is the first, comes last.
     test_threads.wait_until("faulthandler", lambda: " in <module>" in said.read_text())

@@ -96,7 +96,7 @@ TEST_CASE("hang: a dump's times lie within the job's") {
 
 TEST_CASE("hang: the next dumps of the same hang come after twice the time") {
   Scene scene;
-  Child child = scene.start(0, {{"FR_WARN_S", "0.1"}, {"FR_TIMEOUT_S", "0.3"}}, [&] {
+  Child child = scene.start(0, {{"FR_WARN_S", "0.05"}, {"FR_TIMEOUT_S", "0.1"}}, [&] {
     child_begin(child_group());
     sleep_for_ever();
     return 0;
