@@ -473,6 +473,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     return c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") != std::string::npos;
   };
   std::set<std::pair<int, int>> stuck;  // group, evidence
+  std::set<int> held;                   // wait for one that was looked at too early
   for (Meeting& m : meetings) {
     const bool in_order = m.kind == Kind::kCollective && !concurrent(m);
     std::vector<int> earlier;
@@ -500,6 +501,9 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
       graph.too_old_s = std::max(graph.too_old_s, m.seconds());
     }
     if (m.absent.empty() && m.unknown.empty() && !m.complete) {
+      for (const Wait& w : m.waits) {
+        held.insert(w.evidence);
+      }
       continue;
     }
     for (const Wait& w : m.waits) {
@@ -585,7 +589,9 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
       }
       graph.cycles.push_back(std::move(cycle));
     } else if (const int v = vertices[k].front(); v < n) {
-      graph.sinks.push_back(v);
+      if (!held.contains(v)) {
+        graph.sinks.push_back(v);
+      }
     } else if (v < first_meeting) {
       graph.unknown_sinks.push_back(unknown_rank[static_cast<std::size_t>(v - n)]);
     } else {
