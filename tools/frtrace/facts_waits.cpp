@@ -309,8 +309,9 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
   const std::size_t waiting = queued.size() + started.size() + earlier.size();
   const bool starts = g.backend.find("gloo") == std::string::npos;  // gloo tells none
   if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty() && starts) {
-    // Others finished it.
+    // Others finished it, or what became of it there is not seen.
     Time since = 0;
+    bool unseen = false;
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
       const bool waits = std::any_of(m.waits.begin(), m.waits.end(),
@@ -318,6 +319,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
       if (e != nullptr && !waits && e->completed >= m.seq) {
         since = std::max(since, e->completed_time);
       }
+      unseen = unseen || (e != nullptr && !waits && e->completed < m.seq && e->released != 0);
     }
     for (const std::vector<Seen>* seen : {&queued, &started}) {
       for (const Seen& s : *seen) {
@@ -328,7 +330,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
         }
       }
     }
-    return !m.device.empty();
+    return unseen || !m.device.empty();
   }
   for (const Seen& s : queued) {
     if (!first(s)) {

@@ -725,3 +725,21 @@ TEST_CASE("who waits for a rank that was looked at too early did not stay away e
   CHECK(r.kind == Verdict::kUndecided);
   CHECK(r.ranks.empty());
 }
+
+TEST_CASE("what NCCL lets go of unseen on most ranks still stands on those that it tells of") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  j.phase(1, PhaseKind::kSend).wait = PhaseWait::kInFlight;
+  for (const Rank r : {0, 3}) {
+    j.rank(r).records.back().state = State::kReleased;
+    j.rank(r).device.operations.clear();
+    j.rank(r).device.phases.clear();
+    ++j.row(r, kWorld).released;
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  REQUIRE(r.links.size() == 1);
+  CHECK(r.links[0].from == 1);
+  CHECK(r.links[0].to == 2);
+}
