@@ -294,11 +294,20 @@ bool Diagnosis::no_evidence() {
   }
   const Meeting& m = graph_.meetings[at(k)];
   // What the devices of the others show may be the cause, or that it did come.
-  if (chain_ends(m, k, chain_from(m, {}))) {
+  const DeviceChain chain = chain_from(m, {});
+  const bool told =
+      !chain.links.empty() ||
+      std::any_of(chain.standing.begin(), chain.standing.end(), [&](const Standing& s) {
+        return devices_[s.at].state == DeviceState::kStarted || devices_.started_elsewhere(s.at);
+      });
+  if (told && chain_ends(m, k, chain)) {
     lower(Confidence::kLikely, fmt::format("evidence of {} is lacking", ranks_words(c_.missing)));
     return true;
   }
-  const bool came = std::any_of(who.begin(), who.end(), [&](Rank x) { return moved(m, x); });
+  const bool came = std::any_of(who.begin(), who.end(), [&](Rank x) {
+    return std::any_of(graph_.meetings.begin(), graph_.meetings.end(),
+                       [&](const Meeting& each) { return moved(each, x); });
+  });
   add_all_waiting(k, {});
   // A rank that left its usual order may be what the one without evidence waits for.
   bool suspect = false;

@@ -584,8 +584,8 @@ struct Offset {
 
 // Members of a synchronising collective leave it together.
 Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b) {
-  constexpr Time kSameClock = 1'000'000, kFewSamples = 20'000'000;
-  constexpr std::size_t kLeast = 3, kEnough = 8, kMost = 256;
+  constexpr Time kSameClock = 1'000'000, kFewSamples = 20'000'000, kFewest = 100'000'000;
+  constexpr std::size_t kFew = 3, kEnough = 8, kMost = 256;
   const Identity& x = c.evidence_of(a).id;
   const Identity& y = c.evidence_of(b).id;
   if (x.host == y.host && x.boot_id == y.boot_id) {
@@ -614,13 +614,15 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
       }
     }
   }
-  if (ahead.size() < kLeast) {
+  if (ahead.empty()) {
     return {0, kUnmeasured};
   }
   std::sort(ahead.begin(), ahead.end());
   Offset out;
   out.ns = ahead[ahead.size() / 2];
-  out.error = (ahead.size() < kEnough ? kFewSamples : kSameClock) +
+  out.error = (ahead.size() < kFew      ? kFewest
+               : ahead.size() < kEnough ? kFewSamples
+                                        : kSameClock) +
               std::max(out.ns - ahead[ahead.size() / 10],
                        ahead[ahead.size() - 1 - ahead.size() / 10] - out.ns);
   return out;

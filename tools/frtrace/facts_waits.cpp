@@ -309,8 +309,9 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
   const std::size_t waiting = queued.size() + started.size() + earlier.size();
   const bool starts = g.backend.find("gloo") == std::string::npos;  // gloo tells none
   if (m.kind == Kind::kCollective && waiting < members && !m.waits.empty() && starts) {
-    // Others finished it.
+    // Others finished it, or what became of it there is not seen.
     Time since = 0;
+    bool unseen = false;
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
       const bool waits = std::any_of(m.waits.begin(), m.waits.end(),
@@ -318,6 +319,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
       if (e != nullptr && !waits && e->completed >= m.seq) {
         since = std::max(since, e->completed_time);
       }
+      unseen = unseen || (e != nullptr && !waits && e->completed < m.seq && e->released != 0);
     }
     for (const std::vector<Seen>* seen : {&queued, &started}) {
       for (const Seen& s : *seen) {
@@ -328,7 +330,7 @@ bool find_behind(const Case& c, const Group& g, const std::vector<Front>& front,
         }
       }
     }
-    return !m.device.empty();
+    return unseen || !m.device.empty();
   }
   for (const Seen& s : queued) {
     if (!first(s)) {
@@ -473,6 +475,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
     return c.groups[static_cast<std::size_t>(m.group)].backend.find("gloo") != std::string::npos;
   };
   std::set<std::pair<int, int>> stuck;  // group, evidence
+  std::set<int> held;                   // wait for one that was looked at too early
   for (Meeting& m : meetings) {
     const bool in_order = m.kind == Kind::kCollective && !concurrent(m);
     std::vector<int> earlier;
@@ -500,6 +503,9 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
       graph.too_old_s = std::max(graph.too_old_s, m.seconds());
     }
     if (m.absent.empty() && m.unknown.empty() && !m.complete) {
+      for (const Wait& w : m.waits) {
+        held.insert(w.evidence);
+      }
       continue;
     }
     for (const Wait& w : m.waits) {
@@ -585,7 +591,9 @@ WaitGraph wait_graph(const Case& c, const std::vector<End>& ends, double thresho
       }
       graph.cycles.push_back(std::move(cycle));
     } else if (const int v = vertices[k].front(); v < n) {
-      graph.sinks.push_back(v);
+      if (!held.contains(v)) {
+        graph.sinks.push_back(v);
+      }
     } else if (v < first_meeting) {
       graph.unknown_sinks.push_back(unknown_rank[static_cast<std::size_t>(v - n)]);
     } else {

@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   app.add_option("--class", o.cls, "kind of fault, see --list; default: by seed");
   app.add_flag("--below", o.below, "of the faults below the host: devices, network; fr dumps only");
   app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
-  app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32")
+  app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32, with --below 2 to 64")
       ->check(CLI::PositiveNumber);
   app.add_option("--records", o.records,
                  "instead of cases one large set for speed: records per rank; rank 5 never comes")

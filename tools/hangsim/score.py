@@ -169,7 +169,8 @@ def score_case(job):
     rows = []
     for column, form, analyzer in ANALYZERS:
         path = directory / form
-        if column not in options.columns or form not in truth or not path.is_dir() or not any(path.iterdir()):
+        wanted = column in options.columns and form in truth
+        if not wanted or not path.is_dir() or not any(path.iterdir()):
             continue
         signal.alarm(LIMIT_S)
         try:

@@ -712,3 +712,34 @@ TEST_CASE("a rank without a file that gave or took something did come") {
   CHECK(r.kind == (moved ? Verdict::kUndecided : Verdict::kExited));
   CHECK(r.ranks == (moved ? Ranks{} : Ranks{2}));
 }
+
+TEST_CASE("who waits for a rank that was looked at too early did not stay away elsewhere") {
+  JobBuilder j(3);
+  const int pair = j.group("1", {0, 1});
+  j.all(3, kWorld, kGrads), j.all(3, pair, kSub);
+  j.rank(0).written = j.now();  // before it issued what 1 waits in
+  j.issue(1, pair, kSub, State::kStarted);
+  j.issue(2, kWorld, kGrads, State::kStarted);  // to which 1 comes after that
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.ranks.empty());
+}
+
+TEST_CASE("what NCCL lets go of unseen on most ranks still stands on those that it tells of") {
+  DeviceJob j = job(4);
+  j.ring(kWorld, {0, 1, 2, 3}, kGrads);
+  j.phase(1, PhaseKind::kSend).wait = PhaseWait::kInFlight;
+  for (const Rank r : {0, 3}) {
+    j.rank(r).records.back().state = State::kReleased;
+    j.rank(r).device.operations.clear();
+    j.rank(r).device.phases.clear();
+    ++j.row(r, kWorld).released;
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  REQUIRE(r.links.size() == 1);
+  CHECK(r.links[0].from == 1);
+  CHECK(r.links[0].to == 2);
+}

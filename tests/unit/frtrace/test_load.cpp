@@ -194,18 +194,25 @@ std::vector<unsigned char> dump_with_device(bool damaged = false) {
   p.pack_nil();
   op(2, 1, "launched", 8);
   op(0, 3, "started", 1);
-  key("phases"), names({"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps",
-                        "live", "generation", "socket"});
-  p.pack_array(5);
+  key("phases"),
+      names({"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "live",
+             "generation", "socket", "pid", "of_process", "of_op", "of_generation"});
+  p.pack_array(6);
   const auto phase = [&](int row, int ticket, const char* kind, const char* wait, int live) {
-    p.pack_array(11), p.pack(row), p.pack(ticket), p.pack(kind), p.pack(1), p.pack(1);
+    p.pack_array(15), p.pack(row), p.pack(ticket), p.pack(kind), p.pack(1), p.pack(1);
     p.pack(wait), p.pack(2), p.pack(8), p.pack(live), p.pack(5), p.pack(12);
+    const bool other = row < 0;
+    p.pack(other ? 4711 : 0);
+    for (const int part : {99, 6, 17}) {
+      other ? p.pack(part) : p.pack_nil();
+    }
   };
   phase(0, 2, "send", "in_flight", 1);
   phase(0, 3, "send", "peer_credit", 1);
   p.pack_nil();
   phase(0, 3, "kernel", "running", 1);
   phase(0, 3, "recv", "data", 0);
+  phase(-1, 0, "send", "in_flight", 1);
   key("error"), p.pack_map(4), key("code"), p.pack(700), key("name"), p.pack("CUDA_ERROR");
   key("ticket"), p.pack(3), key("time"), p.pack(std::int64_t{4'000'000'000});
   key("observer"), p.pack_map(2), key("call"), p.pack("cuEventQuery");
@@ -237,6 +244,11 @@ TEST_CASE("what a dump says of the device: only what has not ended") {
   CHECK(d.phases[1].wait == PhaseWait::kPeerCredit);
   CHECK(d.phases[1].step == 2);
   CHECK(d.operations[0].phase_count == 2);
+  REQUIRE(d.carried.size() == 1);
+  CHECK(d.carried[0].pid == 4711);
+  CHECK(d.carried[0].process == 99);
+  CHECK(d.carried[0].phase.row == 6);
+  CHECK(d.carried[0].generation == 17);
   CHECK(d.failure.code == 700);
   CHECK(d.failure.ticket == 3);
   CHECK(d.failure.time == 1'004'000'000'000);
@@ -272,6 +284,8 @@ TEST_CASE("a ring says the same of the device") {
   phase[0].waits = static_cast<u32>(fr::Wait::kPeerCredit) << 4 * (9 % 8);
   phase[0].second = net_word(Net::kIb, 1, 77);
   phase[1].claim = 2, phase[1].op = 2, phase[1].ticket = 3, phase[1].what = kPhaseKernel;
+  phase[2].claim = 5, phase[2].what = kPhaseSend, phase[2].pid = 4711;
+  phase[2].ticket = 99ull << 48 | 17 << 12 | 6;
   Cuda& cuda = region.cuda();
   cuda.observer_tid = 9, cuda.call = region.string("cuEventQuery"), cuda.call_ticks = 1000 + 7;
   cuda.error_ready = 1, cuda.error_code = 700, cuda.error_ticket = 3, cuda.error_ticks = 1000 + 8;
@@ -294,6 +308,12 @@ TEST_CASE("a ring says the same of the device") {
   CHECK(d.phases[0].step == 9);
   CHECK(d.phases[0].wait == PhaseWait::kPeerCredit);
   CHECK(over_text(d.phases[0]) == "NIC 1, queue pair 77");
+  REQUIRE(d.carried.size() == 1);
+  CHECK(d.carried[0].pid == 4711);
+  CHECK(d.carried[0].process == 99);
+  CHECK(d.carried[0].phase.row == 6);
+  CHECK(d.carried[0].generation == 17);
+  CHECK(d.operations[0].generation == 2);
   CHECK(d.observer_call == "cuEventQuery");
   CHECK(d.observer_since == static_cast<Time>(Region::kUnix + 7));
   CHECK((d.failure.present && d.failure.has_record));
