@@ -38,6 +38,12 @@ struct DumpFacts {
   const RasAnswer* ras = nullptr;  // nullptr: it was not asked
 };
 
+// Which of a group's collectives the ring still has, by seq.
+struct KeptOfGroup {
+  u64 kept, first, last;
+  u32 records;  // of all kinds
+};
+
 class DumpEncoder {
  public:
   // Maps the buffers for regions of up to n_records. False without memory.
@@ -53,10 +59,7 @@ class DumpEncoder {
 
  private:
   friend struct ZstdStream;
-  struct PerGroup {
-    u64 kept, first, last;
-    u32 records;
-  };
+  static constexpr std::size_t kChunkBytes = 128 * 1024;
   void* zstd_ = nullptr;  // ZSTD_CCtx in workspace_
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
@@ -67,7 +70,7 @@ class DumpEncoder {
   std::size_t out_used_ = 0;
   std::size_t raw_bytes_ = 0;
   bool overflow_ = false;
-  PerGroup* per_group_ = nullptr;
+  KeptOfGroup* per_group_ = nullptr;
 };
 
 }  // namespace fr

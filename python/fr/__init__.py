@@ -13,6 +13,7 @@ import functools as _functools
 import json as _json
 
 from . import _fr
+from . import problems as _problems
 from ._fr import begin, end, note, snapshot, step
 from .crumbs import print_line as print  # noqa: F401
 from .crumbs import trace_calls
@@ -48,7 +49,7 @@ def status() -> dict:
     result["python"] = {
         "frames": _fr.frame_walk(),
         "torch_hooked": not _inert and _capture._patched is not None,
-        "problems": [] if _inert else list(_capture.problems),
+        "problems": list(_problems.found),
     }
     return result
 

@@ -1,7 +1,7 @@
 """Hooks into torch.distributed: process groups, their creation and end, and how the process ends.
 
 The operations themselves are recorded by the adapter (adapter.py), or by fallback.py where there is
-none. Nothing in here may break the training script: what fails is said once and kept in `problems`.
+none. Nothing in here may break the training script: what fails goes to problems.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 import threading
 import traceback
 
-from . import _fr, adapter, fallback, nccl
+from . import _fr, adapter, fallback, nccl, problems
+from .problems import harmless
 
 _TARGET = "torch.distributed.distributed_c10d"
 
-problems: list[str] = []  # shown by fr.status()
 _local = threading.local()
 _lock = threading.RLock()
 _started_generation = 0
@@ -29,35 +29,10 @@ _patched = None  # the module distributed_c10d once hooked
 _living: dict[str, int] = {}  # group name -> handle
 
 
-def _failed(what: str, error: BaseException) -> None:
-    text = f"{what}: {type(error).__name__}: {error}"
-    if text not in problems:
-        problems.append(text)
-        with contextlib.suppress(Exception):
-            _fr.log(1, text)
-
-
-def _harmless(what: str):
-    """Whatever goes wrong in the decorated function of fr's stays in fr."""
-
-    def wrap(fn):
-        @functools.wraps(fn)
-        def call(*args, **kwargs):
-            try:
-                return fn(*args, **kwargs)
-            except Exception as error:
-                _failed(what, error)
-                return None
-
-        return call
-
-    return wrap
-
-
 # ---------------------------------------------------------------- start
 
 
-@_harmless("start")
+@harmless("start")
 def ensure_started() -> bool:
     """Starts the recorder and the capture of operations; again in a forked child."""
     global _started_generation
@@ -89,7 +64,7 @@ def set_writer(fn) -> None:
             _fr.register_writer(fn)
 
 
-@_harmless("delivering the last dump")
+@harmless("delivering the last dump")
 def _deliver() -> None:
     # Later, in libfr's own exit handler, Python is gone.
     if _writer is not None and _fr.enabled():
@@ -104,9 +79,8 @@ def _capture_operations() -> None:
         fallback.remove()
     except Exception as problem:
         text = str(problem) or type(problem).__name__
-        _fr.log(1, f"no torch adapter ({text}); recording calls of torch.distributed.* only")
-        problems.append(f"no torch adapter: {text}")
-        fallback.install(_patched)
+        problems.add(f"no torch adapter ({text}); recording calls of torch.distributed.* only")
+        fallback.install(_patched, handle_of)
         _fr.set_layer("torch", fallback.LAYER)
 
 
@@ -142,7 +116,7 @@ def _backend_of(pg, module) -> str:
     return ""
 
 
-@_harmless("registering a process group")
+@harmless("registering a process group")
 def _on_group(name, pg, module) -> None:
     if not ensure_started():
         return
@@ -164,7 +138,7 @@ def _on_group(name, pg, module) -> None:
     adapter.groups_changed()
 
 
-@_harmless("unregistering a process group")
+@harmless("unregistering a process group")
 def _on_group_gone(name) -> None:
     handle = _living.pop(str(name), None)
     if handle is not None and _fr.enabled():
@@ -183,12 +157,12 @@ def handle_of(pg) -> int:
 # ---------------------------------------------------------------- lifecycle
 
 
-@_harmless("recording a call")
+@harmless("recording a call")
 def _lifecycle_begin(name: str, group: int = 0, **details):
     return _fr.begin(group, name, _fr.LIFECYCLE, 0, **details)
 
 
-@_harmless("recording a call")
+@harmless("recording a call")
 def _lifecycle_end(ticket, error: BaseException | None) -> None:
     if ticket is not None:
         if error is None:
@@ -224,7 +198,7 @@ def _argument(args, kwargs, position: int, name: str, default):
     return args[position] if len(args) > position else default
 
 
-@_harmless("init_process_group")
+@harmless("init_process_group")
 def _before_init(args, kwargs):
     rank = _argument(args, kwargs, 4, "rank", -1)
     world_size = _argument(args, kwargs, 3, "world_size", -1)
@@ -233,7 +207,7 @@ def _before_init(args, kwargs):
     return 0
 
 
-@_harmless("init_process_group")
+@harmless("init_process_group")
 def _after_init(args, kwargs):
     # A store, MPI or a rendezvous URL may have given the rank.
     world = _patched.GroupMember.WORLD
@@ -255,7 +229,7 @@ def _ranges(ranks) -> list[int]:
     return [word for run in runs for word in run]
 
 
-@_harmless("reading the arguments of new_group")
+@harmless("reading the arguments of new_group")
 def _new_group_details(args, kwargs) -> dict:
     """Which members the call names, and the ordinal that torch will name the group by.
 
@@ -273,7 +247,7 @@ def _new_group_details(args, kwargs) -> dict:
     return {"peer": int(_patched._world.group_count), "sizes": words[:words_of_a_tensor]}
 
 
-@_harmless("destroy_process_group")
+@harmless("destroy_process_group")
 def _before_destroy(args, kwargs):
     group = _argument(args, kwargs, 0, "group", None)
     return handle_of(group) if group is not None else 0
@@ -332,7 +306,7 @@ def _patch(module) -> None:
                 desc = _argument(args, kwargs, 10, "group_desc", None)
                 _local.helper = (str(name), size, ranks, str(backend or ""), desc)
             except Exception as error:
-                _failed("reading a group's arguments", error)
+                problems.add_error("reading a group's arguments", error)
             try:
                 return original(*args, **kwargs)
             finally:
@@ -374,7 +348,7 @@ def rebind(replaced) -> None:
                 setattr(module, name, wrapper)
 
 
-@_harmless("taking over existing process groups")
+@harmless("taking over existing process groups")
 def _adopt(module) -> None:
     if not ensure_started():
         return
@@ -401,12 +375,12 @@ class _Finder:
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
             original(module)
-            _harmless("hooking torch.distributed")(_patch)(module)
+            harmless("hooking torch.distributed")(_patch)(module)
 
         try:
             loader.exec_module = exec_module
         except AttributeError as error:
-            _failed("hooking torch.distributed", error)
+            problems.add_error("hooking torch.distributed", error)
         return spec
 
 
@@ -457,7 +431,7 @@ def _chain_excepthooks() -> None:
 
     @functools.wraps(previous)
     def excepthook(error_type, error, trace):
-        _harmless("noting an exception")(_note_exception)("exception", error_type, error, trace)
+        harmless("noting an exception")(_note_exception)("exception", error_type, error, trace)
         previous(error_type, error, trace)
 
     sys.excepthook = excepthook
@@ -486,10 +460,9 @@ def _chain_excepthooks() -> None:
 # ---------------------------------------------------------------- entry
 
 
-@_harmless("hooking torch.distributed")
+@harmless("hooking torch.distributed")
 def install() -> None:
-    _harmless("NCCL")(nccl.install)()
-    problems.extend(nccl.problems)
+    harmless("NCCL")(nccl.install)()
     _chain_excepthooks()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from datetime import timedelta
 
-from . import _fr
+from . import _fr, problems
 
 LAYER = (
     "Python wrappers of ProcessGroup; missed: DDP's reducer, functional collectives, DTensor, "
@@ -84,6 +84,7 @@ _REDUCE_OPS = {_fr.reduce_op_name(code): code for code in range(1, 10)}
 _saved: dict[str, object] = {}
 _class = None
 _watched = None
+_handle_of = None  # fr's handle of a ProcessGroup
 
 
 def _dtype(tensor) -> int:
@@ -100,8 +101,6 @@ def _flat(value) -> list:
 
 
 def _begin(name: str, how: str, flags: int, pg, args, kwargs):
-    from . import capture
-
     values = [*args, *kwargs.values()]
     ins: list = []
     outs: list | None = None
@@ -139,7 +138,7 @@ def _begin(name: str, how: str, flags: int, pg, args, kwargs):
     if how != "none":
         extra["sizes"] = [list(t.shape) for t in ins]
     return _fr.begin(
-        capture.handle_of(pg),
+        _handle_of(pg),
         name,
         kind,
         flags,
@@ -215,9 +214,7 @@ def _wrapped(method: str, original):
         try:
             ticket = _begin(name, how, flags, self, args, kwargs)
         except Exception as error:
-            from . import capture
-
-            capture._failed(f"recording {method}", error)
+            problems.add_error(f"recording {method}", error)
             ticket = None
         if ticket is None:
             return original(self, *args, **kwargs)
@@ -236,12 +233,13 @@ def _wrapped(method: str, original):
     return call
 
 
-def install(module) -> None:
-    """Wraps the methods of ProcessGroup."""
-    global _class, _watched
+def install(module, handle_of) -> None:
+    """Wraps the methods of ProcessGroup; handle_of(pg) is fr's handle of one, 0 where unknown."""
+    global _class, _watched, _handle_of
     if _saved:
         return
     _class = module.ProcessGroup
+    _handle_of = handle_of
     _watched = _watched_class(module.Work)
     for method in _METHODS:
         original = getattr(_class, method, None)

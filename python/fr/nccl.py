@@ -9,20 +9,18 @@ import contextlib
 import ctypes  # noqa: F401  its calls of dlsym() are hooked, so it must be there first
 import os
 
-from . import _fr
+from . import _fr, problems
 
 _VARIABLE = "NCCL_PROFILER_PLUGIN"
 _CHAIN = "FR_NCCL_CHAIN"  # for libfr: the user's own plugin, to be called through
 _LONGEST = 254  # NCCL cuts longer names
-
-problems: list[str] = []
 
 
 def install() -> None:
     path = _fr.library_path()
     theirs = os.environ.get(_VARIABLE)
     if len(path) > _LONGEST:
-        problems.append(f"NCCL cannot load {path}: longer than {_LONGEST} characters")
+        problems.add(f"NCCL cannot load {path}: longer than {_LONGEST} characters")
     elif path and theirs != "none":
         if theirs and os.path.realpath(theirs) != path:
             os.environ[_CHAIN] = theirs

@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool ends_with(std::string_view s, std::string_view tail) {
-  return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
-}
-
 bool has(std::string_view s, std::string_view part) {
   return s.find(part) != std::string_view::npos;
 }
@@ -40,7 +36,7 @@ struct Look {
       const ThreadFrame& f = frame(i);
       if (f.python) {
         ++seen;
-        if (ends_with(f.function, function) && ends_with(f.file, file)) {
+        if (f.function.ends_with(function) && f.file.ends_with(file)) {
           return static_cast<int>(i);
         }
       }
@@ -214,7 +210,7 @@ std::string uninterruptible(const Look& l) {
 std::string import_lock(const Look& l) {
   for (std::size_t i = 0; i < l.t.stack.size(); ++i) {
     const ThreadFrame& f = l.frame(i);
-    if (f.python && has(f.file, "importlib._bootstrap") && ends_with(f.function, "acquire")) {
+    if (f.python && has(f.file, "importlib._bootstrap") && f.function.ends_with("acquire")) {
       return "waits for the import lock of a module that another thread is importing";
     }
   }

@@ -74,13 +74,9 @@ class Mapping {
   std::string error_;
 };
 
-bool ends_with(std::string_view s, std::string_view tail) {
-  return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
-}
-
 // By its name one of ours: worth a line when it cannot be read, wherever it was found.
 bool named_like_evidence(std::string_view name) {
-  return ends_with(name, ".fr") || ends_with(name, ".ring");
+  return name.ends_with(".fr") || name.ends_with(".ring");
 }
 
 bool temporary(std::string_view name) {
@@ -116,7 +112,7 @@ void collect(const fs::path& dir, int depth, std::vector<Candidate>& out, LoadRe
 
 // A region is named after its process, a copy in a dump directory after the incident.
 RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) {
-  if (bytes.size() < sizeof(fr::Header) || !ends_with(name, ".ring")) {
+  if (bytes.size() < sizeof(fr::Header) || !name.ends_with(".ring")) {
     return RingKind::kRegion;
   }
   fr::i32 pid = 0;
@@ -124,7 +120,7 @@ RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) 
   std::string tail(".");
   tail += std::to_string(pid);
   tail += ".ring";
-  return ends_with(name, tail) ? RingKind::kRegion : RingKind::kCopy;
+  return name.ends_with(tail) ? RingKind::kRegion : RingKind::kCopy;
 }
 
 Time unix_now() {

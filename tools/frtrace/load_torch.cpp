@@ -10,15 +10,18 @@
 #include <charconv>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
 
+#include "json_tree.hpp"
 #include "load.hpp"
+#include "load_torch_entry.hpp"
 #include "pickle.hpp"
 
 namespace frtrace {
+
+using namespace torch_dump;
 
 namespace {
 
@@ -30,203 +33,6 @@ using pickle::Value;
 constexpr std::uint32_t kShapeSplits = 1u << 26;
 constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
 constexpr std::size_t kMaxFrames = 512;  // of one stack
-
-std::optional<std::int64_t> to_int(const Value& v) {
-  switch (v.type) {
-    case Type::kInt:
-    case Type::kBool:
-      return v.i;
-    case Type::kFloat:
-      return v.f > -9e18 && v.f < 9e18 ? std::optional(static_cast<std::int64_t>(v.f))
-                                       : std::nullopt;
-    case Type::kString: {
-      const std::string_view text = v.text();
-      std::int64_t out = 0;
-      const auto parsed = std::from_chars(text.data(), text.data() + text.size(), out);
-      return !text.empty() && parsed.ec == std::errc() ? std::optional(out) : std::nullopt;
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
-std::int64_t number(const Value& v, std::int64_t fallback = 0) {
-  return to_int(v).value_or(fallback);
-}
-
-std::uint64_t count_of(const Value& v) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, number(v)));
-}
-
-Time nanoseconds(const Value& v, std::int64_t unit = 1) {
-  const std::int64_t t = number(v);
-  return t > 0 && t < (Time{1} << 62) / unit ? plausible(t * unit) : 0;
-}
-
-bool truth(const Value& v) {
-  return (v.type == Type::kBool || v.type == Type::kInt) ? v.i != 0 : v.text() == "true";
-}
-
-bool ends_with(std::string_view s, std::string_view tail) {
-  return s.size() >= tail.size() && s.substr(s.size() - tail.size()) == tail;
-}
-
-// The keys of an entry that matter, of all versions.
-enum Field : std::uint8_t {
-  kRecordId,
-  kPgId,
-  kProcessGroup,
-  kSeqId,
-  kCollectiveSeq,
-  kP2pSeq,
-  kOpId,
-  kName,
-  kCreatedNs,
-  kCreatedUs,
-  kInSizes,
-  kInDtypes,
-  kOutSizes,
-  kOutDtypes,
-  kState,
-  kStarted,
-  kCompleted,
-  kRetired,
-  kTimeout,
-  kIsP2p,
-  kFrames,
-  kThread,
-  kInSplits,
-  kOutSplits,
-  kIgnored,
-  kFields
-};
-
-Field field_of(std::string_view key) {
-  static const std::unordered_map<std::string_view, Field> kKeys = {
-      {"record_id", kRecordId},
-      {"pg_id", kPgId},
-      {"process_group", kProcessGroup},
-      {"seq_id", kSeqId},
-      {"collective_seq_id", kCollectiveSeq},
-      {"p2p_seq_id", kP2pSeq},
-      {"op_id", kOpId},
-      {"profiling_name", kName},
-      {"time_created_ns", kCreatedNs},
-      {"time_created_us", kCreatedUs},
-      {"input_sizes", kInSizes},
-      {"input_dtypes", kInDtypes},
-      {"output_sizes", kOutSizes},
-      {"output_dtypes", kOutDtypes},
-      {"state", kState},
-      {"time_discovered_started_ns", kStarted},
-      {"time_discovered_completed_ns", kCompleted},
-      {"retired", kRetired},
-      {"timeout_ms", kTimeout},
-      {"is_p2p", kIsP2p},
-      {"frames", kFrames},
-      {"thread_id", kThread},
-      // The names of the split sizes were not settled when this was written.
-      {"input_split_sizes", kInSplits},
-      {"output_split_sizes", kOutSplits},
-      {"in_split_sizes", kInSplits},
-      {"out_split_sizes", kOutSplits}};
-  const auto it = kKeys.find(key);
-  return it == kKeys.end() ? kIgnored : it->second;
-}
-
-struct Entry {
-  std::array<Value, kFields> at;
-  const Value& operator[](Field f) const { return at[f]; }
-};
-
-// Dictionaries of one dump have the same keys, mostly as the very same strings and in one order.
-class EntryReader {
- public:
-  bool read(const Value& dict, Entry& out) {
-    out = Entry{};
-    const auto all = pairs(dict);
-    if (all.size() > 2 * kMaxKeys) {
-      return false;
-    }
-    std::size_t position = 0;
-    for (std::size_t i = 0; i + 1 < all.size(); i += 2, ++position) {
-      if (all[i].type != Type::kString) {
-        continue;
-      }
-      Known& known = known_[position];
-      if (known.key != all[i].s || known.size != all[i].size) {
-        known = {all[i].s, all[i].size, field_of(all[i].text())};
-      }
-      out.at[known.field] = all[i + 1];
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::size_t kMaxKeys = 128;
-  struct Known {
-    const char* key = nullptr;
-    std::uint32_t size = 0;
-    Field field = kIgnored;
-  };
-  std::array<Known, kMaxKeys> known_;
-};
-
-// "nccl:send 0->1": backend, operation, and for P2P the ranks within the group.
-struct Name {
-  std::string_view backend, op;
-  Kind kind = Kind::kCollective;
-  std::int32_t own = -1, peer = -1;
-  bool combined = false;  // the entry of a coalesced batch as a whole
-};
-
-Name parse_name(std::string_view text) {
-  Name n;
-  if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
-    n.backend = text.substr(0, colon);
-    text = text.substr(text.rfind(':') + 1);
-  }
-  n.op = text.substr(0, text.find(' '));
-  const bool send = n.op == "send" || n.op == "isend";
-  const bool recv =
-      n.op == "recv" || n.op == "irecv" || n.op == "recvAnysource" || n.op == "recv_anysource";
-  if (send || recv) {
-    n.kind = send ? Kind::kSend : Kind::kRecv;
-    n.op = send ? "send" : "recv";
-    const char* p = text.data() + std::min(text.find(' '), text.size());
-    const char* const end = text.data() + text.size();
-    const auto integer = [&](std::int32_t& to) {
-      while (p < end && (*p < '0' || *p > '9')) {
-        ++p;
-      }
-      std::int32_t v = 0;
-      if (const auto parsed = std::from_chars(p, end, v); parsed.ec == std::errc() && p < end) {
-        to = v;
-        p = parsed.ptr;
-      }
-    };
-    integer(n.own);
-    integer(n.peer);
-    return n;
-  }
-  n.combined = n.op == "coalesced" || ends_with(n.op, "_coalesced");
-  // Spellings of one function.
-  static constexpr std::pair<std::string_view, std::string_view> kSame[] = {
-      {"all_reduce_barrier", "barrier"},
-      {"_broadcast_oop", "broadcast"},
-      {"_reduce_oop", "reduce"},
-      {"all_gather_single", "all_gather_into_tensor"},
-      {"all_gather_v", "all_gather"},
-      {"reduce_scatter_single", "reduce_scatter_tensor"},
-      {"reduce_scatter_v", "reduce_scatter"},
-      {"all_to_all_v_single", "all_to_all_single"}};
-  for (const auto& [spelling, op] : kSame) {
-    if (n.op == spelling) {
-      n.op = op;
-    }
-  }
-  return n;
-}
 
 // A member of a dictionary of a few keys: many such may be one, large, by reference.
 const Value* member(const Value& dict, std::string_view key) {
@@ -807,7 +613,7 @@ class Reader {
   }
 
   Id batch_op(std::string_view op) {
-    return ends_with(op, "coalesced") ? intern(op) : intern_copy(std::string(op) + "_coalesced");
+    return op.ends_with("coalesced") ? intern(op) : intern_copy(std::string(op) + "_coalesced");
   }
 
   // ------------------------------------------------------------ the whole
@@ -1089,129 +895,6 @@ class Reader {
   bool gaps_ = false, any_completed_ = false, any_stack_ = false, one_number_ = false;
 };
 
-// ---------------------------------------------------------------- JSON, to the same tree
-
-class JsonTree : public nlohmann::json_sax<nlohmann::json> {
- public:
-  JsonTree(pickle::Arena& arena, std::size_t size) : arena_(arena), size_(size) {}
-
-  bool null() override { return add(Value{}); }
-  bool boolean(bool v) override {
-    Value out;
-    out.type = Type::kBool;
-    out.i = v ? 1 : 0;
-    return add(out);
-  }
-  bool number_integer(number_integer_t v) override { return integer(v); }
-  bool number_unsigned(number_unsigned_t v) override {
-    return integer(static_cast<std::int64_t>(std::min<std::uint64_t>(v, INT64_MAX)));
-  }
-  bool number_float(number_float_t v, const string_t&) override {
-    Value out;
-    out.type = Type::kFloat;
-    out.f = v;
-    return add(out);
-  }
-  bool string(string_t& s) override { return add(text(s)); }
-  bool binary(binary_t&) override { return false; }
-  bool key(string_t& s) override { return add(text(s)); }
-  bool start_object(std::size_t) override { return open(false); }
-  bool start_array(std::size_t) override { return open(true); }
-  bool end_object() override { return close(Type::kDict); }
-  bool end_array() override { return close(Type::kList); }
-  bool parse_error(std::size_t at, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    cut_ = at >= size_;
-    why = fmt::format("{} JSON at byte {}", cut_ ? "truncated" : "damaged", at);
-    return false;
-  }
-
-  // Of an input that ends too early: the root's keys before the cut, and of the last of them, a
-  // list, the items that are whole; of a root that is a list likewise.
-  bool salvage() {
-    if (!cut_ || marks_.empty()) {
-      return false;
-    }
-    const bool in_list = is_list_[marks_.size() > 1 ? 1 : 0];
-    const std::size_t levels = !is_list_[0] && marks_.size() > 1 && in_list ? 2 : 1;
-    if (marks_.size() > levels) {
-      values_.resize(marks_[levels]);  // the unfinished item
-      marks_.resize(levels);
-    }
-    if (levels == 2 && values_.size() == marks_[1]) {
-      return false;
-    }
-    while (!marks_.empty()) {
-      const bool list = is_list_[marks_.size() - 1];
-      if (!list && (values_.size() - marks_.back()) % 2 != 0) {
-        values_.pop_back();  // a key without its value
-      }
-      close(list ? Type::kList : Type::kDict);
-    }
-    return true;
-  }
-
-  Value root;
-  std::string why;
-
- private:
-  static constexpr std::size_t kMaxDepth = 64;
-
-  bool add(Value v) {
-    values_.push_back(v);
-    root = v;
-    return true;
-  }
-  bool integer(std::int64_t v) {
-    Value out;
-    out.type = Type::kInt;
-    out.i = v;
-    return add(out);
-  }
-  // Keys and names come again and again: one copy each.
-  Value text(const std::string& s) {
-    auto it = kept_.find(std::string_view(s));
-    if (it == kept_.end()) {
-      const std::string_view copy = arena_.keep(s);
-      it = kept_.emplace(copy, copy).first;
-    }
-    Value out;
-    out.type = Type::kString;
-    out.size = static_cast<std::uint32_t>(it->second.size());
-    out.s = it->second.data();
-    return out;
-  }
-  bool open(bool list) {
-    if (marks_.size() >= kMaxDepth) {
-      why = "foreign: JSON nested deeper than any dump";
-      return false;
-    }
-    is_list_[marks_.size()] = list;
-    marks_.push_back(values_.size());
-    return true;
-  }
-  bool close(Type type) {
-    const std::size_t mark = marks_.back();
-    marks_.pop_back();
-    Value v;
-    v.type = type;
-    v.node = new (arena_.allocate(sizeof(pickle::Node))) pickle::Node;
-    if (values_.size() > mark) {
-      pickle::append(arena_, *v.node, {values_.data() + mark, values_.size() - mark});
-    }
-    values_.resize(mark);
-    return add(v);
-  }
-
-  pickle::Arena& arena_;
-  std::vector<Value> values_;
-  std::vector<std::size_t> marks_;
-  std::array<bool, kMaxDepth> is_list_{};
-  std::size_t size_;
-  bool cut_ = false;
-  std::unordered_map<std::string_view, std::string_view> kept_;
-};
-
 std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes, bool cut,
                                    std::string_view container, std::string& why) {
   auto e = std::make_unique<RankEvidence>();
@@ -1245,13 +928,12 @@ std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> b
 std::unique_ptr<RankEvidence> load_torch_json(std::span<const unsigned char> bytes,
                                               std::string& why) {
   pickle::Arena arena;
-  JsonTree tree(arena, bytes.size());
-  const bool whole = nlohmann::json::sax_parse(bytes.begin(), bytes.end(), &tree);
-  if (!whole && !tree.salvage()) {
-    why = tree.why.empty() ? "damaged JSON" : tree.why;
+  Value root;
+  bool cut = false;
+  if (!parse_json(bytes, arena, root, why, cut) && !cut) {
     return nullptr;
   }
-  return read(tree.root, bytes.size(), !whole, "json", why);
+  return read(root, bytes.size(), cut, "json", why);
 }
 
 }  // namespace frtrace

@@ -95,10 +95,6 @@ void print_options() {
   }
 }
 
-bool ends_with(const std::string& s, std::string_view tail) {
-  return s.size() >= tail.size() && s.compare(s.size() - tail.size(), tail.size(), tail) == 0;
-}
-
 std::size_t terminal_width() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
@@ -201,7 +197,7 @@ int run(int argc, char** argv) {
     print_options();
     return kNoFault;
   }
-  if (!output.empty() && !ends_with(output, ".json") && !ends_with(output, ".txt")) {
+  if (!output.empty() && !output.ends_with(".json") && !output.ends_with(".txt")) {
     std::cerr << "frtrace: " << output << ": the format is told by the ending, .json or .txt\n";
     return kUsage;
   }
@@ -293,10 +289,10 @@ int run(int argc, char** argv) {
       std::cerr << "frtrace: nothing readable in " << paths.front()
                 << (paths.size() > 1 ? " and the others" : "") << "\n";
     }
-    if (json || ends_with(output, ".json")) {
+    if (json || output.ends_with(".json")) {
       out = render_json(reports, input);
     }
-  } else if (json || ends_with(output, ".json")) {
+  } else if (json || output.ends_with(".json")) {
     out = render_json(reports, input, trees.empty() ? "" : render_stacks_json(trees.front()));
   } else if (table) {
     filter.width = terminal_width();

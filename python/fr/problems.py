@@ -1,0 +1,38 @@
+"""What goes wrong in fr itself: said once, shown by fr.status(), never raised into the script."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+from . import _fr
+
+found: list[str] = []
+
+
+def add(text: str) -> None:
+    if text not in found:
+        found.append(text)
+        with contextlib.suppress(Exception):
+            _fr.log(1, text)
+
+
+def add_error(what: str, error: BaseException) -> None:
+    add(f"{what}: {type(error).__name__}: {error}")
+
+
+def harmless(what: str):
+    """Whatever goes wrong in the decorated function of fr's stays in fr."""
+
+    def wrap(fn):
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            try:
+                return fn(*args, **kwargs)
+            except Exception as error:
+                add_error(what, error)
+                return None
+
+        return call
+
+    return wrap
