@@ -19,8 +19,7 @@
 namespace fr {
 namespace {
 
-constexpr u64 kLook_ns = 20'000'000;     // between the two looks
-constexpr u64 kAsking_ns = 200'000'000;  // for all threads together
+constexpr u64 kLook_ns = 20'000'000;  // between the two looks
 constexpr u32 kSlots = 16;
 constexpr u32 kStackBytes = 64 * 1024;
 constexpr u32 kPythonFrames = 512;  // of one thread
@@ -29,7 +28,10 @@ constexpr u32 kShownFrames = 160;  // of one thread, in the dump
 constexpr u32 kVariableFrames = 4;
 constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
 
-enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered };
+// kLate: nobody waits for the answer any more. The signal is still on its way, and the thread's
+// call must be made again all the same.
+enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered, kLate };
+constexpr u32 kLateSlots = kSlots / 2;  // at most; the others are for the next dump
 
 // Where one thread puts what it copies. word = token << 8 | SlotState.
 struct AskSlot {
@@ -106,7 +108,8 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
     AskSlot& s = slots[index];
     const u64 token = value & ~u64{0xff};
     u64 word = token | kAsked;
-    if (s.word.compare_exchange_strong(word, token | kWriting)) {  // else it is too late
+    u64 late = token | kLate;
+    if (s.word.compare_exchange_strong(word, token | kWriting)) {
       s.interrupted = t_interrupted != nullptr;
       s.registers =
           Registers::of(s.interrupted ? *t_interrupted : *static_cast<const ucontext_t*>(context));
@@ -121,6 +124,9 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
       s.word.store(token | kAnswered, std::memory_order_release);
       g_answers.fetch_add(1);
       syscall(SYS_futex, &g_answers, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    } else if (s.word.compare_exchange_strong(late, token | kWriting)) {
+      repeat_call(s, *static_cast<ucontext_t*>(context));
+      s.word.store(kIdle, std::memory_order_release);
     }
   }
   if (info->si_code == SI_QUEUE && value == kAskFromOutside) {
@@ -482,8 +488,9 @@ struct ThreadStacks::Work {
   }
 };
 
-bool ThreadStacks::init(bool ask, bool variables) noexcept {
+bool ThreadStacks::init(bool ask, bool variables, u64 asking_ns) noexcept {
   variables_ = variables;
+  asking_ns_ = asking_ns;
   prepare_peek();
   if (work_ == nullptr) {
     work_ = map_new<Work>(ask);
@@ -637,16 +644,20 @@ void ThreadStacks::ask_all() noexcept {
     return;
   }
   out.signal = signal;
+  u32 n_late = 0;
   for (u32 i = 0; i < kSlots; ++i) {
     u64 word = slots[i].word.load();
-    if ((word & 0xff) == kAnswered) {  // of the last time, too late
+    const bool is_late = (word & 0xff) == kLate;
+    n_late += is_late ? 1 : 0;
+    // An answer of the last time, or one that may never come: the thread may be gone.
+    if ((word & 0xff) == kAnswered || (is_late && n_late > kLateSlots)) {
       slots[i].word.compare_exchange_strong(word, kIdle);
     }
   }
   const i32 pid = getpid();
   const auto self = static_cast<i32>(syscall(SYS_gettid));
   const u64 begun = monotonic_ns();
-  const u64 deadline = begun + kAsking_ns;
+  const u64 deadline = begun + asking_ns_;
   bool used[kSlots] = {};
   u32 next = 0;
   u32 pending = 0;
@@ -717,7 +728,7 @@ void ThreadStacks::ask_all() noexcept {
     if (used[i]) {  // from now on too late, unless it is writing: then the slot is free afterwards
       u64 word = slots[i].word.load();
       if ((word & 0xff) == kAsked) {
-        slots[i].word.compare_exchange_strong(word, kIdle);
+        slots[i].word.compare_exchange_strong(word, (word & ~u64{0xff}) | kLate);
       }
     }
   }

@@ -104,8 +104,11 @@ struct ThreadReport {
 
 class ThreadStacks {
  public:
-  // Maps the memory, installs the handler. ask: false leaves the threads alone.
-  bool init(bool ask, bool variables) noexcept;
+  static constexpr u64 kAsking_ns = 200'000'000;
+
+  // Maps the memory, installs the handler. ask: false leaves the threads alone. asking_ns: how long
+  // all threads together have for their answers.
+  bool init(bool ask, bool variables, u64 asking_ns = kAsking_ns) noexcept;
   int signal() const noexcept;  // 0: none, nobody is asked
   // Threads of this process, as seen from the calling one; nullptr without memory.
   const ThreadReport* collect() noexcept;
@@ -127,6 +130,7 @@ class ThreadStacks {
   ThreadReport* report_ = nullptr;
   bool asks_ = false;
   bool variables_ = false;
+  u64 asking_ns_ = kAsking_ns;
 };
 
 // A handler that has a dump written, for its life: asked meanwhile, its thread tells where it was
