@@ -3,6 +3,7 @@ on every CPython of this machine."""
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import interpreters
@@ -28,7 +29,7 @@ def test_hints(start, hang):
 
 def test_crash(start):
     test_threads.test_crash_leaves_its_place_and_the_process_dies_of_it(
-        start, "lib.crash()", 11, "address 0x8: nothing is mapped there", False
+        start, "lib.crash()", signal.SIGSEGV, "address 0x8: nothing is mapped there", False
     )
 
 
