@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <vector>
 
 #include "../nccl/host.hpp"
@@ -98,8 +99,18 @@ struct Rank {
 // A kernel of somebody else's that runs until it is told to end.
 struct Gate {
   explicit Gate(void* stream) { standin_cuda_gate(stream, &reached, &opened); }
-  std::atomic<int> reached{0};
-  std::atomic<int> opened{0};
+  // The device's thread may come by after the case is over.
+  struct Words {
+    std::atomic<int> reached{0};
+    std::atomic<int> opened{0};
+  };
+  static Words& make() {
+    static auto* all = new std::deque<Words>;
+    return all->emplace_back();
+  }
+  Words& words = make();
+  std::atomic<int>& reached = words.reached;
+  std::atomic<int>& opened = words.opened;
 };
 
 inline std::vector<RecordCopy> collectives() {
