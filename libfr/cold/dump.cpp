@@ -178,15 +178,12 @@ void pack_records(Packer& p, const View& view, const Times& times, KeptOfGroup* 
              "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
              "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
              "started",  "ended",     "error",     "end_tid"});
-  text(p, "rows");
-  p.pack_array(view.n_slots());
   RecordCopy r;
-  for (u32 slot = 0; slot < view.n_slots(); ++slot) {
+  pack_rows(p, view.n_slots(), [&](u32 slot) {
     const Slot found = view.read(slot, r);
     if (found != Slot::kWhole) {
       kept.torn += found == Slot::kTorn ? 1 : 0;
-      p.pack_nil();
-      continue;
+      return false;
     }
     ++kept.records;
     kept.shapes_lost += r.shape_lost ? 1 : 0;
@@ -200,7 +197,8 @@ void pack_records(Packer& p, const View& view, const Times& times, KeptOfGroup* 
       }
     }
     pack_record(p, r, times);
-  }
+    return true;
+  });
 }
 
 void pack_groups(Packer& p, const View& view, const Times& times, const KeptOfGroup* per_group,
@@ -309,13 +307,10 @@ void pack_lanes(Packer& p, const View& view, const Times& times) {
   p.pack_map(2);
   fields(p, {"group", "peer", "direction", "enqueued", "enqueued_time", "started", "completed",
              "completed_time", "ended", "failed"});
-  text(p, "rows");
-  p.pack_array(view.n_lanes());
-  for (u32 i = 0; i < view.n_lanes(); ++i) {
+  pack_rows(p, view.n_lanes(), [&](u32 i) {
     const LaneRow* lane = view.lane(i);
     if (lane == nullptr) {
-      p.pack_nil();
-      continue;
+      return false;
     }
     const u64 key = get(lane->key);
     p.pack_array(10);
@@ -329,7 +324,8 @@ void pack_lanes(Packer& p, const View& view, const Times& times) {
     times.ticks(p, get(lane->completed_ticks));
     p.pack_uint64(get(lane->ended));
     p.pack_uint64(get(lane->failed));
-  }
+    return true;
+  });
 }
 
 void pack_notes(Packer& p, const View& view, const Times& times) {

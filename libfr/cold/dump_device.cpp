@@ -208,13 +208,10 @@ void pack_device(Packer& p, const View& view, const Times& times) {
   p.pack_map(2);
   fields(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "name", "ended",
              "error", "error_time", "profiled"});
-  text(p, "rows");
-  p.pack_array(view.n_comms());
-  for (u32 i = 0; i < view.n_comms(); ++i) {
+  pack_rows(p, view.n_comms(), [&](u32 i) {
     const CommRow* row = view.comm(i);
     if (row == nullptr) {
-      p.pack_nil();
-      continue;
+      return false;
     }
     p.pack_array(12);
     p.pack_uint32(i);
@@ -229,7 +226,8 @@ void pack_device(Packer& p, const View& view, const Times& times) {
     p.pack_uint32(row->error.load());
     times.ticks(p, get(row->error_ticks));
     p.pack_uint32(row->is_profiled.load());
-  }
+    return true;
+  });
 
   text(p, "operations");
   p.pack_map(2);
@@ -255,32 +253,28 @@ void pack_device(Packer& p, const View& view, const Times& times) {
              "parts",
              "parts_launched",
              "generation"});
-  text(p, "rows");
-  p.pack_array(view.n_device_ops());
-  for (u32 i = 0; i < view.n_device_ops(); ++i) {
+  pack_rows(p, view.n_device_ops(), [&](u32 i) {
     DeviceOpCopy op;
-    if (view.read_device_op(i, op)) {
-      pack_device_op(p, i, op, d);
-    } else {
-      p.pack_nil();
+    if (!view.read_device_op(i, op)) {
+      return false;
     }
-  }
+    pack_device_op(p, i, op, d);
+    return true;
+  });
   text(p, "phases");
   p.pack_map(2);
   fields(p, {"op",         "ticket",     "kind",       "channel",      "peer",  "waits_for",
              "step",       "n_steps",    "next_step",  "time",         "bytes", "device_start",
              "device_end", "pid",        "generation", "live",         "nic",   "qp",
              "socket",     "of_process", "of_op",      "of_generation"});
-  text(p, "rows");
-  p.pack_array(view.n_phases());
-  for (u32 i = 0; i < view.n_phases(); ++i) {
+  pack_rows(p, view.n_phases(), [&](u32 i) {
     PhaseCopy phase;
-    if (view.read_phase(i, phase)) {
-      pack_phase(p, phase, d);
-    } else {
-      p.pack_nil();
+    if (!view.read_phase(i, phase)) {
+      return false;
     }
-  }
+    pack_phase(p, phase, d);
+    return true;
+  });
 }
 
 void pack_ras(Packer& p, const RasAnswer* ras) {

@@ -69,6 +69,18 @@ inline void fields(Packer& p, std::initializer_list<const char*> names) {
   }
 }
 
+// pack_row(i) packs row i, or nothing and returns false where there is none.
+template <class PackRow>
+void pack_rows(Packer& p, u32 n, PackRow pack_row) {
+  text(p, "rows");
+  p.pack_array(n);
+  for (u32 i = 0; i < n; ++i) {
+    if (!pack_row(i)) {
+      p.pack_nil();
+    }
+  }
+}
+
 // Times relative to the base; nil = unknown.
 struct Times {
   TickClock clock;

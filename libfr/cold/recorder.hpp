@@ -58,6 +58,12 @@ void check_end_handlers(Recorder& r) noexcept;      // puts ours back on top of 
 void install_crash_handlers(Recorder& r) noexcept;  // crash.cpp
 void shut_down(Recorder& r, int status) noexcept;
 
+// 0 while nothing is recorded.
+inline u64 now_ticks() noexcept {
+  const Hot* h = hot();
+  return h != nullptr ? ticks_now(h->clock) : 0;
+}
+
 // Operations in flight over all groups, as the watchdog counts them.
 u64 count_in_flight(const GroupRow& row) noexcept;
 u64 count_in_flight(const Recorder& r) noexcept;

@@ -63,11 +63,8 @@ void count(std::atomic<u64> Cuda::*counter) noexcept {
   }
 }
 
-u64 now_ticks() noexcept {
-  const Hot* h = hot();
-  return h != nullptr ? ticks_now(h->clock) : 0;
-}
-
+// Unlike the frontiers' in one order with `busy`: else who leaves a row and who asks could miss
+// each other.
 void raise_to(std::atomic<u64>& word, u64 value) noexcept {
   u64 seen = word.load(kRelaxed);
   while (seen < value && !word.compare_exchange_weak(seen, value)) {

@@ -154,11 +154,6 @@ void push(CallThread& t, const Pending& p) noexcept {
   }
 }
 
-u64 now_ticks() noexcept {
-  const Hot* h = hot();
-  return h != nullptr ? ticks_now(h->clock) : 0;
-}
-
 bool accepted(int result) noexcept {
   return result == kSuccess || result == kInProgress;
 }
