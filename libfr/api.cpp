@@ -6,14 +6,14 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cold/files.hpp"
-#include "cold/log.hpp"
-#include "cold/names.hpp"
-#include "cold/recorder.hpp"
-#include "cold/status.hpp"
-#include "foreign/nccl_calls.hpp"
-#include "foreign/nccl_tracker.hpp"
+#include "format/codes.hpp"
 #include "fr/fr.h"
+#include "nccl/tracker/tracker.hpp"
+#include "nccl/wrappers.hpp"
+#include "recorder/log.hpp"
+#include "recorder/recorder.hpp"
+#include "recorder/status.hpp"
+#include "sample/files.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 # Run after libfr.so is linked: it exports only fr_* and what NCCL looks up, needs no torch, CUDA, NCCL or Python, and
-# hot/ includes only the standard library, itself and the C ABI.
+# record/ includes only the standard library, itself and the C ABI.
 execute_process(COMMAND nm -D --defined-only ${LIB} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
 foreach(line IN LISTS lines)
@@ -25,12 +25,12 @@ foreach(line IN LISTS needed)
   endif()
 endforeach()
 
-file(GLOB hot ${SRC}/hot/*)
-foreach(path IN LISTS hot)
+file(GLOB record ${SRC}/record/*)
+foreach(path IN LISTS record)
   file(STRINGS ${path} includes REGEX "^ *#include")
   foreach(line IN LISTS includes)
-    if(NOT line MATCHES "#include <[a-z_0-9]+(\\.h)?>" AND NOT line MATCHES "#include \"(hot/|fr/fr\\.h)")
-      message(FATAL_ERROR "${path}: hot/ may include only std, hot/ and fr/fr.h: ${line}")
+    if(NOT line MATCHES "#include <[a-z_0-9]+(\\.h)?>" AND NOT line MATCHES "#include \"(record/|format/layout\\.hpp|format/sections\\.hpp|fr/fr\\.h)")
+      message(FATAL_ERROR "${path}: record/ may include only std, record/, the layout and fr/fr.h: ${line}")
     endif()
   endforeach()
 endforeach()

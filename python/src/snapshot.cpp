@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cold/names.hpp"
-#include "cold/view.hpp"
+#include "format/codes.hpp"
+#include "format/view.hpp"
 #include "fr/fr.h"
 
 namespace py = pybind11;

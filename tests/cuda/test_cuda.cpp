@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "hot/clock.hpp"
 #include "rank.hpp"
+#include "record/clock.hpp"
 
 using namespace fr;
 using namespace fr::test;

@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
-#include "diagnose.hpp"
-#include "job.hpp"
-#include "load.hpp"
-#include "load_torch.hpp"
-#include "load_window.hpp"
-#include "render.hpp"
+#include "input/files.hpp"
+#include "input/torch/dump.hpp"
+#include "input/trim.hpp"
+#include "model/case.hpp"
+#include "old/diagnose.hpp"
+#include "report/render.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string>
 
-#include "foreign/nccl_abi.hpp"
+#include "nccl/abi.hpp"
 
 using namespace fr;
 using namespace fr::nccl;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "foreign/nccl_abi.hpp"
+#include "nccl/abi.hpp"
 
 using namespace fr::nccl;
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cold/view.hpp"
-#include "foreign/nccl_abi.hpp"
+#include "format/view.hpp"
 #include "fr/fr.h"
+#include "nccl/abi.hpp"
 
 namespace fr::test {
 

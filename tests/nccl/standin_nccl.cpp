@@ -38,7 +38,7 @@
 #include <utility>
 #include <vector>
 
-#include "foreign/nccl_abi.hpp"
+#include "nccl/abi.hpp"
 
 using namespace fr;
 using namespace fr::nccl;

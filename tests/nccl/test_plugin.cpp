@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "../unit/catch.hpp"
-#include "cold/site.hpp"
+#include "format/call_site.hpp"
 #include "host.hpp"
 
 using namespace fr;

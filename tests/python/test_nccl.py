@@ -163,8 +163,8 @@ def test_ctypes_gets_the_wrappers(run):
 
 
 HEADER_CHECK = """
-#include "foreign/nccl_abi.hpp"
-#include "foreign/nccl_tracker.hpp"
+#include "nccl/abi.hpp"
+#include "nccl/tracker/tracker.hpp"
 #include "nccl.h"
 using namespace fr::nccl;
 static_assert(kSuccess == ncclSuccess && kInProgress == ncclInProgress);

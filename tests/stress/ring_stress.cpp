@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "../unit/small_ring.hpp"
-#include "hot/mix.hpp"
+#include "record/hash.hpp"
 
 using namespace fr;
 using namespace fr::test;

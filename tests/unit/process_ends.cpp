@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "cold/site.hpp"
+#include "format/call_site.hpp"
 #include "support.hpp"
 
 using namespace fr;
@@ -291,7 +291,7 @@ TEST_CASE("end: at SIGTERM the handler that was there before is called") {
     Scene scene;
     board = &scene.board;
     Child child = scene.start(0, {}, [&] {
-      struct sigaction before {};
+      struct sigaction before{};
       if (with_info) {
         before.sa_flags = SA_SIGINFO;
         before.sa_sigaction = [](int, siginfo_t* info, void*) {
@@ -333,7 +333,7 @@ TEST_CASE("end: a handler set after the start hides ours only until the watchdog
   board = &scene.board;
   Child child = scene.start(0, {}, [&] {
     child_begin(child_group());
-    struct sigaction late {};
+    struct sigaction late{};
     late.sa_handler = [](int) { board->cell[1].fetch_add(1); };
     sigaction(SIGTERM, &late, nullptr);
     struct sigaction now;

@@ -2,8 +2,8 @@
 #include <signal.h>
 
 #include "catch.hpp"
-#include "foreign/nccl_abi.hpp"
-#include "foreign/nccl_tracker.hpp"
+#include "nccl/abi.hpp"
+#include "nccl/tracker/tracker.hpp"
 #include "support.hpp"
 
 using namespace fr;

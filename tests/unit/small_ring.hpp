@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "hot/ring.hpp"
+#include "record/ring.hpp"
 
 namespace fr::test {
 

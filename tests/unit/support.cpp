@@ -22,9 +22,9 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "cold/clock_sync.hpp"
-#include "cold/files.hpp"
-#include "cold/identity.hpp"
+#include "recorder/clock_anchor.hpp"
+#include "recorder/identity.hpp"
+#include "sample/files.hpp"
 
 // ---------------------------------------------------------------- counting allocations
 

@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
-#include "cold/region.hpp"
-#include "cold/tables.hpp"
-#include "cold/view.hpp"
+#include "format/view.hpp"
 #include "fr/fr.h"
-#include "hot/record.hpp"
+#include "record/record.hpp"
+#include "recorder/intern_tables.hpp"
+#include "recorder/region.hpp"
 
 namespace fr::test {
 

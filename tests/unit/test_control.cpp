@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "catch.hpp"
-#include "cold/control.hpp"
-#include "cold/files.hpp"
-#include "cold/identity.hpp"
+#include "recorder/identity.hpp"
+#include "sample/files.hpp"
 #include "support.hpp"
+#include "watch/control_page.hpp"
 
 using namespace fr;
 using namespace fr::test;

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "cold/control.hpp"
-#include "cold/dump.hpp"
-#include "cold/files.hpp"
-#include "cold/recorder.hpp"
+#include "format/encode.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/files.hpp"
 #include "support.hpp"
+#include "watch/control_page.hpp"
 
 using namespace fr;
 using namespace fr::test;

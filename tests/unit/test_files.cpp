@@ -9,7 +9,7 @@
 #include <climits>
 
 #include "catch.hpp"
-#include "cold/files.hpp"
+#include "sample/files.hpp"
 #include "support.hpp"
 
 using namespace fr;
@@ -78,9 +78,7 @@ TEST_CASE("write_durably leaves nothing behind where it cannot write") {
     // a limit on the file's size says the same at the same call
     struct rlimit before;
     getrlimit(RLIMIT_FSIZE, &before);
-    const struct rlimit small {
-      100'000, before.rlim_max
-    };
+    const struct rlimit small{100'000, before.rlim_max};
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
     const bool ok = write_one(tmp.path(), "x.fr", std::string(1'000'000, 'd'));

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "catch.hpp"
-#include "cold/oom.hpp"
+#include "watch/oom.hpp"
 
 using namespace fr;
 namespace fs = std::filesystem;

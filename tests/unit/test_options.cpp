@@ -5,7 +5,7 @@
 #include <map>
 
 #include "catch.hpp"
-#include "cold/options.hpp"
+#include "recorder/options.hpp"
 #include "support.hpp"
 
 using namespace fr;

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "foreign/nccl_ras.hpp"
-#include "hot/clock.hpp"
+#include "nccl/ras.hpp"
+#include "record/clock.hpp"
 
 using namespace fr;
 using namespace fr::nccl;

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "cold/recorder.hpp"
+#include "recorder/recorder.hpp"
 #include "support.hpp"
 
 using namespace fr;

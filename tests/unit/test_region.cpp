@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "catch.hpp"
-#include "cold/region.hpp"
+#include "recorder/region.hpp"
 #include "support.hpp"
 
 using namespace fr;

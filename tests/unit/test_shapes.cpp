@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "catch.hpp"
-#include "hot/mix.hpp"
+#include "record/hash.hpp"
 #include "support.hpp"
 
 using namespace fr;

@@ -20,11 +20,11 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "cold/modules.hpp"
-#include "cold/peek.hpp"
-#include "cold/tasks.hpp"
-#include "cold/threads.hpp"
-#include "cold/unwind.hpp"
+#include "sample/memory_read.hpp"
+#include "sample/modules.hpp"
+#include "sample/proc_task.hpp"
+#include "sample/thread_sampler.hpp"
+#include "sample/unwind.hpp"
 #include "support.hpp"
 
 using namespace fr;
@@ -294,7 +294,7 @@ TEST_CASE("threads: each is asked for its stack, in its system call, and goes on
 class Sleepers {
  public:
   Sleepers() {
-    struct sigaction wake {};
+    struct sigaction wake{};
     wake.sa_handler = [](int) {};
     REQUIRE(sigaction(SIGUSR1, &wake, &kept_) == 0);
     REQUIRE(pipe(fds_) == 0);
@@ -348,7 +348,7 @@ class Sleepers {
     REQUIRE(sleeps(workers.back()->tid));
   }
 
-  struct sigaction kept_ {};
+  struct sigaction kept_{};
   int fds_[2] = {};
   int epoll_ = -1;
 };
@@ -390,8 +390,8 @@ TEST_CASE("threads: whose answer comes too late goes on, too") {
 TEST_CASE("threads: nobody is asked where another handler stands in the place of ours") {
   static ThreadStacks stacks;
   REQUIRE(stacks.init(true, false));
-  struct sigaction kept {};
-  struct sigaction theirs {};
+  struct sigaction kept{};
+  struct sigaction theirs{};
   theirs.sa_handler = [](int) {};
   REQUIRE(sigaction(stacks.signal(), &theirs, &kept) == 0);
   const ThreadReport* report = stacks.collect();

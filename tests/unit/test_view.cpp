@@ -4,8 +4,8 @@
 #include <random>
 
 #include "catch.hpp"
-#include "cold/dump.hpp"
-#include "cold/site.hpp"
+#include "format/call_site.hpp"
+#include "format/encode.hpp"
 #include "support.hpp"
 
 using namespace fr;

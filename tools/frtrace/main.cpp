@@ -11,14 +11,14 @@
 #include <fstream>
 #include <iostream>
 
-#include "cold/options.hpp"
-#include "diagnose.hpp"
-#include "job.hpp"
-#include "load.hpp"
-#include "render.hpp"
-#include "save_torch.hpp"
-#include "stacks_command.hpp"
-#include "stacks_tree.hpp"
+#include "commands/stacks.hpp"
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "old/diagnose.hpp"
+#include "recorder/options.hpp"
+#include "report/render.hpp"
+#include "report/stacks_tree.hpp"
+#include "report/to_torch.hpp"
 
 namespace {
 

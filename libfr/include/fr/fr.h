@@ -288,7 +288,7 @@ FR_API void fr_set_layer(const char* name, const char* text) FR_NOEXCEPT;
 /* One line on stderr, prefixed [fr host:rank]; level 0 error, 1 warn, 2 info, 3 debug. Cold. */
 FR_API void fr_log(int level, const char* text) FR_NOEXCEPT;
 
-/* The mapped ring of this process, readable at any instant (libfr/hot/layout.hpp describes it);
+/* The mapped ring of this process, readable at any instant (libfr/format/layout.hpp describes it);
  * NULL when not recording. */
 FR_API const void* fr_region(size_t* bytes) FR_NOEXCEPT;
 

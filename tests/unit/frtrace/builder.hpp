@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "diagnose.hpp"
-#include "evidence.hpp"
-#include "job.hpp"
+#include "model/case.hpp"
+#include "model/rank_data.hpp"
+#include "old/diagnose.hpp"
 
 namespace frtest {
 

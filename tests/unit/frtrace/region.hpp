@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "hot/layout.hpp"
+#include "format/layout.hpp"
 
 namespace frtest {
 

@@ -3,7 +3,7 @@
 
 #include "catch.hpp"
 #include "device_builder.hpp"
-#include "facts.hpp"
+#include "old/facts.hpp"
 
 using namespace frtest;
 

@@ -4,7 +4,7 @@
 
 #include "builder.hpp"
 #include "catch.hpp"
-#include "facts.hpp"
+#include "old/facts.hpp"
 
 using namespace frtest;
 

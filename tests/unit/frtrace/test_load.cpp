@@ -9,10 +9,10 @@
 #include <sstream>
 
 #include "catch.hpp"
-#include "diagnose.hpp"
-#include "hot/layout.hpp"
-#include "job.hpp"
-#include "load.hpp"
+#include "format/layout.hpp"
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "old/diagnose.hpp"
 #include "region.hpp"
 
 using namespace frtrace;

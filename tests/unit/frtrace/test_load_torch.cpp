@@ -14,13 +14,13 @@
 #include <nlohmann/json.hpp>
 
 #include "catch.hpp"
-#include "diagnose.hpp"
-#include "job.hpp"
-#include "load.hpp"
-#include "load_torch.hpp"
+#include "input/files.hpp"
+#include "input/torch/dump.hpp"
+#include "model/case.hpp"
+#include "old/diagnose.hpp"
 #include "pickler.hpp"
-#include "render.hpp"
-#include "save_torch.hpp"
+#include "report/render.hpp"
+#include "report/to_torch.hpp"
 
 using namespace frtrace;
 using frtest::Pickler;

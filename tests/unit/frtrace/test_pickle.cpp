@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "pickle.hpp"
+#include "input/pickle.hpp"
 #include "pickler.hpp"
 
 using namespace frtrace;

@@ -1,7 +1,7 @@
 // What NCCL's RAS service said, in lines. The answers are made up after its formats.
 #include "builder.hpp"
 #include "catch.hpp"
-#include "ras.hpp"
+#include "input/ras.hpp"
 
 using namespace frtest;
 

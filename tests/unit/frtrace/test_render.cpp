@@ -2,7 +2,7 @@
 
 #include "builder.hpp"
 #include "catch.hpp"
-#include "render.hpp"
+#include "report/render.hpp"
 
 using namespace frtest;
 

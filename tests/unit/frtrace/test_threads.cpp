@@ -7,11 +7,11 @@
 #include <msgpack.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bounded.hpp"
 #include "catch.hpp"
-#include "hints.hpp"
-#include "load_threads.hpp"
-#include "stacks_tree.hpp"
+#include "input/threads.hpp"
+#include "live/bounded.hpp"
+#include "live/hints.hpp"
+#include "report/stacks_tree.hpp"
 
 using namespace frtrace;
 

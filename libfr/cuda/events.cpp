@@ -1,0 +1,849 @@
+#include "cuda/events.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "cuda/abi.hpp"
+#include "cuda/waits.hpp"
+#include "nccl/tracker/tracker.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/own_thread.hpp"
+
+namespace fr::cuda {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
+
+void count(std::atomic<u64>& counter) noexcept {
+  counter.fetch_add(1, kRelaxed);
+}
+
+// ---------------------------------------------------------------- asynchronous errors
+
+// Results after which the context, and with it the process's use of the device, is lost: what ran
+// on the device before failed, not the call that returns them.
+constexpr struct Lasting {
+  int code;
+  const char* name;
+  const char* text;
+} kLasting[] = {
+    {214, "cudaErrorECCUncorrectable", "uncorrectable memory error"},
+    {220, "cudaErrorNvlinkUncorrectable", "uncorrectable NVLink error"},
+    {226, "cudaErrorContained", "error contained by the device"},
+    {700, "cudaErrorIllegalAddress", "illegal memory access"},
+    {702, "cudaErrorLaunchTimeout", "kernel ran too long"},
+    {710, "cudaErrorAssert", "device-side assert"},
+    {714, "cudaErrorHardwareStackError", "corrupt stack on the device"},
+    {715, "cudaErrorIllegalInstruction", "illegal instruction"},
+    {716, "cudaErrorMisalignedAddress", "misaligned address"},
+    {717, "cudaErrorInvalidAddressSpace", "wrong address space"},
+    {718, "cudaErrorInvalidPc", "invalid program counter"},
+    {719, "cudaErrorLaunchFailure", "kernel failed"},
+    {721, "cudaErrorTensorMemoryLeak", "kernel left tensor memory allocated"},
+    {810, "cudaErrorMpsClientTerminated", "ended by the MPS server"},
+    {911, "cudaErrorExternalDevice", "error of an external device"},
+};
+
+// The first error's operation is known. Until then fr-cuda, which meets the same error, must leave
+// in flight what it can no longer follow: one of these is it.
+std::atomic<bool> g_error_told{false};
+
+// The first one of the process, by whoever is told it first. The oldest operation in flight fails
+// with it: it is what the device was at, as far as anybody knows.
+[[gnu::cold, gnu::noinline]] void failed(int code, const char* call) noexcept {
+  const Lasting* found = nullptr;
+  for (const Lasting& row : kLasting) {
+    found = row.code == code ? &row : found;
+  }
+  Recorder* r = recorder();
+  const Hot* h = hot();
+  if (found == nullptr || r == nullptr || h == nullptr) {
+    return;
+  }
+  Cuda& c = *r->region.section<Cuda>(kSecCuda);
+  u32 none = 0;
+  if (c.error_claimed.load(kRelaxed) != 0 || !c.error_claimed.compare_exchange_strong(none, 1)) {
+    return;
+  }
+  c.error_ticks.store(ticks_now(h->clock));
+  c.error_code.store(code);
+  c.error_tid.store(own_tid());
+  c.error_name.store(fr_intern(found->name, std::strlen(found->name)));
+  c.error_text.store(fr_intern(found->text, std::strlen(found->text)));
+  c.error_call.store(fr_intern(call, std::strlen(call)));
+  const auto provider = g_stack_provider.load(kAcquire);
+  c.error_stack.store(h->stacks && provider != nullptr ? provider() : 0);
+  u64 ticket = 0;
+  const nccl::Handle operation = nccl::oldest_in_flight(ticket);
+  c.error_ticket.store(ticket);
+  c.error_ready.store(1, kRelease);  // before anybody dumps because of it
+  char text[160];
+  std::snprintf(text, sizeof text, "CUDA: %s (%s, %d), told by %s", found->text, found->name, code,
+                call);
+  nccl::fail_operation(operation, text);
+  g_error_told.store(true, kRelease);
+}
+
+// ---------------------------------------------------------------- events
+
+constexpr u32 kContexts = 8;
+constexpr u32 kPairs = 1024;  // a device takes about as many launches ahead
+constexpr u32 kAll = kContexts * kPairs;
+constexpr u32 kBatch = 64;
+constexpr u64 kAnchorAge_ns = 2'000'000'000;  // times are floats of ms: exact to 0.2 us at this age
+constexpr u64 kAnchorLimit_ns = 20'000'000;   // for the anchor to be reached
+constexpr u64 kAnchorTight_ns = 30'000;
+constexpr u64 kAnchorPause_ns = 100'000'000;  // after one that was not
+constexpr u32 kBusySleep_us = 1'000;
+constexpr u32 kIdleSleep_us = 5'000;
+
+// Handle of a pair: generation << 20 | context << 12 | slot.
+struct EventPair {
+  std::atomic<u32> claim;  // generation << 1 | in use
+  Event start, end;        // made by fr-cuda, then never changed
+  Stream stream;           // whoever holds the claim
+};
+
+struct ContextRow {
+  enum : u32 { kWanted, kReady, kGone };
+  std::atomic<Context> context{nullptr};
+  std::atomic<u32> state{kWanted};
+  std::atomic<u32> cursor{0};
+  EventPair* pairs = nullptr;  // by fr-cuda, before kReady
+  // fr-cuda's: what ties the device's clock to the host's
+  Stream stream = nullptr;
+  Event anchor = nullptr, spare = nullptr;
+  u64 anchor_ns = 0;  // CLOCK_MONOTONIC when it was reached; 0 unknown
+  u64 anchor_tried_ns = 0;
+};
+
+struct State {
+  Hot* hot = nullptr;
+  Cuda* cuda = nullptr;
+  const Header* header = nullptr;
+  Driver driver{};
+  u32 call_mode = 0, call_context = 0, call_create = 0, call_record = 0, call_query = 0,
+      call_elapsed = 0;  // string ids
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> running{false};
+  std::atomic<u64> rounds{0};
+  ContextRow contexts[kContexts];
+  // A pair is in here once at most: it never overflows.
+  std::atomic<u64> submitted[kAll] = {};
+  std::atomic<u64> head{0};
+  // fr-cuda's own
+  u64 tail = 0;
+  u32 n_pending = 0;
+  struct {
+    u64 events;
+    bool started;
+  } pending[kAll] = {};
+  u32 n_seen = 0;
+  nccl::EventsSeen seen[kBatch] = {};
+};
+
+std::atomic<State*> g_state{nullptr};
+
+// nullptr without FR_TIMING=events, and in a forked child.
+State* state_in_force() noexcept {
+  State* s = g_state.load(kAcquire);
+  return s != nullptr && hot() == s->hot && !s->stopping.load(kRelaxed) ? s : nullptr;
+}
+
+ContextRow& row_of(State& s, u64 events) noexcept {
+  return s.contexts[events >> 12 & (kContexts - 1)];
+}
+EventPair& pair_of(State& s, u64 events) noexcept {
+  return row_of(s, events).pairs[events & (kPairs - 1)];
+}
+
+u64 claim_pair(State& s, ContextRow& row) noexcept {
+  const u64 context = static_cast<u64>(&row - s.contexts);
+  for (u32 tries = 0; tries < 64; ++tries) {
+    const u32 slot = row.cursor.fetch_add(1, kRelaxed) % kPairs;
+    EventPair& p = row.pairs[slot];
+    u32 seen = p.claim.load(kRelaxed);
+    if ((seen & 1) == 0 &&
+        p.claim.compare_exchange_strong(seen, (seen + 2) | 1, kAcquire, kRelaxed)) {
+      return static_cast<u64>((seen + 2) >> 1) << 20 | context << 12 | slot;
+    }
+  }
+  return 0;
+}
+
+void release_pair(State& s, u64 events) noexcept {
+  EventPair& p = pair_of(s, events);
+  p.claim.store(static_cast<u32>(events >> 20) << 1, kRelease);
+}
+
+// The row of a context; asks for its events when it has none.
+ContextRow* find_context(State& s, Context context) noexcept {
+  for (ContextRow& row : s.contexts) {
+    Context seen = row.context.load(kAcquire);
+    if (seen == nullptr && row.context.compare_exchange_strong(seen, context)) {
+      return &row;
+    }
+    if (seen == context) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+// ---------------------------------------------------------------- the thread fr-cuda
+
+// Every device call that may wait goes through here, and shows since when.
+template <class F, class... A>
+int call(State& s, u32 name, F function, A... arguments) noexcept {
+  s.cuda->call_ticks.store(ticks_now(s.hot->clock), kRelaxed);
+  s.cuda->call.store(name, kRelease);
+  const int result = function(arguments...);
+  s.cuda->call.store(0, kRelease);
+  return result;
+}
+
+bool goes_on(const State& s) noexcept {
+  return !s.stopping.load(kRelaxed) && hot() == s.hot;
+}
+
+// When the device reached a point, by both clocks: the tightest of a few readings that comes soon.
+void take_anchor(State& s, ContextRow& row) noexcept {
+  row.anchor_tried_ns = monotonic_ns();
+  u64 best = kAnchorLimit_ns;
+  for (int tries = 0; tries < 4 && best > kAnchorTight_ns; ++tries) {
+    const u64 before = monotonic_ns();
+    if (call(s, s.call_record, s.driver.event_record, row.spare, row.stream) != kSuccess) {
+      return;
+    }
+    u64 took = 0;
+    while (call(s, s.call_query, s.driver.event_query, row.spare) == kNotReady) {
+      took = monotonic_ns() - before;
+      if (took > kAnchorLimit_ns) {
+        return;  // the one before stays
+      }
+      usleep(took > kAnchorTight_ns ? 20 : 0);
+    }
+    took = monotonic_ns() - before;
+    if (took < best) {
+      best = took;
+      row.anchor_ns = before + took / 2;
+      std::swap(row.anchor, row.spare);
+    }
+  }
+}
+
+void make_pool(State& s, ContextRow& row) noexcept {
+  auto* pairs = new (std::nothrow) EventPair[kPairs]();
+  bool ok =
+      pairs != nullptr &&
+      call(s, s.call_context, s.driver.ctx_set_current, row.context.load()) == kSuccess &&
+      // of its own: the default stream would wait for all others
+      call(s, s.call_create, s.driver.stream_create, &row.stream, kNonBlockingStream) == kSuccess &&
+      call(s, s.call_create, s.driver.event_create, &row.anchor, kTimingEvent) == kSuccess &&
+      call(s, s.call_create, s.driver.event_create, &row.spare, kTimingEvent) == kSuccess;
+  for (u32 i = 0; ok && i < kPairs; ++i) {
+    ok = call(s, s.call_create, s.driver.event_create, &pairs[i].start, kTimingEvent) == kSuccess &&
+         call(s, s.call_create, s.driver.event_create, &pairs[i].end, kTimingEvent) == kSuccess;
+  }
+  if (ok) {
+    take_anchor(s, row);
+    s.cuda->pairs.fetch_add(kPairs, kRelaxed);
+  }
+  row.pairs = pairs;
+  u32 wanted = ContextRow::kWanted;
+  row.state.compare_exchange_strong(wanted, ok ? ContextRow::kReady : ContextRow::kGone);
+}
+
+void flush(State& s) noexcept {
+  if (s.n_seen != 0) {
+    nccl::events_seen(s.seen, s.n_seen);
+    s.n_seen = 0;
+  }
+}
+
+void tell(State& s, const nccl::EventsSeen& e) noexcept {
+  if (s.n_seen == kBatch) {
+    flush(s);
+  }
+  s.seen[s.n_seen++] = e;
+}
+
+// The same moment in ticks; 0 while the rate is not known.
+u64 ticks_of(const State& s, u64 mono_ns) noexcept {
+  u64 ticks0 = 0, ticks1 = 0, mono0 = 0, mono1 = 0, unix_ns = 0;
+  if (mono_ns == 0 || !read_anchor(s.header->first, ticks0, unix_ns, mono0) ||
+      !read_anchor(s.header->last, ticks1, unix_ns, mono1)) {
+    return 0;
+  }
+  double rate = 1;
+  if (s.hot->clock != ClockKind::kMonotonic) {
+    if (ticks1 <= ticks0 || mono1 <= mono0) {
+      return 0;
+    }
+    rate = static_cast<double>(ticks1 - ticks0) / static_cast<double>(mono1 - mono0);
+  }
+  const double since = static_cast<double>(static_cast<i64>(mono_ns - mono1));
+  const u64 ticks = ticks1 + static_cast<u64>(static_cast<i64>(since * rate));
+  const u64 now = ticks_now(s.hot->clock);
+  return ticks < now ? ticks : now;
+}
+
+void read_times(State& s, const ContextRow& row, const EventPair& p,
+                nccl::EventsSeen& out) noexcept {
+  float since_ms = 0;
+  float took_ms = 0;
+  if (row.anchor_ns == 0 ||
+      call(s, s.call_elapsed, s.driver.event_elapsed_ms, &since_ms, row.anchor, p.start) !=
+          kSuccess ||
+      call(s, s.call_elapsed, s.driver.event_elapsed_ms, &took_ms, p.start, p.end) != kSuccess) {
+    return;
+  }
+  out.start_ns = row.anchor_ns + static_cast<u64>(static_cast<i64>(since_ms * 1e6));
+  out.end_ns = out.start_ns + static_cast<u64>(static_cast<i64>(took_ms * 1e6));
+  out.start_ticks = ticks_of(s, out.start_ns);
+  out.end_ticks = ticks_of(s, out.end_ns);
+  count(s.cuda->timed);
+}
+
+// Its result; kContextDestroyed for one that is gone.
+int use_context(State& s, const ContextRow& row, const ContextRow*& current) noexcept {
+  if (row.state.load(kAcquire) != ContextRow::kReady) {
+    return kContextDestroyed;
+  }
+  if (current == &row) {
+    return kSuccess;
+  }
+  const int result = call(s, s.call_context, s.driver.ctx_set_current, row.context.load(kRelaxed));
+  current = result == kSuccess ? &row : nullptr;
+  return result;
+}
+
+// What was handed over since, in the order of its streams.
+bool take_submitted(State& s) noexcept {
+  bool any = false;
+  const ContextRow* current = nullptr;
+  for (;; ++s.tail) {
+    const u64 events = s.submitted[s.tail % kAll].exchange(0, kAcquire);
+    if (events == 0) {
+      return any;
+    }
+    any = true;
+    s.pending[s.n_pending++] = {events, false};
+    ContextRow& row = row_of(s, events);
+    if (monotonic_ns() - row.anchor_tried_ns >
+            (row.anchor_ns != 0 ? kAnchorAge_ns : kAnchorPause_ns) &&
+        use_context(s, row, current) == kSuccess) {
+      take_anchor(s, row);
+    }
+  }
+}
+
+// Asks for the oldest pair of each stream, and on while they have ended.
+void poll(State& s) noexcept {
+  constexpr u32 kStreams = 64;
+  struct {
+    const ContextRow* row;
+    Stream stream;
+  } waits[kStreams];
+  u32 n_waits = 0;
+  const ContextRow* current = nullptr;
+  u32 kept = 0;
+  for (u32 i = 0; i < s.n_pending; ++i) {
+    auto& at = s.pending[i];
+    const ContextRow& row = row_of(s, at.events);
+    const EventPair& p = pair_of(s, at.events);
+    bool behind = n_waits == kStreams;  // more streams than that: their turn comes
+    for (u32 w = 0; w < n_waits && !behind; ++w) {
+      behind = waits[w].row == &row && waits[w].stream == p.stream;
+    }
+    if (behind) {
+      s.pending[kept++] = at;
+      continue;
+    }
+    nccl::EventsSeen seen{};
+    seen.events = at.events;
+    int result = use_context(s, row, current);
+    if (result == kSuccess) {
+      result = call(s, s.call_query, s.driver.event_query, p.end);
+      if (result == kNotReady && !at.started &&
+          call(s, s.call_query, s.driver.event_query, p.start) == kSuccess) {
+        at.started = true;
+        seen.what = nccl::EventsSeen::kStarted;
+        tell(s, seen);
+      }
+    }
+    if (result != kSuccess && result != kNotReady) {
+      failed(result, "cuEventQuery");
+    }
+    const bool untold = s.cuda->error_claimed.load() != 0 && !g_error_told.load(kAcquire);
+    if (result == kNotReady || (result != kSuccess && untold)) {
+      waits[n_waits++] = {&row, p.stream};
+      s.pending[kept++] = at;
+      continue;
+    }
+    if (result == kSuccess) {
+      seen.what = nccl::EventsSeen::kEnded;
+      read_times(s, row, p, seen);
+    } else {
+      if (result == kDeinitialized) {
+        s.stopping.store(true);  // the process is on its way out
+      }
+      seen.what = nccl::EventsSeen::kLost;
+      count(s.cuda->unread);
+    }
+    tell(s, seen);
+    release_pair(s, at.events);
+  }
+  s.n_pending = kept;
+  flush(s);
+}
+
+void* observe(void* argument) noexcept {
+  State& s = *static_cast<State*>(argument);
+  s.cuda->observer_tid.store(own_tid());
+  // Else asking for an event would break a graph that another thread is capturing.
+  int mode = kCaptureModeRelaxed;
+  call(s, s.call_mode, s.driver.thread_capture_mode, &mode);
+  while (goes_on(s)) {
+    for (ContextRow& row : s.contexts) {
+      if (row.context.load(kAcquire) != nullptr &&
+          row.state.load(kAcquire) == ContextRow::kWanted) {
+        make_pool(s, row);
+      }
+    }
+    const bool busy = take_submitted(s) || s.n_pending != 0;
+    poll(s);
+    s.cuda->polled_ticks.store(ticks_now(s.hot->clock), kRelaxed);
+    s.rounds.fetch_add(1, kRelease);
+    usleep(busy ? kBusySleep_us : kIdleSleep_us);
+  }
+  s.running.store(false, kRelease);
+  return nullptr;
+}
+
+// ---------------------------------------------------------------- making it
+
+// Never loads the driver into a process that does not use it.
+bool bind(Driver& d) noexcept {
+  void* library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  bool all = library != nullptr;
+  const auto find = [&](auto& function, const char* name) {
+    function =
+        all ? reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name))
+            : nullptr;
+    all = all && function != nullptr;
+  };
+  find(d.ctx_get_current, "cuCtxGetCurrent");
+  find(d.ctx_set_current, "cuCtxSetCurrent");
+  find(d.ctx_get_device, "cuCtxGetDevice");
+  find(d.stream_create, "cuStreamCreate");
+  find(d.stream_get_ctx, "cuStreamGetCtx");
+  find(d.stream_is_capturing, "cuStreamIsCapturing");
+  find(d.thread_capture_mode, "cuThreadExchangeStreamCaptureMode");
+  find(d.event_create, "cuEventCreate");
+  find(d.event_record, "cuEventRecord");
+  find(d.event_query, "cuEventQuery");
+  find(d.event_elapsed_ms, "cuEventElapsedTime");
+  return all;
+}
+
+State* make_state() noexcept {
+  static std::atomic<bool> busy{false};
+  Recorder* r = recorder();
+  if (r == nullptr || hot() == nullptr || r->options.timing != Timing::kEvents ||
+      busy.exchange(true)) {
+    return nullptr;
+  }
+  State* s = state_in_force();
+  if (s == nullptr && !r->ended.load()) {
+    s = new (std::nothrow) State;
+    if (s != nullptr && !bind(s->driver)) {
+      delete s;
+      s = nullptr;
+    }
+    if (s != nullptr) {
+      s->hot = &r->hot;
+      s->cuda = r->region.section<Cuda>(kSecCuda);
+      s->header = &r->region.header();
+      const auto name = [](const char* text) { return fr_intern(text, std::strlen(text)); };
+      s->call_mode = name("cuThreadExchangeStreamCaptureMode");
+      s->call_context = name("cuCtxSetCurrent");
+      s->call_create = name("cuEventCreate");
+      s->call_record = name("cuEventRecord");
+      s->call_query = name("cuEventQuery");
+      s->call_elapsed = name("cuEventElapsedTime");
+      s->running.store(true);
+      if (start_thread(observe, s, "fr-cuda")) {
+        fr_set_layer("cuda", "events around NCCL's calls; fr-cuda asks for them");
+        g_state.store(s, kRelease);
+      } else {
+        delete s;
+        s = nullptr;
+      }
+    }
+  }
+  busy.store(false);
+  return s;
+}
+
+// ---------------------------------------------------------------- hooks
+
+enum Row : u32 {
+  kBeginCapture,
+  kBeginCaptureToGraph,
+  kEndCapture,
+  kDeviceReset,
+  kStreamDestroy,
+  kEventDestroy,
+  kEventRecord,
+  kEventRecordWithFlags,
+  kGetLastError,
+  kPeekAtLastError,
+  kEventQuery,
+  kEventSynchronize,
+  kStreamQuery,
+  kStreamSynchronize,
+  kDeviceSynchronize,
+  kMemcpy,
+  kMemcpyAsync,
+  kRuntimeRows,
+  kDriverStreamDestroy = kRuntimeRows,
+  kDriverEventDestroy,
+  kDriverEventRecord,
+  kDriverEventRecordWithFlags,
+  kDriverEventQuery,
+  kDriverEventSynchronize,
+  kDriverStreamQuery,
+  kDriverStreamSynchronize,
+  kDriverCtxSynchronize,
+  kRows
+};
+extern Redirect g_rows[kRows];
+
+template <class F>
+F real(Row row) noexcept {
+  return reinterpret_cast<F>(g_rows[row].real.load(kAcquire));
+}
+
+// Passes a call through and looks at its result.
+template <Row kRow, class... A>
+int watched(A... arguments) noexcept {
+  const int result = real<int (*)(A...)>(kRow)(arguments...);
+  if (result != kSuccess && result != kNotReady) [[unlikely]] {
+    failed(result, g_rows[kRow].name);
+  }
+  return result;
+}
+
+// What follows tells the end of operations that NCCL does not tell of; see cuda_waits.hpp.
+
+template <Row kRow, class... More>
+int record_event(Event event, Stream stream, More... more) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(event, stream, more...);
+  }
+  Places asked;
+  find_stream(stream, asked);
+  untie(event);
+  const int result = watched<kRow>(event, stream, more...);
+  if (result == kSuccess && !nccl::is_capturing()) {
+    tie(event, asked);
+  }
+  return result;
+}
+
+template <Row kRow>
+int query_event(Event event) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(event);
+  }
+  Places asked;
+  find_event(event, asked);
+  const int result = watched<kRow>(event);
+  polled(asked, event, result);
+  return result;
+}
+
+template <Row kRow>
+int query_stream(Stream stream) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(stream);
+  }
+  Places asked;
+  find_stream(stream, asked);
+  const int result = watched<kRow>(stream);
+  polled(asked, nullptr, result);
+  return result;
+}
+
+// find: what the call waits for.
+template <Row kRow, class Find, class... A>
+int wait_for(Event event, Find find, A... arguments) noexcept {
+  if (!follows_any()) [[likely]] {
+    return watched<kRow>(arguments...);
+  }
+  Places asked;
+  find(asked);
+  begin_wait(asked);
+  const int result = watched<kRow>(arguments...);
+  end_wait(asked, event, result);
+  return result;
+}
+
+template <Row kRow>
+int await_event(Event event) noexcept {
+  return wait_for<kRow>(event, [event](Places& out) { find_event(event, out); }, event);
+}
+
+template <Row kRow>
+int await_stream(Stream stream) noexcept {
+  return wait_for<kRow>(nullptr, [stream](Places& out) { find_stream(stream, out); }, stream);
+}
+
+template <Row kRow>
+int await_device() noexcept {
+  return wait_for<kRow>(nullptr, find_all);
+}
+
+// Its address may soon be another one's.
+template <Row kRow>
+int destroy_event(Event event) noexcept {
+  if (follows_any()) {
+    untie(event);
+  }
+  return watched<kRow>(event);
+}
+
+template <Row kRow>
+int destroy_stream(Stream stream) noexcept {
+  if (follows_any()) {
+    abandon_stream(stream);
+  }
+  return watched<kRow>(stream);
+}
+
+int begin_capture(Stream stream, int mode) noexcept {
+  const int result = real<decltype(&begin_capture)>(kBeginCapture)(stream, mode);
+  if (result == kSuccess) {
+    nccl::capture_began();
+  }
+  return result;
+}
+
+int begin_capture_to_graph(Stream stream, void* graph, const void* nodes, const void* edges,
+                           std::size_t n, int mode) noexcept {
+  const int result = real<decltype(&begin_capture_to_graph)>(kBeginCaptureToGraph)(
+      stream, graph, nodes, edges, n, mode);
+  if (result == kSuccess) {
+    nccl::capture_began();
+  }
+  return result;
+}
+
+int end_capture(Stream stream, void* graph) noexcept {
+  nccl::capture_ended();  // failed or not, the capture is over
+  return real<decltype(&end_capture)>(kEndCapture)(stream, graph);
+}
+
+// Its context's events go with it.
+int device_reset() noexcept {
+  abandon_all();
+  if (State* s = state_in_force()) {
+    for (ContextRow& row : s->contexts) {
+      if (row.context.load() != nullptr) {
+        row.state.store(ContextRow::kGone);
+        row.context.store(&row);  // equals no context
+      }
+    }
+  }
+  return real<decltype(&device_reset)>(kDeviceReset)();
+}
+
+#define FR_ROW(name, function) {name, reinterpret_cast<void*>(&function), {nullptr}, false}
+#define FR_CALL(name, function, ...) \
+  {name, reinterpret_cast<void*>(static_cast<int (*)(__VA_ARGS__)>(&function)), {nullptr}, false}
+#define FR_WATCH(name, row, ...) FR_CALL(name, watched<row>, __VA_ARGS__)
+Redirect g_rows[kRows] = {
+    FR_ROW("cudaStreamBeginCapture", begin_capture),
+    FR_ROW("cudaStreamBeginCaptureToGraph", begin_capture_to_graph),
+    FR_ROW("cudaStreamEndCapture", end_capture),
+    FR_ROW("cudaDeviceReset", device_reset),
+    FR_CALL("cudaStreamDestroy", destroy_stream<kStreamDestroy>, Stream),
+    FR_CALL("cudaEventDestroy", destroy_event<kEventDestroy>, Event),
+    FR_CALL("cudaEventRecord", record_event<kEventRecord>, Event, Stream),
+    FR_CALL("cudaEventRecordWithFlags", record_event<kEventRecordWithFlags>, Event, Stream,
+            unsigned),
+    FR_WATCH("cudaGetLastError", kGetLastError),
+    FR_WATCH("cudaPeekAtLastError", kPeekAtLastError),
+    FR_CALL("cudaEventQuery", query_event<kEventQuery>, Event),
+    FR_CALL("cudaEventSynchronize", await_event<kEventSynchronize>, Event),
+    FR_CALL("cudaStreamQuery", query_stream<kStreamQuery>, Stream),
+    FR_CALL("cudaStreamSynchronize", await_stream<kStreamSynchronize>, Stream),
+    FR_CALL("cudaDeviceSynchronize", await_device<kDeviceSynchronize>),
+    FR_WATCH("cudaMemcpy", kMemcpy, void*, const void*, std::size_t, int),
+    FR_WATCH("cudaMemcpyAsync", kMemcpyAsync, void*, const void*, std::size_t, int, Stream),
+    FR_CALL("cuStreamDestroy_v2", destroy_stream<kDriverStreamDestroy>, Stream),
+    FR_CALL("cuEventDestroy_v2", destroy_event<kDriverEventDestroy>, Event),
+    FR_CALL("cuEventRecord", record_event<kDriverEventRecord>, Event, Stream),
+    FR_CALL("cuEventRecordWithFlags", record_event<kDriverEventRecordWithFlags>, Event, Stream,
+            unsigned),
+    FR_CALL("cuEventQuery", query_event<kDriverEventQuery>, Event),
+    FR_CALL("cuEventSynchronize", await_event<kDriverEventSynchronize>, Event),
+    FR_CALL("cuStreamQuery", query_stream<kDriverStreamQuery>, Stream),
+    FR_CALL("cuStreamSynchronize", await_stream<kDriverStreamSynchronize>, Stream),
+    FR_CALL("cuCtxSynchronize", await_device<kDriverCtxSynchronize>),
+};
+#undef FR_ROW
+#undef FR_CALL
+#undef FR_WATCH
+
+RedirectTable g_table = {g_rows, kRows, {"libcudart", "libcuda.so"}, {0}, {0}};
+
+}  // namespace
+
+RedirectTable& calls() noexcept {
+  return g_table;
+}
+
+void find_originals() noexcept {
+  const auto look = [](const char* name, u32 first, u32 end) {
+    if (void* library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) {
+      for (u32 i = first; i < end; ++i) {
+        void* none = nullptr;
+        if (void* found = dlsym(library, g_rows[i].name)) {
+          g_rows[i].real.compare_exchange_strong(none, found);
+        }
+      }
+      dlclose(library);
+    }
+  };
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
+    look(name, 0, kRuntimeRows);
+  }
+  look("libcuda.so.1", kRuntimeRows, kRows);
+}
+
+bool events_on() noexcept {
+  return state_in_force() != nullptr;
+}
+
+void prepare() noexcept {
+  learn_context();
+  State* s = state_in_force();
+  if (s == nullptr && (s = make_state()) == nullptr) {
+    return;
+  }
+  Context context = nullptr;
+  if (s->driver.ctx_get_current(&context) != kSuccess || context == nullptr) {
+    return;
+  }
+  const ContextRow* row = find_context(*s, context);
+  for (int ms = 0; row != nullptr && row->state.load(kAcquire) == ContextRow::kWanted && ms < 100;
+       ++ms) {
+    usleep(1000);
+  }
+}
+
+Begun begin(Stream stream, i32 device) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return {};
+  }
+  const Driver& d = s->driver;
+  int capture = 0;
+  const int asked = d.stream_is_capturing(stream, &capture);
+  if (asked != kSuccess && asked != kCaptureImplicit) {
+    failed(asked, "cuStreamIsCapturing");
+    count(s->cuda->refused);
+    return {};
+  }
+  if (asked != kSuccess || capture != 0 || nccl::is_capturing()) {
+    count(s->cuda->captured);
+    return {0, asked == kSuccess && capture == kCaptureActive};
+  }
+  Context context = nullptr;
+  if (!is_default_stream(stream)) {
+    d.stream_get_ctx(stream, &context);
+  } else {
+    // Default streams are the current device's; NCCL's work goes to the communicator's.
+    int current = -1;
+    if (device >= 0 && d.ctx_get_device(&current) == kSuccess && current == device) {
+      d.ctx_get_current(&context);
+    }
+  }
+  ContextRow* row = context != nullptr ? find_context(*s, context) : nullptr;
+  if (row == nullptr || row->state.load(kAcquire) != ContextRow::kReady) {
+    count(s->cuda->no_context);
+    return {};
+  }
+  const u64 events = claim_pair(*s, *row);
+  if (events == 0) {
+    count(s->cuda->exhausted);
+    return {};
+  }
+  EventPair& p = pair_of(*s, events);
+  p.stream = stream;
+  if (const int result = d.event_record(p.start, stream); result != kSuccess) {
+    failed(result, "cuEventRecord");
+    count(s->cuda->refused);
+    release_pair(*s, events);
+    return {};
+  }
+  return {events, false};
+}
+
+bool end(u64 events) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return false;
+  }
+  const EventPair& p = pair_of(*s, events);
+  if (const int result = s->driver.event_record(p.end, p.stream); result != kSuccess) {
+    failed(result, "cuEventRecord");
+    count(s->cuda->refused);
+    release_pair(*s, events);
+    return false;
+  }
+  s->submitted[s->head.fetch_add(1, kRelaxed) % kAll].store(events, kRelease);
+  return true;
+}
+
+void drop(u64 events) noexcept {
+  State* s = state_in_force();
+  if (s != nullptr && events != 0) {
+    release_pair(*s, events);
+  }
+}
+
+void settle() noexcept {
+  const State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  // Two rounds: the one under way may have passed what has just come.
+  const u64 until = s->rounds.load(kAcquire) + 2;
+  for (int ms = 0; s->rounds.load(kAcquire) < until && ms < 20; ++ms) {
+    usleep(1000);
+  }
+}
+
+void stop() noexcept {
+  State* s = g_state.load(kAcquire);
+  if (s == nullptr || s->hot != hot()) {
+    return;
+  }
+  s->stopping.store(true);
+  for (int ms = 0; s->running.load(kAcquire) && ms < 50; ++ms) {
+    usleep(1000);  // then it is stuck, and stays so
+  }
+}
+
+}  // namespace fr::cuda

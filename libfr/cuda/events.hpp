@@ -1,0 +1,49 @@
+// events.hpp - CUDA: device times by events (FR_TIMING=events), and the first asynchronous error.
+//
+// fr makes no device call otherwise. With events, a thread of its own, fr-cuda, makes every call
+// that may wait for the device: it creates the events, asks for them, reads their times. The one
+// exception is what only the caller can do: begin() and end() have CUDA record an event into the
+// caller's stream right before and after NCCL's call, because nowhere else is the place in the
+// stream right. A call that never returns takes fr-cuda with it and nothing else; since when is
+// in the region.
+//
+//   nccl_calls  -- begin, end -->  ring of submitted pairs  -->  fr-cuda  -- events_seen -->
+//   tracker
+//
+// Errors are seen without any call of ours: functions whose results frameworks look at anyway are
+// passed through. What they tell of operations whose end NCCL does not tell: cuda_waits.hpp.
+#pragma once
+
+#include "interpose/got.hpp"
+
+namespace fr::cuda {
+
+// Hooks on the CUDA runtime and driver, for redirect_calls().
+RedirectTable& calls() noexcept;
+// What places lead to that were never called through yet.
+void find_originals() noexcept;
+
+// Is FR_TIMING=events at work? Hot.
+bool events_on() noexcept;
+// The calling thread has made a communicator on its current device: its context gets events, made
+// ahead. Waits for them a moment. Cold.
+void prepare() noexcept;
+
+// A pair of events, {0}: none to be had, which is counted.
+struct Begun {
+  u64 events;
+  bool captured;  // the stream is being captured: the operation does not run now
+};
+// Before the call. device: of the communicator, -1 unknown; asked for default streams alone.
+Begun begin(void* stream, i32 device) noexcept;
+// After it. False when its end will not be known: the pair is given back.
+bool end(u64 events) noexcept;
+// Nothing was put into the stream.
+void drop(u64 events) noexcept;
+
+// Waits a moment for what has just ended to be seen. Cold.
+void settle() noexcept;
+// The process exits: no device call from now on, unless one is stuck.
+void stop() noexcept;
+
+}  // namespace fr::cuda

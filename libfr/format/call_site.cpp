@@ -1,0 +1,242 @@
+#include "format/call_site.hpp"
+
+#include <cstdio>
+#include <cstring>
+
+#include "fr/fr.h"
+
+namespace fr {
+namespace {
+
+bool is_operation(u16 kind) {
+  return kind >= FR_COLLECTIVE && kind <= FR_RECV;
+}
+
+bool inside(std::string_view file, std::string_view part) noexcept {
+  return file.find(part) != std::string_view::npos;
+}
+
+bool has_ended(const RecordCopy& r) {
+  return r.has_status &&
+         (r.state == State::kCompleted || r.state == State::kFailed || r.state == State::kReleased);
+}
+
+}  // namespace
+
+bool is_own_file(std::string_view file) noexcept {
+  return inside(file, "-packages/fr/") || inside(file, "/python/fr/");
+}
+
+bool is_library_file(std::string_view file) noexcept {
+  // torch may be installed or lie in its own source tree; a user's directory may be named so, too.
+  static constexpr std::string_view kParts[] = {
+      "-packages/torch/", "/torch/distributed/", "/torch/nn/",    "/torch/autograd/",
+      "/torch/utils/",    "/torch/optim/",       "/torch/_",      "/torch/multiprocessing/",
+      "/torch/cuda/",     "/torch/csrc/",        ".so.",          "/contextlib.py",
+      "/runpy.py",        "/functools.py",       "/threading.py", "/typing_extensions.py"};
+  if (file.empty() || file == "??") {
+    return true;
+  }
+  if (file.front() == '<') {
+    return !file.starts_with("<string>") && !file.starts_with("<stdin>") &&
+           !file.starts_with("<ipython");
+  }
+  for (const auto part : kParts) {
+    if (inside(file, part)) {
+      return true;
+    }
+  }
+  return file.ends_with(".so") || is_own_file(file) ||
+         (inside(file, "/lib/python3") && !inside(file, "-packages/"));
+}
+
+Site user_site(const View& view, u32 stack) noexcept {
+  const auto frames = view.stack(stack);
+  if (frames.empty()) {
+    return {};
+  }
+  FrameRow found = view.frame(frames[0]);
+  for (const u32 id : frames) {
+    const FrameRow f = view.frame(id);
+    if (!is_library_file(view.string(f.file))) {
+      found = f;
+      break;
+    }
+  }
+  return {view.string(found.file), view.string(found.func), found.line};
+}
+
+bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept {
+  RecordCopy r;
+  bool found = false;
+  for (u32 slot = 0; slot < view.n_slots(); ++slot) {
+    if (view.read(slot, r) != Slot::kWhole || r.payload.group != group ||
+        r.payload.kind > FR_LIFECYCLE || has_ended(r)) {
+      continue;
+    }
+    // Of some it counts only whether somebody waits for them.
+    const bool waited = r.has_status && r.state == State::kWaiting;
+    const bool idle = r.has_status && r.state == State::kIdle;
+    if (idle || ((r.payload.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) != 0 && !waited)) {
+      continue;
+    }
+    if (!found || r.ticket < out.ticket) {
+      out = r;
+      out.shape = nullptr;
+      found = true;
+    }
+  }
+  return found;
+}
+
+bool last_operation(const View& view, RecordCopy& out) noexcept {
+  RecordCopy r;
+  bool found = false;
+  for (u32 slot = 0; slot < view.n_slots(); ++slot) {
+    if (view.read(slot, r) == Slot::kWhole && is_operation(r.payload.kind) &&
+        (!found || r.ticket > out.ticket)) {
+      out = r;
+      out.shape = nullptr;
+      found = true;
+    }
+  }
+  return found;
+}
+
+void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept {
+  const Payload& p = record.payload;
+  const GroupRow* g = view.group(p.group);
+  std::string_view group = g != nullptr ? view.string(g->desc) : std::string_view{};
+  if (group.empty() && g != nullptr) {
+    group = view.string(g->name);
+  }
+  const std::string_view op = view.string(p.op);
+  const Site site = user_site(view, p.stack);
+  const std::size_t slash = site.file.rfind('/');
+  const std::string_view file =
+      slash == std::string_view::npos ? site.file : site.file.substr(slash + 1);
+  int n = std::snprintf(out, bytes, "%.*s #%llu", static_cast<int>(op.size()), op.data(),
+                        static_cast<unsigned long long>(p.seq));
+  const auto rest = [&] {
+    return n < static_cast<int>(bytes) ? bytes - static_cast<unsigned>(n) : 0;
+  };
+  if (p.group != 0 && rest() > 0) {
+    n += std::snprintf(out + n, rest(), " of %.*s", static_cast<int>(group.size()), group.data());
+  }
+  if (!file.empty() && rest() > 0) {
+    std::snprintf(out + n, rest(), " at %.*s:%u (%.*s)", static_cast<int>(file.size()), file.data(),
+                  site.line, static_cast<int>(site.function.size()), site.function.data());
+  }
+}
+
+namespace {
+
+void describe_wait(const PhaseCopy& f, char* out, std::size_t bytes) noexcept {
+  const char* text = "";
+  switch (f.wait()) {
+    case Wait::kPeerCredit:
+      text = "waits for rank %d to take step %u of %u";
+      break;
+    case Wait::kData:
+      text = "waits for rank %d to send step %u of %u";
+      break;
+    case Wait::kInFlight:
+      text = "has given rank %d step %u of %u, the network has not delivered it";
+      break;
+    case Wait::kOwnKernel:
+      text = "to rank %d waits for our own kernel at step %u of %u";
+      break;
+    case Wait::kOwnKernelTakes:
+      text = "from rank %d waits for our own kernel to take step %u of %u";
+      break;
+    default:
+      text = "with rank %d is at step %u of %u";
+  }
+  const int n = std::snprintf(out, bytes, "; channel %u ", f.channel);
+  if (n > 0 && static_cast<std::size_t>(n) < bytes) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    std::snprintf(out + n, bytes - static_cast<std::size_t>(n), text, f.peer, f.oldest_step(),
+                  f.n_steps);
+#pragma GCC diagnostic pop
+  }
+  const std::size_t used = std::strlen(out);
+  if (f.net() == Net::kIb) {
+    std::snprintf(out + used, bytes - used, " (queue pair %u, NIC device %u)", f.net_number(),
+                  f.net_device());
+  } else if (f.net() == Net::kSocket) {
+    std::snprintf(out + used, bytes - used, " (socket %u)", f.net_number());
+  }
+}
+
+// The call of CUDA that fr's own thread has not come back from; "" when it has, or is only in it.
+std::string_view stuck_cuda_call(const View& view) noexcept {
+  constexpr u64 kStuck_ns = 500'000'000;
+  const Cuda* c = view.cuda();
+  const u32 call = c != nullptr ? c->call.load(std::memory_order_acquire) : 0;
+  u64 ticks = 0;
+  u64 unix_ns = 0;
+  u64 mono = 0;
+  if (call == 0 || !read_anchor(view.header().last, ticks, unix_ns, mono)) {
+    return "";
+  }
+  const TickClock clock(view.header());
+  const u64 since = clock.unix_ns(c->call_ticks.load());
+  return since != 0 && since + kStuck_ns < clock.unix_ns(ticks) ? view.string(call) : "";
+}
+
+}  // namespace
+
+void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes) noexcept {
+  out[0] = '\0';
+  DeviceOpCopy op;
+  u32 id = 0;
+  while (id < view.n_device_ops() &&
+         !(view.read_device_op(id, op) && op.ticket == ticket + 1 && (op.claim & 1) != 0)) {
+    ++id;
+  }
+  if (id >= view.n_device_ops()) {
+    return;
+  }
+  if (op.launching_ticks == 0) {
+    std::snprintf(out, bytes, "not launched yet");
+  } else if (op.launched_ticks == 0) {
+    std::snprintf(out, bytes, "the host is inside its launch");
+  } else if (const auto call = stuck_cuda_call(view);
+             op.started_ticks == 0 && (op.flags & kDevTimed) != 0 && !call.empty()) {
+    std::snprintf(out, bytes, "launched; more is not known, fr's own %.*s has not returned",
+                  static_cast<int>(call.size()), call.data());
+  } else if (op.started_ticks == 0 && (op.flags & kDevUnseen) != 0) {
+    std::snprintf(out, bytes, "launched; whether its kernel runs is not told");
+  } else if (op.started_ticks == 0) {
+    std::snprintf(out, bytes, "launched, its kernel does not run");
+  } else if (op.channels_started == 0) {
+    std::snprintf(out, bytes, "its stream has reached it");
+  } else {
+    std::snprintf(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
+                  op.channels_started == 1 ? "" : "s");
+  }
+  // One transfer speaks for all: whoever waits for somebody else, before who waits for ourselves.
+  PhaseCopy f;
+  PhaseCopy best{};
+  bool found = false;
+  for (u32 i = 0; i < view.n_phases(); ++i) {
+    if (!view.read_phase(i, f) || !f.is_live() || f.op != id + 1 || f.ticket != ticket + 1 ||
+        f.kind == kPhaseKernel) {
+      continue;
+    }
+    const bool ours = f.wait() == Wait::kOwnKernel || f.wait() == Wait::kOwnKernelTakes;
+    const bool best_ours =
+        found && (best.wait() == Wait::kOwnKernel || best.wait() == Wait::kOwnKernelTakes);
+    if (!found || (best_ours && !ours)) {
+      best = f;
+      found = true;
+    }
+  }
+  if (found) {
+    const std::size_t used = std::strlen(out);
+    describe_wait(best, out + used, bytes - used);
+  }
+}
+
+}  // namespace fr

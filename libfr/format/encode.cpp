@@ -1,0 +1,534 @@
+#include "format/encode.hpp"
+
+#define ZSTD_STATIC_LINKING_ONLY
+#include <sys/mman.h>
+#include <zstd.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "format/codes.hpp"
+#include "format/packer.hpp"
+#include "fr/fr.h"
+#include "sample/files.hpp"
+
+namespace fr {
+
+using namespace packing;
+
+namespace {
+
+constexpr int kLevel = 1;
+constexpr int kWindowLog = 19;
+
+ZSTD_parameters zstd_parameters() {
+  ZSTD_parameters p = ZSTD_getParams(kLevel, 0, 0);
+  p.cParams.windowLog = kWindowLog;
+  p.fParams.contentSizeFlag = 0;
+  p.fParams.checksumFlag = 1;
+  return p;
+}
+
+// populate: touched now, so that a dump under memory pressure does not need fresh pages.
+void* map(std::size_t bytes, bool populate) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | (populate ? MAP_POPULATE : MAP_NORESERVE), -1, 0);
+  return p != MAP_FAILED ? p : nullptr;
+}
+
+void pack_identity(Packer& p, const Header& h) {
+  text(p, "identity");
+  p.pack_map(16);
+  key_text(p, "job", h.job);
+  key_int(p, "attempt", h.attempt);
+  key_int(p, "rank", h.rank.load());
+  key_int(p, "local_rank", h.local_rank.load());
+  key_int(p, "world_size", h.world_size.load());
+  key_int(p, "local_world_size", h.local_world_size);
+  key_text(p, "host", h.host);
+  key_text(p, "boot_id", h.boot_id);
+  key_int(p, "pid", h.pid);
+  key_uint(p, "start_unix_ns", h.start_unix_ns);
+  key_uint(p, "proc_start", h.proc_start);
+  key_text(p, "command", h.command);
+  key_text(p, "cwd", h.cwd);
+  key_text(p, "recorder", h.recorder);
+  text(p, "memory");
+  text(p, h.anonymous != 0 ? "anonymous" : "shm");
+  key_uint(p, "n_records", h.n_records);
+}
+
+// What the records section found, over all groups.
+struct Kept {
+  u64 records = 0;
+  u64 torn = 0;
+  u64 shapes_lost = 0;
+  u64 overwritten = 0;
+};
+
+void pack_salvage(Packer& p, const DumpFacts& facts) {
+  text(p, "salvage");
+  if (facts.salvaged_by < 0 && facts.salvage_why[0] == '\0') {
+    p.pack_nil();
+  } else {
+    p.pack_map(3);
+    key_int(p, "oom_kills", facts.oom_kills);
+    key_int(p, "by_rank", facts.salvaged_by);
+    text(p, "why");
+    text(p, facts.salvage_why);
+  }
+}
+
+void pack_layers(Packer& p, const Header& h) {
+  text(p, "layers");
+  const u32 n_layers = h.n_layers.load() < std::size(h.layers)
+                           ? h.n_layers.load()
+                           : static_cast<u32>(std::size(h.layers));
+  p.pack_map(n_layers);
+  for (u32 i = 0; i < n_layers; ++i) {
+    text(p, fixed(h.layers[i].name, sizeof h.layers[i].name));
+    char layer[sizeof h.layers[i].text];
+    text(p, layer_text(h.layers[i], layer));
+  }
+}
+
+void pack_options(Packer& p, std::string_view table) {
+  u32 n = 0;
+  for (const char c : table) {
+    n += c == '\n' ? 1 : 0;
+  }
+  text(p, "options");
+  p.pack_array(n);
+  while (n-- > 0) {
+    const std::string_view line = table.substr(0, table.find('\n'));
+    table.remove_prefix(line.size() + 1);
+    const std::size_t tab = line.rfind('\t');
+    const std::string_view pair = line.substr(0, tab);
+    const std::size_t equals = pair.find('=');
+    p.pack_array(3);
+    text(p, pair.substr(0, equals));
+    text(p, equals < pair.size() ? pair.substr(equals + 1) : "");
+    text(p, tab < line.size() ? line.substr(tab + 1) : "");
+  }
+}
+
+void pack_clock(Packer& p, const Header& h, const Times& times) {
+  text(p, "clock");
+  p.pack_map(3);
+  text(p, "kind");
+  text(p, clock_name(h.clock_kind));
+  key_uint(p, "base_unix_ns", times.base);
+  text(p, "anchors");
+  p.pack_array(2);
+  for (const Anchor* a : {&h.first, &h.last}) {
+    u64 ticks = 0;
+    u64 unix_ns = 0;
+    u64 mono = 0;
+    read_anchor(*a, ticks, unix_ns, mono);
+    p.pack_array(3);
+    p.pack_uint64(ticks);
+    p.pack_uint64(unix_ns);
+    p.pack_uint64(mono);
+  }
+}
+
+void pack_record(Packer& p, const RecordCopy& r, const Times& times) {
+  const Payload& d = r.payload;
+  p.pack_array(22);
+  p.pack_uint64(r.ticket);
+  times.ticks(p, d.ticks);
+  text(p, kind_name(d.kind));
+  p.pack_int64(static_cast<i64>(d.seq));
+  p.pack_uint32(d.group);
+  p.pack_uint32(d.op);
+  p.pack_uint32(d.stack);
+  p.pack_uint32(d.tid);
+  p.pack_int32(d.peer);
+  p.pack_uint16(d.flags);
+  p.pack_uint64(d.in_numel);
+  p.pack_uint64(d.out_numel);
+  text(p, dtype_name(d.in_dtype));
+  text(p, dtype_name(d.out_dtype));
+  text(p, reduce_op_name(d.reduce_op));
+  p.pack_uint32(d.timeout_ms);
+  if (r.shape == nullptr) {
+    p.pack_nil();
+  } else if (d.kind == FR_NOTE) {
+    text(p, {reinterpret_cast<const char*>(r.shape), r.n_shape});
+  } else {
+    p.pack_array(r.n_shape);
+    for (u32 i = 0; i < r.n_shape; ++i) {
+      p.pack_uint32(r.shape[i]);
+    }
+  }
+  const bool unseen = !r.has_status && (d.flags & FR_UNTRACKED) != 0;
+  text(p, unseen ? "unknown" : r.has_status ? state_name(r.state) : "enqueued");
+  times.ticks(p, r.started_ticks);
+  times.ticks(p, r.ended_ticks);
+  p.pack_uint32(r.error);
+  p.pack_uint32(r.end_tid);
+}
+
+void pack_records(Packer& p, const View& view, const Times& times, KeptOfGroup* per_group,
+                  Kept& kept) {
+  std::memset(static_cast<void*>(per_group), 0, sizeof(KeptOfGroup) * kGroups);
+  text(p, "records");
+  p.pack_map(2);
+  fields(p, {"ticket",   "time",      "kind",      "seq",        "group",    "op",
+             "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
+             "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
+             "started",  "ended",     "error",     "end_tid"});
+  RecordCopy r;
+  pack_rows(p, view.n_slots(), [&](u32 slot) {
+    const Slot found = view.read(slot, r);
+    if (found != Slot::kWhole) {
+      kept.torn += found == Slot::kTorn ? 1 : 0;
+      return false;
+    }
+    ++kept.records;
+    kept.shapes_lost += r.shape_lost ? 1 : 0;
+    if (r.payload.group < kGroups) {
+      KeptOfGroup& g = per_group[r.payload.group];
+      ++g.records;
+      if (r.payload.kind == FR_COLLECTIVE) {
+        g.first = g.kept == 0 || r.payload.seq < g.first ? r.payload.seq : g.first;
+        g.last = r.payload.seq > g.last ? r.payload.seq : g.last;
+        ++g.kept;
+      }
+    }
+    pack_record(p, r, times);
+    return true;
+  });
+}
+
+void pack_groups(Packer& p, const View& view, const Times& times, const KeptOfGroup* per_group,
+                 Kept& kept) {
+  text(p, "groups");
+  p.pack_map(2);
+  fields(p, {"group",
+             "name",
+             "desc",
+             "backend",
+             "instance",
+             "n_ranks",
+             "own_rank",
+             "ranks",
+             "created",
+             "destroyed",
+             "enqueued",
+             "enqueued_time",
+             "started",
+             "started_time",
+             "completed",
+             "completed_time",
+             "ended",
+             "failed",
+             "p2p_enqueued",
+             "p2p_time",
+             "p2p_ended",
+             "lifecycle",
+             "lifecycle_ended",
+             "untracked",
+             "wait_only",
+             "wait_only_ended",
+             "released",
+             "kept",
+             "first_kept",
+             "last_kept",
+             "overwritten",
+             "dropped"});
+  text(p, "rows");
+  // a later version's table may be longer than what is counted here
+  const u32 n_groups = view.n_groups() < kGroups ? view.n_groups() : kGroups;
+  p.pack_array(n_groups);
+  for (u32 i = 0; i < n_groups; ++i) {
+    const GroupRow& g = *view.group(i);
+    const KeptOfGroup& seen = per_group[i];
+    const u64 enqueued = get(g.issued) & kSeqMask;
+    const u64 dropped = get(g.dropped);
+    p.pack_array(32);
+    p.pack_uint32(i);
+    p.pack_uint32(g.name);
+    p.pack_uint32(g.desc);
+    p.pack_uint32(g.backend);
+    p.pack_uint32(g.instance);
+    p.pack_int32(g.n_ranks);
+    p.pack_int32(g.own_rank);
+    const auto ranks = view.group_ranks(g);
+    if (ranks.empty()) {
+      p.pack_nil();
+    } else {
+      p.pack_array(static_cast<u32>(ranks.size() / 3));
+      for (std::size_t w = 0; w + 2 < ranks.size(); w += 3) {
+        p.pack_array(3);
+        p.pack_uint32(ranks[w]);
+        p.pack_uint32(ranks[w + 1]);
+        p.pack_int32(static_cast<i32>(ranks[w + 2]));
+      }
+    }
+    times.ticks(p, get(g.created_ticks));
+    times.ticks(p, get(g.destroyed_ticks));
+    p.pack_uint64(enqueued);
+    times.ticks(p, get(g.enqueued_ticks));
+    p.pack_uint64(get(g.started_seq));
+    times.ticks(p, get(g.started_ticks));
+    p.pack_uint64(get(g.completed_seq));
+    times.ticks(p, get(g.completed_ticks));
+    p.pack_uint64(get(g.ended));
+    p.pack_uint64(get(g.failed));
+    p.pack_uint64(get(g.p2p_issued));
+    times.ticks(p, get(g.p2p_ticks));
+    p.pack_uint64(get(g.p2p_ended));
+    p.pack_uint64(get(g.lifecycle_issued));
+    p.pack_uint64(get(g.lifecycle_ended));
+    p.pack_uint64(get(g.untracked));
+    p.pack_uint64(get(g.wait_only));
+    p.pack_uint64(get(g.wait_only_ended));
+    p.pack_uint64(get(g.released));
+    p.pack_uint64(seen.kept);
+    if (seen.kept == 0) {
+      p.pack_nil();
+      p.pack_nil();
+    } else {
+      p.pack_uint64(seen.first);
+      p.pack_uint64(seen.last);
+    }
+    const u64 recorded = enqueued + get(g.p2p_issued) + get(g.lifecycle_issued);
+    const u64 overwritten =
+        i != 0 && recorded > seen.records + dropped ? recorded - seen.records - dropped : 0;
+    kept.overwritten += overwritten;
+    p.pack_uint64(overwritten);
+    p.pack_uint64(dropped);
+  }
+}
+
+void pack_lanes(Packer& p, const View& view, const Times& times) {
+  text(p, "lanes");
+  p.pack_map(2);
+  fields(p, {"group", "peer", "direction", "enqueued", "enqueued_time", "started", "completed",
+             "completed_time", "ended", "failed"});
+  pack_rows(p, view.n_lanes(), [&](u32 i) {
+    const LaneRow* lane = view.lane(i);
+    if (lane == nullptr) {
+      return false;
+    }
+    const u64 key = get(lane->key);
+    p.pack_array(10);
+    p.pack_uint32(static_cast<u32>(key >> 33) & 0xffffff);
+    p.pack_int64(static_cast<i64>(key & 0xffffffff) - 1);
+    text(p, (key >> 32 & 1) != 0 ? "send" : "recv");
+    p.pack_uint64(get(lane->enqueued));
+    times.ticks(p, get(lane->enqueued_ticks));
+    p.pack_uint64(get(lane->started_seq));
+    p.pack_uint64(get(lane->completed_seq));
+    times.ticks(p, get(lane->completed_ticks));
+    p.pack_uint64(get(lane->ended));
+    p.pack_uint64(get(lane->failed));
+    return true;
+  });
+}
+
+void pack_notes(Packer& p, const View& view, const Times& times) {
+  const Header& h = view.header();
+  text(p, "notes");
+  p.pack_map(3);
+  const u64 step_ticks = get(h.step_ticks);
+  text(p, "step");
+  if (step_ticks == 0) {
+    p.pack_nil();
+  } else {
+    p.pack_int64(h.step.load());
+  }
+  text(p, "step_time");
+  times.ticks(p, step_ticks);
+  u32 n = 0;
+  for (u32 i = 0; i < view.n_crumbs(); ++i) {
+    n += view.crumb(i) != nullptr ? 1 : 0;
+  }
+  text(p, "threads");
+  p.pack_array(n);
+  for (u32 i = 0; i < view.n_crumbs() && n > 0; ++i) {
+    const Crumb* c = view.crumb(i);
+    if (c == nullptr) {
+      continue;
+    }
+    --n;
+    // the note, torn-safe
+    u32 words[kNoteBytes / 4];
+    u32 bytes = 0;
+    u64 note_ticks = 0;
+    bool whole = false;
+    for (int tries = 0; tries < 4 && !whole; ++tries) {
+      const u32 seq = c->note_seq.load(std::memory_order_acquire);
+      bytes = c->note_bytes.load(std::memory_order_relaxed);
+      note_ticks = get(c->note_ticks);
+      for (u32 w = 0; w < std::size(words); ++w) {
+        words[w] = c->note[w].load(std::memory_order_relaxed);
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);
+      whole = seq != 0 && (seq & 1) == 0 && c->note_seq.load(std::memory_order_relaxed) == seq;
+    }
+    const u32 depth = c->depth.load(std::memory_order_acquire);
+    const u32 spans = depth < kSpanDepth ? depth : kSpanDepth;
+    p.pack_map(5);
+    key_uint(p, "tid", c->tid.load());
+    text(p, "note");
+    if (whole && bytes <= kNoteBytes) {
+      text(p, {reinterpret_cast<const char*>(words), bytes});
+    } else {
+      p.pack_nil();
+    }
+    text(p, "note_time");
+    times.ticks(p, whole ? note_ticks : 0);
+    text(p, "spans");
+    p.pack_array(spans);
+    for (u32 s = 0; s < spans; ++s) {
+      p.pack_array(2);
+      p.pack_uint32(c->span[s].load());
+      times.ticks(p, get(c->span_ticks[s]));
+    }
+    key_uint(p, "depth", depth);
+  }
+  for (; n > 0; --n) {
+    p.pack_map(0);  // cannot happen: rows are never given back
+  }
+}
+
+void pack_losses(Packer& p, const Header& h, const Kept& kept) {
+  text(p, "losses");
+  p.pack_map(13);
+  key_uint(p, "dropped", get(h.dropped));
+  key_uint(p, "skipped", get(h.skipped));
+  key_uint(p, "overwritten", kept.overwritten);
+  key_uint(p, "torn", kept.torn);
+  key_uint(p, "shapes_overwritten", kept.shapes_lost);
+  key_uint(p, "status_lost", get(h.status_lost));
+  key_uint(p, "strings_lost", get(h.strings_lost));
+  key_uint(p, "stacks_lost", get(h.stacks_lost));
+  key_uint(p, "groups_lost", get(h.groups_lost));
+  key_uint(p, "lanes_lost", get(h.lanes_lost));
+  key_uint(p, "crumbs_lost", get(h.crumbs_lost));
+  key_uint(p, "no_group", get(h.no_group));
+  key_uint(p, "kept", kept.records);
+}
+
+// What ids in the sections before stand for.
+void pack_tables(Packer& p, const View& view) {
+  const u32 n_stacks = view.n_stacks();
+  text(p, "stacks");
+  p.pack_array(n_stacks);
+  for (u32 i = 0; i < n_stacks; ++i) {
+    const auto frames = view.stack(i);
+    p.pack_array(static_cast<u32>(frames.size()));
+    for (const u32 f : frames) {
+      p.pack_uint32(f);
+    }
+  }
+  const u32 n_frames = view.n_frames();
+  text(p, "frames");
+  p.pack_array(n_frames);
+  for (u32 i = 0; i < n_frames; ++i) {
+    const FrameRow f = view.frame(i);
+    p.pack_array(3);
+    p.pack_uint32(f.file);
+    p.pack_uint32(f.func);
+    p.pack_uint32(f.line);
+  }
+  const u32 n_strings = view.n_strings();
+  text(p, "strings");
+  p.pack_array(n_strings);
+  for (u32 i = 0; i < n_strings; ++i) {
+    text(p, view.string(i));
+  }
+}
+
+}  // namespace
+
+void ZstdStream::flush(bool last) noexcept {
+  ZSTD_inBuffer in{e.in_, e.in_used_, 0};
+  for (;;) {
+    ZSTD_outBuffer out{e.out_, e.out_size_, e.out_used_};
+    const std::size_t rest = ZSTD_compressStream2(static_cast<ZSTD_CCtx*>(e.zstd_), &out, &in,
+                                                  last ? ZSTD_e_end : ZSTD_e_continue);
+    e.out_used_ = out.pos;
+    if (ZSTD_isError(rest) || (out.pos == out.size && (in.pos < in.size || (last && rest != 0)))) {
+      e.overflow_ = true;
+      break;
+    }
+    if (last ? rest == 0 : in.pos == in.size) {
+      break;
+    }
+  }
+  e.in_used_ = 0;
+}
+
+bool DumpEncoder::init(u32 n_records) noexcept {
+  const ZSTD_parameters parameters = zstd_parameters();
+  workspace_bytes_ = ZSTD_estimateCStreamSize_usingCParams(parameters.cParams);
+  workspace_ = map(workspace_bytes_, true);
+  in_ = static_cast<char*>(map(kChunkBytes, true));
+  // never reached: 256 B per record and the tables, uncompressed
+  out_size_ = std::size_t{n_records} * 256 + (6u << 20);
+  out_ = static_cast<char*>(map(out_size_, false));
+  per_group_ = static_cast<KeptOfGroup*>(map(sizeof(KeptOfGroup) * kGroups, true));
+  if (workspace_ == nullptr || in_ == nullptr || out_ == nullptr || per_group_ == nullptr) {
+    return false;
+  }
+  zstd_ = ZSTD_initStaticCStream(workspace_, workspace_bytes_);
+  return zstd_ != nullptr;
+}
+
+DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts) noexcept {
+  if (zstd_ == nullptr || !view.ok()) {
+    return {nullptr, 0};
+  }
+  auto* stream = static_cast<ZSTD_CCtx*>(zstd_);
+  ZSTD_CCtx_reset(stream, ZSTD_reset_session_and_parameters);
+  const ZSTD_parameters parameters = zstd_parameters();
+  ZSTD_CCtx_setParameter(stream, ZSTD_c_compressionLevel, kLevel);
+  ZSTD_CCtx_setParameter(stream, ZSTD_c_windowLog, static_cast<int>(parameters.cParams.windowLog));
+  ZSTD_CCtx_setParameter(stream, ZSTD_c_checksumFlag, 1);
+  in_used_ = out_used_ = raw_bytes_ = 0;
+  overflow_ = false;
+
+  const Header& h = view.header();
+  const Times times{TickClock(h), h.start_unix_ns};
+  ZstdStream sink{*this};
+  Packer p(sink);
+  p.pack_map(25);
+  text(p, "format");
+  text(p, "fr.dump");
+  key_int(p, "version", 1);
+  pack_identity(p, h);
+  text(p, "reason");
+  text(p, facts.reason);
+  key_uint(p, "incident", facts.incident);
+  text(p, "trigger");
+  text(p, facts.trigger);
+  key_uint(p, "written_unix_ns", unix_now_ns());
+  pack_salvage(p, facts);
+  pack_options(p, view.options());
+  pack_layers(p, h);
+  pack_clock(p, h, times);
+  // Records before the tables they point into: whatever they name is then published.
+  Kept kept;
+  pack_records(p, view, times, per_group_, kept);
+  pack_groups(p, view, times, per_group_, kept);
+  pack_lanes(p, view, times);
+  pack_device(p, view, times);
+  pack_ras(p, facts.ras);
+  pack_notes(p, view, times);
+  pack_exit(p, h, times);
+  pack_peers(p, facts.control, times);
+
+  pack_losses(p, h, kept);
+  pack_tables(p, view);
+  pack_threads(p, facts.threads);
+  sink.flush(true);
+  if (overflow_) {
+    return {nullptr, 0};
+  }
+  return {out_, out_used_};
+}
+
+}  // namespace fr

@@ -1,0 +1,76 @@
+// encode.hpp - a region as a dump file (grammar: ../README.md), encoded into memory of its own.
+//
+// All memory is mapped by init(); encode() allocates nothing and takes no lock, so it works while
+// the process it describes hangs. One thread at a time: the watchdog's.
+#pragma once
+
+#include <cstddef>
+
+#include "format/view.hpp"
+
+namespace fr {
+
+struct ThreadReport;
+
+inline constexpr std::size_t kRasBytes = 64 * 1024;
+
+// What NCCL's RAS service said of the job; nccl/ras.hpp.
+struct RasAnswer {
+  char address[256] = "";
+  u64 asked_unix_ns = 0;
+  u64 took_ns = 0;
+  bool json = false;
+  bool cut = false;  // it had more to say
+  const char* text = "";
+  u32 bytes = 0;
+  const char* error = "";  // "": none
+};
+
+struct DumpFacts {
+  const char* reason = "";
+  const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
+  u64 incident = 0;
+  int salvaged_by = -1;          // rank; -1 = its own dump
+  i64 oom_kills = -1;            // of a dead peer: kills since this process began; -1 unknown
+  const char* salvage_why = "";  // "dead", "unresponsive", "left over"
+  const Control* control = nullptr;
+  const ThreadReport* threads = nullptr;
+  const RasAnswer* ras = nullptr;  // nullptr: it was not asked
+};
+
+// Which of a group's collectives the ring still has, by seq.
+struct KeptOfGroup {
+  u64 kept, first, last;
+  u32 records;  // of all kinds
+};
+
+class DumpEncoder {
+ public:
+  // Maps the buffers for regions of up to n_records. False without memory.
+  bool init(u32 n_records) noexcept;
+  // Returns the file's content, valid until the next call; {nullptr, 0} when it did not fit.
+  struct Bytes {
+    const void* data;
+    std::size_t size;
+  };
+  Bytes encode(const View& view, const DumpFacts& facts) noexcept;
+
+  std::size_t raw_bytes() const noexcept { return raw_bytes_; }  // of the last encode, uncompressed
+
+ private:
+  friend struct ZstdStream;
+  static constexpr std::size_t kChunkBytes = 128 * 1024;
+  void* zstd_ = nullptr;  // ZSTD_CCtx in workspace_
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+  char* in_ = nullptr;  // chunk that collects msgpack bytes
+  std::size_t in_used_ = 0;
+  char* out_ = nullptr;
+  std::size_t out_size_ = 0;
+  std::size_t out_used_ = 0;
+  std::size_t raw_bytes_ = 0;
+  bool overflow_ = false;
+  KeptOfGroup* per_group_ = nullptr;
+};
+
+}  // namespace fr

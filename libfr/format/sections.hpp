@@ -1,0 +1,29 @@
+// sections.hpp - how large one element of each section of a region is, in the order of enum
+// Section. Whoever lays a region out and whoever reads one go by this; later layouts may only let
+// them grow.
+#pragma once
+
+#include "format/layout.hpp"
+
+namespace fr {
+
+inline constexpr u32 kRowBytes[kSections] = {1,
+                                             sizeof(GroupRow),
+                                             4,
+                                             sizeof(LaneRow),
+                                             sizeof(StringRow),
+                                             1,
+                                             sizeof(FrameRow),
+                                             sizeof(StackRow),
+                                             4,
+                                             4,
+                                             sizeof(Crumb),
+                                             sizeof(Status),
+                                             sizeof(Record),
+                                             sizeof(Device),
+                                             sizeof(CommRow),
+                                             sizeof(DeviceOp),
+                                             sizeof(Phase),
+                                             sizeof(Cuda)};
+
+}  // namespace fr

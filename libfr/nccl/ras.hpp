@@ -1,0 +1,45 @@
+// ras.hpp - asks NCCL's RAS service (2.24 and newer) what it knows of the job's communicators:
+// one more witness when something hangs.
+//
+// A thread of its own asks, since a resolver, a socket or the service may hang. Whoever dumps takes
+// what is there by then and waits for no more than it says.
+#pragma once
+
+#include "format/encode.hpp"
+
+namespace fr::nccl {
+
+class Ras {
+ public:
+  // Starts the thread, once. address: "host:port", "[IPv6]:port" or "host". False without it.
+  bool start(const char* address) noexcept;
+  bool is_started() const noexcept { return event_fd_.load() >= 0; }
+
+  // The three below: one thread at a time, the watchdog's. No lock, no allocation.
+
+  // Has the question asked, unless one is under way or was asked within max_age_ns.
+  void ask(bool as_json, u64 max_age_ns) noexcept;
+  // The answer to the last question, or that there is none yet after limit_ns. nullptr: not asked.
+  const RasAnswer* take(u64 limit_ns) noexcept;
+
+  static constexpr u64 kLimit_ns = 2'500'000'000;  // for one question and its answer
+
+ private:
+  enum : u32 { kIdle, kAsked, kAnswered };
+
+  static void* thread_main(void* self) noexcept;
+  void run() noexcept;
+  const char* converse(u64 deadline_ns) noexcept;  // what went wrong, nullptr nothing
+
+  std::atomic<int> event_fd_{-1};
+  std::atomic<u32> state_{kIdle};
+  bool as_json_ = false;
+  u64 asked_ns_ = 0;  // monotonic; 0 never
+  u64 asked_unix_ns_ = 0;
+  RasAnswer answer_;   // the thread's while kAsked, else the watchdog's
+  RasAnswer pending_;  // says that there is no answer yet
+  char error_[160];
+  char text_[kRasBytes];
+};
+
+}  // namespace fr::nccl

@@ -1,0 +1,258 @@
+#include "nccl/tracker/state.hpp"
+
+namespace fr::nccl {
+namespace {
+
+u32 word_id(const State& s, const char* text) noexcept {
+  if (text != nullptr) {
+    for (const Name& word : s.words) {
+      if (word.text != nullptr && std::strcmp(word.text, text) == 0) {
+        return word.id;
+      }
+    }
+  }
+  return 0;
+}
+
+void list_in(State& s, Handle group, u32 op_slot) noexcept {
+  if (group == 0 || !is_own(s, group) || kind_of(group) != kGroupHandle ||
+      slot_of(group) >= kApiGroups) {
+    return;
+  }
+  ApiGroup& g = s.groups[slot_of(group)];
+  if (!is_current(g.claim.load(kAcquire), group)) {
+    count(s.device->stale_handles);
+    return;
+  }
+  OpPrivate& p = s.op[op_slot];
+  const u32 mine = static_cast<u32>(group);  // generation and slot
+  if (p.group.exchange(mine, kRelaxed) == mine) {
+    return;  // another part of it is there already
+  }
+  p.next.store(g.first.load(kRelaxed), kRelaxed);
+  g.first.store(op_slot + 1, kRelease);
+}
+
+// A device takes about a thousand launches ahead. If more have passed and no kernel was ever told
+// of, this library does not tell: its operations are not in flight for ever.
+constexpr u64 kSilent = 2048;
+
+void give_up(State& s, u32 comm) noexcept {
+  s.comm[comm].events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const u32 claim = s.ops[slot].claim.load(kAcquire);
+    if ((claim & 1) != 0 && s.ops[slot].comm.load(kRelaxed) == comm &&
+        s.ops[slot].launched_ticks.load(kRelaxed) != 0 &&
+        (s.ops[slot].flags.load(kRelaxed) & kDevTimed) == 0) {
+      finish(s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
+    }
+  }
+}
+
+// Up to version 4 nothing ties a launch to its call but what it is about.
+DeviceOp* match_op(State& s, u32 comm, const Call& call, u32& found) noexcept {
+  const bool p2p = call.func == Func::kSend || call.func == Func::kRecv;
+  u64 oldest = ~0ull;
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const DeviceOp& op = s.ops[slot];
+    const OpPrivate& p = s.op[slot];
+    if ((op.claim.load(kAcquire) & 1) == 0 || op.comm.load(kRelaxed) != comm ||
+        op.parts_launched.load(kRelaxed) >= op.parts.load(kRelaxed) ||
+        p.func.load(kRelaxed) != static_cast<u32>(call.func) ||
+        op.ticket.load(kRelaxed) >= oldest) {
+      continue;
+    }
+    const bool adopted = (op.flags.load(kRelaxed) & kDevAdopted) != 0;
+    if (!adopted &&
+        (p2p ? p.peer.load(kRelaxed) != call.peer
+             : p.send.load(kRelaxed) != call.send || p.recv.load(kRelaxed) != call.recv)) {
+      continue;
+    }
+    oldest = op.ticket.load(kRelaxed);
+    found = slot;
+  }
+  return oldest != ~0ull ? &s.ops[found] : nullptr;
+}
+
+}  // namespace
+
+Handle other_start() noexcept {
+  const State* s = state_in_force();
+  return s != nullptr ? make(*s, kOtherHandle, 0, 0) : u64{1} << 48 | u64{kOtherHandle} << 44;
+}
+
+Handle group_api_start(Handle context, bool captured) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr || comm_of(*s, context) == kNoComm) {
+    return other_start();
+  }
+  (void)captured;
+  const u32 slot = claim_row(s->groups, kApiGroups, 0, s->group_cursor);
+  if (slot == kApiGroups) {
+    count(s->device->ops_lost);
+    return other_start();
+  }
+  s->groups[slot].first.store(0, kRelaxed);
+  return make(*s, kGroupHandle, slot, s->groups[slot].claim.load(kRelaxed) >> 1);
+}
+
+void group_api_stop(Handle group) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  each_op(*s, group, [&](u32 slot) {
+    // A non-blocking communicator launches afterwards, a group that failed never: wrappers know.
+    if (s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+      mark_launched(*s, slot);
+      settle_slot(*s, slot, generation_at(*s, slot), false);
+    }
+  });
+  if (!release_row(s->groups[slot_of(group) % kApiGroups], generation_of(group))) {
+    count(s->device->stale_handles);
+  }
+}
+
+Handle api_start(Handle context, Handle group, const Call& call) noexcept {
+  State* s = state_in_force();
+  const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
+  if (comm == kNoComm) {
+    return other_start();
+  }
+  Thread* t = own_thread(*s);
+  if (t != nullptr && t->unlinked != nullptr && s->comm[comm].linked.load(kRelaxed) == 0) {
+    s->comm[comm].nccl_comm.store(t->unlinked);
+    s->comm[comm].linked.store(1);
+    t->unlinked = nullptr;
+  }
+  u32 slot = 0;
+  DeviceOp* op = current_op(*s, t, comm, call, slot);
+  Handle handle = 0;
+  if (op != nullptr) {
+    // The wrapper counted one part for its call; what a call is split into is counted here.
+    if (t->current_parts++ > 0) {
+      op->parts.fetch_add(1, kRelaxed);
+    }
+    if (call.captured) {
+      op->flags.fetch_or(kDevCaptured | kDevUnseen, kRelaxed);
+    }
+    if (call.stream != nullptr) {
+      op->stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
+    }
+    handle = make(*s, kApiHandle, slot, generation_at(*s, slot));
+  } else if (t != nullptr && t->n_scopes > 0 && t->n_scopes <= kScopes) {
+    // A framework's call reached the library past our wrappers.
+    auto& scope = t->scope[t->n_scopes - 1];
+    if (find_op(*s, scope.op, slot) != nullptr) {
+      s->ops[slot].parts.fetch_add(1, kRelaxed);
+    } else {
+      scope.op = begin_op(*s, comm, call, scope.ticket);
+      slot = slot_of(scope.op);
+    }
+    handle = scope.op;
+  } else if (call.func == Func::kSend || call.func == Func::kRecv) {
+    // Whom it is with is told with its launch: the record is made then, the row says it was issued.
+    slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
+    if (slot == kDeviceOps) {
+      return make(*s, kApiHandle, kNoSlot, 0);
+    }
+    keep_ticket(s->op[slot], fr_ticket{});
+    s->op[slot].closed.store(1, kRelaxed);
+    s->ops[slot].parts.store(1, kRelease);
+    handle = make(*s, kApiHandle, slot, generation_at(*s, slot));
+  } else {
+    handle = begin_op(*s, comm, call, fr_ticket{});
+    slot = slot_of(handle);
+    if (handle != 0) {
+      s->op[slot].closed.store(1, kRelease);
+    }
+  }
+  if (handle == 0) {
+    return make(*s, kApiHandle, kNoSlot, 0);
+  }
+  list_in(*s, group, slot);
+  return handle;
+}
+
+Handle launch_start(Handle context, Handle group) noexcept {
+  State* s = state_in_force();
+  const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
+  if (comm != kNoComm) {
+    each_op(*s, group, [&](u32 slot) {
+      if (s->ops[slot].comm.load(kRelaxed) == comm) {
+        mark_launching(*s, slot);
+      }
+    });
+  }
+  return other_start();
+}
+
+Handle task_start(Handle context, Handle parent, const Call& call, u32 channels, const char* algo,
+                  const char* proto) noexcept {
+  State* s = state_in_force();
+  const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
+  if (comm == kNoComm) {
+    return other_start();
+  }
+  if (s->comm[comm].launched.fetch_add(1, kRelaxed) >= kSilent && sees_kernels(*s, comm) &&
+      s->comm[comm].kernels_seen.load(kRelaxed) == 0) [[unlikely]] {
+    give_up(*s, comm);
+  }
+  u32 slot = 0;
+  DeviceOp* op = nullptr;
+  if (parent != 0 && is_own(*s, parent) && kind_of(parent) == kApiHandle) {
+    op = find_op(*s, parent, slot);
+    if (op == nullptr) {
+      return other_start();  // a replay whose capture is long forgotten; counted as stale
+    }
+    if ((op->flags.load(kRelaxed) & kDevCaptured) != 0) {
+      op->parts_launched.fetch_add(1, kRelaxed);  // counts the replays
+      return make(*s, kTaskHandle, slot, generation_of(parent));
+    }
+    if (s->op[slot].ticket.load(kRelaxed) == 0) {
+      const bool unseen = !sees_end(*s, comm) || is_alone(*s, comm);
+      const fr_ticket t = begin_record(*s, comm, call, unseen);
+      keep_ticket(s->op[slot], t);
+      s->op[slot].peer.store(call.peer, kRelaxed);
+      op->ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);
+      if (unseen) {
+        op->flags.fetch_or(kDevUnseen, kRelaxed);
+      }
+    }
+  } else {
+    op = current_op(*s, own_thread(*s), comm, call, slot);
+    if (op == nullptr || op->parts_launched.load(kRelaxed) >= op->parts.load(kRelaxed)) {
+      op = match_op(*s, comm, call, slot);
+    }
+    if (op == nullptr) {
+      // Its caller is not wrapped: the launch is the first that is seen of it.
+      const Handle handle = begin_op(*s, comm, call, fr_ticket{});
+      if (handle == 0) {
+        return other_start();
+      }
+      slot = slot_of(handle);
+      op = &s->ops[slot];
+      s->op[slot].closed.store(1, kRelease);
+      count(s->device->unmatched);
+    }
+  }
+  op->channels.fetch_add(channels, kRelaxed);
+  op->algorithm.store(word_id(*s, algo), kRelaxed);
+  op->protocol.store(word_id(*s, proto), kRelaxed);
+  mark_launched(*s, slot);
+  op->parts_launched.fetch_add(1, kRelease);
+  return make(*s, kTaskHandle, slot, generation_at(*s, slot));
+}
+
+Handle ce_start(Handle context, Handle parent, const Call& call) noexcept {
+  const Handle handle = task_start(context, parent, call, 0, "CE", nullptr);
+  State* s = state_in_force();
+  u32 slot = 0;
+  // Copy engines: no kernel whose end could be told.
+  if (s != nullptr && kind_of(handle) == kTaskHandle && find_op(*s, handle, slot) != nullptr) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+  }
+  return handle;
+}
+
+}  // namespace fr::nccl

@@ -1,0 +1,699 @@
+#include "cuda/waits.hpp"
+#include "nccl/tracker/state.hpp"
+
+namespace fr::nccl {
+namespace {
+
+u64 ranks_of(const State& s, u32 comm) noexcept {
+  const i32 n = s.comms[comm].n_ranks.load(kRelaxed);
+  return n > 0 ? static_cast<u64>(n) : 1;
+}
+
+// No second rank takes part, and no kernel is told of.
+bool is_one_sided(Func func) noexcept {
+  return func == Func::kPutSignal || func == Func::kSignal || func == Func::kWaitSignal;
+}
+
+// Its events will not tell: it is as if it had none.
+void lose_events(State& s, u32 slot, u32 generation) noexcept {
+  s.ops[slot].flags.fetch_and(~u32{kDevTimed}, kRelaxed);
+  s.op[slot].last_events.store(0, kRelaxed);
+  if (s.op[slot].unseen_otherwise.load(kRelaxed) != 0) {
+    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  }
+}
+
+}  // namespace
+
+// Claims a row for an operation with one part; kDeviceOps when none is free.
+u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
+  const u32 slot = claim_row(s.ops, kDeviceOps, 0, s.op_cursor);
+  if (slot == kDeviceOps) {
+    count(s.device->ops_lost);
+    return slot;
+  }
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  op.flags.store(flags, kRelaxed);
+  op.ticket.store(0, kRelaxed);
+  op.stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
+  op.launching_ticks.store(0, kRelaxed);
+  op.launched_ticks.store(0, kRelaxed);
+  op.comm.store(comm, kRelaxed);
+  op.channels.store(0, kRelaxed);
+  op.algorithm.store(0, kRelaxed);
+  op.protocol.store(0, kRelaxed);
+  op.parts.store(0, kRelaxed);
+  op.parts_launched.store(0, kRelaxed);
+  op.started_ticks.store(0, kRelaxed);
+  op.ended_ticks.store(0, kRelaxed);
+  op.device_start_ns.store(0, kRelaxed);
+  op.device_end_ns.store(0, kRelaxed);
+  op.channels_started.store(0, kRelaxed);
+  op.channels_ended.store(0, kRelaxed);
+  op.transfers_started.store(0, kRelaxed);
+  op.transfers_ended.store(0, kRelaxed);
+  p.send.store(call.send, kRelaxed);
+  p.recv.store(call.recv, kRelaxed);
+  p.func.store(static_cast<u32>(call.func), kRelaxed);
+  p.peer.store(call.peer, kRelaxed);
+  p.group.store(0, kRelaxed);
+  p.next.store(0, kRelaxed);
+  p.closed.store(0, kRelaxed);
+  p.overtaken.store(0, kRelaxed);
+  p.last_end_ticks.store(0, kRelaxed);
+  p.last_transfer_ticks.store(0, kRelaxed);
+  p.first_events.store(call.events, kRelaxed);
+  p.last_events.store(call.events, kRelaxed);
+  p.events_done.store(0, kRelaxed);
+  p.unseen_otherwise.store(0, kRelaxed);
+  p.is_wrapped.store(0, kRelaxed);
+  p.followed.store(0, kRelaxed);
+  p.has_state.store(0, kRelaxed);
+  p.later.store(0, kRelaxed);
+  p.waited.store(generation_at(s, slot) << 1, kRelease);
+  return slot;
+}
+
+// A record for one call. untracked: its end will not be seen.
+fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noexcept {
+  fr_op o;
+  std::memset(&o, 0, sizeof o);
+  const u64 n = ranks_of(s, comm);
+  o.struct_bytes = sizeof o;
+  o.group = group_of(comm);
+  o.op = s.op_name[static_cast<u32>(call.func)];
+  o.kind = call.func == Func::kSend || is_one_sided(call.func) ? FR_SEND
+           : call.func == Func::kRecv                          ? FR_RECV
+                                                               : FR_COLLECTIVE;
+  o.flags = static_cast<u16>(FR_ASYNC | (untracked ? FR_UNTRACKED : 0) |
+                             (call.captured ? FR_CAPTURED : 0));
+  o.peer = call.peer;
+  o.in_dtype = o.out_dtype = call.dtype;
+  o.reduce_op = call.reduce_op;
+  const bool in_all = call.func == Func::kReduceScatter || call.func == Func::kAllToAll ||
+                      call.func == Func::kScatter;
+  const bool out_all =
+      call.func == Func::kAllGather || call.func == Func::kAllToAll || call.func == Func::kGather;
+  o.in_numel = call.func == Func::kRecv ? 0 : in_all ? call.count * n : call.count;
+  o.out_numel = call.func == Func::kSend ? 0 : out_all ? call.count * n : call.count;
+  o.stack = FR_STACK_CAPTURE;
+  fr_ticket t;
+  fr_begin(&o, &t);
+  return t;
+}
+
+// Row and record of a call. scope: the framework's record it belongs to, or {0}.
+Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+  const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
+                                is_one_sided(call.func) || is_alone(s, comm);
+  const bool unseen = unseen_otherwise && call.events == 0;
+  const u32 flags = (call.func == Func::kSend || call.func == Func::kRecv ? u32{kDevP2p} : 0) |
+                    (call.captured ? u32{kDevCaptured} : 0) |
+                    (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0) |
+                    (call.events != 0 ? u32{kDevTimed} : 0);
+  const u32 slot = claim_op(s, comm, call, flags);
+  const bool lost = slot == kDeviceOps;
+  const fr_ticket t = scope.ticket != 0 ? scope : begin_record(s, comm, call, unseen || lost);
+  if (scope.ticket != 0) {
+    s.comms[comm].pg_group.store(scope.group, kRelaxed);
+  }
+  if (lost) {
+    return 0;
+  }
+  keep_ticket(s.op[slot], t);
+  s.op[slot].unseen_otherwise.store(unseen_otherwise ? 1 : 0, kRelaxed);
+  s.ops[slot].ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);
+  s.ops[slot].parts.store(1, kRelease);
+  return make(s, kApiHandle, slot, generation_at(s, slot));
+}
+
+// The current call of this thread, if the event can be its.
+DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept {
+  if (t == nullptr || t->current == 0) {
+    return nullptr;
+  }
+  slot = slot_of(t->current);
+  DeviceOp& op = s.ops[slot];
+  if (!is_current(op.claim.load(kAcquire), t->current)) {
+    return nullptr;
+  }
+  const u32 func = s.op[slot].func.load(kRelaxed);
+  // ncclAlltoAll, Gather and Scatter are told as sends and receives
+  const bool same =
+      func == static_cast<u32>(call.func) || (op.flags.load(kRelaxed) & kDevAdopted) ||
+      func == static_cast<u32>(Func::kAllToAll) || func == static_cast<u32>(Func::kGather) ||
+      func == static_cast<u32>(Func::kScatter);
+  if (!same) {
+    return nullptr;
+  }
+  if (const u32 wrapped = op.comm.load(kRelaxed); wrapped != comm) {
+    if (s.comm[comm].linked.load(kRelaxed) != 0 || s.comms[wrapped].is_profiled.load() != 0) {
+      return nullptr;  // of another communicator
+    }
+    merge(s, wrapped, comm);
+    op.comm.store(comm, kRelaxed);
+  }
+  return &op;
+}
+
+// The operation's kernel runs. device_ns 0: by what is seen of it, no clock told when.
+void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept {
+  OpPrivate& p = s.op[slot];
+  if (!first_time(p.is_started, generation)) {
+    return;
+  }
+  s.ops[slot].started_ticks.store(ticks_now(s.hot->clock), kRelaxed);
+  s.ops[slot].device_start_ns.store(device_ns, kRelaxed);
+  const fr_ticket t = ticket_of(p);
+  if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+    started(*s.hot, t);
+  }
+}
+
+namespace {
+
+// Its end is not told by the library: by the program's own waits, then. False: by nobody.
+bool follow(State& s, u32 slot, u32 generation) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  if ((op.flags.load(kRelaxed) & kDevCaptured) != 0 || is_capturing() ||
+      op.launched_ticks.load(kRelaxed) == 0) {
+    return false;
+  }
+  const u64 stream = op.stream.load(kRelaxed);
+  const cuda::Place at = cuda::reserve(reinterpret_cast<void*>(stream));
+  if (at.row == 0) {
+    return false;
+  }
+  // A framework's record was begun before it was known that nobody would tell its end.
+  fr_ticket t = ticket_of(p);
+  if (is_counted(t) && (t.flags & FR_UNTRACKED) == 0) {
+    s.hot->groups[t.group].untracked.fetch_add(1, kRelaxed);
+    t.flags |= FR_UNTRACKED;
+    keep_ticket(p, t);
+    if (Thread* own = own_thread(s);
+        own != nullptr && own->n_scopes > 0 && own->n_scopes <= kScopes) {
+      auto& scope = own->scope[own->n_scopes - 1];
+      if (scope.ticket.ticket == t.ticket) {
+        scope.ticket.flags = t.flags;  // it may have more calls to come
+      }
+    }
+    p.has_state.store(1, kRelaxed);
+    set_state(*s.hot, t, fr::State::kIdle, ticks_now(s.hot->clock), 0);
+  }
+  op.flags.fetch_or(kDevAsked, kRelaxed);
+  p.followed.store(static_cast<u64>(at.row) << 48 | at.seq, kRelaxed);
+  cuda::publish(at, make(s, kApiHandle, slot, generation));
+  return true;
+}
+
+}  // namespace
+
+// is_back: the call is, its work is in the stream.
+void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept {
+  DeviceOp& op = s.ops[slot];
+  if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
+    return;
+  }
+  const u32 flags = op.flags.load(kRelaxed);
+  if ((flags & kDevTimed) != 0 && (flags & kDevCaptured) == 0) {
+    return;  // the events will tell
+  }
+  if ((flags & kDevUnseen) != 0) {
+    const OpPrivate& p = s.op[slot];
+    if (p.followed.load(kRelaxed) != 0 || (is_back && follow(s, slot, generation))) {
+      return;
+    }
+  }
+  if ((flags & kDevUnseen) != 0 || op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
+    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  }
+}
+
+// quiet: no more channels will come.
+void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  const u32 started = op.channels_started.load(kAcquire);
+  const u32 ended = op.channels_ended.load(kAcquire);
+  // Events end it where NCCL tells nothing, or, when the watchdog sees no change, not all.
+  const u64 done = p.events_done.load(kAcquire);
+  if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
+      (started == 0 || quiet)) {
+    finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+    return;
+  }
+  if (p.closed.load(kAcquire) == 0 || ended == 0 || ended != started ||
+      op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
+    return;
+  }
+  // What is announced for sends and receives is a bound, in version 3 always: not all channels need
+  // to come. Then a while without another one tells.
+  if (!quiet && (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0)) {
+    return;
+  }
+  finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+}
+
+// Ends the operation, once. at: 0 = now.
+void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at) noexcept {
+  OpPrivate& p = s.op[slot];
+  DeviceOp& op = s.ops[slot];
+  const fr_ticket t = ticket_of(p);
+  if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation ||
+      !first_time(p.done, generation)) {
+    return;
+  }
+  if (as == fr::State::kFailed) {
+    op.flags.fetch_or(kDevFailed, kRelaxed);
+  }
+  if (as == fr::State::kCompleted) {
+    std::atomic<u64>& newest = s.comm[op.comm.load(kRelaxed) % kComms].last_completed;
+    if (newest.load(kRelaxed) < op.ticket.load(kRelaxed)) {
+      newest.store(op.ticket.load(kRelaxed), kRelaxed);
+    }
+  }
+  if (as != fr::State::kReleased) {
+    op.ended_ticks.store(at != 0 ? at : ticks_now(s.hot->clock), kRelaxed);
+    op.flags.fetch_and(~u32{kDevUnseen}, kRelaxed);
+  } else {
+    op.flags.fetch_or(kDevUnseen, kRelaxed);
+  }
+  const bool shown = p.has_state.load(kRelaxed) != 0;
+  u32 waited = generation << 1 | 1;
+  const bool was_waited = p.waited.compare_exchange_strong(waited, generation << 1);
+  release_row(op, generation);
+  if (is_counted(t) &&
+      ((t.flags & FR_UNTRACKED) == 0 || as != fr::State::kReleased || shown || was_waited)) {
+    end(*s.hot, t, as, error, at);
+  }
+  if (was_waited) {
+    wait_end(*s.hot, t);
+  }
+}
+
+// ---------------------------------------------------------------- the program's own waits
+
+namespace {
+
+// Calls act(state, slot, generation) where the operation goes on.
+template <class Act>
+void if_open(Handle handle, Act act) noexcept {
+  State* s = state_in_force();
+  const u32 slot = slot_of(handle);
+  if (s == nullptr || handle == 0 || !is_own(*s, handle) || slot >= kDeviceOps) {
+    return;
+  }
+  const u32 claim = s->ops[slot].claim.load(kAcquire);
+  if ((claim & 1) != 0 && is_current(claim, handle)) {
+    act(*s, slot, generation_of(handle));
+  }
+}
+
+}  // namespace
+
+void wait_began(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    OpPrivate& p = s.op[slot];
+    const fr_ticket t = ticket_of(p);
+    u32 waited = generation << 1;
+    if (!is_counted(t) || !p.waited.compare_exchange_strong(waited, generation << 1 | 1)) {
+      return;
+    }
+    p.has_state.store(1, kRelaxed);
+    wait_begin(*s.hot, t);
+    // It was ended meanwhile by somebody who did not see this.
+    waited = generation << 1 | 1;
+    if (p.done.load(kAcquire) == (generation << 1 | 1) &&
+        p.waited.compare_exchange_strong(waited, generation << 1)) {
+      wait_end(*s.hot, t);
+    }
+  });
+}
+
+void wait_ended(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    OpPrivate& p = s.op[slot];
+    u32 waited = generation << 1 | 1;
+    if (p.waited.compare_exchange_strong(waited, generation << 1)) {
+      wait_end(*s.hot, ticket_of(p));
+    }
+  });
+}
+
+void reached(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, fr::State::kCompleted, 0, 0);
+  });
+}
+
+bool is_over(Handle handle) noexcept {
+  bool over = true;
+  if_open(handle, [&over](State&, u32, u32) { over = false; });
+  return over;
+}
+
+void unfollow(Handle handle) noexcept {
+  if_open(handle, [](State& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  });
+}
+
+// ---------------------------------------------------------------- wrappers
+
+namespace {
+
+// Its wrapper learns what became of the launch.
+Handle begin_wrapped(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+  const Handle op = begin_op(s, comm, call, scope);
+  if (op != 0) {
+    s.op[slot_of(op)].is_wrapped.store(1, kRelaxed);
+  }
+  return op;
+}
+
+}  // namespace
+
+Handle open(u32 comm, const Call& call) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr || comm == kNoComm) {
+    return 0;
+  }
+  Thread* t = own_thread(*s);
+  if (t == nullptr) {
+    return begin_wrapped(*s, comm, call, fr_ticket{});
+  }
+  t->current_parts = 0;
+  if (t->n_scopes == 0 || t->n_scopes > kScopes) {
+    return t->current = begin_wrapped(*s, comm, call, fr_ticket{});
+  }
+  auto& scope = t->scope[t->n_scopes - 1];
+  u32 slot = 0;
+  if (DeviceOp* op = find_op(*s, scope.op, slot); op != nullptr) {
+    op->parts.fetch_add(1, kRelaxed);
+    if ((op->flags.load(kRelaxed) & kDevTimed) != 0) {
+      if (call.events != 0) {
+        s->op[slot].last_events.store(call.events, kRelaxed);
+      } else {
+        lose_events(*s, slot, generation_of(scope.op));
+      }
+    }
+  } else {
+    scope.op = begin_wrapped(*s, comm, call, scope.ticket);
+  }
+  return t->current = scope.op;
+}
+
+void closed(Handle handle, bool ok, const char* error) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  if (t_own.thread != nullptr && t_own.tid == own_tid()) {
+    t_own.thread->current = 0;
+  }
+  u32 slot = 0;
+  DeviceOp* op = handle != 0 ? find_op(*s, handle, slot) : nullptr;
+  if (op == nullptr) {
+    return;
+  }
+  if (!ok) {
+    finish(*s, slot, generation_of(handle), fr::State::kFailed,
+           error != nullptr ? fr_intern(error, std::strlen(error)) : 0, 0);
+    if (Recorder* r = recorder()) {
+      r->watchdog.wake();
+    }
+    return;
+  }
+  if ((op->flags.load(kRelaxed) & kDevAdopted) == 0) {
+    s->op[slot].closed.store(1, kRelease);
+    try_complete(*s, slot, generation_of(handle), false);
+  }
+}
+
+void launching(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
+    mark_launching(*s, slot);
+  }
+}
+
+void launched(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
+    mark_launched(*s, slot);
+  }
+}
+
+void settle(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
+    settle_slot(*s, slot, generation_of(handle), true);
+  }
+}
+
+void launched_later(Handle handle) noexcept {
+  State* s = state_in_force();
+  u32 slot = 0;
+  const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
+  if (op == nullptr) {
+    return;
+  }
+  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    return;
+  }
+  s->op[slot].later.store(1, kRelaxed);
+  s->comm[op->comm.load(kRelaxed) % kComms].later.store(1, kRelease);
+  g_later.store(true, kRelease);
+}
+
+void settle_later(const void* nccl_comm) noexcept {
+  State* s = g_later.load(kRelaxed) ? state_in_force() : nullptr;
+  const u32 comm = s != nullptr ? find_comm(nccl_comm) : kNoComm;
+  if (comm == kNoComm || s->comm[comm].later.load(kRelaxed) == 0 ||
+      s->comm[comm].later.exchange(0) == 0) {
+    return;
+  }
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const u32 claim = s->ops[slot].claim.load(kAcquire);
+    if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm &&
+        s->op[slot].later.exchange(0, kRelaxed) != 0) {
+      mark_launched(*s, slot);
+      settle_slot(*s, slot, claim >> 1 & kGenerationMask, true);
+    }
+  }
+}
+
+namespace {
+
+// Nothing was told for so long: nothing more will come. The watchdog looks every 100 ms, exit()
+// waits for 200.
+constexpr i64 kQuiet_ns = 50'000'000;
+
+// Without kernels: the last transfer of a send or receive ends it. A collective's ranks may have
+// work beyond their transfers, and one without any is not told of at all: how it ended is not seen.
+template <class IsQuiet>
+void settle_transfers(State& s, u32 slot, u32 generation, const IsQuiet& is_quiet) noexcept {
+  const DeviceOp& op = s.ops[slot];
+  const u32 ended = op.transfers_ended.load(kAcquire);
+  const u64 since =
+      ended != 0 ? s.op[slot].last_transfer_ticks.load(kRelaxed) : op.launched_ticks.load(kRelaxed);
+  if (since == 0 || op.transfers_started.load(kRelaxed) != ended ||
+      op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed) || !is_quiet(since)) {
+    return;
+  }
+  const bool seen = ended != 0 && (op.flags.load(kRelaxed) & kDevP2p) != 0;
+  finish(s, slot, generation, seen ? fr::State::kCompleted : fr::State::kReleased, 0,
+         seen ? since : 0);
+}
+
+}  // namespace
+
+namespace {
+
+// Who polls does so again and again. Once asked and then no more, as a caching allocator does that
+// looks at the next allocation, is nobody who waits. Well before a lack of progress is told.
+void lapse_polls(const State& s, const TickClock& clock, u64 now) noexcept {
+  constexpr u64 kLongest_ns = 5'000'000'000;
+  constexpr u64 kSpan = 1'000'000;
+  const Recorder* r = recorder();
+  const u64 span_ns = clock.unix_ns(now) - clock.unix_ns(now - kSpan);
+  if (!cuda::follows_any() || r == nullptr || &r->hot != s.hot || span_ns == 0 ||
+      span_ns > 1'000'000'000) {
+    return;
+  }
+  u64 longest = kLongest_ns;
+  for (const u64 limit : {r->options.warn_ns, r->options.timeout_ns}) {
+    longest = limit != 0 && limit / 2 < longest ? limit / 2 : longest;
+  }
+  cuda::look(now - longest / span_ns * kSpan);
+}
+
+}  // namespace
+
+void settle_all() noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  const TickClock clock(*s->hot->header);
+  const u64 now = ticks_now(s->hot->clock);
+  const i64 now_ns = static_cast<i64>(clock.unix_ns(now));
+  lapse_polls(*s, clock, now);
+  const auto is_quiet = [&](u64 since_ticks) {
+    return now_ns - static_cast<i64>(clock.unix_ns(since_ticks)) >= kQuiet_ns;
+  };
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const DeviceOp& op = s->ops[slot];
+    const u32 claim = op.claim.load(kAcquire);
+    if ((claim & 1) == 0) {
+      continue;
+    }
+    const u32 generation = claim >> 1 & kGenerationMask;
+    const bool timed = (op.flags.load(kRelaxed) & kDevTimed) != 0;
+    if (timed || op.channels_ended.load(kRelaxed) != 0) {
+      try_complete(*s, slot, generation, is_quiet(s->op[slot].last_end_ticks.load(kRelaxed)));
+      if (timed) {
+        continue;
+      }
+    } else if ((op.flags.load(kRelaxed) & kDevAsked) == 0 &&
+               !sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
+      settle_transfers(*s, slot, generation, is_quiet);
+    }
+    // A communicator runs its operations in their order: what a later one has overtaken has ended,
+    // and its end was not told.
+    const u64 newest = s->comm[op.comm.load(kRelaxed) % kComms].last_completed.load(kRelaxed);
+    if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
+        s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
+      finish(*s, slot, generation, fr::State::kReleased, 0, 0);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- CUDA's events
+
+namespace {
+
+void apply(State& s, u32 slot, u32 generation, const EventsSeen& seen) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  const bool first = p.first_events.load(kRelaxed) == seen.events;
+  const bool last = p.last_events.load(kRelaxed) == seen.events;
+  if (seen.what == EventsSeen::kLost) {
+    if (last) {
+      lose_events(s, slot, generation);
+    }
+    return;
+  }
+  // NCCL's own stamps, channel by channel, are better where there are some.
+  const bool nccl_tells = op.channels_started.load(kAcquire) != 0;
+  if (first && !nccl_tells && first_time(p.is_started, generation)) {
+    u64 at = seen.start_ticks != 0 ? seen.start_ticks : ticks_now(s.hot->clock);
+    // The two clocks are tied to some microseconds only; nothing starts before its launch.
+    const u64 launching = op.launching_ticks.load(kRelaxed);
+    at = at > launching ? at : launching;
+    op.started_ticks.store(at, kRelaxed);
+    const fr_ticket t = ticket_of(p);
+    if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+      started(*s.hot, t, at);
+    }
+  }
+  if (seen.what != EventsSeen::kEnded) {
+    return;
+  }
+  if (!nccl_tells && seen.end_ns != 0) {
+    op.flags.fetch_or(kDevHostTimes, kRelaxed);
+    if (first) {
+      op.device_start_ns.store(seen.start_ns, kRelaxed);
+    }
+    op.device_end_ns.store(seen.end_ns, kRelaxed);
+  }
+  if (last) {
+    const u64 began = op.started_ticks.load(kRelaxed);
+    const u64 at = seen.end_ticks != 0 ? seen.end_ticks : ticks_now(s.hot->clock);
+    p.last_end_ticks.store(at > began ? at : began, kRelaxed);
+    p.events_done.store(seen.events, kRelease);
+    try_complete(s, slot, generation, false);
+  }
+}
+
+}  // namespace
+
+void events_seen(const EventsSeen* seen, u32 n) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  // One pair may stand for a whole group of operations: each row is asked whose it is.
+  for (u32 slot = 0; slot < kDeviceOps; ++slot) {
+    const OpPrivate& p = s->op[slot];
+    const u64 last = p.last_events.load(kRelaxed);
+    if (last == 0) {
+      continue;
+    }
+    const u64 first = p.first_events.load(kRelaxed);
+    const u32 claim = s->ops[slot].claim.load(kAcquire);
+    for (u32 i = 0; i < n && (claim & 1) != 0; ++i) {
+      if (seen[i].events == first || seen[i].events == last) {
+        apply(*s, slot, claim >> 1 & kGenerationMask, seen[i]);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- frameworks
+
+void enter(const fr_ticket& ticket) noexcept {
+  State* s = state_in_force();
+  if (s == nullptr && g_library_version.load(kRelaxed) != 0 && ticket.ticket != 0 && ready())
+      [[unlikely]] {
+    s = state_in_force();  // the first operation may be what makes the communicator
+  }
+  Thread* t = s != nullptr ? own_thread(*s) : nullptr;
+  if (t == nullptr) {
+    return;
+  }
+  if (t->n_scopes++ < kScopes) {
+    t->scope[t->n_scopes - 1] = {ticket, 0};
+  }
+}
+
+bool leave() noexcept {
+  State* s = state_in_force();
+  Thread* t = s != nullptr ? own_thread(*s) : nullptr;
+  if (t == nullptr || t->n_scopes == 0) {
+    return false;
+  }
+  if (t->n_scopes-- > kScopes) {
+    return false;
+  }
+  const Handle handle = t->scope[t->n_scopes].op;
+  u32 slot = 0;
+  DeviceOp* op = handle != 0 ? find_op(*s, handle, slot) : nullptr;
+  if (op == nullptr) {
+    return handle != 0;  // over already, its row another's
+  }
+  const bool unseen = (op->flags.load(kRelaxed) & kDevUnseen) != 0;
+  if (unseen && s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    return true;
+  }
+  s->op[slot].closed.store(1, kRelease);
+  try_complete(*s, slot, generation_of(handle), false);
+  return true;
+}
+
+fr_ticket scope_ticket() noexcept {
+  State* s = state_in_force();
+  Thread* t = s != nullptr ? own_thread(*s) : nullptr;
+  return t != nullptr && t->n_scopes > 0 && t->n_scopes <= kScopes
+             ? t->scope[t->n_scopes - 1].ticket
+             : fr_ticket{};
+}
+
+}  // namespace fr::nccl

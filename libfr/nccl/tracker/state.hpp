@@ -1,0 +1,376 @@
+// state.hpp - what the parts of the tracker (nccl_tracker.hpp) share: the state of one
+// process, handles, rows. Not for others.
+//
+//   nccl_state.cpp       the state's making, names and numbers of NCCL's, graph captures
+//   nccl_comms.cpp       communicators: made, found, merged, failed, closed
+//   nccl_operations.cpp  records of operations: begun, launched, settled, ended
+//   nccl_events.cpp      the plugin's events of calls and launches
+//   nccl_transfers.cpp   the plugin's events of transfers, steps and kernel channels
+#pragma once
+
+#include <cstring>
+#include <mutex>
+
+#include "nccl/abi.hpp"
+#include "nccl/tracker/tracker.hpp"
+#include "recorder/recorder.hpp"
+
+namespace fr::nccl {
+
+inline constexpr auto kRelaxed = std::memory_order_relaxed;
+inline constexpr auto kAcquire = std::memory_order_acquire;
+inline constexpr auto kRelease = std::memory_order_release;
+
+// Of an operation that found no row: its launch is not another one.
+inline constexpr u32 kNoSlot = 0xfff;
+inline constexpr u32 kApiGroups = 256;
+inline constexpr u32 kThreads = 256;
+inline constexpr u32 kScopes = 4;
+inline constexpr u32 kGenerationMask = (1u << 20) - 1;
+inline constexpr u32 kStepMask = (1u << 12) - 1;
+static_assert(kDeviceOps < 0xfff && kPhases <= 4096 && kComms <= 4096 && kApiGroups <= 4096);
+
+enum Kind : u32 {
+  kOtherHandle = 1,
+  kCommHandle,
+  kGroupHandle,  // GroupApi
+  kApiHandle,
+  kTaskHandle,
+  kTransferHandle,
+  kStepHandle,
+  kKernelHandle
+};
+
+// What only this process needs to know of an operation. Fields change while its row is claimed by
+// one thread; others read them and look at the generation afterwards.
+struct OpPrivate {
+  std::atomic<u64> ticket, seq, packed;  // fr_ticket
+  std::atomic<const void*> send, recv;
+  std::atomic<u32> func;
+  std::atomic<i32> peer;
+  std::atomic<u32> group;                // generation << 12 | slot of the ApiGroup it is listed in
+  std::atomic<u32> next;                 // operation of the same ApiGroup, + 1
+  std::atomic<u32> closed;               // all its parts are known
+  std::atomic<u32> done;                 // generation << 1 | 1 once it was ended
+  std::atomic<u32> is_started;           // generation << 1 | 1
+  std::atomic<u32> overtaken;            // at the last look: a later operation has ended
+  std::atomic<u64> last_end_ticks;       // of a channel
+  std::atomic<u64> last_transfer_ticks;  // end of a transfer
+  std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
+  std::atomic<u64> events_done;                // the last of them that have told its end
+  std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
+  std::atomic<u32> is_wrapped;                 // by a wrapper, which says when it is launched
+  std::atomic<u32> later;                      // NCCL goes on with its launch in the background
+  // Where the program's own waits tell its end (cuda_waits.hpp):
+  std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
+  std::atomic<u32> waited;     // generation << 1 | somebody waits for it
+  std::atomic<u32> has_state;  // its record shows that nobody, or somebody, waits
+};
+
+struct ApiGroup {
+  std::atomic<u32> claim;
+  std::atomic<u32> first;  // operation + 1
+};
+
+struct CommPrivate {
+  std::atomic<const void*> nccl_comm;
+  std::atomic<int*> mask;
+  std::atomic<u32> events;
+  std::atomic<u32> other_events;  // that the user's own plugin asked for
+  std::atomic<u32> generation;
+  std::atomic<u64> made_ticks;
+  std::atomic<u32> children;
+  std::atomic<u32> linked;  // a wrapper and the plugin both know it
+  std::atomic<u32> kernels_seen;
+  std::atomic<u32> transfers_seen;
+  std::atomic<u32> later;           // has operations that are launched in the background
+  std::atomic<u64> launched;        // operations
+  std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
+};
+
+// One thread of the host inside the library.
+struct Thread {
+  std::atomic<u32> tid;
+  const void* unlinked;  // communicator of the call being made, if only the plugin knows it
+  Handle current;        // operation of the call being made
+  u32 current_parts;     // parts of it that the plugin told of
+  u32 n_scopes;
+  struct {
+    fr_ticket ticket;
+    Handle op;
+  } scope[kScopes];
+};
+
+struct Name {
+  const char* text;
+  u32 id;
+};
+
+struct State {
+  Hot* hot = nullptr;
+  Device* device = nullptr;
+  CommRow* comms = nullptr;
+  DeviceOp* ops = nullptr;
+  Phase* phases = nullptr;
+  u64 salt = 0;
+  i32 pid = 0;
+  u32 generation = 0;
+  bool stamps = true;
+  u32 op_name[static_cast<u32>(Func::kFuncs)] = {};
+  Name words[16] = {{"RING", 0},          {"TREE", 0},  {"COLLNET_DIRECT", 0},
+                    {"COLLNET_CHAIN", 0}, {"NVLS", 0},  {"NVLS_TREE", 0},
+                    {"PAT", 0},           {"LL", 0},    {"LL128", 0},
+                    {"SIMPLE", 0},        {"CE", 0},    {"UNKNOWN", 0},
+                    {nullptr, 0},         {nullptr, 0}, {nullptr, 0},
+                    {nullptr, 0}};
+  std::atomic<u32> op_cursor{0}, phase_cursor{0}, group_cursor{0};
+  OpPrivate op[kDeviceOps] = {};
+  ApiGroup groups[kApiGroups] = {};
+  CommPrivate comm[kComms] = {};
+  std::mutex comms_lock;  // cold: communicators come and go
+};
+
+extern std::atomic<State*> g_state;
+extern std::atomic<i32> g_captures;
+extern std::atomic<u32> g_library_version;
+extern std::atomic<u32> g_hooked;
+extern std::atomic<i32> g_making;
+extern std::atomic<bool> g_later;  // some communicator has such
+
+extern Thread g_threads[kThreads];
+struct OwnThread {
+  Thread* thread;
+  u32 tid;  // 0: not asked for yet
+};
+extern constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec")));
+
+// nullptr while nothing is recorded, also in a forked child.
+inline State* state_in_force() noexcept {
+  State* s = g_state.load(kAcquire);
+  const Hot* h = hot();
+  return s != nullptr && h == s->hot ? s : nullptr;
+}
+
+Thread* learn_thread() noexcept;  // cold
+
+inline Thread* own_thread(State& s) noexcept {
+  if (t_own.tid != own_tid()) [[unlikely]] {  // also after a fork
+    if (learn_thread() == nullptr) {
+      s.device->threads_lost.fetch_add(1, kRelaxed);
+    }
+  }
+  return t_own.thread;
+}
+
+// ---------------------------------------------------------------- handles
+
+inline Handle make(const State& s, Kind kind, u32 slot, u32 generation, u32 step = 0) noexcept {
+  return s.salt << 48 | static_cast<u64>(kind) << 44 | static_cast<u64>(step & kStepMask) << 32 |
+         static_cast<u64>(generation & kGenerationMask) << 12 | slot;
+}
+
+inline Kind kind_of(Handle h) noexcept {
+  return static_cast<Kind>(h >> 44 & 15);
+}
+
+inline u32 slot_of(Handle h) noexcept {
+  return static_cast<u32>(h) & 0xfff;
+}
+
+inline u32 generation_of(Handle h) noexcept {
+  return static_cast<u32>(h >> 12) & kGenerationMask;
+}
+
+inline u32 step_of(Handle h) noexcept {
+  return static_cast<u32>(h >> 32) & kStepMask;
+}
+
+inline bool is_own(const State& s, Handle h) noexcept {
+  return h >> 48 == s.salt;
+}
+
+inline bool is_current(u32 claim, Handle h) noexcept {
+  return (claim >> 1 & kGenerationMask) == generation_of(h);
+}
+
+inline void count(std::atomic<u64>& counter) noexcept {
+  counter.fetch_add(1, kRelaxed);
+}
+
+// The operation that a handle names; nullptr when it is over and its row another's. Counts why not.
+inline DeviceOp* find_op(State& s, Handle h, u32& slot) noexcept {
+  if (h == 0) {
+    return nullptr;
+  }
+  if (!is_own(s, h)) {
+    count(s.device->foreign_handles);
+    return nullptr;
+  }
+  const Kind kind = kind_of(h);
+  slot = slot_of(h);
+  if ((kind != kApiHandle && kind != kTaskHandle) || slot >= kDeviceOps) {
+    return nullptr;  // of a kind that names no operation
+  }
+  DeviceOp& op = s.ops[slot];
+  if (!is_current(op.claim.load(kAcquire), h)) {
+    count(s.device->stale_handles);
+    return nullptr;
+  }
+  return &op;
+}
+
+inline Phase* find_phase(State& s, Handle h) noexcept {
+  const u32 slot = slot_of(h);
+  if (slot >= kPhases) {
+    return nullptr;
+  }
+  Phase& phase = s.phases[slot];
+  const u32 claim = phase.claim.load(kAcquire);
+  if ((claim & 1) == 0 || !is_current(claim, h)) {
+    count(s.device->stale_handles);
+    return nullptr;
+  }
+  return &phase;
+}
+
+inline u32 comm_of(State& s, Handle context) noexcept {
+  const u32 slot = slot_of(context);
+  if (context == 0 || !is_own(s, context) || kind_of(context) != kCommHandle || slot >= kComms ||
+      (s.comm[slot].generation.load(kAcquire) & kGenerationMask) != generation_of(context)) {
+    count(context != 0 && !is_own(s, context) ? s.device->foreign_handles
+                                              : s.device->stale_handles);
+    return kNoComm;
+  }
+  return slot;
+}
+
+// A free row, its generation one up; n when all that were looked at are in use.
+template <class Row>
+u32 claim_row(Row* rows, u32 n, u32 first, std::atomic<u32>& cursor) noexcept {
+  for (u32 tries = 0; tries < 128; ++tries) {
+    const u32 slot = cursor.fetch_add(1, kRelaxed) % n;
+    if (slot < first) {
+      continue;
+    }
+    u32 seen = rows[slot].claim.load(kRelaxed);
+    if ((seen & 1) == 0 &&
+        rows[slot].claim.compare_exchange_strong(seen, (seen + 2) | 1, kAcquire, kRelaxed)) {
+      std::atomic_thread_fence(kRelease);
+      return slot;
+    }
+  }
+  return n;
+}
+
+template <class Row>
+bool release_row(Row& row, u32 generation) noexcept {
+  u32 seen = row.claim.load(kAcquire);
+  return (seen & 1) != 0 && (seen >> 1 & kGenerationMask) == generation &&
+         row.claim.compare_exchange_strong(seen, seen & ~1u, kRelease, kRelaxed);
+}
+
+// ---------------------------------------------------------------- operations
+
+inline void keep_ticket(OpPrivate& p, const fr_ticket& t) noexcept {
+  p.ticket.store(t.ticket, kRelaxed);
+  p.seq.store(t.seq, kRelaxed);
+  p.packed.store(t.group | static_cast<u64>(t.lane) << 32 | static_cast<u64>(t.kind) << 48 |
+                     static_cast<u64>(t.flags) << 56,
+                 kRelaxed);
+}
+
+inline fr_ticket ticket_of(const OpPrivate& p) noexcept {
+  fr_ticket t;
+  const u64 packed = p.packed.load(kRelaxed);
+  t.ticket = p.ticket.load(kRelaxed);
+  t.seq = p.seq.load(kRelaxed);
+  t.group = static_cast<u32>(packed);
+  t.lane = static_cast<u16>(packed >> 32);
+  t.kind = static_cast<u8>(packed >> 48);
+  t.flags = static_cast<u8>(packed >> 56);
+  return t;
+}
+
+inline bool sees_kernels(const State& s, u32 comm) noexcept {
+  return s.comms[comm].is_profiled.load(kRelaxed) != 0 &&
+         (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
+}
+
+// Where kernels are not told of, a communicator that goes over the network has transfers: its
+// operations are in flight while theirs are.
+inline bool sees_end(const State& s, u32 comm) noexcept {
+  return comm != kNoComm &&
+         (sees_kernels(s, comm) || s.comm[comm].transfers_seen.load(kRelaxed) != 0);
+}
+
+// NCCL tells nothing of communicators of one rank.
+inline bool is_alone(const State& s, u32 comm) noexcept {
+  return s.comms[comm].n_ranks.load(kRelaxed) == 1;
+}
+
+inline u32 generation_at(const State& s, u32 slot) noexcept {
+  return s.ops[slot].claim.load(kRelaxed) >> 1 & kGenerationMask;
+}
+
+// Whoever turns the word from this generation's 0 into its 1 does what is to be done once.
+inline bool first_time(std::atomic<u32>& word, u32 generation) noexcept {
+  const u32 mine = generation << 1 | 1;
+  return word.exchange(mine, std::memory_order_acq_rel) != mine;
+}
+
+inline void mark_launching(State& s, u32 slot) noexcept {
+  DeviceOp& op = s.ops[slot];
+  if (op.launching_ticks.load(kRelaxed) == 0) {
+    op.launching_ticks.store(ticks_now(s.hot->clock), kRelaxed);
+  }
+}
+
+inline void mark_launched(State& s, u32 slot) noexcept {
+  DeviceOp& op = s.ops[slot];
+  if (op.launched_ticks.load(kRelaxed) == 0) {
+    const u64 now = ticks_now(s.hot->clock);
+    if (op.launching_ticks.load(kRelaxed) == 0) {
+      op.launching_ticks.store(now, kRelaxed);
+    }
+    op.launched_ticks.store(now, kRelaxed);
+  }
+}
+
+// Calls visit(slot) for the operations of a group.
+template <class Visit>
+void each_op(State& s, Handle group, Visit visit) noexcept {
+  if (!is_own(s, group) || kind_of(group) != kGroupHandle || slot_of(group) >= kApiGroups) {
+    return;
+  }
+  ApiGroup& g = s.groups[slot_of(group)];
+  if (!is_current(g.claim.load(kAcquire), group)) {
+    count(s.device->stale_handles);
+    return;
+  }
+  u32 at = g.first.load(kAcquire);
+  for (u32 n = 0; at != 0 && at <= kDeviceOps && n < kDeviceOps; ++n) {
+    const u32 slot = at - 1;
+    if (s.op[slot].group.load(kRelaxed) != static_cast<u32>(group)) {
+      break;  // the row is another operation's by now
+    }
+    at = s.op[slot].next.load(kRelaxed);
+    visit(slot);
+  }
+}
+
+u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept;
+fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noexcept;
+Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
+DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
+void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept;
+void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept;
+void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept;
+void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at) noexcept;
+
+// ---------------------------------------------------------------- the rest
+
+void merge(State& s, u32 wrapped, u32 profiled) noexcept;
+void apply_mask(State& s) noexcept;
+void say_layer(const State& s) noexcept;
+
+}  // namespace fr::nccl

@@ -1,0 +1,14 @@
+// wrappers.hpp - wrappers around NCCL's public functions, put into the callers' GOT.
+#pragma once
+
+#include "format/layout.hpp"
+
+namespace fr::nccl {
+
+// Redirects the calls of all objects loaded by now; again whenever more have come. Returns the
+// number of places that lead to us. Cold.
+u32 hook_calls() noexcept;
+// Restores the originals.
+u32 unhook_calls() noexcept;
+
+}  // namespace fr::nccl

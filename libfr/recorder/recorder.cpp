@@ -1,0 +1,285 @@
+#include "recorder/recorder.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "recorder/clock_anchor.hpp"
+#include "recorder/identity.hpp"
+#include "recorder/log.hpp"
+#include "sample/files.hpp"
+
+namespace fr {
+
+std::atomic<Hot*> g_hot{nullptr};
+std::atomic<fr_stack_provider> g_stack_provider{nullptr};
+std::atomic<Recorder*> g_recorder{nullptr};
+thread_local ThreadFacts t_facts __attribute__((tls_model("initial-exec"))) = {};
+
+namespace {
+
+std::atomic<u32> g_generation{0};
+std::atomic<bool> g_forked_child{false};
+std::atomic<i32> g_kept_rank{-1};
+std::atomic<i32> g_kept_world_size{0};
+std::atomic<i32> g_kept_local_rank{-1};
+std::atomic<fr_writer> g_kept_writer{nullptr};
+std::atomic<void*> g_kept_writer_user{nullptr};
+std::atomic<const char*> g_off_reason{"not started: no process group or note yet"};
+// In static storage, so that a forked child can have a fresh one without freeing anything.
+alignas(std::mutex) unsigned char g_start_lock[sizeof(std::mutex)] = {};
+std::mutex& start_lock() {
+  return *reinterpret_cast<std::mutex*>(g_start_lock);
+}
+[[maybe_unused]] const bool g_start_lock_made = (new (g_start_lock) std::mutex, true);
+
+void copy(char* to, std::size_t size, const std::string& from) {
+  std::snprintf(to, size, "%s", from.c_str());
+}
+
+// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come
+// after.
+u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool rings) {
+  struct Context {
+    const char* dir;
+    const std::string& job;
+    i32 attempt;
+    bool rings;
+    u64 newest;
+  } c{dir, job, attempt, rings, 0};
+  each_entry(
+      dir,
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
+          return;
+        }
+        u64 number = parts.number;
+        if (x.rings) {
+          char path[PATH_MAX];
+          format(path, sizeof path, "%s/%s", x.dir, name);
+          Mapping m = map_file(path);
+          const View view = View::of(m.base, m.bytes);
+          number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
+                       ? view.header().incident.load() + 1
+                       : 0;
+          unmap_file(m);
+        }
+        x.newest = number > x.newest ? number : x.newest;
+      },
+      &c);
+  return c.newest;
+}
+
+Recorder* make_recorder() {
+  auto* r = new Recorder;
+  r->options = read_options();
+  const Options& o = r->options;
+  r->env = read_identity();
+  if (r->env.rank < 0) {
+    r->env.rank = g_kept_rank.load();
+  }
+  if (r->env.world_size <= 0) {
+    r->env.world_size = g_kept_world_size.load();
+  }
+  if (r->env.local_rank < 0) {
+    r->env.local_rank = g_kept_local_rank.load();
+  }
+  r->host = host_name();
+  r->pid = getpid();
+  set_log(o.log_level, r->host.c_str());
+  set_log_rank(r->env.rank);
+  for (std::size_t at = 0; at < o.complaints.size();) {
+    const std::size_t end = o.complaints.find('\n', at);
+    log_line(kLogWarn, "%s", o.complaints.substr(at, end - at).c_str());
+    at = end + 1;
+  }
+  if (!o.enable || o.buffer_size == 0) {
+    g_off_reason.store(!o.enable ? "FR_ENABLE=0" : "FR_BUFFER_SIZE=0");
+    delete r;
+    return nullptr;
+  }
+  u32 n_records = o.buffer_size < kMinRecords   ? kMinRecords
+                  : o.buffer_size > kMaxRecords ? kMaxRecords
+                                                : std::bit_ceil(o.buffer_size);
+
+  char name[256];
+  format_name(name, sizeof name, o.job.c_str(), r->env.attempt, r->env.rank,
+              static_cast<u64>(r->pid), "ring");
+  r->region = create_region(o.shm_dir, name, n_records);
+  if (r->region.base == nullptr) {
+    log_line(kLogError, "no memory for the ring: nothing is recorded");
+    g_off_reason.store("no memory for the ring");
+    delete r;
+    return nullptr;
+  }
+  if (r->region.anonymous) {
+    log_line(kLogWarn, "the ring is in anonymous memory and will not survive a SIGKILL: %s",
+             r->region.why.c_str());
+  }
+  Header& h = r->region.header();
+  h.clock_kind = choose_clock();
+  h.pid = r->pid;
+  h.attempt = r->env.attempt;
+  h.start_unix_ns = unix_now_ns();
+  h.proc_start = process_start(r->pid);
+  h.pid_namespace = pid_namespace();
+  h.generation = g_generation.load() + 1;
+  h.local_world_size = r->env.local_world_size;
+  h.rank.store(r->env.rank);
+  h.local_rank.store(r->env.local_rank);
+  h.world_size.store(r->env.world_size);
+  h.step.store(INT64_MIN);
+  copy(h.job, sizeof h.job, o.job);
+  copy(h.host, sizeof h.host, r->host);
+  copy(h.boot_id, sizeof h.boot_id, boot_id());
+  copy(h.recorder, sizeof h.recorder, FR_VERSION);
+  copy(h.command, sizeof h.command, command_line());
+  copy(h.cwd, sizeof h.cwd, working_directory());
+  copy(h.dump_dir, sizeof h.dump_dir, o.dump_dir);
+  copy(r->region.section<char>(kSecOptions), h.sections[kSecOptions].count, o.table);
+  take_anchor(h.first, h.clock_kind);
+  take_anchor(h.last, h.clock_kind);
+  h.magic.store(kRegionMagic, std::memory_order_release);
+
+  r->view = View::of(r->region.base, r->region.bytes);
+  r->tables = std::make_unique<Tables>(r->region);
+  copy(r->dump_dirs[0], sizeof r->dump_dirs[0], o.dump_dir);
+  copy(r->dump_dirs[1], sizeof r->dump_dirs[1],
+       o.temporary_dir + "/fr-dumps-" + std::to_string(geteuid()) + "/" + o.job);
+
+  const u64 in_dumps = newest_incident(r->dump_dirs[0], o.job, r->env.attempt, false);
+  const u64 in_rings = r->region.dir.empty()
+                           ? 0
+                           : newest_incident(r->region.dir.c_str(), o.job, r->env.attempt, true);
+  r->control.open(r->region.dir, o.job, r->env.attempt, in_dumps > in_rings ? in_dumps : in_rings);
+  r->control.join(r->pid, h.proc_start, r->env.rank, r->env.local_rank, r->region.name.c_str());
+  r->first_incident = r->control.page().incident.load();
+  h.incident.store(r->first_incident);
+
+  Hot& hot = r->hot;
+  hot.header = &h;
+  hot.groups = r->region.section<GroupRow>(kSecGroups);
+  hot.lanes = r->region.section<LaneRow>(kSecLanes);
+  hot.blob = r->region.section<std::atomic<u32>>(kSecBlob);
+  hot.crumbs = r->region.section<Crumb>(kSecCrumbs);
+  hot.blob_mask = kBlobWords - 1;
+  hot.generation = h.generation;
+  hot.clock = h.clock_kind;
+  hot.stacks = o.stacks != Stacks::kOff;
+  hot.native_stacks = o.stacks == Stacks::kNative;
+  hot.ring.head = &h.head;
+  hot.ring.skipped = &h.skipped;
+  hot.ring.records = r->region.section<Record>(kSecRecords);
+  hot.ring.status = r->region.section<Status>(kSecStatus);
+  hot.ring.groups = hot.groups;
+  hot.ring.mask = n_records - 1;
+  hot.ring.quota.store(kQuietQuota < n_records / 4 ? kQuietQuota : n_records / 4);
+  return r;
+}
+
+}  // namespace
+
+const char* off_reason() noexcept {
+  return g_off_reason.load();
+}
+
+void forget_recorder_in_child() noexcept {
+  new (g_start_lock) std::mutex;
+  g_forked_child.store(true);
+  g_kept_rank.store(-1);  // the parent's; a child that becomes a rank is another one
+  g_kept_local_rank.store(-1);
+  g_off_reason.store("forked child: not a rank");
+}
+
+void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept {
+  if (rank >= 0) {
+    g_kept_rank.store(rank);
+  }
+  if (world_size > 0) {
+    g_kept_world_size.store(world_size);
+  }
+  if (local_rank >= 0) {
+    g_kept_local_rank.store(local_rank);
+  }
+}
+
+void keep_writer(fr_writer writer, void* user) noexcept {
+  g_kept_writer_user.store(user);
+  g_kept_writer.store(writer);
+}
+
+bool start_unless_child() noexcept {
+  return recorder() == nullptr && g_forked_child.load() ? false : start();
+}
+
+bool start() noexcept {
+  if (recorder() != nullptr) {
+    return hot() != nullptr;
+  }
+  try {
+    const std::lock_guard lock(start_lock());
+    if (recorder() != nullptr) {
+      return true;
+    }
+    Recorder* r = make_recorder();
+    if (r == nullptr) {
+      return false;
+    }
+    if (r->options.stacks == Stacks::kNative) {
+      prepare_native_stacks();
+    }
+    install_fork_handler();
+    g_generation.store(r->hot.generation);
+    g_recorder.store(r, std::memory_order_release);
+    g_hot.store(&r->hot, std::memory_order_release);
+    if (!r->watchdog.start(*r)) {
+      log_line(kLogError, "no watchdog thread: the ring is kept, dumps are not written");
+    }
+    if (g_kept_writer.load() != nullptr) {
+      r->watchdog.set_writer(g_kept_writer.load(), g_kept_writer_user.load());
+    }
+    install_end_handlers(*r);
+    install_crash_handlers(*r);
+    return true;
+  } catch (...) {
+    g_off_reason.store("no memory");
+    return false;
+  }
+}
+
+u32 learn_tid() noexcept {
+  t_facts.tid = static_cast<u32>(syscall(SYS_gettid));
+  return t_facts.tid;
+}
+
+Crumb* learn_crumb(Hot& h) noexcept {
+  t_facts.crumb_generation = h.generation;
+  t_facts.crumb = nullptr;
+  const u32 tid = own_tid();
+  for (int round = 0; round < 2; ++round) {
+    for (u32 i = 0; i < kCrumbs; ++i) {
+      Crumb& c = h.crumbs[i];
+      u32 owner = c.tid.load();
+      // second round: rows of threads that have ended
+      if (owner != 0 && (round == 0 || syscall(SYS_tgkill, getpid(), owner, 0) == 0)) {
+        continue;
+      }
+      if (c.tid.compare_exchange_strong(owner, tid)) {
+        c.depth.store(0);
+        t_facts.crumb = &c;
+        return &c;
+      }
+    }
+  }
+  h.header->crumbs_lost.fetch_add(1);
+  return nullptr;
+}
+
+}  // namespace fr

@@ -1,0 +1,489 @@
+#include "sample/proc_task.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "sample/files.hpp"
+#include "sample/memory_read.hpp"
+
+namespace fr {
+namespace {
+
+// What the first argument of a call is.
+enum What : u8 { kNothing, kDescriptor, kPathFirst, kPathSecond, kFutex, kPollSet, kProcess };
+
+constexpr struct {
+  long number;
+  const char* name;
+  What what;
+} kCalls[] = {
+    {SYS_read, "read", kDescriptor},
+    {SYS_readv, "readv", kDescriptor},
+    {SYS_pread64, "pread64", kDescriptor},
+    {SYS_write, "write", kDescriptor},
+    {SYS_writev, "writev", kDescriptor},
+    {SYS_pwrite64, "pwrite64", kDescriptor},
+    {SYS_recvfrom, "recvfrom", kDescriptor},
+    {SYS_recvmsg, "recvmsg", kDescriptor},
+    {SYS_recvmmsg, "recvmmsg", kDescriptor},
+    {SYS_sendto, "sendto", kDescriptor},
+    {SYS_sendmsg, "sendmsg", kDescriptor},
+    {SYS_accept, "accept", kDescriptor},
+    {SYS_accept4, "accept4", kDescriptor},
+    {SYS_connect, "connect", kDescriptor},
+    {SYS_ioctl, "ioctl", kDescriptor},
+    {SYS_fcntl, "fcntl", kDescriptor},
+    {SYS_flock, "flock", kDescriptor},
+    {SYS_fsync, "fsync", kDescriptor},
+    {SYS_fdatasync, "fdatasync", kDescriptor},
+    {SYS_ftruncate, "ftruncate", kDescriptor},
+    {SYS_fallocate, "fallocate", kDescriptor},
+    {SYS_fstat, "fstat", kDescriptor},
+    {SYS_lseek, "lseek", kDescriptor},
+    {SYS_getdents64, "getdents64", kDescriptor},
+    {SYS_close, "close", kDescriptor},
+    {SYS_sendfile, "sendfile", kDescriptor},
+    {SYS_splice, "splice", kDescriptor},
+    {SYS_epoll_pwait, "epoll_pwait", kDescriptor},
+    {SYS_openat, "openat", kPathSecond},
+    {SYS_newfstatat, "newfstatat", kPathSecond},
+    {SYS_statx, "statx", kPathSecond},
+    {SYS_faccessat, "faccessat", kPathSecond},
+    {SYS_unlinkat, "unlinkat", kPathSecond},
+    {SYS_mkdirat, "mkdirat", kPathSecond},
+    {SYS_readlinkat, "readlinkat", kPathSecond},
+    {SYS_ppoll, "ppoll", kPollSet},
+    {SYS_pselect6, "pselect6", kNothing},
+    {SYS_futex, "futex", kFutex},
+    {SYS_wait4, "wait4", kProcess},
+    {SYS_waitid, "waitid", kNothing},
+    {SYS_nanosleep, "nanosleep", kNothing},
+    {SYS_clock_nanosleep, "clock_nanosleep", kNothing},
+    {SYS_rt_sigtimedwait, "rt_sigtimedwait", kNothing},
+    {SYS_rt_sigsuspend, "rt_sigsuspend", kNothing},
+    {SYS_sched_yield, "sched_yield", kNothing},
+    {SYS_semtimedop, "semtimedop", kNothing},
+    {SYS_msgrcv, "msgrcv", kNothing},
+    {SYS_mmap, "mmap", kNothing},
+    {SYS_munmap, "munmap", kNothing},
+    {SYS_madvise, "madvise", kNothing},
+    {SYS_msync, "msync", kNothing},
+    {SYS_exit_group, "exit_group", kNothing},
+    {SYS_io_getevents, "io_getevents", kNothing},
+    {SYS_restart_syscall, "restart_syscall", kNothing},
+    {SYS_preadv, "preadv", kDescriptor},
+    {SYS_pwritev, "pwritev", kDescriptor},
+    {SYS_preadv2, "preadv2", kDescriptor},
+    {SYS_pwritev2, "pwritev2", kDescriptor},
+    {SYS_sendmmsg, "sendmmsg", kDescriptor},
+    {SYS_shutdown, "shutdown", kDescriptor},
+    {SYS_copy_file_range, "copy_file_range", kDescriptor},
+    {SYS_sync_file_range, "sync_file_range", kDescriptor},
+    {SYS_syncfs, "syncfs", kDescriptor},
+    {SYS_readahead, "readahead", kDescriptor},
+    {SYS_fadvise64, "fadvise64", kDescriptor},
+    {SYS_fstatfs, "fstatfs", kDescriptor},
+    {SYS_fchmod, "fchmod", kDescriptor},
+    {SYS_fchown, "fchown", kDescriptor},
+    {SYS_fsetxattr, "fsetxattr", kDescriptor},
+    {SYS_fgetxattr, "fgetxattr", kDescriptor},
+    {SYS_vmsplice, "vmsplice", kDescriptor},
+    {SYS_tee, "tee", kDescriptor},
+    {SYS_inotify_add_watch, "inotify_add_watch", kDescriptor},
+    {SYS_io_uring_enter, "io_uring_enter", kDescriptor},
+    {SYS_epoll_ctl, "epoll_ctl", kDescriptor},
+    {SYS_statfs, "statfs", kPathFirst},
+    {SYS_truncate, "truncate", kPathFirst},
+    {SYS_chdir, "chdir", kPathFirst},
+    {SYS_getxattr, "getxattr", kPathFirst},
+    {SYS_execve, "execve", kPathFirst},
+    {SYS_umount2, "umount2", kPathFirst},
+    {SYS_openat2, "openat2", kPathSecond},
+    {SYS_faccessat2, "faccessat2", kPathSecond},
+    {SYS_renameat, "renameat", kPathSecond},
+    {SYS_renameat2, "renameat2", kPathSecond},
+    {SYS_linkat, "linkat", kPathSecond},
+    {SYS_mknodat, "mknodat", kPathSecond},
+    {SYS_fchmodat, "fchmodat", kPathSecond},
+    {SYS_fchownat, "fchownat", kPathSecond},
+    {SYS_utimensat, "utimensat", kPathSecond},
+    {SYS_mount, "mount", kPathSecond},
+    {SYS_symlinkat, "symlinkat", kNothing},
+    {SYS_sync, "sync", kNothing},
+    {SYS_brk, "brk", kNothing},
+    {SYS_mprotect, "mprotect", kNothing},
+    {SYS_mremap, "mremap", kNothing},
+    {SYS_mlock, "mlock", kNothing},
+    {SYS_mlockall, "mlockall", kNothing},
+    {SYS_munlock, "munlock", kNothing},
+    {SYS_mbind, "mbind", kNothing},
+    {SYS_migrate_pages, "migrate_pages", kNothing},
+    {SYS_move_pages, "move_pages", kNothing},
+    {SYS_membarrier, "membarrier", kNothing},
+    {SYS_clone, "clone", kNothing},
+    {SYS_semop, "semop", kNothing},
+    {SYS_msgsnd, "msgsnd", kNothing},
+    {SYS_mq_timedreceive, "mq_timedreceive", kNothing},
+    {SYS_mq_timedsend, "mq_timedsend", kNothing},
+    {SYS_getrandom, "getrandom", kNothing},
+    {SYS_process_vm_readv, "process_vm_readv", kProcess},
+    {SYS_process_vm_writev, "process_vm_writev", kProcess},
+    {SYS_init_module, "init_module", kNothing},
+    {SYS_finit_module, "finit_module", kDescriptor},
+    {SYS_io_submit, "io_submit", kNothing},
+#ifdef SYS_clone3
+    {SYS_clone3, "clone3", kNothing},
+#endif
+#ifdef SYS_epoll_pwait2
+    {SYS_epoll_pwait2, "epoll_pwait2", kDescriptor},
+#endif
+#ifdef SYS_futex_waitv
+    {SYS_futex_waitv, "futex_waitv", kNothing},
+#endif
+#if defined(__x86_64__)
+    {SYS_open, "open", kPathFirst},
+    {SYS_stat, "stat", kPathFirst},
+    {SYS_lstat, "lstat", kPathFirst},
+    {SYS_access, "access", kPathFirst},
+    {SYS_unlink, "unlink", kPathFirst},
+    {SYS_poll, "poll", kPollSet},
+    {SYS_select, "select", kNothing},
+    {SYS_pause, "pause", kNothing},
+    {SYS_epoll_wait, "epoll_wait", kDescriptor},
+    {SYS_rename, "rename", kPathFirst},
+    {SYS_rmdir, "rmdir", kPathFirst},
+    {SYS_mkdir, "mkdir", kPathFirst},
+    {SYS_readlink, "readlink", kPathFirst},
+    {SYS_creat, "creat", kPathFirst},
+    {SYS_chmod, "chmod", kPathFirst},
+    {SYS_getdents, "getdents", kDescriptor},
+    {SYS_fork, "fork", kNothing},
+    {SYS_vfork, "vfork", kNothing},
+#endif
+};
+
+std::size_t read_file(i32 pid, i32 tid, const char* name, char* to, std::size_t size) noexcept {
+  char path[96];
+  format(path, sizeof path, "/proc/%d/task/%d/%s", pid, tid, name);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return 0;
+  }
+  const ssize_t n = read(fd, to, size - 1);
+  close(fd);
+  const std::size_t used = n > 0 ? static_cast<std::size_t>(n) : 0;
+  to[used] = '\0';
+  return used;
+}
+
+u64 number(const char*& at, u64 base) noexcept {
+  u64 value = 0;
+  for (;; ++at) {
+    const char c = *at;
+    const u64 digit = c >= '0' && c <= '9'   ? static_cast<u64>(c - '0')
+                      : c >= 'a' && c <= 'f' ? static_cast<u64>(c - 'a' + 10)
+                                             : 99;
+    if (digit >= base) {
+      return value;
+    }
+    value = value * base + digit;
+  }
+}
+
+u64 field(const char* text, const char* key, u64 base) noexcept {
+  const char* at = std::strstr(text, key);
+  if (at == nullptr) {
+    return 0;
+  }
+  at += std::strlen(key);
+  while (*at == ' ' || *at == '\t') {
+    ++at;
+  }
+  return number(at, base);
+}
+
+struct Counters {
+  u64 cpu_ns, runqueue_ns, voluntary, involuntary;
+};
+
+bool read_counters(i32 pid, Task& t, Counters& c) noexcept {
+  char text[4096];
+  if (read_file(pid, t.tid, "status", text, sizeof text) == 0) {
+    return false;
+  }
+  const char* state = std::strstr(text, "\nState:\t");
+  t.state = state != nullptr ? state[8] : '?';
+  t.signals_blocked = field(text, "\nSigBlk:", 16);
+  c.voluntary = field(text, "\nvoluntary_ctxt_switches:", 10);
+  c.involuntary = field(text, "\nnonvoluntary_ctxt_switches:", 10);
+  const char* at = text;
+  if (read_file(pid, t.tid, "schedstat", text, sizeof text) != 0) {
+    c.cpu_ns = number(at, 10);
+    at += *at == ' ' ? 1 : 0;
+    c.runqueue_ns = number(at, 10);
+  } else if (read_file(pid, t.tid, "stat", text, sizeof text) != 0) {
+    // a kernel without schedstat: user and system time in clock ticks, fields 14 and 15
+    at = std::strrchr(text, ')');
+    for (int skip = 0; at != nullptr && skip < 12; ++skip) {
+      at = std::strchr(at + 1, ' ');
+    }
+    if (at != nullptr) {
+      ++at;
+      const u64 user = number(at, 10);
+      at += *at == ' ' ? 1 : 0;
+      const auto ticks = static_cast<u64>(sysconf(_SC_CLK_TCK));
+      c.cpu_ns = (user + number(at, 10)) * (1'000'000'000ull / (ticks != 0 ? ticks : 100));
+    }
+  }
+  return true;
+}
+
+void socket_ends(int fd, char* out, std::size_t size) noexcept {
+  sockaddr_storage ends[2] = {};
+  socklen_t bytes = sizeof ends[0];
+  const bool local = getsockname(fd, reinterpret_cast<sockaddr*>(&ends[0]), &bytes) == 0;
+  bytes = sizeof ends[1];
+  const bool remote = getpeername(fd, reinterpret_cast<sockaddr*>(&ends[1]), &bytes) == 0;
+  if (!local) {
+    return;
+  }
+  char text[2][64] = {"?", "?"};
+  for (int i = 0; i < 2; ++i) {
+    char host[INET6_ADDRSTRLEN] = "";
+    if (ends[i].ss_family == AF_INET) {
+      const auto& a = reinterpret_cast<const sockaddr_in&>(ends[i]);
+      inet_ntop(AF_INET, &a.sin_addr, host, sizeof host);
+      format(text[i], sizeof text[i], "%s:%u", host, static_cast<unsigned>(ntohs(a.sin_port)));
+    } else if (ends[i].ss_family == AF_INET6) {
+      const auto& a = reinterpret_cast<const sockaddr_in6&>(ends[i]);
+      inet_ntop(AF_INET6, &a.sin6_addr, host, sizeof host);
+      format(text[i], sizeof text[i], "[%s]:%u", host, static_cast<unsigned>(ntohs(a.sin6_port)));
+    } else if (ends[i].ss_family == AF_UNIX) {
+      format(text[i], sizeof text[i], "unix");
+    }
+  }
+  format(out, size, remote ? "socket %s -> %s" : "socket %s", text[0], text[1]);
+}
+
+void descriptor(i32 pid, u64 fd, char* out, std::size_t size) noexcept {
+  char path[64];
+  char link[160];
+  format(path, sizeof path, "/proc/%d/fd/%d", pid, static_cast<int>(fd));
+  const ssize_t n = readlink(path, link, sizeof link - 1);
+  if (n <= 0) {
+    format(out, size, "descriptor %d", static_cast<int>(fd));
+    return;
+  }
+  link[n] = '\0';
+  format(out, size, "%s", link);
+  if (std::strncmp(link, "socket:", 7) == 0 && pid == getpid()) {
+    socket_ends(static_cast<int>(fd), out, size);
+  }
+}
+
+void hex(char* out, std::size_t size, const char* before, u64 value) noexcept {
+  char digits[20];
+  int n = 0;
+  for (int shift = 60; shift >= 0; shift -= 4) {
+    const auto nibble = static_cast<unsigned>(value >> shift & 15);
+    if (nibble != 0 || n > 0 || shift == 0) {
+      digits[n++] = "0123456789abcdef"[nibble];
+    }
+  }
+  digits[n] = '\0';
+  format(out, size, "%s0x%s", before, digits);
+}
+
+void fill_target(i32 pid, Task& t) noexcept {
+  t.target[0] = '\0';
+  What what = kNothing;
+  for (const auto& call : kCalls) {
+    what = call.number == t.syscall ? call.what : what;
+  }
+  const bool own = pid == getpid();
+  pollfd first{};
+  switch (what) {
+    case kDescriptor:
+      descriptor(pid, t.args[0], t.target, sizeof t.target);
+      break;
+    case kPathFirst:
+    case kPathSecond:
+      if (own) {
+        peek_text(t.args[what == kPathFirst ? 0 : 1], t.target, sizeof t.target);
+      }
+      break;
+    case kFutex:
+      hex(t.target, sizeof t.target, "", t.args[0]);
+      break;
+    case kPollSet:
+      if (own && t.args[1] > 0 && peek(t.args[0], &first, sizeof first)) {
+        char name[140];
+        descriptor(pid, static_cast<u64>(first.fd), name, sizeof name);
+        if (t.args[1] > 1) {
+          format(t.target, sizeof t.target, "%s and %l more", name, t.args[1] - 1);
+        } else {
+          format(t.target, sizeof t.target, "%s", name);
+        }
+      }
+      break;
+    case kProcess:
+      format(t.target, sizeof t.target, "process %d", static_cast<int>(t.args[0]));
+      break;
+    case kNothing:
+      break;
+  }
+}
+
+void read_syscall(i32 pid, Task& t) noexcept {
+  char text[256];
+  t.syscall = kSyscallUnknown;
+  t.sp = t.pc = 0;
+  if (read_file(pid, t.tid, "syscall", text, sizeof text) == 0) {
+    return;
+  }
+  if (text[0] == 'r') {
+    t.syscall = kOnProcessor;
+    return;
+  }
+  const char* at = text;
+  if (*at == '-') {
+    t.syscall = kNoSyscall;
+    at = std::strchr(at, ' ');
+  } else {
+    t.syscall = static_cast<i64>(number(at, 10));
+  }
+  const auto next = [&at]() -> u64 {
+    at = at != nullptr ? std::strstr(at, "0x") : nullptr;
+    if (at == nullptr) {
+      return 0;
+    }
+    at += 2;
+    return number(at, 16);
+  };
+  if (t.syscall >= 0) {
+    for (u64& arg : t.args) {
+      arg = next();
+    }
+  }
+  t.sp = next();
+  t.pc = next();
+}
+
+}  // namespace
+
+const char* syscall_name(i64 n) noexcept {
+  for (const auto& call : kCalls) {
+    if (call.number == n) {
+      return call.name;
+    }
+  }
+  return "";
+}
+
+bool look_first(i32 pid, Task& t) noexcept {
+  const i32 tid = t.tid;
+  t = {};
+  t.tid = tid;
+  t.syscall = kSyscallUnknown;
+  Counters c{};
+  if (!read_counters(pid, t, c)) {
+    return false;
+  }
+  char name[32];
+  const std::size_t n = read_file(pid, tid, "comm", name, sizeof name);
+  if (n > 0) {
+    name[n - 1] = '\0';  // the line's end
+    format(t.name, sizeof t.name, "%s", name);
+  }
+  t.cpu_ns = c.cpu_ns;
+  t.runqueue_ns = c.runqueue_ns;
+  t.voluntary_switches = c.voluntary;
+  t.involuntary_switches = c.involuntary;
+  return true;
+}
+
+bool look_again(i32 pid, Task& t, u64 first_look_ns, u64 now_ns) noexcept {
+  Counters c{};
+  if (!read_counters(pid, t, c)) {
+    t.state = 'X';
+    t.cpu_ns = t.runqueue_ns = t.voluntary_switches = t.involuntary_switches = 0;
+    return false;
+  }
+  const auto growth = [](u64 now, u64 before) { return now > before ? now - before : 0; };
+  t.cpu_ns = growth(c.cpu_ns, t.cpu_ns);
+  t.runqueue_ns = growth(c.runqueue_ns, t.runqueue_ns);
+  t.voluntary_switches = growth(c.voluntary, t.voluntary_switches);
+  t.involuntary_switches = growth(c.involuntary, t.involuntary_switches);
+  t.looked_ns = now_ns - first_look_ns;
+  if (read_file(pid, t.tid, "wchan", t.wchan, sizeof t.wchan) != 0 &&
+      std::strcmp(t.wchan, "0") == 0) {
+    t.wchan[0] = '\0';
+  }
+  read_syscall(pid, t);
+  fill_target(pid, t);
+  return true;
+}
+
+void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* context) noexcept {
+  char text[2048];  // a list that was cut ends in half a number: that one is left out
+  const std::size_t n = read_file(pid, tid, "children", text, sizeof text);
+  i32 child = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (text[i] >= '0' && text[i] <= '9') {
+      child = child * 10 + (text[i] - '0');
+    } else if (child != 0) {
+      fn(child, context);
+      child = 0;
+    }
+  }
+}
+
+i32 wait_status(i32 pid) noexcept {
+  char text[1024];
+  if (read_file(pid, pid, "stat", text, sizeof text) == 0) {
+    return -1;
+  }
+  const char* at = std::strrchr(text, ')');  // the name before it may hold anything
+  for (int field = 2; at != nullptr && field < 52; ++field) {
+    at = std::strchr(at + 1, ' ');
+  }
+  i32 status = -1;
+  for (at = at != nullptr ? at + 1 : ""; *at >= '0' && *at <= '9'; ++at) {
+    status = (status < 0 ? 0 : status * 10) + (*at - '0');
+  }
+  return status;
+}
+
+const char* activity(const Task& t) noexcept {
+  switch (t.state) {
+    case 'T':
+    case 't':
+      return "stopped";
+    case 'X':
+    case 'Z':
+      return "gone";
+    case 'D':
+      return "uninterruptible";
+    default:
+      break;
+  }
+  if (t.looked_ns != 0 && (t.cpu_ns + t.runqueue_ns) * 2 > t.looked_ns) {
+    return t.cpu_ns >= t.runqueue_ns / 8 ? "running" : "runnable";
+  }
+  if (t.voluntary_switches > 0) {
+    return "polling";  // also when the look met it awake
+  }
+  return t.state == 'R' ? "runnable" : "asleep";
+}
+
+}  // namespace fr

@@ -1,0 +1,832 @@
+#include "sample/thread_sampler.hpp"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "format/call_site.hpp"
+#include "record/clock.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/files.hpp"
+
+namespace fr {
+namespace {
+
+constexpr u64 kLook_ns = 20'000'000;  // between the two looks
+constexpr u32 kSlots = 16;
+constexpr u32 kStackBytes = 64 * 1024;
+constexpr u32 kPythonFrames = 512;  // of one thread
+constexpr u32 kNativeFrames = 128;
+constexpr u32 kShownFrames = 160;  // of one thread, in the dump
+constexpr u32 kVariableFrames = 4;
+constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
+
+// kLate: nobody waits for the answer any more. The signal is still on its way, and the thread's
+// call must be made again all the same.
+enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered, kLate };
+constexpr u32 kLateSlots = kSlots / 2;  // at most; the others are for the next dump
+
+// Where one thread puts what it copies. word = token << 8 | SlotState.
+struct AskSlot {
+  std::atomic<u64> word;
+  u32 row;
+  u64 asked_ns;
+  u64 answered_ns;
+  // the system call that /proc saw the thread in, and where; -1: none that can be made again
+  i64 call;
+  u64 call_pc;
+  u64 call_sp;
+  u64 call_arg;
+  Registers registers;
+  u64 stack_base;
+  u64 stack_bytes;
+  u32 n_python;
+  u32 python_total;
+  u32 python_facts;
+  bool interrupted;
+  fr_python_frame python[kPythonFrames];
+  unsigned char stack[kStackBytes];
+};
+
+// Read by the handler, which any thread may be in at any time: never unmapped.
+std::atomic<AskSlot*> g_slots{nullptr};
+std::atomic<u32> g_answers{0};  // futex: grows with each
+std::atomic<int> g_signal{0};
+std::atomic<const fr_python*> g_python{nullptr};
+// Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
+thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
+// timeout. Their callers may take EINTR for an end: a sleep(3600) that stood in for a hang would be
+// over. So the call is made again, by going back to the instruction that made it; its arguments are
+// still there. A timeout begins anew.
+void repeat_call(const AskSlot& s, ucontext_t& context) noexcept {
+  if (s.call < 0) {
+    return;
+  }
+#if defined(__x86_64__)
+  auto& r = context.uc_mcontext.gregs;
+  unsigned char instruction[2] = {};
+  if (r[REG_RAX] == -EINTR && static_cast<u64>(r[REG_RIP]) == s.call_pc &&
+      static_cast<u64>(r[REG_RSP]) == s.call_sp &&
+      peek(s.call_pc - 2, instruction, sizeof instruction) && instruction[0] == 0x0f &&
+      instruction[1] == 0x05) {
+    r[REG_RIP] -= 2;
+    r[REG_RAX] = s.call;
+  }
+#elif defined(__aarch64__)
+  auto& m = context.uc_mcontext;
+  u32 instruction = 0;
+  if (static_cast<i64>(m.regs[0]) == -EINTR && m.pc == s.call_pc && m.sp == s.call_sp &&
+      static_cast<i64>(m.regs[8]) == s.call && peek(m.pc - 4, &instruction, 4) &&
+      instruction == 0xd4000001) {
+    m.pc -= 4;
+    m.regs[0] = s.call_arg;
+  }
+#endif
+}
+
+// Not those that have an effect when they are interrupted, or an argument that is none any more.
+bool can_repeat(i64 call) noexcept {
+  return call >= 0 && call != SYS_connect && call != SYS_close && call != SYS_restart_syscall &&
+         call != SYS_rt_sigreturn && syscall_name(call)[0] != '\0';
+}
+
+void on_ask(int, siginfo_t* info, void* context) noexcept {
+  const int kept_errno = errno;
+  AskSlot* slots = g_slots.load(std::memory_order_acquire);
+  const u64 value = reinterpret_cast<u64>(info->si_value.sival_ptr);
+  const u64 index = value & 0xff;
+  if (slots != nullptr && info->si_code == SI_QUEUE && info->si_pid == getpid() && index < kSlots) {
+    AskSlot& s = slots[index];
+    const u64 token = value & ~u64{0xff};
+    u64 word = token | kAsked;
+    u64 late = token | kLate;
+    if (s.word.compare_exchange_strong(word, token | kWriting)) {
+      s.interrupted = t_interrupted != nullptr;
+      s.registers =
+          Registers::of(s.interrupted ? *t_interrupted : *static_cast<const ucontext_t*>(context));
+      s.stack_base = s.registers.r[Registers::kSp];
+      s.stack_bytes = peek_some(s.stack_base, s.stack, kStackBytes);
+      s.n_python = s.python_total = s.python_facts = 0;
+      if (const fr_python* p = g_python.load(std::memory_order_acquire)) {
+        s.n_python = p->walk(s.python, kPythonFrames, &s.python_total, &s.python_facts);
+      }
+      repeat_call(s, *static_cast<ucontext_t*>(context));
+      s.answered_ns = monotonic_ns();
+      s.word.store(token | kAnswered, std::memory_order_release);
+      g_answers.fetch_add(1);
+      syscall(SYS_futex, &g_answers, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    } else if (s.word.compare_exchange_strong(late, token | kWriting)) {
+      repeat_call(s, *static_cast<ucontext_t*>(context));
+      s.word.store(kIdle, std::memory_order_release);
+    }
+  }
+  if (info->si_code == SI_QUEUE && value == kAskFromOutside) {
+    if (Recorder* r = recorder(); r != nullptr && r->pid == getpid()) {
+      r->watchdog.note_signal(g_signal.load());
+    }
+  }
+  errno = kept_errno;
+}
+
+bool is_ours(int signal) noexcept {
+  struct sigaction now{};
+  return signal != 0 && sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+         now.sa_sigaction == on_ask;
+}
+
+// One that nobody has: libraries take theirs from the ends, so this looks in the middle.
+int install_handler() noexcept {
+  if (const int kept = g_signal.load(); is_ours(kept)) {
+    return kept;  // a forked child has its parent's
+  }
+  const int count = SIGRTMAX - SIGRTMIN + 1;
+  for (int i = 0; i < count; ++i) {
+    const int signal = SIGRTMIN + (count * 2 / 3 + i) % count;
+    struct sigaction now{};
+    if (sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
+        now.sa_handler != SIG_DFL) {
+      continue;
+    }
+    struct sigaction ours{};
+    ours.sa_sigaction = on_ask;
+    ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    sigfillset(&ours.sa_mask);
+    for (const int open : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+      sigdelset(&ours.sa_mask, open);
+    }
+    if (sigaction(signal, &ours, nullptr) == 0) {
+      g_signal.store(signal);
+      return signal;
+    }
+  }
+  return 0;
+}
+
+template <class T>
+T* map_new(bool populate) noexcept {
+  void* p = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | (populate ? MAP_POPULATE : 0), -1, 0);
+  return p != MAP_FAILED ? static_cast<T*>(p) : nullptr;
+}
+
+u64 hash_text(const char* bytes, std::size_t n) noexcept {
+  u64 h = 0xcbf29ce484222325ull;
+  for (std::size_t i = 0; i < n; ++i) {
+    h = (h ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3ull;
+  }
+  return h ^ h >> 29;
+}
+
+}  // namespace
+
+Interrupted::Interrupted(const void* context) noexcept : outer_(t_interrupted) {
+  if (outer_ == nullptr) {  // a signal within a handler: where the first one came
+    t_interrupted = static_cast<const ucontext_t*>(context);
+  }
+}
+
+Interrupted::~Interrupted() {
+  t_interrupted = outer_;
+}
+
+const char* answer_name(Answer a) noexcept {
+  static constexpr const char* kNames[] = {"not asked", "own",        "answered",
+                                           "blocked",   "unanswered", "gone"};
+  return kNames[static_cast<u32>(a)];
+}
+
+void set_python(const fr_python* p) noexcept {
+  if (p == nullptr || p->struct_bytes < sizeof(fr_python)) {
+    g_python.store(nullptr);
+    return;
+  }
+  static fr_python kept;  // once: a handler may be reading it
+  static std::atomic<u32> once{0};
+  if (once.exchange(1) == 0) {
+    kept = *p;
+  }
+  g_python.store(&kept, std::memory_order_release);
+}
+
+const fr_python* python() noexcept {
+  return g_python.load(std::memory_order_acquire);
+}
+
+// What a collection needs beside its result.
+struct ThreadStacks::Work {
+  static constexpr u32 kPcs = 16 * 1024;
+  static constexpr u32 kPython = 6 * 1024;
+  static constexpr u32 kSymbols = 8 * 1024;
+  static constexpr u32 kIndex = 16 * 1024;  // power of two
+  struct Raw {
+    u32 first_pc, n_pcs;
+    u32 first_python, n_python, python_total;
+  };
+  ModuleTable modules;
+  Unwinder unwinder{&modules};
+  u64 token;
+  u32 n_pcs;
+  u32 n_python;
+  u32 n_symbols;
+  Raw raw[ThreadReport::kThreads];
+  u64 pcs[kPcs];
+  fr_python_frame python[kPython];
+  Symbol symbols[kSymbols];
+  u32 text_index[kIndex];   // offset into text, 0 free
+  u32 frame_index[kIndex];  // frame + 1, 0 free
+
+  u32 intern(ThreadReport& out, const char* text) noexcept {
+    const std::size_t n = std::strlen(text);
+    if (n == 0) {
+      return 0;
+    }
+    u32 at = static_cast<u32>(hash_text(text, n));
+    for (u32 probe = 0; probe < 64; ++probe, ++at) {
+      u32& slot = text_index[at & (kIndex - 1)];
+      if (slot == 0) {
+        if (out.text_used + n + 1 > ThreadReport::kTextBytes) {
+          break;
+        }
+        slot = out.text_used;
+        std::memcpy(out.text + slot, text, n + 1);
+        out.text_used += static_cast<u32>(n) + 1;
+      }
+      if (std::strcmp(out.text + slot, text) == 0) {
+        return slot;
+      }
+    }
+    ++out.frames_lost;
+    return 0;
+  }
+
+  // Index of the frame with that key, or one past the last when it is new and there is room.
+  u32 find(ThreadReport& out, u64 key, bool is_python, bool* is_new) noexcept {
+    const u64 mixed = key * 0x9e3779b97f4a7c15ull;
+    u32 at = static_cast<u32>(mixed >> 40) + (is_python ? 1 : 0);
+    *is_new = false;
+    for (u32 probe = 0; probe < 64; ++probe, ++at) {
+      u32& slot = frame_index[at & (kIndex - 1)];
+      if (slot == 0) {
+        if (out.n_frames == ThreadReport::kFrames) {
+          break;
+        }
+        slot = ++out.n_frames;
+        out.frames[slot - 1] = {};
+        out.frames[slot - 1].key = key;
+        out.frames[slot - 1].python = is_python;
+        *is_new = true;
+      }
+      if (out.frames[slot - 1].key == key && out.frames[slot - 1].python == is_python) {
+        return slot - 1;
+      }
+    }
+    ++out.frames_lost;
+    return ~0u;
+  }
+
+  const Symbol* symbol(u64 pc) const noexcept {
+    const Symbol* end = symbols + n_symbols;
+    const Symbol* s =
+        std::lower_bound(symbols, end, pc, [](const Symbol& a, u64 value) { return a.pc < value; });
+    return s != end && s->pc == pc && s->name != 0 ? s : nullptr;
+  }
+
+  void add_module(ThreadReport& out, u32 file, const Module& m) noexcept {
+    for (u32 i = 0; i < out.n_modules; ++i) {
+      if (out.modules[i].file == file) {
+        return;
+      }
+    }
+    if (out.n_modules == ThreadReport::kModules) {
+      ++out.modules_lost;
+      return;
+    }
+    ModuleRow& row = out.modules[out.n_modules++];
+    row.file = file;
+    row.build_id_bytes = m.build_id_bytes;
+    std::memcpy(row.build_id, m.build_id, sizeof row.build_id);
+  }
+
+  u32 native(ThreadReport& out, u64 pc) noexcept {
+    bool is_new = false;
+    const u32 index = find(out, pc, false, &is_new);
+    if (is_new) {
+      NamedFrame& f = out.frames[index];
+      char name[1024];
+      if (const Symbol* s = symbol(pc); s != nullptr && peek_text(s->name, name, sizeof name)) {
+        f.function = intern(out, name);
+      }
+      const Module* m = modules.find(pc);
+      f.offset = pc;
+      if (m != nullptr) {
+        f.file = intern(out, modules.path(*m));
+        f.offset = pc - m->bias;
+        add_module(out, f.file, *m);
+      }
+    }
+    return index;
+  }
+
+  u32 named(ThreadReport& out, const fr_python_frame& raw_frame) noexcept {
+    bool is_new = false;
+    const u64 key = (raw_frame.code * 0x9e3779b97f4a7c15ull ^ raw_frame.where) * 2 +
+                    (raw_frame.flags & FR_FRAME_ENTRY);
+    const u32 index = find(out, key, true, &is_new);
+    if (is_new) {
+      NamedFrame& f = out.frames[index];
+      char file[1024];
+      char function[512];
+      f.entry = (raw_frame.flags & FR_FRAME_ENTRY) != 0;
+      if (fr::python()->name(&raw_frame, file, sizeof file, function, sizeof function, &f.line) !=
+          0) {
+        f.file = intern(out, file);
+        f.function = intern(out, function);
+      }
+    }
+    return index;
+  }
+
+  bool evaluates(u64 pc) const noexcept {
+    const fr_python* p = fr::python();
+    return p != nullptr && ((pc >= p->eval_begin && pc < p->eval_end) ||
+                            (pc >= p->eval_more_begin && pc < p->eval_more_end));
+  }
+
+  // Does the thread wait for the GIL? Told by who called the wait: all timed waits that the
+  // interpreter's own code makes on a condition are for it. Else by the first function with a name
+  // within the interpreter's file.
+  bool waits_for_gil(const ThreadRow& row, const Raw& r) const noexcept {
+    const fr_python* p = fr::python();
+    const Module* interpreter = p != nullptr ? modules.find(p->eval_begin) : nullptr;
+    if (interpreter == nullptr) {
+      return false;
+    }
+    bool waits = row.task.syscall == SYS_futex;  // it wakes up every 5 ms, so often it does not
+    bool timed = false;
+    char name[64];
+    for (u32 i = 0; i < r.n_pcs && i < 16; ++i) {
+      const u64 pc = pcs[r.first_pc + i];
+      const Symbol* s = symbol(pc);
+      const bool named = s != nullptr && peek_text(s->name, name, sizeof name);
+      if (modules.find(pc) != interpreter) {
+        timed = named && std::strcmp(name, "pthread_cond_timedwait") == 0;
+        waits = waits || (named && std::strncmp(name, "pthread_cond_", 13) == 0);
+        continue;
+      }
+      if (timed) {
+        return true;
+      }
+      if (evaluates(pc)) {
+        return waits;
+      }
+      if (!named) {
+        continue;
+      }
+      for (const char* taker :
+           {"take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread", "PyEval_AcquireLock",
+            "PyGILState_Ensure", "_PyThreadState_Attach"}) {
+        if (std::strcmp(name, taker) == 0) {
+          return true;
+        }
+      }
+      return false;
+    }
+    return false;
+  }
+
+  void add_variables(ThreadReport& out, const ThreadRow& row, u32 position,
+                     const fr_python_frame& frame) noexcept {
+    char block[4096];
+    const std::size_t used = fr::python()->variables(&frame, block, sizeof block);
+    for (std::size_t at = 0; at < used && out.n_variables < ThreadReport::kVariables;) {
+      const char* name = block + at;
+      at += std::strlen(name) + 1;
+      const char* value = block + at;
+      at += std::strlen(value) + 1;
+      out.variables[out.n_variables++] = {static_cast<u32>(&row - out.threads), position,
+                                          intern(out, name), intern(out, value)};
+    }
+  }
+
+  // Native frames, those of the evaluator replaced by the Python frames that it runs. The innermost
+  // Python frame and the innermost ones of the user get their variables, `n_variables` in all.
+  void merge(ThreadReport& out, ThreadRow& row, const Raw& r, u32 n_variables) noexcept {
+    row.first_frame = out.n_words;
+    u32 next_python = 0;
+    u32 shown = 0;
+    bool innermost = true;
+    const auto add = [&](u32 frame) {
+      if (frame == ~0u) {
+        return;
+      }
+      if (out.n_words == ThreadReport::kStackWords || shown == kShownFrames) {
+        ++out.frames_lost;
+        return;
+      }
+      out.stack[out.n_words++] = frame;
+      ++shown;
+    };
+    // Recursion: the innermost and the outermost frames stay.
+    const u32 stored = r.n_python;
+    const u32 hidden = r.python_total - stored;
+    constexpr u32 kMost = 96;
+    const u32 skip_from = stored > kMost ? kMost - kPythonTail : stored;
+    const u32 skip_to = stored > kMost ? stored - kPythonTail : stored;
+    row.python_cut = skip_to - skip_from + hidden;
+    // What the Python frames leave; before 3.11 each of them has several native ones of its own.
+    u32 natives_left = kShownFrames - std::min(stored, kMost);
+    const auto add_native = [&](u64 pc) {
+      if (natives_left == 0) {
+        ++out.frames_lost;
+        return;
+      }
+      --natives_left;
+      add(native(out, pc));
+    };
+    const auto add_python = [&] {  // frames of one evaluation
+      while (next_python < stored) {
+        const fr_python_frame& f = python[r.first_python + next_python];
+        if (next_python < skip_from || next_python >= skip_to) {
+          const u32 index = named(out, f);
+          const char* file = index != ~0u ? out.text + out.frames[index].file : "";
+          if (n_variables > 0 && !is_own_file(file) && (innermost || !is_library_file(file))) {
+            add_variables(out, row, out.n_words - row.first_frame, f);
+            innermost = false;
+            --n_variables;
+          }
+          add(index);
+        } else if (next_python == skip_from) {
+          row.cut_after = shown;
+        }
+        ++next_python;
+        if ((f.flags & FR_FRAME_ENTRY) != 0) {
+          break;
+        }
+      }
+    };
+    for (u32 i = 0; i < r.n_pcs; ++i) {
+      const u64 pc = pcs[r.first_pc + i];
+      if (evaluates(pc) && next_python < stored) {
+        add_python();
+      } else if (next_python <= skip_from || next_python >= skip_to) {
+        add_native(pc);
+      }
+    }
+    while (next_python < stored) {
+      add_python();  // the native walk ended early
+    }
+    row.n_frames = out.n_words - row.first_frame;
+  }
+};
+
+bool ThreadStacks::init(bool ask, bool variables, u64 asking_ns) noexcept {
+  variables_ = variables;
+  asking_ns_ = asking_ns;
+  prepare_peek();
+  if (work_ == nullptr) {
+    work_ = map_new<Work>(ask);
+    report_ = map_new<ThreadReport>(ask);
+    if (work_ == nullptr || report_ == nullptr) {
+      return false;
+    }
+    new (&work_->unwinder) Unwinder(&work_->modules);
+  }
+  work_->token = monotonic_ns();
+  if (!ask) {
+    return true;
+  }
+  if (g_slots.load() == nullptr) {
+    void* slots = mmap(nullptr, sizeof(AskSlot) * kSlots, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (slots == MAP_FAILED) {
+      return true;
+    }
+    g_slots.store(static_cast<AskSlot*>(slots), std::memory_order_release);
+  }
+  for (u32 i = 0; i < kSlots; ++i) {
+    g_slots.load()[i].word.store(kIdle);  // in a forked child: what the parent's threads were at
+  }
+  asks_ = install_handler() != 0;
+  return true;
+}
+
+int ThreadStacks::signal() const noexcept {
+  return asks_ ? g_signal.load() : 0;
+}
+
+void ThreadStacks::reset() noexcept {
+  ThreadReport& out = *report_;
+  out.n_threads = out.n_frames = out.n_words = out.n_variables = out.n_modules = 0;
+  out.n_children = out.children_lost = 0;
+  out.text_used = 1;  // 0 is ""
+  out.text[0] = '\0';
+  out.threads_lost = out.frames_lost = out.modules_lost = 0;
+  out.signal = 0;
+  out.why = "";
+  out.took_ns = out.asking_ns = 0;
+  Work& w = *work_;
+  w.n_pcs = w.n_python = w.n_symbols = 0;
+  std::memset(w.raw, 0, sizeof w.raw);
+  std::memset(w.text_index, 0, sizeof w.text_index);
+  std::memset(w.frame_index, 0, sizeof w.frame_index);
+  w.unwinder.forget();
+}
+
+void ThreadStacks::list(i32 pid) noexcept {
+  char path[32];
+  format(path, sizeof path, "/proc/%d/task", pid);
+  struct Context {
+    ThreadReport& out;
+    i32 pid;
+  } c{*report_, pid};
+  each_entry(
+      path,
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        i32 tid = 0;
+        for (const char* at = name; *at >= '0' && *at <= '9'; ++at) {
+          tid = tid * 10 + (*at - '0');
+        }
+        if (x.out.n_threads == ThreadReport::kThreads) {
+          ++x.out.threads_lost;
+          return;
+        }
+        ThreadRow& row = x.out.threads[x.out.n_threads];
+        row = {};
+        row.task.tid = tid;
+        if (look_first(x.pid, row.task)) {
+          ++x.out.n_threads;
+        }
+      },
+      &c);
+  ThreadReport& out = *report_;
+  for (u32 i = 0; i < out.n_threads; ++i) {
+    each_child(
+        pid, out.threads[i].task.tid,
+        [](i32 child, void* context) {
+          auto& to = *static_cast<ThreadReport*>(context);
+          if (to.n_children == ThreadReport::kChildren) {
+            ++to.children_lost;
+            return;
+          }
+          ChildRow& row = to.children[to.n_children];
+          row = {};
+          row.task.tid = child;
+          to.n_children += look_first(child, row.task) ? 1 : 0;
+        },
+        &out);
+  }
+}
+
+void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
+  const u64 until = first_ns + kLook_ns;
+  for (u64 now = monotonic_ns(); now < until; now = monotonic_ns()) {
+    const timespec t{0, static_cast<long>(until - now)};
+    nanosleep(&t, nullptr);
+  }
+  for (u32 i = 0; i < report_->n_threads; ++i) {
+    ThreadRow& row = report_->threads[i];
+    if (!look_again(pid, row.task, first_ns, monotonic_ns())) {
+      row.answer = Answer::kGone;
+    }
+  }
+  for (u32 i = 0; i < report_->n_children; ++i) {
+    ChildRow& row = report_->children[i];
+    look_again(row.task.tid, row.task, first_ns, monotonic_ns());
+    row.wait_status = row.task.state == 'Z' ? wait_status(row.task.tid) : -1;
+  }
+}
+
+void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
+  Work& w = *work_;
+  const AskSlot& s = g_slots.load()[slot];
+  Work::Raw& raw = w.raw[&row - report_->threads];
+  row.answer = Answer::kAnswered;
+  row.answer_us = static_cast<u32>((s.answered_ns - s.asked_ns) / 1000);
+  row.interrupted = s.interrupted;
+  if (row.interrupted) {  // what /proc says is of the handler
+    row.task.syscall = kNoSyscall;
+    row.task.wchan[0] = row.task.target[0] = '\0';
+  }
+  row.python = (s.python_facts & FR_PYTHON_THREAD) != 0;
+  row.gil = (s.python_facts & FR_PYTHON_HOLDS_GIL) != 0 ? Gil::kHolds : Gil::kNone;
+  raw.first_pc = w.n_pcs;
+  const u32 room = std::min(Work::kPcs - w.n_pcs, kNativeFrames);
+  raw.n_pcs = w.unwinder.walk(s.registers, {s.stack_base, s.stack_bytes, s.stack}, w.pcs + w.n_pcs,
+                              room, &row.whole);
+  w.n_pcs += raw.n_pcs;
+  raw.first_python = w.n_python;
+  raw.n_python = std::min(s.n_python, Work::kPython - w.n_python);
+  raw.python_total = s.python_total;
+  std::memcpy(w.python + w.n_python, s.python, raw.n_python * sizeof(fr_python_frame));
+  w.n_python += raw.n_python;
+}
+
+void ThreadStacks::ask_all() noexcept {
+  ThreadReport& out = *report_;
+  AskSlot* slots = g_slots.load();
+  const int signal = g_signal.load();
+  if (!asks_) {
+    out.why = slots == nullptr ? "switched off" : "no free signal";
+    return;
+  }
+  if (!is_ours(signal)) {
+    out.why = "the process has put another handler in the place of ours";
+    return;
+  }
+  out.signal = signal;
+  u32 n_late = 0;
+  for (u32 i = 0; i < kSlots; ++i) {
+    u64 word = slots[i].word.load();
+    const bool is_late = (word & 0xff) == kLate;
+    n_late += is_late ? 1 : 0;
+    // An answer of the last time, or one that may never come: the thread may be gone.
+    if ((word & 0xff) == kAnswered || (is_late && n_late > kLateSlots)) {
+      slots[i].word.compare_exchange_strong(word, kIdle);
+    }
+  }
+  const i32 pid = getpid();
+  const auto self = static_cast<i32>(syscall(SYS_gettid));
+  const u64 begun = monotonic_ns();
+  const u64 deadline = begun + asking_ns_;
+  bool used[kSlots] = {};
+  u32 next = 0;
+  u32 pending = 0;
+  for (;;) {
+    const u32 seen = g_answers.load();
+    bool progress = false;
+    for (u32 i = 0; i < kSlots; ++i) {
+      AskSlot& s = slots[i];
+      if (used[i] && (s.word.load(std::memory_order_acquire) & 0xff) == kAnswered) {
+        take(i, out.threads[s.row]);
+        s.word.store(kIdle);
+        used[i] = false;
+        --pending;
+        progress = true;
+      }
+    }
+    for (u32 i = 0; i < kSlots && next < out.n_threads; ++i) {
+      AskSlot& s = slots[i];
+      if (used[i] || (s.word.load() & 0xff) != kIdle) {
+        continue;
+      }
+      while (next < out.n_threads && !used[i]) {
+        ThreadRow& row = out.threads[next++];
+        const char state = row.task.state;
+        if (row.task.tid == self) {
+          row.answer = Answer::kOwn;
+        } else if ((row.task.signals_blocked >> (signal - 1) & 1) != 0) {
+          row.answer = Answer::kBlocked;
+        } else if (row.answer == Answer::kGone || (state != 'R' && state != 'S')) {
+          continue;
+        } else {
+          work_->token += 0x100;
+          const u64 token = work_->token & ~u64{0xff};
+          s.row = next - 1;
+          s.call = can_repeat(row.task.syscall) ? row.task.syscall : -1;
+          s.call_pc = row.task.pc;
+          s.call_sp = row.task.sp;
+          s.call_arg = row.task.args[0];
+          s.asked_ns = monotonic_ns();
+          s.word.store(token | kAsked, std::memory_order_release);
+          siginfo_t info{};
+          info.si_signo = signal;
+          info.si_code = SI_QUEUE;
+          info.si_pid = pid;
+          info.si_uid = getuid();
+          info.si_value.sival_ptr = reinterpret_cast<void*>(token | i);
+          if (syscall(SYS_rt_tgsigqueueinfo, pid, row.task.tid, signal, &info) == 0) {
+            row.answer = Answer::kUnanswered;  // until it does
+            used[i] = true;
+            ++pending;
+          } else {
+            s.word.store(kIdle);
+            row.answer = errno == ESRCH ? Answer::kGone : Answer::kNotAsked;
+          }
+        }
+      }
+    }
+    const u64 now = monotonic_ns();
+    if ((pending == 0 && next == out.n_threads) || now >= deadline) {
+      break;
+    }
+    if (!progress) {
+      const timespec wait{0, static_cast<long>(deadline - now)};
+      syscall(SYS_futex, &g_answers, FUTEX_WAIT_PRIVATE, seen, &wait, nullptr, 0);
+    }
+  }
+  for (u32 i = 0; i < kSlots; ++i) {
+    if (used[i]) {  // from now on too late, unless it is writing: then the slot is free afterwards
+      u64 word = slots[i].word.load();
+      if ((word & 0xff) == kAsked) {
+        slots[i].word.compare_exchange_strong(word, (word & ~u64{0xff}) | kLate);
+      }
+    }
+  }
+  for (; next < out.n_threads; ++next) {
+    ThreadRow& row = out.threads[next];
+    row.answer = row.answer == Answer::kGone ? row.answer : Answer::kUnanswered;
+  }
+  out.asking_ns = monotonic_ns() - begun;
+}
+
+void ThreadStacks::name_all() noexcept {
+  Work& w = *work_;
+  ThreadReport& out = *report_;
+  for (u32 i = 0; i < w.n_pcs; ++i) {
+    if (w.n_symbols == Work::kSymbols) {
+      std::sort(w.symbols, w.symbols + w.n_symbols,
+                [](const Symbol& a, const Symbol& b) { return a.pc < b.pc; });
+      const Symbol* end =
+          std::unique(w.symbols, w.symbols + w.n_symbols,
+                      [](const Symbol& a, const Symbol& b) { return a.pc == b.pc; });
+      w.n_symbols = static_cast<u32>(end - w.symbols);
+      if (w.n_symbols == Work::kSymbols) {
+        break;  // the others show their address
+      }
+    }
+    w.symbols[w.n_symbols++] = {w.pcs[i], 0, 0};
+  }
+  std::sort(w.symbols, w.symbols + w.n_symbols,
+            [](const Symbol& a, const Symbol& b) { return a.pc < b.pc; });
+  w.n_symbols =
+      static_cast<u32>(std::unique(w.symbols, w.symbols + w.n_symbols,
+                                   [](const Symbol& a, const Symbol& b) { return a.pc == b.pc; }) -
+                       w.symbols);
+  w.modules.name(w.symbols, w.n_symbols);
+  for (u32 i = 0; i < out.n_threads; ++i) {
+    ThreadRow& row = out.threads[i];
+    if (row.gil == Gil::kNone && row.python && w.waits_for_gil(row, w.raw[i])) {
+      row.gil = Gil::kWaits;
+    }
+    // Those of the thread that trains, and of one that keeps all others out.
+    const bool wanted = variables_ && python() != nullptr && python()->variables != nullptr &&
+                        (row.task.tid == getpid() || row.gil == Gil::kHolds);
+    w.merge(out, row, w.raw[i], wanted ? kVariableFrames : 0);
+  }
+  out.modules_lost += w.modules.lost;
+}
+
+const ThreadReport* ThreadStacks::collect() noexcept {
+  if (report_ == nullptr) {
+    return nullptr;
+  }
+  const u64 begun = monotonic_ns();
+  reset();
+  list(getpid());
+  work_->modules.read();
+  second_look(getpid(), begun);
+  ask_all();
+  name_all();
+  report_->took_ns = monotonic_ns() - begun;
+  return report_;
+}
+
+const ThreadReport* ThreadStacks::collect_own(const ucontext_t& context) noexcept {
+  if (report_ == nullptr) {
+    return nullptr;
+  }
+  reset();
+  Work& w = *work_;
+  w.modules.read();
+  ThreadRow& row = report_->threads[report_->n_threads++];
+  row = {};
+  row.task.tid = static_cast<i32>(syscall(SYS_gettid));
+  look_first(getpid(), row.task);
+  row.answer = Answer::kOwn;
+  Work::Raw& raw = w.raw[0];
+  raw.n_pcs = w.unwinder.walk(Registers::of(context), {}, w.pcs, kNativeFrames, &row.whole);
+  w.n_pcs = raw.n_pcs;
+  u32 facts = 0;
+  if (const fr_python* p = python()) {
+    raw.n_python = p->walk(w.python, kPythonFrames, &raw.python_total, &facts);
+  }
+  row.python = (facts & FR_PYTHON_THREAD) != 0;
+  row.gil = (facts & FR_PYTHON_HOLDS_GIL) != 0 ? Gil::kHolds : Gil::kNone;
+  name_all();
+  return report_;
+}
+
+const ThreadReport* ThreadStacks::look_at(i32 pid) noexcept {
+  if (report_ == nullptr) {
+    return nullptr;
+  }
+  const u64 begun = monotonic_ns();
+  reset();
+  list(pid);
+  second_look(pid, begun);
+  report_->why = "another process";
+  report_->took_ns = monotonic_ns() - begun;
+  return report_;
+}
+
+}  // namespace fr

@@ -1,0 +1,294 @@
+// Crashes: SIGSEGV and its like leave a mark in the ring, then a dump if the process still can,
+// then go on to whoever handled them before, so that it dies as it would have. A handler that was
+// set later (faulthandler's) hands on to this one.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "record/clock.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/files.hpp"
+#include "sample/thread_sampler.hpp"
+
+namespace fr {
+namespace {
+
+constexpr struct {
+  int signal;
+  const char* name;
+} kCrashes[] = {{SIGSEGV, "SIGSEGV"},
+                {SIGBUS, "SIGBUS"},
+                {SIGFPE, "SIGFPE"},
+                {SIGILL, "SIGILL"},
+                {SIGABRT, "SIGABRT"}};
+constexpr u64 kDump_ns = 5'000'000'000ull;
+constexpr std::size_t kAltStackBytes = 128 * 1024;
+constexpr u32 kToldFrames = 12;
+
+struct sigaction g_before[NSIG];
+std::atomic<i32> g_crashing{0};  // thread that got here first
+std::atomic<bool> g_told{false};
+// Its own: the watchdog may be using the other when it happens.
+ThreadStacks* g_stacks = nullptr;
+
+const char* name_of(int signal) noexcept {
+  for (const auto& c : kCrashes) {
+    if (c.signal == signal) {
+      return c.name;
+    }
+  }
+  return "?";
+}
+
+const char* cause_of(int signal, const siginfo_t& info) noexcept {
+  const int code = info.si_code;
+  if (signal == SIGSEGV && code == SEGV_MAPERR) {
+    return "nothing is mapped there";
+  }
+  if (signal == SIGSEGV && code == SEGV_ACCERR) {
+    return "not permitted there";
+  }
+  if (signal == SIGBUS && code == BUS_ADRERR) {
+    return "the file behind it is shorter, or its file system full";
+  }
+  if (signal == SIGBUS && code == BUS_ADRALN) {
+    return "not aligned";
+  }
+  if (signal == SIGFPE) {
+    return code == FPE_INTDIV ? "integer division by zero" : "arithmetic";
+  }
+  return "";
+}
+
+class Text {
+ public:
+  Text(char* to, std::size_t size) noexcept : to_(to), size_(size) { to_[0] = '\0'; }
+  void add(const char* s) noexcept {
+    while (*s != '\0' && used_ + 1 < size_) {
+      to_[used_++] = *s++;
+    }
+    to_[used_] = '\0';
+  }
+  void number(u64 value, u64 base) noexcept {
+    char digits[24];
+    int i = static_cast<int>(sizeof digits) - 1;
+    digits[i] = '\0';
+    do {
+      digits[--i] = "0123456789abcdef"[value % base];
+      value /= base;
+    } while (value != 0);
+    add(digits + i);
+  }
+
+ private:
+  char* to_;
+  std::size_t size_;
+  std::size_t used_ = 0;
+};
+
+const char* base_name(const char* path) noexcept {
+  const char* slash = std::strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
+}
+
+// "address 0x0: nothing is mapped there; thread 123 (pt_main) in f (x.so) < g (train.py:57) < ..."
+void describe(char* to, std::size_t size, int signal, const siginfo_t& info,
+              const ThreadReport* report) noexcept {
+  Text t(to, size);
+  if (info.si_code > 0) {
+    t.add("address 0x");
+    t.number(reinterpret_cast<u64>(info.si_addr), 16);
+    const char* cause = cause_of(signal, info);
+    t.add(cause[0] != '\0' ? ": " : "");
+    t.add(cause);
+  } else if (info.si_pid != getpid() && info.si_pid != 0) {
+    t.add("sent by process ");
+    t.number(static_cast<u64>(info.si_pid), 10);
+  } else {
+    t.add("raised by the process itself");
+  }
+  if (report == nullptr) {
+    return;
+  }
+  const ThreadRow& row = report->threads[0];
+  t.add("; thread ");
+  t.number(static_cast<u64>(row.task.tid), 10);
+  t.add(" (");
+  t.add(row.task.name);
+  t.add(row.n_frames != 0 ? ") in " : ")");
+  for (u32 i = 0; i < row.n_frames && i < kToldFrames; ++i) {
+    const NamedFrame& f = report->frames[report->stack[row.first_frame + i]];
+    t.add(i != 0 ? " < " : "");
+    const char* function = report->text + f.function;
+    t.add(function[0] != '\0' ? function : "?");
+    t.add(" (");
+    t.add(base_name(report->text + f.file));
+    if (f.python) {
+      t.add(":");
+      t.number(f.line, 10);
+    } else {
+      t.add("+0x");
+      t.number(f.offset, 16);
+    }
+    t.add(")");
+  }
+}
+
+// True when the dump is safe on disk.
+bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
+                    const ucontext_t& context) noexcept {
+  Header& h = r.region.header();
+  ExitRecord& e = h.exit;
+  i32 none = 0;
+  e.signal.compare_exchange_strong(none, signal);
+  u32 free = 0;
+  const bool first = e.claimed.compare_exchange_strong(free, 1);  // else an exception led here
+  if (first) {
+    format(e.kind, sizeof e.kind, "crash");
+    format(e.type, sizeof e.type, "%s", name_of(signal));
+    describe(e.message, sizeof e.message, signal, info, nullptr);
+    e.time_unix_ns.store(unix_now_ns());
+    e.ready.store(1, std::memory_order_release);
+  }
+  e.state.store(kSignalled, std::memory_order_release);
+  // The mark is there; what follows may crash again.
+  if (PeerRow* row = r.control.own()) {
+    row->exit_signal.store(signal);
+    row->exit_unix_ns.store(unix_now_ns());
+  }
+  char frames[sizeof e.message];
+  describe(frames, sizeof frames, signal, info,
+           g_stacks != nullptr ? g_stacks->collect_own(context) : nullptr);
+  if (first) {
+    std::memcpy(e.message, frames, sizeof frames);
+  }
+  char reason[256];
+  Text t(reason, sizeof reason);
+  t.add("crash: ");
+  t.add(name_of(signal));
+  t.add(", ");
+  t.add(frames);
+  const Interrupted here(&context);
+  return r.watchdog.request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
+}
+
+void on_crash(int signal, siginfo_t* info, void* context) noexcept {
+  const int kept_errno = errno;
+  const auto self = static_cast<i32>(syscall(SYS_gettid));
+  Recorder* r = recorder();
+  i32 nobody = 0;
+  bool dumped = false;
+  if (r != nullptr && r->pid == getpid() && !r->ended.load()) {
+    if (g_crashing.compare_exchange_strong(nobody, self)) {
+      dumped = leave_evidence(*r, signal, *info, *static_cast<const ucontext_t*>(context));
+      g_told.store(true);
+    } else if (nobody != self) {
+      // Another thread is at it: what ends the process must not cut it short.
+      for (int i = 0; i < 600 && !g_told.load(); ++i) {
+        const timespec t{0, 10'000'000};
+        nanosleep(&t, nullptr);
+      }
+    }
+  }
+  const bool ours = r != nullptr && r->pid == getpid() && g_crashing.load() == self;
+  if (ours && dumped) {
+    // Whoever finds the ring, or the process dead, need not salvage what is safe: that would put an
+    // evidence without stacks in the place of this one.
+    r->region.header().crash_dumped.store(1);
+    if (PeerRow* row = r->control.own()) {
+      row->state.store(kPeerExited);
+    }
+  }
+  const struct sigaction& before = g_before[signal];
+  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
+    errno = kept_errno;
+    before.sa_sigaction(signal, info, context);
+  } else if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler != SIG_DFL &&
+             before.sa_handler != SIG_IGN) {
+    errno = kept_errno;
+    before.sa_handler(signal);
+  } else {
+    if (ours && dumped && !r->region.name.empty()) {
+      char path[PATH_MAX];
+      format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
+      unlink(path);
+    }
+    struct sigaction standard{};
+    standard.sa_handler = SIG_DFL;
+    sigaction(signal, &standard, nullptr);
+    if (info->si_code <= 0) {
+      raise(signal);  // when this returns; a fault comes again by itself, with its own address
+    }
+    errno = kept_errno;
+    return;
+  }
+  // Still here: somebody lives with this signal. It was no end, and the next may be one.
+  struct sigaction now{};
+  if (ours && sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+      now.sa_sigaction == on_crash) {
+    ExitRecord& e = r->region.header().exit;
+    if (std::strcmp(e.kind, "crash") == 0) {
+      e.state.store(kRunning);
+      e.ready.store(0);
+      e.claimed.store(0);
+    }
+    e.signal.store(0);
+    r->region.header().crash_dumped.store(0);
+    if (PeerRow* row = r->control.own()) {
+      row->state.store(kPeerLive);
+      row->exit_signal.store(0);
+      row->exit_unix_ns.store(0);
+    }
+  }
+}
+
+// Only a stack overflow needs it; threads that have none use their own stack.
+void give_alternate_stack() noexcept {
+  stack_t now{};
+  if (sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) {
+    return;
+  }
+  void* memory =
+      mmap(nullptr, kAltStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory != MAP_FAILED) {
+    stack_t ours{};
+    ours.ss_sp = memory;
+    ours.ss_size = kAltStackBytes;
+    sigaltstack(&ours, nullptr);
+  }
+}
+
+}  // namespace
+
+void install_crash_handlers(Recorder& r) noexcept {
+  g_crashing.store(0);
+  g_told.store(false);
+  if (!r.options.crashes) {
+    return;
+  }
+  static ThreadStacks stacks;
+  if (stacks.init(false, false)) {
+    g_stacks = &stacks;
+  }
+  give_alternate_stack();
+  for (const auto& c : kCrashes) {
+    struct sigaction now;
+    if (sigaction(c.signal, nullptr, &now) != 0 ||
+        ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_crash)) {
+      continue;
+    }
+    g_before[c.signal] = now;
+    struct sigaction ours{};
+    ours.sa_sigaction = on_crash;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);  // the watchdog may ask this thread for its stack
+    sigaction(c.signal, &ours, nullptr);
+  }
+}
+
+}  // namespace fr

@@ -1,0 +1,317 @@
+// How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and
+// hand on to whatever was there before, so that the process dies as it would have.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda/events.hpp"
+#include "cuda/waits.hpp"
+#include "format/call_site.hpp"
+#include "recorder/log.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/files.hpp"
+
+namespace fr {
+namespace {
+
+constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+const char* name_of(int signal) noexcept {
+  switch (signal) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGQUIT:
+      return "SIGQUIT";
+    default:
+      return "SIGTERM";
+  }
+}
+
+// Those that a script may use for something else than its end are its own where it handles them.
+bool may_be_no_end(int signal) noexcept {
+  return signal == SIGHUP || signal == SIGQUIT;
+}
+// What was there before ours; indexed by signal. Static: read by handlers, also in forked children.
+struct sigaction g_before[NSIG];
+struct sigaction g_first_before[NSIG];  // before ours was installed for the first time
+std::atomic<bool> g_installed[NSIG];
+// Handlers that hand on to ours, which hands on to them: the second round goes to the first one.
+thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
+constexpr u64 kDump_ns = 5'000'000'000ull;
+constexpr u64 kDumpAlive_ns = 1'000'000'000ull;  // where the script has a handler of its own
+std::atomic<bool> g_evidence_left{false};        // the handler has tried
+std::atomic<bool> g_ring_copied{false};          // and it worked
+
+// Will the process die of it? Not where the script has a handler of its own.
+bool is_fatal(int signal) noexcept {
+  return (g_before[signal].sa_flags & SA_SIGINFO) == 0 && g_before[signal].sa_handler == SIG_DFL;
+}
+
+// Leaves where it went in `path`.
+bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes, u64 incident,
+                           char (&path)[PATH_MAX]) noexcept {
+  const Header& h = *static_cast<const Header*>(base);
+  char name[256];
+  char job[sizeof h.job];
+  std::memcpy(job, h.job, sizeof job);
+  job[sizeof job - 1] = '\0';
+  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident,
+              "ring");
+  for (const auto& dir : r.dump_dirs) {
+    if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// "sent by process 4242 (slurmstepd)"; "" where the kernel sent it, as for Ctrl-C.
+void describe_sender(i32 pid, char* to, std::size_t size) noexcept {
+  to[0] = '\0';
+  if (pid <= 0) {
+    return;
+  }
+  char path[32];
+  char name[32] = "";
+  format(path, sizeof path, "/proc/%d/comm", pid);
+  if (const int fd = open(path, O_RDONLY | O_CLOEXEC); fd >= 0) {
+    const ssize_t n = read(fd, name, sizeof name - 1);
+    name[n > 0 ? n - 1 : 0] = '\0';  // without the newline
+    close(fd);
+  }
+  format(to, size, name[0] != '\0' ? "sent by process %d (%s)" : "sent by process %d", pid, name);
+}
+
+// First what cannot fail but for the disk: everything is in the mapping already, so copy it, and
+// those of peers that are dead. Then, with what is left of the time, a dump: where every thread is.
+void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* context) noexcept {
+  Header& h = r.region.header();
+  const bool fatal = is_fatal(signal);
+  i32 none = 0;
+  if (h.exit.signal.compare_exchange_strong(none, signal)) {
+    h.exit.sender_pid.store(info != nullptr && info->si_code <= 0 ? info->si_pid : 0);
+    if (h.exit.time_unix_ns.load() == 0) {
+      h.exit.time_unix_ns.store(unix_now_ns());
+    }
+    if (h.exit.state.load() < kSignalled) {
+      h.exit.state.store(kSignalled, std::memory_order_release);
+    }
+    u32 free = 0;
+    if (fatal && h.exit.claimed.compare_exchange_strong(free, 1)) {
+      format(h.exit.kind, sizeof h.exit.kind, "signal");
+      format(h.exit.type, sizeof h.exit.type, "%s", name_of(signal));
+      describe_sender(h.exit.sender_pid.load(), h.exit.message, sizeof h.exit.message);
+      h.exit.ready.store(1, std::memory_order_release);
+    }
+  }
+  char reason[64];
+  format(reason, sizeof reason, "signal %d", signal);
+  const u64 incident = r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
+  h.incident.store(incident);
+  const PeerRow* own = r.control.own();
+  const bool dumped_before = own != nullptr && own->dumped.load() == incident && incident != 0;
+  char copy[PATH_MAX];
+  g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident, copy));
+  if (PeerRow* row = r.control.own()) {
+    row->exit_signal.store(signal);
+    row->exit_unix_ns.store(unix_now_ns());
+    row->dumped.store(incident);
+  }
+  for (PeerRow& row : r.control.page().peers) {
+    if (&row == r.control.own() || !is_dead(row) || row.ring[0] == '\0') {
+      continue;
+    }
+    // Whoever has claimed it may be our own watchdog, which dies with us: copied while it is there.
+    char path[PATH_MAX];
+    char to[PATH_MAX];
+    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
+    Mapping m = map_file(path);
+    if (View::of(m.base, m.bytes).ok() && copy_ring_to_dump_dir(r, m.base, m.bytes, incident, to)) {
+      unlink(path);
+    }
+    unmap_file(m);
+  }
+  if (dumped_before) {
+    return;  // the hang itself is on disk; a second dump would replace it
+  }
+  // Launchers give a process 30 s between SIGTERM and SIGKILL, often less; one that goes on has
+  // other things to do.
+  const Interrupted here(context);
+  if (r.watchdog.request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
+                              nullptr, 0)) {
+    if (g_ring_copied.exchange(true)) {
+      unlink(copy);
+    }
+  }
+}
+
+void on_signal(int signal, siginfo_t* info, void* context) noexcept {
+  const int kept_errno = errno;
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid() && r->options.signal == signal) {
+    r->watchdog.note_signal(signal);
+  } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
+             (is_fatal(signal) || !may_be_no_end(signal)) && !g_evidence_left.exchange(true)) {
+    if (is_fatal(signal)) {
+      g_hot.store(nullptr, std::memory_order_release);  // nobody writes while the ring is copied
+    }
+    leave_evidence(*r, signal, info, context);
+  }
+  const struct sigaction& before = t_depth++ == 0 ? g_before[signal] : g_first_before[signal];
+  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
+    before.sa_sigaction(signal, info, context);
+  } else if (before.sa_handler == SIG_DFL && (r == nullptr || r->options.signal != signal)) {
+    // Dies as without us: default action, delivered again when this handler returns.
+    struct sigaction standard{};
+    standard.sa_handler = SIG_DFL;
+    sigaction(signal, &standard, nullptr);
+    if (r != nullptr && r->pid == getpid()) {
+      if (PeerRow* row = r->control.own()) {
+        row->state.store(kPeerExited);
+      }
+      if (!r->region.name.empty() && g_ring_copied.load()) {
+        char path[PATH_MAX];
+        format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
+        unlink(path);  // its copy is safe on disk
+      }
+    }
+    raise(signal);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(signal);
+  }
+  --t_depth;
+  errno = kept_errno;
+}
+
+void install(int signal) noexcept {
+  struct sigaction now;
+  if (sigaction(signal, nullptr, &now) != 0 ||
+      ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) ||
+      ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)) {
+    return;  // ours already, or the process ignores it (nohup)
+  }
+  g_before[signal] = now;
+  if (!g_installed[signal].load()) {
+    g_first_before[signal] = now;
+  }
+  struct sigaction ours{};
+  ours.sa_sigaction = on_signal;
+  // not on the alternate stack: those that others set up are too small for paths
+  ours.sa_flags = SA_SIGINFO | (now.sa_flags & SA_RESTART);
+  ours.sa_mask = now.sa_mask;
+  if (sigaction(signal, &ours, nullptr) == 0) {
+    g_installed[signal].store(true);
+  }
+}
+
+void at_exit(int status, void*) noexcept {
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid()) {
+    shut_down(*r, status);
+  }
+}
+
+}  // namespace
+
+void install_end_handlers(Recorder& r) noexcept {
+  g_evidence_left.store(false);
+  g_ring_copied.store(false);
+  for (const int signal : kEnding) {
+    install(signal);
+  }
+  if (r.options.signal != 0) {
+    install(r.options.signal);
+  }
+  static bool once = false;
+  if (!once) {
+    once = true;
+    on_exit(at_exit, nullptr);  // unlike atexit() it is told the status
+  }
+}
+
+// A handler set after ours (signal.signal in the script) hides ours. It becomes the one that ours
+// hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not
+// reached.
+void check_end_handlers(Recorder& r) noexcept {
+  for (const int signal : kEnding) {
+    if (!g_evidence_left.load() && g_installed[signal].load()) {
+      install(signal);
+    }
+  }
+  (void)r;
+}
+
+void shut_down(Recorder& r, int status) noexcept {
+  if (r.ended.exchange(true)) {
+    return;
+  }
+  Header& h = r.region.header();
+  const u64 since = ticks_now(h.clock_kind);
+  // A backend's worker may be about to report what the script has already waited for.
+  for (int i = 0; i < 200 && count_in_flight(r) != 0; ++i) {
+    usleep(1000);
+  }
+  cuda::look(since);  // asked for before, and not now: that thread is gone
+  const u64 in_flight = count_in_flight(r);
+  const bool noted = h.exit.claimed.load() != 0;
+  if (h.exit.time_unix_ns.load() == 0) {
+    h.exit.time_unix_ns.store(unix_now_ns());
+  }
+  h.exit.status.store(status);
+  h.exit.state.store(kExiting, std::memory_order_release);
+  PeerRow* row = r.control.own();
+  const bool failed = h.failed.load() > r.watchdog.failures_dumped();
+  const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
+  bool safe = true;
+  if (!clean) {
+    char reason[160];
+    if (in_flight != 0) {
+      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
+                    status, static_cast<unsigned long long>(in_flight));
+    } else if (failed && status == 0 && !noted) {
+      std::snprintf(reason, sizeof reason, "exit after failed operations");
+    } else {
+      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
+                    noted ? " after " : "", noted ? h.exit.kind : "");
+    }
+    safe = r.watchdog.request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
+  } else if (row != nullptr) {
+    RecordCopy last;
+    if (last_operation(r.view, last)) {
+      const Site site = user_site(r.view, last.payload.stack);
+      const auto op = r.view.string(last.payload.op);
+      std::snprintf(row->last_op, sizeof row->last_op, "%.*s #%llu", static_cast<int>(op.size()),
+                    op.data(), static_cast<unsigned long long>(last.payload.seq));
+      std::snprintf(row->last_site, sizeof row->last_site, "%.*s:%u %.*s",
+                    static_cast<int>(site.file.size()), site.file.data(), site.line,
+                    static_cast<int>(site.function.size()), site.function.data());
+    }
+  }
+  cuda::stop();
+  r.watchdog.await_peers();
+  if (!clean) {
+    r.watchdog.await_writer(2000);
+  }
+  g_hot.store(nullptr, std::memory_order_release);
+  if (safe && !r.region.name.empty()) {
+    unlink((r.region.dir + "/" + r.region.name).c_str());
+  }
+  if (row != nullptr) {
+    row->exit_status.store(status);
+    row->exit_unix_ns.store(unix_now_ns());
+    row->state.store(clean ? kPeerExitedClean : kPeerExited, std::memory_order_release);
+  }
+  r.control.remove_if_last();
+  if (!r.options.pipe.empty() && h.rank.load() >= 0) {
+    unlink((r.options.pipe + std::to_string(h.rank.load()) + ".pipe").c_str());
+  }
+}
+
+}  // namespace fr

@@ -1,0 +1,217 @@
+#include "watch/control_page.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "recorder/identity.hpp"
+#include "sample/files.hpp"
+
+namespace fr {
+namespace {
+
+// Errors, signals and exits within this time belong to the incident that is open.
+constexpr u64 kJoinWindow_ns = 30'000'000'000ull;
+
+bool lock_for_a_while(int fd) {
+  for (int i = 0; i < 200; ++i) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      return true;
+    }
+    const timespec pause{0, 5'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return false;  // its holder is stopped: better alone than stuck
+}
+
+bool in_use(const Control& page) {
+  for (u32 i = 0; i < page.row_count && i < kPeers; ++i) {
+    const PeerRow& row = page.peers[i];
+    const u32 state = row.state.load(std::memory_order_acquire);
+    if ((state == kPeerLive || state == kPeerClaimed) &&
+        is_alive(row.pid.load(), row.proc_start.load())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_dead(const PeerRow& row) noexcept {
+  return row.state.load(std::memory_order_acquire) == kPeerLive &&
+         !is_alive(row.pid.load(), row.proc_start.load());
+}
+
+void ControlPage::open(const std::string& dir, const std::string& job, i32 attempt,
+                       u64 first_incident) {
+  void* base = MAP_FAILED;
+  int fd = -1;
+  if (!dir.empty()) {
+    path_ = dir + "/" + job + ".a" + std::to_string(attempt) + "." +
+            std::to_string(pid_namespace()) + ".ctl";
+    for (int tries = 0; tries < 10 && fd < 0; ++tries) {
+      fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+      if (fd < 0) {
+        break;
+      }
+      if (!lock_for_a_while(fd)) {
+        close(fd);
+        fd = -1;
+        break;
+      }
+      struct stat mine;
+      struct stat there;  // the last rank out may have removed it while we waited for the lock
+      if (fstat(fd, &mine) != 0 || stat(path_.c_str(), &there) != 0 ||
+          mine.st_ino != there.st_ino) {
+        close(fd);
+        fd = -1;
+      }
+    }
+  }
+  bool fresh = true;
+  if (fd >= 0) {
+    struct stat st;
+    fresh = fstat(fd, &st) != 0 || st.st_size != sizeof(Control);
+    if ((!fresh || posix_fallocate(fd, 0, sizeof(Control)) == 0)) {
+      base = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+  }
+  if (base == MAP_FAILED) {
+    fresh = true;
+    path_.clear();
+    base =
+        mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+      static Control none;  // no memory at all: still something to point at
+      base = &none;
+    }
+  }
+  page_ = static_cast<Control*>(base);
+  const bool ours = page_->magic.load(std::memory_order_acquire) == kControlMagic &&
+                    page_->version == kLayoutVersion && page_->row_bytes == sizeof(PeerRow) &&
+                    page_->row_count == kPeers;
+  if (fresh || !ours || !in_use(*page_)) {
+    // New, or left by an earlier run of the same job and attempt whose ranks are all gone.
+    std::memset(static_cast<void*>(page_), 0, sizeof(Control));
+    page_->version = kLayoutVersion;
+    page_->row_bytes = sizeof(PeerRow);
+    page_->row_count = kPeers;
+    page_->attempt = attempt;
+    page_->incident.store(first_incident);
+    page_->incident_rank.store(-1);
+    std::snprintf(page_->job, sizeof page_->job, "%s", job.c_str());
+    page_->magic.store(kControlMagic, std::memory_order_release);
+  }
+  lock_fd_ = fd;  // until join(): a rank between the two would look like nobody
+}
+
+bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
+                       const char* ring) noexcept {
+  const struct Unlock {
+    int& fd;
+    ~Unlock() {
+      if (fd >= 0) {
+        flock(fd, LOCK_UN);  // said aloud: the mapping keeps the open file, and so the lock
+        close(fd);
+        fd = -1;
+      }
+    }
+  } unlock{lock_fd_};
+  for (int round = 0; round < 2; ++round) {
+    for (PeerRow& row : page_->peers) {
+      u32 state = row.state.load(std::memory_order_acquire);
+      // second round: rows of ranks that ended, oldest evidence is in their dumps
+      const bool free = state == kPeerFree || (round == 1 && state >= kPeerExitedClean) ||
+                        (round == 1 && state == kPeerLive && is_dead(row));
+      if (!free || !row.state.compare_exchange_strong(state, kPeerClaimed)) {
+        continue;
+      }
+      row.pid.store(pid);
+      row.proc_start.store(proc_start);
+      row.rank.store(rank);
+      row.local_rank.store(local_rank);
+      row.heartbeat_unix_ns.store(unix_now_ns());
+      row.dumped.store(page_->incident.load());
+      row.exit_status.store(0);
+      row.exit_signal.store(0);
+      row.exit_unix_ns.store(0);
+      row.salvaged.store(0);
+      row.last_op[0] = row.last_site[0] = '\0';
+      std::snprintf(row.ring, sizeof row.ring, "%s", ring);
+      row.state.store(kPeerLive, std::memory_order_release);
+      own_ = &row;
+      return true;
+    }
+  }
+  return false;
+}
+
+u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept {
+  Control& page = *page_;
+  u64 current = page.incident.load(std::memory_order_acquire);
+  if (current > last) {
+    return current;
+  }
+  const u64 now = unix_now_ns();
+  if (join && page.incident_unix_ns.load() != 0 &&
+      now - page.incident_unix_ns.load() < kJoinWindow_ns) {
+    return current;
+  }
+  if (!page.incident.compare_exchange_strong(current, current + 1)) {
+    return current;  // another rank was first: its incident is ours
+  }
+  page.reason_seq.fetch_add(1);
+  std::atomic_thread_fence(std::memory_order_release);
+  format(page.reason, sizeof page.reason, "%s", reason);
+  page.incident_rank.store(rank);
+  page.incident_unix_ns.store(now);
+  page.reason_seq.fetch_add(1, std::memory_order_release);
+  return current + 1;
+}
+
+void ControlPage::reason(char* text, std::size_t bytes) const noexcept {
+  const u32 seq = page_->reason_seq.load(std::memory_order_acquire);
+  const std::size_t n = bytes < sizeof page_->reason ? bytes : sizeof page_->reason;
+  std::memcpy(text, page_->reason, n);
+  text[n - 1] = '\0';
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if ((seq & 1) != 0 || page_->reason_seq.load() != seq) {
+    text[0] = '\0';
+  }
+}
+
+void ControlPage::follow(u64 incident) noexcept {
+  u64 current = page_->incident.load();
+  while (current < incident && !page_->incident.compare_exchange_weak(current, incident)) {
+  }
+  if (current < incident) {
+    page_->reason_seq.fetch_add(1);
+    format(page_->reason, sizeof page_->reason, "incident %l of another node", incident);
+    page_->incident_rank.store(-1);
+    page_->incident_unix_ns.store(unix_now_ns());
+    page_->reason_seq.fetch_add(1);
+  }
+}
+
+void ControlPage::remove_if_last() noexcept {
+  if (path_.empty()) {
+    return;
+  }
+  const int fd = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) {
+    return;
+  }
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && !in_use(*page_)) {
+    unlink(path_.c_str());
+  }
+  close(fd);
+}
+
+}  // namespace fr

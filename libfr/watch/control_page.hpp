@@ -1,0 +1,46 @@
+// control_page.hpp - the control page: the ranks of one job, attempt and node (pid namespace).
+//
+// Who dumps first raises `incident`; everyone else's watchdog sees it and dumps too. The page also
+// remembers how a rank ended that left no ring behind.
+#pragma once
+
+#include <string>
+
+#include "format/layout.hpp"
+
+namespace fr {
+
+class ControlPage {
+ public:
+  // Maps (and if need be initialises) the page; private memory when that fails. Keeps it locked
+  // until join().
+  void open(const std::string& dir, const std::string& job, i32 attempt, u64 first_incident);
+  // Claims a row; false when all are taken by living ranks.
+  bool join(i32 pid, u64 proc_start, i32 rank, i32 local_rank, const char* ring) noexcept;
+
+  // False where the page could not be shared: then peers on this node are met in FR_DUMP_DIR only.
+  bool is_shared() const noexcept { return !path_.empty(); }
+  Control& page() const noexcept { return *page_; }
+  PeerRow* own() const noexcept { return own_; }
+
+  // Async-signal-safe. The incident to dump now: a newer one than `last` if there is one; with
+  // `join` also the current one while it is fresh; else a new one, opened for this reason.
+  u64 open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept;
+  // Copies the current reason; "" while being written.
+  void reason(char* text, std::size_t bytes) const noexcept;
+  // Another node opened this incident (seen in FR_DUMP_DIR).
+  void follow(u64 incident) noexcept;
+
+  // Removes the page when no rank on it lives but ourselves.
+  void remove_if_last() noexcept;
+
+ private:
+  Control* page_ = nullptr;
+  PeerRow* own_ = nullptr;
+  std::string path_;
+  int lock_fd_ = -1;
+};
+
+bool is_dead(const PeerRow& row) noexcept;  // live or claimed by its state, but its process is gone
+
+}  // namespace fr

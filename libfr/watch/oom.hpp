@@ -1,0 +1,12 @@
+// oom.hpp - how many processes the kernel has killed for want of memory where this one lives.
+#pragma once
+
+#include "format/layout.hpp"
+
+namespace fr {
+
+// Of this process's memory cgroup and those below it, of version 1 or 2; -1 where it cannot be
+// read. No allocation. root: what lies before /proc and /sys, for tests.
+i64 oom_kills(const char* root = "") noexcept;
+
+}  // namespace fr

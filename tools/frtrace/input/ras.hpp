@@ -1,0 +1,15 @@
+// ras.hpp - what NCCL's RAS service said, in lines: a witness beside fr's own evidence, no verdict.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+// What it found wrong, one sentence each: operation counts that differ, ranks that are missing or
+// dead, states and errors. Empty where all agree, where there is no answer, or where it is garbage.
+std::vector<std::string> ras_lines(const RasEvidence&);
+
+}  // namespace frtrace

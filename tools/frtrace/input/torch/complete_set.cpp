@@ -1,0 +1,879 @@
+// What a set of PyTorch dumps says together that none of them says alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "input/torch/dump.hpp"
+#include "old/facts.hpp"
+
+namespace frtrace {
+
+namespace {
+
+using Set = std::vector<RankEvidence*>;
+
+constexpr Time kSecond = 1'000'000'000;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+std::string_view without_ending(std::string_view name) {
+  static constexpr std::string_view kEndings[] = {".pkl",  ".pickle", ".json", ".bin", ".pt",
+                                                  ".dump", ".trace",  ".txt",  ".fr"};
+  for (const std::string_view e : kEndings) {
+    if (name.size() > e.size() && name.substr(name.size() - e.size()) == e) {
+      return name.substr(0, name.size() - e.size());
+    }
+  }
+  return name;
+}
+
+struct Number {
+  std::size_t at = std::string_view::npos, end = 0;
+  int value = -1;
+};
+
+Number number_at(std::string_view s, std::size_t at) {
+  Number n;
+  const auto parsed = std::from_chars(s.data() + at, s.data() + s.size(), n.value);
+  if (parsed.ec == std::errc()) {
+    n.at = at;
+    n.end = static_cast<std::size_t>(parsed.ptr - s.data());
+  }
+  return n;
+}
+
+// "rank3", "rank_3", "rank-3", "rank=3"; not "local_rank_3".
+Number after_rank(std::string_view s) {
+  Number found;
+  std::string lower(s);
+  for (char& c : lower) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  for (std::size_t at = lower.find("rank"); at != std::string::npos;
+       at = lower.find("rank", at + 1)) {
+    if (at >= 6 && lower.compare(at - 6, 5, "local") == 0) {
+      continue;
+    }
+    std::size_t digits = at + 4;
+    if (digits < s.size() && (s[digits] == '_' || s[digits] == '-' || s[digits] == '=')) {
+      ++digits;
+    }
+    if (digits < s.size() && is_digit(s[digits])) {
+      found = number_at(s, digits);
+    }
+  }
+  return found;
+}
+
+bool is_separator(char c) {
+  return c == '_' || c == '-' || c == '.' || c == '=';
+}
+
+// "_dump_3", "trace_r3_20260821": the digits after a word of its own.
+Number after_word(std::string_view s, std::string_view word) {
+  for (std::size_t at = s.find(word); at != std::string_view::npos; at = s.find(word, at + 1)) {
+    std::size_t digits = at + word.size();
+    if (at != 0 && !is_separator(s[at - 1])) {
+      continue;
+    }
+    if (word.size() > 1 && digits < s.size() && is_separator(s[digits])) {
+      ++digits;
+    }
+    if (digits < s.size() && is_digit(s[digits])) {
+      const Number n = number_at(s, digits);
+      if (n.value >= 0 && (n.end == s.size() || is_separator(s[n.end]))) {
+        return n;
+      }
+    }
+  }
+  return {};
+}
+
+// The last number that may be a rank; a time is longer.
+Number last_number(std::string_view s) {
+  constexpr std::size_t kMaxDigits = 7;
+  for (std::size_t end = s.size(); end > 0;) {
+    while (end > 0 && !is_digit(s[end - 1])) {
+      --end;
+    }
+    std::size_t begin = end;
+    while (begin > 0 && is_digit(s[begin - 1])) {
+      --begin;
+    }
+    if (end != begin && end - begin <= kMaxDigits) {
+      return number_at(s, begin);
+    }
+    end = begin;
+  }
+  return {};
+}
+
+// "rank_10-0-0-5_7": the host of that address, rank 7.
+bool is_host(std::string_view s, const Number& n) {
+  const Number last = last_number(s);
+  return n.end < s.size() && s[n.end] != '_' && last.end == s.size() && last.at > n.end &&
+         s[last.at - 1] == '_';
+}
+
+std::string directory_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return std::string(slash == std::string_view::npos ? "." : path.substr(0, slash));
+}
+
+std::string base_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+bool is_gloo(const RankEvidence& e, const GroupEvidence& g) {
+  return e.text(g.backend) == "gloo";
+}
+
+bool in_flight(const Record& r) {
+  return r.state == State::kEnqueued || r.state == State::kStarted;
+}
+
+// ---------------------------------------------------------------- who wrote it
+
+// Groups are large and regular: no list of a thousand ranks for one look.
+Rank at(const std::vector<RankRange>& ranges, std::int32_t position) {
+  for (const RankRange& r : ranges) {
+    if (static_cast<std::uint32_t>(position) < r.count) {
+      return r.first + position * r.stride;
+    }
+    position -= static_cast<std::int32_t>(r.count);
+  }
+  return -1;
+}
+
+std::int32_t position(const std::vector<RankRange>& ranges, Rank rank) {
+  std::int32_t before = 0;
+  for (const RankRange& r : ranges) {
+    const std::int64_t offset = std::int64_t{rank} - r.first;
+    const std::int64_t steps = r.stride == 0 ? 0 : offset / r.stride;
+    if (r.count != 0 && steps >= 0 && steps < r.count && steps * r.stride == offset) {
+      return before + static_cast<std::int32_t>(steps);
+    }
+    before += static_cast<std::int32_t>(r.count);
+  }
+  return -1;
+}
+
+// The rank by its sends and receives, which name the sender's own place in the group.
+Rank rank_by_p2p(const RankEvidence& e) {
+  Rank found = -1;
+  for (const GroupEvidence& g : e.groups) {
+    const Rank r = g.own_rank >= 0 ? at(g.ranks, g.own_rank) : -1;
+    if (r >= 0 && found >= 0 && r != found) {
+      return -1;  // the file contradicts itself
+    }
+    found = r >= 0 ? r : found;
+  }
+  return found;
+}
+
+// The only rank that all its groups share.
+Rank rank_by_groups(const RankEvidence& e) {
+  std::vector<Rank> shared;
+  bool first = true;
+  for (const GroupEvidence& g : e.groups) {
+    if (g.ranks.empty()) {
+      continue;
+    }
+    if (first) {
+      shared = expand(g.ranks);
+      first = false;
+    } else {
+      std::erase_if(shared, [&](Rank r) { return position(g.ranks, r) < 0; });
+    }
+  }
+  return shared.size() == 1 ? shared.front() : -1;
+}
+
+void name_ranks(const Set& all, const std::vector<TorchName>& names) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    RankEvidence& e = *all[i];
+    e.id.host = names[i].host;
+    e.id.rank = rank_by_p2p(e);
+    if (e.id.rank < 0) {
+      e.id.rank = names[i].rank;
+      e.holes.rank_from_name = names[i].rank >= 0;
+    }
+    if (e.id.rank < 0) {
+      e.id.rank = rank_by_groups(e);
+    }
+  }
+}
+
+// Files of one job have different ranks. Where two directories, or two kinds of names in one
+// directory, both have a rank, they are of different jobs.
+std::map<std::string, Set> name_jobs(const Set& all, const std::vector<TorchName>& names) {
+  using Key = std::pair<std::string, std::string>;
+  std::map<std::string, std::map<std::string, Set>> by_place;
+  std::map<Key, std::set<Rank>> ranks;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Key key{directory_of(all[i]->file), names[i].prefix};
+    by_place[key.first][key.second].push_back(all[i]);
+    ranks[key].insert(all[i]->id.rank);
+  }
+  const auto clash = [&](auto first, auto last, auto&& ranks_of) {
+    std::set<Rank> seen;
+    for (; first != last; ++first) {
+      for (const Rank r : ranks_of(*first)) {
+        if (!seen.insert(r).second) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  std::map<std::string, std::set<Rank>> of_directory;
+  bool inside = false;
+  for (const auto& place : by_place) {
+    const std::string& dir = place.first;  // clang before 16 has no captures of bindings
+    const auto& prefixes = place.second;
+    inside = inside || clash(prefixes.begin(), prefixes.end(),
+                             [&](const auto& p) { return ranks[{dir, p.first}]; });
+    for (const auto& [prefix, set] : prefixes) {
+      of_directory[dir].insert(ranks[{dir, prefix}].begin(), ranks[{dir, prefix}].end());
+    }
+  }
+  const bool across =
+      clash(of_directory.begin(), of_directory.end(), [](const auto& d) { return d.second; });
+  std::map<std::string, int> base_names;
+  for (const auto& [dir, prefixes] : by_place) {
+    ++base_names[base_name(dir)];
+  }
+  std::map<std::string, Set> jobs;
+  for (const auto& by_prefix : by_place) {
+    const std::string& dir = by_prefix.first;
+    const auto& prefixes = by_prefix.second;
+    const bool apart = inside && clash(prefixes.begin(), prefixes.end(),
+                                       [&](const auto& p) { return ranks[{dir, p.first}]; });
+    const std::string place = !across                          ? "torch"
+                              : base_names[base_name(dir)] > 1 ? dir
+                                                               : base_name(dir);
+    for (const auto& [prefix, set] : prefixes) {
+      const std::string job = apart ? (across ? place + "/" : "") + prefix : place;
+      for (RankEvidence* e : set) {
+        e->id.job = job;
+        jobs[job].push_back(e);
+      }
+    }
+  }
+  return jobs;
+}
+
+// ---------------------------------------------------------------- groups
+
+// Groups that no file lists have the members that appear in them, and those that cannot: ranks
+// without a file belong where the sister groups (same description, all of one size) leave a gap.
+void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
+               const std::map<std::string, std::size_t>& sizes, const std::set<Rank>& absent) {
+  for (auto& [d, groups] : sisters) {
+    const std::size_t size = sizes.at(d);
+    std::set<Rank> free = absent;
+    const std::set<Rank>* full = nullptr;
+    for (const std::set<Rank>* g : groups) {
+      full = g->size() == size ? g : full;
+      for (const Rank r : *g) {
+        free.erase(r);
+      }
+    }
+    if (size < 2 || free.empty()) {
+      continue;
+    }
+    if (full == nullptr) {
+      // None is whole: only a single gap as large as what is free has one way to be filled.
+      if (groups.size() == 1 && groups.front()->size() + free.size() == size) {
+        groups.front()->insert(free.begin(), free.end());
+      }
+      continue;
+    }
+    const Rank stride = *std::next(full->begin()) - *full->begin();
+    const auto even = [&](const std::set<Rank>& g) {
+      for (auto it = g.begin(); std::next(it) != g.end(); ++it) {
+        if (*std::next(it) - *it != stride) {
+          return false;
+        }
+      }
+      return true;
+    };
+    const bool regular = even(*full);
+    for (std::set<Rank>* g : groups) {
+      const std::size_t gap = size - g->size();
+      if (gap == 0 || gap > free.size()) {
+        continue;
+      }
+      std::set<Rank> with = *g;
+      if (!regular) {
+        if (gap == free.size()) {
+          with.insert(free.begin(), free.end());
+        }
+      } else {
+        // The one even row of that length that holds the members and free ranks only.
+        int rows = 0;
+        for (std::size_t before = 0; before <= gap; ++before) {
+          std::set<Rank> row;
+          for (std::size_t k = 0; k < size; ++k) {
+            row.insert(*g->begin() + (static_cast<Rank>(k) - static_cast<Rank>(before)) * stride);
+          }
+          const bool fits =
+              std::all_of(row.begin(), row.end(),
+                          [&](Rank r) { return g->contains(r) || free.contains(r); }) &&
+              std::all_of(g->begin(), g->end(), [&](Rank r) { return row.contains(r); });
+          if (fits) {
+            with = row;
+            ++rows;
+          }
+        }
+        if (rows != 1) {
+          continue;
+        }
+      }
+      for (const Rank r : with) {
+        free.erase(r);
+      }
+      *g = with;
+    }
+  }
+}
+
+// How many members a group has by what its gathers gather; 0: it has none.
+std::size_t size_by_gathers(const RankEvidence& e, std::uint32_t row) {
+  for (const Record& r : e.records) {
+    if (r.group != row || r.kind != Kind::kCollective || r.in_numel == 0 || r.out_numel == 0) {
+      continue;
+    }
+    const std::string op = canonical_op(e.text(r.op));
+    const bool gather = op == "allgather" || op == "allgatherbase" || op == "allgatherintotensor";
+    const bool scatter = op == "reducescatterbase" || op == "reducescattertensor";
+    const std::uint64_t whole = gather ? r.out_numel : r.in_numel;
+    const std::uint64_t part = gather ? r.in_numel : r.out_numel;
+    if ((gather || scatter) && whole > part && whole % part == 0 && whole / part < 1 << 20) {
+      return static_cast<std::size_t>(whole / part);
+    }
+  }
+  return 0;
+}
+
+void complete_groups(const Set& set) {
+  std::set<Rank> present;
+  int world = 0;
+  for (const RankEvidence* e : set) {
+    world = std::max({world, e->id.world_size, e->id.rank + 1});
+    present.insert(e->id.rank);
+  }
+  std::map<std::string, std::set<Rank>> seen;  // of groups that no file lists
+  std::map<std::string, std::string> desc;
+  std::map<std::string, std::size_t> sizes;  // by description
+  for (const RankEvidence* e : set) {
+    for (std::uint32_t row = 1; row < e->groups.size(); ++row) {
+      const GroupEvidence& g = e->groups[row];
+      if (g.ranks.empty() && g.used && e->id.rank >= 0) {
+        const std::string name(e->text(g.name)), d(e->text(g.desc));
+        seen[name].insert(e->id.rank);
+        desc[name] = d;
+        std::size_t& size = sizes[d];
+        size = std::max({size, seen[name].size(), size_by_gathers(*e, row)});
+      }
+    }
+  }
+  std::map<std::string, std::vector<std::set<Rank>*>> sisters;
+  for (auto& [name, members] : seen) {
+    const std::string& d = desc[name];
+    if (d == "default_pg") {
+      world = std::max(world, static_cast<int>(sizes[d]));
+    } else if (!d.empty()) {
+      sisters[d].push_back(&members);
+    }
+  }
+  // Sister groups that every rank is in: together they are the world.
+  for (const auto& [d, groups] : sisters) {
+    std::set<Rank> covered;
+    for (const std::set<Rank>* g : groups) {
+      covered.insert(g->begin(), g->end());
+    }
+    const std::size_t all = groups.size() * sizes[d];
+    if (groups.size() > 1 && covered == present && all <= 2 * present.size()) {
+      world = std::max(world, static_cast<int>(all));
+    }
+  }
+  std::set<Rank> absent;
+  for (Rank r = 0; r < world; ++r) {
+    if (!present.contains(r)) {
+      absent.insert(r);
+    }
+  }
+  fill_gaps(sisters, sizes, absent);
+  for (RankEvidence* e : set) {
+    e->id.world_size = world;
+    for (std::size_t row = 1; row < e->groups.size(); ++row) {
+      GroupEvidence& g = e->groups[row];
+      if (g.ranks.empty() && g.used && e->id.rank >= 0) {
+        e->holes.no_members = true;
+        if (e->text(g.desc) == "default_pg") {
+          g.ranks = {{0, static_cast<std::uint32_t>(world), 1}};
+          g.n_ranks = world;
+        } else {
+          for (const Rank r : seen[std::string(e->text(g.name))]) {
+            g.ranks.push_back({r, 1, 1});
+          }
+          // More than are known: some left no file, and nothing tells which.
+          g.n_ranks = static_cast<std::int32_t>(
+              std::max(g.ranks.size(), sizes[std::string(e->text(g.desc))]));
+        }
+      }
+      g.own_rank = e->id.rank < 0 ? -1 : position(g.ranks, e->id.rank);
+    }
+  }
+}
+
+// gloo's records end alike whether an operation succeeded or its peer died. With a rank missing, a
+// job at rest may be a job that broke.
+void doubt_the_missing(const Set& set) {
+  std::set<Rank> present;
+  int world = 0;
+  bool gloo = false;
+  for (const RankEvidence* e : set) {
+    present.insert(e->id.rank);
+    world = std::max(world, e->id.world_size);
+    for (const GroupEvidence& g : e->groups) {
+      gloo = gloo || (g.used && is_gloo(*e, g));
+    }
+  }
+  if (gloo && static_cast<int>(present.size()) < world) {
+    for (RankEvidence* e : set) {
+      e->trigger = "failure";
+      e->reason = "gloo does not record failures";
+    }
+  }
+}
+
+// Rows of all files that are one group.
+struct Member {
+  RankEvidence* e;
+  std::uint32_t row;
+};
+std::vector<std::vector<Member>> groups_of(const Set& set) {
+  std::map<std::string, std::vector<Member>> by_key;
+  for (RankEvidence* e : set) {
+    for (std::uint32_t row = 1; row < e->groups.size(); ++row) {
+      const GroupEvidence& g = e->groups[row];
+      if (g.own_rank < 0) {
+        continue;
+      }
+      std::string key(e->text(g.name));
+      for (const RankRange& r : g.ranks) {
+        key += fmt::format(" {},{},{}", r.first, r.count, r.stride);
+      }
+      by_key[std::move(key)].push_back({e, row});
+    }
+  }
+  std::vector<std::vector<Member>> out;
+  for (auto& [key, members] : by_key) {
+    out.push_back(std::move(members));
+  }
+  return out;
+}
+
+// ---------------------------------------------------------------- times
+
+// A dump does not say when it was written. Its modification time does, unless the file was copied
+// since; then PyTorch's own reason to write one, the timeout, is as good a guess as any.
+void date(const Set& set) {
+  Time newest = 0, timeout = 600 * kSecond;
+  bool known = false;
+  for (const RankEvidence* e : set) {
+    newest = std::max(newest, e->newest);
+    for (const Record& r : e->records) {
+      if (in_flight(r) && r.timeout_ms != 0) {
+        const Time t = Time{r.timeout_ms} * 1'000'000;
+        timeout = known ? std::max(timeout, t) : t;
+        known = true;
+      }
+    }
+  }
+  constexpr Time kSkew = 120 * kSecond;
+  const Time longest = std::max(3 * timeout, 7200 * kSecond);
+  const bool guess = std::any_of(set.begin(), set.end(), [&](const RankEvidence* e) {
+    return e->file_time == 0 || e->file_time < e->newest - kSkew || e->file_time > newest + longest;
+  });
+  for (RankEvidence* e : set) {
+    e->holes.written_guessed = guess;
+    e->written = guess ? newest + timeout : std::max(e->file_time, e->newest);
+  }
+}
+
+// A cut file's counters tell of operations whose records, and times, are behind the cut: nothing
+// says that they have lasted.
+void date_the_cut(const Set& set) {
+  for (RankEvidence* e : set) {
+    for (GroupEvidence& g : e->groups) {
+      if (e->holes.truncated && g.kept == 0) {
+        g.enqueued_time = g.completed_time = e->written;
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- frontiers
+
+// One rank finished what another, by its own file, could not even have started: the files were
+// written while the job moved. Answers when that operation was issued, 0 if there is none.
+Time moving(const std::vector<Member>& members) {
+  std::uint64_t issued = UINT64_MAX, completed = UINT64_MAX;
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (g.used && !m.e->holes.truncated) {
+      issued = std::min(issued, g.enqueued);
+      completed = std::min(completed, g.completed);
+    }
+  }
+  if (issued == UINT64_MAX) {
+    return 0;
+  }
+  // gloo's failures look like ends: a few operations issued together prove nothing.
+  constexpr std::size_t kTogether = 32;
+  constexpr Time kTogether_ns = kSecond / 10;
+  for (const Member& m : members) {
+    const bool gloo = is_gloo(*m.e, m.e->groups[m.row]);
+    const std::vector<Record>& records = m.e->records;
+    std::size_t ahead = 0;
+    for (std::size_t i = records.size(); i-- > 0;) {
+      const Record& r = records[i];
+      ++ahead;
+      if (r.group != m.row || r.kind != Kind::kCollective || r.state != State::kCompleted ||
+          !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      if (!gloo) {
+        if (r.seq > completed + 1) {
+          return r.time;
+        }
+        break;
+      }
+      if (r.seq <= issued) {
+        break;
+      }
+      if (ahead > kTogether || records.back().time > r.time + kTogether_ns) {
+        return r.time;
+      }
+    }
+  }
+  return 0;
+}
+
+// A rank that had not yet issued what another one has finished was looked at before that.
+void find_old_dumps(const std::vector<Member>& members) {
+  std::uint64_t furthest = 0;
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    furthest = g.used ? std::max(furthest, g.completed) : furthest;
+  }
+  const auto behind = [&](const Member& m) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    return g.used && !m.e->holes.frontiers_at_least && g.enqueued < furthest;
+  };
+  std::map<std::uint64_t, Time> finished;  // seq that somebody never issued -> when others had it
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (behind(m) && m.e->holes.written_guessed) {
+      finished.emplace(g.enqueued + 1, 0);
+    }
+  }
+  if (finished.empty()) {
+    return;
+  }
+  for (const Member& m : members) {
+    for (const Record& r : m.e->records) {
+      if (r.group != m.row || r.kind != Kind::kCollective || r.state != State::kCompleted) {
+        continue;
+      }
+      if (const auto it = finished.find(r.seq);
+          it != finished.end() && meets_all(m.e->text(r.op))) {
+        const Time then = r.ended != 0 ? r.ended : r.time;
+        it->second = it->second == 0 ? then : std::min(it->second, then);
+      }
+    }
+  }
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (const auto it = finished.find(g.enqueued + 1);
+        behind(m) && it != finished.end() && it->second != 0) {
+      m.e->written = std::min(m.e->written, std::max(it->second, m.e->newest));
+    }
+  }
+}
+
+// gloo retires what failed like what succeeded. An operation that needs all members, retired where
+// one of them never came, has failed: whoever got on from there only proves an old dump.
+void find_failures(const std::vector<Member>& members, bool moves) {
+  std::uint64_t least = UINT64_MAX;
+  const RankEvidence* absent = nullptr;
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (g.used && m.e->holes.frontiers_at_least) {
+      return;  // it may have come
+    }
+    if (g.used && g.enqueued < least) {
+      least = g.enqueued;
+      absent = m.e;
+    }
+  }
+  if (absent == nullptr) {
+    return;
+  }
+  for (const Member& m : members) {
+    GroupEvidence& g = m.e->groups[m.row];
+    if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
+      continue;
+    }
+    // What the rank issued last: one operation, or several of the group together.
+    std::vector<Record>& records = m.e->records;
+    std::size_t first = records.size();
+    while (first > 0 && records[first - 1].group == m.row &&
+           records[first - 1].kind == Kind::kCollective && records[first - 1].seq > least) {
+      --first;
+    }
+    if (first == records.size() || records[first].seq != least + 1 ||
+        records.back().time > records[first].time + kSecond) {
+      continue;
+    }
+    // The other one was looked at when this was long due, or at about the same time.
+    const bool same_time = m.e->holes.written_guessed ||
+                           (!moves && absent->written >= records[first].time &&
+                            absent->written + kSecond >= m.e->written) ||
+                           absent->written >= records[first].time + kSecond;
+    for (std::size_t i = first; i < records.size() && same_time; ++i) {
+      Record& r = records[i];
+      if (r.state != State::kCompleted || !meets_all(m.e->text(r.op))) {
+        continue;
+      }
+      r.state = State::kFailed;
+      r.error = static_cast<Id>(m.e->strings.size());
+      m.e->strings.push_back(fmt::format(
+          "ended without rank {}: timed out, or its connection closed", absent->id.rank));
+      g.completed = std::min(g.completed, least);
+      g.ended = std::min(g.ended, least);
+      ++g.failed;
+      m.e->holes.failure_inferred = true;
+    }
+  }
+}
+
+// Only what is in flight was dumped, and nothing of the group is: what others still wait for has
+// not been issued here, and all before is done.
+void infer_frontiers(const std::vector<Member>& members) {
+  if (std::all_of(members.begin(), members.end(),
+                  [](const Member& m) { return m.e->groups[m.row].used; })) {
+    return;
+  }
+  std::uint64_t waiting = UINT64_MAX;
+  for (const Member& m : members) {
+    for (const Record& r : m.e->records) {
+      if (r.group == m.row && r.kind == Kind::kCollective && in_flight(r) &&
+          meets_all(m.e->text(r.op))) {
+        waiting = std::min(waiting, r.seq);
+      }
+    }
+  }
+  if (waiting == UINT64_MAX || waiting == 0) {
+    return;
+  }
+  for (const Member& m : members) {
+    GroupEvidence& g = m.e->groups[m.row];
+    if (!g.used && !m.e->holes.frontiers_at_least &&
+        (m.e->holes.only_active || m.e->records.empty())) {
+      g.used = true;
+      g.enqueued = g.started = g.completed = g.ended = waiting - 1;
+      m.e->holes.frontier_inferred = true;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- sends and receives
+
+struct LaneEnd {
+  RankEvidence* e = nullptr;
+  std::size_t lane = 0;
+};
+
+std::vector<std::size_t> records_of(const LaneEnd& end) {
+  const LaneEvidence& lane = end.e->lanes[end.lane];
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < end.e->records.size(); ++i) {
+    const Record& r = end.e->records[i];
+    if (r.group == lane.group && r.peer == lane.peer &&
+        r.kind == (lane.send ? Kind::kSend : Kind::kRecv)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
+
+// All that the lane has completed, less what it completed later: the oldest may not be in memory.
+std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>& records, Time t) {
+  auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
+  for (const std::size_t i : records) {
+    const Record& r = end.e->records[i];
+    n -= r.state == State::kCompleted && r.ended > t ? 1 : 0;
+  }
+  return n;
+}
+
+void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int64_t by) {
+  const auto add = [by](std::uint64_t& n) {
+    n = static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + by);
+  };
+  for (const std::size_t i : records) {
+    add(end.e->records[i].seq);
+  }
+  LaneEvidence& lane = end.e->lanes[end.lane];
+  for (std::uint64_t* n : {&lane.enqueued, &lane.started, &lane.completed, &lane.ended}) {
+    add(*n);
+  }
+}
+
+// Where a window begins in the middle, only its end can be counted from: what both ends have
+// completed by the moment of the earlier dump is the same message.
+void align(const LaneEnd& send, const LaneEnd& recv) {
+  const bool send_relative = send.e->lanes[send.lane].relative;
+  const bool recv_relative = recv.e->lanes[recv.lane].relative;
+  if (!send_relative && !recv_relative) {
+    return;
+  }
+  const Time until = std::min(send.e->newest, recv.e->newest);
+  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
+  const std::int64_t sent = completed_until(send, sends, until);
+  const std::int64_t received = completed_until(recv, recvs, until);
+  std::int64_t send_by = std::max<std::int64_t>(0, received - sent);
+  std::int64_t recv_by = std::max<std::int64_t>(0, sent - received);
+  if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {
+    // The end with the whole history keeps its numbers; it has sent what the other has lost.
+    return;
+  }
+  shift(send, sends, send_by);
+  shift(recv, recvs, recv_by);
+}
+
+void pair_lanes(const std::vector<Member>& members) {
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<LaneEnd, LaneEnd>> pairs;
+  for (const Member& m : members) {
+    const std::int32_t own = m.e->groups[m.row].own_rank;
+    for (std::size_t i = 0; i < m.e->lanes.size(); ++i) {
+      const LaneEvidence& lane = m.e->lanes[i];
+      if (lane.group != m.row) {
+        continue;
+      }
+      if (lane.send) {
+        pairs[{own, lane.peer}].first = {m.e, i};
+      } else {
+        pairs[{lane.peer, own}].second = {m.e, i};
+      }
+    }
+  }
+  for (const auto& [key, ends] : pairs) {
+    if (ends.first.e != nullptr && ends.second.e != nullptr && !ends.first.e->holes.truncated &&
+        !ends.second.e->holes.truncated) {
+      align(ends.first, ends.second);
+    }
+  }
+}
+
+}  // namespace
+
+TorchName torch_name(std::string_view path) {
+  TorchName out;
+  const std::string name = base_name(path);
+  const std::string_view stem = without_ending(name);
+  Number n = after_rank(stem);
+  if (n.value >= 0 && is_host(stem, n)) {
+    n = last_number(stem);
+  }
+  for (const std::string_view word : {"dump", "r"}) {
+    n = n.value < 0 ? after_word(stem, word) : n;
+  }
+  if (n.value < 0) {
+    n = last_number(stem);
+  }
+  if (n.value < 0) {
+    // "rank_3/trace.pkl"
+    const std::string dir = base_name(directory_of(path));
+    n = after_rank(dir);
+    out.rank = n.value;
+    out.prefix = stem;
+    return out;
+  }
+  out.rank = n.value;
+  out.prefix = stem.substr(0, n.at);
+  // "nccl_trace_rank_container-node02_5": what stands between is the host.
+  const std::size_t rank = out.prefix.rfind("rank_");
+  if (rank != std::string::npos) {
+    std::string host = out.prefix.substr(rank + 5);
+    while (!host.empty() && (host.back() == '_' || host.back() == '.')) {
+      host.pop_back();
+    }
+    if (!host.empty()) {
+      out.host = host;
+      out.prefix.resize(rank + 5);
+    }
+  }
+  return out;
+}
+
+void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
+  Set all;
+  std::vector<TorchName> names;
+  for (const auto& e : evidence) {
+    if (!e->format.empty()) {
+      all.push_back(e.get());
+      names.push_back(torch_name(e->file));
+    }
+  }
+  if (all.empty()) {
+    return;
+  }
+  name_ranks(all, names);
+  for (const auto& [job, set] : name_jobs(all, names)) {
+    complete_groups(set);
+    doubt_the_missing(set);
+    date(set);
+    const std::vector<std::vector<Member>> groups = groups_of(set);
+    // Modification times later than that for ranks that had not come so far are those of copies.
+    bool moves = false, lie = set.front()->holes.written_guessed;
+    date_the_cut(set);
+    for (const std::vector<Member>& members : groups) {
+      const Time proof = moving(members);
+      moves = moves || proof != 0;
+      for (const Member& m : members) {
+        const GroupEvidence& g = m.e->groups[m.row];
+        const auto further = [&](const Member& o) {
+          return o.e->groups[o.row].completed > g.completed + 1;
+        };
+        lie = lie || (proof != 0 && m.e->written > proof + kSecond &&
+                      std::any_of(members.begin(), members.end(), further));
+      }
+    }
+    if (lie && moves) {
+      for (RankEvidence* e : set) {
+        e->written = e->newest;
+      }
+    }
+    for (const std::vector<Member>& members : groups) {
+      find_failures(members, moves);
+      find_old_dumps(members);
+      infer_frontiers(members);
+      pair_lanes(members);
+    }
+  }
+}
+
+}  // namespace frtrace

@@ -1,0 +1,939 @@
+// One dump of PyTorch's Flight Recorder to the model. The layouts are in the table of load_torch's
+// tests; what differs between them is which keys are there, so keys are looked for, versions
+// hardly.
+#include "input/torch/dump.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+
+#include "input/files.hpp"
+#include "input/json_tree.hpp"
+#include "input/pickle.hpp"
+#include "input/torch/entry.hpp"
+
+namespace frtrace {
+
+using namespace torch_dump;
+
+namespace {
+
+using pickle::items;
+using pickle::pairs;
+using pickle::Type;
+using pickle::Value;
+
+constexpr std::uint32_t kShapeSplits = 1u << 26;
+constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
+constexpr std::size_t kMaxFrames = 512;  // of one stack
+
+// A member of a dictionary of a few keys: many such may be one, large, by reference.
+const Value* member(const Value& dict, std::string_view key) {
+  constexpr std::size_t kMaxKeys = 128;
+  return pairs(dict).size() <= 2 * kMaxKeys ? pickle::find(dict, key) : nullptr;
+}
+
+class Reader {
+ public:
+  // `cut`: the newest entries are not there.
+  Reader(const Value& root, std::size_t input_bytes, bool cut, RankEvidence& e)
+      : root_(root), steps_(64 * input_bytes + (std::size_t{1} << 20)), e_(e) {
+    e_.holes.truncated = e_.holes.frontiers_at_least = cut;
+  }
+
+  bool read(std::string& why) {
+    e_.strings.emplace_back();
+    e_.stacks.emplace_back();
+    e_.groups.emplace_back();
+    e_.groups[0].used = true;
+    Value entries = root_;
+    if (root_.type == Type::kDict) {
+      const Value* list = pickle::find(root_, "entries");
+      const Value* config = pickle::find(root_, "pg_config");
+      const Value* status = pickle::find(root_, "pg_status");
+      if (list == nullptr && config == nullptr && status == nullptr) {
+        why = "foreign: no PyTorch Flight Recorder dump (no entries, no groups)";
+        return false;
+      }
+      if (const Value* v = pickle::find(root_, "version")) {
+        version(v->text());
+      }
+      entries = list != nullptr ? *list : Value{};
+      if (config != nullptr) {
+        groups(*config);
+      }
+      status_ = status;
+    } else if (root_.type == Type::kList || root_.type == Type::kTuple) {
+      major_ = 0;
+    } else {
+      why = "foreign: no PyTorch Flight Recorder dump";
+      return false;
+    }
+    const auto all = items(entries);
+    if (!all.empty()) {
+      const bool ours = std::any_of(all.begin(), all.end(), [](const Value& v) {
+        return member(v, "profiling_name") != nullptr ||
+               (member(v, "pg_id") != nullptr && member(v, "state") != nullptr);
+      });
+      if (!ours) {
+        why = "foreign: no PyTorch Flight Recorder dump (its entries are none)";
+        return false;
+      }
+    } else if (root_.type != Type::kDict) {
+      why = "foreign: an empty list";
+      return false;
+    }
+    if (e_.holes.truncated && all.empty()) {
+      return false;
+    }
+    e_.holes.truncated_at = e_.holes.truncated ? all.size() : 0;
+    read_entries(all);
+    finish();
+    return true;
+  }
+
+ private:
+  // What is known of one group while its entries are read.
+  struct GroupState {
+    std::optional<std::int64_t> pg_id;
+    std::uint64_t max_seq = 0, max_p2p = 0;
+    std::uint64_t first_seq = 0, last_seq = 0;  // kept
+    std::uint64_t collectives = 0, p2p = 0;
+    bool gloo = false;
+    bool in_config = false;
+    std::size_t last_collective = SIZE_MAX;  // record
+    std::string_view last_op;
+    std::int32_t own = -1;  // rank within the group, by its sends and receives
+    std::map<std::pair<std::int32_t, bool>, std::size_t> lanes;  // (peer, send) -> e_.lanes
+    std::vector<std::size_t> batch;                              // records of the last p2p_seq_id
+    std::vector<std::vector<std::size_t>> open_batches;  // of several, without an entry as a whole
+    std::vector<std::size_t> open_units;                 // likewise, of collectives
+    std::uint64_t batch_seq = 0;
+    std::uint64_t max_op = 0;
+  };
+
+  void version(std::string_view text) {
+    version_ = text.substr(0, 16);
+    major_ = 0, minor_ = 0;
+    const char* const end = version_.data() + version_.size();
+    const auto parsed = std::from_chars(version_.data(), end, major_);
+    if (parsed.ec == std::errc() && parsed.ptr < end && *parsed.ptr == '.') {
+      std::from_chars(parsed.ptr + 1, end, minor_);
+    }
+  }
+  bool older_than(int major, int minor) const {
+    return std::pair(major_, minor_) < std::pair(major, minor);
+  }
+
+  bool step(std::size_t n = 1) {
+    if (steps_ < n) {
+      steps_ = 0;
+      return false;
+    }
+    steps_ -= n;
+    return true;
+  }
+
+  // Strings that are one in the memo are one in memory: the address finds most of them.
+  Id intern(const Value& v) {
+    if (v.type != Type::kString || v.size == 0) {
+      return 0;
+    }
+    Seen& seen = seen_[(reinterpret_cast<std::uintptr_t>(v.s) >> 1) % seen_.size()];
+    if (seen.s != v.s || seen.size != v.size) {
+      seen = {v.s, v.size, intern(v.text())};
+    }
+    return seen.id;
+  }
+  Id intern(std::string_view s) {
+    if (s.empty()) {
+      return 0;
+    }
+    const auto [it, added] = interned_.try_emplace(s, static_cast<Id>(e_.strings.size()));
+    if (added) {
+      e_.strings.emplace_back(s);
+    }
+    return it->second;
+  }
+  Id intern_copy(const std::string& s) {
+    const auto it = interned_.find(s);
+    if (it != interned_.end()) {
+      return it->second;
+    }
+    return intern(arena_.keep(s));
+  }
+
+  // ------------------------------------------------------------ groups
+
+  std::vector<Rank> members(const Value& v) {
+    std::vector<Rank> out;
+    const auto add = [&](std::int64_t r) {
+      constexpr std::int64_t kMaxRank = 1 << 24;
+      if (r >= 0 && r < kMaxRank && step()) {
+        out.push_back(static_cast<Rank>(r));
+      }
+    };
+    if (v.type == Type::kString) {
+      const std::string_view text = v.text();
+      const char* p = text.data();
+      const char* const end = p + text.size();
+      while (p < end) {
+        std::int64_t r = 0;
+        if (*p < '0' || *p > '9') {
+          ++p;
+        } else if (const auto parsed = std::from_chars(p, end, r); parsed.ec == std::errc()) {
+          add(r);
+          p = parsed.ptr;
+        } else {
+          p = parsed.ptr;
+        }
+      }
+    } else {
+      for (const Value& item : items(v)) {
+        if (const auto r = to_int(item)) {
+          add(*r);
+        }
+      }
+    }
+    // In group order, which is the order of the ranks as far as anybody knows; twice is damage.
+    std::vector<Rank> sorted = out;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      return {};
+    }
+    return out;
+  }
+
+  void groups(const Value& config) {
+    const auto all = pairs(config);
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+      const Value& v = all[i + 1];
+      const Value* ranks = v.type == Type::kDict ? member(v, "ranks") : &v;
+      const Value* desc = member(v, "desc");
+      const std::vector<Rank> list = ranks != nullptr ? members(*ranks) : std::vector<Rank>();
+      const std::string_view name = all[i].text();
+      if (name.empty() && list.empty()) {
+        continue;  // what gloo leaves: a group that is none
+      }
+      const std::uint32_t row = row_of(name, desc != nullptr ? desc->text() : std::string_view());
+      GroupEvidence& g = e_.groups[row];
+      states_[row].in_config = true;
+      if (!list.empty()) {
+        g.ranks = ranges(list);
+        g.n_ranks = static_cast<std::int32_t>(list.size());
+      }
+    }
+  }
+
+  static std::vector<RankRange> ranges(const std::vector<Rank>& list) {
+    std::vector<RankRange> out;
+    for (std::size_t i = 0; i < list.size();) {
+      RankRange r{list[i], 1, 1};
+      if (i + 1 < list.size()) {
+        r.stride = list[i + 1] - list[i];
+        while (i + r.count < list.size() && list[i + r.count] - list[i + r.count - 1] == r.stride) {
+          ++r.count;
+        }
+      }
+      out.push_back(r);
+      i += r.count;
+    }
+    return out;
+  }
+
+  std::uint32_t row_of(std::string_view name, std::string_view desc) {
+    if (last_row_ != 0 && name.data() == last_name_.data() && name.size() == last_name_.size()) {
+      return last_row_;
+    }
+    const auto [it, added] = rows_.try_emplace(name, static_cast<std::uint32_t>(e_.groups.size()));
+    if (added) {
+      GroupEvidence g;
+      g.used = true;
+      g.name = intern(name);
+      e_.groups.push_back(std::move(g));
+      states_.resize(e_.groups.size());
+    }
+    GroupEvidence& g = e_.groups[it->second];
+    if (g.desc == 0 && desc != "undefined") {
+      g.desc = intern(desc);
+    }
+    last_name_ = name;
+    last_row_ = it->second;
+    return it->second;
+  }
+
+  // ------------------------------------------------------------ one entry
+
+  std::uint32_t group_of(const Entry& entry) {
+    const Value& pg = entry[kProcessGroup];
+    std::uint32_t row = 0;
+    if (const auto pair = items(pg); !pair.empty()) {
+      row = row_of(pair[0].text(), pair.size() > 1 ? pair[1].text() : std::string_view());
+    } else if (pg.type == Type::kString) {
+      row = row_of(pg.text(), {});
+    } else {
+      const std::int64_t id = number(entry[kPgId]);
+      auto it = by_id_.find(id);
+      if (it == by_id_.end()) {
+        last_row_ = 0;
+        it = by_id_.emplace(id, row_of(arena_.keep(fmt::format("{}", id)), {})).first;
+      }
+      row = it->second;
+    }
+    if (const auto id = to_int(entry[kPgId])) {
+      states_[row].pg_id = *id;
+    }
+    return row;
+  }
+
+  std::uint32_t stack_of(const Value& frames) {
+    const auto list = items(frames);
+    if (list.empty()) {
+      return 0;
+    }
+    if (frames.node->tag != 0) {
+      return frames.node->tag;
+    }
+    const std::size_t depth = std::min(list.size(), kMaxFrames);
+    if (!step(depth)) {
+      return 0;
+    }
+    scratch_.clear();
+    for (std::size_t i = 0; i < depth; ++i) {
+      if (list[i].type == Type::kDict) {
+        scratch_.push_back(frame_of(list[i]));
+      }
+    }
+    const std::uint64_t h = hash(scratch_);
+    const auto [first, last] = stacks_.equal_range(h);
+    for (auto it = first; it != last; ++it) {
+      if (std::ranges::equal(e_.stacks[it->second], scratch_)) {
+        return frames.node->tag = it->second;
+      }
+    }
+    const auto id = static_cast<std::uint32_t>(e_.stacks.size());
+    e_.stacks.push_back(scratch_);
+    stacks_.emplace(h, id);
+    return frames.node->tag = id;
+  }
+
+  std::uint32_t frame_of(const Value& dict) {
+    if (dict.node->tag != 0) {
+      return dict.node->tag - 1;
+    }
+    Frame f;
+    const auto all = pairs(dict);
+    for (std::size_t i = 0; i + 1 < all.size() && step(); i += 2) {
+      const std::string_view key = all[i].text();
+      if (key == "name") {
+        f.func = intern(all[i + 1]);
+      } else if (key == "filename") {
+        f.file = intern(all[i + 1]);
+      } else if (key == "line") {
+        f.line =
+            static_cast<std::uint32_t>(std::clamp<std::int64_t>(number(all[i + 1]), 0, UINT32_MAX));
+      }
+    }
+    const auto key = std::tuple(f.file, f.func, f.line);
+    const auto [it, added] = frames_.try_emplace(key, static_cast<std::uint32_t>(e_.frames.size()));
+    if (added) {
+      e_.frames.push_back(f);
+    }
+    dict.node->tag = it->second + 1;
+    return it->second;
+  }
+
+  static std::uint64_t hash(const std::vector<std::uint32_t>& words) {
+    std::uint64_t h = 0x9e3779b97f4a7c15ull + words.size();
+    for (const std::uint32_t w : words) {
+      h = (h ^ w) * 0xff51afd7ed558ccdull;
+      h ^= h >> 32;
+    }
+    return h;
+  }
+
+  // Words of one list of tensors; the sum of their elements.
+  std::uint64_t tensors(const Value& sizes, std::vector<std::uint32_t>& words, std::size_t& n) {
+    std::uint64_t total = 0;
+    for (const Value& tensor : items(sizes)) {
+      const auto dims = items(tensor);
+      if (dims.size() > kMaxDims || !step(1 + dims.size())) {
+        break;
+      }
+      std::uint64_t numel = 1;
+      words.push_back(static_cast<std::uint32_t>(dims.size()));
+      for (const Value& d : dims) {
+        const std::uint64_t dim = count_of(d);
+        words.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(dim, UINT32_MAX)));
+        if (__builtin_mul_overflow(numel, dim, &numel)) {
+          numel = UINT64_MAX >> 8;
+        }
+      }
+      total = total > (UINT64_MAX >> 8) ? total : total + std::min(numel, UINT64_MAX >> 8);
+      ++n;
+    }
+    return total;
+  }
+
+  void shape(const Entry& entry, std::string_view op, Record& r) {
+    const bool a2a =
+        op.find("to_all") != std::string_view::npos || op.find("toall") != std::string_view::npos;
+    if (a2a && older_than(2, 4) && major_ != 0) {
+      return;  // sizes of the first tensor only
+    }
+    words_.assign(1, 0);
+    std::size_t n_in = 0, n_out = 0;
+    r.in_numel = tensors(entry[kInSizes], words_, n_in);
+    r.out_numel = tensors(entry[kOutSizes], words_, n_out);
+    const auto in_splits = items(entry[kInSplits]), out_splits = items(entry[kOutSplits]);
+    const bool splits = !in_splits.empty() || !out_splits.empty();
+    // Without its split sizes an all_to_all of one tensor does not tell who gets how much of it.
+    if ((a2a && !splits && n_in <= 1) || n_in > kMaxTensors || n_out > kMaxTensors ||
+        n_in + n_out == 0) {
+      return;
+    }
+    words_[0] = static_cast<std::uint32_t>(n_in) | static_cast<std::uint32_t>(n_out) << 12;
+    if (splits) {
+      words_[0] |= kShapeSplits;
+      for (const auto& [list, sizes] :
+           {std::pair(in_splits, &entry[kInSizes]), std::pair(out_splits, &entry[kOutSizes])}) {
+        const std::uint64_t row = row_elements(*sizes);
+        words_.push_back(static_cast<std::uint32_t>(list.size()));
+        for (const Value& v : list) {
+          if (!step()) {
+            return;
+          }
+          words_.push_back(
+              static_cast<std::uint32_t>(std::min<std::uint64_t>(count_of(v) / row, UINT32_MAX)));
+        }
+      }
+    }
+    keep_shape(r);
+  }
+
+  // Elements in one row of the first dimension: recorded splits count elements, the model's rows.
+  static std::uint64_t row_elements(const Value& sizes) {
+    const auto all = items(sizes);
+    if (all.size() != 1) {
+      return 1;
+    }
+    std::uint64_t n = 1;
+    const auto dims = items(all[0]);
+    for (std::size_t i = 1; i < dims.size(); ++i) {
+      n = std::clamp<std::uint64_t>(n * count_of(dims[i]), 1, UINT32_MAX);
+    }
+    return n;
+  }
+
+  void keep_shape(Record& r) {
+    const std::uint64_t h = hash(words_);
+    const auto [first, last] = shapes_.equal_range(h);
+    for (auto it = first; it != last; ++it) {
+      const auto [at, n] = it->second;
+      if (n == words_.size() &&
+          std::memcmp(e_.shape_words.data() + at, words_.data(), n * sizeof words_[0]) == 0) {
+        r.shape_first = at;
+        r.shape_count = n;
+        return;
+      }
+    }
+    r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
+    r.shape_count = static_cast<std::uint32_t>(words_.size());
+    e_.shape_words.insert(e_.shape_words.end(), words_.begin(), words_.end());
+    shapes_.emplace(h, std::pair(r.shape_first, r.shape_count));
+  }
+
+  static State state_of(const Entry& entry) {
+    const std::string_view text = entry[kState].text();
+    if (truth(entry[kRetired]) || text == "completed" || nanoseconds(entry[kCompleted]) != 0) {
+      return State::kCompleted;
+    }
+    if (text == "started" || nanoseconds(entry[kStarted]) != 0) {
+      return State::kStarted;
+    }
+    return text == "scheduled" ? State::kEnqueued : State::kUnknown;
+  }
+
+  void read_entries(std::span<const Value> all) {
+    e_.records.reserve(all.size());
+    EntryReader reader;
+    Entry entry;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!reader.read(all[i], entry) || entry[kState].type == Type::kNone || !step()) {
+        ++e_.unreadable_rows;
+        continue;
+      }
+      one(entry, i);
+    }
+    std::stable_sort(e_.records.begin(), e_.records.end(),
+                     [](const Record& a, const Record& b) { return a.ticket < b.ticket; });
+  }
+
+  void one(const Entry& entry, std::size_t index) {
+    const std::uint64_t id =
+        entry[kRecordId].type == Type::kNone ? index : count_of(entry[kRecordId]);
+    if (index != 0 && id > last_id_ + 1) {
+      gaps_ = true;
+    }
+    if (index == 0) {
+      first_id_ = id;
+    }
+    last_id_ = id;
+    const std::uint32_t row = group_of(entry);
+    GroupEvidence& g = e_.groups[row];
+    GroupState& s = states_[row];
+    const Name name = parse_name(entry[kName].text());
+    if (g.backend == 0) {
+      g.backend = intern(name.backend);
+      s.gloo = name.backend == "gloo";
+    }
+    const bool p2p_batch =
+        name.op == "coalesced" &&
+        (truth(entry[kIsP2p]) ||
+         (!s.batch.empty() && s.batch_seq == count_of(entry[kP2pSeq]) &&
+          (s.last_collective == SIZE_MAX || s.batch.back() > s.last_collective)));
+
+    Record r;
+    r.ticket = id + 1;
+    r.time = entry[kCreatedNs].type != Type::kNone ? nanoseconds(entry[kCreatedNs])
+                                                   : nanoseconds(entry[kCreatedUs], 1000);
+    r.group = row;
+    r.kind = p2p_batch ? Kind::kOther : name.kind;
+    r.op = intern(name.op);
+    r.state = state_of(entry);
+    r.started = nanoseconds(entry[kStarted]);
+    r.ended = nanoseconds(entry[kCompleted]);
+    r.timeout_ms =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(count_of(entry[kTimeout]), UINT32_MAX));
+    if (const auto thread = to_int(entry[kThread])) {
+      r.tid = static_cast<std::uint32_t>(static_cast<std::uint64_t>(*thread) >> 8);
+    }
+    r.stack = stack_of(entry[kFrames]);
+    if (const auto types = items(entry[kInDtypes]); !types.empty()) {
+      r.in_dtype = intern(types[0]);
+    }
+    if (const auto types = items(entry[kOutDtypes]); !types.empty()) {
+      r.out_dtype = intern(types[0]);
+    }
+    e_.newest = std::max({e_.newest, r.time, r.started, r.ended});
+    any_completed_ = any_completed_ || r.state == State::kCompleted;
+    any_stack_ = any_stack_ || r.stack != 0;
+    const bool split = entry[kCollectiveSeq].type != Type::kNone;
+    const std::uint64_t seq = count_of(split ? entry[kCollectiveSeq] : entry[kSeqId]);
+    s.max_p2p = std::max(s.max_p2p, count_of(entry[kP2pSeq]));
+    s.max_op = std::max(s.max_op, count_of(entry[kOpId]));
+    one_number_ = one_number_ || !split;
+    if (seq <= last_seq_of_all_ && split && name.kind == Kind::kCollective) {
+      one_counter_ = false;
+    }
+    last_seq_of_all_ = std::max(last_seq_of_all_, seq);
+
+    if (p2p_batch) {
+      // Its members have no events of their own: the batch's state is theirs.
+      for (const std::size_t member : s.batch) {
+        Record& m = e_.records[member];
+        m.state = r.state;
+        m.started = r.started;
+        m.ended = r.ended;
+      }
+      s.batch.clear();
+      s.max_seq = split ? std::max(s.max_seq, seq) : s.max_seq;
+      return;
+    }
+    if (r.kind == Kind::kSend || r.kind == Kind::kRecv) {
+      shape(entry, name.op, r);
+      s.max_seq = split ? std::max(s.max_seq, seq) : s.max_seq;
+      ++s.p2p;
+      s.own = name.own >= 0 ? name.own : s.own;
+      r.peer = name.peer;
+      const std::uint64_t batch = count_of(split ? entry[kP2pSeq] : entry[kSeqId]);
+      if (s.batch.empty() || s.batch_seq != batch) {
+        if (s.batch.size() > 1) {
+          s.open_batches.push_back(std::move(s.batch));
+        }
+        s.batch.clear();
+        s.batch_seq = batch;
+      }
+      s.batch.push_back(e_.records.size());
+      if (r.peer >= 0) {
+        const auto [it, added] =
+            s.lanes.try_emplace({r.peer, r.kind == Kind::kSend}, e_.lanes.size());
+        if (added) {
+          LaneEvidence lane;
+          lane.group = row;
+          lane.peer = r.peer;
+          lane.send = r.kind == Kind::kSend;
+          e_.lanes.push_back(lane);
+        }
+        r.seq = ++e_.lanes[it->second].enqueued;
+      }
+      e_.records.push_back(r);
+      return;
+    }
+    // A collective. Of one number twice the later is another member of the batch, or the batch.
+    if (s.last_collective != SIZE_MAX && split && s.last_seq == seq) {
+      merge(entry, name, r, s);
+      return;
+    }
+    shape(entry, name.op, r);
+    r.seq = seq;
+    s.first_seq = s.collectives == 0 ? seq : std::min(s.first_seq, seq);
+    s.last_seq = seq;
+    s.max_seq = std::max(s.max_seq, seq);
+    ++s.collectives;
+    s.last_collective = e_.records.size();
+    s.last_op = name.op;
+    e_.records.push_back(r);
+  }
+
+  void merge(const Entry& entry, const Name& name, const Record& r, GroupState& s) {
+    Record& unit = e_.records[s.last_collective];
+    if (name.combined) {
+      unit.state = r.state;
+      unit.started = r.started;
+      unit.ended = r.ended;
+      unit.op = name.op == "coalesced" ? batch_op(s.last_op) : r.op;
+      std::erase(s.open_units, s.last_collective);
+      return;
+    }
+    Record member = r;
+    shape(entry, name.op, member);
+    unit.in_numel += member.in_numel;
+    unit.out_numel += member.out_numel;
+    unit.shape_count = 0;  // of several calls: their sum stands for them
+    unit.op = s.last_op == name.op ? batch_op(name.op) : unit.op;
+    s.open_units.push_back(s.last_collective);
+  }
+
+  Id batch_op(std::string_view op) {
+    return op.ends_with("coalesced") ? intern(op) : intern_copy(std::string(op) + "_coalesced");
+  }
+
+  // ------------------------------------------------------------ the whole
+
+  struct Status {
+    std::int64_t enqueued = -1, started = -1, completed = -1;
+  };
+
+  // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
+  // where just one order is left, so does the order of creation.
+  std::map<std::uint32_t, Status> statuses() {
+    std::map<std::uint32_t, Status> out;
+    if (status_ == nullptr) {
+      return out;
+    }
+    std::map<std::int64_t, Status> by_id;
+    const auto all = pairs(*status_);
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+      const auto id = to_int(all[i]);
+      if (!id) {
+        continue;
+      }
+      Status s;
+      const auto get = [&](const char* key, std::int64_t& to) {
+        if (const Value* v = member(all[i + 1], key)) {
+          to = number(*v, -1);
+        }
+      };
+      get("last_enqueued_collective", s.enqueued);
+      get("last_started_collective", s.started);
+      get("last_completed_collective", s.completed);
+      by_id.emplace(*id, s);
+    }
+    std::vector<std::uint32_t> open;
+    for (std::uint32_t row = 1; row < states_.size(); ++row) {
+      const GroupState& g = states_[row];
+      const auto it = g.pg_id ? by_id.find(*g.pg_id) : by_id.end();
+      if (it != by_id.end()) {
+        out.emplace(row, it->second);
+        by_id.erase(it);
+      } else if (g.in_config && !g.pg_id) {
+        open.push_back(row);
+      }
+    }
+    // Groups are named by number as they are made.
+    std::vector<std::pair<std::int64_t, std::uint32_t>> named;
+    for (const std::uint32_t row : open) {
+      std::int64_t n = 0;
+      const std::string_view name = e_.text(e_.groups[row].name);
+      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), n);
+      if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) {
+        return out;
+      }
+      named.emplace_back(n, row);
+    }
+    if (named.size() != by_id.size()) {
+      return out;
+    }
+    std::sort(named.begin(), named.end());
+    std::size_t k = 0;
+    for (const auto& [id, s] : by_id) {
+      out.emplace(named[k++].second, s);
+    }
+    return out;
+  }
+
+  void finish() {
+    // Of a cut file its first entry may still be the first of all; how far it got, nobody knows.
+    const bool from_the_start =
+        !e_.records.empty() && first_id_ == 0 && !gaps_ && e_.unreadable_rows == 0;
+    e_.holes.only_active = !any_completed_ && !e_.records.empty() && (first_id_ > 0 || gaps_);
+    e_.holes.no_stacks = !any_stack_;
+    e_.holes.no_status = status_ == nullptr;
+    e_.id.n_records = e_.records.empty() ? 0 : last_id_ + 1;
+    const std::map<std::uint32_t, Status> status = statuses();
+    const auto used = std::count_if(states_.begin(), states_.end(),
+                                    [](const GroupState& s) { return s.collectives != 0; });
+    // torchcomms numbers the collectives of a process, whatever their group.
+    if (from_the_start && (one_number_ || (one_counter_ && used > 1))) {
+      number_apart();
+    }
+    if (e_.holes.only_active) {
+      close_batches();
+    }
+    std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
+    std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
+    for (const Record& r : e_.records) {
+      if (r.kind != Kind::kCollective) {
+        continue;
+      }
+      if (r.state == State::kCompleted) {
+        done[r.group] = std::max(done[r.group], r.seq);
+      } else if (active[r.group] == 0 || r.seq < active[r.group]) {
+        active[r.group] = r.seq;
+      }
+    }
+    for (std::uint32_t row = 1; row < e_.groups.size(); ++row) {
+      GroupEvidence& g = e_.groups[row];
+      const GroupState& s = states_[row];
+      g.own_rank = s.own;
+      g.enqueued = s.max_seq;
+      g.kept = s.collectives;
+      g.first_kept = s.first_seq;
+      g.last_kept = s.last_seq;
+      g.completed = s.gloo && active[row] != 0 ? active[row] - 1 : done[row];
+      if (active[row] != 0 && g.completed == 0) {
+        g.completed = active[row] - 1;
+      }
+      if (active[row] == 0 && e_.holes.only_active && s.p2p != 0) {
+        g.completed = g.enqueued;
+      }
+      // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
+      const auto it = status.find(row);
+      const bool has_status = it != status.end() && !s.gloo && s.max_p2p == 0 && s.p2p == 0;
+      if (has_status) {
+        const auto unsign = [](std::int64_t v) {
+          return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
+        };
+        g.enqueued = std::max(g.enqueued, unsign(it->second.enqueued));
+        g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
+        g.started = std::min(unsign(it->second.started), g.enqueued);
+      }
+      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start) {
+        g.used = false;  // known by name only: how far it got is lost
+        e_.losses.groups_lost = 1;
+        continue;
+      }
+      g.overwritten = g.enqueued - std::min(g.enqueued, s.collectives);
+      e_.losses.overwritten += e_.holes.only_active ? 0 : g.overwritten;
+      g.p2p_enqueued = s.p2p;
+      e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq);
+    }
+    records_done(done);
+    lanes(from_the_start);
+    if (!e_.groups.empty()) {
+      e_.id.world_size = world();
+    }
+  }
+
+  // Layouts of one seq_id count sends and collectives together, and ranks send differently.
+  void number_apart() {
+    for (GroupState& s : states_) {
+      s.max_seq = s.first_seq = s.last_seq = s.collectives = 0;
+    }
+    for (Record& r : e_.records) {
+      if (r.kind == Kind::kCollective) {
+        GroupState& s = states_[r.group];
+        r.seq = ++s.collectives;
+        s.first_seq = 1;
+        s.max_seq = s.last_seq = r.seq;
+      }
+    }
+  }
+
+  // Operations inside a batch never complete by themselves: where completed entries are left out,
+  // those of a batch that is over stay, and what tells that it is over is not there.
+  void close_batches() {
+    for (GroupState& s : states_) {
+      const std::size_t newest = e_.records.size() - 1;
+      for (const auto& batch : s.open_batches) {
+        for (const std::size_t member : batch) {
+          e_.records[member].state = State::kCompleted;
+        }
+      }
+      for (const std::size_t unit : s.open_units) {
+        if (unit != newest) {
+          e_.records[unit].state = State::kCompleted;
+        }
+      }
+    }
+  }
+
+  void records_done(const std::vector<std::uint64_t>& done) {
+    for (Record& r : e_.records) {
+      if (r.kind != Kind::kCollective) {
+        continue;
+      }
+      GroupEvidence& g = e_.groups[r.group];
+      // Collectives of one device communicator end in order; the CPU's look at them lags.
+      if (!states_[r.group].gloo && r.state != State::kCompleted && r.seq < done[r.group]) {
+        r.state = State::kCompleted;
+      }
+      if (r.seq <= g.completed && !states_[r.group].gloo) {
+        r.state = State::kCompleted;
+      }
+      if (r.state == State::kCompleted || r.state == State::kStarted) {
+        g.started = std::max(g.started, r.seq);
+        g.started_time = std::max(g.started_time, r.started);
+      }
+      g.enqueued_time = std::max(g.enqueued_time, r.time);
+      if (r.state == State::kCompleted) {
+        g.completed_time = std::max(g.completed_time, r.ended);
+      }
+      if (g.created == 0) {
+        g.created = r.time;
+      }
+    }
+    for (GroupEvidence& g : e_.groups) {
+      if (g.enqueued_time == 0 && g.enqueued != 0) {
+        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
+      }
+      g.ended = g.completed;
+      g.started = std::max(g.started, g.completed);
+    }
+  }
+
+  void lanes(bool from_the_start) {
+    for (LaneEvidence& lane : e_.lanes) {
+      lane.relative = !from_the_start;
+      e_.holes.relative_p2p = e_.holes.relative_p2p || lane.relative;
+    }
+    for (Record& r : e_.records) {
+      if ((r.kind != Kind::kSend && r.kind != Kind::kRecv) || r.peer < 0) {
+        continue;
+      }
+      LaneEvidence& lane = e_.lanes[states_[r.group].lanes.at({r.peer, r.kind == Kind::kSend})];
+      lane.enqueued_time = std::max(lane.enqueued_time, r.time);
+      if (r.state == State::kCompleted || r.state == State::kStarted) {
+        ++lane.started;
+      }
+      if (r.state == State::kCompleted) {
+        ++lane.completed;
+        ++lane.ended;
+        lane.completed_time = std::max(lane.completed_time, r.ended);
+        ++e_.groups[r.group].p2p_ended;
+      }
+    }
+    if (!from_the_start) {
+      e_.losses.lanes_lost = 1;  // a lane not seen may have been used before
+    }
+  }
+
+  int world() const {
+    std::int64_t world = 0;
+    for (const GroupEvidence& g : e_.groups) {
+      for (const RankRange& r : g.ranks) {
+        world = std::max<std::int64_t>(
+            world, std::max<std::int64_t>(
+                       r.first, r.first + std::int64_t{r.stride} * (std::int64_t{r.count} - 1)) +
+                       1);
+      }
+    }
+    return static_cast<int>(world);
+  }
+
+ public:
+  std::string format(std::string_view container) const {
+    return fmt::format("torch {} {}", version_.empty() ? "unversioned" : version_, container);
+  }
+
+ private:
+  struct Seen {
+    const char* s = nullptr;
+    std::uint32_t size = 0;
+    Id id = 0;
+  };
+
+  const Value& root_;
+  std::size_t steps_;
+  RankEvidence& e_;
+  pickle::Arena arena_;
+  std::string version_;
+  int major_ = 0, minor_ = 0;
+  const Value* status_ = nullptr;
+  std::vector<GroupState> states_{1};
+  std::unordered_map<std::string_view, std::uint32_t> rows_;
+  std::unordered_map<std::int64_t, std::uint32_t> by_id_;
+  std::string_view last_name_;
+  std::uint32_t last_row_ = 0;
+  std::array<Seen, 512> seen_;
+  std::unordered_map<std::string_view, Id> interned_;
+  std::map<std::tuple<Id, Id, std::uint32_t>, std::uint32_t> frames_;
+  std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
+  std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;
+  std::vector<std::uint32_t> scratch_, words_;
+  std::uint64_t first_id_ = 0, last_id_ = 0;
+  std::uint64_t last_seq_of_all_ = 0;
+  bool one_counter_ = true;
+  bool gaps_ = false, any_completed_ = false, any_stack_ = false, one_number_ = false;
+};
+
+std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes, bool cut,
+                                   std::string_view container, std::string& why) {
+  auto e = std::make_unique<RankEvidence>();
+  Reader reader(root, input_bytes, cut, *e);
+  if (!reader.read(why)) {
+    why = cut ? "truncated: no entry before the cut" : why;
+    return nullptr;
+  }
+  if (cut) {
+    count_kept(*e);
+  }
+  e->format = reader.format(container);
+  e->id.recorder = e->format;
+  e->records.shrink_to_fit();
+  return e;
+}
+
+}  // namespace
+
+std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> bytes,
+                                                std::string& why) {
+  pickle::Arena arena;
+  Value root;
+  bool cut = false;
+  if (!pickle::parse(bytes, arena, root, why, cut) && !cut) {
+    return nullptr;
+  }
+  return read(root, bytes.size(), cut, "pickle", why);
+}
+
+std::unique_ptr<RankEvidence> load_torch_json(std::span<const unsigned char> bytes,
+                                              std::string& why) {
+  pickle::Arena arena;
+  Value root;
+  bool cut = false;
+  if (!parse_json(bytes, arena, root, why, cut) && !cut) {
+    return nullptr;
+  }
+  return read(root, bytes.size(), cut, "json", why);
+}
+
+}  // namespace frtrace

@@ -1,0 +1,324 @@
+#include "input/trim.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "model/hash.hpp"
+#include "old/facts.hpp"
+
+namespace frtrace {
+
+namespace {
+
+constexpr std::size_t kMinWindow = 32, kMaxWindow = 512;
+constexpr std::size_t kLastOfGroup = 4;
+constexpr std::size_t kNeighbours = 16;                // kept around a slot that differs
+constexpr std::size_t kPinsPerGroup = 4, kPins = 256;  // the earliest
+constexpr std::size_t kWhole = 64;                     // ranks that look guilty
+constexpr std::uint64_t kMaxSpan = 1u << 22;           // seqs of one group; more is damage
+
+std::uint64_t group_key(const RankEvidence& e, const GroupEvidence& g) {
+  std::uint64_t h = mix(mix(std::uint64_t{1}, std::string_view(e.id.job)), e.text(g.name));
+  h = mix(mix(h, static_cast<std::uint64_t>(e.id.attempt)), e.incident);
+  h = mix(h, g.instance);
+  for (const RankRange& r : g.ranks) {
+    h = mix(mix(mix(h, static_cast<std::uint64_t>(r.first)), r.count),
+            static_cast<std::uint64_t>(r.stride));
+  }
+  return h;
+}
+
+bool issues(const Record& r) {
+  return r.kind == Kind::kCollective || r.kind == Kind::kSend || r.kind == Kind::kRecv ||
+         r.kind == Kind::kLifecycle;
+}
+
+bool unfinished(const Record& r) {
+  return issues(r) && r.state != State::kCompleted && r.state != State::kReleased &&
+         r.state != State::kIdle;
+}
+
+bool in_flight(const Record& r) {
+  return unfinished(r) && r.state != State::kUnknown && r.state != State::kFailed;
+}
+
+// Only what the rest still refers to stays.
+void compact(RankEvidence& e) {
+  std::vector<std::string> strings(1);
+  std::vector<Id> new_id(e.strings.size(), 0);
+  const auto id = [&](Id& i) {
+    if (i >= e.strings.size() || (new_id[i] == 0 && e.strings[i].empty())) {
+      i = 0;
+      return;
+    }
+    if (new_id[i] == 0) {
+      new_id[i] = static_cast<Id>(strings.size());
+      strings.push_back(std::move(e.strings[i]));
+    }
+    i = new_id[i];
+  };
+  Stacks stacks;
+  stacks.emplace_back();  // 0: none
+  std::vector<std::uint32_t> scratch;
+  std::vector<std::uint32_t> new_stack(e.stacks.size(), 0), new_frame(e.frames.size(), UINT32_MAX);
+  std::vector<Frame> frames;
+  const auto stack = [&](std::uint32_t& i) {
+    if (i >= e.stacks.size() || (new_stack[i] == 0 && e.stacks[i].empty())) {
+      i = 0;
+      return;
+    }
+    if (new_stack[i] == 0) {
+      new_stack[i] = static_cast<std::uint32_t>(stacks.size());
+      scratch.assign(e.stacks[i].begin(), e.stacks[i].end());
+      for (std::uint32_t& f : scratch) {
+        if (f >= e.frames.size()) {
+          f = UINT32_MAX;
+          continue;
+        }
+        if (new_frame[f] == UINT32_MAX) {
+          new_frame[f] = static_cast<std::uint32_t>(frames.size());
+          frames.push_back(e.frames[f]);
+        }
+        f = new_frame[f];
+      }
+      stacks.push_back(scratch);
+    }
+    i = new_stack[i];
+  };
+  std::vector<std::uint32_t> words;
+  std::map<std::vector<std::uint32_t>, std::uint32_t> shapes;
+  for (Record& r : e.records) {
+    id(r.op), id(r.in_dtype), id(r.out_dtype), id(r.reduce_op), id(r.error);
+    stack(r.stack);
+    const std::uint64_t end = std::uint64_t{r.shape_first} + r.shape_count;
+    if (r.shape_count == 0 || end > e.shape_words.size()) {
+      r.shape_count = 0;
+      continue;
+    }
+    const auto first = e.shape_words.begin() + r.shape_first;
+    const auto [it, added] =
+        shapes.try_emplace(std::vector<std::uint32_t>(first, first + r.shape_count), words.size());
+    if (added) {
+      words.insert(words.end(), it->first.begin(), it->first.end());
+    }
+    r.shape_first = it->second;
+  }
+  stack(e.exit.stack);
+  for (Frame& f : frames) {
+    id(f.file), id(f.func);
+  }
+  for (GroupEvidence& g : e.groups) {
+    id(g.name), id(g.desc), id(g.backend);
+  }
+  strings.shrink_to_fit();
+  frames.shrink_to_fit();
+  stacks.shrink_to_fit();
+  words.shrink_to_fit();
+  e.strings = std::move(strings);
+  e.frames = std::move(frames);
+  e.stacks = std::move(stacks);
+  e.shape_words = std::move(words);
+  // Of the settings only this one is asked for.
+  std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
+  e.options.shrink_to_fit();
+  std::vector<std::pair<std::string, std::string>>().swap(e.layers);
+  e.groups.shrink_to_fit();
+  e.lanes.shrink_to_fit();
+}
+
+}  // namespace
+
+Windows::Windows(std::uint64_t budget_records, std::size_t files)
+    : budget_(budget_records),
+      window_(std::clamp<std::size_t>(budget_records / 2 / std::max<std::size_t>(files, 1),
+                                      kMinWindow, kMaxWindow)) {}
+
+bool Windows::count(const RankEvidence& e) {
+  records_ += e.records.size();
+  return large();
+}
+
+bool Windows::large() const {
+  return records_ > budget_;
+}
+
+void Windows::cut(RankEvidence& e) {
+  take_signatures(e);
+  keep_window(e, {});
+}
+
+void Windows::take_signatures(const RankEvidence& e) {
+  std::vector<std::vector<std::pair<std::uint64_t, std::uint32_t>>> mine(e.groups.size());
+  // A rank issues the same few operations again and again.
+  using Raw = std::tuple<Id, Id, Id, Id, std::uint64_t, std::uint64_t, std::int32_t>;
+  std::map<Raw, std::uint32_t> known;
+  for (const Record& r : e.records) {
+    if (r.kind != Kind::kCollective || r.group == 0 || r.group >= mine.size()) {
+      continue;
+    }
+    const auto [it, added] = known.try_emplace(
+        Raw{r.op, r.in_dtype, r.out_dtype, r.reduce_op, r.in_numel, r.out_numel, r.peer}, 0);
+    if (added) {
+      const std::uint64_t h = signature_hash(e, r);
+      it->second = static_cast<std::uint32_t>(h ^ h >> 32) | 1;  // 0 means none
+    }
+    mine[r.group].emplace_back(r.seq, it->second);
+  }
+  for (std::size_t row = 0; row < mine.size(); ++row) {
+    if (mine[row].empty()) {
+      continue;
+    }
+    const auto [low, high] = std::minmax_element(mine[row].begin(), mine[row].end());
+    const std::uint64_t key = group_key(e, e.groups[row]);
+    Shard& shard = shards_[key % kShards];
+    const std::lock_guard lock(shard.mutex);
+    Slots& slots = shard.groups[key];
+    if (slots.signatures.empty()) {
+      slots.first = low->first;
+    }
+    const std::uint64_t first = std::min(low->first, slots.first);
+    const std::uint64_t end = std::max(high->first + 1, slots.first + slots.signatures.size());
+    if (end < first || end - first > kMaxSpan) {
+      continue;
+    }
+    slots.signatures.insert(slots.signatures.begin(), slots.first - first, 0);
+    slots.first = first;
+    slots.signatures.resize(end - first, 0);
+    for (const auto& [seq, signature] : mine[row]) {
+      std::uint32_t& slot = slots.signatures[seq - first];
+      if (slot == 0) {
+        slot = signature;
+      } else if (slot != signature) {
+        slots.differ.insert(seq);
+        if (slots.differ.size() > kPinsPerGroup) {
+          slots.differ.erase(std::prev(slots.differ.end()));
+        }
+      }
+    }
+  }
+}
+
+void Windows::keep_window(RankEvidence& e,
+                          const std::vector<std::vector<std::uint64_t>>& pins) const {
+  const std::size_t n = e.records.size();
+  std::vector<bool> keep(n, false);
+  std::vector<std::size_t> of_group(e.groups.size(), 0);
+  const std::size_t oldest = n - std::min(n, 4 * window_);
+  std::size_t from = n, old_unfinished = 0;
+  for (std::size_t i = n; i-- > 0;) {
+    const Record& r = e.records[i];
+    if (unfinished(r)) {
+      if (i >= oldest) {
+        from = i;
+      } else if (old_unfinished++ < 4 * window_) {
+        keep[i] = true;
+      }
+    }
+    if (issues(r) && r.group < of_group.size() && of_group[r.group]++ < kLastOfGroup) {
+      keep[i] = true;
+    }
+    if (r.kind == Kind::kCollective && r.group < pins.size()) {
+      const auto& seqs = pins[r.group];
+      if (std::find(seqs.begin(), seqs.end(), r.seq) != seqs.end()) {
+        const std::size_t last = std::min(n, i + kNeighbours + 1);
+        std::fill(keep.begin() + static_cast<std::ptrdiff_t>(i - std::min(i, kNeighbours)),
+                  keep.begin() + static_cast<std::ptrdiff_t>(last), true);
+      }
+    }
+  }
+  for (std::size_t i = from - std::min(from, window_); i < n; ++i) {
+    keep[i] = true;
+  }
+  std::vector<Record> kept;
+  kept.reserve(static_cast<std::size_t>(std::count(keep.begin(), keep.end(), true)));
+  for (std::size_t i = 0; i < n; ++i) {
+    if (keep[i]) {
+      kept.push_back(e.records[i]);
+    }
+  }
+  e.losses.trimmed += n - kept.size();
+  e.records = std::move(kept);
+  compact(e);
+}
+
+std::vector<std::vector<std::uint64_t>> Windows::pins_of(const RankEvidence& e) const {
+  std::vector<std::vector<std::uint64_t>> out;
+  for (std::size_t row = 0; row < e.groups.size() && !pins_.empty(); ++row) {
+    if (const auto it = pins_.find(group_key(e, e.groups[row])); it != pins_.end()) {
+      out.resize(row + 1);
+      out[row] = it->second;
+    }
+  }
+  return out;
+}
+
+void Windows::cut_again(RankEvidence& e) const {
+  keep_window(e, pins_of(e));
+}
+
+Windows::Again Windows::look_again(const std::vector<std::unique_ptr<RankEvidence>>& all) {
+  Again again;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> differ;  // key, seq
+  for (Shard& shard : shards_) {
+    for (const auto& [key, slots] : shard.groups) {
+      for (const std::uint64_t seq : slots.differ) {
+        differ.emplace_back(key, seq);
+      }
+    }
+    shard.groups.clear();
+  }
+  std::sort(differ.begin(), differ.end());
+  for (std::size_t i = 0; i < std::min(differ.size(), kPins); ++i) {
+    pins_[differ[i].first].push_back(differ[i].second);
+  }
+
+  // Furthest of each group, and the first who got there.
+  std::unordered_map<std::uint64_t, std::pair<std::uint64_t, std::size_t>> furthest;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (const GroupEvidence& g : all[i]->groups) {
+      if (g.used) {
+        auto& [most, who] = furthest.try_emplace(group_key(*all[i], g), 0, i).first->second;
+        if (g.enqueued > most) {
+          most = g.enqueued, who = i;
+        }
+      }
+    }
+  }
+  // Those with nothing in flight first, those who ended before all.
+  std::vector<std::tuple<bool, bool, Rank, std::size_t>> suspects;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const RankEvidence& e = *all[i];
+    const bool behind = std::any_of(e.groups.begin(), e.groups.end(), [&](const auto& g) {
+      return g.used && g.enqueued < furthest[group_key(e, g)].first;
+    });
+    const bool ended = e.exit.present || e.process_gone;
+    if (behind || ended) {
+      const bool waits = std::any_of(e.records.begin(), e.records.end(), in_flight);
+      suspects.emplace_back(!ended, waits, e.id.rank, i);
+    }
+  }
+  std::sort(suspects.begin(), suspects.end());
+  suspects.resize(std::min(suspects.size(), kWhole));
+  std::set<std::size_t> whole;
+  for (const auto& [alive, waits, rank, i] : suspects) {
+    whole.insert(i);
+    for (const GroupEvidence& g : all[i]->groups) {
+      if (g.used) {
+        whole.insert(furthest[group_key(*all[i], g)].second);
+      }
+    }
+  }
+  again.whole.assign(whole.begin(), whole.end());
+  for (std::size_t i = 0; i < all.size() && !pins_.empty(); ++i) {
+    if (whole.contains(i) || all[i]->losses.trimmed == 0) {
+      continue;
+    }
+    if (!pins_of(*all[i]).empty()) {
+      again.pinned.push_back(i);
+    }
+  }
+  return again;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,128 @@
+#include "live/bounded.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace frtrace {
+
+namespace {
+
+void write_all(int fd, const void* data, std::size_t n) {
+  const auto* at = static_cast<const char*>(data);
+  while (n > 0) {
+    const ssize_t done = ::write(fd, at, n);
+    if (done < 0 && errno == EINTR) {
+      continue;
+    }
+    if (done <= 0) {
+      ::_exit(1);  // nobody listens any more
+    }
+    at += done;
+    n -= static_cast<std::size_t>(done);
+  }
+}
+
+[[noreturn]] void run(const std::function<void(const Say&)>& work, int fd) {
+  ::signal(SIGPIPE, SIG_IGN);
+  try {
+    work([fd](std::string_view text) {
+      const auto n = static_cast<std::uint32_t>(text.size());
+      write_all(fd, &n, sizeof n);
+      write_all(fd, text.data(), n);
+    });
+  } catch (...) {
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+// Where the file system is mounted that a path lies on, by /proc alone; "" unknown.
+std::string mount_of(std::string_view path) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  std::string best;
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream words(line);
+    std::string skipped, where;
+    for (int i = 0; i < 4; ++i) {
+      words >> skipped;
+    }
+    words >> where;
+    const bool above =
+        path.starts_with(where) &&
+        (where.ends_with('/') || path.size() == where.size() || path[where.size()] == '/');
+    if (above && where.size() >= best.size()) {
+      best = where;
+    }
+  }
+  return best;
+}
+
+std::set<std::string> g_given_up;
+
+}  // namespace
+
+void give_up_on(std::string_view path) {
+  g_given_up.insert(mount_of(path));
+}
+
+bool given_up_on(std::string_view path) {
+  return !g_given_up.empty() && g_given_up.contains(mount_of(path));
+}
+
+bool in_child(const std::function<void(const Say&)>& work, const Say& heard,
+              std::chrono::milliseconds patience) {
+  int ends[2];
+  if (::pipe(ends) != 0) {
+    return false;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    run(work, ends[1]);
+  }
+  ::close(ends[1]);
+  std::string buffer;
+  bool ended = child < 0;
+  while (!ended) {
+    pollfd wait{ends[0], POLLIN, 0};
+    const int ready = ::poll(&wait, 1, static_cast<int>(patience.count()));
+    if (ready < 0 && errno == EINTR) {
+      continue;
+    }
+    if (ready <= 0) {
+      break;
+    }
+    char bytes[4096];
+    const ssize_t n = ::read(ends[0], bytes, sizeof bytes);
+    ended = n <= 0;
+    buffer.append(bytes, n > 0 ? static_cast<std::size_t>(n) : 0);
+    std::size_t at = 0;
+    for (std::uint32_t size = 0; buffer.size() - at >= sizeof size; at += sizeof size + size) {
+      std::memcpy(&size, buffer.data() + at, sizeof size);
+      if (buffer.size() - at - sizeof size < size) {
+        break;
+      }
+      heard(std::string_view(buffer).substr(at + sizeof size, size));
+    }
+    buffer.erase(0, at);
+  }
+  ::close(ends[0]);
+  if (child > 0) {
+    if (!ended) {
+      ::kill(child, SIGKILL);
+    }
+    ::waitpid(child, nullptr, ended ? 0 : WNOHANG);
+  }
+  return ended && child > 0;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,33 @@
+// hints.hpp - hangs that are known by their looks. A hint is evidence with a source, no verdict.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+struct Hint {
+  std::string id;    // stale_lock, store_wait, loader_worker, fifo, import_lock, ...
+  std::string text;  // a sentence
+};
+
+// By the stacks, system calls and variables of the main thread and of those it waits for.
+std::vector<Hint> hints_of(const RankEvidence&);
+
+// The thread that crashed, else the main thread; null: the evidence has neither.
+const ThreadStack* told_thread(const RankEvidence&);
+// Where that is in user code; no file: the evidence does not say.
+Site now_at(const RankEvidence&);
+
+// Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
+// variables, what the thread does, hints, last note. Empty: the evidence has no threads.
+std::vector<std::string> where_lines(const RankEvidence&);
+// The same of a process that crashed: "got SIGSEGV, address 0x8: nothing is mapped there", its
+// stack.
+std::vector<std::string> crash_lines(const RankEvidence&);
+// What its recorder cannot see of threads; "" nothing is missed.
+std::string thread_holes(const RankEvidence&);
+
+}  // namespace frtrace

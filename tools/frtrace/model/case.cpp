@@ -1,0 +1,383 @@
+#include "model/case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string_view>
+#include <tuple>
+
+namespace frtrace {
+
+namespace {
+
+constexpr int kMaxWorld = 1 << 22;
+constexpr Time kClockSkew = 5'000'000'000;     // between hosts
+constexpr Time kSameIncident = 3'000'000'000;  // ranks that open incidents at once are one occasion
+
+// Evidence of a process that could not have moved on since: usable for later incidents too.
+bool is_final(const RankEvidence& e) {
+  return e.source != Source::kDump || e.process_gone || e.salvaged ||
+         (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
+}
+
+// Of one incident a dump tells how it was; a ring, read later, may show what was done to the job
+// after.
+bool better(const RankEvidence& a, const RankEvidence& b) {
+  const auto order = [](const RankEvidence& e) {
+    return std::tuple(e.incident, e.source == Source::kDump && !e.salvaged, e.written,
+                      e.records.size(), std::string_view(e.file));
+  };
+  return order(a) > order(b);
+}
+
+std::uint64_t issued(const RankEvidence& e) {
+  std::uint64_t n = 0;
+  for (const GroupEvidence& g : e.groups) {
+    n += g.enqueued + g.p2p_enqueued;
+  }
+  return n;
+}
+
+// What a rank dumped itself tells of the hang; what was found after its death tells of its end.
+void tell_later_deaths(Case& c, const std::vector<const RankEvidence*>& all) {
+  for (const RankEvidence* later : all) {
+    const auto it = c.index.find(later->id.rank);
+    if (it == c.index.end() || !later->process_gone) {
+      continue;
+    }
+    const RankEvidence& own = c.evidence_of(it->second);
+    if (own.process_gone || own.salvaged || own.incident != later->incident ||
+        own.id.pid != later->id.pid || own.id.start != later->id.start) {
+      continue;
+    }
+    std::string text =
+        fmt::format("the process of rank {} was gone after its dump", later->id.rank);
+    if (later->oom_kills > 0) {
+      text += fmt::format(", the kernel had killed {} of its control group for want of memory",
+                          later->oom_kills);
+    }
+    if (const std::uint64_t now = issued(*later), then = issued(own); now > then) {
+      text += fmt::format(", it had issued {} more operation{}", now - then,
+                          now - then == 1 ? "" : "s");
+    }
+    c.notes.push_back(text + ": " + later->file);
+  }
+}
+
+void choose(Case& c, const std::vector<const RankEvidence*>& all) {
+  std::map<Rank, const RankEvidence*> best;
+  std::vector<const RankEvidence*> nameless;
+  std::map<Rank, bool> older;
+  Time first_written = 0;
+  for (const RankEvidence* e : all) {
+    if (e->incident == c.incident && (first_written == 0 || e->written < first_written)) {
+      first_written = e->written;
+    }
+  }
+  for (const RankEvidence* e : all) {
+    if (e->id.rank < 0) {
+      nameless.push_back(e);
+      continue;
+    }
+    if (e->incident > c.incident) {
+      continue;
+    }
+    if (e->incident < c.incident && !is_final(*e) &&
+        (e->written == 0 || e->written + kSameIncident < first_written)) {
+      older.emplace(e->id.rank, true);
+      continue;
+    }
+    const RankEvidence*& slot = best[e->id.rank];
+    if (slot == nullptr || better(*e, *slot)) {
+      slot = e;
+    }
+  }
+  // A lone process that never learnt its rank is rank 0 of its own small world.
+  if (best.empty() && nameless.size() == 1) {
+    best[0] = nameless.front();
+    nameless.clear();
+  }
+  if (!nameless.empty()) {
+    c.notes.push_back(
+        fmt::format("{} without a rank left out, first {}",
+                    nameless.size() == 1 ? "1 file" : fmt::format("{} files", nameless.size()),
+                    nameless.front()->file));
+  }
+  // Processes of one attempt live at the same time; a file written before another process began
+  // is of an earlier run under the same job name.
+  const RankEvidence* youngest = nullptr;
+  for (const auto& [rank, e] : best) {
+    if (youngest == nullptr || e->id.start > youngest->id.start) {
+      youngest = e;
+    }
+  }
+  for (auto it = best.begin(); it != best.end();) {
+    const RankEvidence& e = *it->second;
+    const Time slack = e.id.host == youngest->id.host ? 0 : kClockSkew;
+    if (e.written != 0 && e.written + slack < youngest->id.start) {
+      c.notes.push_back(fmt::format("{} is of an earlier run of this job: left out", e.file));
+      it = best.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  int world = 0;
+  for (const auto& [rank, e] : best) {
+    c.index.emplace(rank, static_cast<int>(c.ranks.size()));
+    c.ranks.push_back(e);
+    world = std::max({world, e->id.world_size, rank + 1});
+  }
+  c.expected = std::min(world, kMaxWorld);
+  for (Rank r = 0; r < c.expected; ++r) {
+    if (!c.index.contains(r)) {
+      c.missing.push_back(r);
+      if (older.contains(r)) {
+        c.notes.push_back(fmt::format(
+            "rank {} left evidence of an earlier incident only: not used, it has moved on since",
+            r));
+      }
+    }
+  }
+  tell_later_deaths(c, all);
+}
+
+// The framework's group that a communicator's own group works for; nullptr: none is known.
+const GroupEvidence* framework_group(const RankEvidence& e, std::uint32_t row) {
+  for (const CommEvidence& comm : e.device.comms) {
+    if (comm.used && comm.group == row && comm.pg_group != 0 && comm.pg_group < e.groups.size() &&
+        e.groups[comm.pg_group].used) {
+      return &e.groups[comm.pg_group];
+    }
+  }
+  return nullptr;
+}
+
+// Groups whose members nobody lists, placed by the rank that each says to have in them.
+class OwnPlaces {
+ public:
+  explicit OwnPlaces(const Case& c) : expected_(c.expected) {
+    for (const RankEvidence* e : c.ranks) {
+      for (const GroupEvidence& g : e->groups) {
+        if (!g.used || !g.ranks.empty() || g.own_rank < 0 || g.own_rank >= g.n_ranks ||
+            g.n_ranks > expected_) {
+          continue;
+        }
+        Places& p = places_[{e->text(g.name), g.instance, g.n_ranks}];
+        p.ranks.resize(static_cast<std::size_t>(g.n_ranks), -1);
+        Rank& slot = p.ranks[static_cast<std::size_t>(g.own_rank)];
+        p.several = p.several || (slot >= 0 && slot != e->id.rank);
+        p.reordered = p.reordered || g.own_rank != e->id.rank;
+        p.n += slot < 0 ? 1 : 0;
+        slot = e->id.rank;
+      }
+    }
+  }
+  // Empty when they do not tell.
+  std::vector<Rank> of(const RankEvidence& e, const GroupEvidence& g) const {
+    const auto it = places_.find({e.text(g.name), g.instance, g.n_ranks});
+    const Places none;
+    const Places& p = it == places_.end() ? none : it->second;
+    if (p.n != 0 && p.n == p.ranks.size() && !p.several) {
+      return p.ranks;
+    }
+    std::vector<Rank> all;
+    if (g.n_ranks > 0 && g.n_ranks == expected_ && !p.reordered) {
+      all.resize(static_cast<std::size_t>(g.n_ranks));
+      std::iota(all.begin(), all.end(), 0);
+    }
+    return all;
+  }
+
+ private:
+  struct Places {
+    std::vector<Rank> ranks;
+    std::size_t n = 0;
+    bool several = false;    // groups of one name
+    bool reordered = false;  // not in the order of the job's ranks
+  };
+  int expected_;
+  std::map<std::tuple<std::string_view, std::uint32_t, std::int32_t>, Places> places_;
+};
+
+void match_groups(Case& c) {
+  using Key = std::tuple<std::string, std::uint32_t, std::vector<Rank>>;
+  std::map<Key, int> by_key;
+  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
+  // for each of them.
+  using Ranges = std::vector<std::tuple<Rank, std::uint32_t, std::int32_t>>;
+  std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
+           std::vector<std::pair<Ranges, int>>>
+      by_ranges;
+  std::multimap<std::pair<std::string, std::uint32_t>, int> by_name;
+  struct Unplaced {
+    int evidence;
+    int row;
+  };
+  std::vector<Unplaced> unplaced;
+  const auto new_group = [&](const RankEvidence& e, const GroupEvidence& g, std::vector<Rank> ranks,
+                             bool known) {
+    Group out;
+    out.name = e.text(g.name);
+    out.desc = e.text(g.desc);
+    out.backend = e.text(g.backend);
+    out.instance = g.instance;
+    out.ranks = std::move(ranks);
+    out.ranks_known = known;
+    out.evidence.assign(out.ranks.size(), -1);
+    out.row.assign(out.ranks.size(), -1);
+    for (std::size_t m = 0; m < out.ranks.size(); ++m) {
+      out.position.emplace(out.ranks[m], static_cast<int>(m));
+    }
+    const int index = static_cast<int>(c.groups.size());
+    by_name.emplace(std::pair(out.name, out.instance), index);
+    c.groups.push_back(std::move(out));
+    return index;
+  };
+  const auto place = [&](int group, int evidence, int row) {
+    Group& g = c.groups[static_cast<std::size_t>(group)];
+    const auto it = g.position.find(c.evidence_of(evidence).id.rank);
+    if (it == g.position.end()) {
+      return;  // a rank that knows of the group without being in it
+    }
+    g.evidence[static_cast<std::size_t>(it->second)] = evidence;
+    g.row[static_cast<std::size_t>(it->second)] = row;
+    const RankEvidence& e = c.evidence_of(evidence);
+    if (const GroupEvidence* pg =
+            g.desc.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr) {
+      g.desc = e.text(pg->desc != 0 ? pg->desc : pg->name);
+    }
+    c.group_of[static_cast<std::size_t>(evidence)][static_cast<std::size_t>(row)] = group;
+  };
+
+  const OwnPlaces places(c);
+  c.group_of.resize(c.ranks.size());
+  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+    const RankEvidence& e = c.evidence_of(i);
+    c.group_of[static_cast<std::size_t>(i)].assign(e.groups.size(), -1);
+    for (int row = 1; row < static_cast<int>(e.groups.size()); ++row) {
+      const GroupEvidence& g = e.groups[static_cast<std::size_t>(row)];
+      if (!g.used) {
+        continue;
+      }
+      Ranges ranges;
+      for (const RankRange& r : g.ranks) {
+        ranges.emplace_back(r.first, r.count, r.stride);
+      }
+      auto& written = by_ranges[{e.text(g.name), g.instance, ranges.size()}];
+      const auto same = std::find_if(written.begin(), written.end(),
+                                     [&](const auto& w) { return w.first == ranges; });
+      if (same != written.end() && !ranges.empty()) {
+        place(same->second, i, row);
+        continue;
+      }
+      std::vector<Rank> ranks = expand(g.ranks);
+      if (const GroupEvidence* pg =
+              ranks.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr;
+          pg != nullptr && pg->n_ranks == g.n_ranks) {
+        ranks = expand(pg->ranks);
+      }
+      if (ranks.empty()) {
+        ranks = places.of(e, g);
+      }
+      if (ranks.empty()) {
+        unplaced.push_back({i, row});
+        continue;
+      }
+      const Key key{std::string(e.text(g.name)), g.instance, ranks};
+      auto it = by_key.find(key);
+      if (it == by_key.end()) {
+        it = by_key.emplace(key, new_group(e, g, std::move(ranks), true)).first;
+      }
+      place(it->second, i, row);
+      written.emplace_back(std::move(ranges), it->second);
+    }
+  }
+  // Members that did not learn who the others are: join the group of that name, if it is the only
+  // one that has them; else they are a group by what is seen of it.
+  for (const Unplaced& u : unplaced) {
+    const RankEvidence& e = c.evidence_of(u.evidence);
+    const GroupEvidence& g = e.groups[static_cast<std::size_t>(u.row)];
+    const auto [first, last] = by_name.equal_range({std::string(e.text(g.name)), g.instance});
+    int found = -1;
+    for (auto it = first; it != last; ++it) {
+      const Group& other = c.groups[static_cast<std::size_t>(it->second)];
+      if (!other.ranks_known || other.position.contains(e.id.rank)) {
+        found = it->second;
+        break;
+      }
+    }
+    if (found < 0) {
+      found = new_group(e, g, {}, false);
+    }
+    Group& group = c.groups[static_cast<std::size_t>(found)];
+    if (!group.ranks_known && !group.position.contains(e.id.rank)) {
+      group.position.emplace(e.id.rank, static_cast<int>(group.ranks.size()));
+      group.ranks.push_back(e.id.rank);
+      group.evidence.push_back(-1);
+      group.row.push_back(-1);
+    }
+    place(found, u.evidence, u.row);
+  }
+  // Members without evidence stay -1; members with evidence that never made the group too, but
+  // their evidence counts: their frontier is 0.
+  for (Group& g : c.groups) {
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      if (const auto it = c.index.find(g.ranks[m]); g.evidence[m] < 0 && it != c.index.end()) {
+        g.evidence[m] = it->second;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const GroupEvidence* Case::member(const Group& g, std::size_t m) const {
+  if (g.evidence[m] < 0 || g.row[m] < 0) {
+    return nullptr;
+  }
+  return &evidence_of(g.evidence[m]).groups[static_cast<std::size_t>(g.row[m])];
+}
+
+std::vector<Case> make_cases(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
+                             const Selection& selection) {
+  std::map<std::string, std::vector<const RankEvidence*>> jobs;
+  for (const auto& e : evidence) {
+    if (!selection.job || e->id.job == *selection.job) {
+      jobs[e->id.job].push_back(e.get());
+    }
+  }
+  std::vector<Case> cases;
+  for (auto& [job, all] : jobs) {
+    Case c;
+    c.job = job;
+    c.attempt = selection.attempt.value_or(0);
+    if (!selection.attempt) {
+      for (const RankEvidence* e : all) {
+        c.attempt = std::max(c.attempt, e->id.attempt);
+      }
+    }
+    std::erase_if(all, [&](const RankEvidence* e) { return e->id.attempt != c.attempt; });
+    if (selection.incident) {
+      c.incident = *selection.incident;
+      if (std::none_of(all.begin(), all.end(),
+                       [&](const RankEvidence* e) { return e->incident == c.incident; })) {
+        continue;
+      }
+    } else {
+      for (const RankEvidence* e : all) {
+        c.incident = std::max(c.incident, e->incident);
+      }
+    }
+    choose(c, all);
+    if (c.ranks.empty()) {
+      continue;
+    }
+    match_groups(c);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+}  // namespace frtrace

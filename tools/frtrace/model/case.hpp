@@ -1,0 +1,56 @@
+// case.hpp - sorts evidence into cases: one job, one attempt, one incident, one piece of evidence
+// per rank, and the process groups matched across ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+// A process group as its members know it: same name, instance and members.
+struct Group {
+  std::string name, desc, backend;
+  std::uint32_t instance = 1;
+  std::vector<Rank> ranks;  // in group order
+  bool ranks_known = true;  // false: only those members are listed whose evidence was read
+  // Per member: index in Case::ranks and row in its groups; -1 where there is none.
+  std::vector<int> evidence;
+  std::vector<int> row;
+  std::unordered_map<Rank, int> position;
+
+  std::string title() const { return desc.empty() ? name : desc; }
+};
+
+struct Case {
+  std::string job;
+  int attempt = 0;
+  std::uint64_t incident = 0;
+  std::vector<const RankEvidence*> ranks;  // sorted by rank, one each
+  std::unordered_map<Rank, int> index;     // rank -> index in ranks
+  int expected = 0;                        // world size
+  std::vector<Rank> missing;               // expected ranks without evidence
+  std::vector<Group> groups;
+  std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1 none
+  std::vector<std::string> notes;          // what was left out, and why
+
+  const RankEvidence& evidence_of(int i) const { return *ranks[static_cast<std::size_t>(i)]; }
+  const GroupEvidence* member(const Group& g, std::size_t m) const;
+};
+
+struct Selection {
+  std::optional<std::string> job;
+  std::optional<int> attempt;
+  std::optional<std::uint64_t> incident;
+};
+
+// One case per job, sorted by name. The evidence must outlive the cases.
+std::vector<Case> make_cases(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
+                             const Selection& selection);
+
+}  // namespace frtrace

@@ -1,0 +1,291 @@
+#include "model/rank_data.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <tuple>
+
+#include "format/call_site.hpp"
+
+namespace frtrace {
+
+namespace {
+
+constexpr std::uint32_t kMaxGroupRanks = 1u << 22;
+constexpr std::uint32_t kShapeSameOut = 1u << 24;
+constexpr std::uint32_t kShapeSplits = 1u << 26;
+
+}  // namespace
+
+double RankEvidence::option_seconds(std::string_view name, double fallback) const {
+  for (const auto& [key, value] : options) {
+    if (key == name) {
+      char* end = nullptr;
+      const double v = std::strtod(value.c_str(), &end);
+      return end != value.c_str() ? v : fallback;
+    }
+  }
+  return fallback;
+}
+
+std::string below_cwd(const RankEvidence& e, std::string_view file) {
+  const std::string& cwd = e.id.cwd;
+  if (!cwd.empty() && file.size() > cwd.size() + 1 && file.compare(0, cwd.size(), cwd) == 0 &&
+      file[cwd.size()] == '/') {
+    file.remove_prefix(cwd.size() + 1);
+  }
+  return std::string(file);
+}
+
+Site user_site(const RankEvidence& e, std::uint32_t stack) {
+  Site site;
+  if (stack >= e.stacks.size()) {
+    return site;
+  }
+  for (const std::uint32_t index : e.stacks[stack]) {
+    if (index >= e.frames.size()) {
+      continue;
+    }
+    const Frame& f = e.frames[index];
+    const std::string_view file = e.text(f.file);
+    if (fr::is_library_file(file)) {
+      continue;
+    }
+    site.file = below_cwd(e, file);
+    site.line = f.line;
+    site.function = e.text(f.func);
+    return site;
+  }
+  return site;
+}
+
+std::string site_text(const Site& s) {
+  if (s.file.empty()) {
+    return {};
+  }
+  std::string out = fmt::format("{}:{}", s.file, s.line);
+  if (!s.function.empty()) {
+    out += ' ' + s.function;
+  }
+  return out;
+}
+
+Shape parse_shape(const RankEvidence& e, const Record& r) {
+  Shape shape;
+  if (r.shape_count == 0 || r.shape_first > e.shape_words.size() ||
+      r.shape_count > e.shape_words.size() - r.shape_first) {
+    return shape;
+  }
+  const std::uint32_t* w = e.shape_words.data() + r.shape_first;
+  const std::uint32_t* const end = w + r.shape_count;
+  const std::uint32_t head = *w++;
+  const std::uint32_t n_in = head & 0xfff, n_out = (head >> 12) & 0xfff;
+  const auto read_tensors = [&](std::uint32_t n, std::vector<TensorShape>& to) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (w == end) {
+        return false;
+      }
+      const std::uint32_t ndim = *w & 0xff;
+      TensorShape t;
+      t.dtype = (*w >> 8) & 0xff;
+      ++w;
+      if (ndim > static_cast<std::size_t>(end - w)) {
+        return false;
+      }
+      t.dims.assign(w, w + ndim);
+      w += ndim;
+      to.push_back(std::move(t));
+    }
+    return true;
+  };
+  if (!read_tensors(n_in, shape.in)) {
+    return shape;
+  }
+  if ((head & kShapeSameOut) != 0) {
+    shape.out = shape.in;
+  } else if (!read_tensors(n_out, shape.out)) {
+    return shape;
+  }
+  if ((head & kShapeSplits) != 0) {
+    for (auto* splits : {&shape.in_splits, &shape.out_splits}) {
+      if (w == end) {
+        return shape;
+      }
+      const std::uint32_t n = *w++;
+      if (n > static_cast<std::size_t>(end - w)) {
+        return shape;
+      }
+      splits->assign(w, w + n);
+      w += n;
+    }
+    shape.has_splits = true;
+  }
+  shape.known = true;
+  return shape;
+}
+
+std::string shape_text(const std::vector<TensorShape>& tensors) {
+  constexpr std::size_t kShown = 3;
+  std::string out;
+  for (std::size_t i = 0; i < tensors.size() && i < kShown; ++i) {
+    out += fmt::format("{}[{}]", i ? " " : "", fmt::join(tensors[i].dims, ","));
+  }
+  if (tensors.size() > kShown) {
+    out += fmt::format(" and {} more", tensors.size() - kShown);
+  }
+  return out;
+}
+
+std::vector<Rank> group_call_ranks(const RankEvidence& e, const Record& r) {
+  const Shape shape = parse_shape(e, r);
+  if (r.kind != Kind::kLifecycle || !shape.known || shape.in.size() != 1 ||
+      shape.in[0].dims.size() % 3 != 0) {
+    return {};
+  }
+  std::vector<RankRange> ranges;
+  const std::vector<std::uint64_t>& words = shape.in[0].dims;
+  for (std::size_t i = 0; i < words.size(); i += 3) {
+    ranges.push_back({static_cast<Rank>(words[i]), static_cast<std::uint32_t>(words[i + 1]),
+                      static_cast<std::int32_t>(words[i + 2])});
+  }
+  return expand(ranges);
+}
+
+std::string operation_text(const RankEvidence& e, const Record& r) {
+  std::string out(e.text(r.op));
+  if (r.kind == Kind::kLifecycle) {
+    const std::vector<Rank> ranks = group_call_ranks(e, r);
+    return ranks.empty() ? out : out + " of " + ranks_words(ranks);
+  }
+  const Shape shape = parse_shape(e, r);
+  if (shape.known && !(shape.in.empty() && shape.out.empty())) {
+    out += ' ' + shape_text(shape.in.empty() ? shape.out : shape.in);
+  } else if (r.in_numel != 0 || r.out_numel != 0) {
+    out += fmt::format(" of {} elements", r.in_numel != 0 ? r.in_numel : r.out_numel);
+  }
+  const std::string_view dtype = e.text(r.in_dtype != 0 ? r.in_dtype : r.out_dtype);
+  if (!dtype.empty()) {
+    out += fmt::format(" {}", dtype);
+  }
+  if (const std::string_view op = e.text(r.reduce_op); !op.empty()) {
+    out += fmt::format(" {}", op);
+  }
+  return out;
+}
+
+bool is_unfinished(const DeviceOperation& o) {
+  return o.state != DeviceState::kEnded && o.state != DeviceState::kUnknown &&
+         (o.flags & kDeviceUnseen) == 0;
+}
+
+std::string over_text(const DevicePhase& p) {
+  if (p.socket >= 0) {
+    return fmt::format("socket {}", p.socket);
+  }
+  return p.qp >= 0 ? fmt::format("NIC {}, queue pair {}", p.nic, p.qp) : std::string();
+}
+
+void keep_unfinished(DeviceEvidence& d) {
+  std::erase_if(d.operations, [](const DeviceOperation& o) { return !is_unfinished(o); });
+  // Those without a record yet were issued last.
+  std::sort(d.operations.begin(), d.operations.end(),
+            [](const DeviceOperation& a, const DeviceOperation& b) {
+              return std::tuple(!a.has_record, a.ticket, a.row) <
+                     std::tuple(!b.has_record, b.ticket, b.row);
+            });
+  std::stable_sort(d.phases.begin(), d.phases.end(),
+                   [](const DevicePhase& a, const DevicePhase& b) {
+                     return std::tie(a.row, a.kind, a.channel) < std::tie(b.row, b.kind, b.channel);
+                   });
+  // A row is used again and again: a phase is the operation's whose record it names.
+  std::vector<DevicePhase> kept;
+  for (DeviceOperation& o : d.operations) {
+    o.phase_first = static_cast<std::uint32_t>(kept.size());
+    const auto of_row =
+        std::equal_range(d.phases.begin(), d.phases.end(), DevicePhase{.row = o.row},
+                         [](const DevicePhase& a, const DevicePhase& b) { return a.row < b.row; });
+    std::copy_if(of_row.first, of_row.second, std::back_inserter(kept), [&](const DevicePhase& p) {
+      return p.has_record == o.has_record && p.ticket == o.ticket;
+    });
+    o.phase_count = static_cast<std::uint32_t>(kept.size()) - o.phase_first;
+  }
+  d.phases = std::move(kept);
+}
+
+std::vector<Rank> expand(const std::vector<RankRange>& ranges) {
+  std::vector<Rank> out;
+  for (const RankRange& range : ranges) {
+    if (range.count > kMaxGroupRanks - out.size()) {
+      return {};
+    }
+    for (std::uint32_t i = 0; i < range.count; ++i) {
+      const std::int64_t rank = range.first + static_cast<std::int64_t>(i) * range.stride;
+      if (rank < 0 || rank > INT32_MAX) {
+        return {};
+      }
+      out.push_back(static_cast<Rank>(rank));
+    }
+  }
+  return out;
+}
+
+std::string fold_ranks(std::vector<Rank> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t j = i;
+    while (j + 1 < ranks.size() && ranks[i] >= 0 && ranks[j + 1] == ranks[j] + 1) {
+      ++j;
+    }
+    if (!out.empty()) {
+      out += ',';
+    }
+    if (ranks[i] < 0) {
+      out += '?';  // a process that never knew
+    } else if (j == i) {
+      out += fmt::format("{}", ranks[i]);
+    } else {
+      out += fmt::format("{}{}{}", ranks[i], j == i + 1 ? ',' : '-', ranks[j]);
+    }
+    i = j + 1;
+  }
+  return out;
+}
+
+std::string ranks_words(const std::vector<Rank>& ranks) {
+  std::string folded = fold_ranks(ranks);
+  // Every second of a thousand ranks folds to nothing: the first ones and how many say more.
+  constexpr std::size_t kShown = 8, kMost = 16;
+  const auto commas = static_cast<std::size_t>(std::count(folded.begin(), folded.end(), ','));
+  if (commas >= kMost) {
+    std::size_t end = 0;
+    for (std::size_t n = 0; n < kShown; ++n) {
+      end = folded.find(',', end) + 1;
+    }
+    folded = fmt::format("{}... ({} ranks)", folded.substr(0, end), ranks.size());
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + folded;
+}
+
+std::string duration_text(double seconds) {
+  const double s = seconds < 0 ? 0 : seconds;
+  if (s < 0.001) {
+    return fmt::format("{:.0f} us", s * 1e6);
+  }
+  if (s < 1) {
+    return fmt::format("{:.0f} ms", s * 1e3);
+  }
+  if (s < 600) {
+    return fmt::format("{:.1f} s", s);
+  }
+  if (s < 2 * 3600) {
+    return fmt::format("{:.0f} min", s / 60);
+  }
+  return s < 48 * 3600 ? fmt::format("{:.1f} h", s / 3600) : fmt::format("{:.0f} days", s / 86400);
+}
+
+}  // namespace frtrace

@@ -1,0 +1,187 @@
+#include "model/threads.hpp"
+
+#include <fmt/format.h>
+
+#include "format/call_site.hpp"
+
+namespace frtrace {
+
+namespace {
+
+std::string_view base_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+bool is_interpreter(std::string_view file) {
+  const std::string_view base = base_name(file);
+  return base.substr(0, 9) == "libpython" || base.substr(0, 6) == "python";
+}
+
+// What every wait ends in: the line on what the thread does has the system call.
+bool is_c_library(const ThreadFrame& f) {
+  const std::string_view base = base_name(f.file);
+  return base.substr(0, 5) == "libc." || base.substr(0, 5) == "libc-" ||
+         base.substr(0, 10) == "libpthread" || base.substr(0, 9) == "libstdc++";
+}
+
+const ThreadFrame* at(const ThreadsEvidence& all, const ThreadStack& t, std::size_t i) {
+  return i < t.stack.size() && t.stack[i] < all.frames.size() ? &all.frames[t.stack[i]] : nullptr;
+}
+
+}  // namespace
+
+std::string_view short_file(std::string_view file, std::string_view cwd) {
+  if (!cwd.empty() && file.size() > cwd.size() + 1 && file.substr(0, cwd.size()) == cwd &&
+      file[cwd.size()] == '/') {
+    file.remove_prefix(cwd.size() + 1);
+    return file;
+  }
+  // Where a library is installed says nothing.
+  if (const std::size_t at = file.rfind("-packages/"); at != std::string_view::npos) {
+    return file.substr(at + 10);
+  }
+  const std::size_t lib = file.find("/lib/python3");
+  const std::size_t slash = lib != std::string_view::npos ? file.find('/', lib + 12) : lib;
+  return slash != std::string_view::npos ? file.substr(slash + 1) : file;
+}
+
+bool is_plumbing(const ThreadFrame& f) {
+  if (f.python) {
+    return f.file.find("<frozen ") == 0 || fr::is_own_file(f.file);
+  }
+  const std::string_view base = base_name(f.file);
+  if (is_interpreter(f.file) || base.substr(0, 5) == "libfr" || base.substr(0, 4) == "_fr.") {
+    return true;
+  }
+  return f.function == "_start" || f.function == "__libc_start_main" ||
+         f.function == "__libc_start_call_main" || f.function == "start_thread" ||
+         f.function == "__restore_rt" || f.function == "clone" || f.function == "clone3" ||
+         f.function == "__clone3" || (f.function.empty() && base.substr(0, 5) == "libc.");
+}
+
+const ThreadStack* thread_of(const ThreadsEvidence& all, int tid) {
+  for (const ThreadStack& t : all.threads) {
+    if (t.tid == tid) {
+      return &t;
+    }
+  }
+  return nullptr;
+}
+
+const ThreadStack* main_thread(const ThreadsEvidence& all, int pid) {
+  return thread_of(all, pid);
+}
+
+const ThreadStack* gil_holder(const ThreadsEvidence& all) {
+  for (const ThreadStack& t : all.threads) {
+    if (t.gil == "holds") {
+      return &t;
+    }
+  }
+  return nullptr;
+}
+
+std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
+  if (f.python) {
+    return fmt::format("{}:{} {}", short_file(f.file, cwd), f.line, f.function);
+  }
+  if (f.function.empty()) {
+    return fmt::format("{}+0x{:x}", base_name(f.file), f.offset);
+  }
+  return fmt::format("{} ({})", f.function, base_name(f.file));
+}
+
+const ThreadFrame* user_frame(const ThreadsEvidence& all, const ThreadStack& t) {
+  for (std::size_t i = 0; i < t.stack.size(); ++i) {
+    if (const ThreadFrame* f = at(all, t, i);
+        f != nullptr && f->python && !fr::is_library_file(f->file)) {
+      return f;
+    }
+  }
+  return nullptr;
+}
+
+std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::string_view cwd) {
+  const ThreadFrame* innermost = nullptr;
+  const ThreadFrame* user = user_frame(all, t);
+  const ThreadFrame* native = nullptr;
+  for (std::size_t i = 0; i < t.stack.size(); ++i) {
+    const ThreadFrame* f = at(all, t, i);
+    if (f == nullptr) {
+      continue;
+    }
+    if (f->python && innermost == nullptr && !is_plumbing(*f)) {
+      innermost = f;
+    }
+    const bool better = native == nullptr || (is_c_library(*native) && !is_c_library(*f));
+    if (!f->python && better && innermost == nullptr && !is_plumbing(*f)) {
+      native = f;
+    }
+  }
+  if (innermost == nullptr) {
+    return native != nullptr ? frame_text(*native) : std::string();
+  }
+  std::string out = fmt::format("{}() at {}:{}", innermost->function,
+                                short_file(innermost->file, cwd), innermost->line);
+  if (user != nullptr && user != innermost) {
+    out += fmt::format(", called from {}:{}", short_file(user->file, cwd), user->line);
+  }
+  const bool told = native != nullptr && is_c_library(*native) && !t.syscall.empty();
+  if (native != nullptr && !native->function.empty() && !told) {
+    out += fmt::format(", within {}", frame_text(*native));
+  }
+  return out;
+}
+
+namespace {
+
+bool runs_python(const ThreadsEvidence& all, const ThreadStack& t) {
+  for (std::size_t i = 0; i < t.stack.size(); ++i) {
+    if (const ThreadFrame* f = at(all, t, i); f != nullptr && f->python) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
+  std::string out = t.activity == "interrupted" ? "interrupted by the signal" : t.activity;
+  if (!t.syscall.empty()) {
+    // One that goes on after a stop has lost its name; the wait channel keeps it.
+    const bool restarted = t.syscall == "restart_syscall" && !t.wchan.empty();
+    out += " in " + t.syscall + (restarted ? " (" + t.wchan + ")" : "");
+    out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;
+  } else if (t.activity == "running") {
+    out += ", no system call";
+  } else if (t.activity == "runnable") {
+    out += ", no processor is free";
+  }
+  if (!t.wchan.empty() && t.activity != "stopped" &&
+      (t.activity == "uninterruptible" || t.syscall.empty())) {
+    out += " (" + t.wchan + ")";
+  }
+  const ThreadStack* holder = gil_holder(all);
+  if (t.gil == "holds") {
+    out += "; holds the GIL";
+  } else if (t.gil == "waits") {
+    out += "; waits for the GIL";
+    if (holder != nullptr) {
+      const std::string where = where_text(all, *holder);
+      out += fmt::format(", which thread {} holds", holder->tid);
+      out += where.empty() ? "" : " in " + where;
+    }
+  } else if (holder == nullptr && runs_python(all, t)) {
+    out += "; GIL free";
+  }
+  if (t.answer == "blocked") {
+    out += "; it blocks the signal that asks for its stack";
+  } else if (t.answer == "unanswered") {
+    out += "; it did not answer when asked for its stack";
+  }
+  return out;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "report/render.hpp"
+
+namespace frtrace {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json site_json(const Site& s) {
+  if (s.file.empty()) {
+    return nullptr;
+  }
+  return {{"file", s.file}, {"line", s.line}, {"function", s.function}};
+}
+
+Json input_json(const Report* r, const LoadResult& input) {
+  Json unreadable = Json::array();
+  for (const Unreadable& u : input.unreadable) {
+    unreadable.push_back({{"file", u.file}, {"why", u.why}});
+  }
+  for (const std::string& path : input.absent) {
+    unreadable.push_back({{"file", path}, {"why", "no such file or directory"}});
+  }
+  return {{"read", r != nullptr ? r->read : 0},
+          {"expected", r != nullptr ? r->expected : 0},
+          {"missing_ranks", r != nullptr ? r->missing_ranks : std::vector<Rank>{}},
+          {"unreadable", std::move(unreadable)}};
+}
+
+Json branch_json(const Branch& b) {
+  return b.op.empty() ? Json()
+                      : Json{{"op", b.op}, {"site", site_json(b.site)}, {"count", b.count}};
+}
+
+// null: not known.
+Json fork_json(const std::optional<Fork>& f) {
+  return !f ? Json()
+            : Json{{"reference", f->reference},
+                   {"last_common", branch_json(f->common)},
+                   {"next", branch_json(f->own)},
+                   {"others_next", branch_json(f->others)}};
+}
+
+Json devices_json(const Report& r) {
+  Json out = Json::array();
+  for (const DeviceReport& d : r.devices) {
+    Json transfers = Json::array();
+    for (const TransferReport& t : d.transfers) {
+      transfers.push_back({{"kind", t.kind},
+                           {"peer", t.peer < 0 ? Json() : Json(t.peer)},
+                           {"waits_for", t.waits_for},
+                           {"step", t.step},
+                           {"n_steps", t.n_steps},
+                           {"channels", t.channels},
+                           {"over", t.over}});
+    }
+    out.push_back({{"rank", d.rank},
+                   {"operation", d.operation},
+                   {"state", d.state},
+                   {"stream", d.stream},
+                   {"seconds", d.seconds},
+                   {"channels", d.channels},
+                   {"behind", d.behind},
+                   {"transfers", std::move(transfers)}});
+  }
+  return out;
+}
+
+Json links_json(const Report& r) {
+  Json out = Json::array();
+  for (const Link& l : r.links) {
+    out.push_back({{"from", l.from},
+                   {"to", l.to},
+                   {"step", l.step},
+                   {"n_steps", l.n_steps},
+                   {"channels", l.channels},
+                   {"over", l.over}});
+  }
+  return out;
+}
+
+Json report_json(const Report& r, const LoadResult& input) {
+  Json blamed = Json::array();
+  for (const Blamed& b : r.blamed) {
+    blamed.push_back({{"rank", b.rank},
+                      {"host", b.host},
+                      {"pid", b.pid},
+                      {"why", b.why},
+                      {"group", b.group},
+                      {"desc", b.desc},
+                      {"op", b.op},
+                      {"seq", b.seq},
+                      {"site", site_json(b.site)},
+                      {"last_site", site_json(b.last_site)},
+                      {"evidence", b.evidence},
+                      {"stack", b.stack},
+                      {"divergence", fork_json(b.divergence)}});
+  }
+  Json waiting = Json::array();
+  for (const Waiting& w : r.waiting) {
+    waiting.push_back({{"ranks", w.ranks},
+                       {"group", w.group},
+                       {"desc", w.desc},
+                       {"op", w.op},
+                       {"seq", w.seq},
+                       {"site", site_json(w.site)},
+                       {"seconds", w.seconds},
+                       {"stack", w.stack}});
+  }
+  Json findings = Json::array();
+  for (const Finding& f : r.findings) {
+    findings.push_back({{"id", f.id}, {"text", f.text}});
+  }
+  Json groups = Json::array();
+  for (const GroupReport& g : r.groups) {
+    groups.push_back({{"name", g.name},
+                      {"desc", g.desc},
+                      {"backend", g.backend},
+                      {"instance", g.instance},
+                      {"ranks", fold_ranks(g.ranks)},
+                      {"size", g.ranks.size()},
+                      {"enqueued", {g.enqueued_min, g.enqueued_max}},
+                      {"completed", {g.completed_min, g.completed_max}},
+                      {"overwritten", g.overwritten},
+                      {"dropped", g.dropped}});
+  }
+  Json ranks = Json::array();
+  for (const RankReport& k : r.rank_reports) {
+    ranks.push_back({{"rank", k.rank},
+                     {"host", k.host},
+                     {"pid", k.pid},
+                     {"file", k.file},
+                     {"source", k.source},
+                     {"incident", k.incident},
+                     {"reason", k.reason},
+                     {"state", k.state},
+                     {"last_op", k.last_op},
+                     {"site", site_json(k.site)},
+                     {"note", k.note}});
+  }
+  return {{"schema", "frtrace.report/1"},
+          {"job", r.job},
+          {"attempt", r.attempt},
+          {"incident", r.incident},
+          {"verdict",
+           {{"kind", verdict_name(r.kind)},
+            {"ranks", r.ranks},
+            {"confidence", confidence_name(r.confidence)},
+            {"summary", r.summary},
+            {"blamed", std::move(blamed)},
+            {"waiting", std::move(waiting)}}},
+          {"findings", std::move(findings)},
+          {"devices", devices_json(r)},
+          {"links", links_json(r)},
+          {"groups", std::move(groups)},
+          {"ranks", std::move(ranks)},
+          {"input", input_json(&r, input)}};
+}
+
+int severity(const Report& r) {
+  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
+}
+
+}  // namespace
+
+std::string render_json(const std::vector<Report>& reports, const LoadResult& input,
+                        const std::string& stacks) {
+  Json out;
+  if (reports.empty()) {
+    out = {{"schema", "frtrace.report/1"},
+           {"verdict",
+            {{"kind", "undecided"},
+             {"ranks", Json::array()},
+             {"confidence", "possible"},
+             {"summary", "no evidence could be read"},
+             {"blamed", Json::array()},
+             {"waiting", Json::array()}}},
+           {"findings", Json::array()},
+           {"groups", Json::array()},
+           {"ranks", Json::array()},
+           {"input", input_json(nullptr, input)}};
+  } else {
+    // Several jobs: the worst on top, so that a script that knows of one job sees the fault.
+    const auto worst = std::max_element(
+        reports.begin(), reports.end(),
+        [](const Report& a, const Report& b) { return severity(a) < severity(b); });
+    out = report_json(*worst, input);
+    if (reports.size() > 1) {
+      Json jobs = Json::array();
+      for (const Report& r : reports) {
+        jobs.push_back(report_json(r, input));
+      }
+      out["jobs"] = std::move(jobs);
+    }
+  }
+  if (!stacks.empty()) {
+    out["stacks"] = Json::parse(stacks, nullptr, false);
+  }
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace frtrace

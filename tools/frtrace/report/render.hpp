@@ -1,0 +1,32 @@
+// render.hpp - reports as text, JSON and tables. Renderers only lay out; every sentence is a field.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "report/report.hpp"
+
+namespace frtrace {
+
+struct TextStyle {
+  bool colour = false;
+  bool stacks = false;
+  std::vector<Rank> ranks;  // stacks of these only; empty: all
+};
+
+std::string render_text(const std::vector<Report>&, const LoadResult&, const TextStyle&);
+// stacks: JSON to go with it under "stacks".
+std::string render_json(const std::vector<Report>&, const LoadResult&,
+                        const std::string& stacks = {});
+
+struct TableFilter {
+  std::vector<Rank> ranks;          // empty: all
+  std::vector<std::string> groups;  // names or descriptions; empty: all
+  std::size_t rows = 20;            // last ones per group
+  std::size_t width = 100;          // columns of the terminal
+};
+std::string render_table(const std::vector<Case>&, const TableFilter&);
+
+}  // namespace frtrace

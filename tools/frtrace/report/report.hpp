@@ -1,0 +1,138 @@
+// report.hpp - what a diagnosis says; renderers turn it into text, JSON and tables and add nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "input/files.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+enum class Verdict {
+  kOk,
+  kMissing,
+  kMismatch,
+  kDeadlock,
+  kDevice,
+  kTransport,
+  kExited,
+  kSlow,
+  kUndecided
+};
+const char* verdict_name(Verdict);
+
+enum class Confidence { kCertain, kLikely, kPossible };
+const char* confidence_name(Confidence);
+
+// Where two ranks that went the same way parted. count: how often the rank's records have that
+// call site, 0 with an empty op: nothing came after.
+struct Branch {
+  std::string op;
+  Site site;
+  std::uint64_t count = 0;
+};
+struct Fork {
+  Rank reference = -1;
+  Branch common, own, others;  // last in common; what each did next
+};
+
+struct Blamed {
+  Rank rank = -1;
+  std::string host;
+  int pid = 0;
+  std::string why;  // never_issued, exception, killed, ...
+  std::string group, desc, op;
+  std::uint64_t seq = 0;
+  Site site;  // of the operation that is wrong; else where the rank is; else its last operation's
+  Site last_site;  // of its last operation
+  std::vector<std::string> evidence;
+  std::vector<std::string> stack;
+  std::optional<Fork> divergence;
+};
+
+struct Waiting {
+  std::vector<Rank> ranks;
+  std::string group, desc, op;
+  std::uint64_t seq = 0;
+  Site site;
+  double seconds = 0;  // at the dump, longest
+  std::vector<std::string> stack;
+};
+
+struct Finding {
+  std::string id;  // "why", "consequence", "lost", "input", "excluded", "context", "end", ...
+  std::string text;
+};
+
+// A transfer of a device operation, or several alike.
+struct TransferReport {
+  std::string kind;  // send, recv
+  Rank peer = -1;    // -1 unknown
+  std::string waits_for;
+  std::uint32_t step = 0, n_steps = 0;
+  std::vector<std::uint32_t> channels;
+  std::vector<std::string> over;  // NIC and queue pair, or socket, of each channel that tells
+};
+
+// How far a stuck operation got on a rank's device.
+struct DeviceReport {
+  Rank rank = -1;
+  std::string operation;  // "all_reduce #41 of default_pg"
+  std::string state;      // scheduled, launching, launched, started
+  std::uint64_t stream = 0;
+  double seconds = 0;                   // in that state, at the dump; 0 unknown
+  std::vector<std::uint32_t> channels;  // of its kernel, that run
+  std::string behind;                   // the operation that its stream is busy with
+  std::vector<TransferReport> transfers;
+};
+
+// Two ranks of which one waits for the network to give what the other has handed to it. from = to:
+// between the rank's own network card and its device.
+struct Link {
+  Rank from = -1, to = -1;
+  std::uint32_t step = 0, n_steps = 0;
+  std::vector<std::uint32_t> channels;
+  std::vector<std::string> over;  // as in TransferReport
+};
+
+struct GroupReport {
+  std::string name, desc, backend;
+  std::uint32_t instance = 1;
+  std::vector<Rank> ranks;
+  std::uint64_t enqueued_min = 0, enqueued_max = 0, completed_min = 0, completed_max = 0;
+  std::uint64_t overwritten = 0, dropped = 0;
+};
+
+struct RankReport {
+  Rank rank = -1;
+  std::string host, file, source, reason, state;
+  int pid = 0;
+  std::uint64_t incident = 0;
+  std::string last_op;
+  Site site;
+  std::string note;
+};
+
+struct Report {
+  std::string job;
+  int attempt = 0;
+  std::uint64_t incident = 0;
+  Verdict kind = Verdict::kOk;
+  std::vector<Rank> ranks;
+  Confidence confidence = Confidence::kCertain;
+  std::string summary;
+  std::vector<Blamed> blamed;
+  std::vector<Waiting> waiting;
+  std::vector<Finding> findings;
+  std::vector<DeviceReport> devices;  // of a verdict that follows from them
+  std::vector<Link> links;
+  std::vector<GroupReport> groups;
+  std::vector<RankReport> rank_reports;
+  int read = 0, expected = 0;
+  std::vector<Rank> missing_ranks;
+};
+
+}  // namespace frtrace

@@ -1,0 +1,269 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "old/facts.hpp"
+#include "report/render.hpp"
+
+namespace frtrace {
+
+namespace {
+
+const char* state_word(State s) {
+  switch (s) {
+    case State::kEnqueued:
+      return "enqueued";
+    case State::kStarted:
+      return "started";
+    case State::kWaiting:
+      return "waiting";
+    case State::kIdle:
+      return "idle";
+    case State::kCompleted:
+      return "completed";
+    case State::kFailed:
+      return "failed";
+    case State::kReleased:
+      return "released";
+    case State::kUnknown:
+      break;
+  }
+  return "issued";
+}
+
+// Ranks whose column would read the same.
+struct Column {
+  std::vector<std::size_t> members;
+  std::vector<Rank> ranks;
+  std::vector<std::string> cells;
+};
+
+// A group's columns, or those of groups that read the same but for their ranks.
+struct Table {
+  std::string desc, backend;
+  std::vector<std::string> names;
+  std::vector<Rank> ranks;
+  std::size_t size = 0;  // members of one group
+  std::uint64_t first = 0, last = 0;
+  std::vector<Column> columns;
+
+  bool alike(const Table& other) const {
+    return desc == other.desc && !desc.empty() && backend == other.backend && size == other.size &&
+           first == other.first && last == other.last &&
+           std::equal(columns.begin(), columns.end(), other.columns.begin(), other.columns.end(),
+                      [](const Column& a, const Column& b) {
+                        return a.members == b.members && a.cells == b.cells;
+                      });
+  }
+};
+
+std::string cell_text(const Case& c, const Group& g, const Slots& slots, std::size_t m,
+                      std::uint64_t seq) {
+  if (g.evidence[m] < 0) {
+    return "no evidence";
+  }
+  const Record* r = slots.at(c, g, m, seq);
+  if (r == nullptr) {
+    const GroupEvidence* e = c.member(g, m);
+    const bool trimmed = c.evidence_of(g.evidence[m]).losses.trimmed != 0 && e != nullptr &&
+                         e->kept != 0 && seq >= e->first_kept;
+    return e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten";
+  }
+  const RankEvidence& e = c.evidence_of(g.evidence[m]);
+  std::string out = fmt::format("{}: {}", operation_text(e, *r), state_word(r->state));
+  if (const Site s = user_site(e, r->stack); !s.file.empty()) {
+    const std::size_t slash = s.file.rfind('/');
+    out += fmt::format(" {}:{}", slash == std::string::npos ? s.file : s.file.substr(slash + 1),
+                       s.line);
+  }
+  return out;
+}
+
+// No columns: no member is wanted.
+Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFilter& filter) {
+  Table t;
+  t.desc = g.desc;
+  t.backend = g.backend;
+  t.names = {g.name};
+  t.ranks = g.ranks;
+  t.size = g.ranks.size();
+  std::vector<std::size_t> members;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    if (filter.ranks.empty() ||
+        std::find(filter.ranks.begin(), filter.ranks.end(), g.ranks[m]) != filter.ranks.end()) {
+      members.push_back(m);
+      if (const GroupEvidence* e = c.member(g, m)) {
+        t.last = std::max(t.last, std::min(e->enqueued, std::uint64_t{1} << 62));
+      }
+    }
+  }
+  t.first = t.last > filter.rows ? t.last - filter.rows + 1 : 1;
+  std::map<std::vector<std::string>, Column> by_cells;
+  for (const std::size_t m : members) {
+    std::vector<std::string> cells;
+    for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
+      cells.push_back(cell_text(c, g, slots, m, seq));
+    }
+    Column& column = by_cells[cells];
+    column.members.push_back(m);
+    column.ranks.push_back(g.ranks[m]);
+  }
+  for (auto& [cells, column] : by_cells) {
+    column.cells = cells;
+    t.columns.push_back(std::move(column));
+  }
+  std::sort(t.columns.begin(), t.columns.end(),
+            [](const Column& a, const Column& b) { return a.members < b.members; });
+  return t;
+}
+
+std::string cut(std::string text, std::size_t width) {
+  if (text.size() > width) {
+    text.resize(width - std::min<std::size_t>(width, 3));
+    text += "...";
+  }
+  return text;
+}
+
+void render(std::string& out, const Table& t, std::size_t width) {
+  std::string head =
+      t.names.size() == 1
+          ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
+          : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
+  out +=
+      fmt::format("{}, {}{}{}\n", cut(std::move(head), width / 2), ranks_words(t.ranks),
+                  t.backend.empty() ? "" : ", " + t.backend, t.last == 0 ? ", no collectives" : "");
+  if (t.last == 0) {
+    return;
+  }
+  // As many columns side by side as fit; the rest below.
+  constexpr std::size_t kSeqWidth = 8;
+  const std::size_t widest = std::max<std::size_t>(width, kSeqWidth + 32) - kSeqWidth - 2;
+  for (std::size_t from = 0; from < t.columns.size();) {
+    std::vector<std::size_t> widths;
+    std::size_t used = kSeqWidth, to = from;
+    for (; to < t.columns.size(); ++to) {
+      std::size_t w = ranks_words(t.columns[to].ranks).size();
+      for (const std::string& cell : t.columns[to].cells) {
+        w = std::max(w, cell.size());
+      }
+      w = std::min(w, widest);
+      if (to > from && used + w + 2 > width) {
+        break;
+      }
+      used += w + 2;
+      widths.push_back(w);
+    }
+    std::string line = fmt::format("{:>{}}", "seq", kSeqWidth);
+    const auto add_cell = [&](std::size_t k, std::string text) {
+      line += fmt::format("  {:<{}}", cut(std::move(text), widths[k - from]), widths[k - from]);
+    };
+    const auto add_line = [&] {
+      line.erase(line.find_last_not_of(' ') + 1);
+      out += line + '\n';
+    };
+    for (std::size_t k = from; k < to; ++k) {
+      add_cell(k, ranks_words(t.columns[k].ranks));
+    }
+    add_line();
+    for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
+      line = fmt::format("{:>{}}", seq, kSeqWidth);
+      for (std::size_t k = from; k < to; ++k) {
+        add_cell(k, t.columns[k].cells[seq - t.first]);
+      }
+      add_line();
+    }
+    from = to;
+  }
+}
+
+// Ranks whose lanes read the same but for a constant distance to the peer are one line.
+void render_lanes(std::string& out, const Case& c, const TableFilter& filter) {
+  using Key = std::tuple<bool, bool, Rank, std::uint64_t, std::uint64_t>;
+  std::map<Key, std::vector<Rank>> lines;
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    const RankEvidence& e = *c.ranks[i];
+    if (!filter.ranks.empty() &&
+        std::find(filter.ranks.begin(), filter.ranks.end(), e.id.rank) == filter.ranks.end()) {
+      continue;
+    }
+    for (const LaneEvidence& lane : e.lanes) {
+      const int g = lane.group < c.group_of[i].size() ? c.group_of[i][lane.group] : -1;
+      if (g < 0 || lane.enqueued == 0) {
+        continue;
+      }
+      const Group& group = c.groups[static_cast<std::size_t>(g)];
+      const bool known = lane.peer >= 0 && lane.peer < static_cast<int>(group.ranks.size());
+      const Rank distance =
+          known ? group.ranks[static_cast<std::size_t>(lane.peer)] - e.id.rank : 0;
+      lines[{lane.send, known, distance, lane.enqueued, lane.ended}].push_back(e.id.rank);
+    }
+  }
+  for (const auto& [key, ranks] : lines) {
+    const auto& [send, known, distance, enqueued, ended] = key;
+    const std::string peer = !known              ? "any rank"
+                             : ranks.size() == 1 ? fmt::format("rank {}", ranks.front() + distance)
+                                                 : fmt::format("rank {:+}", distance);
+    out += fmt::format("  {} {} {}: {} issued, {} ended\n", ranks_words(ranks),
+                       ranks.size() == 1 ? (send ? "sends to" : "receives from")
+                                         : (send ? "send to" : "receive from"),
+                       peer, enqueued, ended);
+  }
+}
+
+}  // namespace
+
+std::string render_table(const std::vector<Case>& cases, const TableFilter& filter) {
+  std::string out;
+  for (const Case& c : cases) {
+    out += fmt::format("job {}, attempt {}, incident {}\n", c.job, c.attempt, c.incident);
+    const std::vector<Slots> slots = make_slots(c);
+    std::vector<Table> tables;
+    std::map<std::tuple<std::string, std::size_t, std::uint64_t>, std::vector<std::size_t>> sisters;
+    for (std::size_t g = 0; g < c.groups.size(); ++g) {
+      const Group& group = c.groups[g];
+      const bool wanted =
+          filter.groups.empty() ||
+          std::any_of(filter.groups.begin(), filter.groups.end(), [&](const std::string& name) {
+            return name == group.name || name == group.desc;
+          });
+      if (!wanted) {
+        continue;
+      }
+      Table t = table_of(c, group, slots[g], filter);
+      if (t.columns.empty()) {
+        continue;
+      }
+      std::vector<std::size_t>& candidates = sisters[{t.desc, t.size, t.last}];
+      const auto same = std::find_if(candidates.begin(), candidates.end(),
+                                     [&](std::size_t k) { return tables[k].alike(t); });
+      if (same == candidates.end()) {
+        candidates.push_back(tables.size());
+        tables.push_back(std::move(t));
+        continue;
+      }
+      Table& folded = tables[*same];
+      folded.names.push_back(group.name);
+      folded.ranks.insert(folded.ranks.end(), t.ranks.begin(), t.ranks.end());
+      for (std::size_t k = 0; k < t.columns.size(); ++k) {
+        std::vector<Rank>& ranks = folded.columns[k].ranks;
+        ranks.insert(ranks.end(), t.columns[k].ranks.begin(), t.columns[k].ranks.end());
+      }
+    }
+    for (const Table& t : tables) {
+      out += '\n';
+      render(out, t, filter.width);
+    }
+    std::string lanes;
+    render_lanes(lanes, c, filter);
+    if (!lanes.empty()) {
+      out += "\npoint to point\n" + lanes;
+    }
+  }
+  return out;
+}
+
+}  // namespace frtrace
