@@ -42,12 +42,17 @@ struct Evidence {
   std::vector<int> no_device;  // ranks of which nothing is told
   std::vector<int> lossy;      // ranks that ran out of rows for transfers
   // PyTorch's only
-  std::string version = "2.10";  // "list": that of 2023
+  std::string version = "2.10";       // "list": that of 2023
+  std::vector<std::string> versions;  // per rank, where they differ
   bool only_active = false;
   bool json = false;
   bool copied = false;  // files carry the time of a copy
   std::string prefix = "nccl_trace_rank_";
-  bool has_status() const;
+  const std::string& version_of(int rank) const {
+    return versions.empty() ? version : versions[static_cast<std::size_t>(rank)];
+  }
+  bool has_status() const { return has_status(version); }
+  static bool has_status(const std::string& version);
 };
 
 // An asynchronous error, as the rank's process learnt of it.
@@ -67,7 +72,9 @@ struct Case {
   std::string fault;       // in words
   int fault_step = 0;
   std::vector<DeviceError> errors;
-  bool below = false;  // the fault is below the host: no PyTorch dumps, they do not tell of it
+  bool wide = false;      // of the widely drawn jobs
+  bool held_out = false;  // of a kind of job that no rule knows
+  bool below = false;     // the fault is below the host: no PyTorch dumps, they do not tell of it
   Evidence fr, torch;
   Truth fr_truth, torch_truth;
 
@@ -83,10 +90,15 @@ struct Class {
 };
 const std::vector<Class>& classes();
 const std::vector<Class>& classes_below();
+const std::vector<Class>& classes_wide();
 
 // cls empty: any, of those below the host if `below`. world 0, kind empty: by seed.
 Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
                bool below = false);
+
+// Of the widely drawn jobs, in a space of seeds of its own.
+Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
+                    Half half);
 
 // One operation as a recorder shows it at some moment.
 struct Seen {

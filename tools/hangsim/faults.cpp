@@ -11,7 +11,7 @@
 
 namespace hangsim {
 
-bool Evidence::has_status() const {
+bool Evidence::has_status(const std::string& version) {
   return version == "2.3" || (version.rfind("2.", 0) == 0 && version != "2.0" && version != "2.2");
 }
 

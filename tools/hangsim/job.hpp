@@ -78,6 +78,8 @@ struct Op {
   What what = What::kWork;
   bool async = false;
   bool broken = false;  // starts, never finishes
+  bool lags = false;    // the others finish it, this rank does not
+  int mark = 0;         // of what was planted
   Launch launch = Launch::kGoes;
   Trouble trouble;
   bool stopped = false;  // of kHang: by SIGSTOP, the process does nothing any more
@@ -129,5 +131,11 @@ struct Job {
 std::vector<std::string> job_kinds();
 // world 0: a random small one.
 Job make_job(std::string_view kind, int world, Random&);
+
+// Kinds with widely drawn parameters. Of those held out no rule of an analyzer may know.
+enum class Half : std::uint8_t { kKnown, kHeldOut, kAll };
+std::vector<std::string> wide_job_kinds(Half);
+bool is_held_out(std::string_view kind);
+Job make_wide_job(std::string_view kind, int world, Random&);
 
 }  // namespace hangsim

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -22,11 +23,16 @@ struct Options {
   std::uint64_t seed = 1;
   int count = 1, world = 0, records = 0, jobs = 0;
   std::string cls, kind, format = "both", out;
+  std::string half;
   bool list = false, below = false;
 };
 
+const std::map<std::string, Half> kHalves = {
+    {"known", Half::kKnown}, {"held_out", Half::kHeldOut}, {"all", Half::kAll}};
+
 void write(const Options& o, std::uint64_t seed) {
-  const Case c = make_case(seed, o.cls, o.kind, o.world, o.below);
+  const Case c = o.half.empty() ? make_case(seed, o.cls, o.kind, o.world, o.below)
+                                : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half));
   const fs::path dir = fs::path(o.out) / c.name;
   fs::remove_all(dir);
   fs::create_directories(dir);
@@ -76,6 +82,9 @@ int main(int argc, char** argv) {
   app.add_option("--count", o.count, "cases, one per seed")->check(CLI::PositiveNumber);
   app.add_option("--class", o.cls, "kind of fault, see --list; default: by seed");
   app.add_flag("--below", o.below, "of the faults below the host: devices, network; fr dumps only");
+  app.add_option("--half", o.half,
+                 "of the widely drawn jobs, which have seeds of their own: known, held_out or all")
+      ->check(CLI::IsMember({"known", "held_out", "all"}));
   app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
   app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32, with --below 2 to 64")
       ->check(CLI::PositiveNumber);
@@ -96,7 +105,13 @@ int main(int argc, char** argv) {
     for (const Class& c : classes_below()) {
       fmt::print("{:14} {}\n", c.name, c.text);
     }
-    fmt::print("\njobs: {}\n", fmt::join(job_kinds(), " "));
+    fmt::print("\n--half:\n");
+    for (const Class& c : classes_wide()) {
+      fmt::print("{:14} {}\n", c.name, c.text);
+    }
+    fmt::print("\njobs: {}\nknown: {}\nheld_out: {}\n", fmt::join(job_kinds(), " "),
+               fmt::join(wide_job_kinds(Half::kKnown), " "),
+               fmt::join(wide_job_kinds(Half::kHeldOut), " "));
     return 0;
   }
   if (o.out.empty()) {

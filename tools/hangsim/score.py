@@ -4,6 +4,8 @@
     score.py --count 500                     # makes 500 cases by seed and scores them
     score.py --class missing --count 100     # of one class
     score.py --dir DIR                       # scores what hangsim has written there
+    score.py --half all --count 2000         # jobs drawn widely: known kinds and those held out
+    score.py --half all --json failures.json # what frtrace gets wrong: seed, expected, got
 
 Columns: frtrace on fr dumps; frtrace, PyTorch's torchfrtrace and a restatement of NVRx's rule on
 PyTorch dumps of the same runs. Needs torch for torchfrtrace; without it that column is left out.
@@ -189,8 +191,14 @@ def score_case(job):
                 "decidable": truth[form]["decidable"],
                 "outcome": outcome,
                 "kind": kind,
+                "half": truth.get("half", "old"),
+                "job": truth["job"],
+                "seed": truth["seed"],
+                "world": truth["world"],
                 "got": [answer.kind, sorted(answer.sets[-1]), *answer.links],
                 "expected": [truth[form]["kind"], truth[form]["ranks"]],
+                "also": [[a["kind"], a["ranks"]] for a in truth[form]["also"]],
+                "lacking": truth[form].get("lacking", ""),
                 "path": str(path),
                 "fault": truth["fault"],
             }
@@ -236,11 +244,57 @@ def summary(rows):
     }
 
 
+def halves_of(rows):
+    """Which rows stand beside each other: those of known kinds of jobs and those held out."""
+    if any(r["half"] == "held_out" for r in rows) and any(r["half"] == "known" for r in rows):
+        return ["known", "held_out"]
+    return [None]
+
+
+def cell(rows):
+    s = summary(rows)
+    return f"{percent(s['exact'], s['decidable'])} of {s['decidable']} / {s['blame']}"
+
+
+def halves_table(rows, options):
+    """Markdown: a line per class (or kind of job), per analyzer the two halves."""
+    columns = [c for c, _, _ in ANALYZERS if any(r["column"] == c for r in rows)]
+    halves = ["known", "held_out"]
+    heads = [f"{c}, {h}: exact / false blame" for c in columns for h in halves]
+    lines = [f"| {options.by} | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for name in [*sorted({r[options.by] for r in rows}), "all"]:
+        mine = [r for r in rows if name in (r[options.by], "all")]
+        cells = [
+            cell([r for r in mine if r["column"] == c and r["half"] == h])
+            for c in columns
+            for h in halves
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def totals(rows, columns):
+    """Markdown: a line per analyzer, and per half where there are two."""
+    heads = "analyzer|cases|decidable|exact ranks|kind too|false blame|missed|undecided|no answer"
+    lines = ["| " + heads.replace("|", " | ") + " |", "|---" * (heads.count("|") + 1) + "|"]
+    for column in columns:
+        for half in halves_of(rows):
+            s = summary([r for r in rows if r["column"] == column and half in (None, r["half"])])
+            part = [percent(s[k], s["decidable"]) for k in ("exact", "kind")]
+            part += [f"{s['blame']} ({percent(s['blame'], s['cases'])})"]
+            part += [str(s[k]) for k in ("miss", "undecided", "none")]
+            name = column if half is None else f"{column}, {half}"
+            lines.append(f"| {name} | {s['cases']} | {s['decidable']} | " + " | ".join(part) + " |")
+    return "\n".join(lines)
+
+
 def table(rows, options):
     """Markdown: a line per class and analyzer, and the totals."""
     columns = [c for c, _, _ in ANALYZERS if any(r["column"] == c for r in rows)]
     lines = []
-    if not options.totals:
+    if len(halves_of(rows)) > 1 and not options.totals:
+        lines = [halves_table(rows, options), ""]
+    elif not options.totals:
         classes = list(dict.fromkeys(r["class"] for r in sorted(rows, key=lambda r: r["class"])))
         lines.append("| class | " + " | ".join(f"{c}: exact / false blame" for c in columns) + " |")
         lines.append("|---" * (len(columns) + 1) + "|")
@@ -252,28 +306,23 @@ def table(rows, options):
                 cells.append(f"{percent(s['exact'], s['decidable'])} of {s['decidable']} / {blame}")
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         lines.append("")
-    heads = "analyzer|cases|decidable|exact ranks|kind too|false blame|missed|undecided|no answer"
-    lines.append("| " + heads.replace("|", " | ") + " |")
-    lines.append("|---" * (heads.count("|") + 1) + "|")
-    for column in columns:
-        s = summary([r for r in rows if r["column"] == column])
-        part = [percent(s[k], s["decidable"]) for k in ("exact", "kind")]
-        part += [f"{s['blame']} ({percent(s['blame'], s['cases'])})"]
-        part += [str(s[k]) for k in ("miss", "undecided", "none")]
-        lines.append(f"| {column} | {s['cases']} | {s['decidable']} | " + " | ".join(part) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, totals(rows, columns)])
 
 
-def failures(rows):
+def wrong(rows):
+    """What frtrace gets wrong."""
     bad = [r for r in rows if r["column"].startswith("frtrace")]
-    bad = [
+    return [
         r
         for r in bad
         if r["outcome"] in ("blame", "none")
         or (r["decidable"] and not (r["outcome"] == "exact" and r["kind"]))
     ]
-    for r in bad:
-        mark = "" if r["decidable"] else " (not decidable)"
+
+
+def failures(rows):
+    for r in wrong(rows):
+        mark = "" if r["decidable"] else f" (not decidable: {r['lacking']})"
         yield (
             f"{r['outcome']:9} {r['path']}{mark}\n"
             f"          expected {r['expected'][0]} {r['expected'][1]}, "
@@ -296,19 +345,22 @@ def main():
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--class", dest="cls", help="one class of hangsim --list")
     parser.add_argument("--below", action="store_true", help="faults below the host; fr dumps only")
+    parser.add_argument("--half", choices=["known", "held_out", "all"], help="jobs drawn widely")
+    parser.add_argument("--by", choices=["class", "job"], default="class", help="lines of halves")
+    parser.add_argument("--json", type=pathlib.Path, help="write there what frtrace gets wrong")
     parser.add_argument("--job", help="one kind of job")
     parser.add_argument("--world", type=int)
     parser.add_argument("--columns", default=[c for c, _, _ in ANALYZERS], type=columns_of)
     parser.add_argument("--totals", action="store_true", help="no line per class")
     parser.add_argument("--failures", action="store_true", help="name what frtrace gets wrong")
     parser.add_argument("--keep", type=pathlib.Path, help="write the cases there, and keep them")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("-j", "--jobs", type=int, default=min(2, os.cpu_count()))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         place = options.dir or options.keep or pathlib.Path(scratch)
         if options.dir is None:
             command = [options.hangsim, "-o", str(place)]
-            for name in ("seed", "count", "job", "world"):
+            for name in ("seed", "count", "job", "world", "half"):
                 value = getattr(options, name)
                 command += [f"--{name}", str(value)] if value is not None else []
             command += ["--class", options.cls] if options.cls else []
@@ -316,6 +368,8 @@ def main():
             subprocess.run(command, check=True)
         rows = score(sorted(p.parent for p in place.rglob("truth.json")), options)
         print(table(rows, options))
+        if options.json:
+            options.json.write_text(json.dumps(wrong(rows), indent=1) + "\n")
         if options.failures:
             print("\n".join(["", *failures(rows)]))
     return 0 if rows else 1

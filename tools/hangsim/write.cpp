@@ -78,6 +78,9 @@ Json json(const Evidence& e, bool torch) {
   }
   if (torch) {
     out["version"] = e.version;
+    if (!e.versions.empty()) {
+      out["versions"] = e.versions;
+    }
     out["only_active"] = e.only_active;
     out["json"] = e.json;
     out["copied"] = e.copied;
@@ -95,6 +98,7 @@ void write_truth(const Case& c, const std::filesystem::path& file) {
                {"job", c.job.kind},
                {"world", c.job.world},
                {"backend", c.job.backend},
+               {"half", c.wide ? (c.held_out ? "held_out" : "known") : "old"},
                {"fault", c.fault},
                {"step", c.fault_step},
                {"fr", json(c.fr_truth)}};

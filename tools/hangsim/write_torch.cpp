@@ -171,9 +171,9 @@ class RankDump {
  public:
   RankDump(const Case& c, int rank)
       : c_(c), e_(c.torch), rank_(rank), gloo_(c.job.backend == "gloo"), run_(c.run_of(rank)) {
-    if (e_.version != "list") {
-      major_ = std::atoi(e_.version.c_str());
-      minor_ = std::atoi(e_.version.c_str() + e_.version.find('.') + 1);
+    if (version() != "list") {
+      major_ = std::atoi(version().c_str());
+      minor_ = std::atoi(version().c_str() + version().find('.') + 1);
     }
     for (std::size_t g = 0; g < c.job.groups.size(); ++g) {
       if (c.job.groups[g].position(rank) >= 0) {
@@ -195,13 +195,13 @@ class RankDump {
     }
     if (major_ > 0) {
       w_.open_dict();
-      w_.key("version"), w_.text(e_.version);
+      w_.key("version"), w_.text(version());
       config();
       if (since(2, 6)) {
         w_.key(since(2, 9) ? "comm_lib_version" : "nccl_version");
         w_.text(gloo_ ? "" : "2.27.3");
       }
-      if (e_.has_status()) {
+      if (Evidence::has_status(version())) {
         status();
       }
       w_.key("entries");
@@ -212,6 +212,15 @@ class RankDump {
     for (std::size_t i = first; i < ops_.size(); ++i) {
       // Members of a batch have no events of their own and so never end.
       const bool member = ops_[i].issued->batch != nullptr && ops_[i].issued->op->is_p2p();
+      // Nor do the members of a coalesced collective.
+      const bool parts = c_.wide && since(2, 7) && !ops_[i].issued->op->parts.empty() && !member;
+      if (e_.only_active && ops_[i].done && parts) {
+        for (const Op& part : ops_[i].issued->op->parts) {
+          if (part.what == What::kCollective) {
+            entry(ops_[i], part, true);
+          }
+        }
+      }
       if (!e_.only_active || !ops_[i].done || member || gloo_) {
         if (since(2, 7) && ops_[i].issued->op->what == What::kCollective && !gloo_) {
           for (const Op& part : ops_[i].issued->op->parts) {
@@ -229,6 +238,7 @@ class RankDump {
   }
 
  private:
+  const std::string& version() const { return e_.version_of(rank_); }
   bool since(int major, int minor) const {
     return std::pair(major_, minor_) >= std::pair(major, minor);
   }

@@ -1,0 +1,470 @@
+// What the evidence of a widely drawn case tells. Strict: what has another explanation as good does
+// not count as decidable.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "wide.hpp"
+
+namespace hangsim {
+
+namespace {
+
+bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
+class Witness {
+ public:
+  Witness(const Case& c, bool torch) : c_(c), e_(torch ? c.torch : c.fr), torch_(torch) {
+    for (int r = 0; r < c.job.world; ++r) {
+      views_.push_back(view(r));
+    }
+  }
+
+  // Why the evidence does not tell of that one; empty: it does.
+  std::string lacks(const Guilt& g) const {
+    switch (g.how) {
+      case Guilt::kStopped:
+      case Guilt::kGone:
+        return lacks_absence(g);
+      case Guilt::kStuckDevice:
+        return lacks_device(g);
+      case Guilt::kLags:
+        return lacks_lag(g);
+      case Guilt::kChanged:
+        return lacks_slot(g);
+      case Guilt::kOddSplit:
+        return lacks_split(g);
+      case Guilt::kSkipped:
+      case Guilt::kAdded:
+      case Guilt::kReordered:
+        return lacks_sequence(g);
+      default:
+        return lacks_exchange(g);
+    }
+  }
+
+  // An operation that somebody still has in flight is overwritten.
+  bool has_lost_front() const {
+    return std::any_of(views_.begin(), views_.end(), [](const RankView& v) {
+      return v.file && !v.pending.empty() && v.pending.front() < v.first_kept;
+    });
+  }
+  bool is_idle(int rank) const { return of(rank).pending.empty(); }
+  bool has_file(int rank) const { return of(rank).file; }
+  bool is_awaited(const Guilt& g) const { return awaited_by(g.rank) >= 0; }
+
+ private:
+  const RankView& of(int rank) const { return views_[static_cast<std::size_t>(rank)]; }
+  const Group& group(int g) const { return c_.job.groups[static_cast<std::size_t>(g)]; }
+
+  RankView view(int r) const {
+    const RankRun& run = c_.run_of(r);
+    const Ns at = e_.at[static_cast<std::size_t>(r)];
+    RankView v;
+    const bool stopped = run.hung_in != nullptr && run.hung_in->stopped;
+    const bool gone = run.ended && run.ended_at <= at;
+    v.file = !holds(e_.lost, r) && !holds(e_.truncated, r) && !(torch_ && (gone || stopped));
+    v.ops = seen(run, run.ended ? std::min(at, run.ended_at) : at, e_.timing, torch_);
+    const std::size_t ring = static_cast<std::size_t>(e_.ring);
+    v.first_kept = v.ops.size() - std::min(v.ops.size(), ring);
+    for (std::size_t i = 0; i < v.ops.size(); ++i) {
+      const Issued& one = *v.ops[i].issued;
+      const bool member = one.batch != nullptr && one.op->is_p2p();
+      if (one.op->what == What::kCollective) {
+        v.collectives[one.op->group] = one.seq;
+      } else if (one.op->is_p2p()) {
+        v.lanes[{one.op->group, one.op->peer, one.op->what}] = one.seq;
+      }
+      if (!v.ops[i].done && !(member && torch_)) {
+        v.pending.push_back(i);
+      }
+    }
+    return v;
+  }
+
+  // Whether that operation of `rank` cannot end before `other` issues its part.
+  bool needs(int rank, const Issued& one, int other) const {
+    const Group& g = group(one.op->group);
+    const int theirs = g.position(other);
+    if (theirs < 0 || rank == other) {
+      return false;
+    }
+    if (one.op->what == What::kCollective) {
+      const auto it = of(other).collectives.find(one.op->group);
+      return it == of(other).collectives.end() || it->second < one.seq;
+    }
+    if (!one.op->is_p2p() || one.op->peer != theirs || one.done != kNever) {
+      return false;
+    }
+    const What match = one.op->what == What::kSend ? What::kRecv : What::kSend;
+    const auto it = of(other).lanes.find({one.op->group, g.position(rank), match});
+    return it == of(other).lanes.end() || it->second < one.seq;
+  }
+  bool needs(int rank, std::size_t i, int other) const {
+    const RankView& v = of(rank);
+    const Issued& one = *v.ops[i].issued;
+    if (one.op->what != What::kBatch) {
+      return needs(rank, one, other);
+    }
+    for (std::size_t k = i; k-- > 0 && v.ops[k].issued->batch == one.op;) {
+      if (needs(rank, *v.ops[k].issued, other)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // A rank with a file that waits for an operation which that one never issued, -1: none.
+  int awaited_by(int rank) const {
+    for (int w = 0; w < c_.job.world; ++w) {
+      const RankView& v = of(w);
+      for (const std::size_t i : v.pending) {
+        if (v.file && i >= v.first_kept && needs(w, i, rank)) {
+          return w;
+        }
+      }
+    }
+    return -1;
+  }
+
+  // Somebody with the same first operation in flight issued more than that one.
+  bool has_twin(int rank) const {
+    const RankView& mine = of(rank);
+    const Issued& first = *mine.ops[mine.pending.front()].issued;
+    if (first.op->what != What::kCollective || mine.pending.front() < mine.first_kept) {
+      return false;
+    }
+    for (const int other : group(first.op->group).ranks) {
+      const RankView& v = of(other);
+      if (other == rank || !v.file || v.pending.size() < 2) {
+        continue;
+      }
+      const Issued& its = *v.ops[v.pending.front()].issued;
+      const bool same = its.op->what == What::kCollective && its.op->group == first.op->group &&
+                        its.seq == first.seq;
+      if (same && v.pending.front() >= v.first_kept &&
+          std::any_of(v.pending.begin(), v.pending.end(),
+                      [&](std::size_t i) { return needs(other, i, rank); })) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::string lacks_absence(const Guilt& g) const {
+    if (awaited_by(g.rank) < 0) {
+      return "nobody with a file waits for it";
+    }
+    if (has_file(g.rank) && !is_idle(g.rank) && !has_twin(g.rank)) {
+      return "what it has in flight explains as much";
+    }
+    return "";
+  }
+
+  std::string lacks_device(const Guilt& g) const {
+    if (!has_file(g.rank)) {
+      return "its file is lost";
+    }
+    if (is_idle(g.rank)) {
+      return lacks_absence(g);
+    }
+    return e_.timing ? "" : "starts not recorded";
+  }
+
+  bool keeps_records() const { return !(torch_ && e_.only_active); }
+
+  // Somebody kept that it has finished what is in flight here.
+  std::string lacks_lag(const Guilt& g) const {
+    if (!has_file(g.rank) || is_idle(g.rank)) {
+      return "its file is lost";
+    }
+    if (!keeps_records()) {
+      return "completed operations are not kept";
+    }
+    for (const int other : group(g.group).ranks) {
+      const RankView& v = of(other);
+      for (std::size_t i = v.first_kept; other != g.rank && v.file && i < v.ops.size(); ++i) {
+        const Issued& one = *v.ops[i].issued;
+        if (v.ops[i].done && one.op->what == What::kCollective && one.op->group == g.group &&
+            one.seq == g.seq) {
+          return "";
+        }
+      }
+    }
+    return "that others finished it is overwritten";
+  }
+
+  std::string lacks_slot(const Guilt& g) const {
+    int others = 0;
+    bool own = false;
+    for (const int r : group(g.group).ranks) {
+      const RankView& v = of(r);
+      for (std::size_t i = v.first_kept; v.file && i < v.ops.size(); ++i) {
+        const Issued& one = *v.ops[i].issued;
+        if (one.op->what == What::kCollective && one.op->group == g.group && one.seq == g.seq &&
+            (keeps_records() || !v.ops[i].done)) {
+          own = own || r == g.rank;
+          others += r == g.rank ? 0 : 1;
+        }
+      }
+    }
+    if (!own || others == 0) {
+      return "what happened is overwritten";
+    }
+    if (others == 1) {
+      return lacks_history() ? "one against one, earlier iterations not kept" : "";
+    }
+    return "";
+  }
+
+  std::string lacks_split(const Guilt& g) const {
+    if (const std::string why = lacks_slot(g); !why.empty()) {
+      return why;
+    }
+    if (!torch_) {
+      return "";
+    }
+    for (const int r : group(g.group).ranks) {
+      if (!has_file(r)) {
+        return "totals over all members are not known";
+      }
+      for (const Op& op : c_.job.programs[static_cast<std::size_t>(r)]) {
+        if (op.name == "all_to_all_single" && op.group == g.group && r != g.rank &&
+            std::adjacent_find(op.in_splits.begin(), op.in_splits.end(), std::not_equal_to<>()) !=
+                op.in_splits.end()) {
+          return "PyTorch does not record splits";
+        }
+      }
+    }
+    return group(g.group).ranks.size() < 3 ? "one against one" : "";
+  }
+
+  // What the others did in that step, and the rank itself in an earlier one like it.
+  bool lacks_history() const { return !keeps_records() || e_.ring < since(like_step()); }
+
+  int since(int step) const {
+    std::ptrdiff_t most = 0;
+    for (const RankView& v : views_) {
+      most = std::max(
+          most, std::count_if(v.ops.begin(), v.ops.end(), [&](const Seen& s) {
+            return (s.issued->batch != nullptr ? s.issued->batch : s.issued->op)->step >= step;
+          }));
+    }
+    return static_cast<int>(most);
+  }
+
+  // The last earlier step in which somebody innocent did the same as in the fault's; 0: none.
+  int like_step() const {
+    const auto shape = [&](int step) {
+      std::vector<std::tuple<int, std::string_view, std::int64_t>> out;
+      for (const Op& op : c_.job.programs[static_cast<std::size_t>(innocent_)]) {
+        if (op.step == step && op.communicates()) {
+          out.emplace_back(op.group, op.name, op.name == "all_to_all_single" ? 0 : numel(op.in));
+        }
+      }
+      return out;
+    };
+    const auto wanted = shape(c_.fault_step);
+    for (int step = c_.fault_step - 1; step > 0; --step) {
+      if (shape(step) == wanted) {
+        return step;
+      }
+    }
+    return 0;
+  }
+  bool has_like_step() const { return like_step() > 0; }
+
+  std::string lacks_files(const Guilt& g) const {
+    for (const int r : group(g.group).ranks) {
+      if (!has_file(r)) {
+        return "a file of the group is lost";
+      }
+    }
+    return "";
+  }
+
+  std::string lacks_sequence(const Guilt& g) const {
+    if (const std::string why = lacks_files(g); !why.empty()) {
+      return why;
+    }
+    if (torch_ && g.name == "all_to_all_single" && (!e_.frames || e_.json)) {
+      return "one all_to_all looks like the other";
+    }
+    if (lacks_history() || !has_like_step()) {
+      return "earlier iterations not kept";
+    }
+    return "";
+  }
+
+  std::string lacks_exchange(const Guilt& g) const {
+    if (const std::string why = lacks_files(g); !why.empty()) {
+      return why;
+    }
+    return lacks_history() || !has_like_step() ? "earlier iterations not kept" : "";
+  }
+
+  const Case& c_;
+  const Evidence& e_;
+  const bool torch_;
+  std::vector<RankView> views_;
+
+ public:
+  int innocent_ = 0;  // a rank whose program shows what the steps are like
+};
+
+// The kinds that a guilty rank may be given.
+std::vector<std::string> kinds_of(const Guilt& g, const Witness& w, bool file) {
+  std::vector<std::string> out = {std::string(kind_of(g.how))};
+  const auto add = [&](const char* kind) { out.emplace_back(kind); };
+  switch (g.how) {
+    case Guilt::kStopped:
+      file ? void() : add("exited");
+      break;
+    case Guilt::kGone:
+      file ? void() : add("missing");
+      break;
+    case Guilt::kSkipped:
+      add("mismatch");  // where its next one meets those of the others
+      break;
+    case Guilt::kAdded:
+      add("missing");
+      add("deadlock");
+      break;
+    case Guilt::kReordered:
+      add("missing");  // it has not come to the first one
+      break;
+    case Guilt::kNoSend:
+    case Guilt::kNoRecv:
+      add("mismatch");
+      break;
+    case Guilt::kOtherPeer:
+      add("missing");
+      add("deadlock");
+      break;
+    case Guilt::kStuckDevice:
+      w.is_idle(g.rank) ? add("missing") : void();
+      break;
+    default:
+      break;
+  }
+  if (!file) {
+    add("exited");
+    add("missing");
+  }
+  return out;
+}
+
+void accept(Truth& t, const std::vector<std::string>& kinds, std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  for (const std::string& kind : kinds) {
+    t.also.push_back({kind, ranks});
+  }
+}
+
+}  // namespace
+
+Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
+  const Evidence& e = torch ? c.torch : c.fr;
+  Witness w(c, torch);
+  std::vector<int> guilty;
+  for (const Guilt& g : fault.guilts) {
+    guilty.push_back(g.rank);
+  }
+  while (holds(guilty, w.innocent_)) {
+    ++w.innocent_;
+  }
+  Truth t;
+  std::vector<std::string> kinds;
+  std::set<std::string> lacking;
+  std::vector<int> told, unsure, open;  // seen; nobody waits for them yet; not told by the evidence
+  for (std::size_t i = 0; i < fault.guilts.size(); ++i) {
+    const Guilt& g = fault.guilts[i];
+    if (!fault.visible[i]) {
+      unsure.push_back(g.rank);
+      continue;
+    }
+    for (const std::string& k : kinds_of(g, w, w.has_file(g.rank))) {
+      kinds.push_back(k);
+    }
+    const std::string why = w.lacks(g);
+    const bool absence = g.how == Guilt::kStopped || g.how == Guilt::kGone;
+    if (!why.empty() && absence && !w.is_awaited(g) && fault.guilts.size() > 1) {
+      unsure.push_back(g.rank);
+    } else if (why.empty()) {
+      told.push_back(g.rank);
+    } else {
+      open.push_back(g.rank);
+      lacking.insert(why);
+    }
+  }
+  std::vector<int> all = told;
+  all.insert(all.end(), open.begin(), open.end());
+  std::sort(all.begin(), all.end());
+  t.answer = {kinds.empty() ? "undecided" : kinds.front(), all};
+  accept(t, kinds, all);
+  for (std::size_t n = 1; n < 1u << unsure.size(); ++n) {
+    std::vector<int> more = all;
+    for (std::size_t i = 0; i < unsure.size(); ++i) {
+      if ((n >> i & 1) != 0) {
+        more.push_back(unsure[i]);
+      }
+    }
+    accept(t, kinds, more);
+  }
+  if (all.empty()) {
+    lacking.insert("nobody waits for any of them");
+  }
+  const bool lost_innocent =
+      std::any_of(e.lost.begin(), e.lost.end(), [&](int r) { return !holds(guilty, r); }) ||
+      std::any_of(e.truncated.begin(), e.truncated.end(), [&](int r) { return !holds(guilty, r); });
+  for (const Guilt& g : fault.guilts) {
+    const bool seen = g.how == Guilt::kChanged || (g.how == Guilt::kStopped && w.is_idle(g.rank));
+    if (lost_innocent && !(seen && w.has_file(g.rank))) {
+      lacking.insert("file of a rank lost");
+    }
+  }
+  if (e.stale >= 0) {
+    lacking.insert("one dump is older than the hang");
+    if (torch && e.copied) {
+      accept(t, {"missing"}, {e.stale});
+    }
+  }
+  if (w.has_lost_front()) {
+    lacking.insert("what is in flight is overwritten");
+  }
+  if (!open.empty() && fault.guilts.size() == 1 && fault.guilts[0].peer >= 0) {
+    accept(t, kinds, {fault.guilts[0].rank, fault.guilts[0].peer});
+  }
+  if (!lacking.empty()) {
+    t.decidable = false;
+    for (const std::string& why : lacking) {
+      t.lacking += (t.lacking.empty() ? "" : "; ") + why;
+    }
+    for (const int r : all) {
+      accept(t, kinds, {r});
+    }
+  } else if (fault.guilts.size() == 1 && fault.guilts[0].how == Guilt::kOddSplit) {
+    accept(t, kinds, {fault.guilts[0].rank, fault.guilts[0].peer});
+  }
+  const bool own_lost = std::any_of(guilty.begin(), guilty.end(), [&](int r) {
+    return holds(e.lost, r) || holds(e.truncated, r);
+  });
+  if (!lacking.empty() || own_lost) {
+    t.also.push_back({"undecided", {}});
+  }
+  return t;
+}
+
+Truth running_truth(const Case&, const WideFault& fault) {
+  Truth t;
+  t.answer = {"ok", {}};
+  for (const Guilt& g : fault.guilts) {
+    t.also.push_back({"slow", {g.rank}});
+  }
+  return t;
+}
+
+}  // namespace hangsim

@@ -1,0 +1,69 @@
+// wide.hpp - cases over widely drawn jobs: what was planted, and what of it the evidence shows.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "faults.hpp"
+
+namespace hangsim {
+
+// What is wrong with one rank.
+struct Guilt {
+  enum How {
+    kStopped,      // its host is elsewhere
+    kGone,         // its process ended
+    kSkipped,      // it leaves out a collective
+    kAdded,        // it issues one more
+    kChanged,      // another operation, size or dtype in the slot
+    kOddSplit,     // its all_to_all sends more than is expected
+    kReordered,    // two groups in the other order
+    kNoSend,       // a send left out
+    kNoRecv,       // a receive left out
+    kOtherSize,    // its send is larger than the receive
+    kOtherPeer,    // it exchanges with another peer
+    kStuckDevice,  // a kernel of its own never ends
+    kLags          // its device comes to an operation that all others finish, and no further
+  };
+  How how = kStopped;
+  int rank = 0, group = 0;
+  int peer = -1;          // rank at the other end of a send or receive
+  std::uint64_t seq = 0;  // slot of the collective, from 1
+  int mark = 0;           // of the operation that was changed
+  std::string text;
+  std::string_view name;  // of the operation
+};
+
+struct WideRecipe {
+  Class cls;
+  // Empty: not possible there.
+  std::vector<Guilt> (*plant)(Context&);
+  Outcome outcome = Outcome::kHang;
+};
+const std::vector<WideRecipe>& wide_recipes();
+
+std::string_view kind_of(Guilt::How);  // of the verdict
+
+// What a rank's part of the evidence shows, and what is true of it.
+struct RankView {
+  bool file = false;
+  std::vector<Seen> ops;             // batches after their members
+  std::size_t first_kept = 0;        // in ops
+  std::vector<std::size_t> pending;  // in ops: collectives, single sends and receives, batches
+  std::map<int, std::uint64_t> collectives;
+  std::map<std::tuple<int, int, What>, std::uint64_t> lanes;
+};
+
+// Of the faults that the run shows, by comparison with runs that lack one of them.
+struct WideFault {
+  std::vector<Guilt> guilts;
+  std::vector<bool> visible;
+};
+Truth wide_truth(const Case&, const WideFault&, bool torch);
+// Without a fault that stops anything.
+Truth running_truth(const Case&, const WideFault&);
+
+}  // namespace hangsim
