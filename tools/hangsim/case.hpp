@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +25,7 @@ struct Truth {
   std::vector<std::pair<int, int>> links;  // of a transport verdict; no others
   bool decidable = true;                   // the evidence names the answer
   std::string lacking;                     // why not
+  std::string why;                         // of the first guilty rank, where it is told
 };
 
 struct Evidence {
@@ -76,6 +78,8 @@ struct Case {
   bool held_out = false;  // of a kind of job that no rule knows
   bool below = false;     // the fault is below the host: no PyTorch dumps, they do not tell of it
   Evidence fr, torch;
+  int attempt = 0;
+  std::shared_ptr<Case> earlier;  // the attempt before, whose files are still there
   Truth fr_truth, torch_truth;
 
   const RankRun& run_of(int rank) const {

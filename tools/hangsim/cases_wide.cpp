@@ -149,8 +149,16 @@ void list_faulty(Truth& t, const std::vector<Guilt>& guilts) {
 
 Job draw_job(const std::string& kind, int world, Random& random) {
   const std::vector<std::string> old = job_kinds();
-  return std::find(old.begin(), old.end(), kind) != old.end() ? make_job(kind, world, random)
-                                                              : make_wide_job(kind, world, random);
+  if (std::find(old.begin(), old.end(), kind) == old.end()) {
+    return make_wide_job(kind, world, random);
+  }
+  Job job = make_job(kind, world, random);
+  for (Program& p : job.programs) {
+    Op& rest = p.emplace_back(plain(What::kWork));  // as in the others
+    rest.step = job.steps + 1;
+    rest.host = 20 * kSecond;
+  }
+  return job;
 }
 
 std::vector<std::string> kinds_in(Half half) {
@@ -196,6 +204,25 @@ bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int wo
   return true;
 }
 
+// Two hours before, of a job of the same kind, perhaps of more ranks or fewer.
+void add_earlier(Case& c) {
+  static constexpr const char* kClasses[] = {"stuck", "gone", "other_size"};
+  Random random(scramble(c.seed, 31));
+  auto before = std::make_shared<Case>(
+      make_wide_case(c.seed, kClasses[random.below(3)], c.job.kind, 0, Half::kAll));
+  before->name = c.name;
+  before->torch.prefix = c.torch.prefix;
+  before->torch.json = c.torch.json;
+  before->torch.copied = c.torch.copied;
+  for (Evidence* e : {&before->fr, &before->torch}) {
+    for (Ns& clock : e->clock) {
+      clock -= 7200 * kSecond;
+    }
+  }
+  c.attempt = 1;
+  c.earlier = std::move(before);
+}
+
 }  // namespace
 
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
@@ -225,6 +252,9 @@ Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view k
     }
     c.held_out = is_held_out(c.job.kind);
     c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
+    if (c.cls == "rejoined") {
+      add_earlier(c);
+    }
     return c;
   }
   throw std::runtime_error(

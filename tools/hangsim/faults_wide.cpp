@@ -308,6 +308,61 @@ Guilts other_peer(Context& c) {
   return {g};
 }
 
+Guilts lone_send(Context& c) {
+  const auto end = some_end(c, std::nullopt);
+  if (!end) {
+    return {};
+  }
+  Guilt g = guilt(c, Guilt::kLoneSend, *end);
+  Op send = op_of(c, *end);
+  send.what = What::kSend;
+  send.name = "send";
+  send.async = false;
+  send.handle = -1;
+  send.mark = 1;
+  send.site = c.job.site("debug.py", 44, "push_stats");
+  send.in = send.out = {{512}};
+  g.text = fmt::format("a send to rank {} that nobody receives in step {}", g.peer, c.step);
+  c.insert(g.rank, end->at.i, send);
+  return {g};
+}
+
+// Everybody of one group sends to its next and only then receives.
+Guilts circle(Context& c) {
+  const auto at = somewhere(c, exchange);
+  if (!at) {
+    return {};
+  }
+  const int group = c.at(at->rank, at->i).group;
+  const std::vector<int> ranks = c.group(group).ranks;
+  const int n = static_cast<int>(ranks.size());
+  if (n > 16) {
+    return {};
+  }
+  Guilts out;
+  for (int m = 0; m < n; ++m) {
+    const int r = ranks[static_cast<std::size_t>(m)];
+    const int i = c.find(r, [](const Op& op) { return op.what == What::kStep; });
+    Op send = plain(What::kSend);
+    send.name = "send";
+    send.group = group;
+    send.peer = (m + 1) % n;
+    send.site = c.job.site("ring.py", 12, "rotate");
+    send.in = send.out = {{1 << 20}};
+    Op recv = send;
+    recv.what = What::kRecv;
+    recv.name = "recv";
+    recv.peer = (m + n - 1) % n;
+    recv.site = c.job.site("ring.py", 13, "rotate");
+    c.insert(r, i + 1, recv);
+    c.insert(r, i + 1, send);
+    Guilt g = guilt(c, Guilt::kCircle, r, i + 1);
+    g.text = fmt::format("sends before it receives, as all of {}", c.group(group).name);
+    out.push_back(g);
+  }
+  return out;
+}
+
 // ---------------------------------------------------------------- devices
 
 Guilts stuck_device(Context& c) {
@@ -341,6 +396,17 @@ Guilts lags(Context& c) {
   return {g};
 }
 
+Guilts broken(Context& c) {
+  const auto at = somewhere(c, collective);
+  if (!at) {
+    return {};
+  }
+  Guilt g = guilt(c, Guilt::kBroken, at->rank, at->i);
+  g.text = "and all others start " + g.text + ", which never ends";
+  c.at(at->rank, at->i).broken = true;
+  return {g};
+}
+
 Guilts two_faults(Context& c) {
   static constexpr Guilts (*kFirst[])(Context&) = {stuck, gone, size, stuck_device, lags, no_send};
   static constexpr Guilts (*kSecond[])(Context&) = {stuck, gone, stuck, gone, branch, skip};
@@ -351,6 +417,31 @@ Guilts two_faults(Context& c) {
   }
   out.push_back(more[0]);
   return out;
+}
+
+// Its process exists and answers nothing: what it had in flight may end, nothing more comes.
+Guilts frozen(Context& c) {
+  const auto at = somewhere(c, communicates);
+  if (!at) {
+    return {};
+  }
+  Guilt g = guilt(c, Guilt::kGone, at->rank, at->i);
+  Op op = plain(What::kHang);
+  op.stopped = true;
+  g.text = "stopped (SIGSTOP) before " + g.text;
+  c.insert(at->rank, at->i, op);
+  return {g};
+}
+
+Guilts late(Context& c) {
+  Guilt g;
+  g.rank = c.any_rank();
+  const Ns delay = c.random.between(300, 900) * kMs;
+  for (Op& op : c.program(g.rank)) {
+    op.host += op.what == What::kStep && op.step > 0 ? delay : 0;
+  }
+  g.text = fmt::format("comes {} ms late to every step", delay / kMs);
+  return {g};
 }
 
 Guilts nothing(Context&) {
@@ -395,6 +486,14 @@ const std::vector<WideRecipe>& wide_recipes() {
       {{"two_devices", "two devices are stuck"}, two_devices},
       {{"lagging", "a device does not get over what all others finish"}, lags},
       {{"two_kinds", "two independent faults"}, two_faults},
+      {{"lone_send", "a send that nobody receives"}, lone_send},
+      {{"circle", "all of a group send before they receive"}, circle},
+      {{"frozen", "a process is stopped"}, frozen},
+      {{"broken", "all started, none finished"}, broken},
+      {{"rejoined",
+        "a host never comes or its process ends; files of an earlier attempt are there"},
+       [](Context& c) { return c.random.chance(50) ? stuck(c) : gone(c); }},
+      {{"late", "one rank late in every step, nothing stuck"}, late, Outcome::kRuns},
       {{"running", "a healthy job, dumps seconds apart"}, nothing, Outcome::kRuns},
       {{"finished", "a job at its end, clocks of nodes apart"}, nothing, Outcome::kRuns},
       {{"went_on", "a stall that went on"}, stall, Outcome::kRuns},
@@ -412,7 +511,10 @@ std::string_view kind_of(Guilt::How how) {
     case Guilt::kGone:
       return "exited";
     case Guilt::kReordered:
+    case Guilt::kCircle:
       return "deadlock";
+    case Guilt::kBroken:
+      return "transport";
     case Guilt::kStuckDevice:
     case Guilt::kLags:
       return "device";

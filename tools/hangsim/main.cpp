@@ -36,6 +36,10 @@ void write(const Options& o, std::uint64_t seed) {
   const fs::path dir = fs::path(o.out) / c.name;
   fs::remove_all(dir);
   fs::create_directories(dir);
+  if (c.earlier != nullptr) {
+    write_fr(*c.earlier, dir / "fr", 0, c.earlier->job.world);
+    write_torch(*c.earlier, dir / "torch", 0, c.earlier->job.world);
+  }
   if (o.format != "torch") {
     write_fr(c, dir / "fr", 0, c.job.world);
   }

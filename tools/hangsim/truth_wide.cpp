@@ -41,6 +41,10 @@ class Witness {
       case Guilt::kAdded:
       case Guilt::kReordered:
         return lacks_sequence(g);
+      case Guilt::kCircle:
+        return has_file(g.rank) ? "" : "a file of the group is lost";
+      case Guilt::kBroken:
+        return e_.timing ? lacks_files(g) : "starts not recorded";
       default:
         return lacks_exchange(g);
     }
@@ -158,7 +162,8 @@ class Witness {
     if (awaited_by(g.rank) < 0) {
       return "nobody with a file waits for it";
     }
-    if (has_file(g.rank) && !is_idle(g.rank) && !has_twin(g.rank)) {
+    const bool stays = g.how == Guilt::kStopped && has_file(g.rank);
+    if (stays && !is_idle(g.rank) && !has_twin(g.rank)) {
       return "what it has in flight explains as much";
     }
     return "";
@@ -180,6 +185,9 @@ class Witness {
   std::string lacks_lag(const Guilt& g) const {
     if (!has_file(g.rank) || is_idle(g.rank)) {
       return "its file is lost";
+    }
+    if (!torch_) {
+      return "what the network owes it is not simulated";
     }
     if (!keeps_records()) {
       return "completed operations are not kept";
@@ -341,6 +349,7 @@ std::vector<std::string> kinds_of(const Guilt& g, const Witness& w, bool file) {
       add("mismatch");
       break;
     case Guilt::kOtherPeer:
+    case Guilt::kLoneSend:
       add("missing");
       add("deadlock");
       break;
@@ -379,6 +388,7 @@ Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
   Truth t;
   std::vector<std::string> kinds;
   std::set<std::string> lacking;
+  bool nobody = false;                  // is guilty
   std::vector<int> told, unsure, open;  // seen; nobody waits for them yet; not told by the evidence
   for (std::size_t i = 0; i < fault.guilts.size(); ++i) {
     const Guilt& g = fault.guilts[i];
@@ -390,6 +400,14 @@ Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
       kinds.push_back(k);
     }
     const std::string why = w.lacks(g);
+    if (g.how == Guilt::kSkipped || g.how == Guilt::kNoSend || g.how == Guilt::kNoRecv) {
+      t.why = "skipped";
+    }
+    if (g.how == Guilt::kBroken) {
+      why.empty() ? void() : void(lacking.insert(why));
+      nobody = true;
+      continue;
+    }
     const bool absence = g.how == Guilt::kStopped || g.how == Guilt::kGone;
     if (!why.empty() && absence && !w.is_awaited(g) && fault.guilts.size() > 1) {
       unsure.push_back(g.rank);
@@ -414,7 +432,7 @@ Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
     }
     accept(t, kinds, more);
   }
-  if (all.empty()) {
+  if (all.empty() && !nobody) {
     lacking.insert("nobody waits for any of them");
   }
   const bool lost_innocent =
@@ -458,8 +476,13 @@ Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
   return t;
 }
 
-Truth running_truth(const Case&, const WideFault& fault) {
+Truth running_truth(const Case& c, const WideFault& fault) {
   Truth t;
+  if (c.cls == "late") {
+    t.answer = {"slow", {fault.guilts[0].rank}};
+    t.also.push_back({"ok", {}});
+    return t;
+  }
   t.answer = {"ok", {}};
   for (const Guilt& g : fault.guilts) {
     t.also.push_back({"slow", {g.rank}});

@@ -25,6 +25,9 @@ struct Guilt {
     kNoRecv,       // a receive left out
     kOtherSize,    // its send is larger than the receive
     kOtherPeer,    // it exchanges with another peer
+    kLoneSend,     // a send that nobody receives
+    kCircle,       // it sends before it receives, as all of its group do
+    kBroken,       // nobody is guilty: all start an operation that never ends
     kStuckDevice,  // a kernel of its own never ends
     kLags          // its device comes to an operation that all others finish, and no further
   };

@@ -61,6 +61,9 @@ Json json(const Truth& t) {
   if (!t.lacking.empty()) {
     out["lacking"] = t.lacking;
   }
+  if (!t.why.empty()) {
+    out["why"] = t.why;
+  }
   out["also"] = Json::array();
   for (const Answer& a : t.also) {
     out["also"].push_back({{"kind", a.kind}, {"ranks", a.ranks}});

@@ -415,7 +415,7 @@ class RankDump {
     key(p, "identity");
     p.pack_map(16);
     field(p, "job", c_.name);
-    field(p, "attempt", 0);
+    field(p, "attempt", c_.attempt);
     field(p, "rank", rank_);
     field(p, "local_rank", rank_ % c_.job.ranks_per_node);
     field(p, "world_size", c_.job.world);
@@ -826,7 +826,8 @@ void write_fr(const Case& c, const std::filesystem::path& dir, int first, int la
     if (holds(c.fr.truncated, r)) {
       data.resize(data.size() * 3 / 5);
     }
-    write_file(dir / fmt::format("{}.a0.r{}.1.fr", c.name, r), data, unix_time(c.fr, r, h.at));
+    write_file(dir / fmt::format("{}.a{}.r{}.1.fr", c.name, c.attempt, r), data,
+               unix_time(c.fr, r, h.at));
   }
 }
 
