@@ -8,6 +8,7 @@
 
 #include "format/codes.hpp"
 #include "fr/fr.h"
+#include "nccl/announce.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "nccl/wrappers.hpp"
 #include "recorder/log.hpp"
@@ -313,6 +314,20 @@ const char* fr_reduce_op_name(uint8_t code) noexcept {
 }
 const char* fr_version(void) noexcept {
   return FR_VERSION;
+}
+
+void fr_nccl_announce(void) noexcept {
+  try {
+    nccl::announce();
+  } catch (...) {  // no memory: NCCL then goes without the plugin
+  }
+}
+
+void fr_nccl_withdraw(void) noexcept {
+  try {
+    nccl::withdraw();
+  } catch (...) {  // no memory: the variable stays
+  }
 }
 
 uint32_t fr_nccl_hook(void) noexcept {

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "nccl/abi.hpp"
+#include "nccl/announce.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "nccl/wrappers.hpp"
 #include "recorder/log.hpp"
@@ -116,7 +117,7 @@ bool is_ours(const void* plugin) noexcept {
 }
 
 void open_chain(u32 api) noexcept {
-  const char* given = std::getenv("FR_NCCL_CHAIN");  // set by `import fr` to what was there before
+  const char* given = chained_plugin();
   if (given != nullptr && std::strcmp(given, "none") == 0) {
     return;
   }

@@ -1,6 +1,6 @@
+// options.cpp - the rows of the option table, one parser per kind of value, and identity.
 #include "recorder/options.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,94 +13,93 @@
 namespace fr {
 namespace {
 
+const char* environment(const char* name) {
+  return std::getenv(name);
+}
+
+// The value of a variable that says something; `nothing` is a launcher's word for "not given".
+const char* given(const Lookup& lookup, const char* name, const char* nothing = "") {
+  const char* value = lookup(name);
+  return value == nullptr || *value == '\0' || std::strcmp(value, nothing) == 0 ? nullptr : value;
+}
+
+std::string launchers_job(const Lookup& lookup, const Options&, const char*& source) {
+  // torchrun without --rdzv-id says "none" for every job: not a name
+  if (const char* run = given(lookup, source = "TORCHELASTIC_RUN_ID", "none")) {
+    return run;
+  }
+  if (const char* slurm = given(lookup, source = "SLURM_JOB_ID")) {
+    return slurm;
+  }
+  if (const char* address = given(lookup, source = "MASTER_ADDR")) {
+    const char* port = given(lookup, "MASTER_PORT");
+    return std::string(address) + "-" + (port != nullptr ? port : "0");
+  }
+  source = "default";
+  return "local";
+}
+
+std::string jobs_dump_dir(const Lookup&, const Options& o, const char*&) {
+  return "./fr-dumps/" + o.job;  // FR_JOB's row is above
+}
+
+std::string users_cache(const Lookup& lookup, const Options&, const char*&) {
+  if (const char* xdg = given(lookup, "XDG_CACHE_HOME")) {
+    return std::string(xdg) + "/fr";
+  }
+  if (const char* home = given(lookup, "HOME")) {
+    return std::string(home) + "/.cache/fr";
+  }
+  return "/tmp/fr-cache-" + std::to_string(getuid());
+}
+
+using K = OptionKind;
+using O = Options;
 constexpr OptionSpec kTable[] = {
-    {"FR_ENABLE", {}, "1", "0: import fr is inert"},
-    {"FR_BUFFER_SIZE",
-     {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"},
-     "16384",
+    // clang-format off
+    {"FR_ENABLE", {}, "1", K::kBool, &O::enable, "0: import fr is inert"},
+    {"FR_BUFFER_SIZE", {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, "16384",
+     K::kCount, &O::buffer_size,
      "records kept per rank (rounded up to a power of two, 64 to 1048576); 0 is off"},
-    {"FR_DUMP_ON_TIMEOUT",
-     {"TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"},
-     "1",
-     "the watchdog writes dumps"},
-    {"FR_WARN_S", {}, "10", "no progress for this long with something in flight: one warning line"},
-    {"FR_TIMEOUT_S", {}, "60", "no progress for this long: dump (never fatal)"},
-    {"FR_DUMP_DIR",
-     {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"},
-     "./fr-dumps/<job>",
-     "where dumps go; of PyTorch's names the directory part"},
-    {"FR_KEEP_DUMPS", {}, "4", "incidents kept per rank; older ones go, the first always stays"},
-    {"FR_SHM_DIR", {}, "/dev/shm", "where the live ring is mapped"},
-    {"FR_JOB",
-     {},
-     "<launcher>",
-     "job name: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, MASTER_ADDR-MASTER_PORT or local"},
-    {"FR_STACKS",
-     {"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"},
-     "python",
-     "call-site stacks per record: off, python, native (adds C++ frames)"},
-    {"FR_TIMING",
-     {"TORCH_NCCL_ENABLE_TIMING"},
-     "auto",
+    {"FR_DUMP_ON_TIMEOUT", {"TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"}, "1",
+     K::kBool, &O::dump_on_timeout, "the watchdog writes dumps"},
+    {"FR_WARN_S", {}, "10", K::kSeconds, &O::warn_ns,
+     "no progress for this long with something in flight: one warning line"},
+    {"FR_TIMEOUT_S", {}, "60", K::kSeconds, &O::timeout_ns,
+     "no progress for this long: dump (never fatal)"},
+    {"FR_JOB", {}, "<launcher>", K::kJob, &O::job,
+     "job name: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, MASTER_ADDR-MASTER_PORT or local",
+     {}, 0, {}, launchers_job},
+    {"FR_DUMP_DIR", {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"},
+     "./fr-dumps/<job>", K::kDirectory, &O::dump_dir,
+     "where dumps go; of PyTorch's names the directory part", {}, 0, {}, jobs_dump_dir},
+    {"FR_KEEP_DUMPS", {}, "4", K::kCount, &O::keep_dumps,
+     "incidents kept per rank; older ones are removed, the first is always kept"},
+    {"FR_SHM_DIR", {}, "/dev/shm", K::kDirectory, &O::shm_dir, "where the live ring is mapped"},
+    {"FR_STACKS", {"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, "python", K::kWord,
+     &O::stacks, "call-site stacks per record: off, python, native (adds C++ frames)",
+     {"off", "python", "native"}, 0, {"python", "native"}},
+    {"FR_TIMING", {"TORCH_NCCL_ENABLE_TIMING"}, "auto", K::kWord, &O::timing,
      "device timings: off, auto (whatever costs no device call), events (CUDA events around each "
-     "call of NCCL)"},
-    {"FR_THREADS",
-     {},
-     "signal",
-     "threads in dumps: off, proc (what /proc says), signal (each is interrupted for its stack)"},
-    {"FR_LOCALS", {}, "1", "dumps show plain variables of the innermost Python frames"},
-    {"FR_CRASHES", {}, "1", "SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT leave a mark and a dump"},
-    {"FR_RAS",
-     {"NCCL_RAS_ADDR"},
-     "localhost:28028",
-     "where NCCL's RAS service is asked when something hangs, 0: not (as with NCCL_RAS_ENABLE=0)"},
-    {"FR_PIPE",
-     {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"},
-     "",
-     "named pipe <value><rank>.pipe: any byte triggers a dump"},
-    {"FR_SIGNAL", {}, "", "name of a signal, e.g. USR2, that triggers a dump"},
-    {"FR_CACHE_DIR", {}, "~/.cache/fr", "adapters built against the installed torch"},
-    {"FR_LOG", {}, "warn", "off, error, warn, info, debug on stderr"},
-};
-
-struct Reader {
-  const Lookup& lookup;
-  Options& out;
-
-  // The text that counts for a row, and where it comes from.
-  const char* find(const char* name, const char*& source) const {
-    for (const OptionSpec& row : kTable) {
-      if (std::strcmp(row.name, name) != 0) {
-        continue;
-      }
-      if (const char* own = lookup(name)) {
-        source = row.name;
-        return own;
-      }
-      for (const char* alias : row.aliases) {
-        const char* value = alias != nullptr ? lookup(alias) : nullptr;
-        if (value != nullptr) {
-          source = alias;
-          return value;
-        }
-      }
-      source = "default";
-      return nullptr;
-    }
-    return nullptr;
-  }
-
-  void complain(const char* source, const char* value, const std::string& used) const {
-    out.complaints +=
-        std::string(source) + "=" + value + " is not understood, using " + used + "\n";
-  }
-
-  void show(const char* name, std::string value, const char* source) const {
-    for (char& c : value) {
-      c = c == '\n' || c == '\t' ? ' ' : c;  // they separate the table's rows and columns
-    }
-    out.table += std::string(name) + "=" + value + "\t" + source + "\n";
-  }
+     "call of NCCL)", {"off", "auto", "events"}, 0, {"auto", "events"}},
+    {"FR_THREADS", {}, "signal", K::kWord, &O::threads,
+     "threads in dumps: off, proc (what /proc says), signal (each is interrupted for its stack)",
+     {"off", "proc", "signal"}},
+    {"FR_LOCALS", {}, "1", K::kBool, &O::locals,
+     "dumps show plain variables of the innermost Python frames"},
+    {"FR_CRASHES", {}, "1", K::kBool, &O::crashes,
+     "SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT leave a mark and a dump"},
+    {"FR_RAS", {"NCCL_RAS_ADDR"}, "localhost:28028", K::kAddress, &O::ras,
+     "NCCL's RAS service, queried when something hangs; 0: never (as with NCCL_RAS_ENABLE=0)"},
+    {"FR_PIPE", {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"}, "",
+     K::kText, &O::pipe, "named pipe <value><rank>.pipe: any byte triggers a dump"},
+    {"FR_SIGNAL", {}, "", K::kSignal, &O::signal,
+     "name of a signal, e.g. USR2, that triggers a dump"},
+    {"FR_CACHE_DIR", {}, "~/.cache/fr", K::kDirectory, &O::cache_dir,
+     "adapters built against the installed torch", {}, 0, {}, users_cache},
+    {"FR_LOG", {}, "warn", K::kWord, &O::log_level, "off, error, warn, info, debug on stderr",
+     {"off", "error", "warn", "info", "debug"}, -1},
+    // clang-format on
 };
 
 bool parse_bool(const char* text, bool& value) {
@@ -147,25 +146,18 @@ std::string seconds_text(u64 ns) {
 }
 
 int parse_signal(const char* text) {
-  static constexpr struct {
-    const char* name;
-    int number;
-  } kSignals[] = {{"HUP", SIGHUP},     {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"QUIT", SIGQUIT},
-                  {"WINCH", SIGWINCH}, {"URG", SIGURG},   {"CONT", SIGCONT}, {"IO", SIGIO},
-                  {"PWR", SIGPWR},     {"TRAP", SIGTRAP}, {"ALRM", SIGALRM}, {"VTALRM", SIGVTALRM},
-                  {"PROF", SIGPROF}};
-  const char* bare = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
-  for (const auto& s : kSignals) {
-    if (strcasecmp(bare, s.name) == 0) {
-      return s.number;
+  u32 n = 0;
+  if (!parse_count(text, n)) {
+    const char* bare = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
+    bare = strcasecmp(bare, "IO") == 0 ? "POLL" : bare;  // glibc knows one name of the two
+    for (int i = 1; i < NSIG && n == 0; ++i) {
+      const char* name = sigabbrev_np(i);
+      n = name != nullptr && strcasecmp(bare, name) == 0 ? static_cast<u32>(i) : 0;
     }
   }
-  u32 n = 0;
-  if (parse_count(text, n) && n >= 1 && n <= static_cast<u32>(SIGRTMAX) && n != SIGKILL &&
-      n != SIGSTOP) {
-    return static_cast<int>(n);
-  }
-  return 0;
+  const bool can_be_caught =
+      n >= 1 && n <= static_cast<u32>(SIGRTMAX) && n != SIGKILL && n != SIGSTOP;
+  return can_be_caught ? static_cast<int>(n) : 0;
 }
 
 std::string absolute(const std::string& path) {
@@ -183,6 +175,11 @@ std::string absolute(const std::string& path) {
   return std::string(cwd) + "/" + rest;
 }
 
+std::string directory_part(const std::string& prefix) {
+  const std::size_t slash = prefix.rfind('/');
+  return slash == std::string::npos ? "." : prefix.substr(0, slash == 0 ? 1 : slash);
+}
+
 // A job name is part of file names.
 std::string file_safe(std::string text) {
   for (char& c : text) {
@@ -195,16 +192,112 @@ std::string file_safe(std::string text) {
   return text.substr(0, 100);
 }
 
-const char* set_and_not(const Lookup& lookup, const char* name, const char* placeholder) {
-  const char* value = lookup(name);
-  if (value == nullptr || *value == '\0' || std::strcmp(value, placeholder) == 0) {
-    return nullptr;
+// Sets the member of `row` from `text` and `shown` to the value's text; false: not understood.
+// `is_alias`: the text is that of one of PyTorch's names.
+bool parse(const OptionSpec& row, std::string text, bool is_alias, Options& o, std::string& shown) {
+  bool yes = false;
+  if (is_alias && row.alias_words[0] != nullptr && parse_bool(text.c_str(), yes)) {
+    text = row.alias_words[yes ? 1 : 0];
   }
-  return value;
+  shown = text;
+  switch (row.kind) {
+    case OptionKind::kBool: {
+      bool& value = o.*std::get<bool O::*>(row.member);
+      const bool ok = parse_bool(text.c_str(), value);
+      shown = value ? "1" : "0";
+      return ok;
+    }
+    case OptionKind::kCount: {
+      u32& value = o.*std::get<u32 O::*>(row.member);
+      const bool ok = parse_count(text.c_str(), value);
+      shown = std::to_string(value);
+      return ok;
+    }
+    case OptionKind::kSeconds: {
+      u64& value = o.*std::get<u64 O::*>(row.member);
+      const bool ok = parse_seconds(text.c_str(), value);
+      shown = seconds_text(value);
+      return ok;
+    }
+    case OptionKind::kWord:
+      for (int i = 0; i < 5 && row.words[i] != nullptr; ++i) {
+        if (strcasecmp(text.c_str(), row.words[i]) == 0) {
+          shown = row.words[i];
+          std::visit(
+              [&](auto member) {
+                using Value = std::remove_reference_t<decltype(o.*member)>;
+                if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, int>) {
+                  o.*member = static_cast<Value>(row.first_word + i);
+                }
+              },
+              row.member);
+          return true;
+        }
+      }
+      return false;
+    case OptionKind::kDirectory:
+      shown = absolute(is_alias ? directory_part(text) : text);
+      break;
+    case OptionKind::kJob:
+      shown = file_safe(text);
+      break;
+    case OptionKind::kAddress:
+      if (parse_bool(text.c_str(), yes)) {
+        text = yes ? row.default_text : "";
+      }
+      o.*std::get<std::string O::*>(row.member) = text;
+      shown = text.empty() ? "0" : text;
+      return true;
+    case OptionKind::kSignal: {
+      int& value = o.*std::get<int O::*>(row.member);
+      value = parse_signal(text.c_str());
+      return value != 0 || text.empty();
+    }
+    case OptionKind::kText:
+      break;
+  }
+  o.*std::get<std::string O::*>(row.member) = shown;
+  return true;
 }
 
-const char* environment(const char* name) {
-  return std::getenv(name);
+// The text that counts for a row and where it comes from; nullptr: nobody set it.
+const char* find(const OptionSpec& row, const Lookup& lookup, const char*& source) {
+  const char* text = lookup(source = row.name);
+  for (const char* alias : row.aliases) {
+    if (text == nullptr && alias != nullptr) {
+      text = lookup(source = alias);
+    }
+  }
+  if (row.kind == OptionKind::kAddress && source != row.name) {
+    const char* enable = lookup("NCCL_RAS_ENABLE");  // NCCL's own switch beats NCCL's own address
+    if (enable != nullptr && std::strcmp(enable, "0") == 0) {
+      source = "NCCL_RAS_ENABLE";
+      return enable;
+    }
+  }
+  const bool may_be_empty = row.kind != OptionKind::kDirectory && row.kind != OptionKind::kJob &&
+                            row.kind != OptionKind::kAddress;
+  return text != nullptr && (*text != '\0' || may_be_empty) ? text : nullptr;
+}
+
+void read_row(const OptionSpec& row, const Lookup& lookup, Options& o) {
+  const char* source = nullptr;
+  std::string shown;
+  const char* text = find(row, lookup, source);
+  if (text == nullptr || !parse(row, text, source != row.name, o, shown)) {
+    const char* refused = text != nullptr ? source : nullptr;
+    source = "default";
+    parse(row, row.find_default != nullptr ? row.find_default(lookup, o, source) : row.default_text,
+          false, o, shown);
+    if (refused != nullptr) {
+      o.complaints += std::string(refused) + "=" + text + " is not understood, using " +
+                      (shown.empty() ? "none" : shown) + "\n";
+    }
+  }
+  for (char& c : shown) {
+    c = c == '\n' || c == '\t' ? ' ' : c;  // they separate the table's rows and columns
+  }
+  o.table += std::string(row.name) + "=" + shown + "\t" + source + "\n";
 }
 
 i32 first_int(const Lookup& lookup, std::initializer_list<const char*> names, i32 otherwise) {
@@ -218,17 +311,54 @@ i32 first_int(const Lookup& lookup, std::initializer_list<const char*> names, i3
   return otherwise;
 }
 
+// "value\tsource" of a row of Options::table.
+std::string_view row_of(const std::string& table, std::string_view name) {
+  const std::string key = std::string(name) + "=";
+  std::size_t at = table.rfind("\n" + key);
+  at = at != std::string::npos ? at + 1 : (table.rfind(key, 0) == 0 ? 0 : std::string::npos);
+  if (at == std::string::npos) {
+    return {};
+  }
+  at += key.size();
+  return std::string_view(table).substr(at, table.find('\n', at) - at);
+}
+
 }  // namespace
 
 std::span<const OptionSpec> option_table() noexcept {
   return kTable;
 }
 
+Options read_options(const Lookup& lookup) {
+  Options out{};
+  for (const OptionSpec& row : kTable) {
+    read_row(row, lookup, out);
+  }
+  const char* tmp = given(lookup, "TMPDIR");
+  out.temporary_dir = tmp != nullptr ? absolute(tmp) : "/tmp";
+  return out;
+}
+
+void read_option(std::string_view name, const Lookup& lookup, Options& out) {
+  for (const OptionSpec& row : kTable) {
+    if (name == row.name) {
+      read_row(row, lookup, out);
+    }
+  }
+}
+
 Options read_options() {
   return read_options(environment);
 }
-EnvIdentity read_identity() {
-  return read_identity(environment);
+
+std::string Options::value(std::string_view name) const {
+  const std::string_view row = row_of(table, name);
+  return std::string(row.substr(0, row.find('\t')));
+}
+
+std::string Options::source(std::string_view name) const {
+  const std::string_view row = row_of(table, name);
+  return row.empty() ? "" : std::string(row.substr(row.find('\t') + 1));
 }
 
 EnvIdentity read_identity(const Lookup& lookup) {
@@ -247,222 +377,8 @@ EnvIdentity read_identity(const Lookup& lookup) {
   return id;
 }
 
-Options read_options(const Lookup& lookup) {
-  Options out;
-  const Reader in{lookup, out};
-  const char* source = "default";
-
-  const auto read_bool = [&](const char* name, bool& value) {
-    const char* text = in.find(name, source);
-    if (text != nullptr && !parse_bool(text, value)) {
-      in.complain(source, text, value ? "1" : "0");
-      source = "default";
-    }
-    in.show(name, value ? "1" : "0", source);
-  };
-  const auto read_count = [&](const char* name, u32& value) {
-    const char* text = in.find(name, source);
-    if (text != nullptr && !parse_count(text, value)) {
-      in.complain(source, text, std::to_string(value));
-      source = "default";
-    }
-    in.show(name, std::to_string(value), source);
-  };
-  const auto read_seconds = [&](const char* name, u64 otherwise, u64& value) {
-    value = otherwise;
-    const char* text = in.find(name, source);
-    if (text != nullptr && !parse_seconds(text, value)) {
-      in.complain(source, text, seconds_text(otherwise));
-      value = otherwise;
-      source = "default";
-    }
-    in.show(name, seconds_text(value), source);
-  };
-
-  // FR_JOB first: FR_DUMP_DIR's default holds it.
-  const char* job_source = "default";
-  const char* job = in.find("FR_JOB", job_source);
-  std::string job_text;
-  if (job != nullptr && *job != '\0') {
-    job_text = job;
-  } else if (const char* run = set_and_not(lookup, "TORCHELASTIC_RUN_ID", "none")) {
-    // torchrun without --rdzv-id says "none" for every job: not a name
-    job_text = run;
-    job_source = "TORCHELASTIC_RUN_ID";
-  } else if (const char* slurm = set_and_not(lookup, "SLURM_JOB_ID", "")) {
-    job_text = slurm;
-    job_source = "SLURM_JOB_ID";
-  } else if (const char* address = set_and_not(lookup, "MASTER_ADDR", "")) {
-    const char* port = set_and_not(lookup, "MASTER_PORT", "");
-    job_text = std::string(address) + "-" + (port != nullptr ? port : "0");
-    job_source = "MASTER_ADDR";
-  } else {
-    job_text = "local";
-  }
-  out.job = file_safe(job_text);
-
-  read_bool("FR_ENABLE", out.enable);
-  read_count("FR_BUFFER_SIZE", out.buffer_size);
-  read_bool("FR_DUMP_ON_TIMEOUT", out.dump_on_timeout);
-  read_seconds("FR_WARN_S", 10'000'000'000ull, out.warn_ns);
-  read_seconds("FR_TIMEOUT_S", 60'000'000'000ull, out.timeout_ns);
-
-  const char* dir = in.find("FR_DUMP_DIR", source);
-  if (dir != nullptr && *dir != '\0') {
-    out.dump_dir = dir;
-    if (std::strcmp(source, "FR_DUMP_DIR") != 0) {
-      const std::size_t slash = out.dump_dir.rfind('/');
-      out.dump_dir =
-          slash == std::string::npos ? "." : out.dump_dir.substr(0, slash == 0 ? 1 : slash);
-    }
-  } else {
-    out.dump_dir = "./fr-dumps/" + out.job;
-    source = "default";
-  }
-  out.dump_dir = absolute(out.dump_dir);
-  in.show("FR_DUMP_DIR", out.dump_dir, source);
-
-  read_count("FR_KEEP_DUMPS", out.keep_dumps);
-
-  const char* shm = in.find("FR_SHM_DIR", source);
-  out.shm_dir = absolute(shm != nullptr && *shm != '\0' ? shm : "/dev/shm");
-  in.show("FR_SHM_DIR", out.shm_dir, source);
-  in.show("FR_JOB", out.job, job_source);
-
-  const char* stacks = in.find("FR_STACKS", source);
-  bool cpp = false;
-  if (stacks == nullptr || std::strcmp(stacks, "python") == 0) {
-    out.stacks = Stacks::kPython;
-  } else if (std::strcmp(stacks, "off") == 0 && std::strcmp(source, "FR_STACKS") == 0) {
-    out.stacks = Stacks::kOff;
-  } else if (std::strcmp(stacks, "native") == 0) {
-    out.stacks = Stacks::kNative;
-  } else if (std::strcmp(source, "FR_STACKS") != 0 && parse_bool(stacks, cpp)) {
-    out.stacks = cpp ? Stacks::kNative : Stacks::kPython;
-  } else {
-    in.complain(source, stacks, "python");
-    source = "default";
-  }
-  in.show("FR_STACKS",
-          out.stacks == Stacks::kOff      ? "off"
-          : out.stacks == Stacks::kNative ? "native"
-                                          : "python",
-          source);
-
-  const char* timing = in.find("FR_TIMING", source);
-  bool events = false;
-  if (timing == nullptr || std::strcmp(timing, "auto") == 0) {
-    out.timing = Timing::kAuto;
-  } else if (std::strcmp(source, "FR_TIMING") != 0 && parse_bool(timing, events)) {
-    out.timing = events ? Timing::kEvents : Timing::kAuto;
-  } else if (std::strcmp(timing, "off") == 0) {
-    out.timing = Timing::kOff;
-  } else if (std::strcmp(timing, "events") == 0) {
-    out.timing = Timing::kEvents;
-  } else {
-    in.complain(source, timing, "auto");
-    source = "default";
-  }
-  in.show("FR_TIMING",
-          out.timing == Timing::kOff      ? "off"
-          : out.timing == Timing::kEvents ? "events"
-                                          : "auto",
-          source);
-
-  const char* threads = in.find("FR_THREADS", source);
-  if (threads == nullptr || std::strcmp(threads, "signal") == 0) {
-    out.threads = ThreadLooks::kSignal;
-  } else if (std::strcmp(threads, "proc") == 0) {
-    out.threads = ThreadLooks::kProc;
-  } else if (std::strcmp(threads, "off") == 0) {
-    out.threads = ThreadLooks::kOff;
-  } else {
-    in.complain(source, threads, "signal");
-    source = "default";
-  }
-  in.show("FR_THREADS",
-          out.threads == ThreadLooks::kOff    ? "off"
-          : out.threads == ThreadLooks::kProc ? "proc"
-                                              : "signal",
-          source);
-  read_bool("FR_LOCALS", out.locals);
-  read_bool("FR_CRASHES", out.crashes);
-
-  out.ras = "localhost:28028";
-  const char* ras = in.find("FR_RAS", source);
-  const char* ras_enable = lookup("NCCL_RAS_ENABLE");
-  bool ask = true;
-  if (ras != nullptr && *ras != '\0' && !parse_bool(ras, ask)) {
-    out.ras = ras;
-  } else if (!ask) {
-    out.ras.clear();
-  }
-  if (ras_enable != nullptr && std::strcmp(ras_enable, "0") == 0 &&
-      std::strcmp(source, "FR_RAS") != 0) {
-    out.ras.clear();
-    source = "NCCL_RAS_ENABLE";
-  }
-  in.show("FR_RAS", out.ras.empty() ? "0" : out.ras, source);
-
-  const char* pipe = in.find("FR_PIPE", source);
-  out.pipe = pipe != nullptr ? pipe : "";
-  in.show("FR_PIPE", out.pipe, source);
-
-  const char* signal_text = in.find("FR_SIGNAL", source);
-  if (signal_text != nullptr && *signal_text != '\0') {
-    out.signal = parse_signal(signal_text);
-    if (out.signal == 0) {
-      in.complain(source, signal_text, "none");
-      source = "default";
-    }
-  }
-  in.show("FR_SIGNAL", out.signal != 0 ? signal_text : "", source);
-
-  const char* cache = in.find("FR_CACHE_DIR", source);
-  if (cache != nullptr && *cache != '\0') {
-    out.cache_dir = cache;
-  } else {
-    const char* xdg = set_and_not(lookup, "XDG_CACHE_HOME", "");
-    const char* home = set_and_not(lookup, "HOME", "");
-    out.cache_dir = xdg != nullptr    ? std::string(xdg) + "/fr"
-                    : home != nullptr ? std::string(home) + "/.cache/fr"
-                                      : "/tmp/fr-cache-" + std::to_string(getuid());
-  }
-  out.cache_dir = absolute(out.cache_dir);
-  in.show("FR_CACHE_DIR", out.cache_dir, source);
-
-  const char* tmp = set_and_not(lookup, "TMPDIR", "");
-  out.temporary_dir = tmp != nullptr ? absolute(tmp) : "/tmp";
-
-  static constexpr const char* kLevels[] = {"off", "error", "warn", "info", "debug"};
-  const char* level = in.find("FR_LOG", source);
-  if (level != nullptr) {
-    int found = -2;
-    for (int i = 0; i < 5; ++i) {
-      if (strcasecmp(level, kLevels[i]) == 0) {
-        found = i - 1;
-      }
-    }
-    if (found == -2) {
-      in.complain(source, level, "warn");
-      source = "default";
-    } else {
-      out.log_level = found;
-    }
-  }
-  in.show("FR_LOG", kLevels[out.log_level + 1], source);
-  return out;
-}
-
-std::string Options::value(std::string_view name) const {
-  const std::string key = std::string(name) + "=";
-  std::size_t at = table.rfind("\n" + key);
-  at = at != std::string::npos ? at + 1 : (table.rfind(key, 0) == 0 ? 0 : std::string::npos);
-  if (at == std::string::npos) {
-    return "";
-  }
-  at += key.size();
-  return table.substr(at, table.find('\t', at) - at);
+EnvIdentity read_identity() {
+  return read_identity(environment);
 }
 
 }  // namespace fr

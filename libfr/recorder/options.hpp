@@ -1,49 +1,46 @@
-// options.hpp - the one table of options, and the only reader of the environment.
+// options.hpp - the one table of options (FR_*), and the only reader of the environment for them.
+//
+// Each row of the table declares an option once: names, default, kind, member and meaning. The
+// parser loops over the rows; the recorder, the Python package, LD_PRELOAD and frtrace all ask
+// here, so they cannot disagree about a value.
 #pragma once
 
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "format/layout.hpp"
 
 namespace fr {
 
-struct OptionSpec {
-  const char* name;
-  const char* aliases[4];  // PyTorch's names, honoured when `name` is not set
-  const char* default_text;
-  const char* meaning;
-};
-
-std::span<const OptionSpec> option_table() noexcept;
-
 enum class Stacks { kOff, kPython, kNative };
-enum class ThreadLooks { kOff, kProc, kSignal };
+enum class ThreadSampling { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
 
-// Values in force. Texts are as they are shown; paths are absolute.
+// Values in force; read_options() sets every member. Texts are as they are shown; paths are
+// absolute.
 struct Options {
-  bool enable = true;
-  u32 buffer_size = 16384;  // records, as asked for; 0 = off
-  bool dump_on_timeout = true;
-  u64 warn_ns = 0;
-  u64 timeout_ns = 0;
+  bool enable;
+  u32 buffer_size;  // records per rank before rounding; 0 = off
+  bool dump_on_timeout;
+  u64 warn_ns;
+  u64 timeout_ns;
   std::string dump_dir;
-  u32 keep_dumps = 4;
+  u32 keep_dumps;
   std::string shm_dir;
   std::string job;
-  Stacks stacks = Stacks::kPython;
-  Timing timing = Timing::kAuto;
-  ThreadLooks threads = ThreadLooks::kSignal;
-  bool locals = true;   // variables of the frames of hung threads
-  bool crashes = true;  // handlers of SIGSEGV and its like
-  std::string ras;      // address of NCCL's RAS service, "" not asked
-  std::string pipe;     // "" none
-  int signal = 0;       // 0 none
+  Stacks stacks;
+  Timing timing;
+  ThreadSampling threads;
+  bool locals;      // variables of the frames of hung threads
+  bool crashes;     // handlers of SIGSEGV and its like
+  std::string ras;  // address of NCCL's RAS service; "" = RAS is not queried
+  std::string pipe;
+  int signal;  // 0 = none
   std::string cache_dir;
-  int log_level = 1;  // -1 off, 0 error, 1 warn, 2 info, 3 debug
+  int log_level;  // -1 = off, else enum LogLevel
 
   std::string temporary_dir;  // TMPDIR or /tmp: where dumps go when dump_dir cannot be written
 
@@ -52,17 +49,51 @@ struct Options {
   // One line per value that did not parse: name, value, what is used instead.
   std::string complaints;
 
-  // The value in force as text; "" for a name not in the table.
+  // The value in force as text, and the variable it comes from; "" for a name not in the table.
   std::string value(std::string_view name) const;
+  std::string source(std::string_view name) const;
 };
 
-// Returns the value of an environment variable or nullptr.
+// Returns the value of a variable or nullptr.
 using Lookup = std::function<const char*(const char*)>;
 
+enum class OptionKind {
+  kBool,       // 1 true t yes y on, 0 false f no n off, in any case
+  kCount,      // an integer from 0
+  kSeconds,    // more than 0, fractions too; the member holds nanoseconds
+  kWord,       // one of OptionSpec::words, in any case
+  kDirectory,  // made absolute; of a PyTorch name (a prefix of files) the directory part
+  kJob,        // made safe for file names
+  kAddress,    // host:port, or a bool: 0 is no address
+  kSignal,     // name with or without SIG, or number; empty is none
+  kText
+};
+
+struct OptionSpec {
+  const char* name;
+  const char* aliases[2];    // PyTorch's names, honoured when `name` is not set
+  const char* default_text;  // parsed like any value, but where `find_default` is given
+  OptionKind kind;
+  std::variant<bool Options::*, u32 Options::*, u64 Options::*, int Options::*, Stacks Options::*,
+               Timing Options::*, ThreadSampling Options::*, std::string Options::*>
+      member;
+  const char* meaning;
+  const char* words[5] = {};        // kWord: the first is the member's value `first_word`
+  int first_word = 0;               //
+  const char* alias_words[2] = {};  // what 0 and 1 mean where the alias is a bool
+  // The default that depends on other variables or rows; sets `source` to the variable it took.
+  std::string (*find_default)(const Lookup&, const Options&, const char*& source) = nullptr;
+};
+
+std::span<const OptionSpec> option_table() noexcept;
+
+// May throw std::bad_alloc only. Not for a signal handler.
 Options read_options(const Lookup& lookup);
 Options read_options();  // from the environment
+// One row alone, e.g. of the options that a dump stores: sets its member of `out` only.
+void read_option(std::string_view name, const Lookup& lookup, Options& out);
 
-// Who this process is, as far as the environment tells (torchrun, Slurm, MPI).
+// Who this process is, as far as the environment says (torchrun, Slurm, MPI).
 struct EnvIdentity {
   i32 rank = -1;
   i32 local_rank = -1;

@@ -97,8 +97,8 @@ bool Watchdog::start(Recorder& recorder) noexcept {
       !encoder_.init(recorder.region.header().n_records)) {
     return false;
   }
-  if (recorder.options.threads != ThreadLooks::kOff &&
-      !threads_.init(recorder.options.threads == ThreadLooks::kSignal, recorder.options.locals)) {
+  if (recorder.options.threads != ThreadSampling::kOff &&
+      !threads_.init(recorder.options.threads == ThreadSampling::kSignal, recorder.options.locals)) {
     log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
   }
   recorder.region.header().ask_signal.store(static_cast<u32>(threads_.signal()));

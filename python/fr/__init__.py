@@ -35,7 +35,7 @@ __all__ = [
 ]
 __version__: str = _fr.__version__
 
-_inert = _fr.option("FR_ENABLE").strip().lower() in ("0", "false", "off", "no")
+_inert = _fr.option("FR_ENABLE") == "0"
 
 if not _inert:
     from . import capture as _capture

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,6 +38,16 @@ std::string grown(std::size_t (*call)(char*, std::size_t, const char*), const ch
   }
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
   return text;
+}
+
+// What libfr's setenv() left in the variables that os.environ keeps a copy of.
+py::dict nccl_variables() {
+  py::dict variables;
+  for (const char* name : {"NCCL_PROFILER_PLUGIN", "FR_NCCL_CHAIN"}) {
+    const char* value = std::getenv(name);
+    variables[name] = value != nullptr ? py::cast(value) : py::none();
+  }
+  return variables;
 }
 
 std::uint32_t intern(const std::string& text) {
@@ -172,6 +183,14 @@ PYBIND11_MODULE(_fr, m) {
         [](int code) { return std::string(fr_dtype_name(static_cast<std::uint8_t>(code))); });
   m.def("reduce_op_name",
         [](int code) { return std::string(fr_reduce_op_name(static_cast<std::uint8_t>(code))); });
+  m.def("nccl_announce", [] {
+    fr_nccl_announce();
+    return nccl_variables();
+  });
+  m.def("nccl_withdraw", [] {
+    fr_nccl_withdraw();
+    return nccl_variables();
+  });
   m.def("nccl_hook", &fr_nccl_hook, release());
   m.def("nccl_unhook", &fr_nccl_unhook, release());
   m.def("library_path", [] { return std::string(fr_library_path()); });

@@ -823,12 +823,20 @@ def test_frtrace_stacks_asks_the_process_and_says_so(start):
     wait_until("stop", lambda: ") T " in Path(f"/proc/{p.pid}/stat").read_text())
     stopped = subprocess.run(
         [FRTRACE, "stacks", "--shm-dir", p.dir / "shm", str(p.pid)],
-        env=os.environ | {"PATH": ""},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert stopped.returncode == 0, stopped
     assert f"rank 0 (pid {p.pid}): stopped (SIGSTOP" in stopped.stdout, stopped
+    assert f"is stopped; its stacks: py-spy dump --native --pid {p.pid}" in stopped.stderr
+    without = subprocess.run(
+        [FRTRACE, "stacks", "--shm-dir", p.dir / "shm", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert without.returncode == 3
+    assert f"py-spy dump --native --pid {os.getpid()}" in without.stderr
     gone = subprocess.run([FRTRACE, "stacks", "no-such-job"], capture_output=True, timeout=60)
     assert gone.returncode == 3

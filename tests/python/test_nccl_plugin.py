@@ -26,8 +26,13 @@ print(json.dumps(seen))
 """
 
 
+def clean():
+    """The environment as it was before this process imported fr."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+
+
 def run(tmp_path, **env):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    keep = clean()
     keep |= {"FR_SHM_DIR": str(tmp_path), "FR_DUMP_DIR": str(tmp_path / "dumps")}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=keep | env, text=True, capture_output=True, timeout=60
@@ -92,6 +97,53 @@ def test_a_path_longer_than_nccl_keeps(tmp_path):
     assert seen["same"]
 
 
+def preloaded(tmp_path, **env):
+    """The two variables as a program sees them that is started with LD_PRELOAD=libfr.so."""
+    script = """
+import ctypes, json
+c = ctypes.CDLL(None)
+c.getenv.restype = ctypes.c_char_p
+seen = [c.getenv(name) for name in (b"NCCL_PROFILER_PLUGIN", b"FR_NCCL_CHAIN")]
+print(json.dumps([value and value.decode() for value in seen]))
+"""
+    keep = clean() | {"FR_SHM_DIR": str(tmp_path), "LD_PRELOAD": fr._fr.library_path()}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=keep | env, text=True, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def imported(tmp_path, **env):
+    seen = run(tmp_path, **env)
+    return [seen["NCCL_PROFILER_PLUGIN"], seen["FR_NCCL_CHAIN"]]
+
+
+def test_preload_and_import_agree(tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_PROFILER_PLUGIN=inspector\n")
+    own = fr._fr.library_path()
+    for env, want in [
+        ({}, [own, None]),
+        ({"NCCL_PROFILER_PLUGIN": "mine"}, [own, "mine"]),
+        ({"NCCL_PROFILER_PLUGIN": "none"}, ["none", None]),
+        ({"NCCL_CONF_FILE": str(conf)}, [own, "inspector"]),
+        ({"NCCL_PROFILER_PLUGIN": "", "NCCL_CONF_FILE": str(conf)}, [own, "inspector"]),
+    ]:
+        assert preloaded(tmp_path, **env) == want
+        assert imported(tmp_path, **env) == want
+
+
+def test_switched_off_both_leave_nccls_variable_alone(tmp_path):
+    for off in ("0", "false", "No", "off", "f"):
+        assert preloaded(tmp_path, FR_ENABLE=off) == [None, None]
+        got = subprocess.run(
+            [sys.executable, "-c", "import os, fr; print(os.environ.get('NCCL_PROFILER_PLUGIN'))"],
+            env=clean() | {"FR_ENABLE": off}, text=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+        assert got.stdout == "None\n", got.stderr
+
+
 def test_preloaded_with_a_long_path(tmp_path):
     """LD_PRELOAD=libfr.so does the same."""
     deep = tmp_path / ("x" * 120) / ("y" * 120) / ("z" * 60)
@@ -104,7 +156,7 @@ c.getenv.restype = ctypes.c_char_p
 name = c.getenv(b"NCCL_PROFILER_PLUGIN")
 print(name.decode(), ctypes.CDLL(name.decode()).fr_start is not None)
 """
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "NCCL_"))}
+    keep = clean()
     done = subprocess.run(
         [sys.executable, "-c", script], env=keep | {"LD_PRELOAD": str(library)},
         text=True, capture_output=True, timeout=60,

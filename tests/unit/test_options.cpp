@@ -27,15 +27,6 @@ EnvIdentity identity(const Environment& e) {
   });
 }
 
-std::string source(const Options& o, const std::string& name) {
-  const std::size_t at = ("\n" + o.table).find("\n" + name + "=");
-  if (at == std::string::npos) {
-    return "";
-  }
-  const std::size_t tab = o.table.find('\t', at);
-  return o.table.substr(tab + 1, o.table.find('\n', tab) - tab - 1);
-}
-
 }  // namespace
 
 TEST_CASE("the defaults are the contract's") {
@@ -57,14 +48,47 @@ TEST_CASE("the defaults are the contract's") {
   CHECK(o.signal == 0);
   CHECK(o.cache_dir == "/home/u/.cache/fr");
   CHECK(o.log_level == 1);
-  CHECK(o.threads == ThreadLooks::kSignal);
+  CHECK(o.threads == ThreadSampling::kSignal);
   CHECK(o.locals);
   CHECK(o.crashes);
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);
-    CHECK(source(o, row.name) == "default");
+    CHECK(o.source(row.name) == "default");
     CHECK(row.meaning[0] != '\0');
   }
+}
+
+TEST_CASE("the default's text of each row is understood") {
+  for (const OptionSpec& row : option_table()) {
+    CAPTURE(row.name);
+    if (row.find_default == nullptr) {
+      const Options o = read({{row.name, row.default_text}});
+      CHECK(o.complaints.empty());
+      CHECK(o.value(row.name) == row.default_text);
+      CHECK(o.value(row.name) == read({}).value(row.name));
+    }
+  }
+}
+
+TEST_CASE("one row read alone sets its member, with the default where the text is not understood") {
+  const auto seconds = [](const char* text) {
+    Options o{};
+    read_option("FR_TIMEOUT_S", [&](const char*) { return text; }, o);
+    return o.timeout_ns;
+  };
+  CHECK(seconds("2.5") == 2'500'000'000);
+  CHECK(seconds(nullptr) == 60'000'000'000);
+  CHECK(seconds("soon") == 60'000'000'000);
+}
+
+TEST_CASE("NCCL's own words on its RAS service") {
+  CHECK(read({}).ras == "localhost:28028");
+  CHECK(read({{"NCCL_RAS_ADDR", "h:1"}}).ras == "h:1");
+  CHECK(read({{"NCCL_RAS_ADDR", "h:1"}, {"NCCL_RAS_ENABLE", "0"}}).ras.empty());
+  CHECK(read({{"NCCL_RAS_ADDR", "h:1"}, {"NCCL_RAS_ENABLE", "1"}}).ras == "h:1");
+  CHECK(read({{"NCCL_RAS_ENABLE", "0"}}).source("FR_RAS") == "NCCL_RAS_ENABLE");
+  CHECK(read({{"NCCL_RAS_ENABLE", "0"}, {"FR_RAS", "h:2"}}).ras == "h:2");
+  CHECK(read({{"FR_RAS", "on"}, {"NCCL_RAS_ADDR", "h:1"}}).ras == "localhost:28028");
 }
 
 TEST_CASE("every row of the table: its name beats the aliases, each alias beats the default") {
@@ -95,7 +119,7 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
     const auto& v = values.at(row.name);
     const Options own = read({{row.name, v[0]}});
     CHECK(own.value(row.name) == v[0]);
-    CHECK(source(own, row.name) == row.name);
+    CHECK(own.source(row.name) == row.name);
     CHECK(own.complaints.empty());
     std::string earlier;
     for (const char* alias : row.aliases) {
@@ -104,13 +128,13 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
       }
       CAPTURE(alias);
       const Options by_alias = read({{alias, v[0]}});
-      CHECK(source(by_alias, row.name) == alias);
+      CHECK(by_alias.source(row.name) == alias);
       CHECK(by_alias.complaints.empty());
       const Options both = read({{row.name, v[1]}, {alias, v[0]}});
       CHECK(both.value(row.name) == v[1]);
-      CHECK(source(both, row.name) == row.name);
+      CHECK(both.source(row.name) == row.name);
       if (!earlier.empty()) {
-        CHECK(source(read({{earlier, v[0]}, {alias, v[1]}}), row.name) == earlier);
+        CHECK(read({{earlier, v[0]}, {alias, v[1]}}).source(row.name) == earlier);
       }
       earlier = alias;
     }
@@ -149,12 +173,12 @@ TEST_CASE("the job's name: FR_JOB, run id, Slurm, master, local") {
                    {"MASTER_ADDR", "node-1"},
                    {"MASTER_PORT", "29500"}};
   CHECK(read(e).job == "mine");
-  CHECK(source(read(e), "FR_JOB") == "FR_JOB");
+  CHECK(read(e).source("FR_JOB") == "FR_JOB");
   e["FR_JOB"] = "";
   CHECK(read(e).job == "run7");
   e.erase("FR_JOB");
   CHECK(read(e).job == "run7");
-  CHECK(source(read(e), "FR_JOB") == "TORCHELASTIC_RUN_ID");
+  CHECK(read(e).source("FR_JOB") == "TORCHELASTIC_RUN_ID");
   e["TORCHELASTIC_RUN_ID"] = "none";  // torchrun without --rdzv-id
   CHECK(read(e).job == "815");
   e.erase("SLURM_JOB_ID");

@@ -211,8 +211,8 @@ int run(int argc, char** argv) {
   filter.groups = split(group_texts);
   const bool default_path = paths.empty();
   if (default_path) {
-    const char* dir = std::getenv("FR_DUMP_DIR");
-    paths.push_back(dir != nullptr && *dir != '\0' ? dir : "fr-dumps");
+    const fr::Options o = fr::read_options();
+    paths.push_back(o.source("FR_DUMP_DIR") != "default" ? o.dump_dir : "fr-dumps");
   }
 
   Progress progress;

@@ -302,10 +302,15 @@ FR_API const char* fr_version(void) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ device libraries */
 
+/* Makes NCCL load this library as its profiler plugin when it makes its first communicator: sets
+ * NCCL_PROFILER_PLUGIN in the environment of this process and its children. A plugin of the user's, named
+ * there or in NCCL's configuration file, is called through (FR_NCCL_CHAIN keeps its name); "none" stays.
+ * Uses setenv(): call it before other threads read the environment. Cold. */
+FR_API void fr_nccl_announce(void) FR_NOEXCEPT;
+/* Puts the variables back. Cold. */
+FR_API void fr_nccl_withdraw(void) FR_NOEXCEPT;
 /* Redirects the calls of NCCL in every object that is loaded by now to wrappers that record them; call
- * it again when more were loaded. Returns the number of places that lead to us. NCCL must also be told
- * to load this library as its profiler plugin, by NCCL_PROFILER_PLUGIN=<fr_library_path()>, before its
- * first communicator is made. Cold. */
+ * it again when more were loaded. Returns the number of places that lead to us. Cold. */
 FR_API uint32_t fr_nccl_hook(void) FR_NOEXCEPT;
 /* Puts the originals back. Returns the number of places. Cold. */
 FR_API uint32_t fr_nccl_unhook(void) FR_NOEXCEPT;

@@ -141,7 +141,7 @@ TEST_CASE("a dump reads whole") {
     CHECK(e->id.job == "jobname");
     CHECK(e->id.world_size == 2);
     CHECK(e->incident == 3);
-    CHECK(e->option_seconds("FR_TIMEOUT_S", 0) == 30);
+    CHECK(e->timeout_s() == 30);
     REQUIRE(e->groups.size() == 2);
     CHECK_FALSE(e->groups[0].used);
     CHECK(e->text(e->groups[1].desc) == "default_pg");
@@ -435,7 +435,7 @@ TEST_CASE("a region reads as a dump does") {
   CHECK_FALSE(load_ring(region.bytes(), 0, RingKind::kCopy, why)->process_gone);
   region.header().exit.state = fr::kRunning;
   CHECK(e->id.job == "ringjob");
-  CHECK(e->option_seconds("FR_TIMEOUT_S", 0) == 20);
+  CHECK(e->timeout_s() == 20);
   REQUIRE(e->groups.size() == 2);
   const GroupEvidence& g = e->groups[1];
   CHECK(g.enqueued == 5);

@@ -1,6 +1,8 @@
-// A process with fr is asked through the signal that its ring names: it dumps, with all ranks of
-// its job. One without fr, or one that does not answer, is looked at by py-spy or PyStack where
-// they are installed. The output says which it was.
+// stacks.cpp - `frtrace stacks`: where all threads of a running process, or of a job, are now.
+//
+// A process with fr gets the signal that its ring names and writes a dump, as do all ranks of its
+// job on that node. For a process that does not answer, its ring is shown. For a process without
+// fr, the command of another tool is printed, not run.
 #include "commands/stacks.hpp"
 
 #include <dirent.h>
@@ -9,18 +11,17 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "format/view.hpp"
 #include "input/files.hpp"
 #include "model/case.hpp"
+#include "recorder/options.hpp"
 #include "report/stacks_tree.hpp"
 
 namespace frtrace {
@@ -165,66 +166,10 @@ std::vector<std::string> ask(const std::vector<Process>& processes, bool all) {
   return found;
 }
 
-std::string output_of(const std::string& command) {
-  std::string out;
-  if (FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r")) {
-    std::array<char, 65536> buffer;
-    std::size_t n = 0;
-    while ((n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-      out.append(buffer.data(), n);
-    }
-    if (::pclose(pipe) != 0) {
-      out.clear();
-    }
-  }
-  return out;
-}
-
-// py-spy's JSON: a list of threads with frames, innermost first.
-bool read_py_spy(const std::string& text, ThreadsEvidence& out, int pid) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_array()) {
-    return false;
-  }
-  out.present = true;
-  for (const auto& t : json) {
-    ThreadStack& stack = out.threads.emplace_back();
-    stack.tid = t.value("os_thread_id", t.contains("os_thread_id") ? 0 : pid);
-    stack.name = t.contains("thread_name") && t["thread_name"].is_string()
-                     ? t["thread_name"].get<std::string>()
-                     : "";
-    stack.activity = t.value("active", false) ? "running" : "asleep";
-    stack.gil = t.value("owns_gil", false) ? "holds" : "";
-    for (const auto& f : t.value("frames", nlohmann::json::array())) {
-      stack.stack.push_back(static_cast<std::uint32_t>(out.frames.size()));
-      ThreadFrame& frame = out.frames.emplace_back();
-      frame.python = f.value("line", 0) != 0;
-      frame.function = f.value("name", "");
-      frame.file = f.value("filename", "");
-      frame.line = f.value("line", 0u);
-    }
-  }
-  return !out.threads.empty();
-}
-
-int by_others(int pid, const std::vector<Process>& processes, bool json) {
-  const std::string spy = output_of(fmt::format("py-spy dump --json --pid {}", pid));
-  ThreadsEvidence threads;
-  if (read_py_spy(spy, threads, pid)) {
-    std::cerr << "process " << pid << ": by py-spy\n";
-    const StackTree tree = merge_stacks({{-1, pid, "", &threads, "", nullptr}});
-    std::cout << (json ? render_stacks_json(tree) : render_stacks_text(tree));
-    return kShown;
-  }
-  const std::string pystack = output_of(fmt::format("pystack remote --native {}", pid));
-  if (!pystack.empty()) {
-    std::cerr << "process " << pid << ": by PyStack\n";
-    std::cout << pystack;
-    return kShown;
-  }
-  std::cerr << "frtrace: process " << pid << (is_stopped(pid) ? " is stopped" : " does not answer")
-            << ", and neither py-spy nor PyStack could look at it\n";
-  return by_ring(processes, json) ? kShown : kNothing;
+// What to run for a process that cannot be sampled through fr. frtrace does not run it itself: it
+// may need root, and stops the process while it looks.
+std::string other_tools(int pid) {
+  return fmt::format("py-spy dump --native --pid {}", pid);
 }
 
 }  // namespace
@@ -232,12 +177,11 @@ int by_others(int pid, const std::vector<Process>& processes, bool json) {
 int stacks_command(int argc, char** argv) {
   CLI::App app{
       "Shows where the threads of a running process, or of all ranks of a job, are now.\n"
-      "A process with fr is asked for a dump (and so are the other ranks of its job);\n"
-      "otherwise py-spy or PyStack are used where they are installed."};
+      "A process with fr writes a dump on request (and so do the other ranks of its job);\n"
+      "for a process without fr, the py-spy command to run instead is printed."};
   std::string target;
   bool json = false;
-  const char* shm = std::getenv("FR_SHM_DIR");
-  std::string shm_dir = shm != nullptr && *shm != '\0' ? shm : "/dev/shm";
+  std::string shm_dir = fr::read_options().shm_dir;
   app.add_option("target", target, "process id or name of a job")->required();
   app.add_option("--shm-dir", shm_dir, "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
   app.add_flag("--json", json, "as JSON (schema frtrace.stacks/1)");
@@ -265,14 +209,22 @@ int stacks_command(int argc, char** argv) {
       processes.push_back(p);
     }
   }
-  if (processes.empty() && !is_pid) {
-    std::cerr << "frtrace: no running process of a job " << target << " has a ring in " << dir
-              << "\n";
+  if (processes.empty()) {
+    std::cerr << (is_pid ? fmt::format("frtrace: process {} has no ring in {}: it runs without fr. "
+                                       "Its stacks: {}\n",
+                                       pid, dir, other_tools(pid))
+                         : fmt::format("frtrace: no running process of a job {} has a ring in {}\n",
+                                       target, dir));
     return kNothing;
   }
   const std::vector<std::string> dumps = ask(processes, !is_pid);
   if (dumps.empty()) {
-    return is_pid ? by_others(pid, processes, json) : by_ring(processes, json) ? kShown : kNothing;
+    if (is_pid) {
+      std::cerr << "frtrace: process " << pid
+                << (is_stopped(pid) ? " is stopped" : " does not answer")
+                << "; its stacks: " << other_tools(pid) << "\n";
+    }
+    return by_ring(processes, json) ? kShown : kNothing;
   }
   const LoadResult input = load_paths(dumps, "");
   const std::vector<Case> cases = make_cases(input.evidence, {});

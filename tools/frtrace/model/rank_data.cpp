@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "format/call_site.hpp"
+#include "recorder/options.hpp"
 
 namespace frtrace {
 
@@ -20,15 +21,20 @@ constexpr std::uint32_t kShapeSplits = 1u << 26;
 
 }  // namespace
 
-double RankEvidence::option_seconds(std::string_view name, double fallback) const {
-  for (const auto& [key, value] : options) {
-    if (key == name) {
-      char* end = nullptr;
-      const double v = std::strtod(value.c_str(), &end);
-      return end != value.c_str() ? v : fallback;
-    }
-  }
-  return fallback;
+double RankEvidence::timeout_s() const {
+  fr::Options o{};
+  fr::read_option(
+      "FR_TIMEOUT_S",
+      [&](const char* name) -> const char* {
+        for (const auto& [key, value] : options) {
+          if (key == name) {
+            return value.c_str();
+          }
+        }
+        return nullptr;
+      },
+      o);
+  return static_cast<double>(o.timeout_ns) / 1e9;
 }
 
 std::string below_cwd(const RankEvidence& e, std::string_view file) {

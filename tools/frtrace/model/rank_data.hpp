@@ -388,7 +388,7 @@ struct RankEvidence {
   std::string_view text(Id i) const {
     return i < strings.size() ? std::string_view(strings[i]) : std::string_view();
   }
-  double option_seconds(std::string_view name, double fallback) const;
+  double timeout_s() const;  // FR_TIMEOUT_S in force when this was written, else its default
 };
 
 // A place in user code. line 0: not captured.

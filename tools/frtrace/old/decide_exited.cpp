@@ -38,7 +38,7 @@ const Meeting* Diagnosis::stays_away(const WaitGraph& settled, int i) const {
     }
   }
   // As long as it takes to be called a hang; a late rank is none.
-  const double hang = e.option_seconds("FR_TIMEOUT_S", 60);
+  const double hang = e.timeout_s();
   const bool stands = longest != nullptr && longest->seconds() >= hang &&
                       seconds_between(e.records.back().time, e.written) >= hang / 2;
   return stands ? longest : nullptr;
@@ -88,7 +88,7 @@ bool Diagnosis::exited(const WaitGraph& settled) {
   const std::vector<int> alive = sinks_alive(settled);
   if (!alive.empty() && first_end != 0) {
     for (const Meeting& m : settled.meetings) {
-      const double timeout = ev(m.waits.front().evidence).option_seconds("FR_TIMEOUT_S", 60);
+      const double timeout = ev(m.waits.front().evidence).timeout_s();
       const bool sink_absent = std::any_of(m.absent.begin(), m.absent.end(), [&](int a) {
         return std::find(alive.begin(), alive.end(), a) != alive.end();
       });

@@ -65,7 +65,7 @@ Report Diagnosis::run() {
   inventory();
   double threshold = kStuckSeconds;
   for (const RankEvidence* e : c_.ranks) {
-    threshold = std::min(threshold, 0.5 * e->option_seconds("FR_TIMEOUT_S", 60));
+    threshold = std::min(threshold, 0.5 * e->timeout_s());
   }
   if (!alarmed()) {
     threshold = std::max(threshold, usual_wait_s());
