@@ -15,6 +15,7 @@
 namespace fr {
 
 using namespace packing;
+using schema::get;
 
 namespace {
 
@@ -36,36 +37,6 @@ void* map(std::size_t bytes, bool populate) {
   return p != MAP_FAILED ? p : nullptr;
 }
 
-void pack_identity(Packer& p, const Header& h) {
-  text(p, "identity");
-  p.pack_map(16);
-  key_text(p, "job", h.job);
-  key_int(p, "attempt", h.attempt);
-  key_int(p, "rank", h.rank.load());
-  key_int(p, "local_rank", h.local_rank.load());
-  key_int(p, "world_size", h.world_size.load());
-  key_int(p, "local_world_size", h.local_world_size);
-  key_text(p, "host", h.host);
-  key_text(p, "boot_id", h.boot_id);
-  key_int(p, "pid", h.pid);
-  key_uint(p, "start_unix_ns", h.start_unix_ns);
-  key_uint(p, "proc_start", h.proc_start);
-  key_text(p, "command", h.command);
-  key_text(p, "cwd", h.cwd);
-  key_text(p, "recorder", h.recorder);
-  text(p, "memory");
-  text(p, h.anonymous != 0 ? "anonymous" : "shm");
-  key_uint(p, "n_records", h.n_records);
-}
-
-// What the records section found, over all groups.
-struct Kept {
-  u64 records = 0;
-  u64 torn = 0;
-  u64 shapes_lost = 0;
-  u64 overwritten = 0;
-};
-
 void pack_salvage(Packer& p, const DumpFacts& facts) {
   text(p, "salvage");
   if (facts.salvaged_by < 0 && facts.salvage_why[0] == '\0') {
@@ -86,7 +57,7 @@ void pack_layers(Packer& p, const Header& h) {
                            : static_cast<u32>(std::size(h.layers));
   p.pack_map(n_layers);
   for (u32 i = 0; i < n_layers; ++i) {
-    text(p, fixed(h.layers[i].name, sizeof h.layers[i].name));
+    text(p, schema::fixed(h.layers[i].name));
     char layer[sizeof h.layers[i].text];
     text(p, layer_text(h.layers[i], layer));
   }
@@ -116,8 +87,8 @@ void pack_clock(Packer& p, const Header& h, const Times& times) {
   text(p, "clock");
   p.pack_map(3);
   text(p, "kind");
-  text(p, clock_name(h.clock_kind));
-  key_uint(p, "base_unix_ns", times.base);
+  text(p, word(h.clock_kind));
+  key_uint(p, "base_unix_ns", times.base());
   text(p, "anchors");
   p.pack_array(2);
   for (const Anchor* a : {&h.first, &h.last}) {
@@ -132,63 +103,21 @@ void pack_clock(Packer& p, const Header& h, const Times& times) {
   }
 }
 
-void pack_record(Packer& p, const RecordCopy& r, const Times& times) {
-  const Payload& d = r.payload;
-  p.pack_array(22);
-  p.pack_uint64(r.ticket);
-  times.ticks(p, d.ticks);
-  text(p, kind_name(d.kind));
-  p.pack_int64(static_cast<i64>(d.seq));
-  p.pack_uint32(d.group);
-  p.pack_uint32(d.op);
-  p.pack_uint32(d.stack);
-  p.pack_uint32(d.tid);
-  p.pack_int32(d.peer);
-  p.pack_uint16(d.flags);
-  p.pack_uint64(d.in_numel);
-  p.pack_uint64(d.out_numel);
-  text(p, dtype_name(d.in_dtype));
-  text(p, dtype_name(d.out_dtype));
-  text(p, reduce_op_name(d.reduce_op));
-  p.pack_uint32(d.timeout_ms);
-  if (r.shape == nullptr) {
-    p.pack_nil();
-  } else if (d.kind == FR_NOTE) {
-    text(p, {reinterpret_cast<const char*>(r.shape), r.n_shape});
-  } else {
-    p.pack_array(r.n_shape);
-    for (u32 i = 0; i < r.n_shape; ++i) {
-      p.pack_uint32(r.shape[i]);
-    }
-  }
-  const bool unseen = !r.has_status && (d.flags & FR_UNTRACKED) != 0;
-  text(p, unseen ? "unknown" : r.has_status ? state_name(r.state) : "enqueued");
-  times.ticks(p, r.started_ticks);
-  times.ticks(p, r.ended_ticks);
-  p.pack_uint32(r.error);
-  p.pack_uint32(r.end_tid);
-}
-
-void pack_records(Packer& p, const View& view, const Times& times, KeptOfGroup* per_group,
-                  Kept& kept) {
-  std::memset(static_cast<void*>(per_group), 0, sizeof(KeptOfGroup) * kGroups);
-  text(p, "records");
-  p.pack_map(2);
-  fields(p, {"ticket",   "time",      "kind",      "seq",        "group",    "op",
-             "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
-             "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
-             "started",  "ended",     "error",     "end_tid"});
+// Also counts, per group and over all, what the ring still holds.
+void pack_records(Packer& p, const View& view, const Times& times, schema::KeptOfGroup* per_group,
+                  schema::LossCells& losses) {
+  std::memset(static_cast<void*>(per_group), 0, sizeof(schema::KeptOfGroup) * kGroups);
   RecordCopy r;
-  pack_rows(p, view.n_slots(), [&](u32 slot) {
+  pack_table(p, times, "records", schema::kRecords, view.n_slots(), [&](u32 slot, auto row) {
     const Slot found = view.read(slot, r);
     if (found != Slot::kWhole) {
-      kept.torn += found == Slot::kTorn ? 1 : 0;
+      losses.torn += found == Slot::kTorn ? 1 : 0;
       return false;
     }
-    ++kept.records;
-    kept.shapes_lost += r.shape_lost ? 1 : 0;
+    ++losses.records;
+    losses.shapes_overwritten += r.shape_lost ? 1 : 0;
     if (r.payload.group < kGroups) {
-      KeptOfGroup& g = per_group[r.payload.group];
+      schema::KeptOfGroup& g = per_group[r.payload.group];
       ++g.records;
       if (r.payload.kind == FR_COLLECTIVE) {
         g.first = g.kept == 0 || r.payload.seq < g.first ? r.payload.seq : g.first;
@@ -196,135 +125,33 @@ void pack_records(Packer& p, const View& view, const Times& times, KeptOfGroup* 
         ++g.kept;
       }
     }
-    pack_record(p, r, times);
+    row(r);
     return true;
   });
 }
 
-void pack_groups(Packer& p, const View& view, const Times& times, const KeptOfGroup* per_group,
-                 Kept& kept) {
-  text(p, "groups");
-  p.pack_map(2);
-  fields(p, {"group",
-             "name",
-             "desc",
-             "backend",
-             "instance",
-             "n_ranks",
-             "own_rank",
-             "ranks",
-             "created",
-             "destroyed",
-             "enqueued",
-             "enqueued_time",
-             "started",
-             "started_time",
-             "completed",
-             "completed_time",
-             "ended",
-             "failed",
-             "p2p_enqueued",
-             "p2p_time",
-             "p2p_ended",
-             "lifecycle",
-             "lifecycle_ended",
-             "untracked",
-             "wait_only",
-             "wait_only_ended",
-             "released",
-             "kept",
-             "first_kept",
-             "last_kept",
-             "overwritten",
-             "dropped"});
-  text(p, "rows");
+void pack_groups(Packer& p, const View& view, const Times& times,
+                 const schema::KeptOfGroup* per_group, schema::LossCells& losses) {
   // a later version's table may be longer than what is counted here
   const u32 n_groups = view.n_groups() < kGroups ? view.n_groups() : kGroups;
-  p.pack_array(n_groups);
-  for (u32 i = 0; i < n_groups; ++i) {
+  pack_table(p, times, "groups", schema::kGroups, n_groups, [&](u32 i, auto row) {
     const GroupRow& g = *view.group(i);
-    const KeptOfGroup& seen = per_group[i];
-    const u64 enqueued = get(g.issued) & kSeqMask;
-    const u64 dropped = get(g.dropped);
-    p.pack_array(32);
-    p.pack_uint32(i);
-    p.pack_uint32(g.name);
-    p.pack_uint32(g.desc);
-    p.pack_uint32(g.backend);
-    p.pack_uint32(g.instance);
-    p.pack_int32(g.n_ranks);
-    p.pack_int32(g.own_rank);
-    const auto ranks = view.group_ranks(g);
-    if (ranks.empty()) {
-      p.pack_nil();
-    } else {
-      p.pack_array(static_cast<u32>(ranks.size() / 3));
-      for (std::size_t w = 0; w + 2 < ranks.size(); w += 3) {
-        p.pack_array(3);
-        p.pack_uint32(ranks[w]);
-        p.pack_uint32(ranks[w + 1]);
-        p.pack_int32(static_cast<i32>(ranks[w + 2]));
-      }
-    }
-    times.ticks(p, get(g.created_ticks));
-    times.ticks(p, get(g.destroyed_ticks));
-    p.pack_uint64(enqueued);
-    times.ticks(p, get(g.enqueued_ticks));
-    p.pack_uint64(get(g.started_seq));
-    times.ticks(p, get(g.started_ticks));
-    p.pack_uint64(get(g.completed_seq));
-    times.ticks(p, get(g.completed_ticks));
-    p.pack_uint64(get(g.ended));
-    p.pack_uint64(get(g.failed));
-    p.pack_uint64(get(g.p2p_issued));
-    times.ticks(p, get(g.p2p_ticks));
-    p.pack_uint64(get(g.p2p_ended));
-    p.pack_uint64(get(g.lifecycle_issued));
-    p.pack_uint64(get(g.lifecycle_ended));
-    p.pack_uint64(get(g.untracked));
-    p.pack_uint64(get(g.wait_only));
-    p.pack_uint64(get(g.wait_only_ended));
-    p.pack_uint64(get(g.released));
-    p.pack_uint64(seen.kept);
-    if (seen.kept == 0) {
-      p.pack_nil();
-      p.pack_nil();
-    } else {
-      p.pack_uint64(seen.first);
-      p.pack_uint64(seen.last);
-    }
-    const u64 recorded = enqueued + get(g.p2p_issued) + get(g.lifecycle_issued);
-    const u64 overwritten =
-        i != 0 && recorded > seen.records + dropped ? recorded - seen.records - dropped : 0;
-    kept.overwritten += overwritten;
-    p.pack_uint64(overwritten);
-    p.pack_uint64(dropped);
-  }
+    const u64 recorded = (get(g.issued) & kSeqMask) + get(g.p2p_issued) + get(g.lifecycle_issued);
+    const u64 present = per_group[i].records + get(g.dropped);
+    const u64 overwritten = i != 0 && recorded > present ? recorded - present : 0;
+    losses.overwritten += overwritten;
+    row(schema::GroupCells{i, g, view.group_ranks(g), per_group[i], overwritten});
+    return true;
+  });
 }
 
 void pack_lanes(Packer& p, const View& view, const Times& times) {
-  text(p, "lanes");
-  p.pack_map(2);
-  fields(p, {"group", "peer", "direction", "enqueued", "enqueued_time", "started", "completed",
-             "completed_time", "ended", "failed"});
-  pack_rows(p, view.n_lanes(), [&](u32 i) {
+  pack_table(p, times, "lanes", schema::kLanes, view.n_lanes(), [&](u32 i, auto row) {
     const LaneRow* lane = view.lane(i);
-    if (lane == nullptr) {
-      return false;
+    if (lane != nullptr) {
+      row(schema::LaneCells{get(lane->key), *lane});
     }
-    const u64 key = get(lane->key);
-    p.pack_array(10);
-    p.pack_uint32(static_cast<u32>(key >> 33) & 0xffffff);
-    p.pack_int64(static_cast<i64>(key & 0xffffffff) - 1);
-    text(p, (key >> 32 & 1) != 0 ? "send" : "recv");
-    p.pack_uint64(get(lane->enqueued));
-    times.ticks(p, get(lane->enqueued_ticks));
-    p.pack_uint64(get(lane->started_seq));
-    p.pack_uint64(get(lane->completed_seq));
-    times.ticks(p, get(lane->completed_ticks));
-    p.pack_uint64(get(lane->ended));
-    p.pack_uint64(get(lane->failed));
-    return true;
+    return lane != nullptr;
   });
 }
 
@@ -340,7 +167,7 @@ void pack_notes(Packer& p, const View& view, const Times& times) {
     p.pack_int64(h.step.load());
   }
   text(p, "step_time");
-  times.ticks(p, step_ticks);
+  times.pack(p, schema::Ticks{step_ticks});
   u32 n = 0;
   for (u32 i = 0; i < view.n_crumbs(); ++i) {
     n += view.crumb(i) != nullptr ? 1 : 0;
@@ -379,37 +206,19 @@ void pack_notes(Packer& p, const View& view, const Times& times) {
       p.pack_nil();
     }
     text(p, "note_time");
-    times.ticks(p, whole ? note_ticks : 0);
+    times.pack(p, schema::Ticks{whole ? note_ticks : 0});
     text(p, "spans");
     p.pack_array(spans);
     for (u32 s = 0; s < spans; ++s) {
       p.pack_array(2);
       p.pack_uint32(c->span[s].load());
-      times.ticks(p, get(c->span_ticks[s]));
+      times.pack(p, schema::Ticks{get(c->span_ticks[s])});
     }
     key_uint(p, "depth", depth);
   }
   for (; n > 0; --n) {
     p.pack_map(0);  // cannot happen: rows are never given back
   }
-}
-
-void pack_losses(Packer& p, const Header& h, const Kept& kept) {
-  text(p, "losses");
-  p.pack_map(13);
-  key_uint(p, "dropped", get(h.dropped));
-  key_uint(p, "skipped", get(h.skipped));
-  key_uint(p, "overwritten", kept.overwritten);
-  key_uint(p, "torn", kept.torn);
-  key_uint(p, "shapes_overwritten", kept.shapes_lost);
-  key_uint(p, "status_lost", get(h.status_lost));
-  key_uint(p, "strings_lost", get(h.strings_lost));
-  key_uint(p, "stacks_lost", get(h.stacks_lost));
-  key_uint(p, "groups_lost", get(h.groups_lost));
-  key_uint(p, "lanes_lost", get(h.lanes_lost));
-  key_uint(p, "crumbs_lost", get(h.crumbs_lost));
-  key_uint(p, "no_group", get(h.no_group));
-  key_uint(p, "kept", kept.records);
 }
 
 // What ids in the sections before stand for.
@@ -444,6 +253,34 @@ void pack_tables(Packer& p, const View& view) {
 
 }  // namespace
 
+void packing::cell(Packer& p, const Times&, schema::RankRuns runs) {
+  if (runs.words.empty()) {
+    p.pack_nil();
+    return;
+  }
+  p.pack_array(static_cast<u32>(runs.words.size() / 3));
+  for (std::size_t w = 0; w + 2 < runs.words.size(); w += 3) {
+    p.pack_array(3);
+    p.pack_uint32(runs.words[w]);
+    p.pack_uint32(runs.words[w + 1]);
+    p.pack_int32(static_cast<i32>(runs.words[w + 2]));
+  }
+}
+
+void packing::cell(Packer& p, const Times&, schema::Shape shape) {
+  const RecordCopy& r = shape.record;
+  if (r.shape == nullptr) {
+    p.pack_nil();
+  } else if (r.payload.kind == FR_NOTE) {
+    text(p, {reinterpret_cast<const char*>(r.shape), r.n_shape});
+  } else {
+    p.pack_array(r.n_shape);
+    for (u32 i = 0; i < r.n_shape; ++i) {
+      p.pack_uint32(r.shape[i]);
+    }
+  }
+}
+
 void ZstdStream::flush(bool last) noexcept {
   ZSTD_inBuffer in{e.in_, e.in_used_, 0};
   for (;;) {
@@ -470,7 +307,7 @@ bool DumpEncoder::init(u32 n_records) noexcept {
   // never reached: 256 B per record and the tables, uncompressed
   out_size_ = std::size_t{n_records} * 256 + (6u << 20);
   out_ = static_cast<char*>(map(out_size_, false));
-  per_group_ = static_cast<KeptOfGroup*>(map(sizeof(KeptOfGroup) * kGroups, true));
+  per_group_ = static_cast<schema::KeptOfGroup*>(map(sizeof(schema::KeptOfGroup) * kGroups, true));
   if (workspace_ == nullptr || in_ == nullptr || out_ == nullptr || per_group_ == nullptr) {
     return false;
   }
@@ -492,14 +329,15 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   overflow_ = false;
 
   const Header& h = view.header();
-  const Times times{TickClock(h), h.start_unix_ns};
+  const Times times(view);
   ZstdStream sink{*this};
   Packer p(sink);
   p.pack_map(25);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
-  pack_identity(p, h);
+  text(p, "identity");
+  pack_map(p, times, schema::kIdentity, h);
   text(p, "reason");
   text(p, facts.reason);
   key_uint(p, "incident", facts.incident);
@@ -511,17 +349,17 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   pack_layers(p, h);
   pack_clock(p, h, times);
   // Records before the tables they point into: whatever they name is then published.
-  Kept kept;
-  pack_records(p, view, times, per_group_, kept);
-  pack_groups(p, view, times, per_group_, kept);
+  schema::LossCells losses{h};
+  pack_records(p, view, times, per_group_, losses);
+  pack_groups(p, view, times, per_group_, losses);
   pack_lanes(p, view, times);
   pack_device(p, view, times);
   pack_ras(p, facts.ras);
   pack_notes(p, view, times);
   pack_exit(p, h, times);
   pack_peers(p, facts.control, times);
-
-  pack_losses(p, h, kept);
+  text(p, "losses");
+  pack_map(p, times, schema::kLosses, losses);
   pack_tables(p, view);
   pack_threads(p, facts.threads);
   sink.flush(true);

@@ -11,6 +11,9 @@
 namespace fr {
 
 struct ThreadReport;
+namespace schema {
+struct KeptOfGroup;
+}
 
 inline constexpr std::size_t kRasBytes = 64 * 1024;
 
@@ -36,12 +39,6 @@ struct DumpFacts {
   const Control* control = nullptr;
   const ThreadReport* threads = nullptr;
   const RasAnswer* ras = nullptr;  // nullptr: it was not asked
-};
-
-// Which of a group's collectives the ring still has, by seq.
-struct KeptOfGroup {
-  u64 kept, first, last;
-  u32 records;  // of all kinds
 };
 
 class DumpEncoder {
@@ -70,7 +67,7 @@ class DumpEncoder {
   std::size_t out_used_ = 0;
   std::size_t raw_bytes_ = 0;
   bool overflow_ = false;
-  KeptOfGroup* per_group_ = nullptr;
+  schema::KeptOfGroup* per_group_ = nullptr;
 };
 
 }  // namespace fr

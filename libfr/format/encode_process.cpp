@@ -1,35 +1,20 @@
-#include "format/codes.hpp"
 #include "format/packer.hpp"
 #include "sample/files.hpp"
 #include "sample/thread_sampler.hpp"
 
 namespace fr::packing {
 
+using schema::get;
+
 void pack_exit(Packer& p, const Header& h, const Times& times) {
-  static constexpr const char* kStates[] = {"running", "noted", "signalled", "exiting"};
-  const ExitRecord& e = h.exit;
-  const u32 state = e.state.load(std::memory_order_acquire);
+  const auto state = static_cast<ExitState>(h.exit.state.load(std::memory_order_acquire));
   text(p, "exit");
   if (state == kRunning) {
     p.pack_nil();
     return;
   }
-  const bool ready = e.ready.load(std::memory_order_acquire) != 0;
-  p.pack_map(9);
-  text(p, "state");
-  text(p, kStates[state < 4 ? state : 0]);
-  key_int(p, "status", e.status.load());
-  key_int(p, "signal", e.signal.load());
-  key_int(p, "sender_pid", e.sender_pid.load());
-  text(p, "kind");
-  text(p, ready ? fixed(e.kind, sizeof e.kind) : "");
-  text(p, "type");
-  text(p, ready ? fixed(e.type, sizeof e.type) : "");
-  text(p, "message");
-  text(p, ready ? fixed(e.message, sizeof e.message) : "");
-  key_uint(p, "stack", e.stack.load());
-  text(p, "time");
-  times.unix_ns(p, get(e.time_unix_ns));
+  const bool has_texts = h.exit.ready.load(std::memory_order_acquire) != 0;
+  pack_map(p, times, schema::kExit, schema::ExitCells{h.exit, state, has_texts});
 }
 
 void pack_peers(Packer& p, const Control* control, const Times& times) {
@@ -49,27 +34,11 @@ void pack_peers(Packer& p, const Control* control, const Times& times) {
     }
     const PeerRow& row = control->peers[i];
     const u32 state = row.state.load(std::memory_order_acquire);
-    const char* word = state == kPeerExitedClean                       ? "exited_clean"
-                       : state == kPeerExited                          ? "exited"
-                       : is_alive(row.pid.load(), get(row.proc_start)) ? "live"
-                                                                       : "gone";
-    p.pack_map(10);
-    key_int(p, "rank", row.rank.load());
-    key_int(p, "local_rank", row.local_rank.load());
-    key_int(p, "pid", row.pid.load());
-    text(p, "state");
-    text(p, word);
-    key_int(p, "status", row.exit_status.load());
-    key_int(p, "signal", row.exit_signal.load());
-    text(p, "exit_time");
-    times.unix_ns(p, get(row.exit_unix_ns));
-    key_uint(p, "dumped", get(row.dumped));
-    // written before that state is stored, so not to be read in any other
-    static constexpr char kNone[1] = {};
-    text(p, "last_op");
-    text(p, state == kPeerExitedClean ? fixed(row.last_op, sizeof row.last_op) : kNone);
-    text(p, "last_site");
-    text(p, state == kPeerExitedClean ? fixed(row.last_site, sizeof row.last_site) : kNone);
+    const dump::Peer how = state == kPeerExitedClean                     ? dump::Peer::kExitedClean
+                           : state == kPeerExited                        ? dump::Peer::kExited
+                           : is_alive(get(row.pid), get(row.proc_start)) ? dump::Peer::kLive
+                                                                         : dump::Peer::kGone;
+    pack_map(p, times, schema::kPeer, schema::PeerCells{row, how});
   }
 }
 

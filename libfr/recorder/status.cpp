@@ -126,7 +126,7 @@ std::string status_json() {
   add(out, "world_size", std::to_string(h.world_size.load()));
   add(out, "host", quoted(h.host));
   add(out, "pid", std::to_string(h.pid));
-  add(out, "clock", quoted(clock_name(h.clock_kind)));
+  add(out, "clock", quoted(word(h.clock_kind)));
   std::string layers = "{";
   for (u32 i = 0; i < h.n_layers.load(); ++i) {
     char text[sizeof h.layers[i].text];

@@ -218,7 +218,7 @@ py::list records() {
     auto [in, out] = tensors_of(r);
     py::dict e;
     e["ticket"] = r.ticket;
-    e["kind"] = kind_name(p.kind);
+    e["kind"] = word(static_cast<dump::Kind>(p.kind));
     e["op"] = text(view.string(p.op));
     e["group"] = p.group;
     e["group_name"] = row != nullptr ? text(view.string(row->name)) : text("");
@@ -234,7 +234,7 @@ py::list records() {
     e["timeout_ms"] = p.timeout_ms;
     e["in_sizes"] = in.sizes;
     e["out_sizes"] = out.sizes;
-    e["state"] = r.has_status ? state_name(r.state) : "enqueued";
+    e["state"] = r.has_status ? word(dump_state(r.state)) : "enqueued";
     e["error"] = r.has_status ? text(view.string(r.error)) : text("");
     py::list words;
     if (p.kind != FR_NOTE) {

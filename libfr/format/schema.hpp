@@ -1,0 +1,403 @@
+// schema.hpp - what stands in a dump: the columns of each table and the keys of each map that has
+// a fixed set of them, in order, with their names and how each follows from a region.
+//
+// The encoder packs these and nothing else. frtrace looks columns up by these names, the simulator
+// writes under them, and tests/unit/test_schema.cpp compares the grammar in README.md with them: a
+// name that is spelled otherwise does not compile, or fails that test.
+//
+// To add a column: one line here, at the end of its table (readers of earlier versions ignore it),
+// its name in README.md, and where frtrace wants it a line in tools/frtrace/input/fr_dump.cpp.
+#pragma once
+
+#include <cstring>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <tuple>
+
+#include "format/codes.hpp"
+#include "format/view.hpp"
+#include "record/hash.hpp"
+
+namespace fr::schema {
+
+// ---- what a cell may hold beside integers and text
+
+struct Ticks {  // a moment by the region's clock, packed as ns since clock.base_unix_ns; 0: nil
+  u64 value;
+};
+struct UnixNs {  // the same, of a Unix time
+  u64 value;
+};
+struct DeviceNs {  // the same, of the device's clock, or of the host's monotonic one
+  u64 value;
+  bool is_host_clock;
+};
+template <class T>
+struct Maybe {  // nil where it is not known
+  bool is_known;
+  T value;
+};
+struct RankRuns {  // [[first, count, stride]...], nil where not captured
+  std::span<const u32> words;
+};
+struct Shape {  // the shape words, or the text of a note; nil where not captured or overwritten
+  const RecordCopy& record;
+};
+
+template <class Get>
+struct Column {
+  const char* name;
+  Get get;
+};
+template <class Get>
+Column(const char*, Get) -> Column<Get>;
+
+// ---- rows that are made of more than one structure
+
+// Which of a group's collectives the ring still has, by seq.
+struct KeptOfGroup {
+  u64 kept, first, last;
+  u32 records;  // of all kinds
+};
+struct GroupCells {
+  u32 index;
+  const GroupRow& row;
+  std::span<const u32> ranks;
+  const KeptOfGroup& kept;
+  u64 overwritten;
+};
+struct LaneCells {
+  u64 key;
+  const LaneRow& row;
+};
+struct CommCells {
+  u32 index;
+  const CommRow& row;
+};
+struct OperationCells {
+  u32 index;
+  const DeviceOpCopy& op;
+};
+struct PhaseCells {
+  explicit PhaseCells(const PhaseCopy& p)
+      : phase(p),
+        is_kernel(p.kind == kPhaseKernel),
+        is_of_other(p.op == 0 && p.ticket != 0),
+        other(handle_parts(p.ticket)) {}
+  const PhaseCopy& phase;
+  bool is_kernel;
+  bool is_of_other;  // of another process, named by its handle
+  HandleParts other;
+};
+struct PeerCells {
+  const PeerRow& row;
+  dump::Peer state;
+};
+// Over all groups.
+struct LossCells {
+  const Header& header;
+  u64 records = 0;
+  u64 torn = 0;
+  u64 shapes_overwritten = 0;
+  u64 overwritten = 0;
+};
+struct ExitCells {
+  const ExitRecord& record;
+  ExitState state;
+  bool has_texts;
+};
+struct ObserverCells {
+  const View& view;
+  const Cuda& cuda;
+  u32 call;
+};
+struct CudaErrorCells {
+  const View& view;
+  const Cuda& cuda;
+};
+
+// ---- how cells are got
+
+// Counters are written by others meanwhile: any value that they had is good.
+template <class T>
+T get(const std::atomic<T>& a) noexcept {
+  return a.load(std::memory_order_relaxed);
+}
+template <std::size_t N>
+std::string_view fixed(const char (&s)[N]) noexcept {
+  return {s, strnlen(s, N)};
+}
+
+using RecordCells = RecordCopy;
+
+// clang-format off
+
+// ---------------------------------------------------------------- tables
+
+inline constexpr std::tuple kRecords{
+    Column{"ticket", [](const RecordCells& r) { return r.ticket; }},
+    Column{"time", [](const RecordCells& r) { return Ticks{r.payload.ticks}; }},
+    Column{"kind", [](const RecordCells& r) { return word(static_cast<dump::Kind>(r.payload.kind)); }},
+    Column{"seq", [](const RecordCells& r) { return static_cast<i64>(r.payload.seq); }},
+    Column{"group", [](const RecordCells& r) { return r.payload.group; }},
+    Column{"op", [](const RecordCells& r) { return r.payload.op; }},
+    Column{"stack", [](const RecordCells& r) { return r.payload.stack; }},
+    Column{"tid", [](const RecordCells& r) { return r.payload.tid; }},
+    Column{"peer", [](const RecordCells& r) { return r.payload.peer; }},
+    Column{"flags", [](const RecordCells& r) { return r.payload.flags; }},
+    Column{"in_numel", [](const RecordCells& r) { return r.payload.in_numel; }},
+    Column{"out_numel", [](const RecordCells& r) { return r.payload.out_numel; }},
+    Column{"in_dtype", [](const RecordCells& r) { return dtype_name(r.payload.in_dtype); }},
+    Column{"out_dtype", [](const RecordCells& r) { return dtype_name(r.payload.out_dtype); }},
+    Column{"reduce_op", [](const RecordCells& r) { return reduce_op_name(r.payload.reduce_op); }},
+    Column{"timeout_ms", [](const RecordCells& r) { return r.payload.timeout_ms; }},
+    Column{"shape", [](const RecordCells& r) { return Shape{r}; }},
+    Column{"state", [](const RecordCells& r) { return word(dump_state(r)); }},
+    Column{"started", [](const RecordCells& r) { return Ticks{r.started_ticks}; }},
+    Column{"ended", [](const RecordCells& r) { return Ticks{r.ended_ticks}; }},
+    Column{"error", [](const RecordCells& r) { return r.error; }},
+    Column{"end_tid", [](const RecordCells& r) { return r.end_tid; }},
+};
+
+inline constexpr std::tuple kGroups{
+    Column{"group", [](const GroupCells& g) { return g.index; }},
+    Column{"name", [](const GroupCells& g) { return g.row.name; }},
+    Column{"desc", [](const GroupCells& g) { return g.row.desc; }},
+    Column{"backend", [](const GroupCells& g) { return g.row.backend; }},
+    Column{"instance", [](const GroupCells& g) { return g.row.instance; }},
+    Column{"n_ranks", [](const GroupCells& g) { return g.row.n_ranks; }},
+    Column{"own_rank", [](const GroupCells& g) { return g.row.own_rank; }},
+    Column{"ranks", [](const GroupCells& g) { return RankRuns{g.ranks}; }},
+    Column{"created", [](const GroupCells& g) { return Ticks{get(g.row.created_ticks)}; }},
+    Column{"destroyed", [](const GroupCells& g) { return Ticks{get(g.row.destroyed_ticks)}; }},
+    Column{"enqueued", [](const GroupCells& g) { return get(g.row.issued) & kSeqMask; }},
+    Column{"enqueued_time", [](const GroupCells& g) { return Ticks{get(g.row.enqueued_ticks)}; }},
+    Column{"started", [](const GroupCells& g) { return get(g.row.started_seq); }},
+    Column{"started_time", [](const GroupCells& g) { return Ticks{get(g.row.started_ticks)}; }},
+    Column{"completed", [](const GroupCells& g) { return get(g.row.completed_seq); }},
+    Column{"completed_time", [](const GroupCells& g) { return Ticks{get(g.row.completed_ticks)}; }},
+    Column{"ended", [](const GroupCells& g) { return get(g.row.ended); }},
+    Column{"failed", [](const GroupCells& g) { return get(g.row.failed); }},
+    Column{"p2p_enqueued", [](const GroupCells& g) { return get(g.row.p2p_issued); }},
+    Column{"p2p_time", [](const GroupCells& g) { return Ticks{get(g.row.p2p_ticks)}; }},
+    Column{"p2p_ended", [](const GroupCells& g) { return get(g.row.p2p_ended); }},
+    Column{"lifecycle", [](const GroupCells& g) { return get(g.row.lifecycle_issued); }},
+    Column{"lifecycle_ended", [](const GroupCells& g) { return get(g.row.lifecycle_ended); }},
+    Column{"untracked", [](const GroupCells& g) { return get(g.row.untracked); }},
+    Column{"wait_only", [](const GroupCells& g) { return get(g.row.wait_only); }},
+    Column{"wait_only_ended", [](const GroupCells& g) { return get(g.row.wait_only_ended); }},
+    Column{"released", [](const GroupCells& g) { return get(g.row.released); }},
+    Column{"kept", [](const GroupCells& g) { return g.kept.kept; }},
+    Column{"first_kept", [](const GroupCells& g) { return Maybe<u64>{g.kept.kept != 0, g.kept.first}; }},
+    Column{"last_kept", [](const GroupCells& g) { return Maybe<u64>{g.kept.kept != 0, g.kept.last}; }},
+    Column{"overwritten", [](const GroupCells& g) { return g.overwritten; }},
+    Column{"dropped", [](const GroupCells& g) { return get(g.row.dropped); }},
+};
+
+inline constexpr std::tuple kLanes{
+    Column{"group", [](const LaneCells& l) { return static_cast<u32>(l.key >> 33) & 0xffffff; }},
+    Column{"peer", [](const LaneCells& l) { return static_cast<i64>(l.key & 0xffffffff) - 1; }},
+    Column{"direction", [](const LaneCells& l) { return word((l.key >> 32 & 1) != 0 ? dump::Kind::kSend : dump::Kind::kRecv); }},
+    Column{"enqueued", [](const LaneCells& l) { return get(l.row.enqueued); }},
+    Column{"enqueued_time", [](const LaneCells& l) { return Ticks{get(l.row.enqueued_ticks)}; }},
+    Column{"started", [](const LaneCells& l) { return get(l.row.started_seq); }},
+    Column{"completed", [](const LaneCells& l) { return get(l.row.completed_seq); }},
+    Column{"completed_time", [](const LaneCells& l) { return Ticks{get(l.row.completed_ticks)}; }},
+    Column{"ended", [](const LaneCells& l) { return get(l.row.ended); }},
+    Column{"failed", [](const LaneCells& l) { return get(l.row.failed); }},
+};
+
+inline constexpr std::tuple kComms{
+    Column{"comm", [](const CommCells& c) { return c.index; }},
+    Column{"hash", [](const CommCells& c) { return get(c.row.hash); }},
+    Column{"group", [](const CommCells& c) { return get(c.row.group); }},
+    Column{"pg_group", [](const CommCells& c) { return get(c.row.pg_group); }},
+    Column{"n_ranks", [](const CommCells& c) { return get(c.row.n_ranks); }},
+    Column{"rank", [](const CommCells& c) { return get(c.row.rank); }},
+    Column{"n_nodes", [](const CommCells& c) { return get(c.row.n_nodes); }},
+    Column{"name", [](const CommCells& c) { return get(c.row.name); }},
+    Column{"ended", [](const CommCells& c) { return get(c.row.in_use) == 3; }},
+    Column{"error", [](const CommCells& c) { return get(c.row.error); }},
+    Column{"error_time", [](const CommCells& c) { return Ticks{get(c.row.error_ticks)}; }},
+    Column{"profiled", [](const CommCells& c) { return get(c.row.is_profiled); }},
+};
+
+inline constexpr std::tuple kOperations{
+    Column{"op", [](const OperationCells& o) { return o.index; }},
+    Column{"ticket", [](const OperationCells& o) { return Maybe<u64>{o.op.ticket != 0, o.op.ticket - 1}; }},
+    Column{"comm", [](const OperationCells& o) { return o.op.comm; }},
+    Column{"state", [](const OperationCells& o) {
+      const dump::DeviceState s = dump_state(o.op);
+      return s == dump::DeviceState::kEnded && (o.op.flags & kDevFailed) != 0 ? "failed" : word(s);
+    }},
+    Column{"flags", [](const OperationCells& o) { return o.op.flags; }},
+    Column{"stream", [](const OperationCells& o) { return o.op.stream; }},
+    Column{"launching", [](const OperationCells& o) { return Ticks{o.op.launching_ticks}; }},
+    Column{"launched", [](const OperationCells& o) { return Ticks{o.op.launched_ticks}; }},
+    Column{"started", [](const OperationCells& o) { return Ticks{o.op.started_ticks}; }},
+    Column{"ended", [](const OperationCells& o) { return Ticks{o.op.ended_ticks}; }},
+    Column{"device_start", [](const OperationCells& o) { return DeviceNs{o.op.device_start_ns, (o.op.flags & kDevHostTimes) != 0}; }},
+    Column{"device_end", [](const OperationCells& o) { return DeviceNs{o.op.device_end_ns, (o.op.flags & kDevHostTimes) != 0}; }},
+    Column{"channels", [](const OperationCells& o) { return o.op.channels; }},
+    Column{"channels_started", [](const OperationCells& o) { return o.op.channels_started; }},
+    Column{"channels_ended", [](const OperationCells& o) { return o.op.channels_ended; }},
+    Column{"transfers_started", [](const OperationCells& o) { return o.op.transfers_started; }},
+    Column{"transfers_ended", [](const OperationCells& o) { return o.op.transfers_ended; }},
+    Column{"algorithm", [](const OperationCells& o) { return o.op.algorithm; }},
+    Column{"protocol", [](const OperationCells& o) { return o.op.protocol; }},
+    Column{"parts", [](const OperationCells& o) { return o.op.parts; }},
+    Column{"parts_launched", [](const OperationCells& o) { return o.op.parts_launched; }},
+    // as much of it as handles hold
+    Column{"generation", [](const OperationCells& o) { return o.op.claim >> 1 & 0xfffff; }},
+};
+
+inline constexpr std::tuple kPhases{
+    Column{"op", [](const PhaseCells& f) { return static_cast<i64>(f.phase.op) - 1; }},
+    Column{"ticket", [](const PhaseCells& f) { return Maybe<u64>{f.phase.op != 0 && f.phase.ticket != 0, f.phase.ticket - 1}; }},
+    Column{"kind", [](const PhaseCells& f) { return word(dump_kind(f.phase.kind)); }},
+    Column{"channel", [](const PhaseCells& f) { return f.phase.channel; }},
+    Column{"peer", [](const PhaseCells& f) { return f.phase.peer; }},
+    Column{"waits_for", [](const PhaseCells& f) { return word(dump_wait(f.phase)); }},
+    Column{"step", [](const PhaseCells& f) { return f.phase.oldest_step(); }},
+    Column{"n_steps", [](const PhaseCells& f) { return f.phase.n_steps; }},
+    Column{"next_step", [](const PhaseCells& f) { return f.phase.next_step; }},
+    Column{"time", [](const PhaseCells& f) { return Ticks{f.phase.ticks}; }},
+    Column{"bytes", [](const PhaseCells& f) { return f.is_kernel ? 0 : f.phase.first; }},
+    Column{"device_start", [](const PhaseCells& f) { return DeviceNs{f.is_kernel ? f.phase.first : 0, false}; }},
+    Column{"device_end", [](const PhaseCells& f) { return DeviceNs{f.is_kernel ? f.phase.second : 0, false}; }},
+    Column{"pid", [](const PhaseCells& f) { return f.phase.pid; }},
+    Column{"generation", [](const PhaseCells& f) { return f.phase.claim >> 1; }},
+    Column{"live", [](const PhaseCells& f) { return f.phase.is_live(); }},
+    Column{"nic", [](const PhaseCells& f) { return Maybe<u32>{f.phase.net() == Net::kIb, f.phase.net_device()}; }},
+    Column{"qp", [](const PhaseCells& f) { return Maybe<u32>{f.phase.net() == Net::kIb, f.phase.net_number()}; }},
+    Column{"socket", [](const PhaseCells& f) { return Maybe<u32>{f.phase.net() == Net::kSocket, f.phase.net_number()}; }},
+    Column{"of_process", [](const PhaseCells& f) { return Maybe<u32>{f.is_of_other, f.other.process}; }},
+    Column{"of_op", [](const PhaseCells& f) { return Maybe<u32>{f.is_of_other, f.other.op}; }},
+    Column{"of_generation", [](const PhaseCells& f) { return Maybe<u32>{f.is_of_other, f.other.generation}; }},
+};
+
+// ---------------------------------------------------------------- maps
+
+inline constexpr std::tuple kIdentity{
+    Column{"job", [](const Header& h) { return fixed(h.job); }},
+    Column{"attempt", [](const Header& h) { return h.attempt; }},
+    Column{"rank", [](const Header& h) { return get(h.rank); }},
+    Column{"local_rank", [](const Header& h) { return get(h.local_rank); }},
+    Column{"world_size", [](const Header& h) { return get(h.world_size); }},
+    Column{"local_world_size", [](const Header& h) { return h.local_world_size; }},
+    Column{"host", [](const Header& h) { return fixed(h.host); }},
+    Column{"boot_id", [](const Header& h) { return fixed(h.boot_id); }},
+    Column{"pid", [](const Header& h) { return h.pid; }},
+    Column{"start_unix_ns", [](const Header& h) { return h.start_unix_ns; }},
+    Column{"proc_start", [](const Header& h) { return h.proc_start; }},
+    Column{"command", [](const Header& h) { return fixed(h.command); }},
+    Column{"cwd", [](const Header& h) { return fixed(h.cwd); }},
+    Column{"recorder", [](const Header& h) { return fixed(h.recorder); }},
+    Column{"memory", [](const Header& h) { return h.anonymous != 0 ? "anonymous" : "shm"; }},
+    Column{"n_records", [](const Header& h) { return h.n_records; }},
+};
+
+inline constexpr std::tuple kLosses{
+    Column{"dropped", [](const LossCells& l) { return get(l.header.dropped); }},
+    Column{"skipped", [](const LossCells& l) { return get(l.header.skipped); }},
+    Column{"overwritten", [](const LossCells& l) { return l.overwritten; }},
+    Column{"torn", [](const LossCells& l) { return l.torn; }},
+    Column{"shapes_overwritten", [](const LossCells& l) { return l.shapes_overwritten; }},
+    Column{"status_lost", [](const LossCells& l) { return get(l.header.status_lost); }},
+    Column{"strings_lost", [](const LossCells& l) { return get(l.header.strings_lost); }},
+    Column{"stacks_lost", [](const LossCells& l) { return get(l.header.stacks_lost); }},
+    Column{"groups_lost", [](const LossCells& l) { return get(l.header.groups_lost); }},
+    Column{"lanes_lost", [](const LossCells& l) { return get(l.header.lanes_lost); }},
+    Column{"crumbs_lost", [](const LossCells& l) { return get(l.header.crumbs_lost); }},
+    Column{"no_group", [](const LossCells& l) { return get(l.header.no_group); }},
+    Column{"kept", [](const LossCells& l) { return l.records; }},
+};
+
+inline constexpr std::tuple kExit{
+    Column{"state", [](const ExitCells& e) { return word(e.state); }},
+    Column{"status", [](const ExitCells& e) { return get(e.record.status); }},
+    Column{"signal", [](const ExitCells& e) { return get(e.record.signal); }},
+    Column{"sender_pid", [](const ExitCells& e) { return get(e.record.sender_pid); }},
+    Column{"kind", [](const ExitCells& e) { return e.has_texts ? fixed(e.record.kind) : ""; }},
+    Column{"type", [](const ExitCells& e) { return e.has_texts ? fixed(e.record.type) : ""; }},
+    Column{"message", [](const ExitCells& e) { return e.has_texts ? fixed(e.record.message) : ""; }},
+    Column{"stack", [](const ExitCells& e) { return get(e.record.stack); }},
+    Column{"time", [](const ExitCells& e) { return UnixNs{get(e.record.time_unix_ns)}; }},
+};
+
+inline constexpr std::tuple kPeer{
+    Column{"rank", [](const PeerCells& x) { return get(x.row.rank); }},
+    Column{"local_rank", [](const PeerCells& x) { return get(x.row.local_rank); }},
+    Column{"pid", [](const PeerCells& x) { return get(x.row.pid); }},
+    Column{"state", [](const PeerCells& x) { return word(x.state); }},
+    Column{"status", [](const PeerCells& x) { return get(x.row.exit_status); }},
+    Column{"signal", [](const PeerCells& x) { return get(x.row.exit_signal); }},
+    Column{"exit_time", [](const PeerCells& x) { return UnixNs{get(x.row.exit_unix_ns)}; }},
+    Column{"dumped", [](const PeerCells& x) { return get(x.row.dumped); }},
+    // written before that state is stored, so not to be read in any other
+    Column{"last_op", [](const PeerCells& x) { return x.state == dump::Peer::kExitedClean ? fixed(x.row.last_op) : ""; }},
+    Column{"last_site", [](const PeerCells& x) { return x.state == dump::Peer::kExitedClean ? fixed(x.row.last_site) : ""; }},
+};
+
+inline constexpr std::tuple kDeviceLosses{
+    Column{"comms_lost", [](const Device& d) { return get(d.comms_lost); }},
+    Column{"ops_lost", [](const Device& d) { return get(d.ops_lost); }},
+    Column{"phases_lost", [](const Device& d) { return get(d.phases_lost); }},
+    Column{"stale_handles", [](const Device& d) { return get(d.stale_handles); }},
+    Column{"foreign_handles", [](const Device& d) { return get(d.foreign_handles); }},
+    Column{"unknown_events", [](const Device& d) { return get(d.unknown_events); }},
+    Column{"unmatched", [](const Device& d) { return get(d.unmatched); }},
+    Column{"threads_lost", [](const Device& d) { return get(d.threads_lost); }},
+};
+// After those, where fr watches CUDA.
+inline constexpr std::tuple kCudaLosses{
+    Column{"events_exhausted", [](const Cuda& c) { return get(c.exhausted); }},
+    Column{"events_captured", [](const Cuda& c) { return get(c.captured); }},
+    Column{"events_no_context", [](const Cuda& c) { return get(c.no_context); }},
+    Column{"events_refused", [](const Cuda& c) { return get(c.refused); }},
+    Column{"events_unread", [](const Cuda& c) { return get(c.unread); }},
+    Column{"ends_unfollowed", [](const Cuda& c) { return get(c.unfollowed); }},
+    Column{"ends_unasked", [](const Cuda& c) { return get(c.unasked); }},
+    Column{"events_untied", [](const Cuda& c) { return get(c.untied); }},
+};
+
+inline constexpr std::tuple kObserver{
+    Column{"tid", [](const ObserverCells& o) { return get(o.cuda.observer_tid); }},
+    Column{"call", [](const ObserverCells& o) { return o.view.string(o.call); }},
+    Column{"since", [](const ObserverCells& o) { return Ticks{o.call != 0 ? get(o.cuda.call_ticks) : 0}; }},
+    Column{"polled", [](const ObserverCells& o) { return Ticks{get(o.cuda.polled_ticks)}; }},
+    Column{"pairs", [](const ObserverCells& o) { return get(o.cuda.pairs); }},
+    Column{"timed", [](const ObserverCells& o) { return get(o.cuda.timed); }},
+};
+
+inline constexpr std::tuple kCudaError{
+    Column{"code", [](const CudaErrorCells& e) { return get(e.cuda.error_code); }},
+    Column{"name", [](const CudaErrorCells& e) { return e.view.string(get(e.cuda.error_name)); }},
+    Column{"text", [](const CudaErrorCells& e) { return e.view.string(get(e.cuda.error_text)); }},
+    Column{"call", [](const CudaErrorCells& e) { return e.view.string(get(e.cuda.error_call)); }},
+    Column{"ticket", [](const CudaErrorCells& e) { return Maybe<u64>{get(e.cuda.error_ticket) != 0, get(e.cuda.error_ticket) - 1}; }},
+    Column{"time", [](const CudaErrorCells& e) { return Ticks{get(e.cuda.error_ticks)}; }},
+    Column{"tid", [](const CudaErrorCells& e) { return get(e.cuda.error_tid); }},
+    Column{"stack", [](const CudaErrorCells& e) { return get(e.cuda.error_stack); }},
+};
+
+// clang-format on
+
+// ---- looking names up, while compiling
+
+template <class... C>
+constexpr bool has(const std::tuple<C...>& table, std::string_view name) {
+  return std::apply([&](const auto&... c) { return ((name == c.name) || ...); }, table);
+}
+
+// The name itself; one that is not in the table does not compile.
+template <class... C>
+consteval const char* column(const std::tuple<C...>& table, const char* name) {
+  if (!has(table, name)) {
+    throw "no such column";  // NOLINT: stops the compiler, never thrown
+  }
+  return name;
+}
+
+}  // namespace fr::schema
