@@ -243,12 +243,16 @@ def inversion(plan):
     r = plan.rank()
     row = plan.row(r)
     blocking = [i for i, x in enumerate(row) if isinstance(x, Op) and x.is_coll and x.blocking]
+
+    def between(i, j):
+        both = (row[i].group, row[j].group)
+        return (x for x in row[i + 1 : j] if isinstance(x, Op) and (x.is_p2p or x.group in both))
+
     pairs = [
         (i, j)
         for a, i in enumerate(blocking)
         for j in blocking[a + 1 : a + 3]
-        if row[i].group is not row[j].group
-        and not any(isinstance(x, Op) and x.is_p2p for x in row[i:j])
+        if row[i].group is not row[j].group and not any(between(i, j))
     ]
     if not pairs:
         return None
@@ -469,6 +473,8 @@ def two(*makers):
         parts = [make(plan) for make in makers]
         if None in parts or len({r for p in parts for r in p.ranks}) < 2:
             return None
+        if plan.shape.n < 6:
+            return None  # two of few: no majority is left to tell them from
         kinds = list(dict.fromkeys(k for p in parts for k in p.kinds))
         made = Fault(
             "two",

@@ -280,6 +280,18 @@ def _provably_stale(run, x, at):
     return False
 
 
+def _kept(run, files, guilty, alive):
+    """Whether the rings still hold the operations that hang because of the fault."""
+    held = lambda i: i.rank in alive and i.index >= files[i.rank].kept_from[1]  # noqa: E731
+    for slot in [slot for _, _, slot in run.bad_slots] + run.cut_off:
+        mine = [i for i in slot if i.rank in guilty]
+        if mine or not guilty:
+            rest = [held(i) for i in slot if i not in mine]
+            return all(map(held, mine)) and 2 * sum(rest) > len(rest)
+    first = [run.first_pending(r) for r in guilty]
+    return all(held(i) for i in first if i is not None)
+
+
 def build(name, row, seed):
     """One case, or None where the drawn fault did not show in the drawn job."""
     rng = random.Random(seed)
@@ -384,6 +396,8 @@ def build(name, row, seed):
             cannot(f"rank {r} stopped with an operation pending and no twin of it went on")
     if fault.undecidable:
         cannot(fault.undecidable)
+    if not healthy and not stopped and not _kept(run, files, guilty, alive):
+        cannot("the records of the fault are overwritten")
     accept = [(k, guilty) for k in fault.kinds] + also
     if not decidable:
         accept.append(("undecided", []))

@@ -115,21 +115,22 @@ class Shape:
     step_s: float = 0.3
     role: list = field(default_factory=list)
     writer: object = None
+    names: int = 2  # 0 is the world, 1 a second group of all ranks
 
     def group(self, name, desc, members):
         made = Group(len(self.groups), name, desc, tuple(members))
         self.groups.append(made)
         return made
 
-    def family(self, name_from, desc, lists):
-        """Groups of one mesh dimension: one name for all of them where the job was built by
-        split_group."""
+    def family(self, desc, lists):
+        """Groups of one mesh dimension: one name for all of them where split_group built them."""
         out = {}
+        lists = [tuple(members) for members in lists]
         for i, members in enumerate(lists):
-            name = str(name_from) if self.one_name else str(name_from + i)
-            made = self.group(name, desc, members)
+            made = self.group(str(self.names + (0 if self.one_name else i)), desc, members)
             for r in members:
                 out[r] = made
+        self.names += 1 if self.one_name else len(lists)
         return out
 
     def rows(self, it):
@@ -246,10 +247,8 @@ def fsdp(rng, n=None, replicas=1, eval_every=0, coalesced=False, kind="fsdp"):
     shard = dict.fromkeys(range(n), shape.world)
     repl = None
     if replicas > 1:
-        shard = shape.family(
-            1, "mesh_shard", [range(i * per, (i + 1) * per) for i in range(replicas)]
-        )
-        repl = shape.family(40, "mesh_replicate", [range(j, n, per) for j in range(per)])
+        shard = shape.family("mesh_shard", [range(i * per, (i + 1) * per) for i in range(replicas)])
+        repl = shape.family("mesh_replicate", [range(j, n, per) for j in range(per)])
     layers = _fsdp_layers(rng)
     prefetch = rng.randint(0, 2)
     eval_batches = rng.randint(2, 4)
@@ -335,9 +334,9 @@ class Mesh:
         }
         at = self.at
         S, D, T = range(pp), range(dp), range(tp)
-        self.tp_g = shape.family(1, "mesh_tp", [[at(s, d, t) for t in T] for s in S for d in D])
-        self.pp_g = shape.family(200, "mesh_pp", [[at(s, d, t) for s in S] for d in D for t in T])
-        self.dp_g = shape.family(500, "mesh_dp", [[at(s, d, t) for d in D] for s in S for t in T])
+        self.tp_g = shape.family("mesh_tp", [[at(s, d, t) for t in T] for s in S for d in D])
+        self.pp_g = shape.family("mesh_pp", [[at(s, d, t) for s in S] for d in D for t in T])
+        self.dp_g = shape.family("mesh_dp", [[at(s, d, t) for d in D] for s in S for t in T])
         shape.role = [self.where[r][0] for r in range(shape.n)]
 
 
@@ -370,7 +369,6 @@ def tp_pp_dp(rng, tp=None, pp=None, dp=None, batched=None, micro=None):
     two_dp = rng.random() < 0.3
     second = (
         shape.family(
-            800,
             "mesh_dp_cp",
             [[mesh.at(s, d, t) for d in range(dp)] for s in range(pp) for t in range(tp)],
         )
@@ -489,11 +487,10 @@ def moe(rng, n=None, uneven=None, dims=1):
     shape = _base("moe" if dims == 1 else "moe_2d", rng, n)
     at = lambda d, y, x: (d * ey + y) * ex + x  # noqa: E731
     gx = shape.family(
-        1, "mesh_ep", [[at(d, y, x) for x in range(ex)] for d in range(dp) for y in range(ey)]
+        "mesh_ep", [[at(d, y, x) for x in range(ex)] for d in range(dp) for y in range(ey)]
     )
     gy = (
         shape.family(
-            60,
             "mesh_ep_outer",
             [[at(d, y, x) for y in range(ey)] for d in range(dp) for x in range(ex)],
         )
@@ -501,7 +498,7 @@ def moe(rng, n=None, uneven=None, dims=1):
         else None
     )
     gd = shape.family(
-        120, "mesh_dp", [[at(d, y, x) for d in range(dp)] for y in range(ey) for x in range(ex)]
+        "mesh_dp", [[at(d, y, x) for d in range(dp)] for y in range(ey) for x in range(ex)]
     )
     shape.uneven = rng.random() < 0.5 if uneven is None else uneven
     layers, tokens = rng.randint(1, 3), rng.choice([256, 1024])
@@ -563,8 +560,8 @@ def context_ring(rng, cp=None):
     dp = rng.choice([1, 2, 4])
     n = cp * dp
     shape = _base("context_ring", rng, n)
-    groups = shape.family(1, "mesh_cp", [range(d * cp, (d + 1) * cp) for d in range(dp)])
-    gd = shape.family(90, "mesh_dp", [range(c, n, cp) for c in range(cp)])
+    groups = shape.family("mesh_cp", [range(d * cp, (d + 1) * cp) for d in range(dp)])
+    gd = shape.family("mesh_dp", [range(c, n, cp) for c in range(cp)])
     layers, size = rng.randint(1, 4), rng.choice([300, 2048])
     eager = rng.random() < 0.5
 

@@ -10,7 +10,16 @@ import subprocess
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
-COLUMNS = ("cases", "decidable", "exact", "exact_decidable", "false_blame", "missed", "undecided")
+COLUMNS = (
+    "cases",
+    "decidable",
+    "exact",
+    "exact_decidable",
+    "who",  # the ranks are right, whatever the kind
+    "false_blame",
+    "missed",
+    "undecided",
+)
 
 
 def ask(frtrace, folder):
@@ -45,6 +54,8 @@ def judge(truth, verdict):
     allowed = {r for _, names in truth["accept"] for r in names} | set(truth["guilty"])
     if set(ranks) - allowed:
         said.add("false_blame")
+    if any(ranks == names for _, names in truth["accept"]):
+        said.add("who")
     if truth["hang"] and kind in ("ok", "slow"):
         said.add("missed")
     if kind == "undecided":
