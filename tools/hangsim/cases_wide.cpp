@@ -11,16 +11,33 @@ namespace hangsim {
 namespace {
 
 // What a run came to, without its times.
-std::vector<std::vector<bool>> outcome(const Run& run) {
-  std::vector<std::vector<bool>> out;
+std::vector<std::uint64_t> outcome(const Run& run) {
+  std::vector<std::uint64_t> out;
   for (const RankRun& r : run.ranks) {
-    std::vector<bool>& mine = out.emplace_back();
+    std::uint64_t& mine = out.emplace_back(r.ended ? 1 : 0);
     for (const Issued& i : r.issued) {
-      mine.push_back(i.done != kNever);
+      const Op& op = *i.op;
+      mine = scramble(mine, scramble(op.name) ^ static_cast<std::uint64_t>(numel(op.in)));
+      mine = scramble(mine, static_cast<std::uint64_t>(op.group * 4096 + op.peer));
+      mine = scramble(mine, i.done != kNever ? 1 : 2);
     }
-    mine.push_back(r.ended);
   }
   return out;
+}
+
+bool is_of_order(Guilt::How how) {
+  switch (how) {
+    case Guilt::kSkipped:
+    case Guilt::kAdded:
+    case Guilt::kReordered:
+    case Guilt::kNoSend:
+    case Guilt::kNoRecv:
+    case Guilt::kOtherPeer:
+    case Guilt::kLoneSend:
+      return true;
+    default:
+      return false;
+  }
 }
 
 // A fault is visible when the run without it comes to something else.
@@ -35,7 +52,12 @@ std::vector<bool> visible(const Case& c, const Job& whole, const std::vector<Gui
     Job job = c.job;
     const auto r = static_cast<std::size_t>(guilts[i].rank);
     job.programs[r] = whole.programs[r];
-    out[i] = outcome(simulate(job, seed)) != with;
+    std::vector<std::uint64_t> without = outcome(simulate(job, seed));
+    // What is left out or added in one program shows by what becomes of the others.
+    if (is_of_order(guilts[i].how)) {
+      without[r] = with[r];
+    }
+    out[i] = without != with;
   }
   return out;
 }

@@ -425,7 +425,7 @@ Guilts frozen(Context& c) {
   if (!at) {
     return {};
   }
-  Guilt g = guilt(c, Guilt::kGone, at->rank, at->i);
+  Guilt g = guilt(c, Guilt::kFrozen, at->rank, at->i);
   Op op = plain(What::kHang);
   op.stopped = true;
   g.text = "stopped (SIGSTOP) before " + g.text;
@@ -504,6 +504,7 @@ const std::vector<WideRecipe>& wide_recipes() {
 std::string_view kind_of(Guilt::How how) {
   switch (how) {
     case Guilt::kStopped:
+    case Guilt::kFrozen:
     case Guilt::kSkipped:
     case Guilt::kNoSend:
     case Guilt::kNoRecv:

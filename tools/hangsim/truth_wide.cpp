@@ -28,6 +28,7 @@ class Witness {
     switch (g.how) {
       case Guilt::kStopped:
       case Guilt::kGone:
+      case Guilt::kFrozen:
         return lacks_absence(g);
       case Guilt::kStuckDevice:
         return lacks_device(g);
@@ -331,6 +332,10 @@ std::vector<std::string> kinds_of(const Guilt& g, const Witness& w, bool file) {
     case Guilt::kStopped:
       file ? void() : add("exited");
       break;
+    case Guilt::kFrozen:
+      add("exited");
+      add("device");
+      break;
     case Guilt::kGone:
       file ? void() : add("missing");
       break;
@@ -408,7 +413,7 @@ Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
       nobody = true;
       continue;
     }
-    const bool absence = g.how == Guilt::kStopped || g.how == Guilt::kGone;
+    const bool absence = g.how <= Guilt::kFrozen;
     if (!why.empty() && absence && !w.is_awaited(g) && fault.guilts.size() > 1) {
       unsure.push_back(g.rank);
     } else if (why.empty()) {

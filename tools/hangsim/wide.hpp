@@ -16,6 +16,7 @@ struct Guilt {
   enum How {
     kStopped,      // its host is elsewhere
     kGone,         // its process ended
+    kFrozen,       // its process is stopped
     kSkipped,      // it leaves out a collective
     kAdded,        // it issues one more
     kChanged,      // another operation, size or dtype in the slot
