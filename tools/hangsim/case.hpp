@@ -1,6 +1,7 @@
 // case.hpp - one case: a job with a fault, how it ran, what evidence of it is kept, and the truth.
 #pragma once
 
+#include <climits>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -101,8 +102,9 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
                bool below = false);
 
 // Of the widely drawn jobs, in a space of seeds of its own.
+// faults: no more than so many of those that its class plants.
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-                    Half half);
+                    Half half, int faults = INT_MAX);
 
 // One operation as a recorder shows it at some moment.
 struct Seen {

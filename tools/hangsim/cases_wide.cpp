@@ -193,8 +193,8 @@ std::vector<std::string> kinds_in(Half half) {
 }
 
 // False: that fault is not possible in that job, or does no harm.
-bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int world,
-              Random& random) {
+bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int world, Random& random,
+              int faults) {
   try {
     c.job = draw_job(kind, world, random);
   } catch (const std::invalid_argument&) {
@@ -213,6 +213,12 @@ bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int wo
   c.run = simulate(c.job, seed);
   if (c.run.finished != runs) {
     return false;
+  }
+  while (static_cast<int>(fault.guilts.size()) > std::max(1, faults)) {
+    const auto r = static_cast<std::size_t>(fault.guilts.back().rank);
+    c.job.programs[r] = whole.programs[r];
+    fault.guilts.pop_back();
+    c.run = simulate(c.job, seed);
   }
   fault.visible = visible(c, whole, fault.guilts, seed);
   for (const Guilt& g : fault.guilts) {
@@ -248,7 +254,7 @@ void add_earlier(Case& c) {
 }  // namespace
 
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-                    Half half) {
+                    Half half, int faults) {
   const auto& all = wide_recipes();
   Random pick(scramble(seed, 4242));
   const WideRecipe* recipe =
@@ -269,7 +275,7 @@ Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view k
     c.seed = seed;
     c.wide = true;
     const std::string job_kind = kind.empty() ? random.pick(kinds) : std::string(kind);
-    if (!try_case(c, *recipe, job_kind, world, random)) {
+    if (!try_case(c, *recipe, job_kind, world, random, faults)) {
       continue;
     }
     c.held_out = is_held_out(c.job.kind);

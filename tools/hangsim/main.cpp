@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "alter.hpp"
 #include "case.hpp"
 #include "scale.hpp"
 
@@ -24,6 +25,9 @@ struct Options {
   int count = 1, world = 0, records = 0, jobs = 0;
   std::string cls, kind, format = "both", out;
   std::string half;
+  std::uint64_t rename = 0;
+  int ring = 0, faults = INT_MAX;
+  std::vector<int> shift;
   bool list = false, below = false;
 };
 
@@ -31,8 +35,18 @@ const std::map<std::string, Half> kHalves = {
     {"known", Half::kKnown}, {"held_out", Half::kHeldOut}, {"all", Half::kAll}};
 
 void write(const Options& o, std::uint64_t seed) {
-  const Case c = o.half.empty() ? make_case(seed, o.cls, o.kind, o.world, o.below)
-                                : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half));
+  Case c = o.half.empty()
+               ? make_case(seed, o.cls, o.kind, o.world, o.below)
+               : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half), o.faults);
+  if (o.shift.size() == 2) {
+    shift_clock(c, o.shift[0] % (c.job.node(c.job.world - 1) + 1), o.shift[1] * kSecond);
+  }
+  if (o.ring > 0) {
+    cut_rings(c, o.ring);
+  }
+  if (o.rename > 0) {
+    rename_all(c, o.rename);
+  }
   const fs::path dir = fs::path(o.out) / c.name;
   fs::remove_all(dir);
   fs::create_directories(dir);
@@ -89,6 +103,11 @@ int main(int argc, char** argv) {
   app.add_option("--half", o.half,
                  "of the widely drawn jobs, which have seeds of their own: known, held_out or all")
       ->check(CLI::IsMember({"known", "held_out", "all"}));
+  app.add_option("--faults", o.faults, "with --half: no more than so many of those of the class")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rename", o.rename, "ranks, hosts and groups get other names, by this seed");
+  app.add_option("--ring", o.ring, "no rank keeps more records")->check(CLI::PositiveNumber);
+  app.add_option("--shift", o.shift, "node and seconds by which its clock is off")->expected(2);
   app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
   app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32, with --below 2 to 64")
       ->check(CLI::PositiveNumber);

@@ -100,6 +100,7 @@ void write_truth(const Case& c, const std::filesystem::path& file) {
                {"seed", c.seed},
                {"job", c.job.kind},
                {"world", c.job.world},
+               {"ranks_per_node", c.job.ranks_per_node},
                {"backend", c.job.backend},
                {"half", c.wide ? (c.held_out ? "held_out" : "known") : "old"},
                {"fault", c.fault},
