@@ -25,21 +25,6 @@ std::vector<std::uint64_t> outcome(const Run& run) {
   return out;
 }
 
-bool is_of_order(Guilt::How how) {
-  switch (how) {
-    case Guilt::kSkipped:
-    case Guilt::kAdded:
-    case Guilt::kReordered:
-    case Guilt::kNoSend:
-    case Guilt::kNoRecv:
-    case Guilt::kOtherPeer:
-    case Guilt::kLoneSend:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // A fault is visible when the run without it comes to something else.
 std::vector<bool> visible(const Case& c, const Job& whole, const std::vector<Guilt>& guilts,
                           std::uint64_t seed) {

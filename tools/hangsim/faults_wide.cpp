@@ -210,6 +210,7 @@ Guilts inversion(Context& c) {
   const auto [a, b] = c.random.pick(pairs);
   Guilt g = guilt(c, Guilt::kReordered, r, static_cast<int>(a));
   g.text = c.words(p[b]) + " before " + c.words(p[a]);
+  g.other_group = p[b].group;
   std::swap(p[a], p[b]);
   return {g};
 }
@@ -521,6 +522,21 @@ std::string_view kind_of(Guilt::How how) {
       return "device";
     default:
       return "mismatch";
+  }
+}
+
+bool is_of_order(Guilt::How how) {
+  switch (how) {
+    case Guilt::kSkipped:
+    case Guilt::kAdded:
+    case Guilt::kReordered:
+    case Guilt::kNoSend:
+    case Guilt::kNoRecv:
+    case Guilt::kOtherPeer:
+    case Guilt::kLoneSend:
+      return true;
+    default:
+      return false;
   }
 }
 

@@ -378,107 +378,161 @@ void accept(Truth& t, const std::vector<std::string>& kinds, std::vector<int> ra
   }
 }
 
+class TruthOf {
+ public:
+  TruthOf(const Case& c, const WideFault& fault, bool torch)
+      : c_(c), fault_(fault), e_(torch ? c.torch : c.fr), torch_(torch), w_(c, torch) {
+    for (const Guilt& g : fault.guilts) {
+      guilty_.push_back(g.rank);
+    }
+    while (holds(guilty_, w_.innocent_)) {
+      ++w_.innocent_;
+    }
+  }
+
+  Truth run() {
+    for (std::size_t i = 0; i < fault_.guilts.size(); ++i) {
+      add(fault_.guilts[i], fault_.visible[i]);
+    }
+    std::sort(all_.begin(), all_.end());
+    t_.answer = {kinds_.empty() ? "undecided" : kinds_.front(), all_};
+    accept(t_, kinds_, all_);
+    accept_unsure();
+    find_holes();
+    for (const std::string& why : lacking_) {
+      t_.decidable = false;
+      t_.lacking += (t_.lacking.empty() ? "" : "; ") + why;
+    }
+    accept_more();
+    return t_;
+  }
+
+ private:
+  const std::vector<int>& group(int g) const {
+    return c_.job.groups[static_cast<std::size_t>(g)].ranks;
+  }
+
+  void add(const Guilt& g, bool visible) {
+    if (!visible) {
+      unsure_.push_back(g.rank);
+      return;
+    }
+    for (const std::string& k : kinds_of(g, w_, w_.has_file(g.rank))) {
+      kinds_.push_back(k);
+    }
+    if (g.how == Guilt::kSkipped || g.how == Guilt::kNoSend || g.how == Guilt::kNoRecv) {
+      t_.why = "skipped";
+    }
+    const std::string why = w_.lacks(g);
+    const bool absence = g.how <= Guilt::kFrozen;
+    if (!why.empty() && absence && !w_.is_awaited(g) && fault_.guilts.size() > 1) {
+      unsure_.push_back(g.rank);
+      return;
+    }
+    if (!why.empty()) {
+      lacking_.insert(why);
+      open_.push_back(g.rank);
+    }
+    if (g.how == Guilt::kBroken) {
+      nobody_ = true;
+    } else {
+      all_.push_back(g.rank);
+    }
+  }
+
+  // With and without those for whom nobody waits yet.
+  void accept_unsure() {
+    for (std::size_t n = 1; n < 1u << unsure_.size(); ++n) {
+      std::vector<int> more = all_;
+      for (std::size_t i = 0; i < unsure_.size(); ++i) {
+        if ((n >> i & 1) != 0) {
+          more.push_back(unsure_[i]);
+        }
+      }
+      accept(t_, kinds_, more);
+    }
+  }
+
+  void find_holes() {
+    if (all_.empty() && !nobody_) {
+      lacking_.insert("nobody waits for any of them");
+    }
+    bool lost_innocent = false;
+    for (const auto* gone : {&e_.lost, &e_.truncated}) {
+      for (const int r : *gone) {
+        (holds(guilty_, r) ? lost_own_ : lost_innocent) = true;
+      }
+    }
+    for (const Guilt& g : fault_.guilts) {
+      const bool seen =
+          g.how == Guilt::kChanged || (g.how == Guilt::kStopped && w_.is_idle(g.rank));
+      if (lost_innocent && !(seen && w_.has_file(g.rank))) {
+        lacking_.insert("file of a rank lost");
+      }
+    }
+    if (e_.stale >= 0) {
+      lacking_.insert("one dump is older than the hang");
+    }
+    if (w_.has_lost_front()) {
+      lacking_.insert("what is in flight is overwritten");
+    }
+  }
+
+  // What may be said where the evidence does not decide.
+  void accept_more() {
+    const bool decided = lacking_.empty();
+    for (const Guilt& g : fault_.guilts) {
+      if (g.peer >= 0 && (!decided || g.how == Guilt::kOddSplit)) {
+        accept(t_, kinds_, {g.rank, g.peer});
+      }
+      // Without earlier iterations all of a group are as suspect.
+      const bool pair = group(g.group).size() == 2;
+      if (holds(open_, g.rank) && (is_of_order(g.how) || (g.how == Guilt::kChanged && pair))) {
+        accept(t_, kinds_, group(g.group));
+        if (g.other_group >= 0) {
+          accept(t_, kinds_, group(g.other_group));
+        }
+      }
+    }
+    if (!decided || lost_own_) {
+      t_.also.push_back({"undecided", {}});
+    }
+    if (decided) {
+      return;
+    }
+    for (const int r : all_) {
+      accept(t_, kinds_, {r});
+    }
+    // A rank without evidence at which all waits end may be said to have ended.
+    for (const auto* gone : {&e_.lost, &e_.truncated}) {
+      for (const int r : *gone) {
+        accept(t_, {"exited", "missing"}, {r});
+      }
+    }
+    if (torch_ && e_.stale >= 0 && e_.copied) {
+      accept(t_, {"missing"}, {e_.stale});  // nothing tells its age
+    }
+  }
+
+  const Case& c_;
+  const WideFault& fault_;
+  const Evidence& e_;
+  const bool torch_;
+  Witness w_;
+  Truth t_;
+  std::vector<std::string> kinds_;
+  std::set<std::string> lacking_;
+  std::vector<int> guilty_;  // planted
+  std::vector<int> all_;     // of the answer
+  std::vector<int> unsure_;  // nobody waits for them yet
+  std::vector<int> open_;    // the evidence does not tell of them
+  bool nobody_ = false, lost_own_ = false;
+};
+
 }  // namespace
 
 Truth wide_truth(const Case& c, const WideFault& fault, bool torch) {
-  const Evidence& e = torch ? c.torch : c.fr;
-  Witness w(c, torch);
-  std::vector<int> guilty;
-  for (const Guilt& g : fault.guilts) {
-    guilty.push_back(g.rank);
-  }
-  while (holds(guilty, w.innocent_)) {
-    ++w.innocent_;
-  }
-  Truth t;
-  std::vector<std::string> kinds;
-  std::set<std::string> lacking;
-  bool nobody = false;                  // is guilty
-  std::vector<int> told, unsure, open;  // seen; nobody waits for them yet; not told by the evidence
-  for (std::size_t i = 0; i < fault.guilts.size(); ++i) {
-    const Guilt& g = fault.guilts[i];
-    if (!fault.visible[i]) {
-      unsure.push_back(g.rank);
-      continue;
-    }
-    for (const std::string& k : kinds_of(g, w, w.has_file(g.rank))) {
-      kinds.push_back(k);
-    }
-    const std::string why = w.lacks(g);
-    if (g.how == Guilt::kSkipped || g.how == Guilt::kNoSend || g.how == Guilt::kNoRecv) {
-      t.why = "skipped";
-    }
-    if (g.how == Guilt::kBroken) {
-      why.empty() ? void() : void(lacking.insert(why));
-      nobody = true;
-      continue;
-    }
-    const bool absence = g.how <= Guilt::kFrozen;
-    if (!why.empty() && absence && !w.is_awaited(g) && fault.guilts.size() > 1) {
-      unsure.push_back(g.rank);
-    } else if (why.empty()) {
-      told.push_back(g.rank);
-    } else {
-      open.push_back(g.rank);
-      lacking.insert(why);
-    }
-  }
-  std::vector<int> all = told;
-  all.insert(all.end(), open.begin(), open.end());
-  std::sort(all.begin(), all.end());
-  t.answer = {kinds.empty() ? "undecided" : kinds.front(), all};
-  accept(t, kinds, all);
-  for (std::size_t n = 1; n < 1u << unsure.size(); ++n) {
-    std::vector<int> more = all;
-    for (std::size_t i = 0; i < unsure.size(); ++i) {
-      if ((n >> i & 1) != 0) {
-        more.push_back(unsure[i]);
-      }
-    }
-    accept(t, kinds, more);
-  }
-  if (all.empty() && !nobody) {
-    lacking.insert("nobody waits for any of them");
-  }
-  const bool lost_innocent =
-      std::any_of(e.lost.begin(), e.lost.end(), [&](int r) { return !holds(guilty, r); }) ||
-      std::any_of(e.truncated.begin(), e.truncated.end(), [&](int r) { return !holds(guilty, r); });
-  for (const Guilt& g : fault.guilts) {
-    const bool seen = g.how == Guilt::kChanged || (g.how == Guilt::kStopped && w.is_idle(g.rank));
-    if (lost_innocent && !(seen && w.has_file(g.rank))) {
-      lacking.insert("file of a rank lost");
-    }
-  }
-  if (e.stale >= 0) {
-    lacking.insert("one dump is older than the hang");
-    if (torch && e.copied) {
-      accept(t, {"missing"}, {e.stale});
-    }
-  }
-  if (w.has_lost_front()) {
-    lacking.insert("what is in flight is overwritten");
-  }
-  if (!open.empty() && fault.guilts.size() == 1 && fault.guilts[0].peer >= 0) {
-    accept(t, kinds, {fault.guilts[0].rank, fault.guilts[0].peer});
-  }
-  if (!lacking.empty()) {
-    t.decidable = false;
-    for (const std::string& why : lacking) {
-      t.lacking += (t.lacking.empty() ? "" : "; ") + why;
-    }
-    for (const int r : all) {
-      accept(t, kinds, {r});
-    }
-  } else if (fault.guilts.size() == 1 && fault.guilts[0].how == Guilt::kOddSplit) {
-    accept(t, kinds, {fault.guilts[0].rank, fault.guilts[0].peer});
-  }
-  const bool own_lost = std::any_of(guilty.begin(), guilty.end(), [&](int r) {
-    return holds(e.lost, r) || holds(e.truncated, r);
-  });
-  if (!lacking.empty() || own_lost) {
-    t.also.push_back({"undecided", {}});
-  }
-  return t;
+  return TruthOf(c, fault, torch).run();
 }
 
 Truth running_truth(const Case& c, const WideFault& fault) {

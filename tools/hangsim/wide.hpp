@@ -34,6 +34,7 @@ struct Guilt {
   };
   How how = kStopped;
   int rank = 0, group = 0;
+  int other_group = -1;   // of two in the other order
   int peer = -1;          // rank at the other end of a send or receive
   std::uint64_t seq = 0;  // slot of the collective, from 1
   int mark = 0;           // of the operation that was changed
@@ -50,6 +51,7 @@ struct WideRecipe {
 const std::vector<WideRecipe>& wide_recipes();
 
 std::string_view kind_of(Guilt::How);  // of the verdict
+bool is_of_order(Guilt::How);          // what is wrong is which operations, or when
 
 // What a rank's part of the evidence shows, and what is true of it.
 struct RankView {
