@@ -115,6 +115,10 @@ lint: $(VENV)/.made-by  ## ruff, and clang-format where it is installed
 	  git ls-files -co --exclude-standard '*.cpp' '*.hpp' | xargs clang-format --dry-run -Werror; \
 	else echo "lint: no clang-format that reads .clang-format, C++ not checked"; fi
 
+.PHONY: docs
+docs: $(VENV)/.fr-installed  ## Paste output of runs into the documents; SCORES=1: scores, too; ONLY=word
+	@$(BIN)/python tools/docs.py $(if $(SCORES),--scores) $(if $(ONLY),--only $(ONLY))
+
 .PHONY: clean
 clean:  ## Remove everything that was built, .venv included
 	rm -rf build $(VENV) fr-dumps .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-// The dump as a reader of libfr/README.md's grammar finds it.
+// The dump as a reader of libfr/format/README.md's grammar finds it.
 #include <signal.h>
 #include <unistd.h>
 

@@ -145,7 +145,8 @@ int run(int argc, char** argv) {
   CLI::App app{
       "Says what is stuck in a distributed job, and which rank did it.\n"
       "Reads fr dumps and rings and PyTorch Flight Recorder dumps (pickle, JSON), told apart by\n"
-      "content; unreadable files are named and left out."};
+      "content; unreadable files are named and left out.",
+      "frtrace"};
   std::vector<std::string> paths, rank_texts, group_texts;
   std::string prefix, job, output, to_torch;
   int attempt = 0;

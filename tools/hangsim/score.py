@@ -257,10 +257,11 @@ def cell(rows):
 
 
 def halves_table(rows, options):
-    """Markdown: a line per class (or kind of job), per analyzer the two halves."""
+    """Markdown: a line per class (or kind of job), per analyzer the two halves: exact of the
+    decidable / false blame."""
     columns = [c for c, _, _ in ANALYZERS if any(r["column"] == c for r in rows)]
     halves = ["known", "held_out"]
-    heads = [f"{c}, {h}: exact / false blame" for c in columns for h in halves]
+    heads = [f"{c}, {h}" for c in columns for h in halves]
     lines = [f"| {options.by} | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name in [*sorted({r[options.by] for r in rows}), "all"]:
         mine = [r for r in rows if name in (r[options.by], "all")]
@@ -275,7 +276,7 @@ def halves_table(rows, options):
 
 def totals(rows, columns):
     """Markdown: a line per analyzer, and per half where there are two."""
-    heads = "analyzer|cases|decidable|exact ranks|kind too|false blame|missed|undecided|no answer"
+    heads = "analyzer|cases|decidable|exact|kind too|false blame|missed|undecided|no answer"
     lines = ["| " + heads.replace("|", " | ") + " |", "|---" * (heads.count("|") + 1) + "|"]
     for column in columns:
         for half in halves_of(rows):
@@ -289,14 +290,14 @@ def totals(rows, columns):
 
 
 def table(rows, options):
-    """Markdown: a line per class and analyzer, and the totals."""
+    """Markdown: a line per class (exact of the decidable / false blame), and the totals."""
     columns = [c for c, _, _ in ANALYZERS if any(r["column"] == c for r in rows)]
     lines = []
     if len(halves_of(rows)) > 1 and not options.totals:
         lines = [halves_table(rows, options), ""]
     elif not options.totals:
         classes = list(dict.fromkeys(r["class"] for r in sorted(rows, key=lambda r: r["class"])))
-        lines.append("| class | " + " | ".join(f"{c}: exact / false blame" for c in columns) + " |")
+        lines.append("| class | " + " | ".join(columns) + " |")
         lines.append("|---" * (len(columns) + 1) + "|")
         for name in classes:
             cells = []

@@ -1,4 +1,4 @@
-// fr dumps, by the grammar in libfr/README.md.
+// fr dumps, by the grammar in libfr/format/README.md.
 #include <fmt/format.h>
 #include <zstd.h>
 
