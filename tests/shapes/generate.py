@@ -313,7 +313,8 @@ def build(name, row, seed):
     if fault is None:
         return None
     programs = [[x for it in range(steps) for x in rows[it][r]] for r in range(shape.n)]
-    run = Run(shape.n, programs, rng, device, rng.choice([8, 32, 100, 1000, 1000, 1000]))
+    limit = rng.choice([8, 32, 100, 1000, 1000, 1000])
+    run = Run(shape.n, programs, rng, device, limit, on_device=rng.choice([0.0, 0.9, 0.95]))
     healthy = fault.name in ("healthy", "slow")
     if healthy == run.hung:
         assert not healthy, f"the model hangs by itself: {name} {seed}"

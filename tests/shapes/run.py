@@ -15,6 +15,8 @@ INF = float("inf")
 class Inst:
     """One issued operation of one rank."""
 
+    takes = 0.0  # what the compute stream spends on it after its end
+
     __slots__ = (
         "arrived",
         "chain",
@@ -49,6 +51,15 @@ class Inst:
         )
 
 
+class Kernel:
+    """Work on the compute stream that is no communication; it may begin once it is launched."""
+
+    __slots__ = ("done", "takes")
+
+    def __init__(self, launched, takes):
+        self.done, self.takes = launched, takes
+
+
 class Device:
     """What is broken below the hosts: device_dead[rank] = index of its first operation that never
     runs; lag[rank] = index of the
@@ -61,9 +72,9 @@ class Device:
 
 
 class Run:
-    def __init__(self, n, programs, rng, device=None, limit=1000, op_s=2e-4):
+    def __init__(self, n, programs, rng, device=None, limit=1000, op_s=2e-4, on_device=0.0):
         self.n, self.programs, self.rng, self.device = n, programs, rng, device or Device()
-        self.limit, self.op_s = limit, op_s
+        self.limit, self.op_s, self.on_device = limit, op_s, on_device
         self.insts = [[] for _ in range(n)]
         self.of_op = {}
         self.pc, self.host = [0] * n, [rng.random() * 0.01 for _ in range(n)]
@@ -104,8 +115,10 @@ class Run:
                 inst = self.of_op[r, id(item[1])]
                 self._chain_add(r, inst)
             elif item[0] == "host":
-                slow = self.device.slow.get(r, 1.0)
-                self.host[r] += item[1] * slow * self.rng.uniform(0.9, 1.1)
+                took = item[1] * self.device.slow.get(r, 1.0) * self.rng.uniform(0.9, 1.1)
+                self.host[r] += took * (1 - self.on_device)
+                if self.on_device:
+                    self._chain_add(r, Kernel(self.host[r], took * self.on_device))
             elif item[0] == "sync":
                 if len(self.chain_at[r]) <= len(self.chain[r]):
                     self.block[r] = ("chain", len(self.chain[r]))
@@ -158,7 +171,8 @@ class Run:
         chain, at = self.chain[r], self.chain_at[r]
         old = len(at)
         while len(at) <= len(chain) and chain[len(at) - 1].done < INF:
-            at.append(max(at[-1], chain[len(at) - 1].done))
+            link = chain[len(at) - 1]
+            at.append(max(at[-1], link.done) + link.takes)
         if len(at) > old:
             wait = self.chain_wait[r]
             for k in range(old, len(at)):
