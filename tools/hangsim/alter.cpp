@@ -136,7 +136,8 @@ void rename_groups(Job& job, Random& random) {
 
 void rename_all(Case& c, std::uint64_t seed) {
   Random random(scramble(seed, 5));
-  Renamer(c, new_ranks(c.job, random)).run();
+  c.renamed = new_ranks(c.job, random);
+  Renamer(c, c.renamed).run();
   rename_groups(c.job, random);
 }
 

@@ -79,6 +79,7 @@ struct Case {
   bool held_out = false;  // of a kind of job that no rule knows
   bool below = false;     // the fault is below the host: no PyTorch dumps, they do not tell of it
   Evidence fr, torch;
+  std::vector<int> renamed;  // rank -> its new name
   int attempt = 0;
   std::shared_ptr<Case> earlier;  // the attempt before, whose files are still there
   Truth fr_truth, torch_truth;

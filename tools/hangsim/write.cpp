@@ -106,6 +106,9 @@ void write_truth(const Case& c, const std::filesystem::path& file) {
                {"fault", c.fault},
                {"step", c.fault_step},
                {"fr", json(c.fr_truth)}};
+  if (!c.renamed.empty()) {
+    root["renamed"] = c.renamed;
+  }
   if (c.below) {
     root["fr"]["links"] = c.fr_truth.links;
   }
