@@ -3,6 +3,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <msgpack.hpp>
 #include <optional>
@@ -60,6 +61,21 @@ std::vector<std::uint32_t> shape_words(const Op& op) {
 
 bool holds(const std::vector<int>& ranks, int r) {
   return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
+// First, count and stride of each run of evenly spaced ranks.
+std::vector<std::array<int, 3>> runs_of(const std::vector<int>& ranks) {
+  std::vector<std::array<int, 3>> out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    const int stride = i + 1 < ranks.size() ? ranks[i + 1] - ranks[i] : 1;
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] - ranks[end - 1] == stride) {
+      ++end;
+    }
+    out.push_back({ranks[i], static_cast<int>(end - i), stride});
+    i = end;
+  }
+  return out;
 }
 
 // How a rank's evidence came to be.
@@ -347,9 +363,7 @@ class RankDump {
       p.pack(1);
       p.pack(g.ranks.size());
       p.pack(g.position(rank_));
-      const int stride = g.ranks.size() > 1 ? g.ranks[1] - g.ranks[0] : 1;
-      p.pack_array(1);
-      p.pack(std::vector<int>{g.ranks[0], static_cast<int>(g.ranks.size()), stride});
+      p.pack(runs_of(g.ranks));
       time(p, 0);
       p.pack_nil();
       p.pack(s.all.enqueued);
