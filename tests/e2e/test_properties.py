@@ -366,7 +366,7 @@ VIOLATED = {
         ("second_fault", seed): "one of two independent faults is named"
         for seed in (1, 2, 8, 11, 12)
     },
-    ("all_explained", 3): "a rank that waits in a batch is neither waiting nor blamed",
+    ("all_explained", 3): "a rank whose completion lags is neither waiting nor blamed",
 }
 
 
