@@ -1,4 +1,4 @@
-// api.cpp - the C ABI: forwards to hot/ and cold/, catches everything.
+// api.cpp - the C ABI: forwards to the folders; no exception leaves it.
 #include <dlfcn.h>
 
 #include <climits>
@@ -7,14 +7,21 @@
 #include <cstring>
 
 #include "format/codes.hpp"
+#include "format/ticks.hpp"
 #include "fr/fr.h"
 #include "nccl/announce.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "nccl/wrappers.hpp"
 #include "recorder/log.hpp"
+#include "recorder/native_stack.hpp"
 #include "recorder/recorder.hpp"
+#include "recorder/start.hpp"
 #include "recorder/status.hpp"
-#include "sample/files.hpp"
+#include "sample/memory_read.hpp"
+#include "sample/thread_sampler.hpp"
+#include "watch/control_page.hpp"
+#include "watch/shut_down.hpp"
+#include "watch/watchdog.hpp"
 
 namespace {
 
@@ -27,6 +34,12 @@ std::size_t copy_out(const std::string& text, char* to, std::size_t bytes) noexc
     to[n] = '\0';
   }
   return text.size();
+}
+
+std::string recorder_status() {
+  const Recorder* r = recorder();
+  return r != nullptr ? status_json(r->watchdog->incident(), r->watchdog->last_path())
+                      : status_json(0, "");
 }
 
 // FR_STACKS=native: C++ frames first, then the provider's (Python's).
@@ -70,7 +83,7 @@ void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) noexc
   }
   if (r->tables->set_identity(rank, world_size, local_rank)) {
     set_log_rank(rank);
-    if (PeerRow* row = r->control.own()) {
+    if (PeerRow* row = r->control->own()) {
       row->rank.store(rank);
     }
   }
@@ -169,7 +182,7 @@ void fr_end(const fr_ticket* t, int result, const char* message) noexcept {
   const u32 error = message != nullptr ? fr_intern(message, std::strlen(message)) : 0;
   end(*h, *t, State::kFailed, error);
   if (Recorder* r = recorder()) {
-    r->watchdog.wake();
+    r->watchdog->wake();
   }
 }
 
@@ -221,8 +234,8 @@ int fr_dump(const char* reason, char* path, size_t path_bytes) noexcept {
   if (r == nullptr) {
     return 0;
   }
-  return r->watchdog.request_dump(reason != nullptr ? reason : "manual", Trigger::kManual,
-                                  30'000'000'000ull, path, path_bytes)
+  return r->watchdog->request_dump(reason != nullptr ? reason : "manual", Trigger::kManual,
+                                   30'000'000'000ull, path, path_bytes)
              ? 1
              : 0;
 }
@@ -230,13 +243,13 @@ int fr_dump(const char* reason, char* path, size_t path_bytes) noexcept {
 void fr_register_writer(fr_writer writer, void* user) noexcept {
   keep_writer(writer, user);
   if (Recorder* r = recorder()) {
-    r->watchdog.set_writer(writer, user);
+    r->watchdog->writer().set(writer, user);
   }
 }
 
 void fr_replace_file_writer(fr_sink sink, void* user) noexcept {
   if (Recorder* r = start() ? recorder() : nullptr) {
-    r->watchdog.set_sink(sink, user);
+    r->watchdog->store().set_sink(sink, user);
   }
 }
 
@@ -261,7 +274,7 @@ void fr_exit_record(const char* kind, const char* type, const char* message,
   // Now, not at exit(): what follows (destroying groups) may hang for ever.
   char reason[256];
   std::snprintf(reason, sizeof reason, "%.23s: %.80s: %.120s", e.kind, e.type, e.message);
-  r->watchdog.request_dump(reason, Trigger::kException, 5'000'000'000ull, nullptr, 0);
+  r->watchdog->request_dump(reason, Trigger::kException, 5'000'000'000ull, nullptr, 0);
 }
 
 void fr_shutdown(int status) noexcept {
@@ -272,7 +285,7 @@ void fr_shutdown(int status) noexcept {
 
 size_t fr_status(char* json, size_t bytes) noexcept {
   try {
-    return copy_out(status_json(), json, bytes);
+    return copy_out(recorder_status(), json, bytes);
   } catch (...) {
     return copy_out("{}", json, bytes);
   }

@@ -1,5 +1,16 @@
-# Run after libfr.so is linked: it exports only fr_* and what NCCL looks up, needs no torch, CUDA, NCCL or Python, and
-# record/ includes only the standard library, itself and the C ABI.
+# Run after libfr.so is linked. Three laws of the library hold by this check and by nothing else:
+#
+#   1. libfr.so exports only fr_* and what NCCL looks up, and needs no torch, CUDA, NCCL or Python;
+#   2. a folder includes only the folders that its row of the table names, and the table has no circle;
+#   3. code that may run in a signal handler, or on a thread that holds any lock, calls no malloc, lock
+#      or stdio, neither itself nor through another file of libfr.
+#
+# cmake -DLIB=libfr.so -DOBJECTS=<file that lists the objects> -DSRC=libfr -DSANITIZE= -P check.cmake
+cmake_minimum_required(VERSION 3.25)
+file(STRINGS ${OBJECTS} OBJECTS)
+
+# ---------------------------------------------------------------- exports
+
 execute_process(COMMAND nm -D --defined-only ${LIB} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
 foreach(line IN LISTS lines)
@@ -25,12 +36,133 @@ foreach(line IN LISTS needed)
   endif()
 endforeach()
 
-file(GLOB record ${SRC}/record/*)
-foreach(path IN LISTS record)
-  file(STRINGS ${path} includes REGEX "^ *#include")
-  foreach(line IN LISTS includes)
-    if(NOT line MATCHES "#include <[a-z_0-9]+(\\.h)?>" AND NOT line MATCHES "#include \"(record/|format/layout\\.hpp|format/sections\\.hpp|fr/fr\\.h)")
-      message(FATAL_ERROR "${path}: record/ may include only std, record/, the layout and fr/fr.h: ${line}")
+# ---------------------------------------------------------------- include directions
+
+# folder: what it may include besides itself, fr/fr.h and the system's headers. Listed from the bottom:
+# a row names only folders above it, so the table cannot have a circle.
+set(folders format record sample interpose recorder watch stop cuda nccl)
+set(format_may)
+set(record_may format)
+set(sample_may format record)
+set(interpose_may format)
+set(recorder_may format record sample)
+set(watch_may format record sample recorder)
+set(stop_may format record sample recorder watch)
+set(cuda_may format record sample recorder interpose)
+set(nccl_may format record sample recorder interpose watch cuda)
+
+set(wrong "")
+set(below "")
+foreach(folder IN LISTS folders)
+  foreach(other IN LISTS ${folder}_may)
+    if(NOT other IN_LIST below)
+      string(APPEND wrong "  ${folder} may include ${other}, which does not stand above it\n")
     endif()
   endforeach()
+  list(APPEND below ${folder})
+  file(GLOB_RECURSE files RELATIVE ${SRC} ${SRC}/${folder}/*.cpp ${SRC}/${folder}/*.hpp)
+  foreach(path IN LISTS files)
+    file(STRINGS ${SRC}/${path} includes REGEX "^ *# *include *\"")
+    foreach(line IN LISTS includes)
+      string(REGEX REPLACE "^[^\"]*\"([^/\"]*).*$" "\\1" other "${line}")
+      if(NOT other STREQUAL folder AND NOT other STREQUAL "fr" AND NOT other IN_LIST ${folder}_may)
+        string(APPEND wrong "  ${path}: ${line}\n")
+      endif()
+    endforeach()
+  endforeach()
 endforeach()
+file(GLOB entries RELATIVE ${SRC} ${SRC}/*)
+foreach(entry IN LISTS entries)
+  if(IS_DIRECTORY ${SRC}/${entry} AND NOT entry IN_LIST folders AND NOT entry STREQUAL "include")
+    string(APPEND wrong "  ${entry}/ has no row in the table of check.cmake\n")
+  endif()
+endforeach()
+if(wrong)
+  message(FATAL_ERROR "folders of libfr include against the table of check.cmake:\n${wrong}")
+endif()
+
+# ---------------------------------------------------------------- async-signal-safe code
+
+# Sanitizers put calls of their own into every object.
+if(SANITIZE)
+  return()
+endif()
+
+# What may run in a signal handler or on the record path. The encoder runs on the watchdog's thread
+# while any other thread may hold malloc's lock for ever, so it is held to the same.
+set(safe_files
+    "^sample/" "^stop/" "^format/" "^record/"
+    "^watch/(requests|incident|durable_write)\\.cpp" "^recorder/(current|in_flight)\\.cpp")
+# The watchdog's thread: snprintf for its log lines is all it may do beyond that.
+set(watchdog_files 
+    "^watch/(watchdog|salvage|leftovers|follower|dump_store|writer_thread|oom)\\.cpp"
+    "^recorder/(log|clock_anchor)\\.cpp")
+
+set(forbidden "^(malloc|calloc|realloc|free|aligned_alloc|posix_memalign|strdup|_Zn[wa].*|_Zd[la].*|\
+pthread_mutex_.*|pthread_rwlock_.*|pthread_cond_.*|pthread_once|__cxa_guard_acquire|__cxa_throw|\
+__cxa_allocate_exception|dlopen|dlsym|dladdr|dl_iterate_phdr|getenv|setenv|opendir|readdir|backtrace|\
+localtime.*|strerror|getaddrinfo)$")
+set(stdio "^(f?printf|v?f?printf|v?sn?printf|puts|fputs|putchar|fopen|fclose|fread|fwrite|fflush|perror|\
+__printf_chk|__s?n?printf_chk|__v?sn?printf_chk|__v?f?printf_chk|_ZNSo.*|_ZNSt.*stream.*)$")
+
+# Symbols that both may name though their file is ordinary code, each with its reason.
+set(ordinary
+    _ZN2fr6kPartsE)  # the table of parts; what its functions may do stands in recorder/parts.hpp
+
+# Matches the object of libfr/a/b.cpp by its end: .../a/b.cpp.o
+function(objects_of patterns out)
+  set(found "")
+  foreach(object IN LISTS OBJECTS)
+    string(REGEX REPLACE "^.*/CMakeFiles/[a-z_]+\\.dir/(\\./)?(.*)\\.o$" "\\2" source "${object}")
+    foreach(pattern IN LISTS patterns)
+      if(source MATCHES "${pattern}")
+        list(APPEND found ${object})
+      endif()
+    endforeach()
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+function(check_calls objects forbidden provided why)
+  if(NOT objects)
+    message(FATAL_ERROR "check.cmake finds no object to check: ${why}")
+  endif()
+  set(wrong "")
+  foreach(object IN LISTS objects)
+    get_filename_component(name ${object} NAME)
+    execute_process(COMMAND nm -u ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "[A-Za-z_][A-Za-z0-9_.]*\n" symbols "${symbols}")
+    foreach(symbol IN LISTS symbols)
+      string(STRIP "${symbol}" symbol)
+      foreach(list IN LISTS forbidden)
+        if(symbol MATCHES "${list}")
+          string(APPEND wrong "  ${name} calls ${symbol}\n")
+        endif()
+      endforeach()
+      if(symbol MATCHES "^_ZN?K?2fr" AND NOT symbol IN_LIST provided)
+        string(APPEND wrong "  ${name} needs ${symbol}, whose file is not held to the same\n")
+      endif()
+    endforeach()
+  endforeach()
+  if(wrong)
+    message(FATAL_ERROR "${why}:\n${wrong}")
+  endif()
+endfunction()
+
+function(defined_in objects out)
+  execute_process(COMMAND nm -g --defined-only ${objects} OUTPUT_VARIABLE symbols
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[A-Za-z_][A-Za-z0-9_.]*\n" symbols "${symbols}")
+  string(REGEX REPLACE "\n" "" symbols "${symbols}")
+  set(${out} ${symbols} PARENT_SCOPE)
+endfunction()
+
+objects_of("${safe_files}" safe)
+objects_of("${watchdog_files}" watchdog)
+defined_in("${safe}" provided)
+check_calls("${safe}" "${forbidden};${stdio}" "${provided};${ordinary}"
+            "code of libfr that must be async-signal-safe is not")
+list(APPEND watchdog ${safe})
+defined_in("${watchdog}" provided)
+check_calls("${watchdog}" "${forbidden}" "${provided};${ordinary}"
+            "the watchdog's thread of libfr may meet a lock or an allocation")

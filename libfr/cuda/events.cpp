@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cuda/abi.hpp"
+#include "cuda/operations.hpp"
 #include "cuda/waits.hpp"
-#include "nccl/tracker/tracker.hpp"
+#include "recorder/own_thread.hpp"
 #include "recorder/recorder.hpp"
-#include "sample/own_thread.hpp"
 
 namespace fr::cuda {
 namespace {
@@ -52,6 +52,20 @@ constexpr struct Lasting {
     {911, "cudaErrorExternalDevice", "error of an external device"},
 };
 
+std::atomic<i32> g_captures{0};
+
+void capture_began() noexcept {
+  g_captures.fetch_add(1);
+  kOperations.capture_changed();
+}
+
+void capture_ended() noexcept {
+  if (g_captures.fetch_sub(1) <= 0) {
+    g_captures.store(0);  // the hooks came in the middle of one
+  }
+  kOperations.capture_changed();
+}
+
 // The first error's operation is known. Until then fr-cuda, which meets the same error, must leave
 // in flight what it can no longer follow: one of these is it.
 std::atomic<bool> g_error_told{false};
@@ -82,13 +96,13 @@ std::atomic<bool> g_error_told{false};
   const auto provider = g_stack_provider.load(kAcquire);
   c.error_stack.store(h->stacks && provider != nullptr ? provider() : 0);
   u64 ticket = 0;
-  const nccl::Handle operation = nccl::oldest_in_flight(ticket);
+  const Operation operation = kOperations.oldest_in_flight(ticket);
   c.error_ticket.store(ticket);
   c.error_ready.store(1, kRelease);  // before anybody dumps because of it
   char text[160];
   std::snprintf(text, sizeof text, "CUDA: %s (%s, %d), told by %s", found->text, found->name, code,
                 call);
-  nccl::fail_operation(operation, text);
+  kOperations.fail(operation, text);
   g_error_told.store(true, kRelease);
 }
 
@@ -125,7 +139,7 @@ struct ContextRow {
   u64 anchor_tried_ns = 0;
 };
 
-struct State {
+struct Observer {
   Hot* hot = nullptr;
   Cuda* cuda = nullptr;
   const Header* header = nullptr;
@@ -147,25 +161,25 @@ struct State {
     bool started;
   } pending[kAll] = {};
   u32 n_seen = 0;
-  nccl::EventsSeen seen[kBatch] = {};
+  EventsSeen seen[kBatch] = {};
 };
 
-std::atomic<State*> g_state{nullptr};
+std::atomic<Observer*> g_observer{nullptr};
 
 // nullptr without FR_TIMING=events, and in a forked child.
-State* state_in_force() noexcept {
-  State* s = g_state.load(kAcquire);
+Observer* observer_in_force() noexcept {
+  Observer* s = g_observer.load(kAcquire);
   return s != nullptr && hot() == s->hot && !s->stopping.load(kRelaxed) ? s : nullptr;
 }
 
-ContextRow& row_of(State& s, u64 events) noexcept {
+ContextRow& row_of(Observer& s, u64 events) noexcept {
   return s.contexts[events >> 12 & (kContexts - 1)];
 }
-EventPair& pair_of(State& s, u64 events) noexcept {
+EventPair& pair_of(Observer& s, u64 events) noexcept {
   return row_of(s, events).pairs[events & (kPairs - 1)];
 }
 
-u64 claim_pair(State& s, ContextRow& row) noexcept {
+u64 claim_pair(Observer& s, ContextRow& row) noexcept {
   const u64 context = static_cast<u64>(&row - s.contexts);
   for (u32 tries = 0; tries < 64; ++tries) {
     const u32 slot = row.cursor.fetch_add(1, kRelaxed) % kPairs;
@@ -179,13 +193,13 @@ u64 claim_pair(State& s, ContextRow& row) noexcept {
   return 0;
 }
 
-void release_pair(State& s, u64 events) noexcept {
+void release_pair(Observer& s, u64 events) noexcept {
   EventPair& p = pair_of(s, events);
   p.claim.store(static_cast<u32>(events >> 20) << 1, kRelease);
 }
 
 // The row of a context; asks for its events when it has none.
-ContextRow* find_context(State& s, Context context) noexcept {
+ContextRow* find_context(Observer& s, Context context) noexcept {
   for (ContextRow& row : s.contexts) {
     Context seen = row.context.load(kAcquire);
     if (seen == nullptr && row.context.compare_exchange_strong(seen, context)) {
@@ -202,7 +216,7 @@ ContextRow* find_context(State& s, Context context) noexcept {
 
 // Every device call that may wait goes through here, and shows since when.
 template <class F, class... A>
-int call(State& s, u32 name, F function, A... arguments) noexcept {
+int call(Observer& s, u32 name, F function, A... arguments) noexcept {
   s.cuda->call_ticks.store(ticks_now(s.hot->clock), kRelaxed);
   s.cuda->call.store(name, kRelease);
   const int result = function(arguments...);
@@ -210,12 +224,12 @@ int call(State& s, u32 name, F function, A... arguments) noexcept {
   return result;
 }
 
-bool goes_on(const State& s) noexcept {
+bool goes_on(const Observer& s) noexcept {
   return !s.stopping.load(kRelaxed) && hot() == s.hot;
 }
 
 // When the device reached a point, by both clocks: the tightest of a few readings that comes soon.
-void take_anchor(State& s, ContextRow& row) noexcept {
+void take_anchor(Observer& s, ContextRow& row) noexcept {
   row.anchor_tried_ns = monotonic_ns();
   u64 best = kAnchorLimit_ns;
   for (int tries = 0; tries < 4 && best > kAnchorTight_ns; ++tries) {
@@ -240,7 +254,7 @@ void take_anchor(State& s, ContextRow& row) noexcept {
   }
 }
 
-void make_pool(State& s, ContextRow& row) noexcept {
+void make_pool(Observer& s, ContextRow& row) noexcept {
   auto* pairs = new (std::nothrow) EventPair[kPairs]();
   bool ok =
       pairs != nullptr &&
@@ -262,14 +276,14 @@ void make_pool(State& s, ContextRow& row) noexcept {
   row.state.compare_exchange_strong(wanted, ok ? ContextRow::kReady : ContextRow::kGone);
 }
 
-void flush(State& s) noexcept {
+void flush(Observer& s) noexcept {
   if (s.n_seen != 0) {
-    nccl::events_seen(s.seen, s.n_seen);
+    kOperations.events_seen(s.seen, s.n_seen);
     s.n_seen = 0;
   }
 }
 
-void tell(State& s, const nccl::EventsSeen& e) noexcept {
+void tell(Observer& s, const EventsSeen& e) noexcept {
   if (s.n_seen == kBatch) {
     flush(s);
   }
@@ -277,7 +291,7 @@ void tell(State& s, const nccl::EventsSeen& e) noexcept {
 }
 
 // The same moment in ticks; 0 while the rate is not known.
-u64 ticks_of(const State& s, u64 mono_ns) noexcept {
+u64 ticks_of(const Observer& s, u64 mono_ns) noexcept {
   u64 ticks0 = 0, ticks1 = 0, mono0 = 0, mono1 = 0, unix_ns = 0;
   if (mono_ns == 0 || !read_anchor(s.header->first, ticks0, unix_ns, mono0) ||
       !read_anchor(s.header->last, ticks1, unix_ns, mono1)) {
@@ -296,8 +310,7 @@ u64 ticks_of(const State& s, u64 mono_ns) noexcept {
   return ticks < now ? ticks : now;
 }
 
-void read_times(State& s, const ContextRow& row, const EventPair& p,
-                nccl::EventsSeen& out) noexcept {
+void read_times(Observer& s, const ContextRow& row, const EventPair& p, EventsSeen& out) noexcept {
   float since_ms = 0;
   float took_ms = 0;
   if (row.anchor_ns == 0 ||
@@ -314,7 +327,7 @@ void read_times(State& s, const ContextRow& row, const EventPair& p,
 }
 
 // Its result; kContextDestroyed for one that is gone.
-int use_context(State& s, const ContextRow& row, const ContextRow*& current) noexcept {
+int use_context(Observer& s, const ContextRow& row, const ContextRow*& current) noexcept {
   if (row.state.load(kAcquire) != ContextRow::kReady) {
     return kContextDestroyed;
   }
@@ -327,7 +340,7 @@ int use_context(State& s, const ContextRow& row, const ContextRow*& current) noe
 }
 
 // What was handed over since, in the order of its streams.
-bool take_submitted(State& s) noexcept {
+bool take_submitted(Observer& s) noexcept {
   bool any = false;
   const ContextRow* current = nullptr;
   for (;; ++s.tail) {
@@ -347,7 +360,7 @@ bool take_submitted(State& s) noexcept {
 }
 
 // Asks for the oldest pair of each stream, and on while they have ended.
-void poll(State& s) noexcept {
+void poll(Observer& s) noexcept {
   constexpr u32 kStreams = 64;
   struct {
     const ContextRow* row;
@@ -368,7 +381,7 @@ void poll(State& s) noexcept {
       s.pending[kept++] = at;
       continue;
     }
-    nccl::EventsSeen seen{};
+    EventsSeen seen{};
     seen.events = at.events;
     int result = use_context(s, row, current);
     if (result == kSuccess) {
@@ -376,7 +389,7 @@ void poll(State& s) noexcept {
       if (result == kNotReady && !at.started &&
           call(s, s.call_query, s.driver.event_query, p.start) == kSuccess) {
         at.started = true;
-        seen.what = nccl::EventsSeen::kStarted;
+        seen.what = EventsSeen::kStarted;
         tell(s, seen);
       }
     }
@@ -390,13 +403,13 @@ void poll(State& s) noexcept {
       continue;
     }
     if (result == kSuccess) {
-      seen.what = nccl::EventsSeen::kEnded;
+      seen.what = EventsSeen::kEnded;
       read_times(s, row, p, seen);
     } else {
       if (result == kDeinitialized) {
         s.stopping.store(true);  // the process is on its way out
       }
-      seen.what = nccl::EventsSeen::kLost;
+      seen.what = EventsSeen::kLost;
       count(s.cuda->unread);
     }
     tell(s, seen);
@@ -407,7 +420,7 @@ void poll(State& s) noexcept {
 }
 
 void* observe(void* argument) noexcept {
-  State& s = *static_cast<State*>(argument);
+  Observer& s = *static_cast<Observer*>(argument);
   s.cuda->observer_tid.store(own_tid());
   // Else asking for an event would break a graph that another thread is capturing.
   int mode = kCaptureModeRelaxed;
@@ -455,16 +468,16 @@ bool bind(Driver& d) noexcept {
   return all;
 }
 
-State* make_state() noexcept {
+Observer* make_observer() noexcept {
   static std::atomic<bool> busy{false};
   Recorder* r = recorder();
   if (r == nullptr || hot() == nullptr || r->options.timing != Timing::kEvents ||
       busy.exchange(true)) {
     return nullptr;
   }
-  State* s = state_in_force();
+  Observer* s = observer_in_force();
   if (s == nullptr && !r->ended.load()) {
-    s = new (std::nothrow) State;
+    s = new (std::nothrow) Observer;
     if (s != nullptr && !bind(s->driver)) {
       delete s;
       s = nullptr;
@@ -483,7 +496,7 @@ State* make_state() noexcept {
       s->running.store(true);
       if (start_thread(observe, s, "fr-cuda")) {
         fr_set_layer("cuda", "events around NCCL's calls; fr-cuda asks for them");
-        g_state.store(s, kRelease);
+        g_observer.store(s, kRelease);
       } else {
         delete s;
         s = nullptr;
@@ -554,7 +567,7 @@ int record_event(Event event, Stream stream, More... more) noexcept {
   find_stream(stream, asked);
   untie(event);
   const int result = watched<kRow>(event, stream, more...);
-  if (result == kSuccess && !nccl::is_capturing()) {
+  if (result == kSuccess && !is_capturing()) {
     tie(event, asked);
   }
   return result;
@@ -633,7 +646,7 @@ int destroy_stream(Stream stream) noexcept {
 int begin_capture(Stream stream, int mode) noexcept {
   const int result = real<decltype(&begin_capture)>(kBeginCapture)(stream, mode);
   if (result == kSuccess) {
-    nccl::capture_began();
+    capture_began();
   }
   return result;
 }
@@ -643,20 +656,20 @@ int begin_capture_to_graph(Stream stream, void* graph, const void* nodes, const 
   const int result = real<decltype(&begin_capture_to_graph)>(kBeginCaptureToGraph)(
       stream, graph, nodes, edges, n, mode);
   if (result == kSuccess) {
-    nccl::capture_began();
+    capture_began();
   }
   return result;
 }
 
 int end_capture(Stream stream, void* graph) noexcept {
-  nccl::capture_ended();  // failed or not, the capture is over
+  capture_ended();  // failed or not, the capture is over
   return real<decltype(&end_capture)>(kEndCapture)(stream, graph);
 }
 
 // Its context's events go with it.
 int device_reset() noexcept {
   abandon_all();
-  if (State* s = state_in_force()) {
+  if (Observer* s = observer_in_force()) {
     for (ContextRow& row : s->contexts) {
       if (row.context.load() != nullptr) {
         row.state.store(ContextRow::kGone);
@@ -732,13 +745,13 @@ void find_originals() noexcept {
 }
 
 bool events_on() noexcept {
-  return state_in_force() != nullptr;
+  return observer_in_force() != nullptr;
 }
 
 void prepare() noexcept {
   learn_context();
-  State* s = state_in_force();
-  if (s == nullptr && (s = make_state()) == nullptr) {
+  Observer* s = observer_in_force();
+  if (s == nullptr && (s = make_observer()) == nullptr) {
     return;
   }
   Context context = nullptr;
@@ -753,7 +766,7 @@ void prepare() noexcept {
 }
 
 Begun begin(Stream stream, i32 device) noexcept {
-  State* s = state_in_force();
+  Observer* s = observer_in_force();
   if (s == nullptr) {
     return {};
   }
@@ -765,7 +778,7 @@ Begun begin(Stream stream, i32 device) noexcept {
     count(s->cuda->refused);
     return {};
   }
-  if (asked != kSuccess || capture != 0 || nccl::is_capturing()) {
+  if (asked != kSuccess || capture != 0 || is_capturing()) {
     count(s->cuda->captured);
     return {0, asked == kSuccess && capture == kCaptureActive};
   }
@@ -801,7 +814,7 @@ Begun begin(Stream stream, i32 device) noexcept {
 }
 
 bool end(u64 events) noexcept {
-  State* s = state_in_force();
+  Observer* s = observer_in_force();
   if (s == nullptr) {
     return false;
   }
@@ -817,14 +830,14 @@ bool end(u64 events) noexcept {
 }
 
 void drop(u64 events) noexcept {
-  State* s = state_in_force();
+  Observer* s = observer_in_force();
   if (s != nullptr && events != 0) {
     release_pair(*s, events);
   }
 }
 
 void settle() noexcept {
-  const State* s = state_in_force();
+  const Observer* s = observer_in_force();
   if (s == nullptr) {
     return;
   }
@@ -836,7 +849,7 @@ void settle() noexcept {
 }
 
 void stop() noexcept {
-  State* s = g_state.load(kAcquire);
+  Observer* s = g_observer.load(kAcquire);
   if (s == nullptr || s->hot != hot()) {
     return;
   }
@@ -844,6 +857,10 @@ void stop() noexcept {
   for (int ms = 0; s->running.load(kAcquire) && ms < 50; ++ms) {
     usleep(1000);  // then it is stuck, and stays so
   }
+}
+
+bool is_capturing() noexcept {
+  return g_captures.load(kRelaxed) > 0;
 }
 
 }  // namespace fr::cuda

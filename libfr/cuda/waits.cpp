@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <sched.h>
 
-#include "record/hash.hpp"
+#include "format/hash.hpp"
 #include "recorder/recorder.hpp"
 
 namespace fr::cuda {
@@ -38,7 +38,7 @@ struct alignas(64) StreamRow {
   std::atomic<u32> waiters{0};  // threads that are in a call
   std::atomic<u32> lapsed{0};   // nobody asks any more
   std::atomic<u32> busy{0};
-  std::atomic<nccl::Handle> open[kOpen] = {};  // 0: free, or reserved
+  std::atomic<Operation> open[kOpen] = {};  // 0: free, or reserved
 };
 StreamRow g_streams[kWaitStreams];
 std::atomic<u32> g_n_streams{0};  // rows that were ever used
@@ -142,21 +142,21 @@ void serve(StreamRow& row) noexcept {
     const u64 wanted = row.lapsed.load() == 0 ? row.wanted.load() : 0;
     bool unpublished = false;
     while (done < told) {
-      const nccl::Handle op = row.open[(done + 1) % kOpen].load(kAcquire);
+      const Operation op = row.open[(done + 1) % kOpen].load(kAcquire);
       if (op == 0) {
         unpublished = true;  // comes in a moment, and then this again
         break;
       }
-      nccl::reached(op);
+      kOperations.reached(op);
       take_out(row, ++done);
     }
     for (waited = waited > done ? waited : done; waited < wanted; ++waited) {
-      const nccl::Handle op = row.open[(waited + 1) % kOpen].load(kAcquire);
+      const Operation op = row.open[(waited + 1) % kOpen].load(kAcquire);
       if (op == 0) {
         unpublished = true;
         break;
       }
-      nccl::wait_began(op);
+      kOperations.wait_began(op);
     }
     row.waited.store(waited, kRelaxed);
     row.busy.store(0);
@@ -174,11 +174,11 @@ bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
   u64 done = row.done.load(kRelaxed);
   const bool may = waited_too || (row.waited.load(kRelaxed) <= done && row.waiters.load() == 0);
   for (; may && n > 0 && done < row.issued.load(); --n) {
-    const nccl::Handle op = row.open[(done + 1) % kOpen].load(kAcquire);
+    const Operation op = row.open[(done + 1) % kOpen].load(kAcquire);
     if (op == 0) {
       break;
     }
-    nccl::unfollow(op);
+    kOperations.unfollow(op);
     take_out(row, ++done);
     if (!waited_too) {
       count(&Cuda::unasked);
@@ -272,7 +272,7 @@ Place reserve(Stream stream) noexcept {
   return {};
 }
 
-void publish(const Place& at, nccl::Handle op) noexcept {
+void publish(const Place& at, Operation op) noexcept {
   StreamRow& row = stream_at(at);
   row.open[at.seq % kOpen].store(op);
   if (row.told.load() >= at.seq || (row.wanted.load() >= at.seq && row.lapsed.load() == 0)) {
@@ -420,16 +420,16 @@ void look(u64 before_ticks) noexcept {
       continue;
     }
     done = row.done.load(kRelaxed);
-    for (nccl::Handle op = 0; done < row.issued.load() &&
-                              (op = row.open[(done + 1) % kOpen].load(kAcquire)) != 0 &&
-                              nccl::is_over(op);) {
+    for (Operation op = 0; done < row.issued.load() &&
+                           (op = row.open[(done + 1) % kOpen].load(kAcquire)) != 0 &&
+                           kOperations.is_over(op);) {
       take_out(row, ++done);
     }
     u64 waited = row.waited.load(kRelaxed);
     if (waited > done && row.waiters.load() == 0 && row.asked_ticks.load(kRelaxed) < before_ticks) {
       row.lapsed.store(1);
       while (waited > done) {
-        nccl::wait_ended(row.open[waited-- % kOpen].load(kAcquire));
+        kOperations.wait_ended(row.open[waited-- % kOpen].load(kAcquire));
       }
     }
     row.waited.store(waited > done ? waited : done, kRelaxed);

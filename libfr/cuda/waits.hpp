@@ -14,7 +14,7 @@
 #pragma once
 
 #include "cuda/abi.hpp"
-#include "nccl/tracker/tracker.hpp"
+#include "cuda/operations.hpp"
 
 namespace fr::cuda {
 
@@ -39,7 +39,7 @@ struct Place {
 // The library put an operation into the stream. row 0: it cannot be followed.
 Place reserve(Stream stream) noexcept;
 // The reserved place is its.
-void publish(const Place& at, nccl::Handle op) noexcept;
+void publish(const Place& at, Operation op) noexcept;
 
 // What a call asks for.
 struct Places {

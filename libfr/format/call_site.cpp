@@ -1,8 +1,8 @@
 #include "format/call_site.hpp"
 
-#include <cstdio>
 #include <cstring>
 
+#include "format/text.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -115,17 +115,14 @@ void describe(const View& view, const RecordCopy& record, char* out, std::size_t
   const std::size_t slash = site.file.rfind('/');
   const std::string_view file =
       slash == std::string_view::npos ? site.file : site.file.substr(slash + 1);
-  int n = std::snprintf(out, bytes, "%.*s #%llu", static_cast<int>(op.size()), op.data(),
-                        static_cast<unsigned long long>(p.seq));
-  const auto rest = [&] {
-    return n < static_cast<int>(bytes) ? bytes - static_cast<unsigned>(n) : 0;
-  };
-  if (p.group != 0 && rest() > 0) {
-    n += std::snprintf(out + n, rest(), " of %.*s", static_cast<int>(group.size()), group.data());
+  std::size_t n =
+      format(out, bytes, "%.*s #%l", static_cast<int>(op.size()), op.data(), u64{p.seq});
+  if (p.group != 0) {
+    n += format(out + n, bytes - n, " of %.*s", static_cast<int>(group.size()), group.data());
   }
-  if (!file.empty() && rest() > 0) {
-    std::snprintf(out + n, rest(), " at %.*s:%u (%.*s)", static_cast<int>(file.size()), file.data(),
-                  site.line, static_cast<int>(site.function.size()), site.function.data());
+  if (!file.empty()) {
+    format(out + n, bytes - n, " at %.*s:%u (%.*s)", static_cast<int>(file.size()), file.data(),
+           site.line, static_cast<int>(site.function.size()), site.function.data());
   }
 }
 
@@ -152,20 +149,13 @@ void describe_wait(const PhaseCopy& f, char* out, std::size_t bytes) noexcept {
     default:
       text = "with rank %d is at step %u of %u";
   }
-  const int n = std::snprintf(out, bytes, "; channel %u ", f.channel);
-  if (n > 0 && static_cast<std::size_t>(n) < bytes) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    std::snprintf(out + n, bytes - static_cast<std::size_t>(n), text, f.peer, f.oldest_step(),
-                  f.n_steps);
-#pragma GCC diagnostic pop
-  }
-  const std::size_t used = std::strlen(out);
+  std::size_t used = format(out, bytes, "; channel %u ", f.channel);
+  used += format(out + used, bytes - used, text, f.peer, f.oldest_step(), f.n_steps);
   if (f.net() == Net::kIb) {
-    std::snprintf(out + used, bytes - used, " (queue pair %u, NIC device %u)", f.net_number(),
-                  f.net_device());
+    format(out + used, bytes - used, " (queue pair %u, NIC device %u)", f.net_number(),
+           f.net_device());
   } else if (f.net() == Net::kSocket) {
-    std::snprintf(out + used, bytes - used, " (socket %u)", f.net_number());
+    format(out + used, bytes - used, " (socket %u)", f.net_number());
   }
 }
 
@@ -199,22 +189,22 @@ void describe_device(const View& view, u64 ticket, char* out, std::size_t bytes)
     return;
   }
   if (op.launching_ticks == 0) {
-    std::snprintf(out, bytes, "not launched yet");
+    format(out, bytes, "not launched yet");
   } else if (op.launched_ticks == 0) {
-    std::snprintf(out, bytes, "the host is inside its launch");
+    format(out, bytes, "the host is inside its launch");
   } else if (const auto call = stuck_cuda_call(view);
              op.started_ticks == 0 && (op.flags & kDevTimed) != 0 && !call.empty()) {
-    std::snprintf(out, bytes, "launched; more is not known, fr's own %.*s has not returned",
-                  static_cast<int>(call.size()), call.data());
+    format(out, bytes, "launched; more is not known, fr's own %.*s has not returned",
+           static_cast<int>(call.size()), call.data());
   } else if (op.started_ticks == 0 && (op.flags & kDevUnseen) != 0) {
-    std::snprintf(out, bytes, "launched; whether its kernel runs is not told");
+    format(out, bytes, "launched; whether its kernel runs is not told");
   } else if (op.started_ticks == 0) {
-    std::snprintf(out, bytes, "launched, its kernel does not run");
+    format(out, bytes, "launched, its kernel does not run");
   } else if (op.channels_started == 0) {
-    std::snprintf(out, bytes, "its stream has reached it");
+    format(out, bytes, "its stream has reached it");
   } else {
-    std::snprintf(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
-                  op.channels_started == 1 ? "" : "s");
+    format(out, bytes, "its kernel runs on %u channel%s", op.channels_started,
+           op.channels_started == 1 ? "" : "s");
   }
   // One transfer speaks for all: whoever waits for somebody else, before who waits for ourselves.
   PhaseCopy f;

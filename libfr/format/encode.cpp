@@ -9,8 +9,8 @@
 
 #include "format/codes.hpp"
 #include "format/packer.hpp"
+#include "format/ticks.hpp"
 #include "fr/fr.h"
-#include "sample/files.hpp"
 
 namespace fr {
 
@@ -357,7 +357,7 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   pack_ras(p, facts.ras);
   pack_notes(p, view, times);
   pack_exit(p, h, times);
-  pack_peers(p, facts.control, times);
+  pack_peers(p, facts, times);
   text(p, "losses");
   pack_map(p, times, schema::kLosses, losses);
   pack_tables(p, view);

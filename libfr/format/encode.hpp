@@ -10,24 +10,11 @@
 
 namespace fr {
 
+struct RasAnswer;
 struct ThreadReport;
 namespace schema {
 struct KeptOfGroup;
 }
-
-inline constexpr std::size_t kRasBytes = 64 * 1024;
-
-// What NCCL's RAS service said of the job; nccl/ras.hpp.
-struct RasAnswer {
-  char address[256] = "";
-  u64 asked_unix_ns = 0;
-  u64 took_ns = 0;
-  bool json = false;
-  bool cut = false;  // it had more to say
-  const char* text = "";
-  u32 bytes = 0;
-  const char* error = "";  // "": none
-};
 
 struct DumpFacts {
   const char* reason = "";
@@ -37,6 +24,8 @@ struct DumpFacts {
   i64 oom_kills = -1;            // of a dead peer: kills since this process began; -1 unknown
   const char* salvage_why = "";  // "dead", "unresponsive", "left over"
   const Control* control = nullptr;
+  // Does the process with this pid and start time live? nullptr: not looked up, peers count as live.
+  bool (*is_alive)(i32 pid, u64 start) noexcept = nullptr;
   const ThreadReport* threads = nullptr;
   const RasAnswer* ras = nullptr;  // nullptr: it was not asked
 };

@@ -1,4 +1,5 @@
 #include "format/packer.hpp"
+#include "format/ras_answer.hpp"
 
 namespace fr::packing {
 

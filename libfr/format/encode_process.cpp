@@ -1,6 +1,6 @@
 #include "format/packer.hpp"
-#include "sample/files.hpp"
-#include "sample/thread_sampler.hpp"
+#include "format/syscalls.hpp"
+#include "format/thread_report.hpp"
 
 namespace fr::packing {
 
@@ -17,7 +17,8 @@ void pack_exit(Packer& p, const Header& h, const Times& times) {
   pack_map(p, times, schema::kExit, schema::ExitCells{h.exit, state, has_texts});
 }
 
-void pack_peers(Packer& p, const Control* control, const Times& times) {
+void pack_peers(Packer& p, const DumpFacts& facts, const Times& times) {
+  const Control* control = facts.control;
   text(p, "peers");
   u32 n = 0;
   bool shown[kPeers] = {};
@@ -34,10 +35,12 @@ void pack_peers(Packer& p, const Control* control, const Times& times) {
     }
     const PeerRow& row = control->peers[i];
     const u32 state = row.state.load(std::memory_order_acquire);
-    const dump::Peer how = state == kPeerExitedClean                     ? dump::Peer::kExitedClean
-                           : state == kPeerExited                        ? dump::Peer::kExited
-                           : is_alive(get(row.pid), get(row.proc_start)) ? dump::Peer::kLive
-                                                                         : dump::Peer::kGone;
+    const bool is_gone =
+        facts.is_alive != nullptr && !facts.is_alive(get(row.pid), get(row.proc_start));
+    const dump::Peer how = state == kPeerExitedClean ? dump::Peer::kExitedClean
+                           : state == kPeerExited    ? dump::Peer::kExited
+                           : is_gone                 ? dump::Peer::kGone
+                                                     : dump::Peer::kLive;
     pack_map(p, times, schema::kPeer, schema::PeerCells{row, how});
   }
 }

@@ -170,7 +170,7 @@ void pack_table(Packer& p, const Times& times, const char* name, const std::tupl
 void pack_device(Packer& p, const View& view, const Times& times);
 void pack_ras(Packer& p, const RasAnswer* ras);
 void pack_exit(Packer& p, const Header& h, const Times& times);
-void pack_peers(Packer& p, const Control* control, const Times& times);
+void pack_peers(Packer& p, const DumpFacts& facts, const Times& times);
 void pack_threads(Packer& p, const ThreadReport* all);
 
 }  // namespace packing

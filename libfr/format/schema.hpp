@@ -16,8 +16,8 @@
 #include <tuple>
 
 #include "format/codes.hpp"
+#include "format/hash.hpp"
 #include "format/view.hpp"
-#include "record/hash.hpp"
 
 namespace fr::schema {
 

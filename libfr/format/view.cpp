@@ -2,9 +2,9 @@
 
 #include <cstring>
 
+#include "format/hash.hpp"
 #include "format/sections.hpp"
 #include "fr/fr.h"
-#include "record/hash.hpp"
 
 namespace fr {
 namespace {

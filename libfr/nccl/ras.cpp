@@ -13,9 +13,9 @@
 #include <string_view>
 #include <utility>
 
-#include "record/clock.hpp"
-#include "sample/files.hpp"
-#include "sample/own_thread.hpp"
+#include "format/ticks.hpp"
+#include "recorder/own_thread.hpp"
+#include "recorder/recorder.hpp"
 
 namespace fr::nccl {
 namespace {
@@ -245,6 +245,43 @@ const char* Ras::converse(u64 deadline_ns) noexcept {
   return wrong != nullptr ? wrong
          : rest.empty()   ? "the connection was closed without a report"
                           : nullptr;
+}
+
+// ---------------------------------------------------------------- of this process
+
+namespace {
+
+constexpr u64 kAnswerIsOld_ns = 10'000'000'000;
+constexpr i32 kNodesThatAsk = 8;  // one question of each goes to all processes of the job
+constexpr i32 kRanksInJson = 32;  // about what fits; NCCL's text sums up instead
+
+std::atomic<Ras*> g_ras{nullptr};  // of the recorder in force; never freed, its thread uses it
+
+}  // namespace
+
+void renew_ras(Recorder& r) {
+  const bool asks = !r.options.ras.empty() && r.region.header().local_rank.load() <= 0;
+  g_ras.store(asks ? new Ras : nullptr);
+}
+
+void use_ras() noexcept {
+  Ras* ras = g_ras.load();
+  if (const Recorder* r = recorder(); ras != nullptr && r != nullptr) {
+    ras->start(r->options.ras.c_str());
+  }
+}
+
+void ask_ras(Recorder& r) noexcept {
+  const Header& h = r.region.header();
+  const i32 per_node = h.local_world_size > 0 ? h.local_world_size : 1;
+  if (Ras* ras = g_ras.load(); ras != nullptr && h.rank.load() < kNodesThatAsk * per_node) {
+    ras->ask(h.world_size.load() <= kRanksInJson, kAnswerIsOld_ns);
+  }
+}
+
+const RasAnswer* ras_answer(u64 limit_ns) noexcept {
+  Ras* ras = g_ras.load();
+  return ras != nullptr ? ras->take(limit_ns) : nullptr;
 }
 
 }  // namespace fr::nccl

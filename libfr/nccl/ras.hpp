@@ -5,7 +5,13 @@
 // what is there by then and waits for no more than it says.
 #pragma once
 
-#include "format/encode.hpp"
+#include <atomic>
+
+#include "format/ras_answer.hpp"
+
+namespace fr {
+struct Recorder;
+}
 
 namespace fr::nccl {
 
@@ -41,5 +47,14 @@ class Ras {
   char error_[160];
   char text_[kRasBytes];
 };
+
+// Any thread, when a communicator was made: the service may be asked from now on. Starts the thread
+// in the first rank of each node, unless FR_RAS=0.
+void use_ras() noexcept;
+// The watchdog's: has the question asked, unless other nodes do or one was asked lately.
+void ask_ras(Recorder& r) noexcept;
+const RasAnswer* ras_answer(u64 limit_ns) noexcept;
+// A new recorder starts, also in a forked child, where the parent's thread is missing.
+void renew_ras(Recorder& r);
 
 }  // namespace fr::nccl

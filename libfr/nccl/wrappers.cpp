@@ -454,7 +454,7 @@ int setup(Index at, Comm comm, Call_ call) noexcept {
 }
 
 void lose_events(u64 events) noexcept {
-  const EventsSeen lost{events, EventsSeen::kLost, 0, 0, 0, 0};
+  const cuda::EventsSeen lost{events, cuda::EventsSeen::kLost, 0, 0, 0, 0};
   events_seen(&lost, 1);
 }
 

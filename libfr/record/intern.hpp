@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "format/hash.hpp"
 #include "format/layout.hpp"
-#include "record/hash.hpp"
 
 namespace fr {
 

@@ -6,10 +6,10 @@
 
 #include <climits>
 
+#include "format/hash.hpp"
 #include "format/layout.hpp"
 #include "fr/fr.h"
 #include "record/clock.hpp"
-#include "record/hash.hpp"
 #include "record/ring.hpp"
 
 namespace fr {

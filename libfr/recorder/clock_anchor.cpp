@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "record/clock.hpp"
-#include "sample/files.hpp"
 
 namespace fr {
 

@@ -1,8 +1,11 @@
 // fork.cpp - a forked child shares the parent's mapping and must never write to it: DataLoader
 // workers stay silent, a child that becomes a rank starts a recorder of its own.
+#include "recorder/fork.hpp"
+
 #include <pthread.h>
 
-#include "recorder/recorder.hpp"
+#include "recorder/current.hpp"
+#include "recorder/start.hpp"
 
 namespace fr {
 

@@ -1,13 +1,14 @@
 // native_stack.cpp - C++ frames of the calling thread, for FR_STACKS=native. Some microseconds per
 // operation: off unless asked for.
+#include "recorder/native_stack.hpp"
+
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
 #include <cstdlib>
 #include <cstring>
-
-#include "recorder/recorder.hpp"
+#include <iterator>
 
 namespace fr {
 

@@ -1,3 +1,4 @@
+// recorder.cpp - makes the recorder of this process: region, tables, pointers of the record path.
 #include "recorder/recorder.hpp"
 
 #include <sys/syscall.h>
@@ -9,17 +10,18 @@
 #include <mutex>
 #include <new>
 
+#include "format/file_name.hpp"
+#include "format/ticks.hpp"
 #include "recorder/clock_anchor.hpp"
+#include "recorder/fork.hpp"
 #include "recorder/identity.hpp"
 #include "recorder/log.hpp"
-#include "sample/files.hpp"
+#include "recorder/native_stack.hpp"
+#include "recorder/parts.hpp"
+#include "recorder/start.hpp"
+#include "sample/process.hpp"
 
 namespace fr {
-
-std::atomic<Hot*> g_hot{nullptr};
-std::atomic<fr_stack_provider> g_stack_provider{nullptr};
-std::atomic<Recorder*> g_recorder{nullptr};
-thread_local ThreadFacts t_facts __attribute__((tls_model("initial-exec"))) = {};
 
 namespace {
 
@@ -28,8 +30,6 @@ std::atomic<bool> g_forked_child{false};
 std::atomic<i32> g_kept_rank{-1};
 std::atomic<i32> g_kept_world_size{0};
 std::atomic<i32> g_kept_local_rank{-1};
-std::atomic<fr_writer> g_kept_writer{nullptr};
-std::atomic<void*> g_kept_writer_user{nullptr};
 std::atomic<const char*> g_off_reason{"not started: no process group or note yet"};
 // In static storage, so that a forked child can have a fresh one without freeing anything.
 alignas(std::mutex) unsigned char g_start_lock[sizeof(std::mutex)] = {};
@@ -40,41 +40,6 @@ std::mutex& start_lock() {
 
 void copy(char* to, std::size_t size, const std::string& from) {
   std::snprintf(to, size, "%s", from.c_str());
-}
-
-// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come
-// after.
-u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool rings) {
-  struct Context {
-    const char* dir;
-    const std::string& job;
-    i32 attempt;
-    bool rings;
-    u64 newest;
-  } c{dir, job, attempt, rings, 0};
-  each_entry(
-      dir,
-      [](const char* name, void* context) {
-        auto& x = *static_cast<Context*>(context);
-        NameParts parts;
-        if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
-          return;
-        }
-        u64 number = parts.number;
-        if (x.rings) {
-          char path[PATH_MAX];
-          format(path, sizeof path, "%s/%s", x.dir, name);
-          Mapping m = map_file(path);
-          const View view = View::of(m.base, m.bytes);
-          number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
-                       ? view.header().incident.load() + 1
-                       : 0;
-          unmap_file(m);
-        }
-        x.newest = number > x.newest ? number : x.newest;
-      },
-      &c);
-  return c.newest;
 }
 
 Recorder* make_recorder() {
@@ -154,15 +119,6 @@ Recorder* make_recorder() {
   copy(r->dump_dirs[1], sizeof r->dump_dirs[1],
        o.temporary_dir + "/fr-dumps-" + std::to_string(geteuid()) + "/" + o.job);
 
-  const u64 in_dumps = newest_incident(r->dump_dirs[0], o.job, r->env.attempt, false);
-  const u64 in_rings = r->region.dir.empty()
-                           ? 0
-                           : newest_incident(r->region.dir.c_str(), o.job, r->env.attempt, true);
-  r->control.open(r->region.dir, o.job, r->env.attempt, in_dumps > in_rings ? in_dumps : in_rings);
-  r->control.join(r->pid, h.proc_start, r->env.rank, r->env.local_rank, r->region.name.c_str());
-  r->first_incident = r->control.page().incident.load();
-  h.incident.store(r->first_incident);
-
   Hot& hot = r->hot;
   hot.header = &h;
   hot.groups = r->region.section<GroupRow>(kSecGroups);
@@ -181,6 +137,7 @@ Recorder* make_recorder() {
   hot.ring.groups = hot.groups;
   hot.ring.mask = n_records - 1;
   hot.ring.quota.store(kQuietQuota < n_records / 4 ? kQuietQuota : n_records / 4);
+  for_each_part(&Part::make, *r);
   return r;
 }
 
@@ -210,11 +167,6 @@ void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept {
   }
 }
 
-void keep_writer(fr_writer writer, void* user) noexcept {
-  g_kept_writer_user.store(user);
-  g_kept_writer.store(writer);
-}
-
 bool start_unless_child() noexcept {
   return recorder() == nullptr && g_forked_child.load() ? false : start();
 }
@@ -239,14 +191,7 @@ bool start() noexcept {
     g_generation.store(r->hot.generation);
     g_recorder.store(r, std::memory_order_release);
     g_hot.store(&r->hot, std::memory_order_release);
-    if (!r->watchdog.start(*r)) {
-      log_line(kLogError, "no watchdog thread: the ring is kept, dumps are not written");
-    }
-    if (g_kept_writer.load() != nullptr) {
-      r->watchdog.set_writer(g_kept_writer.load(), g_kept_writer_user.load());
-    }
-    install_end_handlers(*r);
-    install_crash_handlers(*r);
+    for_each_part(&Part::start, *r);
     return true;
   } catch (...) {
     g_off_reason.store("no memory");

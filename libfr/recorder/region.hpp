@@ -33,13 +33,4 @@ Region create_region(const std::string& shm_dir, const std::string& name, u32 n_
 // Bytes of a region with that many records.
 std::size_t region_bytes(u32 n_records);
 
-// A file mapped for reading. Async-signal-safe.
-struct Mapping {
-  const void* base = nullptr;
-  std::size_t bytes = 0;
-  int fd = -1;
-};
-Mapping map_file(const char* path) noexcept;
-void unmap_file(Mapping&) noexcept;
-
 }  // namespace fr

@@ -2,7 +2,9 @@
 
 #include "format/codes.hpp"
 #include "fr/fr.h"
+#include "recorder/in_flight.hpp"
 #include "recorder/recorder.hpp"
+#include "recorder/start.hpp"
 
 namespace fr {
 namespace {
@@ -96,7 +98,7 @@ std::string device_json(const View& view) {
 
 }  // namespace
 
-std::string status_json() {
+std::string status_json(u64 incident, const char* last_dump) {
   const Recorder* r = recorder();
   std::string out = "{";
   if (r == nullptr) {
@@ -116,9 +118,8 @@ std::string status_json() {
   add(out, "ring_bytes", std::to_string(r->region.bytes));
   add(out, "records", std::to_string(h.n_records));
   add(out, "dump_dir", quoted(r->options.dump_dir));
-  add(out, "last_dump",
-      r->watchdog.last_path()[0] != '\0' ? quoted(r->watchdog.last_path()) : "null");
-  add(out, "incident", std::to_string(r->watchdog.incident()));
+  add(out, "last_dump", last_dump[0] != '\0' ? quoted(last_dump) : "null");
+  add(out, "incident", std::to_string(incident));
   add(out, "job", quoted(h.job));
   add(out, "attempt", std::to_string(h.attempt));
   add(out, "rank", std::to_string(h.rank.load()));

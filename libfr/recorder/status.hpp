@@ -3,6 +3,9 @@
 
 #include <string>
 
+#include "format/layout.hpp"
+
 namespace fr {
-std::string status_json();
-}
+// incident, last_dump ("" none): as the watchdog has them.
+std::string status_json(u64 incident, const char* last_dump);
+}  // namespace fr

@@ -12,9 +12,10 @@
 #include <iterator>
 
 #include "format/call_site.hpp"
+#include "format/syscalls.hpp"
+#include "format/text.hpp"
 #include "record/clock.hpp"
-#include "recorder/recorder.hpp"
-#include "sample/files.hpp"
+#include "sample/directory.hpp"
 
 namespace fr {
 namespace {
@@ -59,6 +60,7 @@ struct AskSlot {
 std::atomic<AskSlot*> g_slots{nullptr};
 std::atomic<u32> g_answers{0};  // futex: grows with each
 std::atomic<int> g_signal{0};
+std::atomic<void (*)(int) noexcept> g_dump_requested{nullptr};
 std::atomic<const fr_python*> g_python{nullptr};
 // Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
 thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -130,8 +132,8 @@ void on_ask(int, siginfo_t* info, void* context) noexcept {
     }
   }
   if (info->si_code == SI_QUEUE && value == kAskFromOutside) {
-    if (Recorder* r = recorder(); r != nullptr && r->pid == getpid()) {
-      r->watchdog.note_signal(g_signal.load());
+    if (const auto requested = g_dump_requested.load()) {
+      requested(g_signal.load());
     }
   }
   errno = kept_errno;
@@ -198,10 +200,8 @@ Interrupted::~Interrupted() {
   t_interrupted = outer_;
 }
 
-const char* answer_name(Answer a) noexcept {
-  static constexpr const char* kNames[] = {"not asked", "own",        "answered",
-                                           "blocked",   "unanswered", "gone"};
-  return kNames[static_cast<u32>(a)];
+void on_dump_request(void (*requested)(int signal) noexcept) noexcept {
+  g_dump_requested.store(requested);
 }
 
 void set_python(const fr_python* p) noexcept {

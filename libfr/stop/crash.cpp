@@ -1,6 +1,8 @@
-// Crashes: SIGSEGV and its like leave a mark in the ring, then a dump if the process still can,
+// crash.cpp - SIGSEGV and its like leave a mark in the ring, then a dump if the process still can,
 // then go on to whoever handled them before, so that it dies as it would have. A handler that was
 // set later (faulthandler's) hands on to this one.
+#include "stop/crash.hpp"
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -10,10 +12,12 @@
 #include <cstring>
 #include <iterator>
 
-#include "record/clock.hpp"
+#include "format/text.hpp"
+#include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
-#include "sample/files.hpp"
 #include "sample/thread_sampler.hpp"
+#include "watch/control_page.hpp"
+#include "watch/watchdog.hpp"
 
 namespace fr {
 namespace {
@@ -157,7 +161,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   }
   e.state.store(kSignalled, std::memory_order_release);
   // The mark is there; what follows may crash again.
-  if (PeerRow* row = r.control.own()) {
+  if (PeerRow* row = r.control->own()) {
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
   }
@@ -174,7 +178,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   t.add(", ");
   t.add(frames);
   const Interrupted here(&context);
-  return r.watchdog.request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
+  return r.watchdog->request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
 }
 
 void on_crash(int signal, siginfo_t* info, void* context) noexcept {
@@ -200,7 +204,7 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
     // Whoever finds the ring, or the process dead, need not salvage what is safe: that would put an
     // evidence without stacks in the place of this one.
     r->region.header().crash_dumped.store(1);
-    if (PeerRow* row = r->control.own()) {
+    if (PeerRow* row = r->control->own()) {
       row->state.store(kPeerExited);
     }
   }
@@ -239,7 +243,7 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
     }
     e.signal.store(0);
     r->region.header().crash_dumped.store(0);
-    if (PeerRow* row = r->control.own()) {
+    if (PeerRow* row = r->control->own()) {
       row->state.store(kPeerLive);
       row->exit_signal.store(0);
       row->exit_unix_ns.store(0);

@@ -1,20 +1,24 @@
-// How a process ends: signals, exit(), exceptions. Handlers use async-signal-safe calls only and
-// hand on to whatever was there before, so that the process dies as it would have.
+// exit_signals.cpp - the signals that end a process. Handlers use async-signal-safe calls
+// only and hand on to whatever was there before, so that the process dies as it would have.
+#include "stop/exit_signals.hpp"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/events.hpp"
-#include "cuda/waits.hpp"
-#include "format/call_site.hpp"
-#include "recorder/log.hpp"
+#include "format/file_name.hpp"
+#include "format/text.hpp"
+#include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
-#include "sample/files.hpp"
+#include "sample/map_file.hpp"
+#include "sample/thread_sampler.hpp"
+#include "watch/control_page.hpp"
+#include "watch/durable_write.hpp"
+#include "watch/watchdog.hpp"
 
 namespace fr {
 namespace {
@@ -113,19 +117,19 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
   }
   char reason[64];
   format(reason, sizeof reason, "signal %d", signal);
-  const u64 incident = r.control.open_incident(h.incident.load(), h.rank.load(), reason, true);
+  const u64 incident = r.control->open_incident(h.incident.load(), h.rank.load(), reason, true);
   h.incident.store(incident);
-  const PeerRow* own = r.control.own();
+  const PeerRow* own = r.control->own();
   const bool dumped_before = own != nullptr && own->dumped.load() == incident && incident != 0;
   char copy[PATH_MAX];
   g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident, copy));
-  if (PeerRow* row = r.control.own()) {
+  if (PeerRow* row = r.control->own()) {
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
     row->dumped.store(incident);
   }
-  for (PeerRow& row : r.control.page().peers) {
-    if (&row == r.control.own() || !is_dead(row) || row.ring[0] == '\0') {
+  for (PeerRow& row : r.control->page().peers) {
+    if (&row == r.control->own() || !is_dead(row) || row.ring[0] == '\0') {
       continue;
     }
     // Whoever has claimed it may be our own watchdog, which dies with us: copied while it is there.
@@ -144,8 +148,8 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
   // Launchers give a process 30 s between SIGTERM and SIGKILL, often less; one that goes on has
   // other things to do.
   const Interrupted here(context);
-  if (r.watchdog.request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
-                              nullptr, 0)) {
+  if (r.watchdog->request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
+                               nullptr, 0)) {
     if (g_ring_copied.exchange(true)) {
       unlink(copy);
     }
@@ -156,7 +160,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   Recorder* r = recorder();
   if (r != nullptr && r->pid == getpid() && r->options.signal == signal) {
-    r->watchdog.note_signal(signal);
+    r->watchdog->note_signal(signal);
   } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
              (is_fatal(signal) || !may_be_no_end(signal)) && !g_evidence_left.exchange(true)) {
     if (is_fatal(signal)) {
@@ -173,7 +177,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
     standard.sa_handler = SIG_DFL;
     sigaction(signal, &standard, nullptr);
     if (r != nullptr && r->pid == getpid()) {
-      if (PeerRow* row = r->control.own()) {
+      if (PeerRow* row = r->control->own()) {
         row->state.store(kPeerExited);
       }
       if (!r->region.name.empty() && g_ring_copied.load()) {
@@ -211,13 +215,6 @@ void install(int signal) noexcept {
   }
 }
 
-void at_exit(int status, void*) noexcept {
-  Recorder* r = recorder();
-  if (r != nullptr && r->pid == getpid()) {
-    shut_down(*r, status);
-  }
-}
-
 }  // namespace
 
 void install_end_handlers(Recorder& r) noexcept {
@@ -229,88 +226,16 @@ void install_end_handlers(Recorder& r) noexcept {
   if (r.options.signal != 0) {
     install(r.options.signal);
   }
-  static bool once = false;
-  if (!once) {
-    once = true;
-    on_exit(at_exit, nullptr);  // unlike atexit() it is told the status
-  }
 }
 
 // A handler set after ours (signal.signal in the script) hides ours. It becomes the one that ours
 // hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not
 // reached.
-void check_end_handlers(Recorder& r) noexcept {
+void check_end_handlers() noexcept {
   for (const int signal : kEnding) {
     if (!g_evidence_left.load() && g_installed[signal].load()) {
       install(signal);
     }
-  }
-  (void)r;
-}
-
-void shut_down(Recorder& r, int status) noexcept {
-  if (r.ended.exchange(true)) {
-    return;
-  }
-  Header& h = r.region.header();
-  const u64 since = ticks_now(h.clock_kind);
-  // A backend's worker may be about to report what the script has already waited for.
-  for (int i = 0; i < 200 && count_in_flight(r) != 0; ++i) {
-    usleep(1000);
-  }
-  cuda::look(since);  // asked for before, and not now: that thread is gone
-  const u64 in_flight = count_in_flight(r);
-  const bool noted = h.exit.claimed.load() != 0;
-  if (h.exit.time_unix_ns.load() == 0) {
-    h.exit.time_unix_ns.store(unix_now_ns());
-  }
-  h.exit.status.store(status);
-  h.exit.state.store(kExiting, std::memory_order_release);
-  PeerRow* row = r.control.own();
-  const bool failed = h.failed.load() > r.watchdog.failures_dumped();
-  const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
-  bool safe = true;
-  if (!clean) {
-    char reason[160];
-    if (in_flight != 0) {
-      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
-                    status, static_cast<unsigned long long>(in_flight));
-    } else if (failed && status == 0 && !noted) {
-      std::snprintf(reason, sizeof reason, "exit after failed operations");
-    } else {
-      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
-                    noted ? " after " : "", noted ? h.exit.kind : "");
-    }
-    safe = r.watchdog.request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
-  } else if (row != nullptr) {
-    RecordCopy last;
-    if (last_operation(r.view, last)) {
-      const Site site = user_site(r.view, last.payload.stack);
-      const auto op = r.view.string(last.payload.op);
-      std::snprintf(row->last_op, sizeof row->last_op, "%.*s #%llu", static_cast<int>(op.size()),
-                    op.data(), static_cast<unsigned long long>(last.payload.seq));
-      std::snprintf(row->last_site, sizeof row->last_site, "%.*s:%u %.*s",
-                    static_cast<int>(site.file.size()), site.file.data(), site.line,
-                    static_cast<int>(site.function.size()), site.function.data());
-    }
-  }
-  cuda::stop();
-  r.watchdog.await_peers();
-  if (!clean) {
-    r.watchdog.await_writer(2000);
-  }
-  g_hot.store(nullptr, std::memory_order_release);
-  if (safe && !r.region.name.empty()) {
-    unlink((r.region.dir + "/" + r.region.name).c_str());
-  }
-  if (row != nullptr) {
-    row->exit_status.store(status);
-    row->exit_unix_ns.store(unix_now_ns());
-    row->state.store(clean ? kPeerExitedClean : kPeerExited, std::memory_order_release);
-  }
-  r.control.remove_if_last();
-  if (!r.options.pipe.empty() && h.rank.load() >= 0) {
-    unlink((r.options.pipe + std::to_string(h.rank.load()) + ".pipe").c_str());
   }
 }
 

@@ -23,7 +23,7 @@ class ControlPage {
   Control& page() const noexcept { return *page_; }
   PeerRow* own() const noexcept { return own_; }
 
-  // Async-signal-safe. The incident to dump now: a newer one than `last` if there is one; with
+  // In incident.cpp; async-signal-safe. The incident to dump now: a newer one than `last` if there is one; with
   // `join` also the current one while it is fresh; else a new one, opened for this reason.
   u64 open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept;
   // Copies the current reason; "" while being written.

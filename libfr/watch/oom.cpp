@@ -6,7 +6,7 @@
 #include <climits>
 #include <cstring>
 
-#include "sample/files.hpp"
+#include "format/text.hpp"
 
 namespace fr {
 namespace {

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "../unit/small_ring.hpp"
-#include "record/hash.hpp"
+#include "format/hash.hpp"
 
 using namespace fr;
 using namespace fr::test;

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "catch.hpp"
-#include "record/hash.hpp"
+#include "format/hash.hpp"
 #include "support.hpp"
 
 using namespace fr;

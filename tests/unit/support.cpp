@@ -22,9 +22,11 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "format/file_name.hpp"
+#include "format/ticks.hpp"
 #include "recorder/clock_anchor.hpp"
 #include "recorder/identity.hpp"
-#include "sample/files.hpp"
+#include "sample/process.hpp"
 
 // ---------------------------------------------------------------- counting allocations
 

@@ -19,6 +19,7 @@
 #include "record/record.hpp"
 #include "recorder/intern_tables.hpp"
 #include "recorder/region.hpp"
+#include "sample/map_file.hpp"
 
 namespace fr::test {
 

@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include "catch.hpp"
+#include "format/ticks.hpp"
 #include "recorder/identity.hpp"
-#include "sample/files.hpp"
+#include "sample/process.hpp"
 #include "support.hpp"
 #include "watch/control_page.hpp"
 

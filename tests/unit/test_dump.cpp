@@ -7,8 +7,10 @@
 
 #include "catch.hpp"
 #include "format/encode.hpp"
+#include "format/ras_answer.hpp"
+#include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
-#include "sample/files.hpp"
+#include "sample/process.hpp"
 #include "support.hpp"
 #include "watch/control_page.hpp"
 

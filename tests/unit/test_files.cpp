@@ -9,8 +9,12 @@
 #include <climits>
 
 #include "catch.hpp"
-#include "sample/files.hpp"
+#include "format/file_name.hpp"
+#include "format/text.hpp"
+#include "sample/directory.hpp"
+#include "sample/process.hpp"
 #include "support.hpp"
+#include "watch/durable_write.hpp"
 
 using namespace fr;
 using namespace fr::test;

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "recorder/recorder.hpp"
+#include "recorder/in_flight.hpp"
 #include "support.hpp"
 
 using namespace fr;

@@ -5,6 +5,7 @@
 
 #include "catch.hpp"
 #include "recorder/region.hpp"
+#include "sample/map_file.hpp"
 #include "support.hpp"
 
 using namespace fr;

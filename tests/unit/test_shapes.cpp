@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "catch.hpp"
-#include "record/hash.hpp"
+#include "format/hash.hpp"
 #include "support.hpp"
 
 using namespace fr;

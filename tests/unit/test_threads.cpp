@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "format/syscalls.hpp"
 #include "sample/memory_read.hpp"
 #include "sample/modules.hpp"
 #include "sample/proc_task.hpp"

@@ -1,11 +1,13 @@
 #include <cstdio>
 
+#include "nccl/ras.hpp"
 #include "nccl/tracker/state.hpp"
+#include "watch/watchdog.hpp"
 
 namespace fr::nccl {
 namespace {
 
-u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexcept {
+u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexcept {
   for (int round = 0; round < 2; ++round) {
     for (u32 i = 1; i < kComms; ++i) {
       CommRow& row = s.comms[i];
@@ -38,9 +40,7 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
       row.error_ticks.store(0);
       row.is_profiled.store(0);
       row.in_use.store(1, kRelease);
-      if (Recorder* r = recorder()) {
-        r->watchdog.use_ras();
-      }
+      use_ras();
       return i;
     }
   }
@@ -50,7 +50,7 @@ u32 new_comm(State& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noexce
 
 // The oldest operation in flight; comm kNoComm: of all of them. Sends and receives whose channels
 // have all ended are not settled yet, and only meant if there is nothing else.
-Handle oldest_of(State& s, u32 comm, u64& ticket) noexcept {
+Handle oldest_of(Tracker& s, u32 comm, u64& ticket) noexcept {
   Handle oldest = 0;
   ticket = 0;
   bool oldest_ends = false;
@@ -75,7 +75,7 @@ Handle oldest_of(State& s, u32 comm, u64& ticket) noexcept {
 }  // namespace
 
 // A wrapper's row and the plugin's turn out to be one communicator: the plugin's stays.
-void merge(State& s, u32 wrapped, u32 profiled) noexcept {
+void merge(Tracker& s, u32 wrapped, u32 profiled) noexcept {
   if (wrapped == profiled || wrapped == kNoComm || profiled == kNoComm) {
     return;
   }
@@ -125,7 +125,7 @@ u64 unique_id_hash(const void* id, std::size_t bytes) noexcept {
 }
 
 u32 open_comm(u64 hash, i32 n_ranks, i32 rank, const char* name) noexcept {
-  State* s = ready() ? state_in_force() : nullptr;
+  Tracker* s = ready() ? tracker_in_force() : nullptr;
   if (s == nullptr) {
     return kNoComm;
   }
@@ -134,7 +134,7 @@ u32 open_comm(u64 hash, i32 n_ranks, i32 rank, const char* name) noexcept {
 }
 
 u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_ticks) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
     return comm;
   }
@@ -177,7 +177,7 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
 }
 
 u64 child_hash(u32 parent, u64 salt) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || parent == kNoComm) {
     return mix(0, salt);
   }
@@ -186,7 +186,7 @@ u64 child_hash(u32 parent, u64 salt) noexcept {
 }
 
 u32 find_comm(const void* nccl_comm) noexcept {
-  const State* s = state_in_force();
+  const Tracker* s = tracker_in_force();
   if (s == nullptr || nccl_comm == nullptr) {
     return kNoComm;
   }
@@ -202,7 +202,7 @@ u32 find_comm(const void* nccl_comm) noexcept {
 }
 
 void close_comm(u32 comm, const char* why) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
     return;
   }
@@ -212,7 +212,7 @@ void close_comm(u32 comm, const char* why) noexcept {
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s->ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm) {
-      finish(*s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
+      finish(*s, slot, claim >> 1 & kGenerationMask, State::kReleased, 0, 0);
     }
   }
   // What it was doing will not be told to have ended.
@@ -234,7 +234,7 @@ void close_comm(u32 comm, const char* why) noexcept {
 }
 
 void fail_operations(u32 comm, const char* why) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
     return;
   }
@@ -242,13 +242,13 @@ void fail_operations(u32 comm, const char* why) noexcept {
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s->ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm) {
-      finish(*s, slot, claim >> 1 & kGenerationMask, fr::State::kFailed, error, 0);
+      finish(*s, slot, claim >> 1 & kGenerationMask, State::kFailed, error, 0);
     }
   }
 }
 
 bool expect_link(const void* nccl_comm) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   if (t == nullptr) {
     return false;
@@ -270,7 +270,7 @@ void forget_link() noexcept {
 }
 
 void comm_failed(u32 comm, const char* text) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm || s->comms[comm].error.load() != 0) {
     return;
   }
@@ -285,24 +285,24 @@ void comm_failed(u32 comm, const char* text) noexcept {
 }
 
 Handle oldest_in_flight(u64& ticket) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   return s != nullptr ? oldest_of(*s, kNoComm, ticket) : 0;
 }
 
 void fail_operation(Handle handle, const char* why) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   if (s == nullptr || handle == 0 || find_op(*s, handle, slot) == nullptr) {
     return;
   }
-  finish(*s, slot, generation_of(handle), fr::State::kFailed, fr_intern(why, std::strlen(why)), 0);
+  finish(*s, slot, generation_of(handle), State::kFailed, fr_intern(why, std::strlen(why)), 0);
   if (Recorder* r = recorder()) {
-    r->watchdog.wake();
+    r->watchdog->wake();
   }
 }
 
 fr_group_t group_of(u32 comm) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
     return 0;
   }
@@ -333,7 +333,7 @@ fr_group_t group_of(u32 comm) noexcept {
 }
 
 fr_group_t framework_group_of(u32 comm) noexcept {
-  const State* s = state_in_force();
+  const Tracker* s = tracker_in_force();
   return s != nullptr && comm != kNoComm ? s->comms[comm].pg_group.load(kRelaxed) : 0;
 }
 
@@ -342,13 +342,13 @@ void making(int more) noexcept {
 }
 
 bool is_profiled(u32 comm) noexcept {
-  const State* s = state_in_force();
+  const Tracker* s = tracker_in_force();
   return s != nullptr && comm != kNoComm && s->comms[comm].is_profiled.load(kRelaxed) != 0;
 }
 
 Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks, i32 rank,
                    int* mask, u32 events) noexcept {
-  State* s = ready() ? state_in_force() : nullptr;
+  Tracker* s = ready() ? tracker_in_force() : nullptr;
   if (s == nullptr) {
     return 0;
   }
@@ -399,7 +399,7 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
 }
 
 void plugin_more_events(Handle context, u32 events) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm != kNoComm) {
     s->comm[comm].other_events.store(events);
@@ -408,7 +408,7 @@ void plugin_more_events(Handle context, u32 events) noexcept {
 }
 
 void plugin_learn(Handle context, u64 hash, i32 rank, const char* name) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm == kNoComm || hash == 0 || s->comms[comm].hash.load(kRelaxed) != 0) {
     return;
@@ -432,7 +432,7 @@ void plugin_learn(Handle context, u64 hash, i32 rank, const char* name) noexcept
 }
 
 void plugin_finalize(Handle context) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm != kNoComm) {
     close_comm(comm, nullptr);

@@ -3,7 +3,7 @@
 namespace fr::nccl {
 namespace {
 
-u32 word_id(const State& s, const char* text) noexcept {
+u32 word_id(const Tracker& s, const char* text) noexcept {
   if (text != nullptr) {
     for (const Name& word : s.words) {
       if (word.text != nullptr && std::strcmp(word.text, text) == 0) {
@@ -14,7 +14,7 @@ u32 word_id(const State& s, const char* text) noexcept {
   return 0;
 }
 
-void list_in(State& s, Handle group, u32 op_slot) noexcept {
+void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
   if (group == 0 || !is_own(s, group) || kind_of(group) != kGroupHandle ||
       slot_of(group) >= kApiGroups) {
     return;
@@ -37,20 +37,20 @@ void list_in(State& s, Handle group, u32 op_slot) noexcept {
 // of, this library does not tell: its operations are not in flight for ever.
 constexpr u64 kSilent = 2048;
 
-void give_up(State& s, u32 comm) noexcept {
+void give_up(Tracker& s, u32 comm) noexcept {
   s.comm[comm].events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s.ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s.ops[slot].comm.load(kRelaxed) == comm &&
         s.ops[slot].launched_ticks.load(kRelaxed) != 0 &&
         (s.ops[slot].flags.load(kRelaxed) & kDevTimed) == 0) {
-      finish(s, slot, claim >> 1 & kGenerationMask, fr::State::kReleased, 0, 0);
+      finish(s, slot, claim >> 1 & kGenerationMask, State::kReleased, 0, 0);
     }
   }
 }
 
 // Up to version 4 nothing ties a launch to its call but what it is about.
-DeviceOp* match_op(State& s, u32 comm, const Call& call, u32& found) noexcept {
+DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, u32& found) noexcept {
   const bool p2p = call.func == Func::kSend || call.func == Func::kRecv;
   u64 oldest = ~0ull;
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
@@ -77,12 +77,12 @@ DeviceOp* match_op(State& s, u32 comm, const Call& call, u32& found) noexcept {
 }  // namespace
 
 Handle other_start() noexcept {
-  const State* s = state_in_force();
+  const Tracker* s = tracker_in_force();
   return s != nullptr ? make(*s, kOtherHandle, 0, 0) : u64{1} << 48 | u64{kOtherHandle} << 44;
 }
 
 Handle group_api_start(Handle context, bool captured) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm_of(*s, context) == kNoComm) {
     return other_start();
   }
@@ -97,7 +97,7 @@ Handle group_api_start(Handle context, bool captured) noexcept {
 }
 
 void group_api_stop(Handle group) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr) {
     return;
   }
@@ -114,7 +114,7 @@ void group_api_stop(Handle group) noexcept {
 }
 
 Handle api_start(Handle context, Handle group, const Call& call) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm == kNoComm) {
     return other_start();
@@ -175,7 +175,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
 }
 
 Handle launch_start(Handle context, Handle group) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm != kNoComm) {
     each_op(*s, group, [&](u32 slot) {
@@ -189,7 +189,7 @@ Handle launch_start(Handle context, Handle group) noexcept {
 
 Handle task_start(Handle context, Handle parent, const Call& call, u32 channels, const char* algo,
                   const char* proto) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 comm = s != nullptr ? comm_of(*s, context) : kNoComm;
   if (comm == kNoComm) {
     return other_start();
@@ -246,11 +246,11 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
 
 Handle ce_start(Handle context, Handle parent, const Call& call) noexcept {
   const Handle handle = task_start(context, parent, call, 0, "CE", nullptr);
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   // Copy engines: no kernel whose end could be told.
   if (s != nullptr && kind_of(handle) == kTaskHandle && find_op(*s, handle, slot) != nullptr) {
-    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
   }
   return handle;
 }

@@ -1,10 +1,11 @@
 #include "cuda/waits.hpp"
 #include "nccl/tracker/state.hpp"
+#include "watch/watchdog.hpp"
 
 namespace fr::nccl {
 namespace {
 
-u64 ranks_of(const State& s, u32 comm) noexcept {
+u64 ranks_of(const Tracker& s, u32 comm) noexcept {
   const i32 n = s.comms[comm].n_ranks.load(kRelaxed);
   return n > 0 ? static_cast<u64>(n) : 1;
 }
@@ -15,18 +16,18 @@ bool is_one_sided(Func func) noexcept {
 }
 
 // Its events will not tell: it is as if it had none.
-void lose_events(State& s, u32 slot, u32 generation) noexcept {
+void lose_events(Tracker& s, u32 slot, u32 generation) noexcept {
   s.ops[slot].flags.fetch_and(~u32{kDevTimed}, kRelaxed);
   s.op[slot].last_events.store(0, kRelaxed);
   if (s.op[slot].unseen_otherwise.load(kRelaxed) != 0) {
-    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+    finish(s, slot, generation, State::kReleased, 0, 0);
   }
 }
 
 }  // namespace
 
 // Claims a row for an operation with one part; kDeviceOps when none is free.
-u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
+u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   const u32 slot = claim_row(s.ops, kDeviceOps, 0, s.op_cursor);
   if (slot == kDeviceOps) {
     count(s.device->ops_lost);
@@ -76,7 +77,7 @@ u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept {
 }
 
 // A record for one call. untracked: its end will not be seen.
-fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noexcept {
+fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) noexcept {
   fr_op o;
   std::memset(&o, 0, sizeof o);
   const u64 n = ranks_of(s, comm);
@@ -104,7 +105,7 @@ fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noe
 }
 
 // Row and record of a call. scope: the framework's record it belongs to, or {0}.
-Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
   const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
                                 is_one_sided(call.func) || is_alone(s, comm);
   const bool unseen = unseen_otherwise && call.events == 0;
@@ -129,7 +130,7 @@ Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) no
 }
 
 // The current call of this thread, if the event can be its.
-DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept {
+DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept {
   if (t == nullptr || t->current == 0) {
     return nullptr;
   }
@@ -158,7 +159,7 @@ DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot)
 }
 
 // The operation's kernel runs. device_ns 0: by what is seen of it, no clock told when.
-void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept {
+void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept {
   OpPrivate& p = s.op[slot];
   if (!first_time(p.is_started, generation)) {
     return;
@@ -174,10 +175,10 @@ void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept {
 namespace {
 
 // Its end is not told by the library: by the program's own waits, then. False: by nobody.
-bool follow(State& s, u32 slot, u32 generation) noexcept {
+bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
-  if ((op.flags.load(kRelaxed) & kDevCaptured) != 0 || is_capturing() ||
+  if ((op.flags.load(kRelaxed) & kDevCaptured) != 0 || cuda::is_capturing() ||
       op.launched_ticks.load(kRelaxed) == 0) {
     return false;
   }
@@ -200,7 +201,7 @@ bool follow(State& s, u32 slot, u32 generation) noexcept {
       }
     }
     p.has_state.store(1, kRelaxed);
-    set_state(*s.hot, t, fr::State::kIdle, ticks_now(s.hot->clock), 0);
+    set_state(*s.hot, t, State::kIdle, ticks_now(s.hot->clock), 0);
   }
   op.flags.fetch_or(kDevAsked, kRelaxed);
   p.followed.store(static_cast<u64>(at.row) << 48 | at.seq, kRelaxed);
@@ -211,7 +212,7 @@ bool follow(State& s, u32 slot, u32 generation) noexcept {
 }  // namespace
 
 // is_back: the call is, its work is in the stream.
-void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept {
+void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept {
   DeviceOp& op = s.ops[slot];
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
     return;
@@ -227,12 +228,12 @@ void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept {
     }
   }
   if ((flags & kDevUnseen) != 0 || op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
-    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+    finish(s, slot, generation, State::kReleased, 0, 0);
   }
 }
 
 // quiet: no more channels will come.
-void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
+void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
@@ -241,7 +242,7 @@ void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
   const u64 done = p.events_done.load(kAcquire);
   if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
       (started == 0 || quiet)) {
-    finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+    finish(s, slot, generation, State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
     return;
   }
   if (p.closed.load(kAcquire) == 0 || ended == 0 || ended != started ||
@@ -253,11 +254,11 @@ void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept {
   if (!quiet && (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0)) {
     return;
   }
-  finish(s, slot, generation, fr::State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+  finish(s, slot, generation, State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
 }
 
 // Ends the operation, once. at: 0 = now.
-void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at) noexcept {
+void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) noexcept {
   OpPrivate& p = s.op[slot];
   DeviceOp& op = s.ops[slot];
   const fr_ticket t = ticket_of(p);
@@ -265,16 +266,16 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
       !first_time(p.done, generation)) {
     return;
   }
-  if (as == fr::State::kFailed) {
+  if (as == State::kFailed) {
     op.flags.fetch_or(kDevFailed, kRelaxed);
   }
-  if (as == fr::State::kCompleted) {
+  if (as == State::kCompleted) {
     std::atomic<u64>& newest = s.comm[op.comm.load(kRelaxed) % kComms].last_completed;
     if (newest.load(kRelaxed) < op.ticket.load(kRelaxed)) {
       newest.store(op.ticket.load(kRelaxed), kRelaxed);
     }
   }
-  if (as != fr::State::kReleased) {
+  if (as != State::kReleased) {
     op.ended_ticks.store(at != 0 ? at : ticks_now(s.hot->clock), kRelaxed);
     op.flags.fetch_and(~u32{kDevUnseen}, kRelaxed);
   } else {
@@ -285,7 +286,7 @@ void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at)
   const bool was_waited = p.waited.compare_exchange_strong(waited, generation << 1);
   release_row(op, generation);
   if (is_counted(t) &&
-      ((t.flags & FR_UNTRACKED) == 0 || as != fr::State::kReleased || shown || was_waited)) {
+      ((t.flags & FR_UNTRACKED) == 0 || as != State::kReleased || shown || was_waited)) {
     end(*s.hot, t, as, error, at);
   }
   if (was_waited) {
@@ -300,7 +301,7 @@ namespace {
 // Calls act(state, slot, generation) where the operation goes on.
 template <class Act>
 void if_open(Handle handle, Act act) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const u32 slot = slot_of(handle);
   if (s == nullptr || handle == 0 || !is_own(*s, handle) || slot >= kDeviceOps) {
     return;
@@ -314,7 +315,7 @@ void if_open(Handle handle, Act act) noexcept {
 }  // namespace
 
 void wait_began(Handle handle) noexcept {
-  if_open(handle, [](State& s, u32 slot, u32 generation) {
+  if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
     OpPrivate& p = s.op[slot];
     const fr_ticket t = ticket_of(p);
     u32 waited = generation << 1;
@@ -333,7 +334,7 @@ void wait_began(Handle handle) noexcept {
 }
 
 void wait_ended(Handle handle) noexcept {
-  if_open(handle, [](State& s, u32 slot, u32 generation) {
+  if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
     OpPrivate& p = s.op[slot];
     u32 waited = generation << 1 | 1;
     if (p.waited.compare_exchange_strong(waited, generation << 1)) {
@@ -343,20 +344,20 @@ void wait_ended(Handle handle) noexcept {
 }
 
 void reached(Handle handle) noexcept {
-  if_open(handle, [](State& s, u32 slot, u32 generation) {
-    finish(s, slot, generation, fr::State::kCompleted, 0, 0);
+  if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, State::kCompleted, 0, 0);
   });
 }
 
 bool is_over(Handle handle) noexcept {
   bool over = true;
-  if_open(handle, [&over](State&, u32, u32) { over = false; });
+  if_open(handle, [&over](Tracker&, u32, u32) { over = false; });
   return over;
 }
 
 void unfollow(Handle handle) noexcept {
-  if_open(handle, [](State& s, u32 slot, u32 generation) {
-    finish(s, slot, generation, fr::State::kReleased, 0, 0);
+  if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
+    finish(s, slot, generation, State::kReleased, 0, 0);
   });
 }
 
@@ -365,7 +366,7 @@ void unfollow(Handle handle) noexcept {
 namespace {
 
 // Its wrapper learns what became of the launch.
-Handle begin_wrapped(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+Handle begin_wrapped(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
   const Handle op = begin_op(s, comm, call, scope);
   if (op != 0) {
     s.op[slot_of(op)].is_wrapped.store(1, kRelaxed);
@@ -376,7 +377,7 @@ Handle begin_wrapped(State& s, u32 comm, const Call& call, const fr_ticket& scop
 }  // namespace
 
 Handle open(u32 comm, const Call& call) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
     return 0;
   }
@@ -406,7 +407,7 @@ Handle open(u32 comm, const Call& call) noexcept {
 }
 
 void closed(Handle handle, bool ok, const char* error) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr) {
     return;
   }
@@ -419,10 +420,10 @@ void closed(Handle handle, bool ok, const char* error) noexcept {
     return;
   }
   if (!ok) {
-    finish(*s, slot, generation_of(handle), fr::State::kFailed,
+    finish(*s, slot, generation_of(handle), State::kFailed,
            error != nullptr ? fr_intern(error, std::strlen(error)) : 0, 0);
     if (Recorder* r = recorder()) {
-      r->watchdog.wake();
+      r->watchdog->wake();
     }
     return;
   }
@@ -433,7 +434,7 @@ void closed(Handle handle, bool ok, const char* error) noexcept {
 }
 
 void launching(Handle handle) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
     mark_launching(*s, slot);
@@ -441,7 +442,7 @@ void launching(Handle handle) noexcept {
 }
 
 void launched(Handle handle) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
     mark_launched(*s, slot);
@@ -449,7 +450,7 @@ void launched(Handle handle) noexcept {
 }
 
 void settle(Handle handle) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
     settle_slot(*s, slot, generation_of(handle), true);
@@ -457,14 +458,14 @@ void settle(Handle handle) noexcept {
 }
 
 void launched_later(Handle handle) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 slot = 0;
   const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
   if (op == nullptr) {
     return;
   }
   if ((op->flags.load(kRelaxed) & kDevUnseen) != 0) {
-    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
     return;
   }
   s->op[slot].later.store(1, kRelaxed);
@@ -473,7 +474,7 @@ void launched_later(Handle handle) noexcept {
 }
 
 void settle_later(const void* nccl_comm) noexcept {
-  State* s = g_later.load(kRelaxed) ? state_in_force() : nullptr;
+  Tracker* s = g_later.load(kRelaxed) ? tracker_in_force() : nullptr;
   const u32 comm = s != nullptr ? find_comm(nccl_comm) : kNoComm;
   if (comm == kNoComm || s->comm[comm].later.load(kRelaxed) == 0 ||
       s->comm[comm].later.exchange(0) == 0) {
@@ -498,7 +499,7 @@ constexpr i64 kQuiet_ns = 50'000'000;
 // Without kernels: the last transfer of a send or receive ends it. A collective's ranks may have
 // work beyond their transfers, and one without any is not told of at all: how it ended is not seen.
 template <class IsQuiet>
-void settle_transfers(State& s, u32 slot, u32 generation, const IsQuiet& is_quiet) noexcept {
+void settle_transfers(Tracker& s, u32 slot, u32 generation, const IsQuiet& is_quiet) noexcept {
   const DeviceOp& op = s.ops[slot];
   const u32 ended = op.transfers_ended.load(kAcquire);
   const u64 since =
@@ -508,8 +509,7 @@ void settle_transfers(State& s, u32 slot, u32 generation, const IsQuiet& is_quie
     return;
   }
   const bool seen = ended != 0 && (op.flags.load(kRelaxed) & kDevP2p) != 0;
-  finish(s, slot, generation, seen ? fr::State::kCompleted : fr::State::kReleased, 0,
-         seen ? since : 0);
+  finish(s, slot, generation, seen ? State::kCompleted : State::kReleased, 0, seen ? since : 0);
 }
 
 }  // namespace
@@ -518,7 +518,7 @@ namespace {
 
 // Who polls does so again and again. Once asked and then no more, as a caching allocator does that
 // looks at the next allocation, is nobody who waits. Well before a lack of progress is told.
-void lapse_polls(const State& s, const TickClock& clock, u64 now) noexcept {
+void lapse_polls(const Tracker& s, const TickClock& clock, u64 now) noexcept {
   constexpr u64 kLongest_ns = 5'000'000'000;
   constexpr u64 kSpan = 1'000'000;
   const Recorder* r = recorder();
@@ -537,7 +537,7 @@ void lapse_polls(const State& s, const TickClock& clock, u64 now) noexcept {
 }  // namespace
 
 void settle_all() noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr) {
     return;
   }
@@ -570,7 +570,7 @@ void settle_all() noexcept {
     const u64 newest = s->comm[op.comm.load(kRelaxed) % kComms].last_completed.load(kRelaxed);
     if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
         s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
-      finish(*s, slot, generation, fr::State::kReleased, 0, 0);
+      finish(*s, slot, generation, State::kReleased, 0, 0);
     }
   }
 }
@@ -579,12 +579,12 @@ void settle_all() noexcept {
 
 namespace {
 
-void apply(State& s, u32 slot, u32 generation, const EventsSeen& seen) noexcept {
+void apply(Tracker& s, u32 slot, u32 generation, const cuda::EventsSeen& seen) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   const bool first = p.first_events.load(kRelaxed) == seen.events;
   const bool last = p.last_events.load(kRelaxed) == seen.events;
-  if (seen.what == EventsSeen::kLost) {
+  if (seen.what == cuda::EventsSeen::kLost) {
     if (last) {
       lose_events(s, slot, generation);
     }
@@ -603,7 +603,7 @@ void apply(State& s, u32 slot, u32 generation, const EventsSeen& seen) noexcept 
       started(*s.hot, t, at);
     }
   }
-  if (seen.what != EventsSeen::kEnded) {
+  if (seen.what != cuda::EventsSeen::kEnded) {
     return;
   }
   if (!nccl_tells && seen.end_ns != 0) {
@@ -624,8 +624,8 @@ void apply(State& s, u32 slot, u32 generation, const EventsSeen& seen) noexcept 
 
 }  // namespace
 
-void events_seen(const EventsSeen* seen, u32 n) noexcept {
-  State* s = state_in_force();
+void events_seen(const cuda::EventsSeen* seen, u32 n) noexcept {
+  Tracker* s = tracker_in_force();
   if (s == nullptr) {
     return;
   }
@@ -649,10 +649,10 @@ void events_seen(const EventsSeen* seen, u32 n) noexcept {
 // ---------------------------------------------------------------- frameworks
 
 void enter(const fr_ticket& ticket) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr && g_library_version.load(kRelaxed) != 0 && ticket.ticket != 0 && ready())
       [[unlikely]] {
-    s = state_in_force();  // the first operation may be what makes the communicator
+    s = tracker_in_force();  // the first operation may be what makes the communicator
   }
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   if (t == nullptr) {
@@ -664,7 +664,7 @@ void enter(const fr_ticket& ticket) noexcept {
 }
 
 bool leave() noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   if (t == nullptr || t->n_scopes == 0) {
     return false;
@@ -680,7 +680,7 @@ bool leave() noexcept {
   }
   const bool unseen = (op->flags.load(kRelaxed) & kDevUnseen) != 0;
   if (unseen && s->op[slot].is_wrapped.load(kRelaxed) == 0) {
-    finish(*s, slot, generation_of(handle), fr::State::kReleased, 0, 0);
+    finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
     return true;
   }
   s->op[slot].closed.store(1, kRelease);
@@ -689,7 +689,7 @@ bool leave() noexcept {
 }
 
 fr_ticket scope_ticket() noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   return t != nullptr && t->n_scopes > 0 && t->n_scopes <= kScopes
              ? t->scope[t->n_scopes - 1].ticket

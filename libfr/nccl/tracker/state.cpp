@@ -8,11 +8,11 @@
 #include <new>
 
 #include "cuda/waits.hpp"
+#include "recorder/start.hpp"
 
 namespace fr::nccl {
 
-std::atomic<State*> g_state{nullptr};
-std::atomic<i32> g_captures{0};
+std::atomic<Tracker*> g_tracker{nullptr};
 std::atomic<u32> g_library_version{0};
 std::atomic<u32> g_hooked{0};
 std::atomic<i32> g_making{0};
@@ -43,15 +43,15 @@ constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec"))
 }
 
 u32 thread_slot() noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   const Thread* t = s != nullptr ? own_thread(*s) : nullptr;
   return t != nullptr ? static_cast<u32>(t - g_threads) : ~0u;
 }
 
 // KernelCh makes NCCL put a host node into captured graphs: not asked for while one is captured.
 // One word for all communicators of one copy of the library.
-void apply_mask(State& s) noexcept {
-  const bool capturing = g_captures.load(kRelaxed) > 0;
+void apply_mask(Tracker& s) noexcept {
+  const bool capturing = cuda::is_capturing();
   u32 others = 0;
   for (u32 i = 1; i < kComms; ++i) {
     others |= s.comm[i].other_events.load(kRelaxed);
@@ -66,7 +66,7 @@ void apply_mask(State& s) noexcept {
 }
 
 // Shown in status and dumps.
-void say_layer(const State& s) noexcept {
+void say_layer(const Tracker& s) noexcept {
   char text[160];
   const u32 api = s.device->plugin_api.load();
   if (api != 0) {
@@ -82,14 +82,14 @@ void say_layer(const State& s) noexcept {
 
 namespace {
 
-State* make_state() noexcept {
+Tracker* make_tracker() noexcept {
   static std::mutex lock;
   const std::lock_guard guard(lock);
-  if (State* s = state_in_force()) {
+  if (Tracker* s = tracker_in_force()) {
     return s;
   }
   Recorder* r = recorder();
-  auto* s = r != nullptr && r->hot.header != nullptr ? new (std::nothrow) State : nullptr;
+  auto* s = r != nullptr && r->hot.header != nullptr ? new (std::nothrow) Tracker : nullptr;
   if (s == nullptr) {
     return nullptr;
   }
@@ -115,7 +115,7 @@ State* make_state() noexcept {
   cuda::abandon_all();  // of a recorder before this one
   s->device->library_version.store(g_library_version.load());
   s->device->hooked.store(g_hooked.load());
-  g_state.store(s, kRelease);
+  g_tracker.store(s, kRelease);
   say_layer(*s);
   return s;
 }
@@ -190,14 +190,14 @@ u8 reduce_op_of(int nccl_redop) noexcept {
 // ---------------------------------------------------------------- state
 
 bool ready() noexcept {
-  if (state_in_force() != nullptr) {
+  if (tracker_in_force() != nullptr) {
     return true;
   }
-  return start_unless_child() && make_state() != nullptr;
+  return start_unless_child() && make_tracker() != nullptr;
 }
 
 bool is_active() noexcept {
-  const State* s = g_state.load(kAcquire);
+  const Tracker* s = g_tracker.load(kAcquire);
   if (g_library_version.load(kRelaxed) == 0 &&
       (s == nullptr || s->device->plugin_api.load(kRelaxed) == 0)) {
     return false;
@@ -206,13 +206,13 @@ bool is_active() noexcept {
 }
 
 bool stamps_wanted() noexcept {
-  const State* s = state_in_force();
+  const Tracker* s = tracker_in_force();
   return s != nullptr && s->stamps;
 }
 
 void set_library_version(u32 version) noexcept {
   g_library_version.store(version);
-  if (State* s = state_in_force()) {
+  if (Tracker* s = tracker_in_force()) {
     s->device->library_version.store(version);
   }
 }
@@ -223,34 +223,35 @@ u32 library_version() noexcept {
 
 void set_hooked(u32 n) noexcept {
   g_hooked.store(n);
-  if (State* s = state_in_force()) {
+  if (Tracker* s = tracker_in_force()) {
     s->device->hooked.store(n);
   }
 }
 
 Device* device() noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   return s != nullptr ? s->device : nullptr;
 }
 
-void capture_began() noexcept {
-  g_captures.fetch_add(1);
-  if (State* s = state_in_force()) {
+namespace {
+
+void capture_changed() noexcept {
+  if (Tracker* s = tracker_in_force()) {
     apply_mask(*s);
   }
 }
 
-void capture_ended() noexcept {
-  if (g_captures.fetch_sub(1) <= 0) {
-    g_captures.store(0);  // the hooks came in the middle of one
-  }
-  if (State* s = state_in_force()) {
-    apply_mask(*s);
-  }
-}
-
-bool is_capturing() noexcept {
-  return g_captures.load(kRelaxed) > 0;
-}
-
+}  // namespace
 }  // namespace fr::nccl
+
+constinit const fr::cuda::Operations fr::cuda::kOperations = {
+    .events_seen = nccl::events_seen,
+    .wait_began = nccl::wait_began,
+    .wait_ended = nccl::wait_ended,
+    .reached = nccl::reached,
+    .unfollow = nccl::unfollow,
+    .is_over = nccl::is_over,
+    .oldest_in_flight = nccl::oldest_in_flight,
+    .fail = nccl::fail_operation,
+    .capture_changed = nccl::capture_changed,
+};

@@ -106,7 +106,7 @@ struct Name {
   u32 id;
 };
 
-struct State {
+struct Tracker {
   Hot* hot = nullptr;
   Device* device = nullptr;
   CommRow* comms = nullptr;
@@ -130,8 +130,7 @@ struct State {
   std::mutex comms_lock;  // cold: communicators come and go
 };
 
-extern std::atomic<State*> g_state;
-extern std::atomic<i32> g_captures;
+extern std::atomic<Tracker*> g_tracker;
 extern std::atomic<u32> g_library_version;
 extern std::atomic<u32> g_hooked;
 extern std::atomic<i32> g_making;
@@ -145,15 +144,15 @@ struct OwnThread {
 extern constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec")));
 
 // nullptr while nothing is recorded, also in a forked child.
-inline State* state_in_force() noexcept {
-  State* s = g_state.load(kAcquire);
+inline Tracker* tracker_in_force() noexcept {
+  Tracker* s = g_tracker.load(kAcquire);
   const Hot* h = hot();
   return s != nullptr && h == s->hot ? s : nullptr;
 }
 
 Thread* learn_thread() noexcept;  // cold
 
-inline Thread* own_thread(State& s) noexcept {
+inline Thread* own_thread(Tracker& s) noexcept {
   if (t_own.tid != own_tid()) [[unlikely]] {  // also after a fork
     if (learn_thread() == nullptr) {
       s.device->threads_lost.fetch_add(1, kRelaxed);
@@ -164,7 +163,7 @@ inline Thread* own_thread(State& s) noexcept {
 
 // ---------------------------------------------------------------- handles
 
-inline Handle make(const State& s, Kind kind, u32 slot, u32 generation, u32 step = 0) noexcept {
+inline Handle make(const Tracker& s, Kind kind, u32 slot, u32 generation, u32 step = 0) noexcept {
   return s.salt << 48 | static_cast<u64>(kind) << 44 | static_cast<u64>(step & kStepMask) << 32 |
          static_cast<u64>(generation & kGenerationMask) << 12 | slot;
 }
@@ -185,7 +184,7 @@ inline u32 step_of(Handle h) noexcept {
   return static_cast<u32>(h >> 32) & kStepMask;
 }
 
-inline bool is_own(const State& s, Handle h) noexcept {
+inline bool is_own(const Tracker& s, Handle h) noexcept {
   return h >> 48 == s.salt;
 }
 
@@ -198,7 +197,7 @@ inline void count(std::atomic<u64>& counter) noexcept {
 }
 
 // The operation that a handle names; nullptr when it is over and its row another's. Counts why not.
-inline DeviceOp* find_op(State& s, Handle h, u32& slot) noexcept {
+inline DeviceOp* find_op(Tracker& s, Handle h, u32& slot) noexcept {
   if (h == 0) {
     return nullptr;
   }
@@ -219,7 +218,7 @@ inline DeviceOp* find_op(State& s, Handle h, u32& slot) noexcept {
   return &op;
 }
 
-inline Phase* find_phase(State& s, Handle h) noexcept {
+inline Phase* find_phase(Tracker& s, Handle h) noexcept {
   const u32 slot = slot_of(h);
   if (slot >= kPhases) {
     return nullptr;
@@ -233,7 +232,7 @@ inline Phase* find_phase(State& s, Handle h) noexcept {
   return &phase;
 }
 
-inline u32 comm_of(State& s, Handle context) noexcept {
+inline u32 comm_of(Tracker& s, Handle context) noexcept {
   const u32 slot = slot_of(context);
   if (context == 0 || !is_own(s, context) || kind_of(context) != kCommHandle || slot >= kComms ||
       (s.comm[slot].generation.load(kAcquire) & kGenerationMask) != generation_of(context)) {
@@ -291,24 +290,24 @@ inline fr_ticket ticket_of(const OpPrivate& p) noexcept {
   return t;
 }
 
-inline bool sees_kernels(const State& s, u32 comm) noexcept {
+inline bool sees_kernels(const Tracker& s, u32 comm) noexcept {
   return s.comms[comm].is_profiled.load(kRelaxed) != 0 &&
          (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
 }
 
 // Where kernels are not told of, a communicator that goes over the network has transfers: its
 // operations are in flight while theirs are.
-inline bool sees_end(const State& s, u32 comm) noexcept {
+inline bool sees_end(const Tracker& s, u32 comm) noexcept {
   return comm != kNoComm &&
          (sees_kernels(s, comm) || s.comm[comm].transfers_seen.load(kRelaxed) != 0);
 }
 
 // NCCL tells nothing of communicators of one rank.
-inline bool is_alone(const State& s, u32 comm) noexcept {
+inline bool is_alone(const Tracker& s, u32 comm) noexcept {
   return s.comms[comm].n_ranks.load(kRelaxed) == 1;
 }
 
-inline u32 generation_at(const State& s, u32 slot) noexcept {
+inline u32 generation_at(const Tracker& s, u32 slot) noexcept {
   return s.ops[slot].claim.load(kRelaxed) >> 1 & kGenerationMask;
 }
 
@@ -318,14 +317,14 @@ inline bool first_time(std::atomic<u32>& word, u32 generation) noexcept {
   return word.exchange(mine, std::memory_order_acq_rel) != mine;
 }
 
-inline void mark_launching(State& s, u32 slot) noexcept {
+inline void mark_launching(Tracker& s, u32 slot) noexcept {
   DeviceOp& op = s.ops[slot];
   if (op.launching_ticks.load(kRelaxed) == 0) {
     op.launching_ticks.store(ticks_now(s.hot->clock), kRelaxed);
   }
 }
 
-inline void mark_launched(State& s, u32 slot) noexcept {
+inline void mark_launched(Tracker& s, u32 slot) noexcept {
   DeviceOp& op = s.ops[slot];
   if (op.launched_ticks.load(kRelaxed) == 0) {
     const u64 now = ticks_now(s.hot->clock);
@@ -338,7 +337,7 @@ inline void mark_launched(State& s, u32 slot) noexcept {
 
 // Calls visit(slot) for the operations of a group.
 template <class Visit>
-void each_op(State& s, Handle group, Visit visit) noexcept {
+void each_op(Tracker& s, Handle group, Visit visit) noexcept {
   if (!is_own(s, group) || kind_of(group) != kGroupHandle || slot_of(group) >= kApiGroups) {
     return;
   }
@@ -358,19 +357,19 @@ void each_op(State& s, Handle group, Visit visit) noexcept {
   }
 }
 
-u32 claim_op(State& s, u32 comm, const Call& call, u32 flags) noexcept;
-fr_ticket begin_record(State& s, u32 comm, const Call& call, bool untracked) noexcept;
-Handle begin_op(State& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
-DeviceOp* current_op(State& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
-void mark_started(State& s, u32 slot, u32 generation, u64 device_ns) noexcept;
-void settle_slot(State& s, u32 slot, u32 generation, bool is_back) noexcept;
-void try_complete(State& s, u32 slot, u32 generation, bool quiet) noexcept;
-void finish(State& s, u32 slot, u32 generation, fr::State as, u32 error, u64 at) noexcept;
+u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept;
+fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) noexcept;
+Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
+DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
+void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept;
+void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept;
+void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept;
+void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) noexcept;
 
 // ---------------------------------------------------------------- the rest
 
-void merge(State& s, u32 wrapped, u32 profiled) noexcept;
-void apply_mask(State& s) noexcept;
-void say_layer(const State& s) noexcept;
+void merge(Tracker& s, u32 wrapped, u32 profiled) noexcept;
+void apply_mask(Tracker& s) noexcept;
+void say_layer(const Tracker& s) noexcept;
 
 }  // namespace fr::nccl

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 
+#include "cuda/operations.hpp"
 #include "format/layout.hpp"
 #include "fr/fr.h"
 
@@ -72,10 +73,6 @@ void set_library_version(u32 version) noexcept;
 u32 library_version() noexcept;
 void set_hooked(u32 n) noexcept;
 Device* device() noexcept;  // nullptr while nothing is recorded
-// Graph captures in progress in this process, as the hooks see them.
-void capture_began() noexcept;
-void capture_ended() noexcept;
-bool is_capturing() noexcept;
 
 // ---------------------------------------------------------------- communicators. Cold.
 
@@ -135,26 +132,14 @@ void settle_later(const void* nccl_comm) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
 
-// ---------------------------------------------------------------- CUDA's side, of the observer
+// ---------------------------------------------------------------- CUDA's side: cuda::kOperations
 
-// What a pair of events around one call, or around a group of calls, told.
-struct EventsSeen {
-  enum What : u32 { kStarted, kEnded, kLost };
-  u64 events;
-  What what;
-  u64 start_ns, end_ns;        // CLOCK_MONOTONIC; 0 unknown
-  u64 start_ticks, end_ticks;  // the same
-};
-void events_seen(const EventsSeen* seen, u32 n) noexcept;
-
-// What the program's own waits tell (cuda_waits.hpp). Handles of what is over have no effect.
-void wait_began(Handle op) noexcept;  // somebody waits for it: it is in flight
-void wait_ended(Handle op) noexcept;  // nobody does any more
-void reached(Handle op) noexcept;     // it has ended
-void unfollow(Handle op) noexcept;    // nobody will tell
+void events_seen(const cuda::EventsSeen* seen, u32 n) noexcept;
+void wait_began(Handle op) noexcept;
+void wait_ended(Handle op) noexcept;
+void reached(Handle op) noexcept;
+void unfollow(Handle op) noexcept;
 bool is_over(Handle op) noexcept;
-
-// The oldest operation in flight of all communicators, {0}: none; `ticket` of its record + 1.
 Handle oldest_in_flight(u64& ticket) noexcept;
 void fail_operation(Handle op, const char* why) noexcept;
 

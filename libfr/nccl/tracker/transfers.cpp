@@ -4,14 +4,14 @@ namespace fr::nccl {
 namespace {
 
 // The operation a transfer is of, kDeviceOps when its row is another one's by now.
-u32 op_of(const State& s, const Phase& f) noexcept {
+u32 op_of(const Tracker& s, const Phase& f) noexcept {
   const u32 op = f.op.load(kRelaxed);
   return op != 0 && s.ops[op - 1].ticket.load(kRelaxed) == f.ticket.load(kRelaxed) ? op - 1
                                                                                    : kDeviceOps;
 }
 
 // Its kernel filled or took a buffer: it runs.
-void kernel_moved(State& s, const Phase& f) noexcept {
+void kernel_moved(Tracker& s, const Phase& f) noexcept {
   const u32 op = op_of(s, f);
   if (op != kDeviceOps && s.ops[op].started_ticks.load(kRelaxed) == 0 &&
       !sees_kernels(s, s.ops[op].comm.load(kRelaxed) % kComms)) {
@@ -19,7 +19,7 @@ void kernel_moved(State& s, const Phase& f) noexcept {
   }
 }
 
-void set_wait(State& s, Phase& f, u32 step, Wait wait) noexcept {
+void set_wait(Tracker& s, Phase& f, u32 step, Wait wait) noexcept {
   const u32 shift = 4 * (step % 8);
   const u32 before = f.waits.load(kRelaxed);
   const u32 after = (before & ~(15u << shift)) | static_cast<u32>(wait) << shift;
@@ -29,7 +29,7 @@ void set_wait(State& s, Phase& f, u32 step, Wait wait) noexcept {
   }
 }
 
-void channel_ended(State& s, u32 slot, u32 generation) noexcept {
+void channel_ended(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
     count(s.device->stale_handles);
@@ -40,7 +40,7 @@ void channel_ended(State& s, u32 slot, u32 generation) noexcept {
   try_complete(s, slot, generation, false);
 }
 
-void kernel_stamp(State& s, Phase& f, u64 device_ns) noexcept {
+void kernel_stamp(Tracker& s, Phase& f, u64 device_ns) noexcept {
   if (device_ns == 0) {
     return;
   }
@@ -66,8 +66,8 @@ u64 named_by(Handle parent) noexcept {
 }
 
 // nullptr where there is nothing to note: not recording, no handle, or another process's.
-State* state_for(Handle handle) noexcept {
-  State* s = state_in_force();
+Tracker* state_for(Handle handle) noexcept {
+  Tracker* s = tracker_in_force();
   if (s == nullptr || handle == 0) {
     return nullptr;
   }
@@ -82,7 +82,7 @@ State* state_for(Handle handle) noexcept {
 
 Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps,
                       bool is_send) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr) {
     return other_start();
   }
@@ -125,7 +125,7 @@ Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps
 }
 
 Handle step_start(Handle transfer, u32 step) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || !is_own(*s, transfer) || kind_of(transfer) != kTransferHandle) {
     return other_start();
   }
@@ -142,7 +142,7 @@ Handle step_start(Handle transfer, u32 step) noexcept {
 }
 
 Handle net_start(Handle step, i64 id, const void* data) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   if (s == nullptr || data == nullptr || !is_own(*s, step) || kind_of(step) != kStepHandle) {
     return other_start();
   }
@@ -165,7 +165,7 @@ Handle net_start(Handle step, i64 id, const void* data) noexcept {
 }
 
 Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
-  State* s = state_in_force();
+  Tracker* s = tracker_in_force();
   u32 op_slot = 0;
   DeviceOp* op = s != nullptr ? find_op(*s, parent, op_slot) : nullptr;
   if (op == nullptr) {
@@ -196,7 +196,7 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
 }
 
 void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
-  State* s = state_for(handle);
+  Tracker* s = state_for(handle);
   if (s == nullptr) {
     return;
   }
@@ -255,7 +255,7 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
 }
 
 void stop(Handle handle) noexcept {
-  State* s = state_for(handle);
+  Tracker* s = state_for(handle);
   if (s == nullptr) {
     return;
   }

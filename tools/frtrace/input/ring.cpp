@@ -12,7 +12,7 @@
 #include "format/codes.hpp"
 #include "format/view.hpp"
 #include "input/files.hpp"
-#include "record/hash.hpp"
+#include "format/hash.hpp"
 
 namespace frtrace {
 

@@ -1,0 +1,60 @@
+// file_name.cpp - reads and writes the names of dumps and rings.
+#include "format/file_name.hpp"
+
+#include <cstring>
+
+#include "format/text.hpp"
+
+namespace fr {
+
+bool parse_name(const char* name, NameParts& parts) noexcept {
+  // job has no dots (options.cpp sees to it), so the parts are counted from the left
+  const auto number = [](const char*& at, u64& value) {
+    const char* first = at;
+    value = 0;
+    while (*at >= '0' && *at <= '9' && at - first < 19) {
+      value = value * 10 + static_cast<u64>(*at++ - '0');
+    }
+    return at != first;
+  };
+  const char* dot = std::strchr(name, '.');
+  if (dot == nullptr || dot == name || static_cast<std::size_t>(dot - name) >= sizeof parts.job) {
+    return false;
+  }
+  std::memcpy(parts.job, name, static_cast<std::size_t>(dot - name));
+  parts.job[dot - name] = '\0';
+  u64 value = 0;
+  const char* at = dot + 1;
+  if (*at++ != 'a' || !number(at, value)) {
+    return false;
+  }
+  parts.attempt = static_cast<i32>(value);
+  if (std::strncmp(at, ".r", 2) != 0) {
+    return false;
+  }
+  at += 2;
+  if (*at == 'x') {
+    parts.rank = -1;
+    ++at;
+  } else if (number(at, value)) {
+    parts.rank = static_cast<i32>(value);
+  } else {
+    return false;
+  }
+  if (*at++ != '.' || !number(at, parts.number)) {
+    return false;
+  }
+  parts.is_fr = std::strcmp(at, ".fr") == 0;
+  return parts.is_fr || std::strcmp(at, ".ring") == 0;
+}
+
+void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,
+                 const char* ending) noexcept {
+  if (rank >= 0) {
+    format(out, bytes, "%s.a%d.r%d.%l.%s", job, attempt, rank, number, ending);
+  } else {
+    format(out, bytes, "%s.a%d.rx.%l.%s", job, attempt, number, ending);
+  }
+}
+
+}  // namespace fr

@@ -1,0 +1,35 @@
+// parts.cpp - what libfr consists of: the one list of the folders that take part in a recorder. The
+// order is that of their start; what exits does so in the same order.
+#include "recorder/parts.hpp"
+
+#include "cuda/events.hpp"
+#include "cuda/waits.hpp"
+#include "nccl/ras.hpp"
+#include "nccl/tracker/tracker.hpp"
+#include "stop/crash.hpp"
+#include "stop/exit_signals.hpp"
+#include "watch/shut_down.hpp"
+#include "watch/watch.hpp"
+
+namespace fr {
+namespace {
+
+constexpr Part kTable[] = {
+    {.name = "watch", .make = make_watch, .start = start_watch},
+    // after the watchdog: a handler has it write the dump
+    {.name = "exit signals", .start = install_end_handlers, .every_second = check_end_handlers},
+    {.name = "exit", .start = install_exit_hook},
+    {.name = "crash", .start = install_crash_handlers},
+    {.name = "cuda", .before_exit = cuda::look, .stop = cuda::stop},
+    {.name = "nccl",
+     .make = nccl::renew_ras,
+     .every_tick = nccl::settle_all,
+     .before_dump = nccl::ask_ras,
+     .ras_answer = nccl::ras_answer},
+};
+
+}  // namespace
+
+constinit const std::span<const Part> kParts{kTable};
+
+}  // namespace fr

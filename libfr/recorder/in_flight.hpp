@@ -1,0 +1,12 @@
+// in_flight.hpp - how many operations have begun and not ended, from the counters of a group alone.
+// Async-signal-safe.
+#pragma once
+
+#include "format/view.hpp"
+
+namespace fr {
+
+u64 count_in_flight(const GroupRow& row) noexcept;
+u64 count_in_flight(const View& view) noexcept;  // of all groups
+
+}  // namespace fr

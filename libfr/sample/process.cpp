@@ -1,0 +1,63 @@
+// process.cpp - reads /proc/PID/task/PID/stat.
+#include "sample/process.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "format/text.hpp"
+
+namespace fr {
+namespace {
+
+// The state letter in /proc/<pid>/stat and what follows; nullptr when there is no such process.
+const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
+  char path[64];
+  // Of its first thread, which says the same: emulators answer for /proc/PID/stat themselves, and
+  // give a forked child its parent's start.
+  format(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return nullptr;
+  }
+  const ssize_t n = read(fd, text, bytes - 1);
+  close(fd);
+  if (n <= 0) {
+    return nullptr;
+  }
+  text[n] = '\0';
+  // pid (comm) state ppid ...: comm may hold anything, so count fields behind the last ')'
+  const char* at = std::strrchr(text, ')');
+  return at == nullptr || at[1] == '\0' ? nullptr : at + 2;
+}
+
+}  // namespace
+
+bool is_stopped(i32 pid) noexcept {
+  char text[1024];
+  const char* at = read_stat(pid, text, sizeof text);
+  return at != nullptr && *at == 'T';
+}
+
+u64 process_start(i32 pid) noexcept {
+  char text[1024];
+  const char* at = read_stat(pid, text, sizeof text);
+  if (at == nullptr || *at == 'Z' || *at == 'X') {
+    return 0;
+  }
+  for (int field = 3; field < 22; ++field) {
+    at = std::strchr(at, ' ');
+    if (at == nullptr) {
+      return 0;
+    }
+    ++at;
+  }
+  u64 start = 0;
+  while (*at >= '0' && *at <= '9') {
+    start = start * 10 + static_cast<u64>(*at++ - '0');
+  }
+  return start;
+}
+
+}  // namespace fr

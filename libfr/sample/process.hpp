@@ -1,0 +1,19 @@
+// process.hpp - what /proc says of a process as a whole: whether it lives, since when, whether it is
+// stopped. Async-signal-safe.
+#pragma once
+
+#include "format/layout.hpp"
+
+namespace fr {
+
+// Start time of a living process in clock ticks since boot; 0 when it is gone or a zombie. With the
+// pid it names a process for good: pids come again, the pair does not.
+u64 process_start(i32 pid) noexcept;
+inline bool is_alive(i32 pid, u64 start) noexcept {
+  return pid > 0 && start != 0 && process_start(pid) == start;
+}
+
+// Stopped by a signal (SIGSTOP, SIGTSTP), not by a debugger.
+bool is_stopped(i32 pid) noexcept;
+
+}  // namespace fr

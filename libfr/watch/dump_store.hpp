@@ -1,0 +1,40 @@
+// dump_store.hpp - where dumps go: FR_DUMP_DIR, the temporary directory where that fails, or a
+// function of the user's in the place of both. One thread at a time: the watchdog's.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+
+#include "format/encode.hpp"
+#include "fr/fr.h"
+#include "watch/durable_write.hpp"
+
+namespace fr {
+
+struct Recorder;
+
+class DumpStore {
+ public:
+  explicit DumpStore(const Recorder& recorder) noexcept : recorder_(recorder) {}
+
+  // False with errno; last_path() then is "".
+  bool store(const char* name, const DumpEncoder::Bytes& bytes,
+             Existing existing = Existing::kReplace) noexcept;
+  // Removes this rank's older dumps in the directory of the last one. The first incident of this
+  // run and the newest FR_KEEP_DUMPS - 1 stay.
+  void prune() noexcept;
+
+  // Any thread: dumps go to this function; nullptr: to files again.
+  void set_sink(fr_sink sink, void* user) noexcept;
+  bool has_sink() const noexcept { return sink_.load() != nullptr; }
+  const char* last_path() const noexcept { return last_path_; }
+
+ private:
+  const Recorder& recorder_;
+  std::atomic<fr_sink> sink_{nullptr};
+  std::atomic<void*> sink_user_{nullptr};
+  bool unwritable_said_ = false;
+  char last_path_[PATH_MAX] = {};
+};
+
+}  // namespace fr

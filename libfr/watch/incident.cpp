@@ -1,0 +1,70 @@
+// incident.cpp - the part of the control page that signal handlers use: whose process is dead, and
+// which incident is open. Lock-free: a rank that dies inside must not hold up the others.
+#include <cstring>
+
+#include "format/text.hpp"
+#include "format/ticks.hpp"
+#include "sample/process.hpp"
+#include "watch/control_page.hpp"
+
+namespace fr {
+namespace {
+
+// Errors, signals and exits within this time belong to the incident that is open.
+constexpr u64 kJoinWindow_ns = 30'000'000'000ull;
+
+}  // namespace
+
+bool is_dead(const PeerRow& row) noexcept {
+  return row.state.load(std::memory_order_acquire) == kPeerLive &&
+         !is_alive(row.pid.load(), row.proc_start.load());
+}
+
+u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept {
+  Control& page = *page_;
+  u64 current = page.incident.load(std::memory_order_acquire);
+  if (current > last) {
+    return current;
+  }
+  const u64 now = unix_now_ns();
+  if (join && page.incident_unix_ns.load() != 0 &&
+      now - page.incident_unix_ns.load() < kJoinWindow_ns) {
+    return current;
+  }
+  if (!page.incident.compare_exchange_strong(current, current + 1)) {
+    return current;  // another rank was first: its incident is ours
+  }
+  page.reason_seq.fetch_add(1);
+  std::atomic_thread_fence(std::memory_order_release);
+  format(page.reason, sizeof page.reason, "%s", reason);
+  page.incident_rank.store(rank);
+  page.incident_unix_ns.store(now);
+  page.reason_seq.fetch_add(1, std::memory_order_release);
+  return current + 1;
+}
+
+void ControlPage::reason(char* text, std::size_t bytes) const noexcept {
+  const u32 seq = page_->reason_seq.load(std::memory_order_acquire);
+  const std::size_t n = bytes < sizeof page_->reason ? bytes : sizeof page_->reason;
+  std::memcpy(text, page_->reason, n);
+  text[n - 1] = '\0';
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if ((seq & 1) != 0 || page_->reason_seq.load() != seq) {
+    text[0] = '\0';
+  }
+}
+
+void ControlPage::follow(u64 incident) noexcept {
+  u64 current = page_->incident.load();
+  while (current < incident && !page_->incident.compare_exchange_weak(current, incident)) {
+  }
+  if (current < incident) {
+    page_->reason_seq.fetch_add(1);
+    format(page_->reason, sizeof page_->reason, "incident %l of another node", incident);
+    page_->incident_rank.store(-1);
+    page_->incident_unix_ns.store(unix_now_ns());
+    page_->reason_seq.fetch_add(1);
+  }
+}
+
+}  // namespace fr

@@ -1,0 +1,143 @@
+// leftovers.cpp - rings of dead processes that nobody has taken yet. Part of Salvage.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstring>
+
+#include "format/file_name.hpp"
+#include "format/text.hpp"
+#include "format/ticks.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/directory.hpp"
+#include "sample/map_file.hpp"
+#include "sample/process.hpp"
+#include "watch/control_page.hpp"
+#include "watch/salvage.hpp"
+
+namespace fr {
+namespace {
+
+constexpr u64 kSecond_ns = 1'000'000'000ull;
+
+u64 get(const std::atomic<u64>& a) {
+  return a.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+// Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
+// earlier run under the same name) become dumps; others are cleaned up by age and total size.
+void Salvage::take_leftovers() noexcept {
+  Recorder& r = recorder_;
+  if (r.region.dir.empty()) {
+    return;
+  }
+  constexpr u64 kMaxAge_ns = 24 * 3600 * kSecond_ns;
+  constexpr u64 kMaxBytes = 512ull << 20;
+  struct Leftover {
+    char name[256];
+    u64 last_ns;
+    u64 bytes;
+    bool ours;
+    bool safe;  // its own dump has everything
+    u64 incident;
+  };
+  struct Context {
+    const Recorder& recorder;
+    Leftover* list;
+    u32 n;
+  };
+  constexpr u32 kMost = 512;
+  void* memory = mmap(nullptr, sizeof(Leftover) * kMost, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return;
+  }
+  Context c{r, static_cast<Leftover*>(memory), 0};
+  each_entry(
+      r.region.dir.c_str(),
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (x.n == kMost || !parse_name(name, parts) || parts.is_fr || std::strlen(name) > 255) {
+          return;
+        }
+        char path[PATH_MAX];
+        format(path, sizeof path, "%s/%s", x.recorder.region.dir.c_str(), name);
+        Mapping m = map_file(path);
+        const View view = View::of(m.base, m.bytes);
+        const Header& own = x.recorder.region.header();
+        if (view.ok() && view.header().pid_namespace == own.pid_namespace &&
+            !is_alive(view.header().pid, view.header().proc_start)) {
+          const Header& h = view.header();
+          bool peer = false;  // died since this run began: an incident of ours will salvage it
+          for (const PeerRow& row : x.recorder.control->page().peers) {
+            peer = peer || (row.state.load() >= kPeerLive && row.pid.load() == h.pid &&
+                            get(row.proc_start) == h.proc_start);
+          }
+          if (!peer) {
+            Leftover& l = x.list[x.n++];
+            format(l.name, sizeof l.name, "%s", name);
+            l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns)
+                                                                   : h.start_unix_ns;
+            l.bytes = m.bytes;
+            l.safe = get(h.crash_dumped) != 0;
+            l.incident = get(h.incident) + 1;
+            l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
+          }
+        }
+        unmap_file(m);
+      },
+      &c);
+
+  u64 total = 0;
+  for (u32 i = 0; i < c.n; ++i) {
+    total += c.list[i].ours ? 0 : c.list[i].bytes;
+  }
+  const u64 now = unix_now_ns();
+  for (u32 i = 0; i < c.n; ++i) {
+    Leftover& l = c.list[i];
+    char path[PATH_MAX];
+    char taken[PATH_MAX];
+    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), l.name);
+    if (l.safe) {
+      unlink(path);
+    } else if (l.ours) {
+      // renamed first: one of the ranks that start now gets it
+      format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
+      if (rename(path, taken) == 0) {
+        if (salvage_file(taken, l.incident, "left over", false)) {
+          unlink(taken);
+        } else {
+          rename(taken, path);
+        }
+      }
+    } else if (now > l.last_ns + kMaxAge_ns) {
+      unlink(path);
+      total -= l.bytes;
+    }
+  }
+  while (total > kMaxBytes) {
+    Leftover* oldest = nullptr;
+    for (u32 i = 0; i < c.n; ++i) {
+      Leftover& l = c.list[i];
+      if (!l.ours && l.bytes != 0 && now <= l.last_ns + kMaxAge_ns &&
+          (oldest == nullptr || l.last_ns < oldest->last_ns)) {
+        oldest = &l;
+      }
+    }
+    if (oldest == nullptr) {
+      break;
+    }
+    char path[PATH_MAX];
+    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), oldest->name);
+    unlink(path);
+    total -= oldest->bytes;
+    oldest->bytes = 0;
+  }
+  munmap(memory, sizeof(Leftover) * kMost);
+}
+
+}  // namespace fr

@@ -1,0 +1,103 @@
+// shut_down.cpp - the orderly exit: last dump, farewell to the peers, removal of the ring.
+#include "watch/shut_down.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "format/call_site.hpp"
+#include "format/ticks.hpp"
+#include "recorder/in_flight.hpp"
+#include "recorder/parts.hpp"
+#include "recorder/recorder.hpp"
+#include "watch/control_page.hpp"
+#include "watch/watchdog.hpp"
+
+namespace fr {
+namespace {
+
+void at_exit(int status, void*) noexcept {
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid()) {
+    shut_down(*r, status);
+  }
+}
+
+}  // namespace
+
+void install_exit_hook(Recorder&) noexcept {
+  static std::atomic<bool> once{false};
+  if (!once.exchange(true)) {
+    on_exit(at_exit, nullptr);  // unlike atexit() it is told the status
+  }
+}
+
+void shut_down(Recorder& r, int status) noexcept {
+  if (r.ended.exchange(true)) {
+    return;
+  }
+  Header& h = r.region.header();
+  const u64 since = ticks_now(h.clock_kind);
+  // A backend's worker may be about to report what the script has already waited for.
+  for (int i = 0; i < 200 && count_in_flight(r.view) != 0; ++i) {
+    usleep(1000);
+  }
+  for_each_part(&Part::before_exit, since);
+  const u64 in_flight = count_in_flight(r.view);
+  const bool noted = h.exit.claimed.load() != 0;
+  if (h.exit.time_unix_ns.load() == 0) {
+    h.exit.time_unix_ns.store(unix_now_ns());
+  }
+  h.exit.status.store(status);
+  h.exit.state.store(kExiting, std::memory_order_release);
+  PeerRow* row = r.control->own();
+  const bool failed = h.failed.load() > r.watchdog->failures_dumped();
+  const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
+  bool safe = true;
+  if (!clean) {
+    char reason[160];
+    if (in_flight != 0) {
+      std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
+                    status, static_cast<unsigned long long>(in_flight));
+    } else if (failed && status == 0 && !noted) {
+      std::snprintf(reason, sizeof reason, "exit after failed operations");
+    } else {
+      std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
+                    noted ? " after " : "", noted ? h.exit.kind : "");
+    }
+    safe = r.watchdog->request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
+  } else if (row != nullptr) {
+    RecordCopy last;
+    if (last_operation(r.view, last)) {
+      const Site site = user_site(r.view, last.payload.stack);
+      const auto op = r.view.string(last.payload.op);
+      std::snprintf(row->last_op, sizeof row->last_op, "%.*s #%llu", static_cast<int>(op.size()),
+                    op.data(), static_cast<unsigned long long>(last.payload.seq));
+      std::snprintf(row->last_site, sizeof row->last_site, "%.*s:%u %.*s",
+                    static_cast<int>(site.file.size()), site.file.data(), site.line,
+                    static_cast<int>(site.function.size()), site.function.data());
+    }
+  }
+  for_each_part(&Part::stop);
+  r.watchdog->await_peers();
+  if (!clean) {
+    r.watchdog->writer().await(2000);
+  }
+  g_hot.store(nullptr, std::memory_order_release);
+  if (safe && !r.region.name.empty()) {
+    unlink((r.region.dir + "/" + r.region.name).c_str());
+  }
+  if (row != nullptr) {
+    row->exit_status.store(status);
+    row->exit_unix_ns.store(unix_now_ns());
+    row->state.store(clean ? kPeerExitedClean : kPeerExited, std::memory_order_release);
+  }
+  r.control->remove_if_last();
+  if (!r.options.pipe.empty() && h.rank.load() >= 0) {
+    unlink((r.options.pipe + std::to_string(h.rank.load()) + ".pipe").c_str());
+  }
+}
+
+}  // namespace fr

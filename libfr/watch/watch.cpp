@@ -1,0 +1,88 @@
+// watch.cpp - makes the parts of watch/ when a recorder starts.
+#include "watch/watch.hpp"
+
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+
+#include "format/file_name.hpp"
+#include "format/text.hpp"
+#include "recorder/log.hpp"
+#include "recorder/recorder.hpp"
+#include "sample/directory.hpp"
+#include "sample/map_file.hpp"
+#include "sample/process.hpp"
+#include "sample/thread_sampler.hpp"
+#include "watch/control_page.hpp"
+#include "watch/watchdog.hpp"
+
+namespace fr {
+namespace {
+
+// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come
+// after.
+u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool rings) {
+  struct Context {
+    const char* dir;
+    const std::string& job;
+    i32 attempt;
+    bool rings;
+    u64 newest;
+  } c{dir, job, attempt, rings, 0};
+  each_entry(
+      dir,
+      [](const char* name, void* context) {
+        auto& x = *static_cast<Context*>(context);
+        NameParts parts;
+        if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
+          return;
+        }
+        u64 number = parts.number;
+        if (x.rings) {
+          char path[PATH_MAX];
+          format(path, sizeof path, "%s/%s", x.dir, name);
+          Mapping m = map_file(path);
+          const View view = View::of(m.base, m.bytes);
+          number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
+                       ? view.header().incident.load() + 1
+                       : 0;
+          unmap_file(m);
+        }
+        x.newest = number > x.newest ? number : x.newest;
+      },
+      &c);
+  return c.newest;
+}
+
+void note_dump_request(int signal) noexcept {
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid()) {
+    r->watchdog->note_signal(signal);
+  }
+}
+
+}  // namespace
+
+void make_watch(Recorder& r) {
+  const Options& o = r.options;
+  Header& h = r.region.header();
+  r.control = new ControlPage;
+  const u64 in_dumps = newest_incident(r.dump_dirs[0], o.job, r.env.attempt, false);
+  const u64 in_rings =
+      r.region.dir.empty() ? 0 : newest_incident(r.region.dir.c_str(), o.job, r.env.attempt, true);
+  r.control->open(r.region.dir, o.job, r.env.attempt, in_dumps > in_rings ? in_dumps : in_rings);
+  r.control->join(r.pid, h.proc_start, r.env.rank, r.env.local_rank, r.region.name.c_str());
+  r.first_incident = r.control->page().incident.load();
+  h.incident.store(r.first_incident);
+  r.watchdog = new Watchdog(r);
+}
+
+void start_watch(Recorder& r) noexcept {
+  on_dump_request(note_dump_request);
+  if (!r.watchdog->start()) {
+    log_line(kLogError, "no watchdog thread: the ring is kept, dumps are not written");
+  }
+}
+
+}  // namespace fr
