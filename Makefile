@@ -96,6 +96,9 @@ score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torch
 	  --hangsim build/release/tools/hangsim/hangsim --count $(or $(CASES),2000)
 	@$(BIN)/python tools/hangsim/score.py --frtrace build/release/tools/frtrace/frtrace \
 	  --hangsim build/release/tools/hangsim/hangsim --below --count $(or $(CASES),2000)
+	@$(BIN)/python tools/hangsim/score.py --frtrace build/release/tools/frtrace/frtrace \
+	  --hangsim build/release/tools/hangsim/hangsim --half all --columns frtrace \
+	  --count $(or $(CASES),2000)
 
 .PHONY: bench-frtrace
 bench-frtrace: build/release/CMakeCache.txt $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace

@@ -16,6 +16,8 @@ import zstandard
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "hangsim"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import dump_sets  # noqa: E402
 import score  # noqa: E402
 
 HANGSIM = os.environ.get("FR_HANGSIM") or score.default_tool("hangsim")
@@ -137,6 +139,64 @@ def test_same_seed_same_files(tmp_path):
     assert len(files) > 2
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def listed(half):
+    lines = subprocess.run([HANGSIM, "--list"], capture_output=True, text=True).stdout.splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{half}: "))
+    return set(line.split()[1:])
+
+
+def test_halves_share_no_kind_of_job(tmp_path):
+    known, held_out = listed("known"), listed("held_out")
+    assert known and held_out and not known & held_out
+    for half, kinds in (("known", known | listed("jobs")), ("held_out", held_out)):
+        command = [
+            HANGSIM,
+            "--half",
+            half,
+            "--count",
+            20,
+            "--format",
+            "torch",
+            "-o",
+            tmp_path / half,
+        ]
+        subprocess.run([str(word) for word in command], check=True)
+        truths = [json.loads(p.read_text()) for p in (tmp_path / half).rglob("truth.json")]
+        assert len(truths) == 20
+        assert {t["job"] for t in truths} <= kinds
+        assert {t["half"] for t in truths} == {half}
+
+
+@pytest.mark.parametrize("job", sorted(listed("known") | listed("held_out")) if classes() else [])
+def test_without_a_fault_a_job_comes_to_its_end(job, tmp_path):
+    make(tmp_path, "finished", "--half", "all", "--job", job, "--count", 3, "--format", "torch")
+    for directory in tmp_path.iterdir():
+        truth = json.loads((directory / "truth.json").read_text())
+        if truth["evidence"]["torch"]["only_active"]:
+            continue  # what keeps members of batches and not the batches
+        for file in (directory / "torch").iterdir():
+            assert not dump_sets.pending(dump_sets.load(file)), file
+
+
+def test_other_names_name_the_same_truth(tmp_path):
+    for place, options in (("a", ()), ("b", ("--rename", 3))):
+        make(tmp_path / place, "stuck", "--half", "all", "--seed", 7, *options)
+    one, two = (
+        json.loads(next((tmp_path / place).glob("*/truth.json")).read_text()) for place in "ab"
+    )
+    assert sorted(two["renamed"]) == list(range(one["world"]))
+    assert two["torch"]["ranks"] == sorted(two["renamed"][r] for r in one["torch"]["ranks"])
+
+
+def test_fewer_faults_leave_the_first_one(tmp_path):
+    make(tmp_path / "a", "stuck_apart", "--half", "all", "--seed", 2)
+    make(tmp_path / "b", "stuck_apart", "--half", "all", "--seed", 2, "--faults", 1)
+    one, two = (
+        json.loads(next((tmp_path / place).glob("*/truth.json")).read_text()) for place in "ab"
+    )
+    assert one["fault"].startswith(two["fault"]) and ";" in one["fault"] and ";" not in two["fault"]
 
 
 def test_an_analyzer_that_blames_is_told(tmp_path):
