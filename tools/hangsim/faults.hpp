@@ -74,6 +74,7 @@ struct Recipe {
   std::vector<std::string> jobs;
 };
 
+const std::vector<Recipe>& recipes();
 // Faults below the host: devices, the network, asynchronous errors.
 const std::vector<Recipe>& recipes_below();
 Truth truth_below(const Case&, const Plan&);

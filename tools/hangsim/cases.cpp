@@ -1,0 +1,463 @@
+// Cases: a job, a fault in it, what of it is kept, and what that tells.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <tuple>
+
+#include "faults.hpp"
+
+namespace hangsim {
+
+bool Evidence::has_status(const std::string& version) {
+  return version == "2.3" || (version.rfind("2.", 0) == 0 && version != "2.0" && version != "2.2");
+}
+
+namespace {
+
+// Classes that are told the same way when the CPU does the work.
+bool gloo_too(const std::string& cls) {
+  static constexpr const char* kToo[] = {"missing",   "skip",      "extra",        "branch",
+                                         "in_flight", "no_file",   "straggler",    "circle",
+                                         "killed",    "lone_send", "missing_recv", "wrong_peer",
+                                         "node_lost", "inversion", "exit_early"};
+  return std::find(std::begin(kToo), std::end(kToo), cls) != std::end(kToo);
+}
+
+// Groups of one name, that only the lists of their members tell apart.
+bool same_names(const Job& job) {
+  return std::any_of(job.groups.begin(), job.groups.end(), [&](const Group& a) {
+    return std::any_of(job.groups.begin(), job.groups.end(),
+                       [&](const Group& b) { return &a != &b && a.name == b.name; });
+  });
+}
+
+// ---------------------------------------------------------------- evidence
+
+// Operations of the busiest rank in one step.
+int per_step(const Job& job) {
+  int most = 0;
+  for (const Program& p : job.programs) {
+    int n = 0;
+    for (const Op& op : p) {
+      if (op.step == 2 && op.communicates()) {
+        n += op.what == What::kBatch ? static_cast<int>(op.parts.size()) + 1 : 1;
+      }
+    }
+    most = std::max(most, n);
+  }
+  return most;
+}
+
+void choose_evidence(Case& c, Random& random, bool runs) {
+  const int step = per_step(c.job);
+  const std::size_t world = static_cast<std::size_t>(c.job.world);
+  const bool timing = random.chance(60);
+  const bool off = random.chance(30);  // clocks of the nodes differ
+  std::vector<Ns> node_clock;
+  for (int n = 0; n <= c.job.node(c.job.world - 1); ++n) {
+    node_clock.push_back(off ? (random.below(401) - 200) * kMs : (random.below(5) - 2) * 100 * kUs);
+  }
+  Ns last = 0;
+  for (const RankRun& r : c.run.ranks) {
+    last = std::max(last, r.ended_at);
+  }
+  const Ns middle = last * random.between(30, 60) / 100;
+  const bool apart = random.chance(40);
+  // Of a job that runs, all dumps are taken before it ends.
+  const Ns widest = runs ? std::min(3 * kSecond, last / 4) : 3 * kSecond;
+  for (Evidence* e : {&c.fr, &c.torch}) {
+    const bool torch = e == &c.torch;
+    e->timing = timing || c.job.backend == "gloo";
+    if (random.chance(35)) {
+      e->ring = std::max(12, step * random.between(12, 40) / 10);
+    }
+    const Ns stuck = c.run.last_event + (torch ? 600 : 60) * kSecond;
+    for (std::size_t r = 0; r < world; ++r) {
+      const Ns spread = (apart ? widest : 200 * kMs) / 1000 * random.below(1000);
+      e->at.push_back((runs ? middle : stuck) + spread);
+      e->clock.push_back(node_clock[static_cast<std::size_t>(c.job.node(static_cast<int>(r)))]);
+    }
+  }
+  if (!runs && random.chance(7)) {
+    Evidence& e = random.chance(50) ? c.torch : c.fr;
+    const int r = random.below(c.job.world);
+    if (!c.run.ranks[static_cast<std::size_t>(r)].ended) {
+      e.stale = r;
+      e.at[static_cast<std::size_t>(r)] = c.run.last_event - random.between(1, 6) * kSecond / 2;
+    }
+  }
+  if (random.chance(15)) {
+    c.torch.frames = false;
+  }
+  if (random.chance(20)) {
+    c.fr.frames = false;
+  }
+  if (random.chance(30)) {
+    static const std::vector<std::string> kVersions = {"2.2", "2.3",  "2.5", "2.7",
+                                                       "2.9", "2.11", "2.0", "1.5"};
+    c.torch.version = random.pick(kVersions);
+  }
+  if (c.job.kind == "ddp" && random.chance(6)) {
+    c.torch.version = "list";
+  }
+  c.torch.only_active = random.chance(12);
+  c.torch.json = random.chance(6);
+  c.torch.copied = !runs && random.chance(50);  // else nothing tells a hang from a young wait
+  static const std::vector<std::string> kPrefixes = {"nccl_trace_rank_", "trace_", "job7_dump_",
+                                                     "fr_rank"};
+  if (random.chance(25)) {
+    c.torch.prefix = random.pick(kPrefixes);
+  }
+  if (random.chance(8)) {
+    (random.chance(50) ? c.torch : c.fr).lost.push_back(random.below(c.job.world));
+  }
+  if (random.chance(8)) {
+    (random.chance(50) ? c.torch : c.fr).truncated.push_back(random.below(c.job.world));
+  }
+}
+
+bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
+// Records that reach back to that step, on the rank that has most.
+int since(const Case& c, int step) {
+  std::ptrdiff_t most = 0;
+  for (const RankRun& r : c.run.ranks) {
+    most = std::max(most, std::count_if(r.issued.begin(), r.issued.end(),
+                                        [&](const Issued& i) { return i.op->step >= step; }));
+  }
+  return static_cast<int>(most);
+}
+
+bool has_in_flight(const Case& c, int rank) {
+  const RankRun& run = c.run.ranks[static_cast<std::size_t>(rank)];
+  return !run.ended && std::any_of(run.issued.begin(), run.issued.end(),
+                                   [](const Issued& i) { return i.done == kNever; });
+}
+
+// Somebody has issued an operation to which that rank has not come.
+bool is_waited_for(const Case& c, int rank) {
+  std::map<int, std::uint64_t> collectives;
+  std::map<std::tuple<int, int, What>, std::uint64_t> lanes;
+  for (const Issued& i : c.run.ranks[static_cast<std::size_t>(rank)].issued) {
+    if (i.op->what == What::kCollective) {
+      collectives[i.op->group] = i.seq;
+    } else if (i.op->is_p2p()) {
+      lanes[{i.op->group, i.op->peer, i.op->what}] = i.seq;
+    }
+  }
+  for (int other = 0; other < c.job.world; ++other) {
+    for (const Issued& i : c.run.ranks[static_cast<std::size_t>(other)].issued) {
+      const Group& g = c.job.groups[static_cast<std::size_t>(i.op->group)];
+      const int own = g.position(rank);
+      if (other == rank || own < 0 || i.done != kNever) {
+        continue;
+      }
+      if (i.op->what == What::kCollective && collectives[i.op->group] < i.seq) {
+        return true;
+      }
+      const What match = i.op->what == What::kSend ? What::kRecv : What::kSend;
+      if (i.op->is_p2p() && i.op->peer == own &&
+          lanes[{i.op->group, g.position(other), match}] < i.seq) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+Truth truth_of(const Case& c, const Plan& plan, const Evidence& e, bool torch) {
+  Truth t;
+  t.answer = {plan.kind, plan.ranks};
+  std::sort(t.answer.ranks.begin(), t.answer.ranks.end());
+  for (const std::string& kind : plan.also) {
+    t.also.push_back({kind, t.answer.ranks});
+  }
+  t.also.insert(t.also.end(), plan.alternatives.begin(), plan.alternatives.end());
+  const auto undecidable = [&](const char* why) {
+    t.decidable = false;
+    t.lacking = t.lacking.empty() ? why : t.lacking + "; " + why;
+  };
+  std::vector<int> gone = e.lost;
+  gone.insert(gone.end(), e.truncated.begin(), e.truncated.end());
+  const bool stuck = plan.kind != "ok" && plan.kind != "slow";
+  if (!gone.empty()) {
+    const bool guilty =
+        std::all_of(gone.begin(), gone.end(), [&](int r) { return holds(t.answer.ranks, r); });
+    if (guilty && t.answer.ranks.size() == gone.size()) {
+      t.also.push_back({"exited", t.answer.ranks});
+      t.also.push_back({"missing", t.answer.ranks});
+      if (plan.kind != "missing" && plan.kind != "exited") {
+        undecidable("file of the guilty rank lost");
+      }
+    } else {
+      undecidable("file of a rank lost");
+    }
+    t.also.push_back({"undecided", {}});
+  }
+  if (!stuck) {
+    if (torch && e.version == "list" && e.only_active) {
+      undecidable("no numbers to match by");
+      t.also.push_back({"undecided", {}});
+    }
+    return t;
+  }
+  if (e.stale >= 0) {
+    undecidable("one dump is older than the hang");
+    t.also.push_back({"undecided", {}});
+    if (torch && e.copied) {
+      // Nothing tells its age.
+      t.also.push_back({"missing", {e.stale}});
+    }
+  }
+  // Where the fault itself leaves no trace, a rank without a file is what all waits end at.
+  const bool blind = (plan.needs_timing && !e.timing) || (torch && plan.torch_blind) ||
+                     plan.kind == "transport" || plan.between_two;
+  if (blind && !gone.empty()) {
+    t.also.push_back({"exited", gone});
+  }
+  const bool deep = e.ring >= since(c, c.fault_step - 1) && !(torch && e.only_active);
+  const bool p2p = c.job.kind == "3d" || c.job.kind == "ring";
+  if (e.ring < since(c, c.fault_step) &&
+      (p2p || (plan.kind != "missing" && plan.kind != "exited"))) {
+    undecidable("what happened is overwritten");
+  }
+  const bool pair = plan.group.size() == 2;
+  if ((plan.needs_history || pair) && !deep) {
+    undecidable("earlier iterations not kept");
+    if (pair) {
+      t.also.push_back({plan.kind, plan.group});  // a tie
+    }
+  }
+  if (plan.needs_timing && !e.timing) {
+    undecidable("starts not recorded");
+    t.also.push_back({"undecided", {}});
+    t.also.push_back({"transport", {}});
+  }
+  if (torch && plan.torch_blind) {
+    undecidable("PyTorch does not record it");
+    t.also.push_back({"transport", {}});
+    t.also.push_back({"undecided", {}});
+  }
+  if (torch && (e.version == "1.5" || e.version == "list") &&
+      (c.job.kind == "3d" || c.job.kind == "ring" || e.ring < 1000)) {
+    undecidable("one number for sends and collectives");
+  }
+  if (torch && e.version == "list" && (plan.kind == "exited" || !gone.empty())) {
+    undecidable("nothing lists who is in a group");
+  }
+  if (torch && c.job.backend == "gloo") {
+    if (c.job.kind == "3d" || c.job.kind == "ring") {
+      undecidable("gloo does not record sends and receives");
+      t.also.push_back({"undecided", {}});
+    }
+    const bool absent = std::any_of(c.run.ranks.begin(), c.run.ranks.end(), [](const RankRun& r) {
+      return (r.ended && r.how != ExitHow::kException) ||
+             (r.hung_in != nullptr && r.hung_in->stopped);
+    });
+    if (absent || !gone.empty()) {
+      undecidable("gloo records neither failures nor who is in a group");
+      t.also.push_back({"undecided", {}});
+    }
+  }
+  if (torch && e.only_active && c.job.early_end && plan.kind == "mismatch") {
+    undecidable("the slot is over for the others");
+    t.also.push_back({"missing", t.answer.ranks});
+  }
+  if (torch && (!e.frames || e.json) && plan.needs_history &&
+      plan.text.find("all_to_all") != std::string::npos) {
+    undecidable("one uneven all_to_all looks like the other");
+  }
+  if (torch && c.cls == "dtype" && (e.version[0] != '2' || e.version == "2.0")) {
+    undecidable("dtypes not recorded");
+    t.also.push_back({"undecided", {}});
+    t.also.push_back({"transport", {}});
+  }
+  if (torch && e.only_active && !e.has_status()) {
+    undecidable("neither completed operations nor frontiers");
+  }
+  return t;
+}
+
+std::vector<Class> classes_of(const std::vector<Recipe>& all) {
+  std::vector<Class> out;
+  for (const Recipe& r : all) {
+    out.push_back(r.cls);
+  }
+  return out;
+}
+
+const Recipe* find(const std::vector<Recipe>& all, std::string_view cls) {
+  const auto it =
+      std::find_if(all.begin(), all.end(), [&](const Recipe& r) { return r.cls.name == cls; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+void list_faulty(Truth& t) {
+  t.faulty = t.answer.ranks;
+  for (const Answer& a : t.also) {
+    t.faulty.insert(t.faulty.end(), a.ranks.begin(), a.ranks.end());
+  }
+  std::sort(t.faulty.begin(), t.faulty.end());
+  t.faulty.erase(std::unique(t.faulty.begin(), t.faulty.end()), t.faulty.end());
+}
+
+Case make_below(const Recipe& recipe, std::uint64_t seed, std::string_view kind, int world) {
+  for (std::uint64_t attempt = 0; attempt < 400; ++attempt) {
+    Random random(scramble(seed, scramble(scramble(recipe.cls.name), attempt)));
+    Case c;
+    c.cls = recipe.cls.name;
+    c.seed = seed;
+    c.below = true;
+    static constexpr int kWorlds[] = {2, 3, 4, 4, 6, 8, 8, 12, 16, 16, 24, 32, 64};
+    const std::string job_kind = kind.empty() ? random.pick(recipe.jobs) : std::string(kind);
+    try {
+      c.job = make_job(job_kind, world > 0 ? world : kWorlds[random.below(13)], random);
+    } catch (const std::invalid_argument&) {
+      continue;  // no such job of so many
+    }
+    static constexpr int kNodes[] = {1, 1, 2, 4, 8};
+    c.job.ranks_per_node = kNodes[random.below(5)];
+    c.job.early_end = false;
+    c.job.full_in_launch = random.chance(50);
+    Fabric& f = c.job.fabric;
+    f.all_by_net = random.chance(15);
+    f.trees = random.chance(35);
+    f.pxn = random.chance(25);
+    f.channels = random.between(1, 3);
+    f.loops = random.between(1, 5);
+    Context context{c.job, random, random.between(3, c.job.steps - 2)};
+    c.fault_step = context.step;
+    const std::optional<Plan> plan = recipe.plant(context);
+    if (!plan) {
+      continue;
+    }
+    c.fault = plan->text;
+    c.run = simulate(c.job, scramble(seed, 77));
+    if (c.run.finished) {
+      continue;
+    }
+    c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
+    choose_evidence_below(c, *plan, random);
+    c.fr_truth = truth_below(c, *plan);
+    list_faulty(c.fr_truth);
+    return c;
+  }
+  throw std::runtime_error(
+      fmt::format("no such fault possible: {} in {} of {} ranks", recipe.cls.name, kind, world));
+}
+
+}  // namespace
+
+const std::vector<Class>& classes() {
+  static const std::vector<Class> kClasses = classes_of(recipes());
+  return kClasses;
+}
+
+const std::vector<Class>& classes_below() {
+  static const std::vector<Class> kClasses = classes_of(recipes_below());
+  return kClasses;
+}
+
+Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
+               bool below) {
+  const auto& all = below ? recipes_below() : recipes();
+  Random pick(seed);
+  const Recipe* recipe = &all[static_cast<std::size_t>(pick.below(static_cast<int>(all.size())))];
+  if (!cls.empty()) {
+    recipe = find(recipes(), cls);
+    if (const Recipe* other = find(recipes_below(), cls); other != nullptr) {
+      return make_below(*other, seed, kind, world);
+    }
+    if (recipe == nullptr) {
+      throw std::invalid_argument(fmt::format("no such class: {}", cls));
+    }
+  } else if (below) {
+    return make_below(*recipe, seed, kind, world);
+  }
+  for (std::uint64_t attempt = 0; attempt < 200; ++attempt) {
+    Random random(scramble(seed, scramble(scramble(recipe->cls.name), attempt)));
+    Case c;
+    c.cls = recipe->cls.name;
+    c.seed = seed;
+    std::string job_kind = random.pick(recipe->jobs);
+    if (!kind.empty()) {
+      job_kind = kind;
+    }
+    c.job = make_job(job_kind, world, random);
+    const bool runs = recipe->outcome == Outcome::kRuns;
+    if (!same_names(c.job) && (c.cls == "cascade" || (gloo_too(c.cls) && random.chance(20)))) {
+      c.job.backend = "gloo";
+    } else if (random.chance(5)) {
+      c.job.backend = "xccl";
+    }
+    if (c.cls == "cascade" && c.job.backend != "gloo") {
+      continue;
+    }
+    Context context{c.job, random, random.between(3, c.job.steps - 2)};
+    c.fault_step = context.step;
+    const std::optional<Plan> planned = recipe->plant(context);
+    if (!planned) {
+      continue;
+    }
+    Plan plan = *planned;
+    c.run = simulate(c.job, scramble(seed, 77));
+    if (c.run.finished != runs) {
+      continue;  // this fault did no harm there
+    }
+    c.fault = plan.text;
+    if (c.cls == "two_faults") {
+      // The second may never have been reached.
+      std::erase_if(plan.ranks, [&](int r) {
+        const RankRun& run = c.run.ranks[static_cast<std::size_t>(r)];
+        return run.hung_in == nullptr && !run.own_fault;
+      });
+      // Of one for which nobody waits yet the evidence says little; one with something in flight
+      // looks like those who wait.
+      const std::vector<int> both = plan.ranks;
+      std::erase_if(plan.ranks, [&](int r) { return !is_waited_for(c, r); });
+      if (plan.ranks.size() < both.size()) {
+        plan.alternatives = {{"missing", both}, {"exited", both}};
+      } else if (both.size() == 2) {
+        for (std::size_t i = 0; i < 2; ++i) {
+          if (has_in_flight(c, both[i])) {
+            plan.alternatives.push_back({"missing", {both[1 - i]}});
+            plan.alternatives.push_back({"exited", {both[1 - i]}});
+          }
+        }
+      }
+      if (plan.ranks.size() == 1 &&
+          c.run.ranks[static_cast<std::size_t>(plan.ranks[0])].own_fault) {
+        plan.kind = "exited";
+      }
+    }
+    c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
+    choose_evidence(c, random, runs);
+    if (c.cls == "no_file") {
+      c.fr.lost = c.torch.lost = plan.ranks;
+      c.fr.truncated.clear();
+      c.torch.truncated.clear();
+    }
+    if (c.cls == "node_lost") {
+      c.fr.lost = plan.ranks;
+      c.fr.truncated.clear();
+      c.torch.lost.clear();
+      c.torch.truncated.clear();
+    }
+    c.fr_truth = truth_of(c, plan, c.fr, false);
+    c.torch_truth = truth_of(c, plan, c.torch, true);
+    if (c.cls == "cascade") {
+      c.torch_truth.also.push_back({"missing", c.torch_truth.answer.ranks});
+    }
+    list_faulty(c.fr_truth);
+    list_faulty(c.torch_truth);
+    return c;
+  }
+  throw std::runtime_error(
+      fmt::format("no such fault possible: {} in {} of {} ranks", recipe->cls.name, kind, world));
+}
+
+}  // namespace hangsim
