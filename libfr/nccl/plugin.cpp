@@ -141,7 +141,7 @@ void open_chain(u32 api) noexcept {
   if (found == nullptr || is_ours(found)) {
     if (found == nullptr) {
       log_line(kLogWarn,
-               "the profiler plugin %s has no ncclProfiler_v%u, which this NCCL asks for"
+               "the profiler plugin %s has no ncclProfiler_v%u, which this NCCL requests"
                ": not called",
                given != nullptr ? given : "libnccl-profiler.so", api);
     }

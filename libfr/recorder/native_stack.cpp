@@ -1,12 +1,15 @@
 // native_stack.cpp - C++ frames of the calling thread, for FR_STACKS=native. Some microseconds per
-// operation: off unless asked for.
+// operation, so it is off by default.
+//
+// The own unwinder (sample/unwind.hpp) is not used here: it reads each word by a system call and
+// keeps tables of 80 KiB that a recording thread would have to share under a lock. backtrace() and
+// dladdr() allocate nothing once the unwinder is loaded. Names stay as linked; whoever shows them
+// demangles them, since that allocates.
 #include "recorder/native_stack.hpp"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -30,14 +33,9 @@ u32 native_frames(Tables& tables, fr_frame* frames, u32 limit) noexcept {
         std::strstr(info.dli_fname, "/python3") != nullptr) {
       break;  // the interpreter: Python frames say more
     }
-    int status = 0;
-    char* name = info.dli_sname != nullptr
-                     ? abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status)
-                     : nullptr;
-    const char* symbol = name != nullptr ? name : info.dli_sname != nullptr ? info.dli_sname : "??";
+    const char* symbol = info.dli_sname != nullptr ? info.dli_sname : "??";
     frames[used++] = {tables.intern(info.dli_fname, std::strlen(info.dli_fname)),
                       tables.intern(symbol, std::strlen(symbol)), 0};
-    std::free(name);
   }
   return used;
 }

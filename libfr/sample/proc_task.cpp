@@ -1,3 +1,4 @@
+// proc_task.cpp - what /proc says of a thread: state, system call and what that call is about.
 #include "sample/proc_task.hpp"
 
 #include <arpa/inet.h>

@@ -72,7 +72,7 @@ def _cache_dir() -> Path:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError:
             continue
-        # The library is loaded into the training: nobody else may be able to put one there.
+        # The training process loads this library: no other user may be able to write it.
         if place.stat().st_uid in (os.getuid(), 0) and os.access(place, os.W_OK):
             return place
     raise AdapterError(f"no directory to build in: {wanted}, {private}")
@@ -118,7 +118,7 @@ def _compile(torch, target: Path) -> None:
     building = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     error = ""
     try:
-        # torch's headers ask for a newer standard now and then.
+        # A newer torch may need a newer C++ standard.
         for standard in ("c++17", "c++20"):
             command = _command(torch, compiler, standard, str(building))
             command[:1] = compiler.split()

@@ -1,4 +1,4 @@
-"""Hooks into torch.distributed: process groups, their creation and end, and how the process ends.
+"""Hooks into torch.distributed: process groups made and destroyed, and the exit of the process.
 
 The operations themselves are recorded by the adapter (adapter.py), or by fallback.py where there is
 none. Nothing in here may break the training script: what fails goes to problems.py.
@@ -46,7 +46,7 @@ def ensure_started() -> bool:
         _living.clear()
         if _writer is not None:
             _fr.register_writer(_writer)
-        nccl.hook()  # torch's libraries may have come since
+        nccl.hook()  # torch's libraries may have been loaded since
         if _patched is not None:
             _capture_operations()
         return True
@@ -384,7 +384,7 @@ class _Finder:
         return spec
 
 
-# ---------------------------------------------------------------- how the process ends
+# ---------------------------------------------------------------- exit of the process
 
 
 def _first_cause(error):
@@ -407,7 +407,7 @@ def _place(error) -> str:
 
 
 def _message(error) -> str:
-    """What was raised in another process comes as a traceback: its first and its last line."""
+    """First and last line of the traceback text that an exception of another process carries."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines[:4]):
         return f"{lines[0]} ... {lines[-1]}"

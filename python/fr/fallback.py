@@ -158,9 +158,9 @@ def _text(error: BaseException) -> str:
 
 
 def _watched_class(work_class):
-    """A Work that stands in for another and sees it end, in wait() or where it is asked.
+    """A Work that wraps another and observes its completion, in wait() or when it is polled.
 
-    A future would tell more, but its callback needs the GIL on a thread of the backend's, which is
+    A future would report more, but its callback needs the GIL on a thread of the backend's, which is
     fatal while the interpreter ends.
     """
 

@@ -140,7 +140,7 @@ inline PyCodeObject* code_of(Frame* frame) noexcept {
 #endif
 }
 
-// What tells one call site of a code object from another; cheap, only good for hashing.
+// Distinguishes the call sites of one code object; cheap, good for hashing only.
 inline std::uint64_t site_of(Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   return reinterpret_cast<std::uintptr_t>(frame->instr_ptr);
@@ -209,7 +209,7 @@ inline bool is_shim(const Frame& copy) noexcept {
 inline bool is_entry(const Frame& copy) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
   (void)copy;
-  return false;  // told by the shim that follows
+  return false;  // the shim that follows says so
 #elif PY_VERSION_HEX >= 0x030B0000
   return copy.is_entry;
 #else

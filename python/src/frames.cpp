@@ -161,7 +161,7 @@ __attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, const Sit
       frames[i].line = static_cast<u32>(compat::line_of(sites[i].frame, sites[i].code));
     }
     id = fr_stack(frames, n);
-    insert(key, static_cast<u32>(id));  // also 0: a full table is asked once per stack
+    insert(key, static_cast<u32>(id));  // also 0: a full table is tried once per stack
   }
   pthread_mutex_unlock(&g_miss_lock);
   return static_cast<u32>(id);

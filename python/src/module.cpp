@@ -34,7 +34,7 @@ std::string grown(std::size_t (*call)(char*, std::size_t, const char*), const ch
       text.resize(bytes);
       return text;
     }
-    text.resize(bytes + 4096);  // more came meanwhile
+    text.resize(bytes + 4096);  // it grew between the calls
   }
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
   return text;

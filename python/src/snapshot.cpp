@@ -1,7 +1,11 @@
+// snapshot.cpp - the ring as a dict: in PyTorch's Flight Recorder layout, and record by record.
 #include "snapshot.hpp"
+
+#include <cxxabi.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -39,6 +43,18 @@ std::string torch_op_name(std::string_view op) {
     }
   }
   return std::string(op);
+}
+
+// Native frames (FR_STACKS=native) are recorded as linked.
+std::string demangled(std::string_view symbol) {
+  std::string name(symbol);
+  if (name.starts_with("_Z")) {
+    if (char* plain = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, nullptr)) {
+      name = plain;
+      std::free(plain);
+    }
+  }
+  return name;
 }
 
 // "cpu:gloo,cuda:nccl" -> the accelerator's backend; "gloo" -> "gloo"
@@ -142,7 +158,8 @@ class Frames {
     auto [it, fresh] = frames_.try_emplace(id);
     if (fresh) {
       const FrameRow row = view_.frame(id);
-      std::string_view name = view_.string(row.func);
+      const std::string function = demangled(view_.string(row.func));
+      std::string_view name = function;
       const std::size_t dot = name.rfind('.');  // PyTorch gives co_name
       if (dot != std::string_view::npos) {
         name = name.substr(dot + 1);
@@ -246,8 +263,8 @@ py::list records() {
     py::list stack;
     for (const u32 id : view.stack(p.stack)) {
       const FrameRow frame = view.frame(id);
-      stack.append(
-          py::make_tuple(text(view.string(frame.file)), frame.line, text(view.string(frame.func))));
+      stack.append(py::make_tuple(text(view.string(frame.file)), frame.line,
+                                  demangled(view.string(frame.func))));
     }
     e["stack"] = stack;
     result.append(e);

@@ -531,7 +531,7 @@ u64 end_of(u64 start) noexcept {
   return low + 1;
 }
 
-// Compilers part the evaluator into what a profile had seen run and the rest; the symbol stands for
+// Compilers split the evaluator into the part that a profile saw run and the rest; the symbol names
 // one of them, and calls may all be made by the other. That one is found where it calls us: the
 // interpreter has no other function of this size that could have to do with an import.
 _Unwind_Reason_Code look_for_more(_Unwind_Context* context, void* user) noexcept {

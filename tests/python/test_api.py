@@ -320,3 +320,26 @@ def test_the_dump_of_an_exception_is_delivered(launch):
     assert size > 100
     assert path.endswith(".fr")
     assert option == "3"
+
+
+def test_native_stacks_come_before_the_python_frames(launch):
+    (ran,) = launch(
+        """
+        import fr
+        from fr import _fr
+        world = fr.group("world", [0, 1])
+        def call():
+            return fr.begin(world, "op")
+        for _ in range(2):
+            call()
+        result([r["stack"] for r in _fr.records() if r["op"] == "op"])
+        """,
+        n=0,
+        env={"FR_STACKS": "native"},
+    )
+    first, second = ran.result
+    assert first == second  # the same place is interned once
+    files = [frame[0] for frame in first]
+    python = files.index(next(f for f in files if f.endswith("script.py")))
+    assert python > 0 and all(".so" in f for f in files[:python])
+    assert first[python][2].endswith("call")

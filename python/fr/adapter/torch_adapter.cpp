@@ -12,10 +12,9 @@
 //     python, DDP's reducer, functional collectives...
 //          |  dispatcher
 //       Hook: fr_begin -> redispatch -> Work -> completion
-//                                                |- future:    callback on the backend's thread ->
-//                                                fr_end
-//                                                |- wait-only: the Work is wrapped, wait() ->
-//                                                fr_end
+//                                                |- future:    its callback, on the backend's
+//                                                |             thread -> fr_end
+//                                                |- wait-only: the Work is wrapped, wait() -> fr_end
 //                                                |- device:    fr follows NCCL itself
 //                                                `- untracked: its future completes at enqueue
 //
@@ -46,12 +45,12 @@ namespace {
 
 const fr_api* g_api = nullptr;
 
-// Grows whenever a process group came or went: what is known of a ProcessGroup* then is stale.
+// Grows whenever a process group is made or destroyed: cached facts of a ProcessGroup* are stale.
 std::atomic<uint32_t> g_epoch{1};
 
 constexpr int kMaxPlans = 64;
 
-// How the end of an operation is seen.
+// How the completion of an operation is observed.
 enum Mode : uint8_t { kUnknown = 0, kFuture, kWaitOnly, kUntracked, kDevice };
 
 // ---------------------------------------------------------------- what to read of an operator's
@@ -110,7 +109,7 @@ std::string public_name(const std::string& op) {
       return n.fr;
     }
   }
-  // An operator that came after this file was written: its own name without the underscores around
+  // An operator that is newer than this file: its own name without the underscores around
   // it.
   const size_t first = op.find_first_not_of('_');
   const size_t last = op.find_last_not_of('_');
@@ -532,7 +531,7 @@ std::mutex g_work_types_lock;
 __attribute__((cold, noinline)) Mode learn_work_type(const std::type_info& type, c10d::Work& work) {
   Mode mode = kWaitOnly;
   if (std::strstr(type.name(), "PyWork") != nullptr) {
-    mode = kUntracked;  // Python code may look at its own class: not to be wrapped
+    mode = kUntracked;  // Python code may inspect its own class: not to be wrapped
   } else {
     try {
       const c10::intrusive_ptr<c10::ivalue::Future> future = work.getFuture();
@@ -726,7 +725,7 @@ void watch(const Issued& issued, c10::IValue& returned) {
     returned = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
         c10::make_intrusive<WatchedWork>(returned.toCustomClass<c10d::Work>(), issued.ticket)));
   } else {
-    g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // taken for tracked, the first time
+    g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // was counted as tracked, the first time
   }
 }
 
@@ -743,7 +742,7 @@ class Hook final : public c10::OperatorKernel {
       try {
         issue(*plan_, stack->data() + stack->size() - static_cast<size_t>(plan_->n_args), issued);
       } catch (...) {
-        // Sizes that cannot be asked for, out of memory: the operation itself is what matters.
+        // Sizes that cannot be read, out of memory: the operation itself must go on.
       }
     }
     if (issued.ticket.ticket == 0) {
@@ -763,7 +762,7 @@ class Hook final : public c10::OperatorKernel {
       if (issued.mode != nullptr) {
         issued.mode->store(kDevice, std::memory_order_relaxed);
       }
-      return;  // its end is reported from the device
+      return;  // the device side reports its completion
     }
     if (!returns_work_) {
       if ((issued.flags & FR_UNTRACKED) == 0) {
@@ -774,7 +773,7 @@ class Hook final : public c10::OperatorKernel {
     try {
       watch(issued, stack->back());
     } catch (...) {
-      // Not watched: the outcome stays unknown.
+      // Not observed: the outcome stays unknown.
       if ((issued.flags & FR_UNTRACKED) == 0) {
         g_api->end(&issued.ticket, FR_RELEASED, nullptr);
       }
@@ -973,7 +972,7 @@ __attribute__((visibility("default"))) size_t (*fr_torch_tensor_reader())(uint64
 #endif
 }
 
-// A process group came or went.
+// A process group was made or destroyed.
 __attribute__((visibility("default"))) void fr_torch_groups_changed() {
   g_epoch.fetch_add(1, std::memory_order_acq_rel);
 }

@@ -1,4 +1,4 @@
-// Dumps: a zstd frame around one msgpack map. The grammar is in libfr/README.md; this reader
+// Dumps: a zstd frame around one msgpack map. The grammar is in libfr/format/README.md; this reader
 // ignores what it does not know, looks table columns up by name, and believes no length before
 // checking it.
 #include <zstd.h>
@@ -349,6 +349,9 @@ class Reader {
     for (const Object& o : list(member(&root_, "frames"))) {
       const Row row(&o);
       e_.frames.push_back({number<Id>(row[0]), number<Id>(row[1]), number<std::uint32_t>(row[2])});
+      if (const Id name = e_.frames.back().func; name < e_.strings.size()) {
+        e_.strings[name] = demangled(std::move(e_.strings[name]));  // FR_STACKS=native
+      }
     }
     for (const Object& o : list(member(&root_, "stacks"))) {
       std::vector<std::uint32_t> stack;
