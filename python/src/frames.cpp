@@ -1,3 +1,5 @@
+// frames.cpp - the call site of an operation as an id: a walk over the interpreter's frames and a
+// cache, without the GIL.
 #include "frames.hpp"
 
 #include <pthread.h>

@@ -1,3 +1,5 @@
+// threads.cpp - Python frames and variables of sampled threads, read by address: no GIL, no
+// lock, no code of any object.
 #include "threads.hpp"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// fuzz_fr.cpp - fr dumps: the msgpack inside, or a whole file.
 #include <zstd.h>
 
 #include "target.hpp"

@@ -1,3 +1,4 @@
+// fuzz_json.cpp - PyTorch dumps as JSON.
 #include "target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

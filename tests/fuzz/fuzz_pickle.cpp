@@ -1,3 +1,4 @@
+// fuzz_pickle.cpp - PyTorch dumps as pickles.
 #include "target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

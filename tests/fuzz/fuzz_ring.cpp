@@ -1,3 +1,4 @@
+// fuzz_ring.cpp - rings: a list of changes to a sound region, or a whole region.
 #include <cstring>
 
 #include "target.hpp"

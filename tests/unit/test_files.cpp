@@ -1,3 +1,4 @@
+// test_files.cpp - async-signal-safe file functions: durable writes, directories, names of dumps.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>

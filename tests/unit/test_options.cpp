@@ -1,3 +1,4 @@
+// test_options.cpp - the option table: defaults, names, values that do not parse, identity.
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// test_region.cpp - the mapped file: where it is made, its permissions, leftovers.
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>

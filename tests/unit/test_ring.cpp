@@ -1,3 +1,4 @@
+// test_ring.cpp - claim, publish and observe of slots, one thread and many.
 #include <set>
 #include <thread>
 

@@ -1,3 +1,4 @@
+// test_tables.cpp - interned strings, stacks and groups, one thread and many.
 #include <atomic>
 #include <set>
 #include <thread>

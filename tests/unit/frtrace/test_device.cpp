@@ -1,3 +1,4 @@
+// test_device.cpp - verdicts below the host: what NCCL's view of devices and transfers decides.
 #include <algorithm>
 #include <set>
 

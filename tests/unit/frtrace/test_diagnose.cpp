@@ -1,3 +1,4 @@
+// test_diagnose.cpp - verdicts of hosts: one case per rule and per doubt.
 #include <cmath>
 #include <csignal>
 #include <functional>

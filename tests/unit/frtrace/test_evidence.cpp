@@ -1,3 +1,4 @@
+// test_evidence.cpp - the model of a rank: shapes, sites, texts.
 #include "builder.hpp"
 #include "catch.hpp"
 

@@ -1,3 +1,4 @@
+// test_load.cpp - files into the model: fr dumps and rings, whole, cut, damaged, trimmed.
 #include <unistd.h>
 #include <zstd.h>
 

@@ -1,3 +1,4 @@
+// test_pickle.cpp - the pickle reader: protocols, refusals, cut files.
 #include "catch.hpp"
 #include "input/pickle.hpp"
 #include "pickler.hpp"

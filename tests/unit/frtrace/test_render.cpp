@@ -1,3 +1,4 @@
+// test_render.cpp - text, JSON and table of a report.
 #include <nlohmann/json.hpp>
 
 #include "builder.hpp"

@@ -1,3 +1,4 @@
+// bounded.cpp - looks at files from a child process, so that a hung mount costs only seconds.
 #include "live/bounded.hpp"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// hints.cpp - known hang patterns in thread stacks, locks and descriptors of a rank.
 #include "live/hints.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// hints.hpp - hangs that are known by their looks. A hint is evidence with a source, no verdict.
+// hints.hpp - known hang patterns. A hint is evidence with a source, no verdict by itself.
 #pragma once
 
 #include <string>

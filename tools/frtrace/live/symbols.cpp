@@ -1,3 +1,4 @@
+// symbols.cpp - names of functions that no library exports, from symbol tables and debug files.
 #include "live/symbols.hpp"
 
 #ifdef FR_HAVE_LIBDW

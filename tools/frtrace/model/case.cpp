@@ -1,3 +1,4 @@
+// case.cpp - one job, attempt and incident out of all files; groups matched across ranks.
 #include "model/case.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// operation.cpp - signatures of operations: canonical names, what must agree between members.
 #include <fmt/format.h>
 
 #include <map>

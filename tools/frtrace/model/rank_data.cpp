@@ -1,3 +1,4 @@
+// rank_data.cpp - one rank's data: shapes, sites in user code, texts.
 #include "model/rank_data.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// threads.cpp - sampled threads of a rank: what each does, its innermost user frame.
 #include "model/threads.hpp"
 
 #include <fmt/format.h>
