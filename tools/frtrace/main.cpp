@@ -199,7 +199,7 @@ int run(int argc, char** argv) {
     return kNoFault;
   }
   if (!output.empty() && !output.ends_with(".json") && !output.ends_with(".txt")) {
-    std::cerr << "frtrace: " << output << ": the format is told by the ending, .json or .txt\n";
+    std::cerr << "frtrace: " << output << ": the format follows from the ending, .json or .txt\n";
     return kUsage;
   }
   give_back_paths(rank_texts, paths);

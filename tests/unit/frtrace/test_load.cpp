@@ -415,8 +415,8 @@ TEST_CASE("formats are told by content") {
   CHECK(format(dump(0)) == Format::kFrDump);
   CHECK(format({0x80, 2, '}'}) == Format::kPickle);
   CHECK(format({'{', '}'}) == Format::kJson);
-  CHECK(format({}) == Format::kForeign);
-  CHECK(format({'x'}) == Format::kForeign);
+  CHECK(format({}) == Format::kUnrecognised);
+  CHECK(format({'x'}) == Format::kUnrecognised);
   Region region(1);
   CHECK(format_of(region.bytes()) == Format::kRing);
 }

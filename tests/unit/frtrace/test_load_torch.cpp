@@ -456,16 +456,16 @@ TEST_CASE("torch: what is written reads back the same") {
   CHECK(b->groups[1].completed == 1);
 }
 
-TEST_CASE("torch: what is no dump is foreign") {
+TEST_CASE("torch: what is no dump is not recognised") {
   std::string why;
   for (const json& v : {json("text"), json(3), json::array(), json{{"a", 1}}, json::array({1, 2}),
                         json{{"entries", {1, 2}}}, json{{"entries", {{{"name", "x"}}}}}}) {
     INFO(v.dump());
     CHECK(load(v, &why) == nullptr);
-    CHECK(why.find("foreign") == 0);
+    CHECK(why.find("not recognised") == 0);
   }
   CHECK(load_torch_json(frtest::bytes_of("{\"schema\": \"frtrace.report/1\"}"), why) == nullptr);
-  CHECK(why.find("foreign") == 0);
+  CHECK(why.find("not recognised") == 0);
   CHECK(load_torch_json(frtest::bytes_of("{\"entries\": ["), why) == nullptr);
   CHECK(why.find("truncated JSON") == 0);
   CHECK(load_torch_json(frtest::bytes_of(std::string(100000, '[')), why) == nullptr);
@@ -862,8 +862,8 @@ TEST_CASE("torch: files, told apart by content, in parallel, in order") {
   fs::remove_all(dir);
   CHECK(result.evidence.size() == 40);
   REQUIRE(result.unreadable.size() == 4);
-  CHECK(result.unreadable[1].why.find("hostile or foreign pickle") == 0);
-  CHECK(result.unreadable[2].why.find("foreign") == 0);
+  CHECK(result.unreadable[1].why.find("hostile or unrecognised pickle") == 0);
+  CHECK(result.unreadable[2].why.find("not recognised") == 0);
   CHECK(result.unreadable[3].why.find("truncated") == 0);
   for (std::size_t i = 1; i < result.evidence.size(); ++i) {
     CHECK(result.evidence[i - 1]->file < result.evidence[i]->file);

@@ -186,7 +186,7 @@ TEST_CASE("pickle: what would construct or call is refused, and named") {
   for (const auto& [in, name] : cases) {
     const std::string out = read(in);
     INFO(out);
-    CHECK(out.find("! hostile or foreign pickle") == 0);
+    CHECK(out.find("! hostile or unrecognised pickle") == 0);
     CHECK(out.find(std::string("(") + name + ")") != std::string::npos);
   }
 }
@@ -212,7 +212,7 @@ TEST_CASE("pickle: claims are checked before they are believed") {
   CHECK(read("K\x01q\x03"
              "0h\x02.")
             .find("! damaged: an unknown memo") == 0);
-  CHECK(read(std::string(1000, '(') + ".").find("! hostile or foreign pickle: nested") == 0);
+  CHECK(read(std::string(1000, '(') + ".").find("! hostile or unrecognised pickle: nested") == 0);
   CHECK(read("\x80\x09.").find("! a pickle protocol newer") == 0);
 }
 

@@ -131,19 +131,19 @@ bool by_ring(const std::vector<Process>& processes, bool json) {
 }
 
 // Dumps of these processes, once they have come; those that have not are left out.
-std::vector<std::string> ask(const std::vector<Process>& processes, bool all) {
+std::vector<std::string> request_dumps(const std::vector<Process>& processes, bool all) {
   std::vector<std::string> found(processes.size());
-  bool asked = false;
+  bool requested = false;
   for (const Process& p : processes) {
     sigval value{};
     value.sival_ptr = reinterpret_cast<void*>(fr::kAskFromOutside);
     // One is enough: its incident is seen by the others of the node.
-    if (!asked && !is_stopped(p.pid) && catches(p.pid, p.signal)) {
-      asked = ::sigqueue(p.pid, p.signal, value) == 0;
+    if (!requested && !is_stopped(p.pid) && catches(p.pid, p.signal)) {
+      requested = ::sigqueue(p.pid, p.signal, value) == 0;
     }
   }
   const auto until = std::chrono::steady_clock::now() + kPatience;
-  std::size_t missing = asked ? processes.size() : 0;
+  std::size_t missing = requested ? processes.size() : 0;
   while (missing > 0 && std::chrono::steady_clock::now() < until) {
     for (std::size_t i = 0; i < processes.size(); ++i) {
       Process now;
@@ -217,7 +217,7 @@ int stacks_command(int argc, char** argv) {
                                        target, dir));
     return kNothing;
   }
-  const std::vector<std::string> dumps = ask(processes, !is_pid);
+  const std::vector<std::string> dumps = request_dumps(processes, !is_pid);
   if (dumps.empty()) {
     if (is_pid) {
       std::cerr << "frtrace: process " << pid
@@ -229,8 +229,8 @@ int stacks_command(int argc, char** argv) {
   const LoadResult input = load_paths(dumps, "");
   const std::vector<Case> cases = make_cases(input.evidence, {});
   std::cerr << (is_pid ? fmt::format("process {}", pid) : fmt::format("job {}", target))
-            << ": asked, " << dumps.size() << " of " << processes.size()
-            << " answered: " << dumps.front() << (dumps.size() > 1 ? " ..." : "") << "\n";
+            << ": dump requested, " << dumps.size() << " of " << processes.size()
+            << " wrote it: " << dumps.front() << (dumps.size() > 1 ? " ..." : "") << "\n";
   for (const Case& c : cases) {
     const StackTree tree = merge_stacks(stack_inputs(c, {}));
     std::cout << (json ? render_stacks_json(tree) : render_stacks_text(tree));

@@ -163,9 +163,9 @@ void load_file(const Candidate& file, LoadResult& result) {
         e->file_time = mapping.modified();
       }
       break;
-    case Format::kForeign:
+    case Format::kUnrecognised:
       if (file.asked_for || named_like_evidence(name)) {
-        report("foreign: neither a dump nor a ring");
+        report("not recognised: neither a dump nor a ring");
       }
       return;
   }
@@ -332,7 +332,7 @@ Format format_of(std::span<const unsigned char> b) {
   if (start < b.size() && (b[start] == '{' || b[start] == '[')) {
     return Format::kJson;
   }
-  return Format::kForeign;
+  return Format::kUnrecognised;
 }
 
 void count_kept(RankEvidence& e) {

@@ -14,7 +14,7 @@
 
 namespace frtrace {
 
-enum class Format { kFrDump, kRing, kControl, kPickle, kJson, kForeign };
+enum class Format { kFrDump, kRing, kControl, kPickle, kJson, kUnrecognised };
 
 struct Unreadable {
   std::string file;

@@ -914,7 +914,7 @@ std::unique_ptr<RankEvidence> read(std::span<const unsigned char> bytes, Buffers
     return nullptr;
   }
   if (text(member(&root, "format")) != "fr.dump") {
-    why = "foreign: a zstd file that is no fr dump";
+    why = "not recognised: a zstd file that is no fr dump";
     return nullptr;
   }
   if (const int version = number<int>(member(&root, "version")); version != 1) {

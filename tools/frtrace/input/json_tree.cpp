@@ -107,7 +107,7 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
   }
   bool open(bool list) {
     if (marks_.size() >= kMaxDepth) {
-      why = "foreign: JSON nested deeper than any dump";
+      why = "not recognised: JSON nested deeper than any dump";
       return false;
     }
     is_list_[marks_.size()] = list;

@@ -548,7 +548,7 @@ class Machine {
         return;
       case kMarkOp:
         if (marks_.size() >= kMaxMarks) {
-          fail("hostile or foreign pickle: nested too deeply");
+          fail("hostile or unrecognised pickle: nested too deeply");
           return;
         }
         marks_.push_back(top_);
@@ -798,7 +798,7 @@ class Machine {
         return;
       default:
         if (const char* name = forbidden(op); name != nullptr) {
-          fail(fmt::format("hostile or foreign pickle: it would construct objects ({})", name));
+          fail(fmt::format("hostile or unrecognised pickle: it would construct objects ({})", name));
         } else {
           fail(fmt::format("damaged: unknown opcode 0x{:02x}", op));
         }

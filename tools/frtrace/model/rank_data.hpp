@@ -350,10 +350,10 @@ struct Holes {
 
 struct RankEvidence {
   std::string file;
-  std::string format;  // of foreign files: "torch 2.10 pickle"
+  std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
   Holes holes;
-  Time newest = 0;     // foreign files: latest time inside
-  Time file_time = 0;  // foreign files: modification time
+  Time newest = 0;     // PyTorch dumps: latest time inside
+  Time file_time = 0;  // PyTorch dumps: modification time
   Source source = Source::kDump;
   Identity id;
   std::string reason, trigger;

@@ -178,9 +178,9 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
     out += "; GIL free";
   }
   if (t.answer == "blocked") {
-    out += "; it blocks the signal that asks for its stack";
+    out += "; it blocks the sampling signal";
   } else if (t.answer == "unanswered") {
-    out += "; it did not answer when asked for its stack";
+    out += "; it did not answer the sampling signal";
   }
   return out;
 }

@@ -371,7 +371,7 @@ std::string render_stacks_text(const StackTree& tree) {
     if (l.lost != 0 || !l.not_asked.empty()) {
       out += fmt::format(
           "rank {}: {}{}{}\n", l.rank,
-          l.not_asked.empty() ? "" : "threads were not asked: " + l.not_asked,
+          l.not_asked.empty() ? "" : "threads were not sampled: " + l.not_asked,
           l.lost != 0 && !l.not_asked.empty() ? "; " : "",
           l.lost != 0 ? fmt::format("{} threads, frames or files found no room", l.lost) : "");
     }

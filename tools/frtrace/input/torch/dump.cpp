@@ -59,7 +59,7 @@ class Reader {
       const Value* config = pickle::find(root_, "pg_config");
       const Value* status = pickle::find(root_, "pg_status");
       if (list == nullptr && config == nullptr && status == nullptr) {
-        why = "foreign: no PyTorch Flight Recorder dump (no entries, no groups)";
+        why = "not recognised: no PyTorch Flight Recorder dump (no entries, no groups)";
         return false;
       }
       if (const Value* v = pickle::find(root_, "version")) {
@@ -73,7 +73,7 @@ class Reader {
     } else if (root_.type == Type::kList || root_.type == Type::kTuple) {
       major_ = 0;
     } else {
-      why = "foreign: no PyTorch Flight Recorder dump";
+      why = "not recognised: no PyTorch Flight Recorder dump";
       return false;
     }
     const auto all = items(entries);
@@ -83,11 +83,11 @@ class Reader {
                (member(v, "pg_id") != nullptr && member(v, "state") != nullptr);
       });
       if (!ours) {
-        why = "foreign: no PyTorch Flight Recorder dump (its entries are none)";
+        why = "not recognised: no PyTorch Flight Recorder dump (its entries are none)";
         return false;
       }
     } else if (root_.type != Type::kDict) {
-      why = "foreign: an empty list";
+      why = "not recognised: an empty list";
       return false;
     }
     if (e_.holes.truncated && all.empty()) {
