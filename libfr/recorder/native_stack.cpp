@@ -20,6 +20,13 @@ void prepare_native_stacks() noexcept {
   backtrace(warm, 1);  // loads the unwinder now: its first call allocates
 }
 
+// By the file's own name: site-packages lies below a directory named python3.11, too.
+static bool is_interpreter(const char* path) noexcept {
+  const char* slash = std::strrchr(path, '/');
+  const char* name = slash != nullptr ? slash + 1 : path;
+  return std::strncmp(name, "libpython", 9) == 0 || std::strncmp(name, "python", 6) == 0;
+}
+
 u32 native_frames(Tables& tables, fr_frame* frames, u32 limit) noexcept {
   void* pcs[FR_MAX_FRAMES + 8];
   const int n = backtrace(pcs, static_cast<int>(std::size(pcs)));
@@ -29,9 +36,8 @@ u32 native_frames(Tables& tables, fr_frame* frames, u32 limit) noexcept {
     if (dladdr(pcs[i], &info) == 0 || info.dli_fname == nullptr) {
       continue;
     }
-    if (std::strstr(info.dli_fname, "libpython") != nullptr ||
-        std::strstr(info.dli_fname, "/python3") != nullptr) {
-      break;  // the interpreter: Python frames say more
+    if (is_interpreter(info.dli_fname)) {
+      break;  // Python frames say more
     }
     const char* symbol = info.dli_sname != nullptr ? info.dli_sname : "??";
     frames[used++] = {tables.intern(info.dli_fname, std::strlen(info.dli_fname)),
