@@ -160,8 +160,8 @@ def _text(error: BaseException) -> str:
 def _watched_class(work_class):
     """A Work that wraps another and observes its completion, in wait() or when it is polled.
 
-    A future would report more, but its callback needs the GIL on a thread of the backend's, which is
-    fatal while the interpreter ends.
+    A future would report more, but its callback needs the GIL on a thread of the backend's, which
+    is fatal during the interpreter's exit.
     """
 
     class Watched(work_class):

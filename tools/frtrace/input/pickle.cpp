@@ -798,7 +798,8 @@ class Machine {
         return;
       default:
         if (const char* name = forbidden(op); name != nullptr) {
-          fail(fmt::format("hostile or unrecognised pickle: it would construct objects ({})", name));
+          fail(
+              fmt::format("hostile or unrecognised pickle: it would construct objects ({})", name));
         } else {
           fail(fmt::format("damaged: unknown opcode 0x{:02x}", op));
         }
