@@ -19,8 +19,8 @@ enum class Stacks { kOff, kPython, kNative };
 enum class ThreadSampling { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
 
-// Values in force; read_options() sets every member. Texts are as they are shown; paths are
-// absolute.
+// Values in force; read_options() sets every member. Texts are as they are shown;
+// paths are absolute.
 struct Options {
   bool enable;
   u32 buffer_size;  // records per rank before rounding; 0 = off

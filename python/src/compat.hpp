@@ -20,8 +20,8 @@
 #endif
 
 #if FR_RAW_FRAMES && PY_VERSION_HEX >= 0x030B0000
-// The interpreter's own frame structure. Internal headers warn under our flags and want C11
-// atomics.
+// The interpreter's own frame structure. Internal headers warn under our flags and
+// want C11 atomics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -114,8 +114,8 @@ inline Frame* previous(Frame* frame) noexcept {
 #endif
 }
 
-// The frame's code, borrowed; null where the frame runs none: entry shims, frames still being set
-// up.
+// The frame's code, borrowed; null where the frame runs none: entry shims, frames still
+// being set up.
 inline PyCodeObject* code_of(Frame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
   auto* code = reinterpret_cast<PyCodeObject*>(raw_code(*frame));

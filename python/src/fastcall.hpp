@@ -1,5 +1,5 @@
-// fastcall.hpp - begin, end and note as plain C functions: what user code may call in its inner
-// loop.
+// fastcall.hpp - begin, end and note as plain C functions: what user code may call in
+// its inner loop.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

@@ -1,9 +1,9 @@
 // frames.hpp - the calling thread's Python stack as an interned id, without the GIL.
 //
-// The torch bindings release the GIL before the dispatcher is called, so fr_begin runs without it.
-// That is enough: while a thread is inside C, nobody but itself changes its chain of frames, and
-// each frame keeps its code object alive. Hence no lock, no GIL and no reference count on the hit
-// path:
+// The torch bindings release the GIL before the dispatcher is called, so fr_begin runs without
+// it. That is enough: while a thread is inside C, nobody but itself changes its chain of frames,
+// and each frame keeps its code object alive. Hence no lock, no GIL and no reference count on
+// the hit path:
 //
 //   frames -> 64-bit hash over (code, call site, file, name, first line, identity) -> table -> id
 //
@@ -22,8 +22,8 @@ std::uint32_t capture_stack() noexcept;
 // Registers capture_stack with libfr, and what a forked child needs. Once, at import.
 void install_stack_provider() noexcept;
 
-// A forked child of a recording process that has not become a rank of its own: a DataLoader's
-// worker.
+// A forked child of a recording process that has not become a rank of its own:
+// a DataLoader's worker.
 bool silent_child() noexcept;
 
 // "raw", or "public" where the frame layout of this Python is not known.

@@ -1,5 +1,5 @@
-// _fr - the Python module: pybind11 for what may be slow, plain C functions for the rest
-// (fastcall.cpp).
+// _fr - the Python module: pybind11 for what may be slow, plain C functions for
+// the rest (fastcall.cpp).
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -15,9 +15,9 @@ void install_thread_walker() noexcept;
 // Writes into the ring that threads have no Python frames, where that is so. After fr_start.
 void tell_thread_holes() noexcept;
 
-// Tensors among variables are named by `reader`, the torch adapter's: it gets the address that lies
-// `offset` bytes into the object, and writes a text. base: the class of all tensors, never
-// released.
+// Tensors among variables are named by `reader`, the torch adapter's: it gets the address
+// that lies `offset` bytes into the object, and writes a text. base: the class of all
+// tensors, never released.
 using TensorReader = std::size_t (*)(std::uint64_t impl, char* out, std::size_t size);
 void set_tensor_reader(const void* base, std::size_t offset, TensorReader reader) noexcept;
 

@@ -1,5 +1,5 @@
-// hot_path.cpp - what a record costs the thread that makes it, and what the recorder costs the
-// process.
+// hot_path.cpp - what a record costs the thread that makes it, and what the recorder
+// costs the process.
 //
 //     bench_hot_path [batches]
 //

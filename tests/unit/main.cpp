@@ -2,8 +2,8 @@
 #include "catch.hpp"
 
 #if defined(__SANITIZE_THREAD__)
-// Children of children record on their own; a signal handler copies the ring as it stands, on
-// purpose.
+// Children of children record on their own; a signal handler copies the ring as it
+// stands, on purpose.
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
   return "die_after_fork=0";
 }

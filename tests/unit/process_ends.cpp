@@ -1,5 +1,5 @@
-// How a recording process may end, and what it leaves: clean exit, exit with something wrong,
-// signals.
+// How a recording process may end, and what it leaves: clean exit, exit with
+// something wrong, signals.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

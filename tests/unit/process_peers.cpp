@@ -1,5 +1,5 @@
-// Ranks of one job on one node: one incident, dead and silent ranks salvaged, earlier attempts
-// moved.
+// Ranks of one job on one node: one incident, dead and silent ranks salvaged,
+// earlier attempts moved.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// The question to NCCL's RAS service, against stand-ins of it: one that answers, and those that do
-// not.
+// The question to NCCL's RAS service, against stand-ins of it: one that answers, and those
+// that do not.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

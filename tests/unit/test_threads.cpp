@@ -1,5 +1,5 @@
-// Stacks of threads without Python: reading memory that may not be there, unwinding, naming,
-// asking.
+// Stacks of threads without Python: reading memory that may not be there,
+// unwinding, naming, asking.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>

@@ -26,8 +26,8 @@ using namespace frtrace;
 
 enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
 
-// A list option takes what follows it: hands paths back ("--ranks 0 1 dumps", "--groups a,b
-// dumps").
+// A list option takes what follows it: hands paths back ("--ranks 0 1 dumps",
+// "--groups a,b dumps").
 void give_back_paths(std::vector<std::string>& texts, std::vector<std::string>& paths) {
   while (texts.size() > 1 && ::access(texts.back().c_str(), F_OK) == 0) {
     paths.push_back(texts.back());

@@ -109,8 +109,7 @@ std::string public_name(const std::string& op) {
       return n.fr;
     }
   }
-  // An operator that is newer than this file: its own name without the underscores around
-  // it.
+  // An operator that is newer than this file: its own name without the underscores around it.
   const size_t first = op.find_first_not_of('_');
   const size_t last = op.find_last_not_of('_');
   return first == std::string::npos ? op : op.substr(first, last - first + 1);
@@ -257,8 +256,8 @@ __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup*
     // unknown
   }
   GroupEntry* made = entry.release();
-  // The entry replaced may still be in another thread's hands: a few are leaked, as many as groups
-  // end.
+  // The entry replaced may still be in another thread's hands: a few are leaked, as many
+  // as groups end.
   g_groups[slot_of(pg)].store(made, std::memory_order_release);
   return made;
 }
@@ -296,8 +295,8 @@ class Shape {
   uint32_t count = 0;
   uint8_t dtype = 0;  // of the first of them
 
-  // Adds a tensor, a list of tensors, a list of lists. False: nothing to record (meta or fake
-  // tensors).
+  // Adds a tensor, a list of tensors, a list of lists. False: nothing to record (meta
+  // or fake tensors).
   bool add(const c10::IValue& value) {
     if (value.isTensor()) {
       const c10::TensorImpl* tensor = value.unsafeToTensorImpl();

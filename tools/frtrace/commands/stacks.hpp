@@ -1,5 +1,4 @@
-// stacks.hpp - `frtrace stacks <pid | job>`: where the threads of running processes are
-// now.
+// stacks.hpp - `frtrace stacks <pid | job>`: where the threads of running processes are now.
 #pragma once
 
 namespace frtrace {

@@ -6,13 +6,11 @@
 //  2. While the windows are cut, all ranks put the signature of every collective into one table per
 //     (group, seq). Where they differ, the files of that group are read again and the neighbourhood
 //     of that slot is kept as well: a mismatch that happened long before the hang stays visible.
-//  3. The ranks that look guilty (behind in a group with nothing in flight, or ended) are read
-//  again
-//     and kept whole, and one other member of each of their groups to compare with: what a rank
+//  3. The suspected ranks (behind in a group with nothing in flight, or exited) are read again and
+//     kept whole, and one other member of each of their groups to compare with: what a rank
 //     usually does next needs its history.
 // Memory: ranks x (groups + window) + 4 bytes per (group, seq). `Losses::trimmed` counts what was
-// left out: those records are not lost, `kept`, `first_kept` and `overwritten` do not speak of
-// them.
+// left out: those records are not lost; `kept`, `first_kept` and `overwritten` do not count them.
 #pragma once
 
 #include <atomic>

@@ -23,8 +23,8 @@ bool is_final(const RankEvidence& e) {
          (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
 }
 
-// Of one incident a dump tells how it was; a ring, read later, may show what was done to the job
-// after.
+// Of one incident a dump tells how it was; a ring, read later, may show what was done to
+// the job after.
 bool better(const RankEvidence& a, const RankEvidence& b) {
   const auto order = [](const RankEvidence& e) {
     return std::tuple(e.incident, e.source == Source::kDump && !e.salvaged, e.written,

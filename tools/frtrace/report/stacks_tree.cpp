@@ -207,8 +207,8 @@ std::string short_frame(const std::string& frame) {
   return out + frame.substr(file);
 }
 
-// Indents at forks only: a path of one rank stays where it is. A frame that calls itself stands
-// once.
+// Indents at forks only: a path of one rank stays where it is. A frame that calls
+// itself stands once.
 void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out) {
   for (;;) {
     const StackNode& n = tree.nodes[index];

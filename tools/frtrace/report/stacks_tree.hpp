@@ -1,5 +1,5 @@
-// stacks_tree.hpp - the stacks of all ranks as one tree: what is equal is shown once, with the
-// ranks.
+// stacks_tree.hpp - the stacks of all ranks as one tree: what is equal is shown once,
+// with the ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// One dump of PyTorch's Flight Recorder to the model. The layouts are in the table of load_torch's
-// tests; what differs between them is which keys are there, so keys are looked for, versions
-// hardly.
+// One dump of PyTorch's Flight Recorder to the model. The layouts are in the table of
+// load_torch's tests; what differs between them is which keys are there, so keys are looked
+// for, versions hardly.
 #include "input/torch/dump.hpp"
 
 #include <fmt/format.h>
