@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace fr {
 
@@ -56,6 +57,18 @@ inline constexpr u32 kNoteBytes = 200;
 inline constexpr u32 kComms = 256;       // communicators of a device library; row 0: none
 inline constexpr u32 kDeviceOps = 1024;  // operations as that library sees them, in flight and last
 inline constexpr u32 kPhases = 2048;     // their kernel channels and network transfers
+
+// Do these members of a struct, in the order of their places, each begin a later cache line?
+consteval bool are_lines_apart(std::initializer_list<std::size_t> offsets) {
+  std::size_t next = 0;  // line
+  for (const std::size_t offset : offsets) {
+    if (offset / 64 < next) {
+      return false;
+    }
+    next = offset / 64 + 1;
+  }
+  return true;
+}
 
 // ---------------------------------------------------------------- sections
 
@@ -206,6 +219,12 @@ struct Header {
   SectionRow sections[kSections];
 };
 static_assert(sizeof(Header) <= 8192, "the header keeps within two pages");
+// One writer for each cache line, in the order above: recorders, blob, drops, observers, tables, lanes,
+// watchdog. Two writers on one line would send it back and forth between their processors.
+static_assert(are_lines_apart({offsetof(Header, head), offsetof(Header, blob_head),
+                               offsetof(Header, dropped), offsetof(Header, status_lost),
+                               offsetof(Header, n_groups), offsetof(Header, lanes_lost),
+                               offsetof(Header, heartbeat_unix_ns)}));
 inline constexpr u32 kHeaderBytes = 8192;
 
 // ---------------------------------------------------------------- groups
@@ -257,6 +276,8 @@ struct alignas(64) GroupRow {
   u64 reserved2[3];
 };
 static_assert(sizeof(GroupRow) == 256);
+static_assert(are_lines_apart({offsetof(GroupRow, issued), offsetof(GroupRow, started_seq),
+                               offsetof(GroupRow, waited)}));
 
 // One (group, peer, direction) of point-to-point traffic.
 struct alignas(64) LaneRow {
@@ -274,6 +295,7 @@ struct alignas(64) LaneRow {
   u64 reserved1[3];
 };
 static_assert(sizeof(LaneRow) == 128);
+static_assert(are_lines_apart({offsetof(LaneRow, enqueued), offsetof(LaneRow, started_seq)}));
 
 // ---------------------------------------------------------------- tables
 

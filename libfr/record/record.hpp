@@ -1,7 +1,7 @@
 // record.hpp - the record path: what fr_begin, fr_started, fr_end and the breadcrumbs do.
 //
 // Nothing in here allocates, locks, makes a system call, calls a device or takes the GIL, and
-// nothing throws. The two first-time costs leave through named slow functions of cold/.
+// nothing throws. What is rare or done once per thread leaves through named functions of slow.cpp.
 #pragma once
 
 #include <climits>
@@ -14,11 +14,6 @@
 
 namespace fr {
 
-// First-time costs; recorder/recorder.cpp.
-u32 learn_tid() noexcept;
-struct Hot;
-Crumb* learn_crumb(Hot& hot) noexcept;
-
 // Per-thread facts. initial-exec: one load, no call into the loader.
 struct ThreadFacts {
   u32 tid;
@@ -27,6 +22,7 @@ struct ThreadFacts {
 };
 extern thread_local ThreadFacts t_facts __attribute__((tls_model("initial-exec")));
 
+u32 learn_tid() noexcept;  // slow.cpp
 inline u32 own_tid() noexcept {
   const u32 tid = t_facts.tid;
   return tid != 0 ? tid : learn_tid();
@@ -56,113 +52,58 @@ inline Hot* hot() noexcept {
   return g_hot.load(std::memory_order_acquire);
 }
 
+// ---------------------------------------------------------------- fr_begin
+
+// What an operation got when it was issued: its place among those of its group.
+struct Issued {
+  u64 seq;    // sequence number, of the group or of the lane
+  u32 group;  // row; 0 where the group has none
+  u32 index;  // of the record among its group's, see kIndexMask
+  u32 lane;
+};
+
 namespace detail {
 
 inline constexpr u64 kOneRecord = 1ull << kIndexShift;
 
-inline void raise_to(std::atomic<u64>& frontier, u64 value) noexcept {
-  u64 seen = frontier.load(std::memory_order_relaxed);
-  while (seen < value && !frontier.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-  }
-}
+// slow.cpp
+Issued issue_other(Hot& h, const fr_op& op, u64 ticks) noexcept;
+void put_words_in_blob(Hot& h, Payload& p, const u32* words, u32 n_words) noexcept;
 
-// Row of (group, peer, direction); 0 when the table is full.
-inline u32 find_lane(Hot& h, u32 group, i32 peer, bool is_send) noexcept {
-  const u64 key = 1ull << 63 | static_cast<u64>(group) << 33 | static_cast<u64>(is_send) << 32 |
-                  static_cast<u32>(peer + 1);
-  u32 at = static_cast<u32>(mix(0, key)) & (kLanes - 1);
-  for (u32 probe = 0; probe < 64; ++probe, at = (at + 1) & (kLanes - 1)) {
-    if (at == 0) {
-      continue;
-    }
-    std::atomic<u64>& cell = h.lanes[at].key;
-    u64 seen = cell.load(std::memory_order_acquire);
-    if (seen == 0 && cell.compare_exchange_strong(seen, key, std::memory_order_acq_rel)) {
-      return at;
-    }
-    if (seen == key) {
-      return at;
-    }
-  }
-  h.header->lanes_lost.fetch_add(1, std::memory_order_relaxed);
-  return 0;
-}
-
-// Shape words into the payload: inline, or into the blob ring, where the hash in the record tells a
-// reader whether they were overwritten meanwhile.
+// Shape words into the payload, where the record's own sequence word guards them.
 inline void put_words(Hot& h, Payload& p, const u32* words, u32 n_words) noexcept {
-  if (n_words <= kInlineWords) [[likely]] {
-    for (u32 i = 0; i < kInlineWords; ++i) {
-      p.words[i] = i < n_words ? words[i] : 0;
-    }
-    p.shape_hash = 0;  // the record's own sequence word guards them
+  if (n_words > kInlineWords) [[unlikely]] {
+    put_words_in_blob(h, p, words, n_words);
     return;
   }
-  const u64 position = h.header->blob_head.fetch_add(n_words, std::memory_order_relaxed);
-  for (u32 i = 0; i < n_words; ++i) {
-    h.blob[static_cast<u32>(position + i) & h.blob_mask].store(words[i], std::memory_order_relaxed);
+  for (u32 i = 0; i < kInlineWords; ++i) {
+    p.words[i] = i < n_words ? words[i] : 0;
   }
-  p.words[0] = static_cast<u32>(position);
-  p.words[1] = static_cast<u32>(position >> 32);
-  for (u32 i = 2; i < kInlineWords; ++i) {
-    p.words[i] = 0;
-  }
-  p.shape_hash = hash_words(words, n_words);
+  p.shape_hash = 0;
 }
 
-inline u64 commit(Hot& h, GroupRow& row, const Payload& p) noexcept {
-  const u64 ticket = h.ring.claim();
-  if (ticket == kNoTicket) [[unlikely]] {
-    row.dropped.fetch_add(1, std::memory_order_relaxed);
-    h.header->dropped.fetch_add(1, std::memory_order_relaxed);
-    return kNoTicket;
+// One locked addition gives a collective its sequence number, raises the group's frontier and gives
+// the index that protects the record. Everything else is issue_other's.
+inline Issued issue(Hot& h, const fr_op& op, u64 ticks) noexcept {
+  const bool plain = op.kind == FR_COLLECTIVE && op.group != 0 && op.group < kGroups &&
+                     (op.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) == 0;
+  if (!plain) [[unlikely]] {
+    return issue_other(h, op, ticks);
   }
-  h.ring.publish(ticket, p);
-  return ticket;
+  GroupRow& row = h.groups[op.group];
+  // relaxed: the counters are read one by one; nothing else is published through them
+  const u64 before = row.issued.fetch_add(kOneRecord | 1, std::memory_order_relaxed);
+  row.enqueued_ticks.store(ticks, std::memory_order_relaxed);
+  return {(before & kSeqMask) + 1, op.group, static_cast<u32>(before >> kIndexShift) & kIndexMask,
+          0};
 }
 
-}  // namespace detail
-
-// fr_begin. The clock is read first: behind a locked instruction it would wait for the store
-// buffer.
-inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
-  Payload p;
-  p.ticks = ticks_now(h.clock);
-  p.group = op.group < kGroups ? op.group : 0;
-  GroupRow& row = h.groups[p.group];
-  u64 before = 0;
-  u32 lane = 0;
-  if (p.group == 0 && op.kind <= FR_RECV) [[unlikely]] {
-    h.header->no_group.fetch_add(1, std::memory_order_relaxed);
-  }
-  switch (op.kind) {
-    case FR_COLLECTIVE:
-      before = row.issued.fetch_add(detail::kOneRecord | 1, std::memory_order_relaxed);
-      p.seq = (before & kSeqMask) + 1;
-      row.enqueued_ticks.store(p.ticks, std::memory_order_relaxed);
-      break;
-    case FR_SEND:
-    case FR_RECV:
-      before = row.issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
-      lane = detail::find_lane(h, p.group, op.peer, op.kind == FR_SEND);
-      p.seq = h.lanes[lane].enqueued.fetch_add(1, std::memory_order_relaxed) + 1;
-      h.lanes[lane].enqueued_ticks.store(p.ticks, std::memory_order_relaxed);
-      row.p2p_issued.fetch_add(1, std::memory_order_relaxed);
-      row.p2p_ticks.store(p.ticks, std::memory_order_relaxed);
-      break;
-    case FR_LIFECYCLE:
-      before = row.issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
-      p.seq = row.lifecycle_issued.fetch_add(1, std::memory_order_relaxed) + 1;
-      break;
-    default:
-      before = row.issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
-      p.seq = op.seq;
-  }
-  if ((op.flags & (FR_UNTRACKED | FR_WAIT_ONLY)) != 0) {
-    ((op.flags & FR_UNTRACKED) != 0 ? row.untracked : row.wait_only)
-        .fetch_add(1, std::memory_order_relaxed);
-  }
-  p.group_index = static_cast<u32>(before >> kIndexShift) & kIndexMask;
+inline void fill(Hot& h, const fr_op& op, const Issued& issued, u64 ticks, Payload& p) noexcept {
+  p.ticks = ticks;
+  p.seq = issued.seq;
+  p.group = issued.group;
+  p.group_index = issued.index;
+  p.lane = issued.lane;
   p.op = op.op;
   p.stack = op.stack;
   if (op.stack == FR_STACK_CAPTURE) {
@@ -180,21 +121,54 @@ inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
   p.reduce_op = op.reduce_op;
   p.reserved = 0;
   p.timeout_ms = op.timeout_ms;
-  p.lane = lane;
   p.n_shape = op.shape != nullptr && op.n_shape <= FR_MAX_SHAPE_WORDS ? op.n_shape : 0;
-  detail::put_words(h, p, op.shape, p.n_shape);
-
-  const u64 ticket = detail::commit(h, row, p);
-  out.ticket = ticket == kNoTicket ? kNoTicket : ticket + 1;  // the frontier counts it either way
-  out.seq = p.seq;
-  out.group = p.group;
-  out.lane = static_cast<u16>(lane);
-  out.kind = static_cast<u8>(op.kind);
-  out.flags = static_cast<u8>(op.flags | 0x80);  // 0x80: counted in the frontiers
+  put_words(h, p, op.shape, p.n_shape);
 }
 
+// The ticket, kNoTicket where a whole lap of the ring had no room: the frontier counts it all the
+// same.
+inline u64 commit(Hot& h, const Payload& p) noexcept {
+  const u64 ticket = h.ring.claim();
+  if (ticket == kNoTicket) [[unlikely]] {
+    h.groups[p.group].dropped.fetch_add(1, std::memory_order_relaxed);
+    h.header->dropped.fetch_add(1, std::memory_order_relaxed);
+    return kNoTicket;
+  }
+  h.ring.publish(ticket, p);
+  return ticket;
+}
+
+}  // namespace detail
+
+// The clock is read first: behind a locked instruction it would wait for the store buffer.
+inline void begin(Hot& h, const fr_op& op, fr_ticket& out) noexcept {
+  const u64 ticks = ticks_now(h.clock);
+  const Issued issued = detail::issue(h, op, ticks);
+  Payload p;
+  detail::fill(h, op, issued, ticks, p);
+  const u64 ticket = detail::commit(h, p);
+  out.ticket = ticket == kNoTicket ? kNoTicket : ticket + 1;
+  out.seq = issued.seq;
+  out.group = issued.group;
+  out.lane = static_cast<u16>(issued.lane);
+  out.kind = static_cast<u8>(op.kind);
+  out.flags = static_cast<u8>(op.flags | FR_COUNTED);
+}
+
+// ---------------------------------------------------------------- fr_started, fr_end, waits
+
+namespace detail {
+
+inline void raise_to(std::atomic<u64>& frontier, u64 value) noexcept {
+  u64 seen = frontier.load(std::memory_order_relaxed);
+  while (seen < value && !frontier.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace detail
+
 inline bool is_counted(const fr_ticket& t) noexcept {
-  return (t.flags & 0x80) != 0 && t.ticket != 0 && t.group < kGroups && t.lane < kLanes;
+  return (t.flags & FR_COUNTED) != 0 && t.ticket != 0 && t.group < kGroups && t.lane < kLanes;
 }
 
 inline void set_state(Hot& h, const fr_ticket& t, State state, u64 ticks, u32 error) noexcept {
@@ -268,6 +242,7 @@ inline void wait_end(Hot& h, const fr_ticket& t) noexcept {
 
 // ---------------------------------------------------------------- breadcrumbs
 
+Crumb* learn_crumb(Hot& hot) noexcept;  // slow.cpp
 inline Crumb* own_crumb(Hot& h) noexcept {
   return t_facts.crumb_generation == h.generation ? t_facts.crumb : learn_crumb(h);
 }
@@ -275,8 +250,7 @@ inline Crumb* own_crumb(Hot& h) noexcept {
 // A record of the process itself (group 0) with `n_bytes` of text as its words.
 inline void breadcrumb(Hot& h, u16 kind, u32 op, u64 seq, u64 ticks, const u32* words,
                        u32 n_bytes) noexcept {
-  GroupRow& row = h.groups[0];
-  const u64 before = row.issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
+  const u64 before = h.groups[0].issued.fetch_add(detail::kOneRecord, std::memory_order_relaxed);
   Payload p{};
   p.ticks = ticks;
   p.seq = seq;
@@ -287,7 +261,7 @@ inline void breadcrumb(Hot& h, u16 kind, u32 op, u64 seq, u64 ticks, const u32* 
   p.group_index = static_cast<u32>(before >> kIndexShift) & kIndexMask;
   p.n_shape = n_bytes;
   detail::put_words(h, p, words, (n_bytes + 3) / 4);
-  detail::commit(h, row, p);
+  detail::commit(h, p);
 }
 
 inline void note(Hot& h, const char* text, std::size_t bytes) noexcept {

@@ -1,7 +1,6 @@
 // recorder.cpp - makes the recorder of this process: region, tables, pointers of the record path.
 #include "recorder/recorder.hpp"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <bit>
@@ -197,34 +196,6 @@ bool start() noexcept {
     g_off_reason.store("no memory");
     return false;
   }
-}
-
-u32 learn_tid() noexcept {
-  t_facts.tid = static_cast<u32>(syscall(SYS_gettid));
-  return t_facts.tid;
-}
-
-Crumb* learn_crumb(Hot& h) noexcept {
-  t_facts.crumb_generation = h.generation;
-  t_facts.crumb = nullptr;
-  const u32 tid = own_tid();
-  for (int round = 0; round < 2; ++round) {
-    for (u32 i = 0; i < kCrumbs; ++i) {
-      Crumb& c = h.crumbs[i];
-      u32 owner = c.tid.load();
-      // second round: rows of threads that have ended
-      if (owner != 0 && (round == 0 || syscall(SYS_tgkill, getpid(), owner, 0) == 0)) {
-        continue;
-      }
-      if (c.tid.compare_exchange_strong(owner, tid)) {
-        c.depth.store(0);
-        t_facts.crumb = &c;
-        return &c;
-      }
-    }
-  }
-  h.header->crumbs_lost.fetch_add(1);
-  return nullptr;
 }
 
 }  // namespace fr

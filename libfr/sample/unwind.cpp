@@ -1,8 +1,12 @@
+// unwind.cpp - reads call frame information (.eh_frame) and walks copied stacks with it. Every number
+// read from a file or a stack is checked: a corrupt one ends the walk, it never faults.
 #include "sample/unwind.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+
+#include "sample/dwarf.hpp"
 
 namespace fr {
 namespace {
@@ -189,6 +193,7 @@ u64 Unwinder::find_entry(const Module& m, u64 pc) noexcept {
   return m.eh_frame_hdr + static_cast<u64>(static_cast<i64>(pair[1]));
 }
 
+// Executes call frame instructions until `location` passes pc: row then has the rules that hold at pc.
 bool Unwinder::run(const unsigned char* code, std::size_t bytes, u64 address, u64 pc, u64& location,
                    Row& row, const Row& initial) noexcept {
   Cursor c(code, bytes, address);
@@ -209,16 +214,17 @@ bool Unwinder::run(const unsigned char* code, std::size_t bytes, u64 address, u6
     const u64 low = op & 0x3f;
     u64 reg = 0;
     u64 advance = 0;
-    bool moves = false;
-    switch (op & 0xc0) {
-      case 0x40:
-        advance = low;
-        moves = true;
-        break;
-      case 0x80:
+    switch (op & kCfaPrimary) {
+      case kCfaAdvanceLoc:
+        location += low * code_align_;
+        if (location > pc) {
+          return c.ok();
+        }
+        continue;
+      case kCfaOffset:
         set(low, kOffset, scaled(c.uleb()));
         continue;
-      case 0xc0:
+      case kCfaRestore:
         if (low < Registers::kCount) {
           row.regs[low] = initial.regs[low];
         }
@@ -226,117 +232,111 @@ bool Unwinder::run(const unsigned char* code, std::size_t bytes, u64 address, u6
       default:
         break;
     }
-    switch (moves ? 0xff : op) {
-      case 0xff:
-      case 0x00:  // nop
+    switch (op) {
+      case kCfaNop:
         break;
-      case 0x01:
+      case kCfaSetLoc:
         location = c.encoded(encoding_);
         if (location > pc) {
           return c.ok();
         }
         break;
-      case 0x02:
+      case kCfaAdvanceLoc1:
         advance = c.get<u8>();
-        moves = true;
         break;
-      case 0x03:
+      case kCfaAdvanceLoc2:
         advance = c.get<u16>();
-        moves = true;
         break;
-      case 0x04:
+      case kCfaAdvanceLoc4:
         advance = c.get<u32>();
-        moves = true;
         break;
-      case 0x05:
+      case kCfaOffsetExtended:
         reg = c.uleb();
         set(reg, kOffset, scaled(c.uleb()));
         break;
-      case 0x06:
+      case kCfaRestoreExtended:
         reg = c.uleb();
         if (reg < Registers::kCount) {
           row.regs[reg] = initial.regs[reg];
         }
         break;
-      case 0x07:
+      case kCfaUndefined:
         set(c.uleb(), kUndefined, 0);
         break;
-      case 0x08:
+      case kCfaSameValue:
         set(c.uleb(), kSame, 0);
         break;
-      case 0x09:
+      case kCfaRegister:
         reg = c.uleb();
         set(reg, kRegister, static_cast<i64>(c.uleb()));
         break;
-      case 0x0a:
+      case kCfaRememberState:
         if (depth == std::size(saved_)) {
           return false;
         }
         saved_[depth++] = row;
         break;
-      case 0x0b:
+      case kCfaRestoreState:
         if (depth == 0) {
           return false;
         }
         row = saved_[--depth];
         break;
-      case 0x0c:
+      case kCfaDefCfa:
         row.cfa_register = static_cast<u32>(c.uleb());
         row.cfa = {kOffset, static_cast<i64>(c.uleb())};
         break;
-      case 0x0d:
+      case kCfaDefCfaRegister:
         row.cfa_register = static_cast<u32>(c.uleb());
         break;
-      case 0x0e:
+      case kCfaDefCfaOffset:
         row.cfa = {kOffset, static_cast<i64>(c.uleb())};
         break;
-      case 0x0f:
+      case kCfaDefCfaExpression:
         row.cfa = {kExpression, block()};
         break;
-      case 0x10:
+      case kCfaExpression:
         reg = c.uleb();
         set(reg, kExpression, block());
         break;
-      case 0x11:
+      case kCfaOffsetExtendedSf:
         reg = c.uleb();
         set(reg, kOffset, c.sleb() * data_align_);
         break;
-      case 0x12:
+      case kCfaDefCfaSf:
         row.cfa_register = static_cast<u32>(c.uleb());
         row.cfa = {kOffset, c.sleb() * data_align_};
         break;
-      case 0x13:
+      case kCfaDefCfaOffsetSf:
         row.cfa = {kOffset, c.sleb() * data_align_};
         break;
-      case 0x14:
+      case kCfaValOffset:
         reg = c.uleb();
         set(reg, kValOffset, scaled(c.uleb()));
         break;
-      case 0x15:
+      case kCfaValOffsetSf:
         reg = c.uleb();
         set(reg, kValOffset, c.sleb() * data_align_);
         break;
-      case 0x16:
+      case kCfaValExpression:
         reg = c.uleb();
         set(reg, kValExpression, block());
         break;
-      case 0x2d:  // negate_ra_state: signatures are cut off anyway
+      case kCfaNegateRaState:  // signatures are cut off anyway
         break;
-      case 0x2e:
+      case kCfaGnuArgsSize:
         c.uleb();
         break;
-      case 0x2f:
+      case kCfaGnuNegativeOffsetExtended:
         reg = c.uleb();
         set(reg, kOffset, -scaled(c.uleb()));
         break;
       default:
         return false;
     }
-    if (moves) {
-      location += advance * code_align_;
-      if (location > pc) {
-        return c.ok();
-      }
+    location += advance * code_align_;
+    if (advance != 0 && location > pc) {
+      return c.ok();
     }
   }
   return c.ok();
@@ -437,7 +437,43 @@ const Unwinder::Row* Unwinder::find_row(u64 pc) noexcept {
   return &slot.row;
 }
 
-// What procedure linkage tables and signal returns need.
+namespace {
+
+// Operations on the two topmost values; the result replaces `a`. False for an unknown one.
+bool combine(u8 op, u64& a, u64 b) noexcept {
+  switch (op) {
+    case kOpAnd:
+      a &= b;
+      return true;
+    case kOpMinus:
+      a -= b;
+      return true;
+    case kOpMul:
+      a *= b;
+      return true;
+    case kOpOr:
+      a |= b;
+      return true;
+    case kOpPlus:
+      a += b;
+      return true;
+    case kOpShl:
+      a = b < 64 ? a << b : 0;
+      return true;
+    case kOpShr:
+      a = b < 64 ? a >> b : 0;
+      return true;
+    case kOpGe:
+      a = static_cast<i64>(a) >= static_cast<i64>(b) ? 1 : 0;
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// The subset of DWARF expressions that procedure linkage tables and signal returns need.
 bool Unwinder::evaluate(u64 expression, const Registers& r, u64 cfa, bool push_cfa,
                         u64& value) noexcept {
   unsigned char code[256];
@@ -470,12 +506,12 @@ bool Unwinder::evaluate(u64 expression, const Registers& r, u64 cfa, bool push_c
   }
   while (ok && e.more()) {
     const u8 op = e.get<u8>();
-    if (op >= 0x30 && op <= 0x4f) {
-      push(op - 0x30u);
+    if (op >= kOpLit0 && op <= kOpLit31) {
+      push(u64{op} - kOpLit0);
       continue;
     }
-    if (op >= 0x70 && op <= 0x8f) {
-      const u32 reg = op - 0x70u;
+    if (op >= kOpBreg0 && op <= kOpBreg31) {
+      const u32 reg = u32{op} - kOpBreg0;
       const i64 offset = e.sleb();
       push(reg < Registers::kCount ? r.r[reg] + static_cast<u64>(offset) : 0);
       continue;
@@ -483,85 +519,59 @@ bool Unwinder::evaluate(u64 expression, const Registers& r, u64 cfa, bool push_c
     u64 a = 0;
     u64 b = 0;
     switch (op) {
-      case 0x06:
+      case kOpDeref:
         a = pop();
         ok = ok && load(a, b);
         push(b);
         break;
-      case 0x08:
+      case kOpConst1u:
         push(e.get<u8>());
         break;
-      case 0x09:
+      case kOpConst1s:
         push(static_cast<u64>(static_cast<i64>(e.get<std::int8_t>())));
         break;
-      case 0x0a:
+      case kOpConst2u:
         push(e.get<u16>());
         break;
-      case 0x0b:
+      case kOpConst2s:
         push(static_cast<u64>(static_cast<i64>(e.get<std::int16_t>())));
         break;
-      case 0x0c:
+      case kOpConst4u:
         push(e.get<u32>());
         break;
-      case 0x0d:
+      case kOpConst4s:
         push(static_cast<u64>(static_cast<i64>(e.get<i32>())));
         break;
-      case 0x10:
+      case kOpConstu:
         push(e.uleb());
         break;
-      case 0x11:
+      case kOpConsts:
         push(static_cast<u64>(e.sleb()));
         break;
-      case 0x12:
+      case kOpDup:
         a = pop();
         push(a);
         push(a);
         break;
-      case 0x16:
+      case kOpSwap:
         a = pop();
         b = pop();
         push(a);
         push(b);
         break;
-      case 0x1a:
-        push(pop() & pop());
-        break;
-      case 0x1c:
-        b = pop();
-        push(pop() - b);
-        break;
-      case 0x1e:
-        push(pop() * pop());
-        break;
-      case 0x21:
-        push(pop() | pop());
-        break;
-      case 0x22:
-        push(pop() + pop());
-        break;
-      case 0x23:
+      case kOpPlusUconst:
         a = e.uleb();
         push(pop() + a);
         break;
-      case 0x24:
-        b = pop();
-        a = pop();
-        push(b < 64 ? a << b : 0);
-        break;
-      case 0x25:
-        b = pop();
-        a = pop();
-        push(b < 64 ? a >> b : 0);
-        break;
-      case 0x2a:
-        b = pop();
-        a = pop();
-        push(static_cast<i64>(a) >= static_cast<i64>(b) ? 1 : 0);
-        break;
-      case 0x96:
+      case kOpNop:
         break;
       default:
-        return false;
+        b = pop();
+        a = pop();
+        if (!combine(op, a, b)) {
+          return false;
+        }
+        push(a);
     }
   }
   value = depth > 0 ? stack[depth - 1] : 0;

@@ -7,27 +7,11 @@ using namespace fr::test;
 
 namespace {
 
-constexpr std::size_t line(std::size_t offset) {
-  return offset / 64;
-}
-
 static_assert(offsetof(Header, magic) == 0 && offsetof(Header, version) == 8);
 static_assert(offsetof(Header, header_bytes) == 12 && offsetof(Header, region_bytes) == 16);
 static_assert(sizeof(Record) == 128 && sizeof(Payload) == 120 && sizeof(Status) == 32);
 static_assert(sizeof(GroupRow) == 256 && sizeof(LaneRow) == 128 && sizeof(Crumb) == 384);
 static_assert(sizeof(SectionRow) == 16 && sizeof(PeerRow) == 576);
-
-// One writer each: recorders, blob, drops, observers, tables, lanes, watchdog.
-static_assert(line(offsetof(Header, head)) != line(offsetof(Header, blob_head)));
-static_assert(line(offsetof(Header, head)) != line(offsetof(Header, dropped)));
-static_assert(line(offsetof(Header, blob_head)) != line(offsetof(Header, dropped)));
-static_assert(line(offsetof(Header, dropped)) != line(offsetof(Header, status_lost)));
-static_assert(line(offsetof(Header, status_lost)) != line(offsetof(Header, n_groups)));
-static_assert(line(offsetof(Header, n_groups)) != line(offsetof(Header, lanes_lost)));
-static_assert(line(offsetof(Header, lanes_lost)) != line(offsetof(Header, heartbeat_unix_ns)));
-static_assert(line(offsetof(GroupRow, issued)) != line(offsetof(GroupRow, started_seq)));
-static_assert(line(offsetof(GroupRow, started_seq)) != line(offsetof(GroupRow, waited)));
-static_assert(line(offsetof(LaneRow, enqueued)) != line(offsetof(LaneRow, started_seq)));
 
 }  // namespace
 

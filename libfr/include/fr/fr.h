@@ -168,7 +168,8 @@ enum fr_flags {
   FR_UNTRACKED = 4,  /* completion is not seen: state unknown after enqueue; in flight only where
                         somebody says so, between fr_wait_begin and fr_wait_end */
   FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
-  FR_CAPTURED = 16   /* recorded into a graph of the device, not run; its replays are not records */
+  FR_CAPTURED = 16,  /* recorded into a graph of the device, not run; its replays are not records */
+  FR_COUNTED = 128   /* in fr_ticket.flags only, set by fr_begin: the frontiers count the operation */
 };
 
 /* dtype codes: torch's ScalarType + 1; 0 = unknown. fr_dtype_name() gives "Float", "BFloat16"...

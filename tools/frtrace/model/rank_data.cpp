@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "format/call_site.hpp"
+#include "fr/fr.h"
 #include "recorder/options.hpp"
 
 namespace frtrace {
@@ -18,7 +19,6 @@ namespace {
 
 constexpr std::uint32_t kMaxGroupRanks = 1u << 22;
 constexpr std::uint32_t kShapeSameOut = 1u << 24;
-constexpr std::uint32_t kShapeSplits = 1u << 26;
 
 }  // namespace
 
@@ -116,7 +116,7 @@ Shape parse_shape(const RankEvidence& e, const Record& r) {
   } else if (!read_tensors(n_out, shape.out)) {
     return shape;
   }
-  if ((head & kShapeSplits) != 0) {
+  if ((head & FR_SHAPE_SPLITS) != 0) {
     for (auto* splits : {&shape.in_splits, &shape.out_splits}) {
       if (w == end) {
         return shape;

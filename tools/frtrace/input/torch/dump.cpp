@@ -14,6 +14,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "fr/fr.h"
 #include "input/files.hpp"
 #include "input/json_tree.hpp"
 #include "input/pickle.hpp"
@@ -30,7 +31,6 @@ using pickle::pairs;
 using pickle::Type;
 using pickle::Value;
 
-constexpr std::uint32_t kShapeSplits = 1u << 26;
 constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
 constexpr std::size_t kMaxFrames = 512;  // of one stack
 
@@ -401,7 +401,7 @@ class Reader {
     }
     words_[0] = static_cast<std::uint32_t>(n_in) | static_cast<std::uint32_t>(n_out) << 12;
     if (splits) {
-      words_[0] |= kShapeSplits;
+      words_[0] |= FR_SHAPE_SPLITS;
       for (const auto& [list, sizes] :
            {std::pair(in_splits, &entry[kInSizes]), std::pair(out_splits, &entry[kOutSizes])}) {
         const std::uint64_t row = row_elements(*sizes);
