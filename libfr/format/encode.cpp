@@ -1,9 +1,5 @@
 #include "format/encode.hpp"
 
-#define ZSTD_STATIC_LINKING_ONLY
-#include <sys/mman.h>
-#include <zstd.h>
-
 #include <cstring>
 #include <iterator>
 
@@ -18,24 +14,6 @@ using namespace packing;
 using schema::get;
 
 namespace {
-
-constexpr int kLevel = 1;
-constexpr int kWindowLog = 19;
-
-ZSTD_parameters zstd_parameters() {
-  ZSTD_parameters p = ZSTD_getParams(kLevel, 0, 0);
-  p.cParams.windowLog = kWindowLog;
-  p.fParams.contentSizeFlag = 0;
-  p.fParams.checksumFlag = 1;
-  return p;
-}
-
-// populate: touched now, so that a dump under memory pressure does not need fresh pages.
-void* map(std::size_t bytes, bool populate) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | (populate ? MAP_POPULATE : MAP_NORESERVE), -1, 0);
-  return p != MAP_FAILED ? p : nullptr;
-}
 
 void pack_salvage(Packer& p, const DumpFacts& facts) {
   text(p, "salvage");
@@ -281,57 +259,30 @@ void packing::cell(Packer& p, const Times&, schema::Shape shape) {
   }
 }
 
-void ZstdStream::flush(bool last) noexcept {
-  ZSTD_inBuffer in{e.in_, e.in_used_, 0};
-  for (;;) {
-    ZSTD_outBuffer out{e.out_, e.out_size_, e.out_used_};
-    const std::size_t rest = ZSTD_compressStream2(static_cast<ZSTD_CCtx*>(e.zstd_), &out, &in,
-                                                  last ? ZSTD_e_end : ZSTD_e_continue);
-    e.out_used_ = out.pos;
-    if (ZSTD_isError(rest) || (out.pos == out.size && (in.pos < in.size || (last && rest != 0)))) {
-      e.overflow_ = true;
-      break;
+void ByteSink::write(const char* data, std::size_t n) noexcept {
+  total += n;
+  while (n > 0) {
+    if (used == kChunkBytes) {
+      flush();
     }
-    if (last ? rest == 0 : in.pos == in.size) {
-      break;
-    }
+    const std::size_t part = n < kChunkBytes - used ? n : kChunkBytes - used;
+    std::memcpy(chunk + used, data, part);
+    used += part;
+    data += part;
+    n -= part;
   }
-  e.in_used_ = 0;
 }
 
-bool DumpEncoder::init(u32 n_records) noexcept {
-  const ZSTD_parameters parameters = zstd_parameters();
-  workspace_bytes_ = ZSTD_estimateCStreamSize_usingCParams(parameters.cParams);
-  workspace_ = map(workspace_bytes_, true);
-  in_ = static_cast<char*>(map(kChunkBytes, true));
-  // never reached: 256 B per record and the tables, uncompressed
-  out_size_ = std::size_t{n_records} * 256 + (6u << 20);
-  out_ = static_cast<char*>(map(out_size_, false));
-  per_group_ = static_cast<schema::KeptOfGroup*>(map(sizeof(schema::KeptOfGroup) * kGroups, true));
-  if (workspace_ == nullptr || in_ == nullptr || out_ == nullptr || per_group_ == nullptr) {
-    return false;
-  }
-  zstd_ = ZSTD_initStaticCStream(workspace_, workspace_bytes_);
-  return zstd_ != nullptr;
+void ByteSink::flush() noexcept {
+  take(context, chunk, used);
+  used = 0;
 }
 
-DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts) noexcept {
-  if (zstd_ == nullptr || !view.ok()) {
-    return {nullptr, 0};
-  }
-  auto* stream = static_cast<ZSTD_CCtx*>(zstd_);
-  ZSTD_CCtx_reset(stream, ZSTD_reset_session_and_parameters);
-  const ZSTD_parameters parameters = zstd_parameters();
-  ZSTD_CCtx_setParameter(stream, ZSTD_c_compressionLevel, kLevel);
-  ZSTD_CCtx_setParameter(stream, ZSTD_c_windowLog, static_cast<int>(parameters.cParams.windowLog));
-  ZSTD_CCtx_setParameter(stream, ZSTD_c_checksumFlag, 1);
-  in_used_ = out_used_ = raw_bytes_ = 0;
-  overflow_ = false;
-
+void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
+               schema::KeptOfGroup* per_group) noexcept {
   const Header& h = view.header();
   const Times times(view);
-  ZstdStream sink{*this};
-  Packer p(sink);
+  Packer p(to);
   p.pack_map(25);
   text(p, "format");
   text(p, "fr.dump");
@@ -350,8 +301,8 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   pack_clock(p, h, times);
   // Records before the tables they point into: whatever they name is then published.
   schema::LossCells losses{h};
-  pack_records(p, view, times, per_group_, losses);
-  pack_groups(p, view, times, per_group_, losses);
+  pack_records(p, view, times, per_group, losses);
+  pack_groups(p, view, times, per_group, losses);
   pack_lanes(p, view, times);
   pack_device(p, view, times);
   pack_ras(p, facts.ras);
@@ -362,11 +313,6 @@ DumpEncoder::Bytes DumpEncoder::encode(const View& view, const DumpFacts& facts)
   pack_map(p, times, schema::kLosses, losses);
   pack_tables(p, view);
   pack_threads(p, facts.threads);
-  sink.flush(true);
-  if (overflow_) {
-    return {nullptr, 0};
-  }
-  return {out_, out_used_};
 }
 
 }  // namespace fr

@@ -30,6 +30,26 @@ struct DumpFacts {
   const RasAnswer* ras = nullptr;  // nullptr: it was not asked
 };
 
+// Where the packed bytes of a dump go: collected in a chunk, which is handed on when it is full.
+struct ByteSink {
+  static constexpr std::size_t kChunkBytes = 128 * 1024;
+
+  char* chunk;  // kChunkBytes, the caller's
+  void* context;
+  void (*take)(void* context, const char* data, std::size_t bytes) noexcept;
+  std::size_t used = 0;   // of the chunk
+  std::size_t total = 0;  // written so far
+
+  void write(const char* data, std::size_t n) noexcept;  // what msgpack::packer calls
+  void flush() noexcept;
+};
+
+// Packs what `view` and `facts` say into `to`, by the grammar, not compressed. frtrace reads rings
+// this way: what it knows of a ring is what a dump of it would say. per_group: kGroups elements of
+// working memory.
+void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
+               schema::KeptOfGroup* per_group) noexcept;
+
 class DumpEncoder {
  public:
   // Maps the buffers for regions of up to n_records. False without memory.
@@ -44,13 +64,11 @@ class DumpEncoder {
   std::size_t raw_bytes() const noexcept { return raw_bytes_; }  // of the last encode, uncompressed
 
  private:
-  friend struct ZstdStream;
-  static constexpr std::size_t kChunkBytes = 128 * 1024;
+  void compress(const char* data, std::size_t bytes, bool last) noexcept;
   void* zstd_ = nullptr;  // ZSTD_CCtx in workspace_
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
-  char* in_ = nullptr;  // chunk that collects msgpack bytes
-  std::size_t in_used_ = 0;
+  char* in_ = nullptr;  // ByteSink's chunk
   char* out_ = nullptr;
   std::size_t out_size_ = 0;
   std::size_t out_used_ = 0;

@@ -11,31 +11,9 @@
 
 namespace fr {
 
-// What msgpack::packer writes into: collects a chunk, compresses it when full.
-struct ZstdStream {
-  DumpEncoder& e;
-
-  void write(const char* data, std::size_t n) noexcept {
-    e.raw_bytes_ += n;
-    while (n > 0) {
-      if (e.in_used_ == DumpEncoder::kChunkBytes) {
-        flush(false);
-      }
-      const std::size_t part =
-          n < DumpEncoder::kChunkBytes - e.in_used_ ? n : DumpEncoder::kChunkBytes - e.in_used_;
-      std::memcpy(e.in_ + e.in_used_, data, part);
-      e.in_used_ += part;
-      data += part;
-      n -= part;
-    }
-  }
-
-  void flush(bool last) noexcept;
-};
-
 namespace packing {
 
-using Packer = msgpack::packer<ZstdStream>;
+using Packer = msgpack::packer<ByteSink>;
 
 inline void text(Packer& p, std::string_view s) {
   p.pack_str(static_cast<u32>(s.size()));

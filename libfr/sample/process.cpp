@@ -34,10 +34,14 @@ const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
 
 }  // namespace
 
-bool is_stopped(i32 pid) noexcept {
+char process_state(i32 pid) noexcept {
   char text[1024];
   const char* at = read_stat(pid, text, sizeof text);
-  return at != nullptr && *at == 'T';
+  return at != nullptr ? *at : ' ';
+}
+
+bool is_stopped(i32 pid) noexcept {
+  return process_state(pid) == 'T';
 }
 
 u64 process_start(i32 pid) noexcept {

@@ -13,6 +13,9 @@ inline bool is_alive(i32 pid, u64 start) noexcept {
   return pid > 0 && start != 0 && process_start(pid) == start;
 }
 
+// The state letter in /proc/PID/stat: R S D Z T t X ...; ' ' when there is no such process.
+char process_state(i32 pid) noexcept;
+
 // Stopped by a signal (SIGSTOP, SIGTSTP), not by a debugger.
 bool is_stopped(i32 pid) noexcept;
 

@@ -22,14 +22,7 @@
 namespace fr {
 namespace {
 
-constexpr struct {
-  int signal;
-  const char* name;
-} kCrashes[] = {{SIGSEGV, "SIGSEGV"},
-                {SIGBUS, "SIGBUS"},
-                {SIGFPE, "SIGFPE"},
-                {SIGILL, "SIGILL"},
-                {SIGABRT, "SIGABRT"}};
+constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr u64 kDump_ns = 5'000'000'000ull;
 constexpr std::size_t kAltStackBytes = 128 * 1024;
 constexpr u32 kToldFrames = 12;
@@ -39,15 +32,6 @@ std::atomic<i32> g_crashing{0};  // thread that got here first
 std::atomic<bool> g_told{false};
 // Its own: the watchdog may be using the other when it happens.
 ThreadStacks* g_stacks = nullptr;
-
-const char* name_of(int signal) noexcept {
-  for (const auto& c : kCrashes) {
-    if (c.signal == signal) {
-      return c.name;
-    }
-  }
-  return "?";
-}
 
 const char* cause_of(int signal, const siginfo_t& info) noexcept {
   const int code = info.si_code;
@@ -154,7 +138,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   const bool first = e.claimed.compare_exchange_strong(free, 1);  // else an exception led here
   if (first) {
     format(e.kind, sizeof e.kind, "crash");
-    format(e.type, sizeof e.type, "%s", name_of(signal));
+    format(e.type, sizeof e.type, "SIG%s", sigabbrev_np(signal));
     describe(e.message, sizeof e.message, signal, info, nullptr);
     e.time_unix_ns.store(unix_now_ns());
     e.ready.store(1, std::memory_order_release);
@@ -173,8 +157,8 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   }
   char reason[256];
   Text t(reason, sizeof reason);
-  t.add("crash: ");
-  t.add(name_of(signal));
+  t.add("crash: SIG");
+  t.add(sigabbrev_np(signal));
   t.add(", ");
   t.add(frames);
   const Interrupted here(&context);
@@ -280,18 +264,18 @@ void install_crash_handlers(Recorder& r) noexcept {
     g_stacks = &stacks;
   }
   give_alternate_stack();
-  for (const auto& c : kCrashes) {
+  for (const int signal : kCrashes) {
     struct sigaction now;
-    if (sigaction(c.signal, nullptr, &now) != 0 ||
+    if (sigaction(signal, nullptr, &now) != 0 ||
         ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_crash)) {
       continue;
     }
-    g_before[c.signal] = now;
+    g_before[signal] = now;
     struct sigaction ours{};
     ours.sa_sigaction = on_crash;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&ours.sa_mask);  // the watchdog may ask this thread for its stack
-    sigaction(c.signal, &ours, nullptr);
+    sigaction(signal, &ours, nullptr);
   }
 }
 

@@ -25,19 +25,6 @@ namespace {
 
 constexpr int kEnding[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
-const char* name_of(int signal) noexcept {
-  switch (signal) {
-    case SIGINT:
-      return "SIGINT";
-    case SIGHUP:
-      return "SIGHUP";
-    case SIGQUIT:
-      return "SIGQUIT";
-    default:
-      return "SIGTERM";
-  }
-}
-
 // Those that a script may use for something else than its end are its own where it handles them.
 bool may_be_no_end(int signal) noexcept {
   return signal == SIGHUP || signal == SIGQUIT;
@@ -110,7 +97,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
     u32 free = 0;
     if (fatal && h.exit.claimed.compare_exchange_strong(free, 1)) {
       format(h.exit.kind, sizeof h.exit.kind, "signal");
-      format(h.exit.type, sizeof h.exit.type, "%s", name_of(signal));
+      format(h.exit.type, sizeof h.exit.type, "SIG%s", sigabbrev_np(signal));
       describe_sender(h.exit.sender_pid.load(), h.exit.message, sizeof h.exit.message);
       h.exit.ready.store(1, std::memory_order_release);
     }

@@ -1,4 +1,5 @@
-// fr dumps, by the grammar in libfr/format/README.md.
+// fr dumps, under the names and words of libfr/format/schema.hpp. Nothing else here is libfr's: what
+// the simulator writes and what libfr writes can differ, and then the tests see it.
 #include <fmt/format.h>
 #include <zstd.h>
 
@@ -11,21 +12,17 @@
 #include <unordered_map>
 
 #include "device.hpp"
+#include "format/schema.hpp"
 
 namespace hangsim {
+
+namespace schema = fr::schema;
 
 namespace {
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
-
-constexpr std::uint32_t kSameOut = 1u << 24, kSplits = 1u << 26;
-
-std::uint32_t dtype_code(std::string_view name) {
-  static const std::map<std::string_view, std::uint32_t> kCodes = {
-      {"Int", 4}, {"Long", 5}, {"Half", 6}, {"Float", 7}, {"Double", 8}, {"BFloat16", 16}};
-  const auto it = kCodes.find(name);
-  return it == kCodes.end() ? 0 : it->second;
-}
+using fr::dump::Kind;
+using fr::dump::State;
 
 std::vector<std::uint32_t> shape_words(const Op& op) {
   if (op.in.empty()) {
@@ -34,10 +31,11 @@ std::vector<std::uint32_t> shape_words(const Op& op) {
   const bool same = op.in == op.out;
   std::vector<std::uint32_t> words = {static_cast<std::uint32_t>(op.in.size()) |
                                       static_cast<std::uint32_t>(op.out.size()) << 12 |
-                                      (same ? kSameOut : 0)};
+                                      (same ? FR_SHAPE_SAME_OUT : 0)};
   const auto add = [&](const std::vector<Dims>& tensors) {
     for (const Dims& dims : tensors) {
-      words.push_back(static_cast<std::uint32_t>(dims.size()) | dtype_code(op.dtype) << 8);
+      words.push_back(static_cast<std::uint32_t>(dims.size()) |
+                      std::uint32_t{fr::dtype_code(op.dtype)} << 8);
       for (const std::int64_t d : dims) {
         words.push_back(static_cast<std::uint32_t>(d));
       }
@@ -48,7 +46,7 @@ std::vector<std::uint32_t> shape_words(const Op& op) {
     add(op.out);
   }
   if (!op.in_splits.empty()) {
-    words[0] |= kSplits;
+    words[0] |= FR_SHAPE_SPLITS;
     for (const auto* list : {&op.in_splits, &op.out_splits}) {
       words.push_back(static_cast<std::uint32_t>(list->size()));
       for (const std::int64_t v : *list) {
@@ -152,12 +150,20 @@ class RankDump {
     key(p, name);
     p.pack(v);
   }
-  static void columns(Packer& p, std::initializer_list<const char*> names) {
+  // Columns of a table of the schema, in an order of its own: a name that fr does not write does
+  // not compile.
+  template <const auto& table>
+  struct Name {
+    consteval Name(const char* n) : text(schema::column(table, n)) {}
+    const char* text;
+  };
+  template <const auto& table>
+  static void columns(Packer& p, std::initializer_list<Name<table>> names) {
     p.pack_map(2);
     key(p, "fields");
     p.pack_array(static_cast<std::uint32_t>(names.size()));
-    for (const char* name : names) {
-      p.pack(name);
+    for (const Name<table>& name : names) {
+      p.pack(name.text);
     }
     key(p, "rows");
   }
@@ -213,10 +219,11 @@ class RankDump {
   };
 
   void records(Packer& p, const std::vector<bool>& keep) {
-    columns(p, {"ticket",   "time",      "kind",      "seq",        "group",    "op",
-                "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
-                "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
-                "started",  "ended",     "error",     "end_tid"});
+    columns<schema::kRecords>(
+        p, {"ticket",   "time",      "kind",      "seq",        "group",    "op",
+            "stack",    "tid",       "peer",      "flags",      "in_numel", "out_numel",
+            "in_dtype", "out_dtype", "reduce_op", "timeout_ms", "shape",    "state",
+            "started",  "ended",     "error",     "end_tid"});
     p.pack_array(static_cast<std::uint32_t>(std::count(keep.begin(), keep.end(), true)));
     const bool gloo = c_.job.backend == "gloo";
     for (std::size_t i = 0; i < ops_.size(); ++i) {
@@ -229,14 +236,17 @@ class RankDump {
       p.pack_array(22);
       p.pack(s.ticket);
       p.pack(s.issued->created);
-      p.pack(op.what == What::kSend ? "send" : op.what == What::kRecv ? "recv" : "collective");
+      p.pack(fr::word(op.what == What::kSend   ? Kind::kSend
+                      : op.what == What::kRecv ? Kind::kRecv
+                                               : Kind::kCollective));
       p.pack(s.issued->seq);
       p.pack(row_of_.at(op.group));
       p.pack(text(op.name));
       p.pack(e_.frames ? stack_of(op.site) : 0);
       p.pack(4000 + rank_);
       p.pack(op.peer);
-      p.pack((op.async || s.issued->batch != nullptr ? 1 : 0) | (gloo && p2p ? 2 : 0));
+      p.pack((op.async || s.issued->batch != nullptr ? FR_ASYNC : 0) |
+             (gloo && p2p ? FR_WAIT_ONLY : 0));
       p.pack(numel(op.in));
       p.pack(numel(op.out));
       p.pack(std::string(op.dtype));
@@ -249,12 +259,12 @@ class RankDump {
       } else {
         p.pack(words);
       }
-      p.pack(released_[i]   ? "released"
-             : i == failed_ ? "failed"
-             : s.done       ? (s.issued->failed ? "failed" : "completed")
-             : gloo && p2p  ? "waiting"
-             : s.started    ? "started"
-                            : "enqueued");
+      p.pack(fr::word(released_[i]   ? State::kReleased
+                      : i == failed_ ? State::kFailed
+                      : s.done       ? (s.issued->failed ? State::kFailed : State::kCompleted)
+                      : gloo && p2p  ? State::kWaiting
+                      : s.started    ? State::kStarted
+                                     : State::kEnqueued));
       time(p, s.started ? s.issued->started : kNever);
       time(p, released_[i]   ? s.issued->launched
               : i == failed_ ? error_->at
@@ -318,38 +328,38 @@ class RankDump {
         ++g.kept;
       }
     }
-    columns(p, {"group",
-                "name",
-                "desc",
-                "backend",
-                "instance",
-                "n_ranks",
-                "own_rank",
-                "ranks",
-                "created",
-                "destroyed",
-                "enqueued",
-                "enqueued_time",
-                "started",
-                "started_time",
-                "completed",
-                "completed_time",
-                "ended",
-                "failed",
-                "p2p_enqueued",
-                "p2p_time",
-                "p2p_ended",
-                "lifecycle",
-                "lifecycle_ended",
-                "untracked",
-                "wait_only",
-                "wait_only_ended",
-                "released",
-                "kept",
-                "first_kept",
-                "last_kept",
-                "overwritten",
-                "dropped"});
+    columns<schema::kGroups>(p, {"group",
+                                 "name",
+                                 "desc",
+                                 "backend",
+                                 "instance",
+                                 "n_ranks",
+                                 "own_rank",
+                                 "ranks",
+                                 "created",
+                                 "destroyed",
+                                 "enqueued",
+                                 "enqueued_time",
+                                 "started",
+                                 "started_time",
+                                 "completed",
+                                 "completed_time",
+                                 "ended",
+                                 "failed",
+                                 "p2p_enqueued",
+                                 "p2p_time",
+                                 "p2p_ended",
+                                 "lifecycle",
+                                 "lifecycle_ended",
+                                 "untracked",
+                                 "wait_only",
+                                 "wait_only_ended",
+                                 "released",
+                                 "kept",
+                                 "first_kept",
+                                 "last_kept",
+                                 "overwritten",
+                                 "dropped"});
     p.pack_array(static_cast<std::uint32_t>(row_of_.size()) + 1);
     p.pack_nil();
     for (const auto& [index, row] : row_of_) {
@@ -405,14 +415,14 @@ class RankDump {
                                                                            i == failed_);
       }
     }
-    columns(p, {"group", "peer", "direction", "enqueued", "enqueued_time", "started", "completed",
-                "completed_time", "ended", "failed"});
+    columns<schema::kLanes>(p, {"group", "peer", "direction", "enqueued", "enqueued_time",
+                                "started", "completed", "completed_time", "ended", "failed"});
     p.pack_array(static_cast<std::uint32_t>(lanes.size()));
     for (const auto& [lane, f] : lanes) {
       p.pack_array(10);
       p.pack(std::get<0>(lane));
       p.pack(std::get<1>(lane));
-      p.pack(std::get<2>(lane) ? "send" : "recv");
+      p.pack(fr::word(std::get<2>(lane) ? Kind::kSend : Kind::kRecv));
       p.pack(f.enqueued);
       time(p, f.enqueued_time);
       p.pack(f.started);
@@ -531,8 +541,8 @@ class RankDump {
     p.pack_map(1);
     field(p, "phases_lost", lost);
     key(p, "comms");
-    columns(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes", "ended", "error",
-                "error_time", "profiled"});
+    columns<schema::kComms>(p, {"comm", "hash", "group", "pg_group", "n_ranks", "rank", "n_nodes",
+                                "ended", "error", "error_time", "profiled"});
     p.pack_array(static_cast<std::uint32_t>(comms.size()));
     bool told = false;
     for (const auto& [comm, row] : comms) {
@@ -566,8 +576,9 @@ class RankDump {
       p.pack(1);
     }
     key(p, "operations");
-    columns(p, {"op", "ticket", "comm", "state", "flags", "stream", "launching", "launched",
-                "started", "channels", "channels_started", "generation"});
+    columns<schema::kOperations>(
+        p, {"op", "ticket", "comm", "state", "flags", "stream", "launching", "launched", "started",
+            "channels", "channels_started", "generation"});
     p.pack_array(static_cast<std::uint32_t>(operations.size()));
     for (const OperationRow& o : operations) {
       const bool failed = failed_ != SIZE_MAX && ops_[failed_].ticket == o.ticket;
@@ -586,8 +597,9 @@ class RankDump {
       p.pack(generation(o.ticket));
     }
     key(p, "phases");
-    columns(p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "time",
-                "live", "nic", "qp", "socket", "pid", "of_process", "of_op", "of_generation"});
+    columns<schema::kPhases>(
+        p, {"op", "ticket", "kind", "channel", "peer", "waits_for", "step", "n_steps", "time",
+            "live", "nic", "qp", "socket", "pid", "of_process", "of_op", "of_generation"});
     p.pack_array(static_cast<std::uint32_t>(n));
     out_.write(rows.data(), rows.size());
     key(p, "error");
@@ -633,11 +645,11 @@ class RankDump {
       field(p, "rank", r);
       field(p, "local_rank", r - first);
       field(p, "pid", 4000 + r);
-      const char* state = !ended                           ? "live"
-                          : run.how == ExitHow::kClean     ? "exited_clean"
-                          : run.how == ExitHow::kException ? "exited"
-                                                           : "gone";
-      field(p, "state", state);
+      field(p, "state",
+            std::string(fr::word(!ended                           ? fr::dump::Peer::kLive
+                                 : run.how == ExitHow::kClean     ? fr::dump::Peer::kExitedClean
+                                 : run.how == ExitHow::kException ? fr::dump::Peer::kExited
+                                                                  : fr::dump::Peer::kGone)));
       field(p, "status", ended && run.how == ExitHow::kException ? 1 : 0);
       field(p, "signal", 0);
       key(p, "exit_time");

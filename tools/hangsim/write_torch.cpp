@@ -14,6 +14,7 @@ namespace hangsim {
 
 namespace {
 
+// Its own, not frtrace's: --to-torch is compared with dumps that share no code with it.
 class Pickle {
  public:
   static constexpr bool kJson = false;

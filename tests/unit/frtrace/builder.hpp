@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@
 #include "old/diagnose.hpp"
 
 namespace frtest {
+
+inline std::span<const unsigned char> bytes_of(std::string_view s) {
+  return {reinterpret_cast<const unsigned char*>(s.data()), s.size()};
+}
 
 using namespace frtrace;
 

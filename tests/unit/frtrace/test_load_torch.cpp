@@ -13,24 +13,24 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "builder.hpp"
 #include "catch.hpp"
 #include "input/files.hpp"
 #include "input/torch/dump.hpp"
 #include "model/case.hpp"
 #include "old/diagnose.hpp"
-#include "pickler.hpp"
+#include "report/pickle_writer.hpp"
 #include "report/render.hpp"
 #include "report/to_torch.hpp"
 
 using namespace frtrace;
-using frtest::Pickler;
 using json = nlohmann::ordered_json;
 
 namespace {
 
 constexpr Time kBase = 1'700'000'000'000'000'000;
 
-void write(Pickler& p, const json& v, bool tuple = false) {
+void write(PickleWriter& p, const json& v, bool tuple = false) {
   switch (v.type()) {
     case json::value_t::null:
       p.none();
@@ -39,38 +39,39 @@ void write(Pickler& p, const json& v, bool tuple = false) {
       p.boolean(v.get<bool>());
       return;
     case json::value_t::string:
-      p.str(v.get_ref<const std::string&>());
+      p.text(v.get_ref<const std::string&>());
       return;
     case json::value_t::object:
-      p.dict();
+      p.open_dict();
       for (const auto& [key, item] : v.items()) {
-        p.str(key);
+        p.text(key);
         write(p, item, key == "process_group");
       }
-      p.end_dict();
+      p.close_dict();
       return;
     case json::value_t::array:
       if (tuple && v.size() == 2) {
         write(p, v[0]);
         write(p, v[1]);
-        p.op('\x86');
+        p.pair();
         return;
       }
-      p.list();
+      p.open_list();
       for (const json& item : v) {
         write(p, item);
       }
-      p.end_list();
+      p.close_list();
       return;
     default:
-      p.num(v.get<std::int64_t>());
+      p.number(v.get<std::int64_t>());
   }
 }
 
 std::vector<unsigned char> pickle_of(const json& v) {
-  Pickler p;
+  PickleWriter p;
   write(p, v);
-  return p.done();
+  const std::string text = p.finish();
+  return {text.begin(), text.end()};
 }
 
 std::unique_ptr<RankEvidence> load(const json& v, std::string* why = nullptr) {

@@ -1,11 +1,11 @@
 // test_pickle.cpp - the pickle reader: protocols, refusals, cut files.
+#include "builder.hpp"
 #include "catch.hpp"
 #include "input/pickle.hpp"
-#include "pickler.hpp"
+#include "report/pickle_writer.hpp"
 
 using namespace frtrace;
 using frtest::bytes_of;
-using frtest::Pickler;
 using pickle::Type;
 
 namespace {
@@ -264,16 +264,29 @@ TEST_CASE("pickle: nonsense is an error, never a crash") {
 }
 
 TEST_CASE("pickle: cut at any byte, or any byte changed") {
-  Pickler p;
-  p.dict().str("version").str("2.10").str("entries").list();
+  PickleWriter p;
+  p.open_dict();
+  p.text("entries");
+  p.open_list();
   for (int i = 0; i < 3; ++i) {
-    p.dict().str("record_id").num(i).str("sizes").list().list().num(300).end_list().end_list();
-    p.str("none").none().str("yes").boolean(true).str("pair").str("a").str("b").op('\x86');
-    p.end_dict();
+    p.open_dict();
+    for (const auto& [key, value] : {std::pair{"record_id", i}, {"numel", 300}, {"far", 1 << 30}}) {
+      p.text(key);
+      p.number(value);
+    }
+    p.text("none");
+    p.none();
+    p.text("yes");
+    p.boolean(true);
+    p.text("pair");
+    p.text("a");
+    p.text("b");
+    p.pair();
+    p.close_dict();
   }
-  p.end_list().end_dict();
-  const std::vector<unsigned char> whole = p.done();
-  const std::string text(whole.begin(), whole.end());
+  p.close_list();
+  p.close_dict();
+  const std::string text = p.finish();
   REQUIRE(Parsed(text).good);
   for (std::size_t n = 0; n < text.size(); ++n) {
     CHECK_FALSE(Parsed(text.substr(0, n)).good);

@@ -96,8 +96,10 @@ TEST_CASE("threads: what a dump says is read, and what it should not say is left
   say(f, "/x/libtorch_cpu.so");
   f.pack(0);
   f.pack(4096);
-  const ThreadsEvidence e = read_threads(std::string_view(threads.data(), threads.size()),
-                                         std::string_view(facts.data(), facts.size()));
+  std::vector<Object> parsed_threads, parsed_facts;
+  REQUIRE(parse_msgpack({threads.data(), threads.size()}, parsed_threads) == Parsed::kWhole);
+  REQUIRE(parse_msgpack({facts.data(), facts.size()}, parsed_facts) == Parsed::kWhole);
+  const ThreadsEvidence e = read_threads(&parsed_threads.front(), &parsed_facts.front());
   REQUIRE(e.present);
   CHECK(e.took_ns == 5000);
   REQUIRE(e.threads.size() == 1);
@@ -109,12 +111,12 @@ TEST_CASE("threads: what a dump says is read, and what it should not say is left
   REQUIRE(e.threads[0].variables.size() == 1);
   CHECK(e.threads[0].variables[0].values[0].second == "3");
   CHECK(e.frames[1].function == "c10d::Work::wait()");
-  // cut off anywhere: absent, never a crash
-  for (std::size_t n = 0; n < facts.size(); ++n) {
-    CHECK_FALSE(read_threads(std::string_view(threads.data(), threads.size()),
-                             std::string_view(facts.data(), n))
-                    .present);
+  // cut off anywhere: what is whole before the cut, never a crash
+  for (std::size_t n = 1; n < facts.size(); ++n) {
+    REQUIRE(parse_msgpack({facts.data(), n}, parsed_facts) == Parsed::kCut);
+    CHECK(read_threads(&parsed_threads.front(), &parsed_facts.front()).frames.size() <= 2);
   }
+  CHECK_FALSE(read_threads(&parsed_threads.front(), nullptr).present);
 }
 
 TEST_CASE("threads: where a rank is, in words") {

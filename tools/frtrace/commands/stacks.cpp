@@ -23,6 +23,7 @@
 #include "model/case.hpp"
 #include "recorder/options.hpp"
 #include "report/stacks_tree.hpp"
+#include "sample/process.hpp"
 
 namespace frtrace {
 
@@ -92,15 +93,8 @@ std::string dump_path(const Process& p, std::uint64_t incident) {
   return fmt::format("{}/{}.a{}.r{}.{}.fr", p.dump_dir, p.job, p.attempt, rank, incident);
 }
 
-// By /proc; ' ' where there is none. The name before it may hold anything.
-char state_of(int pid) {
-  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
-  const std::size_t at = stat.rfind(") ");
-  return at != std::string::npos && at + 2 < stat.size() ? stat[at + 2] : ' ';
-}
-
 bool is_stopped(int pid) {
-  const char state = state_of(pid);
+  const char state = fr::process_state(pid);
   return state == 'T' || state == 't';
 }
 
@@ -122,8 +116,8 @@ bool by_ring(const std::vector<Process>& processes, bool json) {
       std::cout << fmt::format("{} (pid {}): {}; last operation by its ring: {}\n",
                                ranks_words({in.rank}), in.pid,
                                is_stopped(in.pid) ? "stopped (SIGSTOP, SIGTSTP or a debugger)"
-                               : state_of(in.pid) == 'D' ? "sleeps uninterruptibly"
-                                                         : "did not answer",
+                               : fr::process_state(in.pid) == 'D' ? "sleeps uninterruptibly"
+                                                                  : "did not answer",
                                in.frontier.empty() ? "none" : in.frontier);
     }
   }

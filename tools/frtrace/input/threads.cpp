@@ -1,83 +1,110 @@
 #include "input/threads.hpp"
 
-#include <cxxabi.h>
+#include <tuple>
 
-#include <cstdlib>
-#include <exception>
-#include <msgpack.hpp>
+#include "input/columns.hpp"
 
 namespace frtrace {
 
 namespace {
 
-struct Parsed {
-  using Object = msgpack::object;
-
-  static bool is_map(const Object* o) { return o != nullptr && o->type == msgpack::type::MAP; }
-  static std::string_view text(const Object* o) {
-    return o != nullptr && o->type == msgpack::type::STR
-               ? std::string_view(o->via.str.ptr, o->via.str.size)
-               : std::string_view();
-  }
-  static std::int64_t integer(const Object* o) {
-    if (o == nullptr) {
-      return 0;
-    }
-    switch (o->type) {
-      case msgpack::type::POSITIVE_INTEGER:
-        return static_cast<std::int64_t>(o->via.u64);
-      case msgpack::type::NEGATIVE_INTEGER:
-        return o->via.i64;
-      case msgpack::type::BOOLEAN:
-        return o->via.boolean ? 1 : 0;
-      default:
-        return 0;
-    }
-  }
-  static const Object* member(const Object* o, std::string_view key) {
-    for (std::uint32_t i = 0; is_map(o) && i < o->via.map.size; ++i) {
-      if (text(&o->via.map.ptr[i].key) == key) {
-        return &o->via.map.ptr[i].val;
-      }
-    }
-    return nullptr;
-  }
-  template <class Fn>
-  static void each(const Object* o, Fn fn) {
-    for (std::uint32_t i = 0;
-         o != nullptr && o->type == msgpack::type::ARRAY && i < o->via.array.size; ++i) {
-      fn(&o->via.array.ptr[i]);
-    }
-  }
+// What /proc says alike of threads and of child processes.
+template <class Task>
+constexpr std::tuple kTask{
+    Field{"name", &Task::name},         Field{"state", &Task::state},
+    Field{"activity", &Task::activity}, Field{"wchan", &Task::wchan},
+    Field{"syscall", &Task::syscall},   Field{"syscall_on", &Task::syscall_on},
 };
+
+constexpr std::tuple kThread{
+    Field{"tid", &ThreadStack::tid},
+    Field{"gil", &ThreadStack::gil},
+    Field{"answer", &ThreadStack::answer},
+    Field{"answer_us", &ThreadStack::answer_us},
+    Field{"looked_ns", &ThreadStack::looked_ns},
+    Field{"cpu_ns", &ThreadStack::cpu_ns},
+    Field{"runqueue_ns", &ThreadStack::runqueue_ns},
+    Field{"whole", &ThreadStack::whole},
+};
+
+constexpr std::tuple kChild{
+    Field{"pid", &ChildProcess::pid},
+    Field{"wait_status", &ChildProcess::wait_status},
+};
+
+constexpr std::tuple kFacts{
+    Field{"signal", &ThreadsEvidence::signal},
+    Field{"not_asked", &ThreadsEvidence::not_asked},
+    Field{"took_ns", &ThreadsEvidence::took_ns},
+    Field{"asking_ns", &ThreadsEvidence::asking_ns},
+    Field{"threads_lost", &ThreadsEvidence::threads_lost},
+    Field{"frames_lost", &ThreadsEvidence::frames_lost},
+    Field{"modules_lost", &ThreadsEvidence::modules_lost},
+};
+
+ThreadStack read_thread(const Object& o, std::size_t n_frames) {
+  ThreadStack t;
+  read_map(&o, kTask<ThreadStack>, {}, t);
+  read_map(&o, kThread, {}, t);
+  for (const Object& index : list(member(&o, "stack"))) {
+    const auto i = number<std::int64_t>(&index, -1);
+    if (i >= 0 && static_cast<std::size_t>(i) < n_frames) {
+      t.stack.push_back(static_cast<std::uint32_t>(i));
+    }
+  }
+  const Row cut(member(&o, "cut"));
+  t.cut_after = number<std::uint32_t>(cut[0]);
+  t.cut = number<std::uint32_t>(cut[1]);
+  for (const Object& of_frame : list(member(&o, "variables"))) {
+    const Row row(&of_frame);
+    FrameVariables& to = t.variables.emplace_back();
+    to.frame = number<std::uint32_t>(row[0]);
+    for (const Object& variable : list(row[1])) {
+      const Row pair(&variable);
+      to.values.emplace_back(text(pair[0]), text(pair[1]));
+    }
+  }
+  return t;
+}
+
+ThreadFrame read_frame(const Row& row) {
+  ThreadFrame f;
+  f.python = text(row[0]) == "python";
+  f.function = f.python ? std::string(text(row[1])) : demangled(std::string(text(row[1])));
+  f.file = text(row[2]);
+  f.line = number<std::uint32_t>(row[3]);
+  f.offset = number<std::uint64_t>(row[4]);
+  return f;
+}
 
 }  // namespace
 
-std::string demangled(std::string symbol) {
-  if (symbol.compare(0, 2, "_Z") != 0) {
-    return symbol;
+ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
+  ThreadsEvidence out;
+  if (!is_map(facts)) {
+    return out;  // nil: the recorder was told not to look
   }
-  int status = 0;
-  char* plain = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
-  if (plain != nullptr && status == 0) {
-    symbol = plain;
+  out.present = true;
+  read_map(facts, kFacts, {}, out);
+  for (const Object& row : list(member(facts, "frames"))) {
+    out.frames.push_back(read_frame(Row(&row)));
   }
-  std::free(plain);
-  return symbol;
-}
-
-ThreadsEvidence read_threads(std::string_view threads, std::string_view facts) {
-  try {
-    const msgpack::object_handle t = threads.empty()
-                                         ? msgpack::object_handle()
-                                         : msgpack::unpack(threads.data(), threads.size());
-    const msgpack::object_handle f =
-        facts.empty() ? msgpack::object_handle() : msgpack::unpack(facts.data(), facts.size());
-    return read_threads<Parsed>(threads.empty() ? nullptr : &t.get(),
-                                facts.empty() ? nullptr : &f.get());
-  } catch (const std::exception&) {
-    return {};
+  out.children_known = member(facts, "children") != nullptr;
+  for (const Object& o : list(member(facts, "children"))) {
+    ChildProcess& c = out.children.emplace_back();
+    read_map(&o, kTask<ChildProcess>, {}, c);
+    read_map(&o, kChild, {}, c);
   }
+  for (const Object& module : list(member(facts, "modules"))) {
+    const Row row(&module);
+    out.modules.push_back({std::string(text(row[0])), std::string(text(row[1]))});
+  }
+  for (const Object& o : list(threads)) {
+    if (is_map(&o)) {
+      out.threads.push_back(read_thread(o, out.frames.size()));
+    }
+  }
+  return out;
 }
 
 }  // namespace frtrace

@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "input/threads.hpp"
 #include "live/bounded.hpp"
 
 namespace frtrace {

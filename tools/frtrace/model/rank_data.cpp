@@ -18,7 +18,6 @@ namespace frtrace {
 namespace {
 
 constexpr std::uint32_t kMaxGroupRanks = 1u << 22;
-constexpr std::uint32_t kShapeSameOut = 1u << 24;
 
 }  // namespace
 
@@ -111,7 +110,7 @@ Shape parse_shape(const RankEvidence& e, const Record& r) {
   if (!read_tensors(n_in, shape.in)) {
     return shape;
   }
-  if ((head & kShapeSameOut) != 0) {
+  if ((head & FR_SHAPE_SAME_OUT) != 0) {
     shape.out = shape.in;
   } else if (!read_tensors(n_out, shape.out)) {
     return shape;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/codes.hpp"
 #include "model/threads.hpp"
 
 namespace frtrace {
@@ -32,32 +33,17 @@ inline double seconds_between(Time from, Time to) {
 
 enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 
-enum class Kind : std::uint8_t {
-  kOther,
-  kCollective,
-  kSend,
-  kRecv,
-  kLifecycle,
-  kNote,
-  kSpan,
-  kStep
-};
+// The codes of a dump, their words in format/codes.hpp.
+using Kind = fr::dump::Kind;
+using State = fr::dump::State;
+using DeviceState = fr::dump::DeviceState;
+using PhaseKind = fr::dump::PhaseKind;
+using PhaseWait = fr::dump::PhaseWait;
 
-enum class State : std::uint8_t {
-  kUnknown,
-  kEnqueued,
-  kStarted,
-  kWaiting,
-  kIdle,
-  kCompleted,
-  kFailed,
-  kReleased
-};
-
-// Bits of enum fr_flags that matter here.
-inline constexpr std::uint16_t kAsync = 1;
-inline constexpr std::uint16_t kWaitOnly = 2;
-inline constexpr std::uint16_t kUntracked = 4;
+// Bits of Record::flags that matter here.
+inline constexpr std::uint16_t kAsync = FR_ASYNC;
+inline constexpr std::uint16_t kWaitOnly = FR_WAIT_ONLY;
+inline constexpr std::uint16_t kUntracked = FR_UNTRACKED;
 
 struct Frame {
   Id file = 0;
@@ -207,19 +193,10 @@ struct CommEvidence {
   Time error_time = 0;
 };
 
-enum class DeviceState : std::uint8_t {
-  kUnknown,
-  kScheduled,  // the call was made
-  kLaunching,  // the host is inside the launch
-  kLaunched,   // on the stream
-  kStarted,    // its kernel runs
-  kEnded
-};
-
 // Bits of a device operation's flags.
-inline constexpr std::uint32_t kDeviceP2p = 1;
-inline constexpr std::uint32_t kDeviceUnseen = 8;  // its end is not told
-inline constexpr std::uint32_t kDeviceTimed = 32;  // CUDA events tell its start and end
+inline constexpr std::uint32_t kDeviceP2p = fr::kDevP2p;
+inline constexpr std::uint32_t kDeviceUnseen = fr::kDevUnseen;  // its end is not told
+inline constexpr std::uint32_t kDeviceTimed = fr::kDevTimed;  // CUDA events tell its start and end
 
 struct DeviceOperation {
   std::uint32_t row = 0;
@@ -233,22 +210,6 @@ struct DeviceOperation {
   std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
   std::uint32_t generation = 0;                    // of the row
   std::uint32_t phase_first = 0, phase_count = 0;  // into DeviceEvidence::phases
-};
-
-enum class PhaseKind : std::uint8_t { kOther, kKernel, kSend, kRecv };
-
-// What a kernel channel, or the oldest step of a transfer, waits for.
-enum class PhaseWait : std::uint8_t {
-  kOther,
-  kRunning,    // kernel channel
-  kIdle,       // no step has begun
-  kPosted,     // send: buffer posted
-  kOwnKernel,  // send: the own kernel has not filled it
-  kPeerCredit,
-  kInFlight,
-  kData,
-  kFlush,
-  kOwnKernelTakes
 };
 
 struct DevicePhase {

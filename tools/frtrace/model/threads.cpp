@@ -1,11 +1,27 @@
 // threads.cpp - sampled threads of a rank: what each does, its innermost user frame.
 #include "model/threads.hpp"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
+
+#include <cstdlib>
 
 #include "format/call_site.hpp"
 
 namespace frtrace {
+
+std::string demangled(std::string symbol) {
+  if (symbol.compare(0, 2, "_Z") != 0) {
+    return symbol;
+  }
+  int status = 0;
+  char* plain = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
+  if (plain != nullptr && status == 0) {
+    symbol = plain;
+  }
+  std::free(plain);
+  return symbol;
+}
 
 namespace {
 

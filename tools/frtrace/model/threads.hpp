@@ -9,6 +9,9 @@
 
 namespace frtrace {
 
+// The plain name of a C++ symbol; others as they are.
+std::string demangled(std::string symbol);
+
 struct ThreadFrame {
   bool python = false;
   std::string function;  // Python: qualified; native: demangled, "" unknown

@@ -41,12 +41,8 @@ bool asks_to_end(int signal) {
 }
 
 std::string signal_text(int signal) {
-  static const std::map<int, const char*> kNames = {
-      {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"},   {SIGKILL, "SIGKILL"},
-      {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
-      {SIGILL, "SIGILL"},   {SIGQUIT, "SIGQUIT"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}};
-  const auto it = kNames.find(signal);
-  return it == kNames.end() ? fmt::format("signal {}", signal) : it->second;
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
 void end_by_signal(End& end, int signal, std::string_view how = {}) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "input/torch/naming.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
@@ -18,14 +19,6 @@ std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> b
                                                 std::string& why);
 std::unique_ptr<RankEvidence> load_torch_json(std::span<const unsigned char> bytes,
                                               std::string& why);
-
-// What a dump's path tells: such a file does not name its own rank. -1, "": nothing.
-struct TorchName {
-  int rank = -1;
-  std::string host;
-  std::string prefix;  // equal for all ranks of one job, as far as a name can tell
-};
-TorchName torch_name(std::string_view path);
 
 // After all files are read: what one file alone cannot say. Ranks, jobs and world size; members of
 // groups that no file lists; when the dumps were written; sends paired with receives where the

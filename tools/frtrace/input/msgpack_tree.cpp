@@ -1,0 +1,104 @@
+#include "input/msgpack_tree.hpp"
+
+#include <algorithm>
+#include <msgpack.hpp>
+
+namespace frtrace {
+
+namespace {
+
+constexpr std::size_t kMaxDepth = 16;
+
+// msgpack-c's parser, to a flat list of elements: no allocation per element, and what stands
+// before a cut stays readable.
+class Tape : public msgpack::null_visitor {
+ public:
+  explicit Tape(std::vector<Object>& to) : to_(to) {}
+
+  bool visit_nil() { return add({}); }
+  bool visit_boolean(bool v) { return integer(v ? 1 : 0); }
+  bool visit_positive_integer(std::uint64_t v) { return integer(static_cast<std::int64_t>(v)); }
+  bool visit_negative_integer(std::int64_t v) { return integer(v); }
+  bool visit_float32(float) { return add({}); }
+  bool visit_float64(double) { return add({}); }
+  bool visit_ext(const char*, std::uint32_t) { return add({}); }
+  bool visit_str(const char* s, std::uint32_t size) {
+    Object o;
+    o.type = Object::kText;
+    o.size = size;
+    o.s = s;
+    return add(o);
+  }
+  bool visit_bin(const char* s, std::uint32_t size) { return visit_str(s, size); }
+  bool start_array(std::uint32_t) { return open(Object::kArray); }
+  bool start_map(std::uint32_t) { return open(Object::kMap); }
+  bool end_array() { return close(); }
+  bool end_map() { return close(); }
+  void insufficient_bytes(std::size_t, std::size_t) { cut_ = true; }
+
+  bool cut() const { return cut_; }
+  bool empty() const { return size_ == 0; }
+  // After a cut: drops the row of a table that is not whole, closes what holds it.
+  void close_all() {
+    constexpr std::size_t kRowDepth = 3;  // in the rows of a table of the root
+    if (open_.size() > kRowDepth) {
+      size_ = open_[kRowDepth];
+      open_.resize(kRowDepth);
+    }
+    while (!open_.empty()) {
+      close();
+    }
+  }
+
+ private:
+  bool add(const Object& o) {
+    if (size_ == to_.size()) {
+      if (size_ >= kMaxElements) {
+        return false;
+      }
+      to_.resize(std::max<std::size_t>(4096, 2 * size_));  // stays from file to file
+    }
+    to_[size_++] = o;
+    return true;
+  }
+  bool integer(std::int64_t v) {
+    Object o;
+    o.type = Object::kInt;
+    o.i = v;
+    return add(o);
+  }
+  bool open(Object::Type type) {
+    if (open_.size() >= kMaxDepth) {
+      return false;
+    }
+    open_.push_back(size_);
+    Object o;
+    o.type = type;
+    return add(o);
+  }
+  bool close() {
+    to_[open_.back()].size = static_cast<std::uint32_t>(size_ - open_.back());
+    open_.pop_back();
+    return true;
+  }
+
+  std::vector<Object>& to_;
+  std::size_t size_ = 0;
+  std::vector<std::size_t> open_;
+  bool cut_ = false;
+};
+
+}  // namespace
+
+Parsed parse_msgpack(std::span<const char> in, std::vector<Object>& to) {
+  Tape tape(to);
+  std::size_t end = 0;
+  const bool is_whole = msgpack::parse(in.data(), in.size(), end, tape);
+  if ((!is_whole && !tape.cut()) || tape.empty()) {
+    return Parsed::kDamaged;
+  }
+  tape.close_all();
+  return is_whole ? Parsed::kWhole : Parsed::kCut;
+}
+
+}  // namespace frtrace
