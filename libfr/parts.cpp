@@ -24,7 +24,7 @@ constexpr Part kTable[] = {
     {.name = "nccl",
      .make = nccl::renew_ras,
      .every_tick = nccl::settle_all,
-     .before_dump = nccl::ask_ras,
+     .before_dump = nccl::query_ras,
      .ras_answer = nccl::ras_answer},
 };
 

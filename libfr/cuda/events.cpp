@@ -1,3 +1,4 @@
+// events.cpp - pairs of events, the thread fr-cuda that polls them, hooks on CUDA's calls.
 #include "cuda/events.hpp"
 
 #include <dlfcn.h>
@@ -563,12 +564,12 @@ int record_event(Event event, Stream stream, More... more) noexcept {
   if (!follows_any()) [[likely]] {
     return watched<kRow>(event, stream, more...);
   }
-  Places asked;
+  StreamPositions asked;
   find_stream(stream, asked);
-  untie(event);
+  dissociate(event);
   const int result = watched<kRow>(event, stream, more...);
   if (result == kSuccess && !is_capturing()) {
-    tie(event, asked);
+    associate(event, asked);
   }
   return result;
 }
@@ -578,7 +579,7 @@ int query_event(Event event) noexcept {
   if (!follows_any()) [[likely]] {
     return watched<kRow>(event);
   }
-  Places asked;
+  StreamPositions asked;
   find_event(event, asked);
   const int result = watched<kRow>(event);
   polled(asked, event, result);
@@ -590,7 +591,7 @@ int query_stream(Stream stream) noexcept {
   if (!follows_any()) [[likely]] {
     return watched<kRow>(stream);
   }
-  Places asked;
+  StreamPositions asked;
   find_stream(stream, asked);
   const int result = watched<kRow>(stream);
   polled(asked, nullptr, result);
@@ -603,7 +604,7 @@ int wait_for(Event event, Find find, A... arguments) noexcept {
   if (!follows_any()) [[likely]] {
     return watched<kRow>(arguments...);
   }
-  Places asked;
+  StreamPositions asked;
   find(asked);
   begin_wait(asked);
   const int result = watched<kRow>(arguments...);
@@ -613,12 +614,13 @@ int wait_for(Event event, Find find, A... arguments) noexcept {
 
 template <Row kRow>
 int await_event(Event event) noexcept {
-  return wait_for<kRow>(event, [event](Places& out) { find_event(event, out); }, event);
+  return wait_for<kRow>(event, [event](StreamPositions& out) { find_event(event, out); }, event);
 }
 
 template <Row kRow>
 int await_stream(Stream stream) noexcept {
-  return wait_for<kRow>(nullptr, [stream](Places& out) { find_stream(stream, out); }, stream);
+  return wait_for<kRow>(
+      nullptr, [stream](StreamPositions& out) { find_stream(stream, out); }, stream);
 }
 
 template <Row kRow>
@@ -630,7 +632,7 @@ int await_device() noexcept {
 template <Row kRow>
 int destroy_event(Event event) noexcept {
   if (follows_any()) {
-    untie(event);
+    dissociate(event);
   }
   return watched<kRow>(event);
 }

@@ -1,17 +1,15 @@
 // events.hpp - CUDA: device times by events (FR_TIMING=events), and the first asynchronous error.
 //
 // fr makes no device call otherwise. With events, a thread of its own, fr-cuda, makes every call
-// that may wait for the device: it creates the events, asks for them, reads their times. The one
-// exception is what only the caller can do: begin() and end() have CUDA record an event into the
-// caller's stream right before and after NCCL's call, because nowhere else is the place in the
-// stream right. A call that never returns takes fr-cuda with it and nothing else; since when is
-// in the region.
+// that may wait for the device: it creates the events, polls them, reads their times. The one
+// exception: begin() and end() have CUDA record an event into the caller's stream right before and
+// after NCCL's call, because only there is the stream position right. A call that never returns
+// holds fr-cuda and nothing else; the region says since when.
 //
-//   nccl_calls  -- begin, end -->  ring of submitted pairs  -->  fr-cuda  -- events_seen -->
-//   tracker
+//   nccl/wrappers -- begin, end --> ring of submitted pairs --> fr-cuda -- events_seen --> tracker
 //
 // Errors are seen without any call of ours: functions whose results frameworks look at anyway are
-// passed through. What they tell of operations whose end NCCL does not tell: cuda_waits.hpp.
+// passed through. What they report of operations whose completion NCCL does not report: waits.hpp.
 #pragma once
 
 #include "interpose/got.hpp"
@@ -34,7 +32,7 @@ struct Begun {
   u64 events;
   bool captured;  // the stream is being captured: the operation does not run now
 };
-// Before the call. device: of the communicator, -1 unknown; asked for default streams alone.
+// Before the call. device: of the communicator, -1 unknown; only used for default streams.
 Begun begin(void* stream, i32 device) noexcept;
 // After it. False when its end will not be known: the pair is given back.
 bool end(u64 events) noexcept;

@@ -1,5 +1,5 @@
-// operations.hpp - what CUDA's calls tell about operations that somebody else keeps. cuda/ names them
-// by number only; nccl/tracker defines the table.
+// operations.hpp - what CUDA's calls report about operations that nccl/ keeps. cuda/ names them by
+// number only; nccl/tracker defines the table.
 #pragma once
 
 #include "format/layout.hpp"
@@ -8,7 +8,7 @@ namespace fr::cuda {
 
 using Operation = u64;  // 0: none
 
-// What a pair of events around one call, or around a group of calls, told.
+// What a pair of events around one call, or around a group of calls, reported.
 struct EventsSeen {
   enum What : u32 { kStarted, kEnded, kLost };
   u64 events;

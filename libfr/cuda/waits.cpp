@@ -1,3 +1,4 @@
+// waits.cpp - per stream the operations whose completion only the program's waits report.
 #include "cuda/waits.hpp"
 
 #include <dlfcn.h>
@@ -165,8 +166,8 @@ void serve(StreamRow& row) noexcept {
   }
 }
 
-// Takes the oldest n out of the list, their end untold. False: somebody is at it, or waits for
-// them.
+// Takes the oldest n out of the list, their end untold. False: somebody is at it, or
+// waits for them.
 bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
   if (row.busy.exchange(1) != 0) {
     return false;
@@ -207,19 +208,19 @@ u32 tie_of(Event event, u32 probe) noexcept {
   return static_cast<u32>(mix(0, reinterpret_cast<u64>(event)) + probe) % kTies;
 }
 
-StreamRow& stream_at(const Place& at) noexcept {
+StreamRow& stream_at(const StreamPosition& at) noexcept {
   return g_streams[at.row - 1];
 }
 
-void add_place(Places& out, const StreamRow& row) noexcept {
+void add_place(StreamPositions& out, const StreamRow& row) noexcept {
   const u64 issued = row.issued.load(kAcquire);
   if (issued > row.done.load(kRelaxed)) {
     out.place[out.n++] = {number_of(row), 0, 0, issued};
   }
 }
 
-bool is_still_tied(Event event, const Place& at) noexcept {
-  const Tie& t = g_ties[at.tie];
+bool is_still_tied(Event event, const StreamPosition& at) noexcept {
+  const Tie& t = g_ties[at.associate];
   return t.event.load(kAcquire) == event && t.version.load() == at.version;
 }
 
@@ -246,7 +247,7 @@ void learn_context() noexcept {
   }
 }
 
-Place reserve(Stream stream) noexcept {
+StreamPosition reserve(Stream stream) noexcept {
   const u64 key = key_of(stream);
   if (key == 0) {
     return {};
@@ -272,7 +273,7 @@ Place reserve(Stream stream) noexcept {
   return {};
 }
 
-void publish(const Place& at, Operation op) noexcept {
+void publish(const StreamPosition& at, Operation op) noexcept {
   StreamRow& row = stream_at(at);
   row.open[at.seq % kOpen].store(op);
   if (row.told.load() >= at.seq || (row.wanted.load() >= at.seq && row.lapsed.load() == 0)) {
@@ -280,13 +281,13 @@ void publish(const Place& at, Operation op) noexcept {
   }
 }
 
-void find_stream(Stream stream, Places& out) noexcept {
+void find_stream(Stream stream, StreamPositions& out) noexcept {
   if (const StreamRow* row = row_of(key_of(stream))) {
     add_place(out, *row);
   }
 }
 
-void find_event(Event event, Places& out) noexcept {
+void find_event(Event event, StreamPositions& out) noexcept {
   for (u32 probe = 0; probe < kProbes; ++probe) {
     const u32 number = tie_of(event, probe);
     const Tie& t = g_ties[number];
@@ -296,7 +297,7 @@ void find_event(Event event, Places& out) noexcept {
     }
     const u64 place = t.place.load(kAcquire);
     if ((version & 1) == 0 && t.version.load(kRelaxed) == version && place != 0) {
-      const Place at{static_cast<u32>(place >> 48), number, version, place & kSeqBits};
+      const StreamPosition at{static_cast<u32>(place >> 48), number, version, place & kSeqBits};
       if (at.seq > stream_at(at).done.load(kRelaxed)) {
         out.place[out.n++] = at;
       }
@@ -305,7 +306,7 @@ void find_event(Event event, Places& out) noexcept {
   }
 }
 
-void find_all(Places& out) noexcept {
+void find_all(StreamPositions& out) noexcept {
   if (!in_known_context()) {
     return;
   }
@@ -315,7 +316,7 @@ void find_all(Places& out) noexcept {
   }
 }
 
-void untie(Event event) noexcept {
+void dissociate(Event event) noexcept {
   for (u32 probe = 0; probe < kProbes && event != nullptr; ++probe) {
     Tie& t = g_ties[tie_of(event, probe)];
     u32 version = t.version.load(kRelaxed);
@@ -330,7 +331,7 @@ void untie(Event event) noexcept {
   }
 }
 
-void tie(Event event, const Places& at) noexcept {
+void associate(Event event, const StreamPositions& at) noexcept {
   if (at.n == 0 || event == nullptr) {
     return;
   }
@@ -358,9 +359,9 @@ void tie(Event event, const Places& at) noexcept {
   count(&Cuda::untied);
 }
 
-void polled(const Places& asked, Event event, int result) noexcept {
+void polled(const StreamPositions& asked, Event event, int result) noexcept {
   for (u32 i = 0; i < asked.n; ++i) {
-    const Place& at = asked.place[i];
+    const StreamPosition& at = asked.place[i];
     if (event != nullptr && !is_still_tied(event, at)) {
       continue;  // recorded anew meanwhile: the answer may be about that
     }
@@ -373,14 +374,14 @@ void polled(const Places& asked, Event event, int result) noexcept {
   }
 }
 
-void begin_wait(const Places& asked) noexcept {
+void begin_wait(const StreamPositions& asked) noexcept {
   for (u32 i = 0; i < asked.n; ++i) {
     stream_at(asked.place[i]).waiters.fetch_add(1);
     want(stream_at(asked.place[i]), asked.place[i].seq);
   }
 }
 
-void end_wait(const Places& asked, Event event, int result) noexcept {
+void end_wait(const StreamPositions& asked, Event event, int result) noexcept {
   if (result == kSuccess) {
     polled(asked, event, result);
   }

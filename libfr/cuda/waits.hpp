@@ -1,16 +1,16 @@
-// waits.hpp - the end of NCCL's operations where NCCL does not tell it: by the events that the
-// program records and asks for itself, and by its synchronisations. No call of ours is made for it.
+// waits.hpp - completion of NCCL's operations where NCCL does not report it: by the events that the
+// program itself records and polls, and by its synchronisations. fr makes no device call for it.
 //
 //   NCCL's call is back   -> reserve, publish      the stream's list of open operations
-//   cudaEventRecord       -> tie                   event -> newest operation of its stream
+//   cudaEventRecord       -> associate                   event -> newest operation of its stream
 //   cudaEventQuery        -> polled                reached: all up to it have ended
 //   cudaStreamSynchronize -> begin_wait, end_wait
 //
-// An operation is in flight while somebody waits for it: a thread is in a call that comes back at
-// its end, or has asked for it lately. What nobody asks for is never in flight.
+// An operation is in flight while the program waits for it: a thread is in a call that returns at
+// its end, or has polled it recently. An operation that no thread polls is never in flight.
 //
-// Hot: no allocation, no lock, fixed tables. While no operation is followed a hooked call costs one
-// load.
+// Hot: no allocation, no lock, fixed tables. While no operation is wait-tracked a hooked call costs
+// one load.
 #pragma once
 
 #include "cuda/abi.hpp"
@@ -30,41 +30,43 @@ inline bool follows_any() noexcept {
 void learn_context() noexcept;
 
 // A place in the list of what is open on a stream.
-struct Place {
-  u32 row;           // of the stream + 1; 0: nothing there is followed
-  u32 tie, version;  // where it comes from
+struct StreamPosition {
+  u32 row;                 // of the stream + 1; 0: nothing there is followed
+  u32 associate, version;  // where it comes from
   u64 seq;
 };
 
 // The library put an operation into the stream. row 0: it cannot be followed.
-Place reserve(Stream stream) noexcept;
+StreamPosition reserve(Stream stream) noexcept;
 // The reserved place is its.
-void publish(const Place& at, Operation op) noexcept;
+void publish(const StreamPosition& at, Operation op) noexcept;
 
-// What a call asks for.
-struct Places {
+// The stream positions that a call waits for or polls.
+struct StreamPositions {
   u32 n = 0;
-  Place place[kWaitStreams];
+  StreamPosition place[kWaitStreams];
 };
-void find_stream(Stream stream, Places& out) noexcept;  // what it was given so far
-void find_event(Event event, Places& out) noexcept;
-void find_all(Places& out) noexcept;  // of the current context
+void find_stream(Stream stream, StreamPositions& out) noexcept;  // what it was given so far
+void find_event(Event event, StreamPositions& out) noexcept;
+void find_all(StreamPositions& out) noexcept;  // of the current context
 
-// An event is recorded: untie before the call, since who asks meanwhile would ask for the new one.
-void untie(Event event) noexcept;
-void tie(Event event, const Places& at) noexcept;
+// An event is recorded: dissociate before the call, since a poll meanwhile would concern
+// the new one.
+void dissociate(Event event) noexcept;
+void associate(Event event, const StreamPositions& at) noexcept;
 
 // The answer to an event's or a stream's query; event: nullptr of a stream.
-void polled(const Places& asked, Event event, int result) noexcept;
-// Around a call that comes back when they have ended.
-void begin_wait(const Places& asked) noexcept;
-void end_wait(const Places& asked, Event event, int result) noexcept;
+void polled(const StreamPositions& asked, Event event, int result) noexcept;
+// Around a call that returns when they have ended.
+void begin_wait(const StreamPositions& asked) noexcept;
+void end_wait(const StreamPositions& asked, Event event, int result) noexcept;
 
-// The stream, nullptr: all of them, is gone: nobody will ask.
+// The stream is gone (nullptr: all of them): nothing will poll it.
 void abandon_stream(Stream stream) noexcept;
 void abandon_all() noexcept;
 
-// Who asked last before this has stopped asking. What ended otherwise gives its place. Cold.
+// Polls older than before_ticks no longer count; operations that ended otherwise free
+// their row. Cold.
 void look(u64 before_ticks) noexcept;
 
 }  // namespace fr::cuda

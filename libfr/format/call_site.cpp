@@ -1,3 +1,4 @@
+// call_site.cpp - innermost user frame, oldest operation in flight, and their texts.
 #include "format/call_site.hpp"
 
 #include <cstring>

@@ -14,7 +14,7 @@
 
 namespace fr {
 
-// The codes as dumps tell them apart. 0 is what a reader does not know.
+// The codes as dumps distinguish them. 0 is what a reader does not know.
 namespace dump {
 
 enum class Kind : u8 {

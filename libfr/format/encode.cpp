@@ -1,3 +1,4 @@
+// encode.cpp - a region into a dump: groups, lanes, records, identity.
 #include "format/encode.hpp"
 
 #include <cstring>

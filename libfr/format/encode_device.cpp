@@ -1,3 +1,4 @@
+// encode_device.cpp - a region into a dump: NCCL's and CUDA's part.
 #include "format/packer.hpp"
 #include "format/ras_answer.hpp"
 

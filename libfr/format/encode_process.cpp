@@ -1,3 +1,4 @@
+// encode_process.cpp - a region into a dump: threads, exit record, peers, notes.
 #include "format/packer.hpp"
 #include "format/syscalls.hpp"
 #include "format/thread_report.hpp"

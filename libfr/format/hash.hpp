@@ -40,7 +40,7 @@ inline u64 hash_bytes(const char* text, std::size_t n) noexcept {
   return h != 0 ? h : 1;  // 0 means empty in the tables
 }
 
-// What tells the handles that one process gives NCCL from those of others; never 0.
+// Distinguishes the handles that one process gives NCCL from those of others; never 0.
 inline u32 handle_salt(i32 pid, u64 proc_start) noexcept {
   return static_cast<u32>(mix(static_cast<u64>(pid), proc_start) >> 40 & 0xffff) | 1;
 }

@@ -1,5 +1,5 @@
-// text.cpp - snprintf's async-signal-safe stand-in. glibc's own takes a lock for its buffers and may
-// allocate.
+// text.cpp - snprintf's async-signal-safe stand-in. glibc's own takes a lock for its buffers
+// and may allocate.
 #include "format/text.hpp"
 
 #include <cstdarg>

@@ -1,5 +1,5 @@
-// thread_report.hpp - where the threads of a process are, as plain data: sample/ fills it, the encoder
-// writes it into a dump.
+// thread_report.hpp - where the threads of a process are, as plain data: sample/ fills it, the
+// encoder writes it into a dump.
 #pragma once
 
 #include "format/layout.hpp"
@@ -10,13 +10,13 @@ struct Task {
   i32 tid;
   char name[16];
   char state;      // R S D T t Z X as /proc has it; '?' unknown
-  char wchan[40];  // kernel function it sleeps in; "" none or not told
+  char wchan[40];  // kernel function it sleeps in; "" none or unknown
   i64 syscall;     // number; see below
   u64 args[6];
   u64 sp, pc;        // where the system call was made; 0 unknown
   char target[168];  // what the call is about: file behind a descriptor, path, address of a futex
   u64 signals_blocked;
-  // growth between the two looks
+  // growth between the two samples
   u64 looked_ns;  // time between them; 0: seen once only
   u64 cpu_ns;
   u64 runqueue_ns;  // runnable, but without a processor
@@ -26,8 +26,8 @@ struct Task {
 
 enum : i64 { kNoSyscall = -1, kSyscallUnknown = -2, kOnProcessor = -3 };
 
-// "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by the two
-// samples.
+// "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by
+// the two samples.
 const char* activity(const Task& task) noexcept;
 
 enum class Answer : u8 { kNotAsked, kOwn, kAnswered, kBlocked, kUnanswered, kGone };
@@ -108,8 +108,8 @@ struct ThreadReport {
   u32 frames_lost;  // tables full
   u32 modules_lost;
   // how it was done
-  i32 signal;       // 0 none: nobody was asked
-  const char* why;  // why nobody was asked; ""
+  i32 signal;       // 0 none: no thread was interrupted
+  const char* why;  // why no thread was interrupted; ""
   u64 took_ns;
   u64 asking_ns;
 };

@@ -1,5 +1,5 @@
-// ticks.hpp - the two clocks of the operating system that records and dumps refer to.
-// Async-signal-safe.
+// ticks.hpp - the two clocks of the operating system that records and dumps
+// refer to. Async-signal-safe.
 #pragma once
 
 #include <ctime>

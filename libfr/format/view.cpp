@@ -1,3 +1,4 @@
+// view.cpp - checks a region and copies rows out of it while others write.
 #include "format/view.hpp"
 
 #include <cstring>

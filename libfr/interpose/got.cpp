@@ -1,3 +1,4 @@
+// got.cpp - walks the loaded objects and swaps GOT entries and function tables.
 #include "interpose/got.hpp"
 
 #include <dlfcn.h>

@@ -27,7 +27,7 @@ struct RedirectTable {
   // All rows that can be known are: what has no row in this copy of the library is another copy's.
   std::atomic<bool> is_bound{false};
 
-  // Where a function leads, taken from a place that leads there if nobody knew. nullptr: unknown.
+  // Where a function leads, taken from a place that leads there if unknown. nullptr: unknown.
   void* learn(Redirect& r, void* leads_to) noexcept;
 };
 

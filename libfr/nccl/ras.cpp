@@ -1,3 +1,4 @@
+// ras.cpp - the thread fr-ras: socket, protocol and time limits of a query.
 #include "nccl/ras.hpp"
 
 #include <fcntl.h>
@@ -110,7 +111,7 @@ bool Ras::start(const char* address) noexcept {
   return start_thread(thread_main, this, "fr-ras");
 }
 
-void Ras::ask(bool as_json, u64 max_age_ns) noexcept {
+void Ras::query(bool as_json, u64 max_age_ns) noexcept {
   const u64 now = monotonic_ns();
   if (!is_started() || state_.load(std::memory_order_acquire) == kAsked ||
       (asked_ns_ != 0 && now - asked_ns_ < max_age_ns)) {
@@ -271,11 +272,11 @@ void use_ras() noexcept {
   }
 }
 
-void ask_ras(Recorder& r) noexcept {
+void query_ras(Recorder& r) noexcept {
   const Header& h = r.region.header();
   const i32 per_node = h.local_world_size > 0 ? h.local_world_size : 1;
   if (Ras* ras = g_ras.load(); ras != nullptr && h.rank.load() < kNodesThatAsk * per_node) {
-    ras->ask(h.world_size.load() <= kRanksInJson, kAnswerIsOld_ns);
+    ras->query(h.world_size.load() <= kRanksInJson, kAnswerIsOld_ns);
   }
 }
 

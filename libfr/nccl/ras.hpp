@@ -1,8 +1,8 @@
-// ras.hpp - asks NCCL's RAS service (2.24 and newer) what it knows of the job's communicators:
-// one more witness when something hangs.
+// ras.hpp - queries NCCL's RAS service (2.24 and newer) for the job's communicators: one more
+// witness when something hangs.
 //
-// A thread of its own asks, since a resolver, a socket or the service may hang. Whoever dumps takes
-// what is there by then and waits for no more than it says.
+// The query runs on a thread of its own, since a resolver, a socket or the service may hang. A dump
+// takes the answer that is there by then, and waits no longer than its limit.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class Ras {
 
   // The three below: one thread at a time, the watchdog's. No lock, no allocation.
 
-  // Has the question asked, unless one is under way or was asked within max_age_ns.
-  void ask(bool as_json, u64 max_age_ns) noexcept;
-  // The answer to the last question, or that there is none yet after limit_ns. nullptr: not asked.
+  // Starts a query, unless one is under way or was made within max_age_ns.
+  void query(bool as_json, u64 max_age_ns) noexcept;
+  // The answer to the last query, or that there is none after limit_ns. nullptr: no query was made.
   const RasAnswer* take(u64 limit_ns) noexcept;
 
   static constexpr u64 kLimit_ns = 2'500'000'000;  // for one question and its answer
@@ -48,11 +48,11 @@ class Ras {
   char text_[kRasBytes];
 };
 
-// Any thread, when a communicator was made: the service may be asked from now on. Starts the thread
+// Any thread, when a communicator was made: queries are possible from now on. Starts the thread
 // in the first rank of each node, unless FR_RAS=0.
 void use_ras() noexcept;
-// The watchdog's: has the question asked, unless other nodes do or one was asked lately.
-void ask_ras(Recorder& r) noexcept;
+// For the watchdog: starts a query, unless other nodes do or the last one is recent.
+void query_ras(Recorder& r) noexcept;
 const RasAnswer* ras_answer(u64 limit_ns) noexcept;
 // A new recorder starts, also in a forked child, where the parent's thread is missing.
 void renew_ras(Recorder& r);

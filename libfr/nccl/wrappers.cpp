@@ -1,3 +1,4 @@
+// wrappers.cpp - what runs instead of each hooked nccl* function.
 #include "nccl/wrappers.hpp"
 
 #include <dlfcn.h>
@@ -426,8 +427,8 @@ int setup(Index at, Comm comm, Call_ call) noexcept {
 
 // ---------------------------------------------------------------- operations
 
-// FR_TIMING=events: a pair of CUDA events around this call, or around the group's calls on its
-// stream.
+// FR_TIMING=events: a pair of CUDA events around this call, or around the group's calls
+// on its stream.
 [[gnu::noinline]] void begin_events(CallThread* t, Comm comm, Call& what) noexcept {
   const bool grouped = t != nullptr && t_depth > 0;
   for (u32 i = 0; grouped && i < t->n_timed; ++i) {
@@ -676,8 +677,8 @@ int group_start() noexcept {
   return result;
 }
 
-// What was called in the group is done now, or has failed with it. launches: it was not a
-// simulation.
+// What was called in the group is done now, or has failed with it. launches: it was
+// not a simulation.
 void finish_group(CallThread& t, int result, const char* name, bool launches) noexcept {
   for (u32 i = 0; i < t.n_pending; ++i) {
     const Pending& p = t.pending[i];

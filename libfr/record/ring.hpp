@@ -13,8 +13,7 @@
 //     Without the claim a lapped, stalled writer resumes into a slot that a later ticket has
 //     published, and the mixture reads as whole; tests/stress shows that variant failing.
 //   * A record among the last `quota` of its group is not overwritten (a chatty group must not
-//   evict
-//     a quiet one's). Half of the ring is never protected, so a lap always finds room.
+//     evict a quiet one's). Half of the ring is never protected, so a lap always finds room.
 //   * After a lap without room the operation is dropped and counted.
 //
 // Invariants: seq of a slot only grows; payload words change only while seq is odd; a reader that
@@ -96,8 +95,8 @@ struct Ring {
   void publish(u64 ticket, const Payload& payload) const noexcept {
     Record& record = records[ticket & mask];
     const Payload& p = payload;
-    // Put together in registers: reading 8 bytes back from two 4-byte stores stalls (12 ns
-    // measured).
+    // Put together in registers: reading 8 bytes back from two 4-byte stores stalls
+    // (12 ns measured).
     const u64 words[kPayloadWords] = {
         p.ticks,
         p.seq,

@@ -1,3 +1,4 @@
+// clock_anchor.cpp - pairs of ticks and Unix time, by which ticks get their dates.
 #include "recorder/clock_anchor.hpp"
 
 #include <fcntl.h>

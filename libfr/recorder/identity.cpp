@@ -1,3 +1,4 @@
+// identity.cpp - host, boot, command line and start time of this process.
 #include "recorder/identity.hpp"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
-// in_flight.hpp - how many operations have begun and not ended, from the counters of a group alone.
-// Async-signal-safe.
+// in_flight.hpp - how many operations have begun and not ended, from the counters of a
+// group alone. Async-signal-safe.
 #pragma once
 
 #include "format/view.hpp"

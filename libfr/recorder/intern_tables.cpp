@@ -1,3 +1,4 @@
+// intern_tables.cpp - interned strings, stacks and groups; the one lock of the recorder.
 #include "recorder/intern_tables.hpp"
 
 #include <cstdio>
@@ -163,8 +164,8 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
   row.own_rank = info.own_rank;
   row.created_ticks.store(ticks, std::memory_order_relaxed);
 
-  // Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are one run
-  // each.
+  // Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are
+  // one run each.
   const u32 first = header_.n_rank_words.load(std::memory_order_relaxed);
   u32 used = 0;
   bool fits = info.ranks != nullptr && info.n_ranks > 0;

@@ -1,3 +1,4 @@
+// log.cpp - lines on stderr, each in one write.
 #include "recorder/log.hpp"
 
 #include <unistd.h>

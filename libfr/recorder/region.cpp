@@ -1,3 +1,4 @@
+// region.cpp - makes, maps and removes the file of the ring.
 #include "recorder/region.hpp"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// status.cpp - fr.status() as JSON.
 #include "recorder/status.hpp"
 
 #include "format/codes.hpp"

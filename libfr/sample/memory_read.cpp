@@ -1,3 +1,4 @@
+// memory_read.cpp - process_vm_readv on this process, /proc/self/mem where it is missing.
 #include "sample/memory_read.hpp"
 
 #include <fcntl.h>

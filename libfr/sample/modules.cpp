@@ -1,3 +1,4 @@
+// modules.cpp - /proc/self/maps, ELF headers and symbol tables as they are mapped.
 #include "sample/modules.hpp"
 
 #include <elf.h>

@@ -215,7 +215,7 @@ void read_syscall(i32 pid, Task& t) noexcept {
 
 }  // namespace
 
-bool look_first(i32 pid, Task& t) noexcept {
+bool sample_first(i32 pid, Task& t) noexcept {
   const i32 tid = t.tid;
   t = {};
   t.tid = tid;
@@ -237,7 +237,7 @@ bool look_first(i32 pid, Task& t) noexcept {
   return true;
 }
 
-bool look_again(i32 pid, Task& t, u64 first_look_ns, u64 now_ns) noexcept {
+bool sample_again(i32 pid, Task& t, u64 first_look_ns, u64 now_ns) noexcept {
   Counters c{};
   if (!read_counters(pid, t, c)) {
     t.state = 'X';

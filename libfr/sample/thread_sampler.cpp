@@ -1,3 +1,4 @@
+// thread_sampler.cpp - the signal, its handler, and the walk over what the handler copied.
 #include "sample/thread_sampler.hpp"
 
 #include <fcntl.h>
@@ -488,20 +489,20 @@ struct ThreadStacks::Work {
   }
 };
 
-bool ThreadStacks::init(bool ask, bool variables, u64 asking_ns) noexcept {
+bool ThreadStacks::init(bool by_signal, bool variables, u64 sampling_ns) noexcept {
   variables_ = variables;
-  asking_ns_ = asking_ns;
+  sampling_ns_ = sampling_ns;
   prepare_peek();
   if (work_ == nullptr) {
-    work_ = map_new<Work>(ask);
-    report_ = map_new<ThreadReport>(ask);
+    work_ = map_new<Work>(by_signal);
+    report_ = map_new<ThreadReport>(by_signal);
     if (work_ == nullptr || report_ == nullptr) {
       return false;
     }
     new (&work_->unwinder) Unwinder(&work_->modules);
   }
   work_->token = monotonic_ns();
-  if (!ask) {
+  if (!by_signal) {
     return true;
   }
   if (g_slots.load() == nullptr) {
@@ -563,7 +564,7 @@ void ThreadStacks::list(i32 pid) noexcept {
         ThreadRow& row = x.out.threads[x.out.n_threads];
         row = {};
         row.task.tid = tid;
-        if (look_first(x.pid, row.task)) {
+        if (sample_first(x.pid, row.task)) {
           ++x.out.n_threads;
         }
       },
@@ -581,13 +582,13 @@ void ThreadStacks::list(i32 pid) noexcept {
           ChildRow& row = to.children[to.n_children];
           row = {};
           row.task.tid = child;
-          to.n_children += look_first(child, row.task) ? 1 : 0;
+          to.n_children += sample_first(child, row.task) ? 1 : 0;
         },
         &out);
   }
 }
 
-void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
+void ThreadStacks::second_sample(i32 pid, u64 first_ns) noexcept {
   const u64 until = first_ns + kLook_ns;
   for (u64 now = monotonic_ns(); now < until; now = monotonic_ns()) {
     const timespec t{0, static_cast<long>(until - now)};
@@ -595,13 +596,13 @@ void ThreadStacks::second_look(i32 pid, u64 first_ns) noexcept {
   }
   for (u32 i = 0; i < report_->n_threads; ++i) {
     ThreadRow& row = report_->threads[i];
-    if (!look_again(pid, row.task, first_ns, monotonic_ns())) {
+    if (!sample_again(pid, row.task, first_ns, monotonic_ns())) {
       row.answer = Answer::kGone;
     }
   }
   for (u32 i = 0; i < report_->n_children; ++i) {
     ChildRow& row = report_->children[i];
-    look_again(row.task.tid, row.task, first_ns, monotonic_ns());
+    sample_again(row.task.tid, row.task, first_ns, monotonic_ns());
     row.wait_status = row.task.state == 'Z' ? wait_status(row.task.tid) : -1;
   }
 }
@@ -631,7 +632,7 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   w.n_python += raw.n_python;
 }
 
-void ThreadStacks::ask_all() noexcept {
+void ThreadStacks::signal_all() noexcept {
   ThreadReport& out = *report_;
   AskSlot* slots = g_slots.load();
   const int signal = g_signal.load();
@@ -657,7 +658,7 @@ void ThreadStacks::ask_all() noexcept {
   const i32 pid = getpid();
   const auto self = static_cast<i32>(syscall(SYS_gettid));
   const u64 begun = monotonic_ns();
-  const u64 deadline = begun + asking_ns_;
+  const u64 deadline = begun + sampling_ns_;
   bool used[kSlots] = {};
   u32 next = 0;
   u32 pending = 0;
@@ -784,8 +785,8 @@ const ThreadReport* ThreadStacks::collect() noexcept {
   reset();
   list(getpid());
   work_->modules.read();
-  second_look(getpid(), begun);
-  ask_all();
+  second_sample(getpid(), begun);
+  signal_all();
   name_all();
   report_->took_ns = monotonic_ns() - begun;
   return report_;
@@ -801,7 +802,7 @@ const ThreadReport* ThreadStacks::collect_own(const ucontext_t& context) noexcep
   ThreadRow& row = report_->threads[report_->n_threads++];
   row = {};
   row.task.tid = static_cast<i32>(syscall(SYS_gettid));
-  look_first(getpid(), row.task);
+  sample_first(getpid(), row.task);
   row.answer = Answer::kOwn;
   Work::Raw& raw = w.raw[0];
   raw.n_pcs = w.unwinder.walk(Registers::of(context), {}, w.pcs, kNativeFrames, &row.whole);
@@ -816,14 +817,14 @@ const ThreadReport* ThreadStacks::collect_own(const ucontext_t& context) noexcep
   return report_;
 }
 
-const ThreadReport* ThreadStacks::look_at(i32 pid) noexcept {
+const ThreadReport* ThreadStacks::sample_process(i32 pid) noexcept {
   if (report_ == nullptr) {
     return nullptr;
   }
   const u64 begun = monotonic_ns();
   reset();
   list(pid);
-  second_look(pid, begun);
+  second_sample(pid, begun);
   report_->why = "another process";
   report_->took_ns = monotonic_ns() - begun;
   return report_;

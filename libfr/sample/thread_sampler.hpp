@@ -1,12 +1,13 @@
-// thread_sampler.hpp - where every thread of this process is: native and Python frames, system call, GIL.
+// thread_sampler.hpp - where every thread of this process is: native and Python frames, system
+// call, GIL.
 //
 //   watchdog                                  the thread
-//   two looks into /proc
-//   slot.word = asked          --signal-->    registers, top of the stack, Python frames -> slot
+//   two samples of /proc
+//   slot.word = requested      --signal-->    registers, top of the stack, Python frames -> slot
 //   walks the copy, names it   <--futex---    slot.word = answered, goes on
 //
 // The thread does nothing but copy: it takes no lock, allocates nothing, and needs no GIL. One that
-// blocks the signal, or sleeps uninterruptibly, is told of by /proc alone. All memory is mapped by
+// blocks the signal, or sleeps uninterruptibly, is known by /proc alone. All memory is mapped by
 // init(); collect() takes no lock and allocates nothing.
 #pragma once
 
@@ -21,24 +22,24 @@ namespace fr {
 
 class ThreadStacks {
  public:
-  static constexpr u64 kAsking_ns = 200'000'000;
+  static constexpr u64 kSampling_ns = 200'000'000;
 
-  // Maps the memory, installs the handler. ask: false leaves the threads alone. asking_ns: how long
-  // all threads together have for their answers.
-  bool init(bool ask, bool variables, u64 asking_ns = kAsking_ns) noexcept;
-  int signal() const noexcept;  // 0: none, nobody is asked
+  // Maps the memory, installs the handler. by_signal: false interrupts no thread. sampling_ns: how
+  // long all threads together have for their answers.
+  bool init(bool by_signal, bool variables, u64 sampling_ns = kSampling_ns) noexcept;
+  int signal() const noexcept;  // 0: none, no thread is interrupted
   // Threads of this process, as seen from the calling one; nullptr without memory.
   const ThreadReport* collect() noexcept;
   // Of another process: what /proc says.
-  const ThreadReport* look_at(i32 pid) noexcept;
+  const ThreadReport* sample_process(i32 pid) noexcept;
   // In a handler: the calling thread alone, as it was interrupted.
   const ThreadReport* collect_own(const ucontext_t& context) noexcept;
 
  private:
   struct Work;
   void list(i32 pid) noexcept;
-  void second_look(i32 pid, u64 first_ns) noexcept;
-  void ask_all() noexcept;
+  void second_sample(i32 pid, u64 first_ns) noexcept;
+  void signal_all() noexcept;
   void take(u32 slot, ThreadRow& row) noexcept;
   void name_all() noexcept;
   void reset() noexcept;
@@ -47,10 +48,10 @@ class ThreadStacks {
   ThreadReport* report_ = nullptr;
   bool asks_ = false;
   bool variables_ = false;
-  u64 asking_ns_ = kAsking_ns;
+  u64 sampling_ns_ = kSampling_ns;
 };
 
-// A handler that has a dump written, for its life: asked meanwhile, its thread tells where it was
+// Lives in a handler that has a dump written: sampled meanwhile, its thread reports where it was
 // when the handler's signal came. Async-signal-safe.
 class Interrupted {
  public:
@@ -63,7 +64,7 @@ class Interrupted {
   const ucontext_t* outer_;
 };
 
-// Called in a handler when a tool outside asks for a dump by our signal. Async-signal-safe itself.
+// Called in a handler when a tool outside requests a dump by our signal. Async-signal-safe itself.
 void on_dump_request(void (*requested)(int signal) noexcept) noexcept;
 
 void set_python(const fr_python* python) noexcept;

@@ -1,5 +1,5 @@
-// unwind.hpp - native frames of a thread of this process from its registers and a copy of its
-// stack.
+// unwind.hpp - native frames of a thread of this process from its registers and a copy
+// of its stack.
 //
 // Follows the call frame information of each file (.eh_frame, found through the sorted table of
 // .eh_frame_hdr), and frame pointers where there is none. All reads go through peek or the copy, so

@@ -215,9 +215,9 @@ void install_end_handlers(Recorder& r) noexcept {
   }
 }
 
-// A handler set after ours (signal.signal in the script) hides ours. It becomes the one that ours
-// hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL is not
-// reached.
+// A handler set after ours (signal.signal in the script) hides ours. It becomes the one that
+// ours hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL
+// is not reached.
 void check_end_handlers() noexcept {
   for (const int signal : kEnding) {
     if (!g_evidence_left.load() && g_installed[signal].load()) {

@@ -1,3 +1,4 @@
+// oom.cpp - the cgroup's counter of OOM kills.
 #include "watch/oom.hpp"
 
 #include <fcntl.h>

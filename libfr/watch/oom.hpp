@@ -1,4 +1,4 @@
-// oom.hpp - how many processes the kernel has killed for want of memory where this one lives.
+// oom.hpp - how many processes of this cgroup the kernel has OOM-killed.
 #pragma once
 
 #include "format/layout.hpp"

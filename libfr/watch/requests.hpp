@@ -1,4 +1,4 @@
-// requests.hpp - how any thread, or a signal handler, asks the watchdog for a dump and waits for it.
+// requests.hpp - how any thread, or a signal handler, requests a dump and waits for it.
 //
 //   any thread                              watchdog
 //   free -> claimed -> posted  --wake-->    running -> done
@@ -37,11 +37,11 @@ class DumpRequests {
   void serve_begins() noexcept { served_.store(true); }
   bool is_served() const noexcept { return served_.load(); }
 
-  // Has a dump written and waits for it, at most limit_ns. False when none was written. path may be
-  // nullptr.
+  // Has a dump written and waits for it, at most limit_ns. False when none was written. path
+  // may be nullptr.
   bool request(const char* reason, Trigger trigger, u64 limit_ns, char* path,
                std::size_t path_bytes) noexcept;
-  // Have the watchdog look at once (an operation failed, a signal came).
+  // Have the watchdog check at once (an operation failed, a signal came).
   void wake() noexcept;
   // FR_SIGNAL, or the signal of a tool, came.
   void note_signal(int signal) noexcept;

@@ -127,7 +127,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, const char* why,
     facts.control = &r.control->page();
     facts.is_alive = is_alive;
     if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
-      facts.threads = threads_.look_at(h.pid);  // stopped, or its watchdog is
+      facts.threads = threads_.sample_process(h.pid);  // stopped, or its watchdog is
     }
     const i64 kills = std::strcmp(why, "dead") == 0 && oom_kills_ >= 0 ? oom_kills() : -1;
     facts.oom_kills = kills >= 0 && kills >= oom_kills_ ? kills - oom_kills_ : -1;

@@ -20,8 +20,8 @@
 namespace fr {
 namespace {
 
-// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt: ours come
-// after.
+// Incidents that FR_DUMP_DIR and left rings already have under this job and attempt:
+// ours come after.
 u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool rings) {
   struct Context {
     const char* dir;

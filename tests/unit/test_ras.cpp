@@ -97,7 +97,7 @@ Ras& new_ras() {
 const RasAnswer& ask(const std::string& address, bool json = true) {
   Ras& ras = new_ras();
   REQUIRE(ras.start(address.c_str()));
-  ras.ask(json, 0);
+  ras.query(json, 0);
   const RasAnswer* answer = ras.take(kPatience_ns);
   REQUIRE(answer != nullptr);
   return *answer;

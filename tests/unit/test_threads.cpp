@@ -64,7 +64,7 @@ bool sleeps(i32 tid) {
   return eventually([tid] {
     Task t{};
     t.tid = tid;
-    return look_first(getpid(), t) && t.state == 'S';
+    return sample_first(getpid(), t) && t.state == 'S';
   });
 }
 
@@ -209,10 +209,10 @@ TEST_CASE("tasks: what a thread sleeps in and on") {
   const auto two_looks = [](i32 tid) {
     Task t{};
     t.tid = tid;
-    REQUIRE(look_first(getpid(), t));
+    REQUIRE(sample_first(getpid(), t));
     const u64 first = monotonic_ns();
     REQUIRE(eventually([first] { return monotonic_ns() - first > 20'000'000; }));
-    REQUIRE(look_again(getpid(), t, first, monotonic_ns()));
+    REQUIRE(sample_again(getpid(), t, first, monotonic_ns()));
     return t;
   };
   const Task o = two_looks(opens.tid);
@@ -239,7 +239,7 @@ TEST_CASE("tasks: what a thread sleeps in and on") {
   close(fds[1]);
   Task gone{};
   gone.tid = opens.tid;
-  CHECK(eventually([&] { return !look_first(getpid(), gone); }));
+  CHECK(eventually([&] { return !sample_first(getpid(), gone); }));
 }
 
 #ifndef __SANITIZE_THREAD__  // handlers run in a frame of its own there, often later

@@ -1,3 +1,4 @@
+// alter.cpp - the same case with other names, clocks and rings.
 #include "alter.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// device.cpp - what NCCL's profiler interface would report at a moment.
 #include "device.hpp"
 
 #include <algorithm>

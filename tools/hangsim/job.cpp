@@ -1,3 +1,4 @@
+// job.cpp - the program of each host, per kind of job.
 #include "job.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// pipeline.cpp - orders of forward and backward passes in a pipeline.
 #include "pipeline.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// scale.cpp - one large set, to measure speed.
 #include "scale.hpp"
 
 #include <algorithm>

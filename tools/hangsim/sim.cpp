@@ -1,3 +1,4 @@
+// sim.cpp - the events: hosts issue, devices execute, until nothing moves.
 #include "sim.hpp"
 
 #include <algorithm>

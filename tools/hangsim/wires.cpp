@@ -1,3 +1,4 @@
+// wires.cpp - steps of transfers between ranks, until nothing moves.
 #include "wires.hpp"
 
 #include <algorithm>

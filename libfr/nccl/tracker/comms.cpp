@@ -1,3 +1,4 @@
+// comms.cpp - communicators: made, split, joined with the framework's groups, ended.
 #include <cstdio>
 
 #include "nccl/ras.hpp"

@@ -1,3 +1,4 @@
+// events.cpp - the plugin's callbacks, by type of event.
 #include "nccl/tracker/state.hpp"
 
 namespace fr::nccl {

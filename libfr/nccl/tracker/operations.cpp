@@ -1,3 +1,4 @@
+// operations.cpp - operations: launch, start, completion, and who reports it.
 #include "cuda/waits.hpp"
 #include "nccl/tracker/state.hpp"
 #include "watch/watchdog.hpp"

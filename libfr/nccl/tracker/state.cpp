@@ -1,3 +1,4 @@
+// state.cpp - the tracker's tables and their locks.
 #include "nccl/tracker/state.hpp"
 
 #include <sys/syscall.h>

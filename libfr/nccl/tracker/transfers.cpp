@@ -1,3 +1,4 @@
+// transfers.cpp - network transfers: steps, what the oldest unfinished one waits for.
 #include "nccl/tracker/state.hpp"
 
 namespace fr::nccl {

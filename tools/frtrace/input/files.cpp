@@ -1,3 +1,4 @@
+// files.cpp - directories and files, told apart by content, read by several threads.
 #include "input/files.hpp"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// json_tree.cpp - JSON into the same tree as pickles.
 #include "input/json_tree.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// pickle.cpp - a pickle machine that builds data only and refuses the rest.
 #include "input/pickle.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// ras.cpp - what an answer of NCCL's RAS service says, JSON or text.
 #include "input/ras.hpp"
 
 #include <fmt/format.h>

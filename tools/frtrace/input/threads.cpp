@@ -1,3 +1,4 @@
+// threads.cpp - the reader of thread sections for msgpack, and names of C++ symbols.
 #include "input/threads.hpp"
 
 #include <tuple>

@@ -1,3 +1,4 @@
+// trim.cpp - chooses the records of a large set that stay in memory.
 #include "input/trim.hpp"
 
 #include <algorithm>

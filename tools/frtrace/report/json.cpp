@@ -1,3 +1,4 @@
+// json.cpp - the report as JSON, schema frtrace.report/1.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

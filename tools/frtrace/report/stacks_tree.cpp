@@ -1,3 +1,4 @@
+// stacks_tree.cpp - merges thread stacks of all ranks and draws the tree.
 #include "report/stacks_tree.hpp"
 
 #include <fmt/format.h>

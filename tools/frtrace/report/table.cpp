@@ -1,3 +1,4 @@
+// table.cpp - the table of operations, one column per rank.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,3 +1,4 @@
+// to_torch.cpp - the records as PyTorch Flight Recorder pickles.
 #include "report/to_torch.hpp"
 
 #include <fmt/format.h>

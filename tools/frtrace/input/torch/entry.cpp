@@ -1,3 +1,4 @@
+// entry.cpp - one entry of PyTorch's list into a record.
 #include "input/torch/entry.hpp"
 
 #include <algorithm>
