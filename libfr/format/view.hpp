@@ -14,6 +14,12 @@
 
 namespace fr {
 
+// A counter that another thread or process writes meanwhile. Acquire: a counter that is read later
+// must not be older than one that was read before.
+inline u64 get(const std::atomic<u64>& a) noexcept {
+  return a.load(std::memory_order_acquire);
+}
+
 struct RecordCopy {
   u64 ticket;
   Payload payload;

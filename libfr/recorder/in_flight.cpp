@@ -2,14 +2,6 @@
 #include "recorder/in_flight.hpp"
 
 namespace fr {
-namespace {
-
-// acquire: a counter that is read later must not be older than one that was read before
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
-
-}  // namespace
 
 u64 count_in_flight(const GroupRow& g) noexcept {
   if (get(g.destroyed_ticks) != 0) {

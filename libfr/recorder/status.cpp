@@ -105,6 +105,7 @@ std::string status_json(u64 incident, const char* last_dump) {
   if (r == nullptr) {
     add(out, "on", "false");
     add(out, "why", quoted(off_reason()));
+    add(out, "rank", std::to_string(read_identity().rank));
     add(out, "options", options_json(read_options().table));
     return out + "}";
   }

@@ -20,10 +20,6 @@ namespace {
 constexpr timespec kFollowPeriod{0, 500'000'000};
 constexpr u32 kLooksAfterChange = 4;  // 2 s, the coarsest clock of a file system
 
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
-
 // The lead rank of the node looks into FR_DUMP_DIR for incidents of other nodes.
 void* thread_main(void* recorder) noexcept {
   Recorder& r = *static_cast<Recorder*>(recorder);

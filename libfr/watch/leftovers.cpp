@@ -21,10 +21,6 @@ namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000ull;
 
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 // Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an

@@ -25,10 +25,6 @@ constexpr u64 kUnresponsive_ns = 2 * kSecond_ns;
 // By then everyone has answered an incident or been salvaged.
 constexpr u64 kSettled_ns = 8 * kSecond_ns;
 
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 Salvage::Salvage(Recorder& recorder, DumpEncoder& encoder, ThreadStacks& threads,

@@ -42,10 +42,6 @@ void pause_ns(u64 ns) {
   nanosleep(&t, nullptr);
 }
 
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
-
 }  // namespace
 
 Watchdog::Watchdog(Recorder& recorder) noexcept

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "format/text.hpp"
+#include "format/view.hpp"
 #include "recorder/own_thread.hpp"
 #include "sample/map_file.hpp"
 
@@ -16,11 +17,6 @@ namespace {
 
 std::atomic<fr_writer> g_kept_writer{nullptr};
 std::atomic<void*> g_kept_writer_user{nullptr};
-
-// acquire: what was written into a row before its counter was raised
-u64 get(const std::atomic<u64>& a) {
-  return a.load(std::memory_order_acquire);
-}
 
 }  // namespace
 

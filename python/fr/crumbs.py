@@ -17,10 +17,7 @@ _host = socket.gethostname()
 def _who() -> str:
     global _rank
     if _rank < 0:
-        _rank = int(json.loads(_fr.status()).get("rank", -1))
-        if _rank < 0:
-            text = os.environ.get("RANK", "")
-            _rank = int(text) if text.isdigit() else -1
+        _rank = json.loads(_fr.status())["rank"]
     return f"[{_host}:{_rank if _rank >= 0 else '?'}] "
 
 

@@ -162,12 +162,12 @@ TEST_CASE("ras: a silent service holds nobody up") {
   Ras& ras = new_ras();
   REQUIRE(ras.start(("127.0.0.1:" + server.port).c_str()));
   CHECK(ras.take(0) == nullptr);  // not asked
-  ras.ask(true, 0);
+  ras.query(true, 0);
   const u64 begun = monotonic_ns();
   const RasAnswer* none = ras.take(20'000'000);
   CHECK(std::string(none->error) == "no answer yet");
   CHECK(none->took_ns != 0);
-  ras.ask(true, 0);  // one is under way
+  ras.query(true, 0);  // one is under way
   const RasAnswer* late = ras.take(kPatience_ns);
   CHECK(std::string(late->error) == "no answer");
   CHECK(late->bytes == 0);
@@ -219,11 +219,11 @@ TEST_CASE("ras: asked again only after a while") {
   Ras& ras = new_ras();
   REQUIRE(ras.start(("127.0.0.1:" + server.port).c_str()));
   for (int i = 0; i < 3; ++i) {
-    ras.ask(true, 3'600'000'000'000);
+    ras.query(true, 3'600'000'000'000);
     ras.take(kPatience_ns);
   }
   CHECK(times == 1);
-  ras.ask(true, 0);
+  ras.query(true, 0);
   ras.take(kPatience_ns);
   CHECK(times == 2);
 }

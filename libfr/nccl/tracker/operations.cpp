@@ -184,7 +184,7 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
     return false;
   }
   const u64 stream = op.stream.load(kRelaxed);
-  const cuda::Place at = cuda::reserve(reinterpret_cast<void*>(stream));
+  const cuda::StreamPosition at = cuda::reserve(reinterpret_cast<void*>(stream));
   if (at.row == 0) {
     return false;
   }
