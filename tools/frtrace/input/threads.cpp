@@ -1,4 +1,4 @@
-// threads.cpp - the reader of thread sections for msgpack, and names of C++ symbols.
+// threads.cpp - the reader of thread sections.
 #include "input/threads.hpp"
 
 #include <tuple>
