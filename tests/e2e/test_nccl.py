@@ -337,7 +337,7 @@ def test_a_ras_that_does_not_answer_holds_no_dump_up(run):
     trace = job.trace()
     trace.expect("missing", [2], op="all_reduce", seq=4)
     (said,) = ras_findings(trace)
-    assert "did not tell: no answer" in said
+    assert "did not answer: no answer" in said
 
 
 def test_ras_is_not_asked_when_nobody_wants_it(run):

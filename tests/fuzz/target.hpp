@@ -11,8 +11,8 @@
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "model/case.hpp"
-#include "old/diagnose.hpp"
 #include "report/render.hpp"
+#include "words/diagnose.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

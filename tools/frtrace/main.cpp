@@ -1,5 +1,6 @@
 // frtrace - reads what the ranks of a job left behind and says what is stuck, and who did it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -13,12 +14,13 @@
 
 #include "commands/stacks.hpp"
 #include "input/files.hpp"
+#include "live/lock_files.hpp"
 #include "model/case.hpp"
-#include "old/diagnose.hpp"
 #include "recorder/options.hpp"
 #include "report/render.hpp"
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
+#include "words/diagnose.hpp"
 
 namespace {
 
@@ -100,7 +102,7 @@ std::size_t terminal_width() {
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
     return size.ws_col;
   }
-  return 100;
+  return 120;
 }
 
 // "\r reading 1200 of 16384 files", on a terminal and only when it takes long.
@@ -152,14 +154,16 @@ int run(int argc, char** argv) {
   int attempt = 0;
   std::uint64_t incident = 0;
   bool json = false, table = false, stacks = false, options = false;
-  bool verbose = false, incomplete = false;
+  bool full = false, incomplete = false;
   int mismatch_cap = 0;
   LoadOptions load;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
   app.add_option("path", paths,
                  "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
   app.add_flag("--json", json, "the report as JSON (schema frtrace.report/1)");
-  app.add_flag("-j,--table", table, "table of the collectives per group, one column per rank");
+  app.add_flag(
+      "-j,--table", table,
+      "table of the collectives per group, one column per class of ranks with equal history");
   app.add_option("--ranks,--selected-ranks", rank_texts,
                  "ranks shown by --table and --stacks: 0,2-5 or several numbers")
       ->expected(1, -1);
@@ -181,7 +185,8 @@ int run(int argc, char** argv) {
   app.add_flag("--allow-incomplete-ranks", incomplete,
                "accepted; incomplete input never stops the analysis");
   app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
-  app.add_flag("-v,--verbose", verbose, "accepted; names the files read");
+  app.add_flag("-v,--verbose,--full", full,
+               "all that is known instead of a screen of 24 lines; names the files read");
   app.add_flag("--options", options, "print the recorder's options (environment variables)");
   app.footer(
       "Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
@@ -229,16 +234,6 @@ int run(int argc, char** argv) {
   const LoadResult input = load_paths(paths, load);
   const double read_s = seconds();
   progress.erase();
-  if (verbose) {
-    for (const auto& e : input.evidence) {
-      std::cerr << "read " << e->file << ": job " << e->id.job << ", rank " << e->id.rank
-                << ", incident " << e->incident << ", " << e->records.size() << " records"
-                << (e->losses.trimmed != 0
-                        ? fmt::format(" of {}", e->records.size() + e->losses.trimmed)
-                        : "")
-                << "\n";
-    }
-  }
   Selection selection;
   if (job_option->count() != 0) {
     selection.job = job;
@@ -262,8 +257,9 @@ int run(int argc, char** argv) {
   std::vector<Report> reports;
   for (const Case& c : cases) {
     reports.push_back(diagnose(c));
+    look_at_lock_files(reports.back());
   }
-  if (verbose) {
+  if (full) {
     fmt::print(stderr, "time: reading {:.3f} s, diagnosis {:.3f} s\n", read_s, seconds() - read_s);
   }
 
@@ -297,12 +293,18 @@ int run(int argc, char** argv) {
     out = render_json(reports, input, trees.empty() ? "" : render_stacks_json(trees.front()));
   } else if (table) {
     filter.width = terminal_width();
+    filter.full = full;
     out = render_table(cases, filter);
   } else {
     TextStyle style;
     style.colour = colour;
     style.stacks = stacks;
+    style.full = full;
     style.ranks = filter.ranks;
+    style.where = fmt::format("{}", fmt::join(paths, " "));
+    style.now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                    std::chrono::system_clock::now().time_since_epoch())
+                    .count();
     out = render_text(reports, input, style);
     for (const StackTree& tree : trees) {
       out += "\n" + render_stacks_text(tree);

@@ -11,7 +11,7 @@
 
 #include "model/case.hpp"
 #include "model/rank_data.hpp"
-#include "old/diagnose.hpp"
+#include "words/diagnose.hpp"
 
 namespace frtest {
 

@@ -4,7 +4,7 @@
 
 #include "catch.hpp"
 #include "device_builder.hpp"
-#include "old/facts.hpp"
+#include "facts/facts.hpp"
 
 using namespace frtest;
 

@@ -13,8 +13,8 @@
 #include "format/layout.hpp"
 #include "input/files.hpp"
 #include "model/case.hpp"
-#include "old/diagnose.hpp"
 #include "region.hpp"
+#include "words/diagnose.hpp"
 
 using namespace frtrace;
 using frtest::Region;

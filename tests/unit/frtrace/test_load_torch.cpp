@@ -18,7 +18,7 @@
 #include "input/files.hpp"
 #include "input/torch/dump.hpp"
 #include "model/case.hpp"
-#include "old/diagnose.hpp"
+#include "words/diagnose.hpp"
 #include "report/pickle_writer.hpp"
 #include "report/render.hpp"
 #include "report/to_torch.hpp"

@@ -108,5 +108,5 @@ TEST_CASE("ras: it is shown beside the verdict and does not change it") {
     }
     return out;
   };
-  CHECK(ras_of(silent) == "NCCL's RAS at localhost:28028 did not tell: no answer\n");
+  CHECK(ras_of(silent) == "NCCL's RAS at localhost:28028 did not answer: no answer\n");
 }

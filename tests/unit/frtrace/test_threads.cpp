@@ -10,7 +10,8 @@
 #include "catch.hpp"
 #include "input/threads.hpp"
 #include "live/bounded.hpp"
-#include "live/hints.hpp"
+#include "live/lock_files.hpp"
+#include "model/hints.hpp"
 #include "report/stacks_tree.hpp"
 
 using namespace frtrace;
@@ -43,9 +44,9 @@ RankEvidence rank(std::vector<ThreadFrame> frames, ThreadStack facts = {}) {
   return e;
 }
 
-std::string hint(const RankEvidence& e, const std::string& id) {
+std::string hint(const RankEvidence& e, HintKind kind) {
   for (const Hint& h : hints_of(e)) {
-    if (h.id == id) {
+    if (h.kind == kind) {
       return h.text;
     }
   }
@@ -143,14 +144,15 @@ TEST_CASE("threads: who holds the GIL") {
   facts.syscall = "futex";
   facts.gil = "waits";
   RankEvidence e = rank({py("/home/u/train.py", 5, "step")}, facts);
-  CHECK(hint(e, "gil") == "waits for the GIL; no thread that answered holds it");
+  CHECK(hint(e, HintKind::kGil) == "waits for the GIL; no thread that answered holds it");
   ThreadStack holder;
   holder.tid = 7;
   holder.gil = "holds";
   holder.activity = "running";
   holder.stack = {0};
   e.threads.threads.push_back(holder);
-  CHECK(hint(e, "gil") == "waits for the GIL, which thread 7 holds in step() at train.py:5");
+  CHECK(hint(e, HintKind::kGil) ==
+        "waits for the GIL, which thread 7 holds in step() at train.py:5");
 }
 
 TEST_CASE("threads: known hangs are recognised, others are not") {
@@ -163,64 +165,76 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   REQUIRE(::gethostname(host, sizeof host - 1) == 0);
   const std::string path = "/tmp/fr-test-lock-" + std::to_string(::getpid());
   std::ofstream(path).put('x');
-  RankEvidence e = file_baton(path);
-  CHECK(hint(e, "stale_lock").find("if nobody is building, remove it") != std::string::npos);
-  e.id.host = host;
-  CHECK(hint(e, "stale_lock").find("it still exists") != std::string::npos);
-  CHECK(hint(e, "stale_lock").find("stale") == std::string::npos);  // start unknown
-  e.id.start = Time{4'000'000'000} * 1'000'000'000;
-  CHECK(hint(e, "stale_lock").find("before this process began, no process") != std::string::npos);
+  const RankEvidence e = file_baton(path);
+  CHECK(lock_file(e) == path);
+  const std::string said = hint(e, HintKind::kLockFile);
+  CHECK(said.find("if nobody is building, remove it") != std::string::npos);
+  // What this machine says of it is added to a finished report.
+  const auto after = [&](const std::string& lock, Time start) {
+    Report r;
+    r.blamed.resize(1);
+    r.blamed[0].host = host;
+    r.blamed[0].lock_file = lock;
+    r.blamed[0].process_start = start;
+    r.blamed[0].evidence = {hint(file_baton(lock), HintKind::kLockFile)};
+    look_at_lock_files(r);
+    return r.blamed[0].evidence[0];
+  };
+  CHECK(after(path, 0).find("it still exists") != std::string::npos);
+  CHECK(after(path, 0).find("stale") == std::string::npos);  // start unknown
+  CHECK(after(path, Time{4'000'000'000} * 1'000'000'000)
+            .find("before this process began, no process") != std::string::npos);
   ::unlink(path.c_str());
-  RankEvidence gone = file_baton(path + "-gone");
-  gone.id.host = host;
-  CHECK(hint(gone, "stale_lock").find("gone by now") != std::string::npos);
+  CHECK(after(path + "-gone", 0).find("gone by now") != std::string::npos);
 
   ThreadStack on;
   on.syscall = "openat";
   on.syscall_on = "/x/pipe";
-  CHECK(hint(rank({}, on), "fifo").empty());
+  CHECK(hint(rank({}, on), HintKind::kFifo).empty());
   on.wchan = "wait_for_partner";
-  CHECK(hint(rank({}, on), "fifo").find("/x/pipe") != std::string::npos);
+  CHECK(hint(rank({}, on), HintKind::kFifo).find("/x/pipe") != std::string::npos);
 
   ThreadStack d;
   d.activity = "uninterruptible";
   d.wchan = "nfs_wait";
   d.syscall_on = "/mnt/x";
-  CHECK(hint(rank({}, d), "uninterruptible").find("nfs_wait for /mnt/x") != std::string::npos);
+  CHECK(hint(rank({}, d), HintKind::kUninterruptible).find("nfs_wait for /mnt/x") !=
+        std::string::npos);
 
-  CHECK(!hint(rank({native("c10d::detail::TCPClient::receive()")}), "store_wait").empty());
-  CHECK(
-      !hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}), "loader_worker")
-           .empty());
+  CHECK(!hint(rank({native("c10d::detail::TCPClient::receive()")}), HintKind::kStore).empty());
+  CHECK(!hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}),
+              HintKind::kLoaderWorker)
+             .empty());
   RankEvidence loader = rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")});
   loader.threads.children_known = true;
-  CHECK(hint(loader, "loader_worker").find("it has no child process") != std::string::npos);
+  CHECK(hint(loader, HintKind::kLoaderWorker).find("it has no child process") != std::string::npos);
   loader.threads.children = {{7, "pt_data_worker", "Z", "gone", "", "", "", 9},
                              {8, "pt_data_worker", "S", "asleep", "", "read", "/x/data", -1},
                              {9, "sh", "S", "asleep", "", "", "", -1}};
-  CHECK(hint(loader, "loader_worker") ==
+  CHECK(hint(loader, HintKind::kLoaderWorker) ==
         "waits for a batch of its DataLoader: worker 7 (pt_data_worker) was killed by signal 9, "
         "worker 8 (pt_data_worker) is asleep in read of /x/data");
   const auto cuda = py("/x/torch/cuda/__init__.py", 400, "_lazy_init");
   const auto fork = py("/usr/lib/python3.11/multiprocessing/popen_fork.py", 71, "Popen._launch");
-  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work"), fork}), "fork_cuda")
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work"), fork}), HintKind::kForkedCuda)
             .find("starts CUDA in a forked process") == 0);
-  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work")}), "fork_cuda").empty());
-  CHECK(hint(rank({py("/home/u/train.py", 3, "work"), fork}), "fork_cuda").empty());
-  CHECK(!hint(rank({py("<frozen importlib._bootstrap>", 1, "_ModuleLock.acquire")}), "import_lock")
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work")}), HintKind::kForkedCuda).empty());
+  CHECK(hint(rank({py("/home/u/train.py", 3, "work"), fork}), HintKind::kForkedCuda).empty());
+  CHECK(!hint(rank({py("<frozen importlib._bootstrap>", 1, "_ModuleLock.acquire")}),
+              HintKind::kImportLock)
              .empty());
   ThreadStack s;
   s.activity = "stopped";
-  CHECK(!hint(rank({}, s), "stopped").empty());
+  CHECK(!hint(rank({}, s), HintKind::kStopped).empty());
   ThreadStack lock;
   lock.syscall = "futex";
   RankEvidence two =
       rank({native("PyThread_acquire_lock_timed"), py("/home/u/a.py", 3, "f")}, lock);
-  CHECK(hint(two, "python_locks") == "waits for a lock of Python's");
+  CHECK(hint(two, HintKind::kPythonLock) == "waits for a lock of Python's");
   lock.tid = 8;
   lock.stack = {0, 1};
   two.threads.threads.push_back(lock);
-  CHECK(hint(two, "python_locks") ==
+  CHECK(hint(two, HintKind::kPythonLock) ==
         "waits for a lock of Python's; so does thread 8 in f() at a.py:3");
   CHECK(hints_of(rank({py("/home/u/train.py", 1, "main"), native("epoll_wait")})).empty());
 }

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "model/hash.hpp"
-#include "old/facts.hpp"
+#include "model/operation.hpp"
 
 namespace frtrace {
 

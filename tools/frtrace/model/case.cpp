@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <tuple>
 
@@ -56,7 +57,7 @@ void tell_later_deaths(Case& c, const std::vector<const RankEvidence*>& all) {
     std::string text =
         fmt::format("the process of rank {} was gone after its dump", later->id.rank);
     if (later->oom_kills > 0) {
-      text += fmt::format(", the kernel had killed {} of its control group for want of memory",
+      text += fmt::format(", the kernel's OOM killer had killed {} of its control group",
                           later->oom_kills);
     }
     if (const std::uint64_t now = issued(*later), then = issued(own); now > then) {
@@ -248,6 +249,7 @@ void match_groups(Case& c) {
     if (const GroupEvidence* pg =
             g.desc.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr) {
       g.desc = e.text(pg->desc != 0 ? pg->desc : pg->name);
+      g.described_by_other = true;
     }
     c.group_of[static_cast<std::size_t>(evidence)][static_cast<std::size_t>(row)] = group;
   };
@@ -332,6 +334,50 @@ void match_groups(Case& c) {
   }
 }
 
+// "0-3,8", "0,4,...,60"
+std::string members_text(const std::vector<Rank>& ranks) {
+  constexpr int kMost = 5;
+  std::string all = fold_ranks(ranks);
+  if (std::count(all.begin(), all.end(), ',') < kMost) {
+    return all;
+  }
+  std::vector<Rank> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  return fmt::format("{},{},...,{}", sorted[0], sorted[1], sorted.back());
+}
+
+bool is_number(std::string_view s) {
+  return !s.empty() && s.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Groups of one description are told apart by their members; one without description is known by
+// its name, or by its members where the name is a mere number.
+void name_groups(Case& c) {
+  std::map<std::string, std::set<std::vector<Rank>>> members;
+  const auto nameless = [](const Group& g) {
+    return g.desc == "undefined" || (g.desc.empty() && (g.name.empty() || is_number(g.name)));
+  };
+  for (Group& g : c.groups) {
+    g.label = nameless(g) ? "group" : g.desc.empty() ? g.name : g.desc;
+    members[g.label].insert(g.ranks);
+  }
+  std::map<std::string, int> uses;
+  for (Group& g : c.groups) {
+    if (nameless(g)) {
+      g.label += g.ranks_known ? " {" + members_text(g.ranks) + "}" : " " + g.name;
+    } else if (members[g.label].size() > 1) {
+      g.label += "{" + members_text(g.ranks) + "}";
+    }
+    uses[g.label] += g.described_by_other ? 0 : 1;
+  }
+  for (Group& g : c.groups) {
+    if (uses[g.label] > 1) {
+      g.label += g.instance > 1 ? fmt::format(" ({}, instance {})", g.name, g.instance)
+                                : fmt::format(" ({})", g.name);
+    }
+  }
+}
+
 }  // namespace
 
 const GroupEvidence* Case::member(const Group& g, std::size_t m) const {
@@ -376,6 +422,7 @@ std::vector<Case> make_cases(const std::vector<std::unique_ptr<RankEvidence>>& e
       continue;
     }
     match_groups(c);
+    name_groups(c);
     cases.push_back(std::move(c));
   }
   return cases;

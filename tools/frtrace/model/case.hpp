@@ -24,7 +24,11 @@ struct Group {
   std::vector<int> row;
   std::unordered_map<Rank, int> position;
 
-  std::string title() const { return desc.empty() ? name : desc; }
+  // For people: no other group of the case has it, but for a communicator's own group, which has
+  // that of the framework's group that it works for.
+  std::string label;
+  bool described_by_other = false;  // such a communicator's
+  const std::string& title() const { return label; }
 };
 
 struct Case {

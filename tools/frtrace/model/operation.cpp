@@ -1,10 +1,11 @@
-// operation.cpp - signatures of operations: canonical names, what must agree between members.
+// Names and signatures of operations.
+#include "model/operation.hpp"
+
 #include <fmt/format.h>
 
 #include <map>
 
 #include "model/hash.hpp"
-#include "old/facts.hpp"
 
 namespace frtrace {
 
@@ -123,6 +124,17 @@ std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvid
     }
   });
   return out;
+}
+
+bool blocks(const Record& r) {
+  if (!communicates(r)) {
+    return false;
+  }
+  if (r.state == State::kWaiting) {
+    return true;
+  }
+  return (r.state == State::kEnqueued || r.state == State::kStarted) &&
+         (r.flags & (kWaitOnly | kUntracked)) == 0;
 }
 
 }  // namespace frtrace

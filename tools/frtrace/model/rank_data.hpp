@@ -101,6 +101,7 @@ struct Record {
   std::uint32_t tid = 0;
   std::int32_t peer = -1;
   std::uint32_t timeout_ms = 0;
+  std::uint32_t batch = 0;        // number of the batch of sends and receives; 0: by itself
   std::uint32_t shape_first = 0;  // into RankEvidence::shape_words
   std::uint32_t shape_count = 0;  // 0: not captured, or overwritten
   Id in_dtype = 0;

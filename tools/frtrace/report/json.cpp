@@ -1,5 +1,8 @@
-// json.cpp - the report as JSON, schema frtrace.report/1.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "report/render.hpp"
@@ -83,6 +86,33 @@ Json links_json(const Report& r) {
   return out;
 }
 
+// "2026-01-02T03:04:05.678901+00:00"; null: not known.
+Json time_json(Time t) {
+  if (t <= 0) {
+    return nullptr;
+  }
+  const std::time_t seconds = static_cast<std::time_t>(t / 1'000'000'000);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", utc, t % 1'000'000'000 / 1000);
+}
+
+Json causes_json(const Report& r) {
+  Json out = Json::array();
+  for (const CauseReport& c : r.causes) {
+    Json sites = Json::array();
+    for (const Site& s : c.sites) {
+      sites.push_back(site_json(s));
+    }
+    out.push_back({{"kind", verdict_name(c.kind)},
+                   {"ranks", c.ranks},
+                   {"sites", std::move(sites)},
+                   {"share", c.share},
+                   {"summary", c.summary}});
+  }
+  return out;
+}
+
 Json report_json(const Report& r, const LoadResult& input) {
   Json blamed = Json::array();
   for (const Blamed& b : r.blamed) {
@@ -151,6 +181,9 @@ Json report_json(const Report& r, const LoadResult& input) {
             {"ranks", r.ranks},
             {"confidence", confidence_name(r.confidence)},
             {"summary", r.summary},
+            {"causes", causes_json(r)},
+            {"time", time_json(r.time)},
+            {"ended", nullptr},
             {"blamed", std::move(blamed)},
             {"waiting", std::move(waiting)}}},
           {"findings", std::move(findings)},
@@ -177,6 +210,9 @@ std::string render_json(const std::vector<Report>& reports, const LoadResult& in
              {"ranks", Json::array()},
              {"confidence", "possible"},
              {"summary", "no evidence could be read"},
+             {"causes", Json::array()},
+             {"time", nullptr},
+             {"ended", nullptr},
              {"blamed", Json::array()},
              {"waiting", Json::array()}}},
            {"findings", Json::array()},

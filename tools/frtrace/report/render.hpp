@@ -13,7 +13,10 @@ namespace frtrace {
 struct TextStyle {
   bool colour = false;
   bool stacks = false;
-  std::vector<Rank> ranks;  // stacks of these only; empty: all
+  bool full = false;          // everything; else a screen of 24 lines of 120 columns
+  std::vector<Rank> ranks;    // stacks of these only; empty: all
+  std::string where = "DIR";  // the paths that were read, for the command that shows more
+  Time now = 0;               // 0: ages are left out
 };
 
 std::string render_text(const std::vector<Report>&, const LoadResult&, const TextStyle&);
@@ -24,8 +27,8 @@ std::string render_json(const std::vector<Report>&, const LoadResult&,
 struct TableFilter {
   std::vector<Rank> ranks;          // empty: all
   std::vector<std::string> groups;  // names or descriptions; empty: all
-  std::size_t rows = 20;            // last ones per group
-  std::size_t width = 100;          // columns of the terminal
+  bool full = false;                // all rows of all groups; else those that differ
+  std::size_t width = 120;          // columns of the terminal
 };
 std::string render_table(const std::vector<Case>&, const TableFilter&);
 

@@ -6,38 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "input/files.hpp"
+#include "causes/cause.hpp"
+#include "facts/devices.hpp"
+#include "facts/fork.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
-
-enum class Verdict {
-  kOk,
-  kMissing,
-  kMismatch,
-  kDeadlock,
-  kDevice,
-  kTransport,
-  kExited,
-  kSlow,
-  kUndecided
-};
-const char* verdict_name(Verdict);
-
-enum class Confidence { kCertain, kLikely, kPossible };
-const char* confidence_name(Confidence);
-
-// Where two ranks that went the same way parted. count: how often the rank's records have that
-// call site, 0 with an empty op: nothing came after.
-struct Branch {
-  std::string op;
-  Site site;
-  std::uint64_t count = 0;
-};
-struct Fork {
-  Rank reference = -1;
-  Branch common, own, others;  // last in common; what each did next
-};
 
 struct Blamed {
   Rank rank = -1;
@@ -51,11 +25,14 @@ struct Blamed {
   std::vector<std::string> evidence;
   std::vector<std::string> stack;
   std::optional<Fork> divergence;
+  std::string lock_file;   // that it waits for; "" none
+  Time process_start = 0;  // of its process, 0 unknown
 };
 
 struct Waiting {
   std::vector<Rank> ranks;
   std::string group, desc, op;
+  std::string title;  // of the group, told apart from others of its name
   std::uint64_t seq = 0;
   Site site;
   double seconds = 0;  // at the dump, longest
@@ -89,13 +66,13 @@ struct DeviceReport {
   std::vector<TransferReport> transfers;
 };
 
-// Two ranks of which one waits for the network to give what the other has handed to it. from = to:
-// between the rank's own network card and its device.
-struct Link {
-  Rank from = -1, to = -1;
-  std::uint32_t step = 0, n_steps = 0;
-  std::vector<std::uint32_t> channels;
-  std::vector<std::string> over;  // as in TransferReport
+// One independent fault.
+struct CauseReport {
+  Verdict kind = Verdict::kUndecided;
+  std::vector<Rank> ranks;
+  std::vector<Site> sites;  // of the ranks, without repeats
+  double share = 0;         // of the waiting ranks that it explains, 0 to 1
+  std::string summary;
 };
 
 struct GroupReport {
@@ -124,6 +101,8 @@ struct Report {
   std::vector<Rank> ranks;
   Confidence confidence = Confidence::kCertain;
   std::string summary;
+  std::vector<CauseReport> causes;
+  Time time = 0;  // when the first wait of the verdict began, else when the evidence was taken
   std::vector<Blamed> blamed;
   std::vector<Waiting> waiting;
   std::vector<Finding> findings;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "live/hints.hpp"
+#include "model/hints.hpp"
 
 namespace frtrace {
 

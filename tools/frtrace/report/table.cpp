@@ -6,7 +6,9 @@
 #include <map>
 #include <tuple>
 
-#include "old/facts.hpp"
+#include "facts/slots.hpp"
+#include "model/operation.hpp"
+#include "report/lines.hpp"
 #include "report/render.hpp"
 
 namespace frtrace {
@@ -49,6 +51,7 @@ struct Table {
   std::vector<Rank> ranks;
   std::size_t size = 0;  // members of one group
   std::uint64_t first = 0, last = 0;
+  bool differs = false;  // its ranks did not do the same
   std::vector<Column> columns;
 
   bool alike(const Table& other) const {
@@ -74,13 +77,59 @@ std::string cell_text(const Case& c, const Group& g, const Slots& slots, std::si
     return e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten";
   }
   const RankEvidence& e = c.evidence_of(g.evidence[m]);
-  std::string out = fmt::format("{}: {}", operation_text(e, *r), state_word(r->state));
+  std::string out = fmt::format("{}: {}", printable(operation_text(e, *r)), state_word(r->state));
   if (const Site s = user_site(e, r->stack); !s.file.empty()) {
     const std::size_t slash = s.file.rfind('/');
-    out += fmt::format(" {}:{}", slash == std::string::npos ? s.file : s.file.substr(slash + 1),
+    out += fmt::format(" {}:{}",
+                       printable(slash == std::string::npos ? s.file : s.file.substr(slash + 1)),
                        s.line);
   }
   return out;
+}
+
+// Cells that say nothing about what the rank did.
+bool is_blank(const std::string& cell) {
+  return cell == "no evidence" || cell == "not loaded" || cell == "overwritten";
+}
+
+// Ranks with equal cells from row `from` on share a column.
+std::vector<Column> columns_of(const Group& g, const std::vector<std::size_t>& members,
+                               const std::vector<std::vector<std::string>>& cells,
+                               std::size_t from) {
+  std::map<std::vector<std::string>, Column> by_cells;
+  for (std::size_t k = 0; k < members.size(); ++k) {
+    std::vector<std::string> kept(cells[k].begin() + static_cast<std::ptrdiff_t>(from),
+                                  cells[k].end());
+    Column& column = by_cells[std::move(kept)];
+    column.members.push_back(members[k]);
+    column.ranks.push_back(g.ranks[members[k]]);
+  }
+  std::vector<Column> out;
+  for (auto& [kept, column] : by_cells) {
+    column.cells = kept;
+    out.push_back(std::move(column));
+  }
+  std::sort(out.begin(), out.end(),
+            [](const Column& a, const Column& b) { return a.members < b.members; });
+  return out;
+}
+
+// The first row in which ranks differ; the number of rows: in none.
+std::size_t first_difference(const std::vector<std::vector<std::string>>& cells) {
+  const std::size_t rows = cells.empty() ? 0 : cells.front().size();
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::string* told = nullptr;
+    for (const std::vector<std::string>& column : cells) {
+      if (is_blank(column[row])) {
+        continue;
+      }
+      if (told != nullptr && *told != column[row]) {
+        return row;
+      }
+      told = &column[row];
+    }
+  }
+  return rows;
 }
 
 // No columns: no member is wanted.
@@ -101,41 +150,37 @@ Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFil
       }
     }
   }
-  t.first = t.last > filter.rows ? t.last - filter.rows + 1 : 1;
-  std::map<std::vector<std::string>, Column> by_cells;
-  for (const std::size_t m : members) {
-    std::vector<std::string> cells;
+  constexpr std::uint64_t kWindow = 40;  // rows looked through for differences
+  constexpr std::size_t kBefore = 5;     // rows shown before the first that differs
+  t.first = t.last > kWindow ? t.last - kWindow + 1 : 1;
+  for (std::size_t k = 0; filter.full && k < members.size(); ++k) {
+    const GroupEvidence* e = c.member(g, members[k]);
+    t.first = e != nullptr && e->kept != 0 ? std::min(t.first, e->first_kept) : t.first;
+  }
+  std::vector<std::vector<std::string>> cells(members.size());
+  for (std::size_t k = 0; k < members.size(); ++k) {
     for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
-      cells.push_back(cell_text(c, g, slots, m, seq));
+      cells[k].push_back(cell_text(c, g, slots, members[k], seq));
     }
-    Column& column = by_cells[cells];
-    column.members.push_back(m);
-    column.ranks.push_back(g.ranks[m]);
   }
-  for (auto& [cells, column] : by_cells) {
-    column.cells = cells;
-    t.columns.push_back(std::move(column));
-  }
-  std::sort(t.columns.begin(), t.columns.end(),
-            [](const Column& a, const Column& b) { return a.members < b.members; });
+  const std::size_t rows = t.last >= t.first ? t.last - t.first + 1 : 0;
+  const std::size_t differs = first_difference(cells);
+  t.differs = differs < rows;
+  const std::size_t from = filter.full || differs < kBefore ? 0 : differs - kBefore;
+  t.first += from;
+  t.columns = columns_of(g, members, cells, from);
   return t;
 }
 
-std::string cut(std::string text, std::size_t width) {
-  if (text.size() > width) {
-    text.resize(width - std::min<std::size_t>(width, 3));
-    text += "...";
-  }
-  return text;
-}
-
-void render(std::string& out, const Table& t, std::size_t width) {
+// The first `rows` rows, in as many blocks of columns as it takes.
+void render(std::string& out, const Table& t, std::size_t width, std::size_t rows) {
+  const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
   std::string head =
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
           : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
   out +=
-      fmt::format("{}, {}{}{}\n", cut(std::move(head), width / 2), ranks_words(t.ranks),
+      fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
                   t.backend.empty() ? "" : ", " + t.backend, t.last == 0 ? ", no collectives" : "");
   if (t.last == 0) {
     return;
@@ -160,7 +205,8 @@ void render(std::string& out, const Table& t, std::size_t width) {
     }
     std::string line = fmt::format("{:>{}}", "seq", kSeqWidth);
     const auto add_cell = [&](std::size_t k, std::string text) {
-      line += fmt::format("  {:<{}}", cut(std::move(text), widths[k - from]), widths[k - from]);
+      line +=
+          fmt::format("  {:<{}}", shortened(std::move(text), widths[k - from]), widths[k - from]);
     };
     const auto add_line = [&] {
       line.erase(line.find_last_not_of(' ') + 1);
@@ -170,7 +216,7 @@ void render(std::string& out, const Table& t, std::size_t width) {
       add_cell(k, ranks_words(t.columns[k].ranks));
     }
     add_line();
-    for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
+    for (std::uint64_t seq = t.first; seq <= last; ++seq) {
       line = fmt::format("{:>{}}", seq, kSeqWidth);
       for (std::size_t k = from; k < to; ++k) {
         add_cell(k, t.columns[k].cells[seq - t.first]);
@@ -215,6 +261,44 @@ void render_lanes(std::string& out, const Case& c, const TableFilter& filter) {
   }
 }
 
+// A screen of 24 lines less the job's, that of what is left out, and those of point to point.
+constexpr std::size_t kBodyLines = 20;
+
+std::size_t lines_of(const std::string& s) {
+  return static_cast<std::size_t>(std::count(s.begin(), s.end(), '\n'));
+}
+
+std::string whole(const Table& t, std::size_t width, std::size_t rows = SIZE_MAX) {
+  std::string out = "\n";
+  render(out, t, width, rows);
+  return out;
+}
+
+// As many rows as fit, some after the first that differs in any case, then as many columns.
+std::string on_screen(const Table& t, std::size_t width) {
+  constexpr std::size_t kFewest = 7;
+  std::string out = whole(t, width);
+  if (lines_of(out) <= kBodyLines) {
+    return out;
+  }
+  const std::size_t rows = t.last - t.first + 1;
+  std::size_t kept = rows;
+  do {
+    --kept;
+    out = whole(t, width, kept);
+  } while (kept > kFewest && lines_of(out) >= kBodyLines);
+  std::string more = fmt::format("and {} more rows: with -v\n", rows - kept);
+  if (lines_of(out) >= kBodyLines) {
+    std::size_t end = 0;
+    for (std::size_t n = 1; n < kBodyLines; ++n) {
+      end = out.find('\n', end) + 1;
+    }
+    out.resize(end);
+    more = "and more ranks and rows: with -v\n";
+  }
+  return out + more;
+}
+
 }  // namespace
 
 std::string render_table(const std::vector<Case>& cases, const TableFilter& filter) {
@@ -254,14 +338,34 @@ std::string render_table(const std::vector<Case>& cases, const TableFilter& filt
         ranks.insert(ranks.end(), t.columns[k].ranks.begin(), t.columns[k].ranks.end());
       }
     }
+    // On a screen: first the groups whose ranks differ, and whole groups as long as there is room.
+    const bool all = filter.full || !filter.groups.empty();
+    if (!all) {
+      std::stable_sort(tables.begin(), tables.end(), [](const Table& a, const Table& b) {
+        return a.differs != b.differs ? a.differs : a.last > b.last;
+      });
+    }
+    std::string body;
+    std::size_t shown = 0, left = 0;
     for (const Table& t : tables) {
-      out += '\n';
-      render(out, t, filter.width);
+      const std::string text = all ? whole(t, filter.width) : on_screen(t, filter.width);
+      if (all || shown == 0 || lines_of(body) + lines_of(text) <= kBodyLines) {
+        body += text;
+        ++shown;
+      } else {
+        left += t.names.size();
+      }
     }
     std::string lanes;
     render_lanes(lanes, c, filter);
     if (!lanes.empty()) {
-      out += "\npoint to point\n" + lanes;
+      body += all || lines_of(lanes) + lines_of(body) <= kBodyLines ? "\npoint to point\n" + lanes
+                                                                    : "\npoint to point: with -v\n";
+    }
+    out += body;
+    if (left != 0) {
+      out += fmt::format("and {} more group{}: with -v, or --groups NAME\n", left,
+                         left == 1 ? "" : "s");
     }
   }
   return out;

@@ -1,14 +1,43 @@
+// text.cpp - a report for a person: who, what and which operation; where in the user's code; why
+// the others wait; how sure that is; when it began. A screen at any scale; TextStyle::full: all.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+#include <tuple>
 
+#include "report/lines.hpp"
 #include "report/render.hpp"
 
 namespace frtrace {
 
 namespace {
 
-constexpr const char* kIndent = "           ";
+constexpr std::size_t kIndent = 11, kWidth = 120, kLines = 24;
+constexpr std::size_t kAll = SIZE_MAX;
+
+struct Line {
+  std::string text;
+  std::vector<std::string> stack;
+};
+
+// Lines that say the same kind of thing. A screen holds `most` of them, and `least` where others
+// need the room.
+struct Part {
+  std::vector<Line> lines;
+  std::size_t most, least;
+  const char* noun;        // "and 5 more <noun>" in place of those that are cut
+  bool vital = false;      // a line of it remains in any case
+  std::size_t folded = 0;  // further things that were no lines to begin with
+  std::size_t shown = 0;
+
+  void add(std::string text, std::vector<std::string> stack = {}) {
+    lines.push_back({std::move(text), std::move(stack)});
+  }
+};
 
 std::string headline(const Report& r) {
   std::string kind = verdict_name(r.kind);
@@ -24,102 +53,433 @@ bool shows(const TextStyle& style, const std::vector<Rank>& ranks) {
          });
 }
 
-void add_stack(std::string& out, const std::vector<std::string>& stack) {
-  for (const std::string& frame : stack) {
-    out += fmt::format("{}    {}\n", kIndent, frame);
+// The end of a long path names the file.
+std::string site_words(const Site& s, bool full) {
+  constexpr std::size_t kFile = 40;
+  Site out = s;
+  if (!full && columns(out.file) > kFile) {
+    const std::size_t slash = out.file.find('/', out.file.size() - kFile);
+    out.file = "..." + out.file.substr(slash == std::string::npos ? out.file.rfind('/') : slash);
   }
+  return site_text(out);
 }
 
-void render_one(std::string& out, const Report& r, const TextStyle& style, bool name_job) {
-  const char* colour = r.kind == Verdict::kOk          ? "\033[32;1m"
-                       : r.kind == Verdict::kUndecided ? "\033[33;1m"
-                                                       : "\033[31;1m";
-  if (name_job) {
-    out += fmt::format("job {}\n", r.job);
+std::string named(const std::vector<Rank>& ranks, bool full) {
+  return full ? (ranks.size() == 1 ? "rank " : "ranks ") + fold_ranks(ranks) : ranks_words(ranks);
+}
+
+std::string without_numbers(std::string text) {
+  std::erase_if(text, [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+  return text;
+}
+
+// Blamed ranks of which the same is said are one entry.
+struct Accused {
+  const Blamed* first = nullptr;
+  std::vector<Rank> others;
+};
+
+std::vector<Accused> accused(const Report& r, bool full) {
+  std::vector<Accused> out;
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, std::size_t> by;
+  for (const Blamed& b : r.blamed) {
+    const auto [at, fresh] =
+        by.try_emplace({b.why, b.op, site_text(b.site),
+                        b.evidence.empty() ? "" : without_numbers(b.evidence.front())},
+                       out.size());
+    if (fresh || full) {
+      out.push_back({&b, {}});
+    } else {
+      out[at->second].others.push_back(b.rank);
+    }
   }
-  const std::string kind = headline(r);
+  return out;
+}
+
+// First the user's code, then what else is known; a screen holds a few lines of a few ranks.
+Part blamed_part(const Report& r, const TextStyle& style) {
+  Part part{{}, style.full ? kAll : 8, 3, "lines about the blamed ranks", true};
+  const std::vector<Accused> all = accused(r, style.full);
+  constexpr std::size_t kShown = 4, kEvidence = 6;
+  const std::size_t shown = style.full ? all.size() : std::min(all.size(), kShown);
+  const std::size_t each = style.full ? kAll : kEvidence / std::max<std::size_t>(shown, 1);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Blamed& b = *all[i].first;
+    std::vector<std::string> evidence;
+    for (const std::string& text : b.evidence) {
+      // What the first line said needs no second.
+      if (style.full || b.evidence.size() == 1 || r.summary.find(text) == std::string::npos) {
+        evidence.push_back(text);
+      }
+    }
+    const std::size_t n = std::min(evidence.size(), each);
+    std::string head = fmt::format("rank {}", b.rank);
+    if (!b.host.empty() || b.pid != 0) {
+      head += fmt::format(" (host {}, pid {})", b.host, b.pid);
+    }
+    const bool placed =
+        b.site.file.empty() ||
+        std::any_of(evidence.begin(), evidence.begin() + static_cast<std::ptrdiff_t>(n),
+                    [&](const std::string& text) {
+                      return text.find(site_text(b.site)) != std::string::npos;
+                    });
+    head += placed ? " " : " at " + site_words(b.site, style.full) + (n == 0 ? "" : "; ");
+    head += n == 0 ? "" : evidence.front();
+    if (i >= shown) {
+      part.folded += 1 + all[i].others.size();
+      continue;
+    }
+    std::vector<Rank> who = all[i].others;
+    who.push_back(b.rank);
+    part.add(std::move(head),
+             style.stacks && shows(style, who) ? b.stack : std::vector<std::string>());
+    for (std::size_t e = 1; e < n; ++e) {
+      part.add("  " + evidence[e]);
+    }
+    if (!all[i].others.empty()) {
+      part.add(named(all[i].others, false) + " likewise");
+    }
+  }
+  if (part.folded != 0) {
+    part.add(fmt::format("and {} more blamed ranks", part.folded));
+  }
+  return part;
+}
+
+// A line has room for a few of many ranges.
+std::string few(const std::vector<Rank>& ranks, bool full) {
+  constexpr std::size_t kMost = 32, kShown = 16;
+  std::string out = named(ranks, full);
+  if (!full && out.size() > kMost && out.find("...") == std::string::npos) {
+    out = fmt::format("{},... ({} ranks)", out.substr(0, out.rfind(',', kShown)), ranks.size());
+  }
+  return out;
+}
+
+// Waits in one operation from one call site, over all its numbers and groups.
+struct Folded {
+  const Waiting* first = nullptr;
+  std::vector<Rank> ranks;
+  std::map<std::string, bool> groups;
+  std::uint64_t low = 0, high = 0;
+  double seconds = 0;
+};
+
+std::string waiting_text(const Folded& w, bool full) {
+  const Waiting& first = *w.first;
+  std::string out = fmt::format("{} {} in {}", few(w.ranks, full),
+                                w.ranks.size() == 1 ? "waits" : "wait", first.op);
+  if (w.high != 0) {
+    out += w.low == w.high ? fmt::format(" #{}", w.low) : fmt::format(" #{}-{}", w.low, w.high);
+    const std::string& name = first.desc.empty() ? first.group : first.desc;
+    out += w.groups.size() == 1 ? " of " + (first.title.empty() ? name : first.title)
+                                : fmt::format(" of {} ({} groups)", name, w.groups.size());
+  }
+  const std::string site = site_words(first.site, full);
+  return out + (site.empty() ? "" : " at " + site) + ", for " + duration_text(w.seconds);
+}
+
+Part waiting_part(const Report& r, const TextStyle& style) {
+  Part part{{}, style.full ? kAll : 5, 2, "operations that ranks wait in"};
+  std::vector<Folded> all;
+  std::map<std::tuple<std::string, std::string, std::string>, std::size_t> by;
+  for (const Waiting& w : r.waiting) {
+    const auto [at, fresh] =
+        by.try_emplace({w.op, w.desc.empty() ? w.group : w.desc, site_text(w.site)}, all.size());
+    if (fresh || style.full) {
+      all.emplace_back();
+      all.back().first = &w;
+      all.back().low = w.seq;
+    }
+    Folded& f = style.full ? all.back() : all[at->second];
+    f.ranks.insert(f.ranks.end(), w.ranks.begin(), w.ranks.end());
+    f.groups[w.title.empty() ? w.group : w.title] = true;
+    f.low = std::min(f.low, w.seq);
+    f.high = std::max(f.high, w.seq);
+    f.seconds = std::max(f.seconds, w.seconds);
+  }
+  for (Folded& f : all) {
+    std::sort(f.ranks.begin(), f.ranks.end());
+    f.ranks.erase(std::unique(f.ranks.begin(), f.ranks.end()), f.ranks.end());
+  }
+  if (all.size() > 1 && !style.full) {  // that of the verdict, then where most are
+    std::stable_sort(all.begin() + 1, all.end(), [](const Folded& a, const Folded& b) {
+      return a.ranks.size() > b.ranks.size();
+    });
+  }
+  for (const Folded& f : all) {
+    part.add(waiting_text(f, style.full),
+             style.stacks && shows(style, f.ranks) ? f.first->stack : std::vector<std::string>());
+  }
+  return part;
+}
+
+// Findings of some kinds, in their order.
+Part findings_part(const Report& r, const TextStyle& style, std::vector<std::string_view> ids,
+                   std::size_t most, std::size_t least, const char* noun) {
+  Part part{{}, style.full ? kAll : most, least, noun};
+  for (const Finding& f : r.findings) {
+    if (std::find(ids.begin(), ids.end(), f.id) != ids.end()) {
+      part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not the others: " : "") + f.text);
+    }
+  }
+  return part;
+}
+
+std::string when_text(const Report& r, const TextStyle& style) {
+  std::string out;
+  if (r.time > 0) {
+    const std::time_t t = static_cast<std::time_t>(r.time / 1'000'000'000);
+    std::tm local{};
+    ::localtime_r(&t, &local);
+    const bool stuck = r.kind != Verdict::kOk && r.kind != Verdict::kSlow;
+    out = fmt::format("{} {:%Y-%m-%d %H:%M:%S %Z}", stuck ? "since" : "as of", local);
+    if (style.now > r.time) {
+      out += fmt::format(" ({} ago)", duration_text(static_cast<double>(style.now - r.time) / 1e9));
+    }
+  } else {
+    out = "time not known";
+  }
+  return out + fmt::format("; job {}, attempt {}, incident {}", r.job, r.attempt, r.incident);
+}
+
+Part summary_part(const Report& r, const TextStyle& style) {
+  Part part{{}, style.full ? kAll : 3, 1, "", true};
   double longest = 0;
   for (const Waiting& w : r.waiting) {
     longest = std::max(longest, w.seconds);
   }
-  out += fmt::format("{}{:<10}{} {}", style.colour ? colour : "", kind,
-                     style.colour ? "\033[0m" : "", r.summary);
+  std::string text = r.summary;
   if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited)) {
-    out += fmt::format(", for {}", duration_text(longest));
+    text += ", for " + duration_text(longest);
   }
-  out += '\n';
-  constexpr std::size_t kBlamedShown = 8;
-  for (std::size_t i = 0; i < r.blamed.size() && i < kBlamedShown; ++i) {
-    const Blamed& b = r.blamed[i];
-    out += fmt::format("{}rank {}", kIndent, b.rank);
-    if (!b.host.empty() || b.pid != 0) {
-      out += fmt::format(" (host {}, pid {})", b.host, b.pid);
-    }
-    for (std::size_t e = 0; e < b.evidence.size(); ++e) {
-      out += (e == 0 ? " " : fmt::format("\n{}  ", kIndent)) + b.evidence[e];
-    }
-    out += '\n';
-    if (style.stacks && shows(style, {b.rank})) {
-      add_stack(out, b.stack);
-    }
+  part.add(std::move(text));
+  return part;
+}
+
+Part ranks_part(const Report& r) {
+  Part part{{}, kAll, 0, ""};
+  for (const RankReport& k : r.rank_reports) {
+    std::string text = fmt::format("rank {}: {} {}", k.rank, k.source, k.file);
+    text += k.host.empty() ? "" : fmt::format(", host {}, pid {}", k.host, k.pid);
+    text += ", " + k.state + (k.last_op.empty() ? "" : ", last issued " + k.last_op);
+    const std::string site = site_text(k.site);
+    part.add(text + (site.empty() ? "" : " at " + site));
   }
-  if (r.blamed.size() > kBlamedShown) {
-    out += fmt::format("{}and {} more\n", kIndent, r.blamed.size() - kBlamedShown);
+  return part;
+}
+
+std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
+  std::vector<Part> out;
+  const auto findings = [&](std::vector<std::string_view> ids, std::size_t most, std::size_t least,
+                            const char* noun) {
+    out.push_back(findings_part(r, style, std::move(ids), most, least, noun));
+  };
+  out.push_back(summary_part(r, style));
+  out.push_back(blamed_part(r, style));
+  findings({"cause"}, 2, 1, "causes");
+  findings({"why", "hint"}, 3, 1, "reasons");
+  findings({"divergence"}, 1, 0, "");
+  out.push_back(waiting_part(r, style));
+  findings({"link", "device"}, 4, 1, "operations on devices");
+  findings({"excluded"}, 3, 0, "that wait for others themselves");
+  findings({"end", "consequence", "error"}, 4, 0, "errors and exits");
+  findings({"ras", "context", "input"}, 3, 0, "remarks");
+  if (style.full) {
+    findings({"lost", "hole"}, kAll, 0, "");
   }
-  constexpr std::size_t kWaitingShown = 8;
-  for (std::size_t i = 0; i < r.waiting.size() && i < kWaitingShown; ++i) {
-    const Waiting& w = r.waiting[i];
-    out += fmt::format("{}{} {} in {}", kIndent, ranks_words(w.ranks),
-                       w.ranks.size() == 1 ? "waits" : "wait", w.op);
-    if (w.seq != 0) {
-      out += fmt::format(" #{} of {}", w.seq, w.desc.empty() ? w.group : w.desc);
-    }
-    if (const std::string site = site_text(w.site); !site.empty()) {
-      out += " at " + site;
-    }
-    out += fmt::format(", for {}\n", duration_text(w.seconds));
-    if (style.stacks && shows(style, w.ranks)) {
-      add_stack(out, w.stack);
-    }
-  }
-  if (r.waiting.size() > kWaitingShown) {
-    out += fmt::format("{}and {} more places\n", kIndent, r.waiting.size() - kWaitingShown);
-  }
-  for (const Finding& f : r.findings) {
-    if (f.id == "why") {
-      out += fmt::format("{}why: {}\n", kIndent, f.text);
-    } else if (f.id == "excluded") {
-      out += fmt::format("{}not the others: {}\n", kIndent, f.text);
-    } else if (f.id != "confidence") {
-      out += fmt::format("{}{}\n", kIndent, f.text);
-    }
-  }
+  Part sure{{}, style.full ? kAll : 2, 1, "", true};
   for (const Finding& f : r.findings) {
     if (f.id == "confidence") {
-      const bool decided = r.kind != Verdict::kUndecided;
-      out += fmt::format("{}{}{}\n", kIndent,
-                         decided ? std::string(confidence_name(r.confidence)) + ": " : "", f.text);
+      sure.add(
+          (r.kind != Verdict::kUndecided ? std::string(confidence_name(r.confidence)) + ": " : "") +
+          f.text);
     }
   }
-  out += fmt::format("{}job {}, attempt {}, incident {}\n", kIndent, r.job, r.attempt, r.incident);
+  out.push_back(std::move(sure));
+  if (style.full) {
+    out.push_back(ranks_part(r));
+  }
+  Part when{{}, 1, 1, "", true};
+  when.add(when_text(r, style));
+  out.push_back(std::move(when));
+  return out;
+}
+
+// What each part may take of `room` lines.
+void share_out(std::vector<Part>& parts, std::size_t room) {
+  std::size_t sum = 0;
+  for (Part& p : parts) {
+    p.shown = std::min(p.lines.size(), p.most);
+    sum += p.shown;
+  }
+  for (const bool last_resort : {false, true}) {
+    for (auto p = parts.rbegin(); p != parts.rend(); ++p) {
+      const std::size_t least = last_resort ? (p->vital ? 1 : 0) : p->least;
+      for (; sum > room && p->shown > least; --p->shown) {
+        --sum;
+      }
+    }
+  }
+}
+
+// At most `room` lines; stacks, which the user asked for, besides.
+std::string render_one(const Report& r, const TextStyle& style, std::size_t room) {
+  const char* colour = r.kind == Verdict::kOk          ? "\033[32;1m"
+                       : r.kind == Verdict::kUndecided ? "\033[33;1m"
+                                                       : "\033[31;1m";
+  std::vector<Part> parts = parts_of(r, style);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (Line& line : parts[i].lines) {
+      line.text = printable(line.text);
+    }
+    // The first line and how sure it is are never cut before their parts' last line.
+    if (!style.full && (i == 0 || i + 2 == parts.size())) {
+      std::vector<Line> pieces;
+      for (const Line& line : parts[i].lines) {
+        for (std::string& piece : wrapped(line.text, kWidth - kIndent, parts[i].most)) {
+          pieces.push_back({std::move(piece), {}});
+        }
+      }
+      parts[i].lines = std::move(pieces);
+    }
+  }
+  share_out(parts, style.full ? kAll : room);
+  std::size_t used = 0;
+  for (const Part& p : parts) {
+    used += p.shown;
+  }
+  std::string out = fmt::format("{}{:<10}{} ", style.colour ? colour : "", headline(r),
+                                style.colour ? "\033[0m" : "");
+  const std::string indent(kIndent, ' ');
+  bool first = true;
+  const auto add = [&](std::string_view text) {
+    out += first ? "" : indent;
+    out += text;
+    out += '\n';
+    first = false;
+  };
+  for (const Part& p : parts) {
+    const bool cut = p.shown < p.lines.size() && *p.noun != '\0' && p.shown > 1;
+    const std::size_t n = p.shown - (cut ? 1 : 0);
+    for (std::size_t k = 0; k < n; ++k) {
+      const Line& line = p.lines[k];
+      // A long line takes a second one while there is room.
+      std::vector<std::string> pieces{line.text};
+      if (!style.full) {
+        pieces = wrapped(line.text, kWidth - kIndent - 4, used < room ? 2 : 1);
+        used += pieces.size() - 1;
+        if (columns(line.text) <= kWidth - kIndent) {
+          used -= pieces.size() - 1;
+          pieces = {line.text};
+        } else if (pieces.size() == 1) {
+          pieces = {shortened(line.text, kWidth - kIndent)};
+        }
+      }
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        add((i == 0 ? "" : "    ") + pieces[i]);
+      }
+      for (const std::string& frame : line.stack) {
+        add("    " + printable(frame));
+      }
+    }
+    if (cut) {
+      add(fmt::format("and {} more {}", p.lines.size() - n, p.noun));
+    }
+  }
+  return out;
+}
+
+std::size_t count_lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+int severity(const Report& r) {
+  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
+}
+
+std::vector<std::string> not_read(const LoadResult& input, const TextStyle& style) {
+  std::vector<std::string> out;
+  for (const Unreadable& u : input.unreadable) {
+    out.push_back(printable(fmt::format("not read: {}: {}", u.file, u.why)));
+  }
+  for (const std::string& path : input.absent) {
+    out.push_back(printable(fmt::format("not read: {}: no such file or directory", path)));
+  }
+  constexpr std::size_t kShown = 2;
+  if (!style.full) {
+    const std::size_t more = out.size() > kShown ? out.size() - kShown : 0;
+    out.resize(out.size() - more);
+    for (std::string& line : out) {
+      line = shortened(std::move(line), kWidth);
+    }
+    if (more != 0) {
+      out.push_back(fmt::format("not read: {} more file{}", more, more == 1 ? "" : "s"));
+    }
+  }
+  return out;
+}
+
+std::string all_of(const std::vector<Report>& reports, TextStyle style) {
+  style.full = true;
+  style.stacks = false;
+  std::string out;
+  for (const Report& r : reports) {
+    out += render_one(r, style, kAll);
+  }
+  return out;
 }
 
 }  // namespace
 
 std::string render_text(const std::vector<Report>& reports, const LoadResult& input,
                         const TextStyle& style) {
-  std::string out;
+  constexpr std::size_t kReports = 3;  // on a screen
+  std::vector<const Report*> order;
   for (const Report& r : reports) {
-    if (!out.empty()) {
-      out += '\n';
+    order.push_back(&r);
+  }
+  const std::vector<std::string> unread = not_read(input, style);
+  std::size_t room = kAll, left = 0;
+  if (!style.full) {
+    if (order.size() > kReports) {  // the worst
+      std::stable_sort(order.begin(), order.end(), [](const Report* a, const Report* b) {
+        return severity(*a) > severity(*b);
+      });
+      left = order.size() - kReports;
+      order.resize(kReports);
     }
-    render_one(out, r, style, reports.size() > 1);
+    const std::size_t besides = unread.size() + 1 + (left != 0 ? 1 : 0);
+    // A line for the job's name and one between two.
+    const std::size_t each = reports.size() > 1 ? 2 : 0;
+    room = (kLines - besides) / std::max<std::size_t>(order.size(), 1) - each;
   }
-  for (const Unreadable& u : input.unreadable) {
-    out += fmt::format("not read: {}: {}\n", u.file, u.why);
+  std::string out;
+  for (const Report* r : order) {
+    out += out.empty() ? "" : "\n";
+    if (reports.size() > 1) {
+      const std::string job = "job " + printable(r->job);
+      out += (style.full ? job : shortened(job, kWidth)) + '\n';
+    }
+    out += render_one(*r, style, room);
   }
-  for (const std::string& path : input.absent) {
-    out += fmt::format("not read: {}: no such file or directory\n", path);
+  if (left != 0) {
+    out += fmt::format("and {} more job{}: see each with --job NAME\n", left, left == 1 ? "" : "s");
+  }
+  const bool fault = std::any_of(reports.begin(), reports.end(),
+                                 [](const Report& r) { return r.kind != Verdict::kOk; });
+  if (!style.full && fault) {
+    const std::size_t all = count_lines(all_of(reports, style)), shown = count_lines(out);
+    std::string more = fmt::format("{:{}}more: frtrace -v {}", "", kIndent, printable(style.where));
+    const std::string rest = (all > shown ? fmt::format(" ({} lines)", all) : "") +
+                             (style.stacks ? "" : "; with call stacks: --stacks");
+    if (columns(more + rest) > kWidth) {
+      more = fmt::format("{:{}}more: the same command with -v", "", kIndent);
+    }
+    out += more + rest + '\n';
+  }
+  for (const std::string& line : unread) {
+    out += line + '\n';
   }
   return out;
 }

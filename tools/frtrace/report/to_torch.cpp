@@ -12,7 +12,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "old/facts.hpp"
+#include "model/operation.hpp"
 #include "report/pickle_writer.hpp"
 
 namespace frtrace {

@@ -8,7 +8,7 @@
 
 #include "input/torch/dump.hpp"
 #include "input/torch/naming.hpp"
-#include "old/facts.hpp"
+#include "model/operation.hpp"
 
 namespace frtrace {
 
@@ -284,12 +284,11 @@ void date_the_cut(const Set& set) {
 // One rank finished what another, by its own file, could not even have started: the files were
 // written while the job moved. Answers when that operation was issued, 0 if there is none.
 Time moving(const std::vector<Member>& members) {
-  std::uint64_t issued = UINT64_MAX, completed = UINT64_MAX;
+  std::uint64_t issued = UINT64_MAX;
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
     if (g.used && !m.e->holes.truncated) {
       issued = std::min(issued, g.enqueued);
-      completed = std::min(completed, g.completed);
     }
   }
   if (issued == UINT64_MAX) {
@@ -310,7 +309,8 @@ Time moving(const std::vector<Member>& members) {
         continue;
       }
       if (!gloo) {
-        if (r.seq > completed + 1) {
+        // What lags in its completions only is behind with its device, or with what observes it.
+        if (r.seq > issued) {
           return r.time;
         }
         break;
@@ -324,6 +324,30 @@ Time moving(const std::vector<Member>& members) {
     }
   }
   return 0;
+}
+
+// Files of ranks that had not yet issued what another one has finished.
+std::size_t count_old(const std::vector<std::vector<Member>>& groups) {
+  std::set<const RankEvidence*> old;
+  for (const std::vector<Member>& members : groups) {
+    std::uint64_t furthest = 0;
+    for (const Member& m : members) {
+      for (auto r = m.e->records.rbegin(); r != m.e->records.rend(); ++r) {
+        if (r->group == m.row && r->kind == Kind::kCollective && r->state == State::kCompleted &&
+            meets_all(m.e->text(r->op))) {
+          furthest = std::max(furthest, r->seq);
+          break;
+        }
+      }
+    }
+    for (const Member& m : members) {
+      const GroupEvidence& g = m.e->groups[m.row];
+      if (g.used && !m.e->holes.frontiers_at_least && g.enqueued < furthest) {
+        old.insert(m.e);
+      }
+    }
+  }
+  return old.size();
 }
 
 // A rank that had not yet issued what another one has finished was looked at before that.
@@ -578,7 +602,8 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
                       std::any_of(members.begin(), members.end(), further));
       }
     }
-    if (lie && moves) {
+    // Some files that are older than the others' are no reason to take the job for a moving one.
+    if (lie && moves && 4 * count_old(groups) > set.size()) {
       for (RankEvidence* e : set) {
         e->written = e->newest;
       }

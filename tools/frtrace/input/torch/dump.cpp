@@ -562,6 +562,7 @@ class Reader {
         s.batch_seq = batch;
       }
       s.batch.push_back(e_.records.size());
+      r.batch = batch_number(row, batch);
       if (r.peer >= 0) {
         const auto [it, added] =
             s.lanes.try_emplace({r.peer, r.kind == Kind::kSend}, e_.lanes.size());
@@ -591,6 +592,15 @@ class Reader {
     s.last_collective = e_.records.size();
     s.last_op = name.op;
     e_.records.push_back(r);
+  }
+
+  // One number per batch of a group, over all groups; the format's own counts per group.
+  std::uint32_t batch_number(std::uint32_t row, std::uint64_t batch) {
+    if (last_batch_ != std::pair(row, batch)) {
+      last_batch_ = {row, batch};
+      ++n_batches_;
+    }
+    return n_batches_;
   }
 
   void merge(const Entry& entry, const Name& name, const Record& r, GroupState& s) {
@@ -722,7 +732,9 @@ class Reader {
       if (active[row] != 0 && g.completed == 0) {
         g.completed = active[row] - 1;
       }
-      if (active[row] == 0 && e_.holes.only_active && s.p2p != 0) {
+      // Sends and receives carry the number of the group's last collective. One that is not in the
+      // file any more is older than they are: it is over.
+      if (active[row] == 0 && s.p2p != 0 && (e_.holes.only_active || s.collectives == 0)) {
         g.completed = g.enqueued;
       }
       // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
@@ -891,6 +903,8 @@ class Reader {
   std::vector<std::uint32_t> scratch_, words_;
   std::uint64_t first_id_ = 0, last_id_ = 0;
   std::uint64_t last_seq_of_all_ = 0;
+  std::pair<std::uint32_t, std::uint64_t> last_batch_{UINT32_MAX, 0};
+  std::uint32_t n_batches_ = 0;
   bool one_counter_ = true;
   bool gaps_ = false, any_completed_ = false, any_stack_ = false, one_number_ = false;
 };

@@ -1,0 +1,205 @@
+// cause.hpp - a possible cause of a hang, as data: who, what, which waits it explains, what it
+// assumes. Rules propose causes from the facts; no rule sees what another proposed, and none writes
+// a sentence (words/ does).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "facts/facts.hpp"
+#include "facts/stragglers.hpp"
+
+namespace frtrace {
+
+enum class Verdict : std::uint8_t {
+  kOk,
+  kMissing,
+  kMismatch,
+  kDeadlock,
+  kDevice,
+  kTransport,
+  kExited,
+  kSlow,
+  kUndecided
+};
+const char* verdict_name(Verdict);
+
+enum class Confidence : std::uint8_t { kCertain, kLikely, kPossible };
+const char* confidence_name(Confidence);
+
+// Why a rank is blamed; the words of the contract.
+enum class Why : std::uint8_t {
+  kNeverIssued,
+  kSkipped,
+  kUnresponsive,
+  kLeftEarly,
+  kKilled,
+  kException,
+  kExit,
+  kGone,
+  kNoEvidence,
+  kMinority,
+  kDiffers,
+  kExtraOperation,
+  kOtherOrder,
+  kOnCycle,
+  kCudaError,
+  kNcclError,
+  kNeverLaunched,
+  kInLaunch,
+  kNotStarted,
+  kNotFinished,
+  kChannelsNotStarted,
+  kKernelStalled,
+  kNetworkThread,
+  kLate
+};
+const char* why_name(Why);
+
+// What a cause takes for true though the evidence does not show it, or what it was preferred for.
+enum class Assume : std::uint8_t {
+  kRankWithoutEvidence,  // ranks: without a file, they did nothing that matters
+  kEndedSeenByPeers,     // the ended rank left no evidence of its own
+  kOneEvent,             // several ended at about the same time
+  kAllGone,              // all processes are gone and none says why
+  kKilledLater,          // all processes were killed after the hang
+  kSignalOrder,          // only the order of the signals tells
+  kOtherMayBeFirst,      // ranks: what stopped them may have come before
+  kShortHang,            // seconds
+  kEarlierIterations,    // the order of earlier iterations decides
+  kPeersOrder,           // the order of most ranks decides
+  kNoEarlierIterations,  // nothing tells which order is right
+  kTieByPrecedent,       // as many on either side; earlier iterations decide
+  kTie,                  // as many on either side, and nothing decides
+  kFewAreWrong,          // the few are taken to be wrong, not the many
+  kRecordsNotKept,       // not all members' records of that slot are kept
+  kCompleted,            // the operation completed
+  kHostIsFree,           // ranks: their host does not wait there by itself
+  kOneStoppedOthers,     // several devices are stalled, and one may have stopped the others
+  kNetworkToo,           // the network holds something back, too
+  kNetworkThreadUnseen,  // why a network thread does not go on is not observable
+  kChainOpen,            // not all waits of the devices could be followed
+  kDeviceRowsLost,       // ranks
+  kLowerLayer,           // the layer below is not observable
+  kErrorsAtOnce,         // the clocks do not tell whose error came first
+  kNeedNotMeet,          // the call need not wait for all ranks
+  kLostOnly,             // a rank without evidence may have lost its evidence only
+  kRingsOnly,            // measured over what the rings still hold
+  kClocksAgree,          // the ranks' clocks are taken to agree
+  kBesideAnEnd,          // it may follow from the end of another process
+  kGroupsUnknown         // operations of unknown groups were not counted
+};
+struct Assumption {
+  Assume what;
+  std::vector<Rank> ranks;
+  double seconds = 0;
+};
+Confidence confidence_of(const Assumption&);
+
+enum class Rule : std::uint8_t {
+  kGroupOrder,      // new_group of other members, or in another order
+  kMismatch,        // members differ in one slot
+  kSkippedSlot,     // and what one issued there comes after what it left out
+  kUnequalEnds,     // a send does not fit its receive
+  kExited,          // a process ended
+  kOneKilled,       // one process was told to end
+  kDeviceError,     // a device or its library reported an error
+  kDeviceBehind,    // a device did not get to what all issued, or did not end it
+  kDeviceStalled,   // where the waits of devices end
+  kNetwork,         // between two ranks
+  kAllStarted,      // all started it and none ended it
+  kUnresponsive,    // a process does not respond
+  kNeverIssued,     // a rank that waits for nobody did not come
+  kLeft,            // and had ended with status 0
+  kExtra,           // a few wait in an operation that is none of the job's
+  kStoppedHost,     // a host stopped though peers in the same place went on
+  kLeftOrder,       // in a cycle: left out, exchanged or added an operation
+  kSkippedInCycle,  // in a cycle: deviates from its own earlier order
+  kOtherOrder,      // in a cycle: the order of fewer members
+  kCycle,           // in a cycle: all on it
+  kSeenEnded,       // a rank without evidence that peers saw end
+  kNoEvidence,      // a rank without evidence at which all waits end
+  kLifecycle,       // ranks that did not come to a call that makes or destroys groups
+  kKilledBefore,    // told to end by another hand and before the others
+  kPastMismatch,    // members differed in an operation that ended nevertheless
+  kSlow,
+  // Nobody is named: what is stuck, and which evidence is lacking.
+  kOpenDivergence,
+  kOpenFewOrMany,
+  kOpenUnrecorded,
+  kOpenErrors,
+  kOpenOwnErrors,
+  kOpenDevices,
+  kOpenKernel,
+  kOpenBehind,
+  kOpenRunning,
+  kOpenComplete,
+  kOpenFailed,
+  kOpenNoEvidence,
+  kOpenLifecycle,
+  kOpenTerminated,
+  kOpenStale,
+  kOpenAlarm,
+  kOpenAmid,
+  kOkTerminated,
+  kOk
+};
+
+// The same call of new_group, by the members that each rank named.
+struct GroupCalls {
+  struct Call {
+    int evidence;
+    std::size_t record;
+  };
+  std::int32_t ordinal = 0;  // torch's own number of the group
+  std::map<std::vector<Rank>, std::vector<Call>> classes;
+  std::vector<Rank> most;  // members that most named
+  bool tie = false;
+};
+
+struct Guilty {
+  int evidence = -1;  // -1: the rank left none
+  Rank rank = -1;
+  Why why = Why::kNeverIssued;
+  int pending = -1;                // operation that others wait in, or that it is stalled in
+  std::size_t issued = kNoRecord;  // its own record that is wrong
+  std::size_t usual = kNoRecord;   // its own earlier record that was due instead
+  std::uint64_t seq = 0;           // number of the operation that was left out; 0: of `issued`
+  std::optional<OnDevice> device;
+};
+
+struct Cause {
+  Rule rule = Rule::kOk;
+  Verdict verdict = Verdict::kOk;
+  std::vector<Guilty> guilty;
+  std::vector<Assumption> assumes;
+  std::vector<int> explains;    // evidence of ranks whose waits it explains
+  int pending = -1;             // the operation that says most about it
+  std::vector<int> operations;  // further ones: those of a cycle
+  bool independent = false;     // a fault of its own even if another cause explains its waits
+
+  // What a rule found besides; each is set by the rules that need it.
+  std::optional<Divergence> divergence;
+  int right = -1;  // class of the divergence that is right; -1: nothing tells
+  std::optional<GroupCalls> calls;
+  std::optional<Anomaly> anomaly;  // of the first guilty
+  bool by_peers = false;           // the anomaly was found by comparing with peers
+  DeviceChain chain;
+  std::vector<DeviceError> errors;
+  StalledDevice::Why stalled = StalledDevice::kNotStarted;
+  std::string lifecycle;    // the call
+  std::vector<int> others;  // evidence of ranks that the words name besides
+  std::vector<Straggler> late;
+  int absent_too = -1;  // evidence of a rank that a killed one waited for in vain
+
+  void assume(Assume what, std::vector<Rank> ranks = {}, double seconds = 0) {
+    assumes.push_back({what, std::move(ranks), seconds});
+  }
+  bool names() const { return !guilty.empty() || verdict == Verdict::kTransport; }
+};
+
+}  // namespace frtrace

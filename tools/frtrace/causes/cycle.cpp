@@ -1,0 +1,244 @@
+// Ranks that wait for each other.
+#include <algorithm>
+#include <set>
+
+#include "causes/rules.hpp"
+
+namespace frtrace {
+
+namespace {
+
+bool holds(const std::vector<int>& list, int v) {
+  return std::find(list.begin(), list.end(), v) != list.end();
+}
+
+struct Deviant {
+  int evidence;
+  Anomaly how;
+};
+
+// The number of the operation that a rank left out: one past what it issued of that kind before.
+std::uint64_t left_out_seq(const Facts& f, int i, const Anomaly& how) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::vector<Record>& records = f.ev(i).records;
+  const Record& usual = records[steps[how.usual].record];
+  std::uint64_t seq = 1;
+  for (std::size_t k = 0; k < how.issued; ++k) {
+    const Record& r = records[steps[k].record];
+    seq = r.group == usual.group && r.kind == usual.kind && r.peer == usual.peer ? r.seq + 1 : seq;
+  }
+  return seq;
+}
+
+bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
+  return f.anomalies.role(a.evidence, f.history.of(a.evidence)[a.how.issued]) ==
+         f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
+}
+
+Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_peers,
+                  bool in_cycle) {
+  Cause c;
+  c.rule = Rule::kLeftOrder;
+  const Anomaly& a = deviants.front().how;
+  // Exchanged with a later one, or something that it never issued there: another order. What was
+  // left out for good is a skip, wherever the rank waits now.
+  const bool order =
+      in_cycle && (a.kind == Anomaly::kSwapped || (a.kind == Anomaly::kSkipped && a.novel));
+  const bool skip = a.kind == Anomaly::kSkipped && !order;
+  c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
+  c.anomaly = a;
+  c.by_peers = by_peers;
+  for (const Deviant& d : deviants) {
+    const std::vector<Step>& steps = f.history.of(d.evidence);
+    Guilty g = guilty_rank(f, d.evidence,
+                           order                              ? Why::kOtherOrder
+                           : d.how.kind == Anomaly::kSkipped  ? Why::kSkipped
+                           : d.how.kind == Anomaly::kInserted ? Why::kExtraOperation
+                                                              : Why::kDiffers);
+    g.issued = steps[d.how.issued].record;
+    g.usual = steps[d.how.usual].record;
+    g.seq = order || skip ? left_out_seq(f, d.evidence, d.how) : 0;
+    c.guilty.push_back(g);
+  }
+  sort_by_rank(c.guilty);
+  const std::vector<int> who = evidence_of(c.guilty);
+  c.pending = main_pending(f, who);
+  c.pending = c.pending < 0 ? main_pending(f, who, false) : c.pending;
+  c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
+  c.assume(by_peers ? Assume::kPeersOrder : Assume::kEarlierIterations);
+  return c;
+}
+
+// Who, after its last operation in the group that others wait in, issued something else although an
+// operation of that group was due by its own earlier iterations.
+std::optional<Cause> skipped_in_cycle(const Facts& f, const Problem& p) {
+  Cause c;
+  c.rule = Rule::kSkippedInCycle;
+  bool novel = true;
+  std::set<int> seen;
+  for (const int k : p.pending) {
+    for (const int a : f.graph[k].absent) {
+      const std::vector<Step>& steps = f.history.of(a);
+      const auto how = holds(p.evidence, a) ? deviation(steps, f.graph[k].group) : std::nullopt;
+      if (!how || !seen.insert(a).second) {
+        continue;
+      }
+      for (std::size_t j = 0; j < how->issued; ++j) {
+        novel = novel && steps[j].key != steps[how->issued].key;
+      }
+      Guilty g = guilty_rank(f, a, Why::kSkipped, k);
+      g.issued = steps[how->issued].record;
+      g.usual = steps[how->usual].record;
+      g.seq = f.graph[k].seq;
+      c.guilty.push_back(g);
+      c.pending = c.pending < 0 ? k : c.pending;
+    }
+  }
+  // When most deviate nobody does.
+  if (seen.empty() || 2 * seen.size() > p.evidence.size()) {
+    return std::nullopt;
+  }
+  c.verdict = novel ? Verdict::kDeadlock : Verdict::kMissing;
+  for (Guilty& g : c.guilty) {
+    g.why = novel ? Why::kOtherOrder : Why::kSkipped;
+  }
+  sort_by_rank(c.guilty);
+  c.explains = p.explains;
+  c.assume(Assume::kEarlierIterations);
+  return c;
+}
+
+// Two operations of two groups: most members of both took them in one order.
+std::vector<int> fewer_order(const Facts& f, const Problem& p) {
+  if (p.pending.size() != 2) {
+    return {};
+  }
+  const Pending &a = f.graph[p.pending[0]], &b = f.graph[p.pending[1]];
+  std::vector<int> in_a, in_b;
+  for (const int i : p.evidence) {
+    const Rank who = f.rank(i);
+    if (f.group(a.group).position.contains(who) && f.group(b.group).position.contains(who)) {
+      (a.waits_here(i) ? in_a : in_b).push_back(i);
+    }
+  }
+  if (in_a.empty() || in_b.empty() || in_a.size() == in_b.size()) {
+    return {};
+  }
+  return in_a.size() < in_b.size() ? in_a : in_b;
+}
+
+// Versions of the profiler interface before this one report no launches.
+constexpr std::uint32_t kTellsLaunches = 5;
+
+// Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
+// which the hosts issued, would show what holds it up.
+bool is_below_the_host(const Facts& f, const Problem& p) {
+  bool any = false, all = true;
+  for (const RankEvidence* e : f.c.ranks) {
+    const DeviceEvidence& d = e->device;
+    any = any || d.present;
+    all = all && d.present && (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches);
+  }
+  return any && !all && std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
+           return f.graph[k].complete;
+         });
+}
+
+// Sends and receives are numbered from what the files still hold, and nothing tells when these were
+// written: a moving job may look like this.
+bool may_be_moving(const Facts& f, const Problem& p) {
+  return std::any_of(p.pending.begin(), p.pending.end(),
+                     [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
+         std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
+           return f.ev(i).holes.written_guessed && f.ev(i).holes.relative_p2p;
+         });
+}
+
+Cause deadlock(const Facts& f, const Problem& p) {
+  Cause c;
+  if (is_below_the_host(f, p) || may_be_moving(f, p)) {
+    c.rule = Rule::kOpenComplete;
+    c.verdict = Verdict::kUndecided;
+    c.pending = p.pending.front();
+    c.explains = p.explains;
+    return c;
+  }
+  c.verdict = Verdict::kDeadlock;
+  c.operations = p.pending;
+  c.pending = p.pending.front();
+  c.explains = p.explains;
+  std::vector<int> who = fewer_order(f, p);
+  c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
+  if (who.empty()) {
+    who = p.evidence;
+    c.assume(Assume::kNoEarlierIterations, f.c.missing);
+  } else {
+    c.assume(Assume::kPeersOrder);
+  }
+  for (const int i : who) {
+    c.guilty.push_back(guilty_rank(f, i, c.rule == Rule::kCycle ? Why::kOnCycle : Why::kOtherOrder,
+                                   f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
+  }
+  sort_by_rank(c.guilty);
+  return c;
+}
+
+}  // namespace
+
+std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle) {
+  std::vector<Deviant> deviants;
+  bool by_peers = false;
+  for (const int i : suspects) {
+    if (const auto a = f.anomalies.own(i, f.stuck_step(i))) {
+      deviants.push_back({i, *a});
+    }
+  }
+  if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
+    deviants.clear();
+    by_peers = true;
+    for (const int i : suspects) {
+      if (const auto a = f.anomalies.by_peers(i)) {
+        deviants.push_back({i, *a});
+      }
+    }
+  }
+  // Peers' orders differ for many reasons: only a few deviants mean something.
+  const std::size_t most =
+      by_peers ? std::max<std::size_t>(1, suspects.size() / 4) : suspects.size() / 2;
+  if (deviants.empty() || deviants.size() > most) {
+    return std::nullopt;
+  }
+  // Several that did different things for the first time: any of them may be in order.
+  const bool differ = std::any_of(deviants.begin(), deviants.end(), [&](const Deviant& d) {
+    return !same_step(f, d, deviants.front());
+  });
+  // What most on the circle did in this iteration singles nobody out.
+  const Deviant& first = deviants.front();
+  const auto likewise = static_cast<std::size_t>(
+      by_peers ? 0 : std::count_if(suspects.begin(), suspects.end(), [&](int i) {
+        return f.anomalies.did_likewise(i, f.stuck_step(i), first.evidence, first.how);
+      }));
+  return differ || (suspects.size() > 2 && 3 * likewise > 2 * suspects.size())
+             ? std::nullopt
+             : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
+}
+
+std::vector<Cause> cycle(const Facts& f) {
+  std::vector<Cause> out;
+  for (const Problem& p : f.graph.problems) {
+    if (p.kind != Problem::kCycle) {
+      continue;
+    }
+    if (auto c = left_order(f, p.evidence, true)) {
+      c->explains = p.explains;
+      out.push_back(std::move(*c));
+    } else if (auto s = skipped_in_cycle(f, p)) {
+      out.push_back(std::move(*s));
+    } else {
+      out.push_back(deadlock(f, p));
+    }
+  }
+  return out;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,482 @@
+// Devices that are behind, stalled or failed, and the network between them.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/pending.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+bool holds(const std::vector<int>& list, int v) {
+  return std::find(list.begin(), list.end(), v) != list.end();
+}
+
+Why why_of(StalledDevice::Why why) {
+  switch (why) {
+    case StalledDevice::kUnlaunched:
+      return Why::kNeverLaunched;
+    case StalledDevice::kInLaunch:
+      return Why::kInLaunch;
+    case StalledDevice::kNotStarted:
+      return Why::kNotStarted;
+    case StalledDevice::kChannelsAbsent:
+      return Why::kChannelsNotStarted;
+    case StalledDevice::kKernel:
+      return Why::kKernelStalled;
+    case StalledDevice::kNetworkThread:
+      return Why::kNetworkThread;
+  }
+  return Why::kNotStarted;
+}
+
+// Where the waits end that begin with the device operations of those who wait in it.
+DeviceChain chain_from(const Facts& f, const Pending& p) {
+  std::vector<OnDevice> from;
+  for (const Wait& w : p.waits) {
+    if (const auto at = f.devices.of(w.evidence, w.record)) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < p.waits.size();
+  return chain;
+}
+
+// The same from the first operation that each of these ranks waits in.
+DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
+  std::vector<OnDevice> from;
+  for (const int i : who) {
+    const auto& records = f.ev(i).records;
+    const auto first = std::find_if(records.begin(), records.end(), blocks);
+    if (const auto at = f.devices.of(i, static_cast<std::size_t>(first - records.begin()))) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < who.size();
+  return chain;
+}
+
+// The rank runs it, as far as is known.
+bool may_run(const Facts& f, const Wait& w) {
+  if (w.record == kNoRecord) {
+    return false;
+  }
+  const auto at = f.devices.of(w.evidence, w.record);
+  return f.ev(w.evidence).records[w.record].state == State::kStarted ||
+         (at && f.devices.may_run(*at));
+}
+
+// Another member's device got to what this one is stalled in.
+class StartedElsewhere {
+ public:
+  explicit StartedElsewhere(const Facts& f) : f_(f) {}
+  bool operator()(const OnDevice& at) {
+    const RankEvidence& e = f_.ev(at.evidence);
+    const std::size_t index = record_of(e, f_.devices[at]);
+    if (index == kNoRecord || e.records[index].kind != Kind::kCollective) {
+      return f_.devices.started_elsewhere(at);
+    }
+    const Record& record = e.records[index];
+    const auto [it, is_new] =
+        known_.try_emplace({f_.group_of(at.evidence, record), record.seq}, false);
+    it->second = is_new ? f_.devices.started_elsewhere(at) : it->second;
+    return it->second;
+  }
+
+ private:
+  const Facts& f_;
+  std::map<std::pair<const Group*, std::uint64_t>, bool> known_;
+};
+
+void add_losses(const Facts& f, Cause& c) {
+  std::vector<int> lost;
+  for (const OnDevice& at : c.chain.visited) {
+    if (f.devices.lost_any(at.evidence)) {
+      lost.push_back(at.evidence);
+    }
+  }
+  if (!lost.empty()) {
+    c.assume(Assume::kDeviceRowsLost, f.ranks(lost));
+  }
+}
+
+void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
+  c.rule = Rule::kDeviceStalled;
+  c.verdict = Verdict::kDevice;
+  bool thread = false;
+  std::set<int> seen;
+  for (const StalledDevice& s : c.chain.stalled) {
+    if (!who.contains(s.at.evidence)) {
+      continue;
+    }
+    thread = thread || s.why == StalledDevice::kNetworkThread;
+    if (seen.insert(s.at.evidence).second) {
+      c.stalled = seen.size() == 1 ? s.why : c.stalled;
+      Guilty g = guilty_rank(f, s.at.evidence, why_of(s.why), c.pending);
+      g.issued = record_of(f.ev(s.at.evidence), f.devices[s.at]);
+      g.device = s.at;
+      c.guilty.push_back(g);
+    }
+  }
+  sort_by_rank(c.guilty);
+  if (who.size() > 1) {
+    c.assume(Assume::kOneStoppedOthers);
+  }
+  if (!c.chain.links.empty()) {
+    c.assume(Assume::kNetworkToo);
+  }
+  if (thread) {
+    c.assume(Assume::kNetworkThreadUnseen);
+  }
+}
+
+// What the end of the devices' waits says; nullopt: nothing.
+std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
+  const Pending& p = f.graph[k];
+  StartedElsewhere got_there(f);
+  // Where no device is known to have got to it, all may wait for the same.
+  std::set<int> stalled, queued;
+  for (const StalledDevice& s : chain.stalled) {
+    const bool by_itself = f.devices[s.at].state == DeviceState::kStarted;
+    (by_itself || got_there(s.at) ? stalled : queued).insert(s.at.evidence);
+  }
+  const std::size_t members = p.kind == Kind::kCollective ? f.group(p.group).ranks.size() : 2;
+  Cause c;
+  c.pending = k;
+  c.chain = std::move(chain);
+  c.explains = f.graph.leading_to({}, {k});
+  if (stalled.size() == 1 || (!stalled.empty() && 2 * stalled.size() < members)) {
+    blame_stalled(c, f, stalled);
+  } else if (!stalled.empty() || !queued.empty()) {
+    c.rule = Rule::kOpenDevices;
+    c.verdict = Verdict::kUndecided;
+    stalled.merge(queued);
+    c.others.assign(stalled.begin(), stalled.end());
+  } else if (!c.chain.links.empty()) {
+    c.rule = Rule::kNetwork;
+    c.verdict = Verdict::kTransport;
+  } else if (!c.chain.busy.empty()) {
+    c.rule = Rule::kOpenKernel;
+    c.verdict = Verdict::kUndecided;
+    for (const OnDevice& at : c.chain.busy) {
+      c.others.push_back(at.evidence);
+    }
+  } else {
+    return std::nullopt;
+  }
+  if (c.chain.open) {
+    c.assume(Assume::kChainOpen);
+  }
+  add_losses(f, c);
+  return c;
+}
+
+std::set<int> stalled_ranks(const DeviceChain& chain) {
+  std::set<int> out;
+  for (const StalledDevice& s : chain.stalled) {
+    out.insert(s.at.evidence);
+  }
+  return out;
+}
+
+// The operation that the ranks are behind in: the earliest; of one rank what it issued first.
+int behind_in(const Facts& f, const std::vector<int>& who) {
+  const auto behind = [&](const Pending& p) {
+    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return holds(who, i); });
+  };
+  int best = -1;
+  std::size_t first = kNoRecord;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    if (!behind(p)) {
+      continue;
+    }
+    if (who.size() > 1) {
+      best = best < 0 || p.since < f.graph[best].since ? static_cast<int>(k) : best;
+      continue;
+    }
+    for (const Wait& w : p.waits) {
+      if (w.evidence == who.front() && (best < 0 || w.record < first)) {
+        first = w.record;
+        best = static_cast<int>(k);
+      }
+    }
+    best = best < 0 ? static_cast<int>(k) : best;
+  }
+  return best;
+}
+
+// Several ranks that are behind in sends and receives of one group.
+bool is_chain(const Facts& f, const std::vector<int>& who) {
+  std::map<int, std::set<int>> by_group;
+  for (const Pending& p : f.graph.pending) {
+    for (const int i : p.lagging) {
+      if (holds(who, i) && p.kind != Kind::kCollective) {
+        by_group[p.group].insert(i);
+      }
+    }
+  }
+  return std::any_of(by_group.begin(), by_group.end(),
+                     [](const auto& g) { return g.second.size() > 1; });
+}
+
+// The operation that this rank's device is behind in; `main` if it is one.
+int lags_in(const Facts& f, int i, int main) {
+  if (holds(f.graph[main].lagging, i)) {
+    return main;
+  }
+  const auto it = std::find_if(f.graph.pending.begin(), f.graph.pending.end(),
+                               [&](const Pending& p) { return holds(p.lagging, i); });
+  return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
+}
+
+}  // namespace
+
+std::vector<Cause> device_behind(const Facts& f) {
+  const std::vector<int> who = problem_ranks(f, Problem::kLagging);
+  const int k = who.empty() ? -1 : behind_in(f, who);
+  if (k < 0) {
+    return {};
+  }
+  const Pending& p = f.graph[k];
+  // What holds them may be elsewhere: on another stream, at a peer, in the network.
+  const DeviceChain chain = chain_of(f, who);
+  const std::set<int> stalled = stalled_ranks(chain), all(who.begin(), who.end());
+  const std::vector<int> explains = f.graph.leading_to(who, {k});
+  if (stalled != all) {
+    if (auto c = end_of_chain(f, k, chain)) {
+      c->explains = explains;
+      return {*c};
+    }
+  }
+  Cause c;
+  c.pending = k;
+  c.chain = chain;
+  c.explains = explains;
+  c.others = who;
+  // Several that are behind may only wait for one whose evidence is lost; the many are not behind the
+  // few, these were looked at later; and in a chain of sends one holds up the next.
+  const bool many =
+      p.kind == Kind::kCollective &&
+      2 * who.size() + (f.ev(who.front()).format.empty() ? 1 : 0) > f.group(p.group).ranks.size();
+  if (who.size() > 1 && (!f.c.missing.empty() || many || is_chain(f, who))) {
+    c.rule = Rule::kOpenBehind;
+    c.verdict = Verdict::kUndecided;
+    return {c};
+  }
+  // One that runs it, as far as is known, may be owed something by the others, though these have
+  // finished.
+  std::vector<int> running;
+  for (const Pending& each : f.graph.pending) {
+    for (const Wait& w : each.waits) {
+      if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w) &&
+          f.ev(w.evidence).format.empty()) {  // PyTorch's have nothing below the host
+        running.push_back(w.evidence);
+      }
+    }
+  }
+  if (!running.empty()) {
+    c.rule = Rule::kOpenRunning;
+    c.verdict = Verdict::kUndecided;
+    c.others = running;
+    return {c};
+  }
+  c.rule = Rule::kDeviceBehind;
+  c.verdict = Verdict::kDevice;
+  for (const int i : who) {
+    const int own = lags_in(f, i, k);
+    Guilty g =
+        guilty_rank(f, i, f.graph[own].starts_seen ? Why::kNotStarted : Why::kNotFinished, own);
+    for (const Wait& w : f.graph[own].waits) {
+      g.issued = w.evidence == i ? w.record : g.issued;
+    }
+    for (const StalledDevice& s : chain.stalled) {
+      if (s.at.evidence == i && f.graph[own].starts_seen) {
+        g.why = why_of(s.why);
+        c.stalled = s.why;
+      }
+    }
+    c.guilty.push_back(g);
+  }
+  sort_by_rank(c.guilty);
+  if (who.size() > 1) {
+    c.assume(Assume::kOneStoppedOthers);
+  }
+  if (!chain.visited.empty() && chain.open) {
+    c.assume(Assume::kChainOpen);
+  }
+  if (!chain.visited.empty()) {
+    DeviceChain whole = chain_from(f, p);
+    whole.stalled = chain.stalled;
+    c.chain = std::move(whole);
+    add_losses(f, c);
+  }
+  return {c};
+}
+
+// Operations that every member issued and that do not end.
+std::vector<Cause> complete(const Facts& f) {
+  std::vector<Cause> out;
+  for (const Problem& problem : f.graph.problems) {
+    if (problem.kind != Problem::kComplete) {
+      continue;
+    }
+    for (const int k : problem.pending) {
+      const Pending& p = f.graph[k];
+      Cause c;
+      c.pending = k;
+      c.explains = problem.explains;
+      for (const int i : f.group(p.group).evidence) {
+        if (i >= 0 && f.ev(i).salvage_why == "unresponsive") {
+          c.rule = Rule::kUnresponsive;
+          c.verdict = Verdict::kDevice;
+          c.guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));
+        }
+      }
+      if (!c.guilty.empty()) {
+        out.push_back(std::move(c));
+      } else if (auto end = end_of_chain(f, k, chain_from(f, p))) {
+        end->explains = problem.explains;
+        out.push_back(std::move(*end));
+      }
+    }
+  }
+  // Without evidence of a rank, what the others' devices show may be the cause, or that it came.
+  for (std::size_t k = 0; k < f.graph.pending.size() && out.empty(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    if (p.unknown.empty() || !p.absent.empty()) {
+      continue;
+    }
+    const DeviceChain chain = chain_from(f, p);
+    const bool shown =
+        !chain.links.empty() ||
+        std::any_of(chain.stalled.begin(), chain.stalled.end(), [&](const StalledDevice& s) {
+          return f.devices[s.at].state == DeviceState::kStarted ||
+                 f.devices.started_elsewhere(s.at);
+        });
+    if (auto end = shown ? end_of_chain(f, static_cast<int>(k), chain) : std::nullopt) {
+      end->assume(Assume::kRankWithoutEvidence, f.c.missing);
+      out.push_back(std::move(*end));
+    }
+  }
+  return out;
+}
+
+std::vector<Cause> complete_open(const Facts& f) {
+  std::vector<Cause> out;
+  for (const Problem& problem : f.graph.problems) {
+    if (problem.kind != Problem::kComplete) {
+      continue;
+    }
+    const int k =
+        *std::min_element(problem.pending.begin(), problem.pending.end(),
+                          [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
+    const Pending& p = f.graph[k];
+    bool started = p.kind != Kind::kCollective || p.waits.size() == f.group(p.group).ranks.size();
+    bool failed = false;
+    if (p.kind != Kind::kCollective) {  // both ends
+      started = problem.pending.size() > 1;
+      for (const int other : problem.pending) {
+        for (const Wait& w : f.graph[other].waits) {
+          started = started && w.record != kNoRecord &&
+                    f.ev(w.evidence).records[w.record].state == State::kStarted;
+        }
+      }
+    }
+    for (const Wait& w : p.waits) {
+      started = started && w.record != kNoRecord &&
+                f.ev(w.evidence).records[w.record].state == State::kStarted;
+      failed = failed || w.failed;
+    }
+    // Sends and receives are matched by their order: one too many or too few makes others meet.
+    std::vector<int> stuck;
+    for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {
+      if (f.graph.waits(static_cast<int>(i))) {
+        stuck.push_back(static_cast<int>(i));
+      }
+    }
+    if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
+      out.push_back(std::move(*c));
+      continue;
+    }
+    Cause c;
+    c.pending = k;
+    c.explains = problem.explains;
+    c.rule = started ? Rule::kAllStarted : failed ? Rule::kOpenFailed : Rule::kOpenComplete;
+    c.verdict = started ? Verdict::kTransport : Verdict::kUndecided;
+    if (started) {
+      c.assume(Assume::kLowerLayer);
+    }
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+std::vector<Cause> device_error(const Facts& f) {
+  std::vector<DeviceError> own;
+  for (const DeviceError& e : f.device_errors) {
+    if (!e.consequence) {
+      own.push_back(e);
+    }
+  }
+  if (own.empty() || f.graph.pending.empty()) {
+    return {};
+  }
+  // It must be what the others wait for, or where it ended for all.
+  const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
+  const std::vector<int> lagging = problem_ranks(f, Problem::kLagging);
+  const auto holds_up = [&](int i) {
+    if (holds(idle, i) || holds(lagging, i)) {
+      return true;
+    }
+    return idle.empty() && lagging.empty() &&
+           std::any_of(f.graph.problems.begin(), f.graph.problems.end(), [&](const Problem& p) {
+             return p.kind == Problem::kComplete &&
+                    std::any_of(p.pending.begin(), p.pending.end(),
+                                [&](int k) { return f.graph[k].waits_here(i); });
+           });
+  };
+  const auto [first, unmeasured] = first_errors(f.c, f.slots, own);
+  Cause c;
+  c.errors = first;
+  std::vector<int> who;
+  for (const DeviceError& e : first) {
+    if (!holds_up(e.evidence)) {
+      return {};
+    }
+    if (!holds(who, e.evidence)) {
+      who.push_back(e.evidence);
+    }
+  }
+  c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    c.pending = c.pending < 0 || f.graph.pending[k].since < f.graph[c.pending].since
+                    ? static_cast<int>(k)
+                    : c.pending;
+  }
+  if (first.size() > 1 && unmeasured) {
+    c.rule = Rule::kOpenErrors;
+    c.verdict = Verdict::kUndecided;
+    c.others = who;
+    return {c};
+  }
+  c.rule = Rule::kDeviceError;
+  c.verdict = Verdict::kDevice;
+  for (const DeviceError& e : first) {
+    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError, c.pending);
+    g.issued = e.record;
+    c.guilty.push_back(g);
+  }
+  sort_by_rank(c.guilty);
+  if (first.size() > 1) {
+    c.assume(Assume::kErrorsAtOnce);
+  }
+  return {c};
+}
+
+}  // namespace frtrace

@@ -1,0 +1,336 @@
+// Processes that ended while others wait for them, and ranks without evidence.
+#include <algorithm>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+
+namespace frtrace {
+
+namespace {
+
+Why why_of(const Exit& e) {
+  switch (e.kind) {
+    case ExitKind::kSignal:
+      return Why::kKilled;
+    case ExitKind::kException:
+      return Why::kException;
+    case ExitKind::kStatus:
+      return e.status == 0 ? Why::kLeftEarly : Why::kExit;
+    case ExitKind::kGone:
+    case ExitKind::kNone:
+      break;
+  }
+  return Why::kGone;
+}
+
+bool earlier(const Exit& a, const Exit& b) {
+  return a.time != b.time && a.time != 0 && (b.time == 0 || a.time < b.time);
+}
+
+// Those who ended first, or met the same fate at the same moment; not who waited for another that
+// ended.
+std::vector<int> first_to_end(const Facts& f, bool all_gone) {
+  const std::set<int> dead(f.primary.begin(), f.primary.end());
+  std::vector<int> causes;
+  for (const int i : f.primary) {
+    bool explained = false;
+    for (const int k : f.graph.waits_in[idx(i)]) {
+      const Pending& p = f.graph[k];
+      explained = explained || (f.exit(i).kind == ExitKind::kGone && !all_gone &&
+                                std::any_of(p.absent.begin(), p.absent.end(),
+                                            [&](int a) { return a != i && dead.contains(a); }));
+    }
+    if (!explained) {
+      causes.push_back(i);
+    }
+  }
+  if (causes.empty() && f.missing_primary.empty()) {
+    causes = f.primary;
+  }
+  std::stable_sort(causes.begin(), causes.end(),
+                   [&](int a, int b) { return earlier(f.exit(a), f.exit(b)); });
+  std::vector<int> chosen;
+  for (const int i : causes) {
+    const Exit& first = f.exit(causes.front());
+    const Exit& e = f.exit(i);
+    const bool same =
+        why_of(e) == why_of(first) && seconds_between(first.time, e.time) < limits::kSameCause_s;
+    if (i == causes.front() || all_gone || first.time == 0 || e.time == 0 || same) {
+      chosen.push_back(i);
+    }
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+// An end that only peers saw: its reason may follow from one that is known, unless it came before.
+void add_missing(const Facts& f, Time known, Cause& c) {
+  // Of those, one that ended without a word was killed; a status of its own may be an error's that
+  // followed.
+  const auto silent = [&](int i) {
+    const ExitKind kind = f.missing_exits[idx(i)].kind;
+    return kind == ExitKind::kGone || kind == ExitKind::kSignal;
+  };
+  const bool any_silent = std::any_of(f.missing_primary.begin(), f.missing_primary.end(), silent);
+  bool added = false;
+  for (const int i : f.missing_primary) {
+    const Exit& e = f.missing_exits[idx(i)];
+    const bool before =
+        known != 0 && e.time != 0 && seconds_between(e.time, known) > limits::kSameCause_s;
+    if ((!any_silent || silent(i)) &&
+        (c.guilty.empty() || added || before || e.kind == ExitKind::kSignal)) {
+      Guilty g;
+      g.rank = f.c.missing[idx(i)];
+      g.why = why_of(e);
+      c.guilty.push_back(g);
+      added = true;
+    }
+  }
+  if (added) {
+    c.assume(Assume::kEndedSeenByPeers);
+  }
+}
+
+// Where a rank that was killed waited for one that never came and waits for nobody; -1: nowhere.
+int waited_in_vain(const Facts& f, int i) {
+  const ExitKind kind = f.exit(i).kind;
+  if (kind != ExitKind::kGone && kind != ExitKind::kSignal) {
+    return -1;
+  }
+  const std::vector<int> own = f.settled.waits_in[idx(i)];
+  for (const Problem& p : f.settled.problems) {
+    const int a = p.kind == Problem::kIdle ? p.evidence.front() : -1;
+    if (a < 0 || (f.exit(a).ended() && !f.exit(a).terminated)) {
+      continue;
+    }
+    for (const int k : own) {
+      const std::vector<int>& absent = f.settled[k].absent;
+      if (std::find(absent.begin(), absent.end(), a) != absent.end()) {
+        return a;
+      }
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::vector<Cause> exited(const Facts& f) {
+  if (f.scene != Scene::kExits) {
+    return {};
+  }
+  const bool all_gone = f.c.missing.empty() && f.primary.size() == f.c.ranks.size() &&
+                        std::all_of(f.primary.begin(), f.primary.end(),
+                                    [&](int i) { return f.exit(i).kind == ExitKind::kGone; });
+  Cause c;
+  c.rule = Rule::kExited;
+  c.verdict = Verdict::kExited;
+  const std::vector<int> chosen = first_to_end(f, all_gone);
+  Time known = 0;
+  for (const int i : chosen) {
+    c.guilty.push_back(guilty_rank(f, i, why_of(f.exit(i))));
+    known = known == 0 || (f.exit(i).time != 0 && f.exit(i).time < known) ? f.exit(i).time : known;
+  }
+  add_missing(f, known, c);
+  const int absent_from = main_pending(f, chosen);
+  for (Guilty& g : c.guilty) {
+    g.pending = absent_from;
+  }
+  c.pending = absent_from >= 0 ? absent_from : main_pending(f, chosen, false);
+  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
+    if (f.graph.waits(static_cast<int>(i))) {
+      c.explains.push_back(static_cast<int>(i));  // every wait since may follow from the end
+    }
+  }
+  for (const int i : chosen) {
+    const int a = waited_in_vain(f, i);
+    if (a >= 0 && std::find(chosen.begin(), chosen.end(), a) == chosen.end()) {
+      c.absent_too = a;
+      c.assume(Assume::kOtherMayBeFirst, {f.rank(a), f.rank(i)});
+      break;
+    }
+  }
+  if (chosen.size() > 1) {
+    c.assume(all_gone ? Assume::kAllGone : Assume::kOneEvent);
+  }
+  sort_by_rank(c.guilty);
+  return {c};
+}
+
+std::vector<Cause> one_killed(const Facts& f) {
+  if (f.scene != Scene::kOneKilled) {
+    return {};
+  }
+  Cause c;
+  c.rule = Rule::kOneKilled;
+  c.verdict = Verdict::kExited;
+  c.pending = main_pending(f, {f.killed});
+  c.guilty = {guilty_rank(f, f.killed, Why::kKilled, c.pending)};
+  c.explains = f.graph.leading_to({f.killed});
+  return {c};
+}
+
+std::vector<Cause> terminated(const Facts& f) {
+  std::vector<int> told;
+  for (std::size_t i = 0; i < f.exits.size(); ++i) {
+    if (f.exits[i].terminated) {
+      told.push_back(static_cast<int>(i));
+    }
+  }
+  if (told.empty()) {
+    return {};
+  }
+  std::stable_sort(told.begin(), told.end(),
+                   [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  Cause c;
+  c.others = told;
+  // One of them by another hand and before the others: that one was the target.
+  const Exit& first = f.exit(told[0]);
+  if (told.size() > 1) {
+    const Exit& second = f.exit(told[1]);
+    if (first.sender_pid != 0 && second.sender_pid != 0 && first.time != 0 &&
+        first.sender_pid != second.sender_pid && first.time < second.time) {
+      c.rule = Rule::kKilledBefore;
+      c.verdict = Verdict::kExited;
+      c.guilty = {guilty_rank(f, told[0], Why::kKilled)};
+      c.assume(Assume::kSignalOrder);
+      return {c};
+    }
+  }
+  c.rule = f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated;
+  c.verdict = f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided;
+  return {c};
+}
+
+namespace {
+
+// These ranks are one machine: by the node size that others know, else as an aligned block of a
+// usual size.
+bool is_node(const Facts& f, const std::vector<Rank>& who) {
+  if (who.size() < 2 || who.back() - who.front() + 1 != static_cast<Rank>(who.size())) {
+    return false;
+  }
+  const auto n = static_cast<Rank>(who.size());
+  for (const RankEvidence* e : f.c.ranks) {
+    if (const int local = e->id.local_world_size; local > 0 && local < e->id.world_size) {
+      return n == local && who.front() % local == 0;
+    }
+  }
+  return std::find(std::begin(limits::kNodeSizes), std::end(limits::kNodeSizes), n) !=
+             std::end(limits::kNodeSizes) &&
+         who.front() % n == 0;
+}
+
+// A device of a rank with evidence has got data from it, or given it some, in that operation.
+bool moved_data(const Facts& f, Rank who) {
+  for (const Pending& p : f.graph.pending) {
+    for (const Wait& w : p.waits) {
+      const auto at = f.devices.of(w.evidence, w.record);
+      if (!at) {
+        continue;
+      }
+      for (const DevicePhase& phase : f.devices.phases(*at)) {
+        if (phase.kind != PhaseKind::kKernel && f.devices.peer(*at, phase.peer) == who &&
+            (phase.step > 0 || phase.wait == PhaseWait::kInFlight)) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+// The rank left its usual order where an operation with `who` was due.
+bool left_out_with(const Facts& f, int i, Rank who) {
+  const auto a = f.anomalies.own(i, f.stuck_step(i));
+  const int group = a ? f.history.of(i)[a->usual].group : -1;
+  return group >= 0 && f.group(group).position.contains(who);
+}
+
+// A rank that left its usual order may be what the one without evidence waits for.
+bool has_suspect(const Facts& f, Rank who) {
+  constexpr std::size_t kCompared = 64;
+  std::set<int> compared;
+  for (const Pending& p : f.graph.pending) {
+    for (const Wait& w : p.waits) {
+      if (compared.size() < kCompared && f.group(p.group).position.contains(who) &&
+          compared.insert(w.evidence).second && left_out_with(f, w.evidence, who)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<Cause> no_evidence(const Facts& f) {
+  std::vector<Rank> who;
+  Cause c;
+  std::set<int> explained;
+  for (const Problem& p : f.graph.problems) {
+    if (p.kind == Problem::kNoEvidence) {
+      who.push_back(p.rank);
+      explained.insert(p.explains.begin(), p.explains.end());
+    }
+  }
+  if (who.empty()) {
+    return {};
+  }
+  std::sort(who.begin(), who.end());
+  c.explains.assign(explained.begin(), explained.end());
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    if (!f.graph.pending[k].unknown.empty() &&
+        (c.pending < 0 || f.graph.pending[k].waits.size() > f.graph[c.pending].waits.size())) {
+      c.pending = static_cast<int>(k);
+    }
+  }
+  const Pending& p = f.graph[c.pending];
+  const auto add = [&](Rank rank, Why why) {
+    Guilty g;
+    g.rank = rank;
+    g.why = why;
+    g.pending = c.pending;
+    c.guilty.push_back(g);
+  };
+  for (std::size_t i = 0; i < f.missing_exits.size(); ++i) {
+    const Rank rank = f.c.missing[i];
+    if (f.missing_exits[i].ended() && std::find(who.begin(), who.end(), rank) != who.end()) {
+      add(rank, why_of(f.missing_exits[i]));
+    }
+  }
+  if (!c.guilty.empty()) {
+    c.rule = Rule::kSeenEnded;
+    c.verdict = Verdict::kExited;
+    c.assume(Assume::kEndedSeenByPeers);
+    return {c};
+  }
+  const auto any = [&](auto&& test) { return std::any_of(who.begin(), who.end(), test); };
+  const bool failed =
+      std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+  const bool lasting = f.alarmed || failed || p.seconds() >= limits::kLongWait_s;
+  const bool node = is_node(f, f.c.missing);
+  const bool alive = any([&](Rank x) { return seen_alive(f.c, x); });
+  const bool doubtful = !f.hidden.empty() && f.hidden.front().doubtful;
+  // With more than one lost, the one that is waited for may itself wait for another.
+  const bool alone = who.size() == 1 && f.c.missing == who;
+  if ((alone || node) && lasting && !alive && !p.complete && !doubtful &&
+      !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
+    c.rule = Rule::kNoEvidence;
+    c.verdict = Verdict::kExited;
+    for (const Rank x : node ? f.c.missing : who) {
+      add(x, Why::kNoEvidence);
+    }
+    c.assume(Assume::kLostOnly, who);
+    return {c};
+  }
+  c.rule = Rule::kOpenNoEvidence;
+  c.verdict = Verdict::kUndecided;
+  for (const Rank x : who) {
+    add(x, Why::kNoEvidence);
+  }
+  return {c};
+}
+
+}  // namespace frtrace

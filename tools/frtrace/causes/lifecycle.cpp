@@ -1,0 +1,141 @@
+// Calls that make or destroy process groups.
+#include <algorithm>
+#include <map>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// The calls of new_group that make groups of the present world, by torch's own ordinal.
+std::map<std::int32_t, std::size_t> group_calls(const RankEvidence& e) {
+  std::map<std::int32_t, std::size_t> calls;
+  for (std::size_t r = 0; r < e.records.size(); ++r) {
+    const Record& record = e.records[r];
+    if (record.kind != Kind::kLifecycle) {
+      continue;
+    }
+    const std::string_view op = e.text(record.op);
+    if (op == "init_process_group") {
+      calls.clear();  // counts from the start again
+    } else if (op == "new_group" && record.peer >= 0 && record.shape_count != 0) {
+      calls[record.peer] = r;
+    }
+  }
+  return calls;
+}
+
+// No peer has to make these: a rank that is stuck in one does not wait for one that did not.
+bool is_local(std::string_view op) {
+  static constexpr std::string_view kLocal[] = {
+      "ncclCommAbort",      "ncclCommRevoke", "ncclCommRegister",         "ncclCommDeregister",
+      "ncclDevCommDestroy", "ncclMemAlloc",   "ncclCommWindowDeregister", "ncclMemFree"};
+  return std::find(std::begin(kLocal), std::end(kLocal), op) != std::end(kLocal);
+}
+
+// Per call the ranks that have been inside it for long.
+std::map<std::string, std::vector<int>> inside(const Facts& f) {
+  std::map<std::string, std::vector<int>> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const Record* r = f.lifecycle_in_flight(i);
+    if (r != nullptr && !f.exit(i).ended() &&
+        seconds_between(r->time, f.ev(i).written) >= limits::kStuck_s) {
+      out[std::string(f.ev(i).text(r->op))].push_back(i);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Cause> group_order(const Facts& f) {
+  // By ordinal: all ranks have to make the same call, also those that are no members.
+  std::map<std::int32_t, GroupCalls> calls;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    for (const auto& [ordinal, record] : group_calls(f.ev(i))) {
+      std::vector<Rank> members = group_call_ranks(f.ev(i), f.ev(i).records[record]);
+      if (!members.empty()) {
+        calls[ordinal].ordinal = ordinal;
+        calls[ordinal].classes[std::move(members)].push_back({i, record});
+      }
+    }
+  }
+  const auto differs = std::find_if(calls.begin(), calls.end(),
+                                    [](const auto& c) { return c.second.classes.size() > 1; });
+  if (differs == calls.end() || (f.graph.pending.empty() && inside(f).empty() &&
+                                 f.primary.empty() && f.missing_primary.empty())) {
+    return {};
+  }
+  GroupCalls& found = differs->second;
+  std::size_t callers = 0, most = 0;
+  for (const auto& [members, who] : found.classes) {
+    callers += who.size();
+    if (who.size() > most) {
+      most = who.size();
+      found.most = members;
+    }
+  }
+  found.tie = most * 2 <= callers;
+  Cause c;
+  c.rule = Rule::kGroupOrder;
+  c.verdict = Verdict::kDeadlock;
+  for (const auto& [members, who] : found.classes) {
+    for (const GroupCalls::Call& call : who) {
+      if (found.tie || members != found.most) {
+        c.guilty.push_back(guilty_rank(f, call.evidence, Why::kOtherOrder));
+        c.guilty.back().issued = call.record;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
+    c.explains.push_back(static_cast<int>(i));  // every later group is another one on these ranks
+  }
+  if (found.tie) {
+    c.assume(Assume::kTie);
+  }
+  c.calls = std::move(found);
+  sort_by_rank(c.guilty);
+  return {c};
+}
+
+std::vector<Cause> lifecycle(const Facts& f) {
+  const auto all = inside(f);
+  if (all.empty()) {
+    return {};
+  }
+  const auto& [op, members] = *std::max_element(
+      all.begin(), all.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  Cause c;
+  c.lifecycle = op;
+  c.others = members;
+  const RankEvidence& first = f.ev(members.front());
+  const std::uint64_t number = f.lifecycle_in_flight(members.front())->seq;
+  // A call of an earlier group of the same job says nothing of this one.
+  const Time began = first.records.front().time - static_cast<Time>(first.timeout_s() * 1e9);
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    const bool came = std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+      return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began && r.seq >= number;
+    });
+    const bool in = std::find(members.begin(), members.end(), i) != members.end();
+    if (!in && !came && !f.exit(i).ended() && !is_local(op)) {
+      c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
+    }
+  }
+  if (!c.guilty.empty() && f.c.missing.empty() && c.guilty.size() < f.c.ranks.size()) {
+    c.rule = Rule::kLifecycle;
+    c.verdict = Verdict::kMissing;
+    c.assume(Assume::kNeedNotMeet);
+    sort_by_rank(c.guilty);
+    return {c};
+  }
+  c.guilty.clear();
+  c.rule = Rule::kOpenLifecycle;
+  c.verdict = Verdict::kUndecided;
+  return {c};
+}
+
+}  // namespace frtrace

@@ -1,0 +1,293 @@
+// Members of a group that met in one slot with different operations, and sends that do not fit
+// their receives.
+#include <algorithm>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+const Record* record_at(const Facts& f, const Divergence& d, int member, std::uint64_t seq) {
+  return f.slots[idx(d.group)].at(f.c, f.group(d.group), idx(member), seq);
+}
+
+std::size_t index_of(const Facts& f, int evidence, const Record& r) {
+  return static_cast<std::size_t>(&r - f.ev(evidence).records.data());
+}
+
+// +1: the rank issued there what it usually does, -1: something else, 0: nothing tells.
+int precedent(const Facts& f, int evidence, std::size_t record) {
+  const std::vector<Step>& steps = f.history.of(evidence);
+  const std::size_t pos = step_of(steps, record);
+  const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
+  return !usual ? 0 : steps[*usual].key == steps[pos].key ? 1 : -1;
+}
+
+// Members of sister groups (same description and size, other ranks) that issued the same in the
+// same slot.
+int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t signature) {
+  const Group& g = f.group(d.group);
+  int votes = 0;
+  for (std::size_t s = 0; s < f.c.groups.size(); ++s) {
+    const Group& sister = f.c.groups[s];
+    if (static_cast<int>(s) == d.group || sister.ranks.size() != g.ranks.size() ||
+        sister.desc != g.desc || sister.ranks == g.ranks) {
+      continue;
+    }
+    for (std::size_t n = 0; n < sister.ranks.size(); ++n) {
+      const Record* other = f.slots[s].at(f.c, sister, n, d.seq);
+      votes += other != nullptr && signature_hash(f.ev(sister.evidence[n]), *other) == signature;
+    }
+  }
+  return votes;
+}
+
+// The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
+// tells.
+int class_by_precedent(const Facts& f, const Divergence& d) {
+  const Group& g = f.group(d.group);
+  std::vector<int> votes(d.classes.size(), 0);
+  for (std::size_t k = 0; k < d.classes.size(); ++k) {
+    for (const int m : d.classes[k]) {
+      const int i = g.evidence[idx(m)];
+      const Record* r = record_at(f, d, m, d.seq);
+      votes[k] += precedent(f, i, index_of(f, i, *r));
+      votes[k] += sisters_that_agree(f, d, signature_hash(f.ev(i), *r));
+    }
+  }
+  const auto best = std::max_element(votes.begin(), votes.end());
+  return std::count(votes.begin(), votes.end(), *best) == 1 ? static_cast<int>(best - votes.begin())
+                                                            : -1;
+}
+
+// The member left one operation out: its record at the slot is what comes one (or a few) slots
+// later, or usually came after what the others have there.
+bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
+  const Group& g = f.group(d.group);
+  const auto key = [&](int m, std::uint64_t seq) -> std::optional<std::uint64_t> {
+    const Record* r = record_at(f, d, m, seq);
+    if (r == nullptr) {
+      return std::nullopt;
+    }
+    const int i = g.evidence[idx(m)];
+    const std::vector<Step>& steps = f.history.of(i);
+    return steps[step_of(steps, index_of(f, i, *r))].key;
+  };
+  const auto own = key(member, d.seq), others = key(reference, d.seq);
+  if (!own || !others || *own == *others) {
+    return false;
+  }
+  for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead; ++ahead) {
+    if (key(member, d.seq + ahead) == others) {
+      return false;  // it came after all, in another order
+    }
+  }
+  for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead; ++ahead) {
+    if (key(reference, d.seq + ahead) == own) {
+      return true;
+    }
+  }
+  // What usually follows: the last earlier slot with what the others have now.
+  const std::uint64_t oldest = d.seq > limits::kWindow ? d.seq - limits::kWindow : 1;
+  for (std::uint64_t j = d.seq - 1; j >= oldest && j > 0; --j) {
+    const auto earlier = key(reference, j);
+    if (!earlier) {
+      break;
+    }
+    if (*earlier == *others) {
+      for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead && j + ahead < d.seq; ++ahead) {
+        if (key(reference, j + ahead) == own) {
+          return true;
+        }
+      }
+      return false;
+    }
+  }
+  return false;
+}
+
+int pending_of(const Facts& f, const Divergence& d) {
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    if (f.graph.pending[k].group == d.group && f.graph.pending[k].kind == Kind::kCollective &&
+        f.graph.pending[k].seq == d.seq) {
+      return static_cast<int>(k);
+    }
+  }
+  return -1;
+}
+
+Cause judge_divergence(const Facts& f, const Divergence& d) {
+  const Group& g = f.group(d.group);
+  Cause c;
+  c.divergence = d;
+  c.verdict = Verdict::kMismatch;
+  c.rule = d.past ? Rule::kPastMismatch : Rule::kMismatch;
+  c.pending = pending_of(f, d);
+  c.right = 0;
+  if (d.tie) {
+    c.right = class_by_precedent(f, d);
+    if (c.right >= 0) {
+      c.assume(Assume::kTieByPrecedent);
+    }
+  }
+  if (d.incomplete_vote) {
+    c.assume(Assume::kRecordsNotKept);
+  }
+  std::vector<int> members;
+  for (std::size_t k = 0; k < d.classes.size(); ++k) {
+    for (const int m : d.classes[k]) {
+      members.push_back(g.evidence[idx(m)]);
+      if (static_cast<int>(k) != c.right) {
+        const int i = g.evidence[idx(m)];
+        Guilty guilty = guilty_rank(f, i, c.right < 0 ? Why::kDiffers : Why::kMinority, c.pending);
+        guilty.issued = index_of(f, i, *record_at(f, d, m, d.seq));
+        guilty.seq = d.seq;
+        c.guilty.push_back(guilty);
+      }
+    }
+  }
+  c.explains = f.graph.leading_to(
+      members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
+  sort_by_rank(c.guilty);
+  if (c.right < 0 && d.incomplete_vote && !f.c.missing.empty()) {
+    // A rank without evidence could turn the vote.
+    c.rule = Rule::kOpenDivergence;
+    c.verdict = Verdict::kUndecided;
+    c.guilty.clear();
+    return c;
+  }
+  if (c.right < 0) {
+    c.assume(Assume::kTie);
+  } else if (!d.past) {
+    const int reference = d.classes[idx(c.right)].front();
+    const bool all = std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& x) {
+      return skipped(f, d, g.position.at(x.rank), reference);
+    });
+    if (all) {
+      c.rule = Rule::kSkippedSlot;
+      c.verdict = Verdict::kMissing;
+      for (Guilty& x : c.guilty) {
+        x.why = Why::kSkipped;
+      }
+    }
+  }
+  if (d.past) {
+    c.assume(Assume::kCompleted);
+  }
+  return c;
+}
+
+}  // namespace
+
+std::vector<Cause> mismatch(const Facts& f) {
+  std::vector<Cause> out;
+  for (const Divergence& d : f.divergences) {
+    if (!d.past) {
+      out.push_back(judge_divergence(f, d));
+    }
+  }
+  return out;
+}
+
+std::vector<Cause> past_mismatch(const Facts& f) {
+  std::vector<Cause> out;
+  for (const Divergence& d : f.divergences) {
+    if (d.past && d.strict && out.empty()) {
+      out.push_back(judge_divergence(f, d));
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last other
+// operation with the same peer, else with any, of the same kind and call site.
+int size_precedent(const Facts& f, int evidence, std::size_t record) {
+  const std::vector<Record>& all = f.ev(evidence).records;
+  const Record& own = all[record];
+  const auto same = [&](const Record& r) {
+    return r.in_numel == own.in_numel && r.out_numel == own.out_numel &&
+           r.in_dtype == own.in_dtype && r.out_dtype == own.out_dtype;
+  };
+  for (const bool any_peer : {false, true}) {
+    for (std::size_t i = all.size(); i-- > 0;) {
+      const Record& r = all[i];
+      if (i != record && r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
+          (any_peer || r.peer == own.peer)) {
+        return same(r) ? 1 : -1;
+      }
+    }
+  }
+  return 0;
+}
+
+std::vector<Cause> unequal_pairs(const Facts& f) {
+  std::vector<Cause> out;
+  std::set<std::pair<std::pair<int, int>, std::uint64_t>> seen;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    if (!p.unequal || !seen.insert({{p.unequal->sender, p.unequal->receiver}, p.seq}).second) {
+      continue;
+    }
+    const Unequal& u = *p.unequal;
+    Cause c;
+    c.rule = Rule::kUnequalEnds;
+    c.verdict = Verdict::kMismatch;
+    c.pending = static_cast<int>(k);
+    c.explains = f.graph.leading_to({u.sender, u.receiver}, {c.pending});
+    const int sends = size_precedent(f, u.sender, u.send);
+    const int receives = size_precedent(f, u.receiver, u.recv);
+    const bool only_sender = sends < receives, only_receiver = receives < sends;
+    if (!only_receiver) {
+      c.guilty.push_back(guilty_rank(f, u.sender, Why::kMinority, c.pending));
+      c.guilty.back().issued = u.send;
+    }
+    if (!only_sender) {
+      c.guilty.push_back(guilty_rank(f, u.receiver, Why::kMinority, c.pending));
+      c.guilty.back().issued = u.recv;
+    }
+    c.assume(only_sender || only_receiver ? Assume::kTieByPrecedent : Assume::kTie);
+    for (Guilty& g : c.guilty) {
+      g.why = c.guilty.size() == 2 ? Why::kDiffers : Why::kMinority;
+    }
+    sort_by_rank(c.guilty);
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Cause> unequal_ends(const Facts& f) {
+  std::vector<Cause> out = unequal_pairs(f);
+  std::erase_if(out, [](const Cause& c) { return c.guilty.size() > 1; });
+  return out;
+}
+
+// Numbers of sends count from what a file still holds, and one send too many shifts all later ones:
+// pairs that no earlier size decides may only be numbered wrongly.
+std::vector<Cause> unequal_ends_tie(const Facts& f) {
+  std::vector<Cause> out = unequal_pairs(f);
+  std::erase_if(out, [&](const Cause& c) {
+    const Unequal& u = *f.graph[c.pending].unequal;
+    return c.guilty.size() == 1 || f.ev(u.sender).holes.relative_p2p ||
+           f.ev(u.receiver).holes.relative_p2p;
+  });
+  std::vector<int> stuck;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (f.graph.waits(i)) {
+      stuck.push_back(i);
+    }
+  }
+  if (auto order = out.empty() ? std::nullopt : left_order(f, stuck, false)) {
+    return {*order};
+  }
+  return out;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,335 @@
+// Ranks that wait for nobody and did not come to what others wait in.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "facts/pending.hpp"
+#include "model/hints.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+bool holds(const std::vector<int>& list, int v) {
+  return std::find(list.begin(), list.end(), v) != list.end();
+}
+
+// A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
+// issued it before.
+bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
+  if (p.kind != Kind::kCollective || absent.size() < 2 || p.waits.size() >= absent.size()) {
+    return false;
+  }
+  if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {
+    return true;
+  }
+  constexpr std::size_t kCompared = 8;
+  for (const Wait& w : p.waits) {
+    const std::vector<Step>& steps = f.history.of(w.evidence);
+    const std::size_t pos = step_of(steps, w.record);
+    // Only a rank that repeats itself can do something new.
+    if (pos >= steps.size() || pos < limits::kRepeats || !usual_next(steps, pos)) {
+      return false;
+    }
+    const std::uint64_t key = steps[pos].key;
+    const auto same = [key](const Step& s) { return s.key == key; };
+    bool known = std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(pos), same);
+    for (std::size_t i = 0; i < std::min(absent.size(), kCompared) && !known; ++i) {
+      const std::vector<Step>& other = f.history.of(absent[i]);
+      known = std::any_of(other.begin(), other.end(), same);
+    }
+    if (known) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// By its waiters' earlier iterations the operation was due.
+bool was_due(const Facts& f, const Pending& p) {
+  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    const std::vector<Step>& steps = f.history.of(w.evidence);
+    const std::size_t pos = step_of(steps, w.record);
+    const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
+    return usual && steps[*usual].key == steps[pos].key;
+  });
+}
+
+// Its call sites are one ahead of a peer's from some slot on: it left that operation out and
+// nothing hung there. The number of the slot; 0: it is not so.
+std::uint64_t shifted_since(const Facts& f, int i, int group) {
+  const Group& g = f.group(group);
+  const Slots& s = f.slots[idx(group)];
+  const auto mine = g.position.find(f.rank(i));
+  if (mine == g.position.end() || s.records[idx(mine->second)].empty()) {
+    return 0;
+  }
+  const auto site_of = [&](std::size_t m, std::uint64_t seq) -> std::optional<Site> {
+    const Record* r = s.at(f.c, g, m, seq);
+    if (r == nullptr) {
+      return std::nullopt;
+    }
+    Site site = user_site(f.ev(g.evidence[m]), r->stack);
+    return site.file.empty() ? std::nullopt : std::optional<Site>(site);
+  };
+  const std::size_t own = idx(mine->second);
+  std::size_t other = 0;
+  while (other < g.ranks.size() && (other == own || s.records[other].empty())) {
+    ++other;
+  }
+  if (other == g.ranks.size()) {
+    return 0;
+  }
+  constexpr std::uint64_t kCompared = 64, kFewest = 2;
+  const std::vector<Record>& records = f.ev(i).records;
+  const std::uint64_t last = records[s.records[own].back()].seq;
+  for (const std::size_t index : s.records[own]) {
+    const std::uint64_t seq = records[index].seq;
+    const auto a = site_of(own, seq), b = site_of(other, seq);
+    if (!a || !b || *a == *b) {
+      continue;
+    }
+    std::uint64_t compared = 0;
+    for (std::uint64_t k = seq; k <= last && compared < kCompared; ++k) {
+      const auto x = site_of(own, k), y = site_of(other, k + 1);
+      if (!x || !y) {
+        break;
+      }
+      if (*x != *y) {
+        return 0;
+      }
+      ++compared;
+    }
+    return compared >= kFewest ? seq : 0;
+  }
+  return 0;
+}
+
+// Beside a process that ended, an idle rank is a fault of its own only if it stopped long before
+// and waits for nothing that the ended one may owe it.
+bool stands_alone(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  if (f.exit(i).ended() || !e.format.empty() || f.settled.waits(i) ||
+      f.lifecycle_in_flight(i) != nullptr || f.is_leaving(i) || e.losses.no_group != 0 ||
+      e.records.empty()) {
+    return false;
+  }
+  for (const Hint& hint : hints_of(e)) {
+    if (hint.kind == HintKind::kStore || hint.kind == HintKind::kLockFile ||
+        hint.kind == HintKind::kFifo) {
+      return false;
+    }
+  }
+  const double hang_s = e.timeout_s();
+  return seconds_between(e.records.back().time, e.written) >= hang_s / 2 &&
+         std::any_of(f.settled.pending.begin(), f.settled.pending.end(),
+                     [&](const Pending& p) { return holds(p.absent, i) && p.seconds() >= hang_s; });
+}
+
+// Where sends and receives are not recorded, many that did not come rather wait than stopped; so
+// may one of a job with several kinds of groups for a rank that left no file.
+bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
+  constexpr std::size_t kMany = 3, kKinds = 3;
+  const std::size_t lost = f.c.missing.size();
+  const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
+    return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
+  });
+  std::set<std::string> kinds;
+  for (const Group& g : f.c.groups) {
+    kinds.insert(g.desc);
+  }
+  return (f.p2p_unseen && (idle.size() > 1 || lost != 0)) ||
+         (deaf && (idle.size() + lost >= kMany || (lost != 0 && kinds.size() >= kKinds)));
+}
+
+Cause extra(const Facts& f, int k) {
+  const Pending& p = f.graph[k];
+  Cause c;
+  c.rule = Rule::kExtra;
+  c.verdict = Verdict::kMismatch;
+  c.pending = k;
+  c.others = p.absent;
+  std::set<int> seen;
+  for (const Wait& w : p.waits) {
+    if (seen.insert(w.evidence).second) {
+      Guilty g = guilty_rank(f, w.evidence, Why::kExtraOperation, k);
+      g.issued = w.record;
+      c.guilty.push_back(g);
+    }
+  }
+  c.explains = f.graph.leading_to({seen.begin(), seen.end()}, {k});
+  c.assume(Assume::kFewAreWrong);
+  sort_by_rank(c.guilty);
+  return c;
+}
+
+// The operation that most others wait in for this rank; the main one if it is one of them.
+int waited_in(const Facts& f, int i, int main) {
+  int best = -1;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    const int own = static_cast<int>(k);
+    if (holds(p.absent, i) && best != main &&
+        (best < 0 || own == main || p.waits.size() > f.graph[best].waits.size())) {
+      best = own;
+    }
+  }
+  return best;
+}
+
+Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
+  Cause c;
+  c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
+  c.verdict = left ? Verdict::kExited : Verdict::kMissing;
+  c.pending = main;
+  for (const int i : who) {
+    const int k = waited_in(f, i, main);
+    Guilty g = guilty_rank(f, i,
+                           f.exit(i).clean()                       ? Why::kLeftEarly
+                           : f.ev(i).salvage_why == "unresponsive" ? Why::kUnresponsive
+                                                                   : Why::kNeverIssued,
+                           k);
+    if (const std::uint64_t seq = shifted_since(f, i, f.graph[k].group)) {
+      g.seq = seq;
+      g.why = g.why == Why::kNeverIssued ? Why::kSkipped : g.why;
+    }
+    c.guilty.push_back(g);
+  }
+  sort_by_rank(c.guilty);
+  c.explains = f.graph.leading_to(who);
+  const Pending& p = f.graph[main];
+  if (!p.unknown.empty()) {
+    c.assume(Assume::kRankWithoutEvidence, p.unknown);
+  }
+  const bool failed =
+      std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+  if (p.seconds() < limits::kShortHang_s && !failed && !f.timed_out) {
+    c.assume(Assume::kShortHang, {}, p.seconds());
+  }
+  return c;
+}
+
+}  // namespace
+
+std::vector<Cause> never_issued(const Facts& f) {
+  std::vector<int> idle = problem_ranks(f, Problem::kIdle);
+  const bool beside = f.scene == Scene::kExits || f.scene == Scene::kOneKilled;
+  if (beside) {
+    std::erase_if(idle, [&](int i) { return !stands_alone(f, i); });
+  }
+  const int k = main_pending(f, idle);
+  if (idle.empty() || k < 0) {
+    return {};
+  }
+  const Pending& p = f.graph[k];
+  if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
+    return {extra(f, k)};
+  }
+  const bool left = std::all_of(idle.begin(), idle.end(), [&](int i) { return f.exit(i).clean(); });
+  Cause open;
+  open.verdict = Verdict::kUndecided;
+  open.pending = k;
+  open.others = idle;
+  open.explains = f.graph.leading_to(idle);
+  // One that waits alone for most others: either is wrong, and nothing tells which.
+  if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
+    std::vector<int> few = idle;
+    for (const Wait& w : p.waits) {
+      few.push_back(w.evidence);
+    }
+    if (auto c = left_order(f, few, true)) {
+      return {*c};
+    }
+    open.rule = Rule::kOpenFewOrMany;
+    return {open};
+  }
+  if (!left && may_wait_unseen(f, idle, p)) {
+    open.rule = Rule::kOpenUnrecorded;
+    return {open};
+  }
+  Cause c = missing(f, idle, k, left);
+  if (beside) {
+    c.independent = true;
+    c.assume(Assume::kBesideAnEnd);
+  }
+  return {c};
+}
+
+namespace {
+
+// What a rank issued from its first pending operation on.
+struct Tail {
+  int evidence;
+  Time written;  // of the evidence; 0: nothing tells
+  std::vector<std::uint64_t> roles;
+  std::vector<Time> times;
+  // The other issued the same and then more, at a time that this one's evidence covers.
+  bool is_part_of(const Tail& o) const {
+    return roles.size() < o.roles.size() &&
+           (written != 0 &&
+            seconds_between(o.times[roles.size()], written) >= limits::kTwinLater_s) &&
+           std::equal(roles.begin(), roles.end(), o.roles.begin());
+  }
+};
+
+std::optional<Tail> tail_of(const Facts& f, int i) {
+  const Front& front = f.graph.fronts[idx(i)];
+  if (!f.graph.waits(i) || f.ev(i).format.empty() || f.stale[idx(i)] || front.first == kNoRecord) {
+    return std::nullopt;
+  }
+  const std::vector<Step>& steps = f.history.of(i);
+  Tail tail{i, f.ev(i).holes.written_guessed ? 0 : f.ev(i).written, {}, {}};
+  for (std::size_t s = step_of(steps, front.first); s < steps.size(); ++s) {
+    tail.roles.push_back(f.anomalies.role(i, steps[s]));
+    tail.times.push_back(f.ev(i).records[steps[s].record].time);
+  }
+  return tail.roles.empty() ? std::nullopt : std::optional<Tail>(tail);
+}
+
+}  // namespace
+
+// Peers that wait in the same operation of their program, and that issued the same as this rank and
+// then more: their hosts were free to go on, and so was this one's. It stopped by itself.
+std::vector<Cause> stopped_host(const Facts& f) {
+  std::vector<Cause> out;
+  // By the operation they wait in.
+  std::map<std::pair<int, std::uint64_t>, std::vector<Tail>> twins;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    auto tail = tail_of(f, i);
+    if (!tail) {
+      continue;
+    }
+    const Record& front = f.ev(i).records[f.graph.fronts[idx(i)].first];
+    const int group = f.c.group_of[idx(i)][front.group];
+    if (front.kind == Kind::kCollective && group >= 0) {
+      twins[{group, front.seq}].push_back(std::move(*tail));
+    }
+  }
+  for (const auto& [operation, tails] : twins) {
+    for (const Tail& own : tails) {
+      const auto further = static_cast<std::size_t>(std::count_if(
+          tails.begin(), tails.end(), [&](const Tail& other) { return own.is_part_of(other); }));
+      if (further < limits::kWentOnFewest ||
+          static_cast<double>(further) <=
+              limits::kWentOnShare * static_cast<double>(tails.size() - 1)) {
+        continue;
+      }
+      Cause c;
+      c.rule = Rule::kStoppedHost;
+      c.verdict = Verdict::kMissing;
+      c.pending = f.graph.waits_in[idx(own.evidence)].front();
+      c.guilty = {guilty_rank(f, own.evidence, Why::kNeverIssued, -1)};
+      c.explains = {own.evidence};
+      c.independent = true;
+      c.assume(Assume::kHostIsFree, {f.rank(own.evidence)});
+      out.push_back(std::move(c));
+    }
+  }
+  return out;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,112 @@
+// What is left when no rank is named: errors of unknown origin, stale evidence, slow ranks.
+#include <algorithm>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+
+namespace frtrace {
+
+// An operation that failed with an error of its own, without any process having ended before.
+std::vector<Cause> own_errors(const Facts& f) {
+  const Wait* earliest = nullptr;
+  Cause c;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    for (const Wait& w : f.graph.pending[k].waits) {
+      if (w.own_error && (earliest == nullptr || w.until < earliest->until)) {
+        earliest = &w;
+        c.pending = static_cast<int>(k);
+      }
+    }
+  }
+  if (earliest == nullptr) {
+    return {};
+  }
+  for (const Wait& w : f.graph[c.pending].waits) {
+    if (w.own_error) {
+      c.others.push_back(w.evidence);
+    }
+  }
+  // The one that failed first is the one whose error is shown.
+  std::stable_partition(c.others.begin(), c.others.end(),
+                        [&](int i) { return i == earliest->evidence; });
+  c.rule = Rule::kOpenOwnErrors;
+  c.verdict = Verdict::kUndecided;
+  c.explains = f.graph.leading_to({}, {c.pending});
+  return {c};
+}
+
+// Others wait for ranks whose evidence is older than the wait.
+std::vector<Cause> stale(const Facts& f) {
+  Cause c;
+  std::set<int> who, explained;
+  for (const Problem& p : f.graph.problems) {
+    if (p.kind == Problem::kStale) {
+      who.insert(p.evidence.begin(), p.evidence.end());
+      explained.insert(p.explains.begin(), p.explains.end());
+    }
+  }
+  // Dumps seconds apart of a job that nobody had a reason to dump are no hang.
+  if (who.empty() || (!f.alarmed && f.graph.stale_s < limits::kStaleApart_s)) {
+    return {};
+  }
+  c.rule = Rule::kOpenStale;
+  c.verdict = Verdict::kUndecided;
+  c.others.assign(who.begin(), who.end());
+  c.explains.assign(explained.begin(), explained.end());
+  return {c};
+}
+
+// Somebody had a reason to dump, and it is not among what was read.
+std::vector<Cause> alarm_alone(const Facts& f) {
+  if (!f.alarmed || f.c.missing.empty()) {
+    return {};
+  }
+  Cause c;
+  c.rule = Rule::kOpenAlarm;
+  c.verdict = Verdict::kUndecided;
+  return {c};
+}
+
+// All at rest in the middle of an iteration, in what the format does not record.
+std::vector<Cause> stopped_amid_iteration(const Facts& f) {
+  if (!f.p2p_unseen || f.graph.young != 0) {
+    return {};
+  }
+  Cause c;
+  c.rule = Rule::kOpenAmid;
+  c.verdict = Verdict::kUndecided;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (stopped_amid(f.c, f.history, i)) {
+      c.others.push_back(i);
+    }
+  }
+  return 2 * c.others.size() > f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
+}
+
+// Nothing is stuck; a rank keeps the others waiting all the time.
+std::vector<Cause> slow(const Facts& f) {
+  bool by_clocks = false;
+  Cause c;
+  c.late = stragglers(f.c, f.slots, by_clocks);
+  const double noticed_s = by_clocks ? limits::kLateByClocks_s : limits::kLate_s;
+  std::erase_if(c.late, [&](const Straggler& s) { return s.typical_s < noticed_s; });
+  if (c.late.empty() || f.c.ranks.size() < 2) {
+    return {};
+  }
+  // More than a third of the ranks: uneven work, not stragglers.
+  if (c.late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
+    c.rule = Rule::kOk;
+    return {c};
+  }
+  c.rule = Rule::kSlow;
+  c.verdict = Verdict::kSlow;
+  for (const Straggler& s : c.late) {
+    c.guilty.push_back(guilty_rank(f, s.evidence, Why::kLate));
+    c.guilty.back().issued = s.record;
+  }
+  c.assume(by_clocks ? Assume::kClocksAgree : Assume::kRingsOnly);
+  return {c};
+}
+
+}  // namespace frtrace

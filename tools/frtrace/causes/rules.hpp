@@ -1,0 +1,66 @@
+// rules.hpp - every rule, in the order in which the judge reads their proposals.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "causes/cause.hpp"
+
+namespace frtrace {
+
+// How strongly the evidence shows what a rule proposes. The judge reads the tiers one after the
+// other; see judge.hpp.
+enum class Tier : std::uint8_t {
+  kOrder,   // every later number of an operation is unreliable
+  kShown,   // the fault itself is recorded: members that differ, a process that ended, an error
+  kEnd,     // a closed end of the waits: an idle rank, a device that is behind
+  kCycle,   // ranks that wait for each other: inferred from orders
+  kAbsent,  // a rank without evidence
+  kOpen,    // something is stuck and the evidence names nobody
+  kNoHang,  // nothing is stuck; something else is to be said
+};
+
+struct RuleRow {
+  Tier tier;
+  const char* name;
+  std::vector<Cause> (*propose)(const Facts&);
+  const char* why_here;
+};
+std::span<const RuleRow> rules();
+
+std::vector<Cause> group_order(const Facts&);
+std::vector<Cause> mismatch(const Facts&);
+std::vector<Cause> unequal_ends(const Facts&);
+std::vector<Cause> unequal_ends_tie(const Facts&);
+std::vector<Cause> exited(const Facts&);
+std::vector<Cause> one_killed(const Facts&);
+std::vector<Cause> device_error(const Facts&);
+std::vector<Cause> device_behind(const Facts&);
+std::vector<Cause> never_issued(const Facts&);
+std::vector<Cause> stopped_host(const Facts&);
+std::vector<Cause> complete(const Facts&);
+std::vector<Cause> cycle(const Facts&);
+std::vector<Cause> own_errors(const Facts&);
+std::vector<Cause> no_evidence(const Facts&);
+std::vector<Cause> complete_open(const Facts&);
+std::vector<Cause> lifecycle(const Facts&);
+std::vector<Cause> terminated(const Facts&);
+std::vector<Cause> past_mismatch(const Facts&);
+std::vector<Cause> stale(const Facts&);
+std::vector<Cause> alarm_alone(const Facts&);
+std::vector<Cause> stopped_amid_iteration(const Facts&);
+std::vector<Cause> slow(const Facts&);
+
+// ---- shared by rules
+
+// The operation that says most about the blamed: most waiting, then earliest; -1: none. `absent`:
+// only operations that one of them did not come to.
+int main_pending(const Facts&, const std::vector<int>& blamed, bool absent = true);
+Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
+std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
+std::vector<int> problem_ranks(const Facts&, Problem::Kind);
+void sort_by_rank(std::vector<Guilty>&);
+// What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
+std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle);
+
+}  // namespace frtrace

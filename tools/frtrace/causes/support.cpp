@@ -1,0 +1,61 @@
+// What several rules need.
+#include <algorithm>
+
+#include "causes/rules.hpp"
+
+namespace frtrace {
+
+int main_pending(const Facts& f, const std::vector<int>& blamed, bool absent) {
+  int best = -1;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    const bool waits_for = std::any_of(p.absent.begin(), p.absent.end(), [&](int a) {
+      return std::find(blamed.begin(), blamed.end(), a) != blamed.end();
+    });
+    if (absent && !waits_for) {
+      continue;
+    }
+    if (best < 0 || p.waits.size() > f.graph[best].waits.size() ||
+        (p.waits.size() == f.graph[best].waits.size() && p.since < f.graph[best].since)) {
+      best = static_cast<int>(k);
+    }
+  }
+  return best;
+}
+
+Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
+  Guilty g;
+  g.evidence = evidence;
+  g.rank = f.rank(evidence);
+  g.why = why;
+  g.pending = pending;
+  return g;
+}
+
+std::vector<int> evidence_of(const std::vector<Guilty>& guilty) {
+  std::vector<int> out;
+  for (const Guilty& g : guilty) {
+    if (g.evidence >= 0) {
+      out.push_back(g.evidence);
+    }
+  }
+  return out;
+}
+
+std::vector<int> problem_ranks(const Facts& f, Problem::Kind kind) {
+  std::vector<int> out;
+  for (const Problem& p : f.graph.problems) {
+    if (p.kind == kind) {
+      out.insert(out.end(), p.evidence.begin(), p.evidence.end());
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void sort_by_rank(std::vector<Guilty>& guilty) {
+  std::stable_sort(guilty.begin(), guilty.end(),
+                   [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });
+}
+
+}  // namespace frtrace

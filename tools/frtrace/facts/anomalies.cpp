@@ -1,0 +1,170 @@
+// Ranks that left the order that they kept before, or that peers in the same place keep.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "facts/limits.hpp"
+#include "facts/order.hpp"
+#include "model/hash.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+std::uint64_t Anomalies::role(int i, const Step& step) const {
+  const RankEvidence& e = c_.evidence_of(i);
+  const Record& r = e.records[step.record];
+  const Site site = user_site(e, r.stack);
+  std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), site.file);
+  key = site.file.empty() ? mix(key, signature_hash(e, r))
+                          : mix(key, static_cast<std::uint64_t>(site.line));
+  if (step.group >= 0) {
+    const Group& g = c_.groups[static_cast<std::size_t>(step.group)];
+    key = mix(key, g.desc.empty() ? g.name : g.desc);
+    if (r.kind != Kind::kCollective && r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size())) {
+      const int n = static_cast<int>(g.ranks.size());
+      key = mix(key, static_cast<std::uint64_t>((r.peer - g.position.at(e.id.rank) + n) % n));
+    }
+  }
+  return key;
+}
+
+// Members of its groups, at most limits::kPeers.
+std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
+  std::vector<int> groups, out;
+  for (const int g : c_.group_of[static_cast<std::size_t>(i)]) {
+    if (g >= 0) {
+      groups.push_back(g);
+    }
+  }
+  const auto group = [&](int g) -> const Group& { return c_.groups[static_cast<std::size_t>(g)]; };
+  if (smaller_groups_first) {  // these are most alike
+    std::stable_sort(groups.begin(), groups.end(),
+                     [&](int x, int y) { return group(x).ranks.size() < group(y).ranks.size(); });
+  }
+  std::set<int> seen{i};
+  for (const int g : groups) {
+    for (const int j : group(g).evidence) {
+      if (j >= 0 && out.size() < limits::kPeers && seen.insert(j).second) {
+        out.push_back(j);
+      }
+    }
+  }
+  return out;
+}
+
+const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
+  std::vector<std::uint64_t>& out = roles_[static_cast<std::size_t>(i)];
+  if (out.empty()) {
+    for (const Step& s : history_.of(i)) {
+      out.push_back(role(i, s));
+    }
+  }
+  return out;
+}
+
+// A peer that has the usual way too did the same after the same: it is the program's way.
+bool Anomalies::shared(int i, const Anomaly& a) const {
+  const std::vector<std::uint64_t>& own = roles(i);
+  const auto context = static_cast<std::ptrdiff_t>(std::min(a.context, limits::kSharedContext));
+  const auto here = own.begin() + static_cast<std::ptrdiff_t>(a.issued);
+  for (const int j : peers(i, true)) {
+    const std::vector<std::uint64_t>& other = roles(j);
+    bool did = false, does = false;
+    for (auto q = other.begin() + std::min<std::ptrdiff_t>(context, other.end() - other.begin());
+         q != other.end() && !(did && does); ++q) {
+      if ((*q == *here || *q == own[a.usual]) && std::equal(here - context, here, q - context)) {
+        did = did || *q == *here;
+        does = does || *q == own[a.usual];
+      }
+    }
+    if (did && does) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck) const {
+  const std::vector<Step>& steps = history_.of(i);
+  std::size_t from = stuck - std::min(stuck, limits::kRecent);
+  while (const auto a = anomaly(steps, from)) {
+    if (!shared(i, *a)) {
+      return a;
+    }
+    from = a->issued + 1;
+  }
+  return std::nullopt;
+}
+
+bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const std::uint64_t issued = roles(other)[deviant.issued], usual = roles(other)[deviant.usual];
+  std::size_t from = stuck - std::min(stuck, limits::kRecent);
+  while (const auto a = anomaly(steps, from)) {
+    if (roles(i)[a->issued] == issued && roles(i)[a->usual] == usual) {
+      return true;
+    }
+    from = a->issued + 1;
+  }
+  return false;
+}
+
+std::optional<Anomaly> Anomalies::by_peers(int i) const {
+  const std::vector<Step>& steps = history_.of(i);
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  const RankEvidence& e = c_.evidence_of(i);
+  // Without call sites much looks alike that is not.
+  const bool sites = !user_site(e, e.records[steps.back().record].stack).file.empty();
+  const std::size_t context = sites ? limits::kPeerContext : limits::kPeerContextBare;
+  const std::vector<std::uint64_t>& own = roles(i);
+  std::vector<const std::vector<std::uint64_t>*> others;
+  for (const int j : peers(i, false)) {
+    others.push_back(&roles(j));
+  }
+  const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
+  for (std::size_t p = std::max(from, context); p < steps.size(); ++p) {
+    const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
+    struct Next {
+      int ranks = 0;
+      const std::vector<std::uint64_t>* of = nullptr;
+      std::size_t at = 0;
+    };
+    std::map<std::uint64_t, Next> next;  // what followed there on the others
+    for (const std::vector<std::uint64_t>* each : others) {
+      const std::vector<std::uint64_t>& other = *each;
+      std::set<std::uint64_t> followed;
+      for (std::size_t q = context; q < other.size(); ++q) {
+        if (std::equal(here - static_cast<std::ptrdiff_t>(context), here,
+                       other.begin() + static_cast<std::ptrdiff_t>(q - context)) &&
+            followed.insert(other[q]).second) {
+          Next& n = next[other[q]];
+          n = {n.ranks + 1, each, q};
+        }
+      }
+    }
+    if (next.empty() || next.contains(own[p])) {
+      continue;
+    }
+    const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) {
+      return a.second.ranks < b.second.ranks;
+    });
+    if (most->second.ranks < limits::kPeersAgree) {
+      continue;
+    }
+    const auto later = std::find(here, own.end(), most->first);
+    const auto before = std::find(own.begin(), here, most->first);
+    Anomaly a;
+    a.issued = p;
+    a.kind = kind_of(std::span(own).subspan(p),
+                     std::span(*most->second.of).subspan(most->second.at), a.support);
+    a.usual = static_cast<std::size_t>(before != here       ? before - own.begin()
+                                       : later != own.end() ? later - own.begin()
+                                                            : here - own.begin());
+    return a;
+  }
+  return std::nullopt;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,208 @@
+// How processes ended.
+#include "facts/exits.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <unordered_map>
+
+namespace frtrace {
+
+namespace {
+
+std::string lower(std::string_view s) {
+  std::string out(s);
+  for (char& ch : out) {
+    ch = static_cast<char>(std::tolower(static_cast<unsigned char>(ch)));
+  }
+  return out;
+}
+
+}  // namespace
+
+bool is_consequence(std::string_view error) {
+  const std::string text = lower(error);
+  for (const char* sign :
+       {"closed by peer", "connection reset", "reset by peer", "broken pipe", "connection refused",
+        "timed out", "timeout", "connection closed", "remote process", "was aborted",
+        "communicator was aborted", "peer failure", "socket closed"}) {
+    if (text.find(sign) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+namespace {
+
+// Raised by the user's own code, whatever words its message has: errors of communication are of the
+// types that torch and the system raise.
+bool is_users_own(const ExitEvidence& x) {
+  static constexpr std::string_view kForeign[] = {
+      "RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
+      "Timeout",      "Connection",       "OSError",          "BrokenPipe",     "Cancelled"};
+  return std::none_of(std::begin(kForeign), std::end(kForeign), [&](std::string_view part) {
+    return x.type.find(part) != std::string::npos;
+  });
+}
+
+bool asks_to_end(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
+void end_by_signal(Exit& exit, int signal) {
+  exit.kind = ExitKind::kSignal;
+  exit.signal = signal;
+  exit.terminated = asks_to_end(signal);
+}
+
+Exit exit_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
+  Exit exit;
+  exit.seen_by_peers = true;
+  exit.time = p.exit_time;
+  exit.status = p.status;
+  if (p.state == "exited_clean") {
+    exit.kind = ExitKind::kStatus;
+    exit.status = 0;
+    exit.last_op = p.last_op;
+    exit.last_place = p.last_site.empty() ? "" : below_cwd(seen_by, p.last_site);
+  } else if (p.state == "gone") {
+    exit.kind = ExitKind::kGone;
+  } else if (p.state == "exited") {
+    if (p.signal != 0) {
+      end_by_signal(exit, p.signal);
+    } else {
+      exit.kind = ExitKind::kStatus;
+    }
+  }
+  return exit;
+}
+
+// What the ranks of a machine saw of each other, by the rank it is about.
+class PeerTables {
+ public:
+  explicit PeerTables(const Case& c) {
+    for (const RankEvidence* e : c.ranks) {
+      for (const PeerEvidence& p : e->peers) {
+        if (p.rank != e->id.rank) {
+          about_[p.rank].emplace_back(e, &p);
+        }
+      }
+    }
+  }
+
+  // The latest; ends outrank "live". pid 0: any process.
+  const PeerEvidence* latest(Rank rank, int pid) const {
+    const auto it = about_.find(rank);
+    if (it == about_.end()) {
+      return nullptr;
+    }
+    const PeerEvidence* best = nullptr;
+    Time best_time = 0;
+    for (const auto& [e, p] : it->second) {
+      if (pid != 0 && p->pid != 0 && p->pid != pid) {
+        continue;
+      }
+      const bool ended = p->state != "live";
+      const bool best_ended = best != nullptr && best->state != "live";
+      if (best == nullptr || (ended && !best_ended) ||
+          (ended == best_ended && e->written > best_time)) {
+        best = p;
+        best_time = e->written;
+      }
+    }
+    return best;
+  }
+
+ private:
+  std::unordered_map<Rank, std::vector<std::pair<const RankEvidence*, const PeerEvidence*>>> about_;
+};
+
+// The text of the last operation that failed; "" none did.
+std::string last_error_of(const RankEvidence& e) {
+  const auto it = std::find_if(e.records.rbegin(), e.records.rend(), [](const Record& r) {
+    return r.state == State::kFailed && r.error != 0;
+  });
+  return it == e.records.rend() ? std::string() : std::string(e.text(it->error));
+}
+
+// By the process's own exit record.
+Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
+  const ExitEvidence& x = e.exit;
+  Exit exit;
+  exit.time = x.time;
+  exit.sender_pid = x.sender_pid;
+  if (x.kind == "exception" && !x.type.empty() && x.type != "SystemExit") {
+    exit.kind = ExitKind::kException;
+    exit.terminated =
+        x.type == "KeyboardInterrupt" || x.type.find("SignalException") != std::string::npos;
+    exit.type = x.type;
+    exit.message = x.message.substr(0, x.message.find('\n'));
+    constexpr std::size_t kPrefix = 40;
+    exit.consequence = (is_consequence(x.message) && !is_users_own(x)) ||
+                       (is_consequence(last_error) &&
+                        x.message.find(last_error.substr(0, kPrefix)) != std::string::npos);
+  } else if (x.signal != 0) {
+    end_by_signal(exit, x.signal);
+    if ((x.kind == "signal" || x.kind == "crash") && !x.message.empty()) {
+      exit.message = x.message.substr(0, x.message.find("; thread "));
+    }
+    exit.consequence = x.signal == SIGABRT && is_consequence(last_error);
+  } else if (x.state == "exiting" || x.kind == "exit") {
+    exit.kind = ExitKind::kStatus;
+    exit.status = x.status;
+    exit.consequence = !exit.clean() && is_consequence(last_error);
+  }
+  return exit;
+}
+
+Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
+  const std::string last_error = last_error_of(e);
+  Exit exit = e.exit.present ? exit_by_itself(e, last_error) : Exit{};
+  if (!exit.ended()) {
+    const Time known = exit.time;
+    if (const PeerEvidence* p = peers.latest(e.id.rank, e.id.pid);
+        p != nullptr && p->state != "live") {
+      exit = exit_from_peer(*p, e);
+      exit.consequence = !exit.clean() && is_consequence(last_error);
+    } else {
+      exit.time = known;
+    }
+  }
+  if (!exit.ended() && e.process_gone) {
+    exit.kind = ExitKind::kGone;
+    exit.time = e.written;
+    for (const Record& r : e.records) {
+      exit.time = e.salvaged ? std::max({r.time, r.ended}) : exit.time;
+    }
+    exit.consequence = is_consequence(last_error);
+  }
+  return exit;
+}
+
+}  // namespace
+
+std::vector<Exit> exits_of(const Case& c) {
+  const PeerTables peers(c);
+  std::vector<Exit> out;
+  for (const RankEvidence* e : c.ranks) {
+    out.push_back(exit_of(peers, *e));
+  }
+  return out;
+}
+
+std::vector<Exit> exits_of_missing(const Case& c) {
+  const PeerTables peers(c);
+  std::vector<Exit> out;
+  for (const Rank rank : c.missing) {
+    const PeerEvidence* p = peers.latest(rank, 0);
+    out.push_back(p != nullptr ? exit_from_peer(*p, *c.ranks.front()) : Exit{});
+  }
+  return out;
+}
+
+bool seen_alive(const Case& c, Rank rank) {
+  const PeerEvidence* p = PeerTables(c).latest(rank, 0);
+  return p != nullptr && p->state == "live";
+}
+
+}  // namespace frtrace

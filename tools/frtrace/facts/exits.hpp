@@ -1,0 +1,49 @@
+// exits.hpp - how processes ended, by their own record and by what the ranks of their node saw.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/case.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+enum class ExitKind : std::uint8_t {
+  kNone,       // runs
+  kStatus,     // exited with a status
+  kException,  // uncaught exception
+  kSignal,
+  kGone  // no process any more, and nothing tells why
+};
+
+struct Exit {
+  ExitKind kind = ExitKind::kNone;
+  bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP, SIGQUIT: somebody ended it
+  bool consequence = false;  // its error says that a peer was gone or late
+  bool seen_by_peers = false;
+  int status = 0;
+  int signal = 0;
+  int sender_pid = 0;
+  Time time = 0;
+  std::string type, message;        // of an exception; of a signal: who sent it, what the crash was
+  std::string last_op, last_place;  // as peers saw it
+
+  bool ended() const { return kind != ExitKind::kNone; }
+  bool clean() const { return kind == ExitKind::kStatus && status == 0; }
+  bool primary() const { return ended() && !clean() && !terminated && !consequence; }
+  // Both ended in the same way.
+  bool same_as(const Exit& o) const {
+    return kind == o.kind && status == o.status && signal == o.signal && type == o.type &&
+           message == o.message;
+  }
+};
+std::vector<Exit> exits_of(const Case&);          // per evidence
+std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the peers' tables
+// Peers saw the missing rank alive.
+bool seen_alive(const Case&, Rank);
+// The error says that a peer is gone, or late.
+bool is_consequence(std::string_view error);
+
+}  // namespace frtrace

@@ -1,0 +1,252 @@
+// All facts of a case, and what came first.
+#include "facts/facts.hpp"
+
+#include <algorithm>
+
+#include "facts/limits.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// Something went wrong when it was written; nobody merely asked.
+bool is_alarm(const RankEvidence* e) {
+  return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
+         e->trigger == "salvage";
+}
+
+}  // namespace
+
+Facts::Facts(const Case& the_case)
+    : c(the_case),
+      slots(make_slots(c)),
+      history(c),
+      anomalies(c, history),
+      devices(c),
+      device_errors(frtrace::device_errors(c)),
+      divergences(frtrace::divergences(c, slots)),
+      exits(exits_of(c)),
+      missing_exits(exits_of_missing(c)),
+      hidden(hidden_failures(c, history)),
+      stale(stale_evidence(c)),
+      threshold_s(limits::kStuck_s) {
+  for (const RankEvidence* e : c.ranks) {
+    threshold_s = std::min(threshold_s, 0.5 * e->timeout_s());
+    alarmed = alarmed || is_alarm(e);
+    timed_out = timed_out || e->trigger == "timeout";
+    p2p_unseen = p2p_unseen || e->holes.no_p2p;
+  }
+  if (!alarmed) {
+    threshold_s = std::max(threshold_s, usual_wait_s());
+  }
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    if (exits[i].primary()) {
+      primary.push_back(static_cast<int>(i));
+    }
+  }
+  for (std::size_t i = 0; i < missing_exits.size(); ++i) {
+    if (missing_exits[i].primary()) {
+      missing_primary.push_back(static_cast<int>(i));
+    }
+  }
+  settled = wait_graph(c, slots, exits, stale, threshold_s, hidden);
+  find_scene();
+}
+
+// Nobody had a reason to dump: some times what a rank is usually busy, or waits, between two
+// operations is no hang.
+double Facts::usual_wait_s() const {
+  std::vector<double> usual;
+  for (std::size_t i = 0; i < c.ranks.size(); i += 1 + c.ranks.size() / limits::kUsualWaitRanks) {
+    const std::vector<Record>& records = c.ranks[i]->records;
+    std::vector<double> gaps;
+    for (std::size_t r = records.size() - std::min(records.size(), limits::kUsualWaitRecords) + 1;
+         r < records.size(); ++r) {
+      gaps.push_back(seconds_between(records[r - 1].time, records[r].time));
+    }
+    if (gaps.size() >= limits::kUsualWaitFewest) {
+      const auto high = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() * 95 / 100);
+      std::nth_element(gaps.begin(), high, gaps.end());
+      usual.push_back(*high);
+    }
+  }
+  if (usual.empty()) {
+    return 0;
+  }
+  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>(usual.size() / 2);
+  std::nth_element(usual.begin(), middle, usual.end());
+  return std::min(limits::kUsualWaitMost_s, limits::kUsualWaitTimes * *middle);
+}
+
+void Facts::find_scene() {
+  const bool all_gone = c.ranks.size() > 1 && c.missing.empty() &&
+                        primary.size() == c.ranks.size() &&
+                        std::all_of(primary.begin(), primary.end(),
+                                    [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
+  if (all_gone) {
+    // Everything was killed at once, perhaps because it hung: the rings show it.
+    const std::vector<Exit> alive(exits.size());
+    WaitGraph before = wait_graph(c, slots, alive, stale, limits::kStuck_s);
+    std::size_t idle = 0, cycles = 0;
+    for (const Problem& p : before.problems) {
+      idle += p.kind == Problem::kIdle || p.kind == Problem::kLagging ? 1 : 0;
+      cycles += p.kind == Problem::kCycle ? 1 : 0;
+    }
+    if ((idle != 0 && idle < c.ranks.size()) || cycles != 0) {
+      scene = Scene::kAllKilled;
+      graph = std::move(before);
+      exits = alive;
+      primary.clear();
+      return;
+    }
+  }
+  if (!primary.empty() || !missing_primary.empty()) {
+    scene = hang_was_first() ? Scene::kHangThenEnd : Scene::kExits;
+    // What ended after a hang waited in it until then.
+    graph = scene == Scene::kExits
+                ? wait_graph(c, slots, exits, stale, 0, hidden)
+                : wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
+    return;
+  }
+  if (find_one_killed()) {
+    scene = Scene::kOneKilled;
+    return;
+  }
+  graph = settled;
+}
+
+// A hang that lasted longer than the timeout before any process ended is not explained by that end.
+bool Facts::hang_was_first() const {
+  Time first_end = 0;
+  for (const int i : primary) {
+    const Time t = exits[idx(i)].time;
+    first_end = first_end == 0 || (t != 0 && t < first_end) ? t : first_end;
+  }
+  for (const Problem& p : settled.problems) {
+    const bool alive =
+        p.kind == Problem::kIdle || p.kind == Problem::kLagging
+            ? !exit(p.evidence.front()).ended() || exit(p.evidence.front()).terminated
+            : false;
+    for (std::size_t k = 0; alive && first_end != 0 && k < p.pending.size(); ++k) {
+      const Pending& op = settled[p.pending[k]];
+      if (seconds_between(op.since, first_end) > ev(op.waits.front().evidence).timeout_s()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// One process was told to end by a signal of its own, before the others' waits began.
+bool Facts::find_one_killed() {
+  int who = -1;
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    const Exit& e = exits[i];
+    if (e.terminated && e.sender_pid != 0 && e.time != 0 && (who < 0 || e.time < exit(who).time)) {
+      who = static_cast<int>(i);
+    }
+  }
+  if (who < 0) {
+    return false;
+  }
+  const Exit& own = exit(who);
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    // A launcher ends all; of a signal without a sender nothing tells whose it was.
+    if (exits[i].terminated && static_cast<int>(i) != who &&
+        (exits[i].sender_pid == own.sender_pid || exits[i].time == 0 ||
+         exits[i].time <= own.time)) {
+      return false;
+    }
+  }
+  WaitGraph all = wait_graph(c, slots, exits, stale, 0, hidden);
+  bool waited_for = false;
+  for (const Pending& p : all.pending) {
+    if (std::find(p.absent.begin(), p.absent.end(), who) == p.absent.end()) {
+      continue;
+    }
+    if (seconds_between(p.since, own.time) > limits::kStuck_s) {
+      return false;  // it was late before that
+    }
+    waited_for = true;
+  }
+  if (!waited_for || all.waits(who)) {
+    return false;
+  }
+  killed = who;
+  graph = std::move(all);
+  return true;
+}
+
+const Group* Facts::group_of(int i, const Record& r) const {
+  const auto& rows = c.group_of[idx(i)];
+  const int g = r.group < rows.size() ? rows[r.group] : -1;
+  return g < 0 ? nullptr : &group(g);
+}
+
+std::vector<Rank> Facts::ranks(const std::vector<int>& evidence) const {
+  std::vector<Rank> out;
+  for (const int i : evidence) {
+    out.push_back(rank(i));
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+const Record* Facts::last_operation(int i) const {
+  const Record* lifecycle = nullptr;
+  const RankEvidence& e = ev(i);
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (communicates(*it)) {
+      return &*it;
+    }
+    if (it->kind == Kind::kLifecycle && lifecycle == nullptr) {
+      lifecycle = &*it;
+    }
+  }
+  return lifecycle;
+}
+
+const Record* Facts::lifecycle_in_flight(int i) const {
+  const RankEvidence& e = ev(i);
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (it->kind == Kind::kLifecycle && it->ended == 0 &&
+        (it->state == State::kEnqueued || it->state == State::kStarted ||
+         it->state == State::kWaiting)) {
+      return &*it;
+    }
+  }
+  return nullptr;
+}
+
+bool Facts::is_leaving(int i) const {
+  if (exit(i).ended()) {
+    return exit(i).clean();
+  }
+  const RankEvidence& e = ev(i);
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (communicates(*it)) {
+      return false;
+    }
+    if (it->kind == Kind::kLifecycle && canonical_op(e.text(it->op)) == "destroyprocessgroup") {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::size_t Facts::stuck_step(int i) const {
+  const std::vector<Step>& steps = history.of(i);
+  std::size_t stuck = steps.size();
+  for (const int k : graph.waits_in[idx(i)]) {
+    for (const Wait& w : graph[k].waits) {
+      if (w.evidence == i && w.record != kNoRecord) {
+        stuck = std::min(stuck, step_of(steps, w.record));
+      }
+    }
+  }
+  return stuck;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,118 @@
+// gloo's records in PyTorch dumps end alike whether an operation succeeded or a peer was gone. The
+// last operation of a rank may be such a failure when a member that left no file was needed for it
+// and no other member went on from there.
+#include <algorithm>
+#include <set>
+
+#include "facts/waits.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+constexpr double kAtRest_s = 1;
+
+// The rank stopped inside an iteration: what it did last was always followed by something else
+// than the first operation of an iteration.
+bool amid_iteration(const RankEvidence& e, const std::vector<Step>& steps) {
+  if (e.losses.overwritten != 0 || steps.size() < 4) {
+    return false;
+  }
+  const auto next = usual_next(steps, steps.size());
+  if (!next) {
+    return false;
+  }
+  std::set<std::uint64_t> once, twice;
+  for (const Step& s : steps) {
+    if (!once.insert(s.key).second) {
+      twice.insert(s.key);
+    }
+  }
+  const auto first = std::find_if(steps.begin(), steps.end(),
+                                  [&](const Step& s) { return twice.contains(s.key); });
+  return first != steps.end() && steps[*next].key != first->key;
+}
+
+}  // namespace
+
+bool stopped_amid(const Case& c, const History& history, int evidence) {
+  const RankEvidence& e = c.evidence_of(evidence);
+  const std::vector<Step>& steps = history.of(evidence);
+  if (steps.empty() || !amid_iteration(e, steps)) {
+    return false;
+  }
+  const Time last = e.records[steps.back().record].time;
+  return e.holes.written_guessed || seconds_between(last, e.written) >= kAtRest_s;
+}
+
+std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history) {
+  std::vector<HiddenFailure> found;
+  if (c.missing.empty()) {
+    return found;
+  }
+  const std::set<Rank> missing(c.missing.begin(), c.missing.end());
+  bool broken = false, waited = false;
+  for (const RankEvidence* e : c.ranks) {
+    broken = broken || e->holes.failure_inferred;
+    for (const Record& r : e->records) {
+      waited = waited || (r.kind == Kind::kCollective &&
+                          (r.state == State::kEnqueued || r.state == State::kStarted));
+    }
+  }
+  for (std::size_t k = 0; k < c.groups.size(); ++k) {
+    const Group& g = c.groups[k];
+    bool lost =
+        std::any_of(g.ranks.begin(), g.ranks.end(), [&](Rank r) { return missing.contains(r); });
+    for (std::size_t m = 0; m < g.ranks.size() && !lost; ++m) {
+      const GroupEvidence* e = c.member(g, m);
+      lost = e != nullptr && e->n_ranks > static_cast<int>(g.ranks.size());
+    }
+    if (g.backend != "gloo" || !lost) {
+      continue;
+    }
+    // Each member's last operation, where that is one of the group.
+    std::vector<const Record*> last(g.ranks.size(), nullptr);
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      if (g.evidence[m] < 0) {
+        continue;
+      }
+      const std::vector<Step>& steps = history.of(g.evidence[m]);
+      if (!steps.empty() && steps.back().group == static_cast<int>(k)) {
+        last[m] = &c.evidence_of(g.evidence[m]).records[steps.back().record];
+      }
+    }
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      if (last[m] == nullptr || last[m]->state != State::kCompleted ||
+          c.evidence_of(g.evidence[m]).format.empty()) {
+        continue;
+      }
+      const RankEvidence& e = c.evidence_of(g.evidence[m]);
+      bool refuted = false;  // somebody did go on from there
+      for (std::size_t o = 0; o < g.ranks.size() && !refuted; ++o) {
+        const GroupEvidence* other = c.member(g, o);
+        refuted = o != m && other != nullptr && other->enqueued >= last[m]->seq &&
+                  last[o] == nullptr && meets_all(e.text(last[m]->op));
+        refuted = refuted || (last[o] != nullptr && last[o]->seq > last[m]->seq &&
+                              meets_all(e.text(last[m]->op)));
+      }
+      if (!refuted) {
+        found.push_back(
+            {g.evidence[m], static_cast<std::size_t>(last[m] - e.records.data()), false});
+      }
+    }
+  }
+  // A job at rest looks the same: something must tell that it broke.
+  const bool amid = std::all_of(found.begin(), found.end(), [&](const HiddenFailure& f) {
+    return stopped_amid(c, history, f.evidence);
+  });
+  if (!broken && !(found.size() > 1 && waited) && !amid) {
+    if (found.size() != 1 || !waited) {
+      return {};
+    }
+    found.front().doubtful = true;  // it failed, or it stopped by itself
+  }
+  return found;
+}
+
+}  // namespace frtrace

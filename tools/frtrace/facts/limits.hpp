@@ -1,0 +1,77 @@
+// limits.hpp - every number of the diagnosis that is a choice, with its unit and the reason.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace::limits {
+
+// ---- what counts as stuck
+// An operation in flight for less is work in progress: collectives take milliseconds.
+inline constexpr double kStuck_s = 1.0;
+// Of a job that nobody had a reason to dump, waits up to this many times the usual gap between two
+// operations of a rank (its 95th percentile) are normal, but never more than kUsualWaitMost_s.
+inline constexpr double kUsualWaitTimes = 3, kUsualWaitMost_s = 10;
+inline constexpr std::size_t kUsualWaitRanks = 64, kUsualWaitRecords = 256, kUsualWaitFewest = 8;
+// Without an alarm, a wait for a rank without evidence is unusual only when it lasts this long.
+inline constexpr double kLongWait_s = 5;
+// Likewise, dumps that are this far apart are no picture of one instant.
+inline constexpr double kStaleApart_s = 10;
+// A missing rank in a wait shorter than this, in a set without a timeout, is named with less
+// confidence: hosts are late for seconds now and then (checkpoints, evaluation).
+inline constexpr double kShortHang_s = 10;
+
+// Files of PyTorch are written seconds apart, and completions are seen by a poll: a completion that
+// lags by less is no stalled device.
+inline constexpr double kLag_s = 5;
+
+// ---- exits
+// The same end of several processes within this time is one event (the launcher's poll is 0.1 s,
+// an OOM or a node's death takes about a second).
+inline constexpr double kSameCause_s = 2.0;
+
+// ---- sends and receives issued together
+// batch_isend_irecv issues its members within microseconds, from one call site.
+inline constexpr Time kTogether_ns = 5'000'000;
+
+// ---- a rank's own earlier iterations
+inline constexpr std::size_t kContext = 8;  // equal steps before that make two places alike
+inline constexpr std::size_t kContextLeast = 2;
+inline constexpr std::size_t kWindow = 4096;  // steps searched backwards: ring sizes in use
+inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged one comes
+inline constexpr std::size_t kDeviationSteps = 256;
+inline constexpr std::size_t kRecent = 64;  // steps before the stuck one that may hold the cause
+inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
+inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
+inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
+inline constexpr int kPeersAgree = 3;      // this many peers make a common order
+inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
+inline constexpr std::size_t kAgree = 16;           // equal steps that prove a shift
+inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
+inline constexpr std::size_t kRepeats = 3;          // steps before which nothing can be new
+
+// ---- a host that stopped by itself
+// Peers that wait in the same operation and issued more than this rank, out of all that wait there.
+inline constexpr double kWentOnShare = 0.5;
+inline constexpr std::size_t kWentOnFewest = 1;
+// The peer went on so long before the evidence was taken that clocks and polls do not matter.
+inline constexpr double kTwinLater_s = 10;
+
+// ---- sets with files of several instants
+// A set in which more than this share of the ranks wrote before the others' last operations is a
+// picture of a moving job.
+inline constexpr double kMovingShare = 0.25;
+
+// ---- stragglers
+// Lateness below this is what hosts differ by; more where clocks had to be compared.
+inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;
+
+// ---- comparisons that grow with the square of the members
+inline constexpr std::size_t kSplitMembers = 512;
+
+// Sizes of a node in use, where the evidence has no node size.
+inline constexpr Rank kNodeSizes[] = {4, 8, 16};
+
+}  // namespace frtrace::limits

@@ -1,0 +1,96 @@
+// order.hpp - the order in which each rank issued its operations, and what a rank usually issues
+// next by its own earlier iterations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/case.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+struct Step {
+  std::uint64_t key;   // group, operation, signature, call site: equal on all ranks
+  int group;           // in Case::groups
+  std::size_t record;  // in RankEvidence::records
+};
+
+// Position of a record among a rank's steps; past the end if none is as late.
+std::size_t step_of(const std::vector<Step>& steps, std::size_t record);
+
+// The steps of every rank. A rank's steps are computed when they are first read.
+class History {
+ public:
+  explicit History(const Case& c) : case_(c), steps_(c.ranks.size()), built_(c.ranks.size()) {}
+  const std::vector<Step>& of(int evidence) const;
+
+ private:
+  const Case& case_;
+  mutable std::vector<std::vector<Step>> steps_;
+  mutable std::vector<bool> built_;
+};
+
+// Earlier step that followed the longest context equal to the one before `pos`: what the rank
+// usually issues there. `pos` may be one past the end.
+std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos);
+
+// Where the rank, after its last operation in `group`, issued another one although an operation of
+// `group` was due by its own earlier iterations.
+struct Deviation {
+  std::size_t issued;  // step
+  std::size_t usual;   // earlier step that was due instead
+};
+std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
+
+// Where a rank did what it never did before after the same few operations. The kind follows from
+// what came after: the usual operations without those left out, or with one exchanged or added.
+struct Anomaly {
+  enum Kind : std::uint8_t {
+    kSkipped,   // went on with what usually follows `usual`
+    kSwapped,   // issued what usually comes later, before `usual`
+    kInserted,  // issued something more, then `usual`
+    kReplaced   // issued something else in the place of `usual`
+  };
+  Kind kind = kReplaced;
+  std::size_t issued = 0;   // step
+  std::size_t usual = 0;    // earlier step that was due instead
+  bool novel = false;       // the rank never issued such an operation before
+  std::size_t support = 0;  // steps after it that agree with the kind
+  std::size_t context = 0;  // equal steps before it, here and where `usual` was issued
+};
+// The kind of a deviation, from the keys that were issued there and those that were due.
+Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
+                      std::size_t& support);
+// The first one at or after step `from`.
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
+
+// Anomalies of ranks that wait for each other, near where each is stuck (`stuck`: step).
+class Anomalies {
+ public:
+  Anomalies(const Case& c, const History& history)
+      : c_(c), history_(history), roles_(c.ranks.size()) {}
+  // What the rank did that it never did before and no peer does.
+  std::optional<Anomaly> own(int evidence, std::size_t stuck) const;
+  // The rank did what `deviant` of another rank is, peers or not.
+  bool did_likewise(int evidence, std::size_t stuck, int other, const Anomaly& deviant) const;
+  // The same where the rank's own records do not reach back: after the same few operations, three
+  // or more peers agree on something that this rank did not do.
+  std::optional<Anomaly> by_peers(int evidence) const;
+  // Operation, call site and role without the group itself: equal on ranks that do the same in
+  // other groups of the kind.
+  std::uint64_t role(int evidence, const Step& step) const;
+
+ private:
+  const std::vector<std::uint64_t>& roles(int evidence) const;
+  bool shared(int evidence, const Anomaly& a) const;
+  std::vector<int> peers(int evidence, bool smaller_groups_first) const;
+
+  const Case& c_;
+  const History& history_;
+  mutable std::vector<std::vector<std::uint64_t>> roles_;  // computed when first read
+};
+
+}  // namespace frtrace

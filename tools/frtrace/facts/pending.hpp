@@ -1,0 +1,52 @@
+// pending.hpp - which operations are pending, and which of their members came. Only for waits.cpp.
+#pragma once
+
+#include <vector>
+
+#include "facts/waits.hpp"
+
+namespace frtrace {
+
+// Every operation in which a rank waits or that failed, sorted by group, kind, number and ends.
+std::vector<Pending> pending_operations(const Case&, const std::vector<HiddenFailure>&);
+
+// Communicators of gloo run their operations side by side, all others one after the other.
+bool runs_in_order(const Case&, const Pending&);
+
+// Decides who came to a pending operation.
+class Attendance {
+ public:
+  Attendance(const Case& c, const std::vector<Slots>& slots, const std::vector<Exit>& exits,
+             const std::vector<bool>& stale, const std::vector<Front>& fronts, double threshold_s)
+      : c_(c),
+        slots_(slots),
+        exits_(exits),
+        stale_(stale),
+        fronts_(fronts),
+        threshold_s_(threshold_s) {}
+  // Fills absent, unknown, stale, busy and lagging. `earlier`: members that wait in an earlier
+  // operation of the same communicator. False: too young to mean anything.
+  bool fill(Pending&, const std::vector<int>& earlier) const;
+
+ private:
+  struct Seen {
+    int evidence;
+    const Record* record;
+  };
+  bool came_all(Pending&, const std::vector<int>& earlier) const;
+  bool lagging_starts(Pending&, const std::vector<Seen>& queued,
+                      const std::vector<Seen>& started) const;
+  bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
+  void compare_ends(Pending&, std::size_t other, const Record& its) const;
+  bool is_first(const Seen&) const;
+  bool is_late(const Seen&, Time since) const;
+
+  const Case& c_;
+  const std::vector<Slots>& slots_;
+  const std::vector<Exit>& exits_;
+  const std::vector<bool>& stale_;
+  const std::vector<Front>& fronts_;
+  double threshold_s_;
+};
+
+}  // namespace frtrace

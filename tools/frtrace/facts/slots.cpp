@@ -1,0 +1,356 @@
+// Slots of collectives and where members differ in them.
+#include "facts/slots.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "facts/limits.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+const Record* Slots::at(const Case& c, const Group& g, std::size_t m, std::uint64_t seq) const {
+  if (m >= records.size() || records[m].empty()) {
+    return nullptr;
+  }
+  const std::vector<Record>& all = c.evidence_of(g.evidence[m]).records;
+  const auto it = std::lower_bound(records[m].begin(), records[m].end(), seq,
+                                   [&](std::size_t r, std::uint64_t s) { return all[r].seq < s; });
+  return it != records[m].end() && all[*it].seq == seq ? &all[*it] : nullptr;
+}
+
+std::vector<Slots> make_slots(const Case& c) {
+  std::vector<Slots> slots(c.groups.size());
+  for (std::size_t g = 0; g < c.groups.size(); ++g) {
+    slots[g].records.resize(c.groups[g].ranks.size());
+  }
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    const RankEvidence& e = *c.ranks[i];
+    std::vector<std::vector<std::size_t>*> of_row(e.groups.size(), nullptr);
+    for (std::size_t row = 0; row < e.groups.size(); ++row) {
+      if (const int g = c.group_of[i][row]; g >= 0) {
+        const std::size_t group = static_cast<std::size_t>(g);
+        const int m = c.groups[group].position.at(e.id.rank);
+        of_row[row] = &slots[group].records[static_cast<std::size_t>(m)];
+      }
+    }
+    for (std::size_t r = 0; r < e.records.size(); ++r) {
+      const Record& record = e.records[r];
+      if (record.kind == Kind::kCollective && record.group < of_row.size() &&
+          of_row[record.group] != nullptr) {
+        of_row[record.group]->push_back(r);
+      }
+    }
+    for (auto* list : of_row) {
+      if (list != nullptr) {
+        std::stable_sort(list->begin(), list->end(), [&](std::size_t a, std::size_t b) {
+          return e.records[a].seq < e.records[b].seq;
+        });
+      }
+    }
+  }
+  return slots;
+}
+
+namespace {
+
+// Number of elements that a member sends to, and expects from, each other member; empty when the
+// record does not say. Counted in rows of the first dimension, as split sizes are.
+struct Splits {
+  std::vector<std::uint64_t> to, from;
+};
+
+Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
+  Splits s;
+  const Shape shape = parse_shape(e, r);
+  if (!shape.known) {
+    return s;
+  }
+  const auto rows = [](const TensorShape& t) { return t.dims.empty() ? 1 : t.dims[0]; };
+  const auto fill = [&](const std::vector<TensorShape>& tensors,
+                        const std::vector<std::uint64_t>& given, std::vector<std::uint64_t>& to) {
+    if (given.size() == n) {
+      to = given;
+    } else if (tensors.size() == n && n > 1) {
+      for (const TensorShape& t : tensors) {
+        std::uint64_t numel = 1;
+        for (const std::uint64_t d : t.dims) {
+          numel *= d;
+        }
+        to.push_back(numel);
+      }
+    } else if (tensors.size() == 1 && given.empty() && rows(tensors[0]) % n == 0) {
+      to.assign(n, rows(tensors[0]) / n);
+    }
+  };
+  fill(shape.in, shape.in_splits, s.to);
+  fill(shape.out, shape.out_splits, s.from);
+  return s;
+}
+
+// Members whose all_to_all splits do not fit each other's: the one that is party to every
+// disagreement, or all parties.
+// Members of an all_to_all without recorded splits whose sizes are not those of most, when the
+// totals sent and received by all do not agree.
+std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots,
+                               std::uint64_t seq) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<int>> by_size;
+  std::uint64_t sent = 0, received = 0;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const Record* r = slots.at(c, g, m, seq);
+    if (r == nullptr || r->in_numel == 0 || r->out_numel == 0) {
+      return {};
+    }
+    sent += r->in_numel;
+    received += r->out_numel;
+    by_size[{r->in_numel, r->out_numel}].push_back(static_cast<int>(m));
+  }
+  if (sent == received) {
+    return {};
+  }
+  std::vector<int> out;
+  const auto most = std::max_element(
+      by_size.begin(), by_size.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (2 * most->second.size() <= g.ranks.size()) {
+    return {};
+  }
+  for (const auto& [size, members] : by_size) {
+    if (size != most->first) {
+      out.insert(out.end(), members.begin(), members.end());
+    }
+  }
+  return out.size() == 1 ? out : std::vector<int>{};
+}
+
+std::vector<int> all_to_all_misfits(const Case& c, const Group& g, const Slots& slots,
+                                    std::uint64_t seq, SplitDifference& first) {
+  const std::size_t n = g.ranks.size();
+  if (n > limits::kSplitMembers) {
+    return {};
+  }
+  std::vector<Splits> splits(n);
+  for (std::size_t m = 0; m < n; ++m) {
+    if (const Record* r = slots.at(c, g, m, seq)) {
+      splits[m] = splits_of(c.evidence_of(g.evidence[m]), *r, n);
+    }
+  }
+  std::vector<int> quarrels(n, 0);
+  int pairs = 0;
+  for (std::size_t a = 0; a < n; ++a) {
+    for (std::size_t b = 0; b < n; ++b) {
+      if (a != b && splits[a].to.size() == n && splits[b].from.size() == n &&
+          splits[a].to[b] != splits[b].from[a]) {
+        if (pairs++ == 0) {
+          first = {g.ranks[a], g.ranks[b], splits[a].to[b], splits[b].from[a]};
+        }
+        ++quarrels[a];
+        ++quarrels[b];
+      }
+    }
+  }
+  std::vector<int> worst, all;
+  for (std::size_t m = 0; m < n; ++m) {
+    if (quarrels[m] > 0) {
+      all.push_back(static_cast<int>(m));
+      if (quarrels[m] == pairs) {
+        worst.push_back(static_cast<int>(m));
+      }
+    }
+  }
+  return worst.size() == 1 ? worst : all;
+}
+
+bool completed(const Record& r) {
+  return r.state == State::kCompleted || r.state == State::kReleased ||
+         (r.state == State::kUnknown && (r.flags & kUntracked) != 0);
+}
+
+// One slot of a group: which members still hold it, and whether they agree.
+class SlotView {
+ public:
+  SlotView(const Case& c, int group, const Slots& slots)
+      : c_(c),
+        slots_(slots),
+        group_(group),
+        g_(c.groups[static_cast<std::size_t>(group)]),
+        cursor_(g_.ranks.size(), 0),
+        hashes_(g_.ranks.size()) {}
+
+  // Moves to the slot; answers the next number that anybody holds, `last` if none.
+  std::uint64_t move_to(std::uint64_t seq, std::uint64_t last) {
+    having_.clear();
+    differ_ = a2a_ = false;
+    std::uint64_t next = last;
+    for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
+      const auto& list = slots_.records[m];
+      if (list.empty()) {
+        continue;
+      }
+      const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
+      while (cursor_[m] < list.size() && e.records[list[cursor_[m]]].seq < seq) {
+        ++cursor_[m];
+      }
+      if (cursor_[m] == list.size() || e.records[list[cursor_[m]]].seq != seq) {
+        next = cursor_[m] == list.size() ? next : std::min(next, e.records[list[cursor_[m]]].seq);
+        continue;
+      }
+      const Record& r = e.records[list[cursor_[m]]];
+      hashes_[m] = signature_hash(e, r);
+      a2a_ = a2a_ || is_all_to_all(e.text(r.op));
+      differ_ = differ_ || (!having_.empty() &&
+                            hashes_[static_cast<std::size_t>(having_.front())] != hashes_[m]);
+      having_.push_back(static_cast<int>(m));
+    }
+    return next;
+  }
+
+  bool empty() const { return having_.empty(); }
+
+  std::optional<Divergence> divergence(std::uint64_t seq) const {
+    const std::size_t n = g_.ranks.size();
+    SplitDifference pair;
+    std::vector<int> misfits;
+    bool totals = false;
+    if (!differ_ && a2a_ && having_.size() == n) {
+      misfits = all_to_all_misfits(c_, g_, slots_, seq, pair);
+      totals = misfits.empty();
+      misfits = totals ? total_misfits(c_, g_, slots_, seq) : misfits;
+    }
+    if (having_.size() < 2 || (!differ_ && misfits.empty())) {
+      return std::nullopt;
+    }
+    Divergence d;
+    d.group = group_;
+    d.seq = seq;
+    d.past = d.strict = true;
+    d.incomplete_vote = having_.size() < n;
+    std::map<std::uint64_t, std::vector<int>> by_hash;
+    for (const int m : having_) {
+      const std::size_t i = static_cast<std::size_t>(m);
+      const RankEvidence& e = c_.evidence_of(g_.evidence[i]);
+      const Record& r = *slots_.at(c_, g_, i, seq);
+      d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
+      d.strict = d.strict && is_strict(e.text(r.op));
+      d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq;
+      const bool misfit = std::find(misfits.begin(), misfits.end(), m) != misfits.end();
+      by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
+    }
+    if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
+      for (const int m : misfits) {
+        d.classes.push_back({m});
+      }
+      d.tie = true;
+    } else {
+      for (auto& [hash, members] : by_hash) {
+        d.classes.push_back(std::move(members));
+      }
+      std::sort(d.classes.begin(), d.classes.end(), [](const auto& a, const auto& b) {
+        return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
+      });
+      d.tie = d.classes[0].size() == d.classes[1].size();
+    }
+    if (totals && !misfits.empty()) {
+      compare_sizes(d);
+    } else if (misfits.empty()) {
+      compare_fields(d);
+    } else {
+      d.splits = pair;
+    }
+    return d;
+  }
+
+ private:
+  void compare_sizes(Divergence& d) const {
+    const Record& own = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[1].front()), d.seq);
+    const Record& most = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[0].front()), d.seq);
+    if (own.in_numel != most.in_numel) {
+      d.fields.push_back({"size", std::to_string(own.in_numel), std::to_string(most.in_numel)});
+    }
+    if (own.out_numel != most.out_numel) {
+      d.fields.push_back(
+          {"output size", std::to_string(own.out_numel), std::to_string(most.out_numel)});
+    }
+  }
+
+  void compare_fields(Divergence& d) const {
+    const auto fields = [&](int m) {
+      return signature_fields(c_.evidence_of(g_.evidence[static_cast<std::size_t>(m)]),
+                              *slots_.at(c_, g_, static_cast<std::size_t>(m), d.seq));
+    };
+    const auto most = fields(d.classes[0].front());
+    for (std::size_t k = 1; k < d.classes.size(); ++k) {
+      for (const auto& [name, value] : fields(d.classes[k].front())) {
+        for (const auto& [other_name, other_value] : most) {
+          if (name == other_name && value != other_value) {
+            d.fields.push_back({name, value, other_value});
+          }
+        }
+        if (name == "operation" && value != most.front().second) {
+          break;  // another operation: its sizes are beside the point
+        }
+      }
+    }
+  }
+
+  const Case& c_;
+  const Slots& slots_;
+  int group_;
+  const Group& g_;
+  std::vector<std::size_t> cursor_;
+  std::vector<int> having_;  // members that hold the slot
+  std::vector<std::uint64_t> hashes_;
+  bool differ_ = false, a2a_ = false;
+};
+
+std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& slots,
+                                        bool past_too) {
+  const Group& g = c.groups[static_cast<std::size_t>(group)];
+  // Slots that at least two members still hold.
+  std::vector<std::uint64_t> firsts;
+  std::uint64_t last = 0;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    if (const auto& list = slots.records[m]; !list.empty()) {
+      const auto& records = c.evidence_of(g.evidence[m]).records;
+      firsts.push_back(records[list.front()].seq);
+      last = std::max(last, records[list.back()].seq);
+    }
+  }
+  if (firsts.size() < 2) {
+    return std::nullopt;
+  }
+  std::nth_element(firsts.begin(), firsts.begin() + 1, firsts.end());
+  SlotView view(c, group, slots);
+  for (std::uint64_t seq = firsts[1]; seq <= last; ++seq) {
+    const std::uint64_t next = view.move_to(seq, last);
+    if (view.empty() && next > seq) {
+      seq = next - 1;  // numbers may be anything in a damaged file
+      continue;
+    }
+    if (const auto d = view.divergence(seq); d && (past_too || !d->past)) {
+      return d;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slots) {
+  std::vector<Divergence> out;
+  for (const bool past_too : {false, true}) {
+    for (std::size_t group = 0; group < c.groups.size(); ++group) {
+      if (auto d = divergence_in(c, static_cast<int>(group), slots[group], past_too)) {
+        out.push_back(std::move(*d));
+      }
+    }
+    if (!out.empty()) {
+      break;
+    }
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Divergence& a, const Divergence& b) { return a.time < b.time; });
+  return out;
+}
+
+}  // namespace frtrace

@@ -1,0 +1,256 @@
+// The graph of waits: who waits for whom, and where the waits end.
+#include "facts/waits.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "facts/graph.hpp"
+#include "facts/pending.hpp"
+
+namespace frtrace {
+
+namespace {
+
+void push_unique(std::vector<int>& to, int v) {
+  if (std::find(to.begin(), to.end(), v) == to.end()) {
+    to.push_back(v);
+  }
+}
+
+// Vertices: evidence, then ranks without evidence, then pending operations.
+class Builder {
+ public:
+  Builder(const Case& c, const std::vector<Exit>& exits, WaitGraph& graph)
+      : c_(c), exits_(exits), g_(graph), n_(static_cast<int>(c.ranks.size())) {
+    for (const Pending& p : g_.pending) {
+      for (const Rank r : p.unknown) {
+        unknown_.try_emplace(r, 0);
+      }
+    }
+    int next = n_;
+    for (auto& [rank, vertex] : unknown_) {
+      vertex = next++;
+      unknown_rank_.push_back(rank);
+    }
+    first_pending_ = next;
+    edges_.resize(static_cast<std::size_t>(first_pending_) + g_.pending.size());
+    reached_.resize(edges_.size());
+    for (std::size_t k = 0; k < g_.pending.size(); ++k) {
+      connect(k);
+    }
+  }
+
+  void find_problems() {
+    const Components components(edges_);
+    std::vector<bool> open(static_cast<std::size_t>(components.count()), false);
+    std::vector<std::vector<int>> vertices(open.size());
+    g_.back.assign(edges_.size(), {});
+    g_.first_pending = first_pending_;
+    for (std::size_t v = 0; v < edges_.size(); ++v) {
+      const int own = components.of(static_cast<int>(v));
+      vertices[static_cast<std::size_t>(own)].push_back(static_cast<int>(v));
+      for (const int w : edges_[v]) {
+        g_.back[static_cast<std::size_t>(w)].push_back(static_cast<int>(v));
+        open[static_cast<std::size_t>(own)] =
+            open[static_cast<std::size_t>(own)] || components.of(w) != own;
+      }
+    }
+    for (std::size_t k = 0; k < vertices.size(); ++k) {
+      if (!open[k] && reached_[static_cast<std::size_t>(vertices[k].front())]) {
+        add_problem(vertices[k]);
+      }
+    }
+  }
+
+ private:
+  void edge(int from, int to) {
+    edges_[static_cast<std::size_t>(from)].push_back(to);
+    reached_[static_cast<std::size_t>(from)] = true;
+    reached_[static_cast<std::size_t>(to)] = true;
+  }
+
+  // The rank waits here now: nothing earlier of it is pending, and it has not left.
+  bool waits_now(const Pending& p, const Wait& w) const {
+    const Exit& exit = exits_[static_cast<std::size_t>(w.evidence)];
+    const bool lags = std::find(p.lagging.begin(), p.lagging.end(), w.evidence) != p.lagging.end();
+    const bool queued = std::find(p.busy.begin(), p.busy.end(), w.evidence) != p.busy.end() ||
+                        (!w.failed && runs_in_order(c_, p) && w.record != kNoRecord &&
+                         !g_.fronts[static_cast<std::size_t>(w.evidence)].holds(w.record));
+    return !lags && !queued && !exit.clean() && (!exit.primary() || exit.kind == ExitKind::kGone);
+  }
+
+  void connect(std::size_t k) {
+    const Pending& p = g_.pending[k];
+    const int vertex = first_pending_ + static_cast<int>(k);
+    reached_[static_cast<std::size_t>(vertex)] = true;
+    for (const Wait& w : p.waits) {
+      reached_[static_cast<std::size_t>(w.evidence)] = true;
+      if (waits_now(p, w)) {
+        edge(w.evidence, vertex);
+      }
+    }
+    for (const std::vector<int>* to : {&p.busy, &p.absent, &p.stale}) {
+      for (const int i : *to) {
+        edge(vertex, i);
+      }
+    }
+    // Those who certainly did not come explain the wait without those who may have come.
+    for (std::size_t i = 0; p.absent.empty() && i < p.unknown.size(); ++i) {
+      edge(vertex, unknown_.at(p.unknown[i]));
+    }
+    // Both ends of a send are there: what else the two have in the same batch holds it up.
+    if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal) {
+      const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+      for (const Rank r : {p.from, p.to}) {
+        const int i = g.evidence[static_cast<std::size_t>(g.position.at(r))];
+        if (i >= 0 && g_.waits_in[static_cast<std::size_t>(i)].size() > 1) {
+          edge(vertex, i);
+        }
+      }
+    }
+  }
+
+  void add_problem(const std::vector<int>& vertices) {
+    Problem p;
+    for (const int v : vertices) {
+      if (v < n_) {
+        p.evidence.push_back(v);
+      } else if (v < first_pending_) {
+        p.rank = unknown_rank_[static_cast<std::size_t>(v - n_)];
+      } else {
+        p.pending.push_back(v - first_pending_);
+      }
+    }
+    p.explains = g_.leading_to(p.evidence, p.pending);
+    const auto all_complete = [&] {
+      return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
+        const Pending& op = g_.pending[static_cast<std::size_t>(k)];
+        return op.complete && op.busy.empty();
+      });
+    };
+    if (p.rank >= 0) {
+      p.kind = Problem::kNoEvidence;
+    } else if (!p.pending.empty() && all_complete()) {
+      p.kind = Problem::kComplete;
+    } else if (!p.pending.empty()) {
+      p.kind = Problem::kCycle;
+    } else {
+      p.kind = kind_of_rank(p.evidence.front(), p.pending);
+      if (p.pending.empty()) {
+        return;  // it left, and nobody waits for it
+      }
+    }
+    if (p.rank >= 0) {
+      for (std::size_t k = 0; k < g_.pending.size(); ++k) {
+        const std::vector<Rank>& u = g_.pending[k].unknown;
+        if (std::find(u.begin(), u.end(), p.rank) != u.end()) {
+          p.pending.push_back(static_cast<int>(k));
+        }
+      }
+      p.explains = g_.leading_to({}, p.pending);
+    }
+    g_.problems.push_back(std::move(p));
+  }
+
+  // Who waits for a rank that waits for nobody, and for what reason.
+  Problem::Kind kind_of_rank(int evidence, std::vector<int>& pending) const {
+    bool absent = false, lags = false;
+    const auto has = [&](const std::vector<int>& list) {
+      return std::find(list.begin(), list.end(), evidence) != list.end();
+    };
+    for (std::size_t k = 0; k < g_.pending.size(); ++k) {
+      const Pending& p = g_.pending[k];
+      const bool missing = has(p.absent), behind = has(p.lagging);
+      absent = absent || missing;
+      lags = lags || behind;
+      if (missing || behind || has(p.stale) || has(p.busy)) {
+        pending.push_back(static_cast<int>(k));
+      }
+    }
+    return lags ? Problem::kLagging : absent ? Problem::kIdle : Problem::kStale;
+  }
+
+  const Case& c_;
+  const std::vector<Exit>& exits_;
+  WaitGraph& g_;
+  int n_;
+  int first_pending_ = 0;
+  std::map<Rank, int> unknown_;
+  std::vector<Rank> unknown_rank_;
+  std::vector<std::vector<int>> edges_;
+  std::vector<bool> reached_;
+};
+
+}  // namespace
+
+std::vector<int> WaitGraph::leading_to(const std::vector<int>& evidence,
+                                       const std::vector<int>& operations) const {
+  const int n = static_cast<int>(waits_in.size());
+  std::vector<int> queue = evidence, out;
+  for (const int k : operations) {
+    queue.push_back(first_pending + k);
+  }
+  std::vector<bool> seen(back.size(), false);
+  for (const int v : queue) {
+    seen[static_cast<std::size_t>(v)] = true;
+  }
+  for (std::size_t k = 0; k < queue.size(); ++k) {
+    if (queue[k] < n && waits(queue[k])) {
+      out.push_back(queue[k]);
+    }
+    for (const int v : back[static_cast<std::size_t>(queue[k])]) {
+      if (!seen[static_cast<std::size_t>(v)]) {
+        seen[static_cast<std::size_t>(v)] = true;
+        queue.push_back(v);
+      }
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::vector<Exit>& exits,
+                     const std::vector<bool>& stale, double threshold_s,
+                     const std::vector<HiddenFailure>& hidden) {
+  WaitGraph graph;
+  graph.waits_in.resize(c.ranks.size());
+  for (const RankEvidence* e : c.ranks) {
+    graph.fronts.push_back(front_of(*e));
+  }
+  const Attendance attendance(c, slots, exits, stale, graph.fronts, threshold_s);
+  std::set<std::pair<int, int>> stuck;  // group, evidence
+  for (Pending& p : pending_operations(c, hidden)) {
+    // What was issued after a stuck operation of the same communicator waits for that one only.
+    std::vector<int> earlier;
+    if (p.kind == Kind::kCollective && runs_in_order(c, p)) {
+      std::erase_if(p.waits, [&](const Wait& w) {
+        const bool queued = !w.failed && stuck.contains({p.group, w.evidence});
+        if (queued) {
+          earlier.push_back(w.evidence);
+        }
+        return queued;
+      });
+      if (p.waits.empty()) {
+        continue;
+      }
+    }
+    if (!attendance.fill(p, earlier)) {
+      ++graph.young;
+      continue;
+    }
+    for (const Wait& w : p.waits) {
+      stuck.insert({p.group, w.evidence});
+      push_unique(graph.waits_in[static_cast<std::size_t>(w.evidence)],
+                  static_cast<int>(graph.pending.size()));
+    }
+    if (!p.stale.empty()) {
+      graph.stale_s = std::max(graph.stale_s, p.seconds());
+    }
+    graph.pending.push_back(std::move(p));
+  }
+  Builder(c, exits, graph).find_problems();
+  return graph;
+}
+
+}  // namespace frtrace

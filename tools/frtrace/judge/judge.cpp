@@ -1,0 +1,157 @@
+// Chooses among proposed causes.
+#include "judge/judge.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+
+namespace frtrace {
+
+namespace {
+
+class Judge {
+ public:
+  explicit Judge(const Facts& f) : f_(f) {}
+
+  Judgement run() {
+    for (const RuleRow& rule : rules()) {
+      if (!is_needed(rule.tier)) {
+        continue;
+      }
+      for (Cause& c : rule.propose(f_)) {
+        consider(rule.tier, std::move(c));
+      }
+    }
+    Judgement j = settle();
+    for (std::size_t i = 0; i < f_.c.ranks.size(); ++i) {
+      if (f_.graph.waits(static_cast<int>(i)) && !explained_.contains(static_cast<int>(i))) {
+        j.unexplained.push_back(static_cast<int>(i));
+      }
+    }
+    return j;
+  }
+
+ private:
+  bool named() const { return !named_.empty(); }
+
+  bool is_needed(Tier tier) const {
+    switch (tier) {
+      case Tier::kAbsent:
+      case Tier::kOpen:
+        return !named();
+      case Tier::kNoHang:
+        return !named() && open_.empty();
+      case Tier::kOrder:
+        return true;
+      default:
+        return named_.empty() || named_.front().rule != Rule::kGroupOrder;
+    }
+  }
+
+  // It explains a rank that waits and that nothing taken so far explains.
+  bool adds(const Cause& c) const {
+    return std::any_of(c.explains.begin(), c.explains.end(),
+                       [&](int i) { return !explained_.contains(i); });
+  }
+
+  // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
+  // one rank that clearly left its own order. Devices and circles may follow from the first cause.
+  // The files of the idle ranks and of those who wait for them record all there was.
+  bool records_all(const Cause& c) const {
+    return std::all_of(c.explains.begin(), c.explains.end(),
+                       [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
+  }
+
+  bool stands_beside(Tier tier, const Cause& c) const {
+    const bool clear = c.rule == Rule::kLeftOrder && c.guilty.size() == 1 && !c.by_peers &&
+                       c.anomaly->support >= limits::kClearSupport;
+    return tier <= Tier::kShown || c.independent || clear ||
+           (c.rule == Rule::kNeverIssued && records_all(c));
+  }
+
+  void consider(Tier tier, Cause c) {
+    const bool first = named_.empty() && open_.empty();
+    if (!first && !adds(c) && !c.independent) {
+      return;
+    }
+    const bool weak = named() && !stands_beside(tier, c);
+    // A host that stopped is a further cause, never the only one: another may be what it waits for.
+    const bool lonely = !named() && c.rule == Rule::kStoppedHost;
+    if (lonely) {
+      return;
+    }
+    if (c.rule != Rule::kOpenBehind) {  // orders may still tell
+      explained_.insert(c.explains.begin(), c.explains.end());
+    }
+    if (weak || (!c.names() && c.verdict == Verdict::kUndecided)) {
+      open_.push_back(std::move(c));
+    } else if (c.rule == Rule::kOpenNoEvidence) {
+      open_.push_back(std::move(c));
+    } else if (tier == Tier::kNoHang && named()) {
+      return;
+    } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent ||
+               c.rule == Rule::kLeftOrder) {
+      named_.push_back(std::move(c));
+    }
+  }
+
+  Judgement settle() {
+    Judgement j;
+    merge_same();
+    std::stable_sort(named_.begin(), named_.end(), [](const Cause& a, const Cause& b) {
+      return (a.rule == Rule::kStoppedHost) != (b.rule == Rule::kStoppedHost)
+                 ? b.rule == Rule::kStoppedHost
+                 : a.explains.size() > b.explains.size();
+    });
+    j.causes = std::move(named_);
+    j.open = std::move(open_);
+    if (j.causes.empty() && !j.open.empty()) {
+      j.causes.push_back(std::move(j.open.front()));
+      j.open.erase(j.open.begin());
+      j.causes.front().guilty.clear();
+    }
+    if (j.causes.empty()) {
+      j.causes.emplace_back();  // ok
+    }
+    for (const Cause& c : j.causes) {
+      for (const Assumption& a : c.assumes) {
+        j.confidence = std::max(j.confidence, confidence_of(a));
+      }
+    }
+    return j;
+  }
+
+  // Hosts that stopped in the same place are one cause.
+  void merge_same() {
+    for (std::size_t i = 0; i < named_.size(); ++i) {
+      for (std::size_t k = i + 1; k < named_.size();) {
+        if (named_[i].rule == Rule::kStoppedHost && named_[k].rule == Rule::kStoppedHost) {
+          Cause& to = named_[i];
+          for (Guilty& g : named_[k].guilty) {
+            to.guilty.push_back(g);
+            to.assumes.front().ranks.push_back(g.rank);
+          }
+          to.explains.insert(to.explains.end(), named_[k].explains.begin(),
+                             named_[k].explains.end());
+          named_.erase(named_.begin() + static_cast<std::ptrdiff_t>(k));
+        } else {
+          ++k;
+        }
+      }
+    }
+  }
+
+  const Facts& f_;
+  std::vector<Cause> named_, open_;
+  std::set<int> explained_;
+};
+
+}  // namespace
+
+Judgement judge(const Facts& f) {
+  return Judge(f).run();
+}
+
+}  // namespace frtrace

@@ -1,0 +1,375 @@
+// Known patterns of hangs in the stacks, system calls and variables of a rank.
+#include "model/hints.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace frtrace {
+
+namespace {
+
+bool has(std::string_view s, std::string_view part) {
+  return s.find(part) != std::string_view::npos;
+}
+
+// Functions are named without their class before Python 3.11.
+struct Look {
+  const RankEvidence& e;
+  const ThreadStack& t;
+
+  const ThreadFrame& frame(std::size_t i) const { return e.threads.frames[t.stack[i]]; }
+  // Position of a Python frame of that function and file, among the innermost; -1 none.
+  int python(std::string_view function, std::string_view file, int within = 8) const {
+    int seen = 0;
+    for (std::size_t i = 0; i < t.stack.size() && seen < within; ++i) {
+      const ThreadFrame& f = frame(i);
+      if (f.python) {
+        ++seen;
+        if (f.function.ends_with(function) && f.file.ends_with(file)) {
+          return static_cast<int>(i);
+        }
+      }
+    }
+    return -1;
+  }
+  bool native(std::string_view function) const {
+    for (std::size_t i = 0; i < t.stack.size(); ++i) {
+      const ThreadFrame& f = frame(i);
+      if (!f.python && has(f.function, function)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  std::string variable(int position, std::string_view name) const {
+    for (const FrameVariables& v : t.variables) {
+      for (const auto& [key, value] : v.values) {
+        if (static_cast<int>(v.frame) == position && key == name) {
+          const bool quoted = value.size() >= 2 && value.front() == '\'' && value.back() == '\'';
+          return quoted ? value.substr(1, value.size() - 2) : value;
+        }
+      }
+    }
+    return {};
+  }
+};
+
+std::string lock_file_of(const Look& l) {
+  const int at = l.python("wait", "file_baton.py");
+  return at < 0 ? "" : l.variable(at, "self.lock_file_path");
+}
+
+std::string stale_lock(const Look& l) {
+  if (l.python("wait", "file_baton.py") < 0) {
+    return {};
+  }
+  const std::string path = lock_file_of(l);
+  if (path.empty()) {
+    return "waits for a lock file to go; one that a killed process left stays for ever";
+  }
+  return fmt::format("waits for the lock file {} to go: if nobody is building, remove it", path);
+}
+
+std::string store_wait(const Look& l) {
+  const bool store = l.native("TCPStore") || l.native("TCPClient") || l.native("PrefixStore") ||
+                     l.python("_store_based_barrier", "distributed_c10d.py", 32) >= 0 ||
+                     l.python("rendezvous", "rendezvous.py", 32) >= 0 ||
+                     l.python("next_rendezvous", "dynamic_rendezvous.py", 32) >= 0;
+  if (!store) {
+    return {};
+  }
+  return "waits for the store that the ranks meet at" +
+         (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string()) +
+         ": another rank has not come there, or rank 0 is gone";
+}
+
+bool is_worker(const ChildProcess& c) {
+  return has(c.name, "pt_data_worker");
+}
+
+std::string state_text(const ChildProcess& c) {
+  if (c.state == "Z") {
+    return WIFSIGNALED(c.wait_status)
+               ? fmt::format("was killed by signal {}", WTERMSIG(c.wait_status))
+           : c.wait_status >= 0
+               ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
+               : "has ended";
+  }
+  std::string out = "is " + c.activity;
+  out += c.syscall.empty() ? "" : " in " + c.syscall;
+  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
+  return out + (c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "");
+}
+
+std::string loader_worker(const Look& l) {
+  if (l.python("_try_get_data", "dataloader.py", 16) < 0 &&
+      l.python("_get_data", "dataloader.py", 16) < 0) {
+    return {};
+  }
+  const ThreadsEvidence& t = l.e.threads;
+  std::string out = "waits for a batch of its DataLoader";
+  if (!t.children_known) {
+    return out + ": a worker is slow, stuck or gone";
+  }
+  // torch names its workers since 2.6; before, any child may be one.
+  const bool named = std::any_of(t.children.begin(), t.children.end(), is_worker);
+  std::size_t shown = 0;
+  for (const ChildProcess& c : t.children) {
+    constexpr std::size_t kShown = 4;
+    if (named && !is_worker(c)) {
+      continue;
+    }
+    if (shown == kShown) {
+      return out + ", and so on";
+    }
+    out += fmt::format("{} {} {} ({}) {}", shown++ == 0 ? ":" : ",", named ? "worker" : "child",
+                       c.pid, c.name, state_text(c));
+  }
+  return shown != 0 ? out : out + ": it has no child process, its workers are gone";
+}
+
+std::string child(const Look& l) {
+  constexpr std::string_view kBefore = "process ";
+  if (l.t.syscall != "wait4" || l.t.syscall_on.compare(0, kBefore.size(), kBefore) != 0) {
+    return {};
+  }
+  const int pid = std::atoi(l.t.syscall_on.c_str() + kBefore.size());
+  for (const ChildProcess& c : l.e.threads.children) {
+    if (c.pid == pid) {
+      return fmt::format("waits for its child process {} ({}), which {}", c.pid, c.name,
+                         state_text(c));
+    }
+  }
+  return {};
+}
+
+std::string fifo(const Look& l) {
+  const bool opening = (l.t.syscall == "openat" || l.t.syscall == "open") &&
+                       (has(l.t.wchan, "partner") || has(l.t.wchan, "fifo"));
+  return opening ? fmt::format("opens the FIFO {}, which nobody has opened at its other end",
+                               l.t.syscall_on)
+                 : std::string();
+}
+
+std::string uninterruptible(const Look& l) {
+  if (l.t.activity != "uninterruptible") {
+    return {};
+  }
+  return fmt::format("cannot be interrupted or killed while the kernel waits in {}{}{}",
+                     l.t.wchan.empty() ? "an unnamed function" : l.t.wchan,
+                     l.t.syscall_on.empty() ? "" : " for ", l.t.syscall_on) +
+         ": a file system or a driver does not answer";
+}
+
+std::string import_lock(const Look& l) {
+  for (std::size_t i = 0; i < l.t.stack.size(); ++i) {
+    const ThreadFrame& f = l.frame(i);
+    if (f.python && has(f.file, "importlib._bootstrap") && f.function.ends_with("acquire")) {
+      return "waits for the import lock of a module that another thread is importing";
+    }
+  }
+  return {};
+}
+
+// A process that multiprocessing has forked runs on the stack that its parent had then.
+std::string fork_cuda(const Look& l) {
+  constexpr int kAll = 1 << 20;
+  return l.python("_lazy_init", "torch/cuda/__init__.py", 16) >= 0 &&
+                 l.python("_launch", "multiprocessing/popen_fork.py", kAll) >= 0
+             ? "starts CUDA in a forked process, which CUDA does not support: use the start method "
+               "\"spawn\""
+             : "";
+}
+
+std::string gil(const Look& l) {
+  if (l.t.gil != "waits") {
+    return {};
+  }
+  const ThreadStack* holder = gil_holder(l.e.threads);
+  if (holder == nullptr) {
+    return "waits for the GIL; no thread that answered holds it";
+  }
+  const std::string where = where_text(l.e.threads, *holder, l.e.id.cwd);
+  return fmt::format("waits for the GIL, which thread {} holds{}{}", holder->tid,
+                     where.empty() ? "" : " in ", where);
+}
+
+// Locks are semaphores of the system's, since 3.14 below a lot that threads park on.
+bool in_python_lock(const Look& l) {
+  return (l.t.syscall == "futex" || l.t.activity == "interrupted") &&
+         (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
+}
+
+std::string python_locks(const Look& l) {
+  if (!in_python_lock(l)) {
+    return {};
+  }
+  std::string others;
+  for (const ThreadStack& t : l.e.threads.threads) {
+    const Look other{l.e, t};
+    if (&t != &l.t && in_python_lock(other)) {
+      others += fmt::format("{}thread {} in {}", others.empty() ? "" : "; ", t.tid,
+                            where_text(l.e.threads, t, l.e.id.cwd));
+    }
+  }
+  return others.empty() ? "waits for a lock of Python's"
+                        : "waits for a lock of Python's; so does " + others;
+}
+
+std::string stopped(const Look& l) {
+  return l.t.activity == "stopped" ? "is stopped (SIGSTOP, SIGTSTP or a debugger)" : "";
+}
+
+constexpr struct {
+  HintKind kind;
+  std::string (*find)(const Look&);
+} kHints[] = {{HintKind::kLockFile, stale_lock},
+              {HintKind::kStore, store_wait},
+              {HintKind::kLoaderWorker, loader_worker},
+              {HintKind::kChild, child},
+              {HintKind::kFifo, fifo},
+              {HintKind::kUninterruptible, uninterruptible},
+              {HintKind::kImportLock, import_lock},
+              {HintKind::kForkedCuda, fork_cuda},
+              {HintKind::kGil, gil},
+              {HintKind::kPythonLock, python_locks},
+              {HintKind::kStopped, stopped}};
+
+}  // namespace
+
+std::vector<Hint> hints_of(const RankEvidence& e) {
+  std::vector<Hint> out;
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  if (t == nullptr) {
+    return out;
+  }
+  for (const auto& hint : kHints) {
+    std::string text = hint.find({e, *t});
+    if (!text.empty()) {
+      out.push_back({hint.kind, std::move(text)});
+    }
+  }
+  return out;
+}
+
+std::string lock_file(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  return t == nullptr ? std::string() : lock_file_of({e, *t});
+}
+
+const ThreadStack* told_thread(const RankEvidence& e) {
+  if (e.exit.kind == "crash") {
+    constexpr std::string_view kBefore = "; thread ";
+    if (const std::size_t at = e.exit.message.find(kBefore); at != std::string::npos) {
+      const int tid = std::atoi(e.exit.message.c_str() + at + kBefore.size());
+      if (const ThreadStack* t = thread_of(e.threads, tid); t != nullptr) {
+        return t;
+      }
+    }
+  }
+  return main_thread(e.threads, e.id.pid);
+}
+
+Site now_at(const RankEvidence& e) {
+  const ThreadStack* t = told_thread(e);
+  const ThreadFrame* f = t != nullptr ? user_frame(e.threads, *t) : nullptr;
+  return f == nullptr ? Site{} : Site{below_cwd(e, f->file), f->line, f->function};
+}
+
+namespace {
+
+// An object may have dozens of attributes: what finds no room is in the dump.
+std::string variables_text(const FrameVariables& v) {
+  constexpr std::size_t kWidth = 360;  // of local variables, and again of attributes
+  std::size_t used[2] = {};
+  std::size_t more = 0;
+  std::string out;
+  for (const auto& [name, value] : v.values) {
+    std::size_t& width = used[name.starts_with("self.") ? 1 : 0];
+    const std::size_t bytes = name.size() + value.size() + 5;
+    if (width != 0 && width + bytes > kWidth) {
+      ++more;
+      continue;
+    }
+    width += bytes;
+    out += (out.empty() ? "" : ", ") + name + " = " + value;
+  }
+  return more != 0 ? out + fmt::format(", and {} more", more) : out;
+}
+
+}  // namespace
+
+std::vector<std::string> where_lines(const RankEvidence& e) {
+  std::vector<std::string> out;
+  const ThreadStack* t = told_thread(e);
+  if (t == nullptr) {
+    return out;
+  }
+  const std::string where = where_text(e.threads, *t, e.id.cwd);
+  const std::string doing = doing_text(e.threads, *t);
+  const std::vector<Hint> hints = hints_of(e);
+  const bool stopped = !hints.empty() && hints.back().kind == HintKind::kStopped;
+  out.push_back(!where.empty() ? "is in " + where : stopped ? hints.back().text : "is " + doing);
+  for (const FrameVariables& v : t->variables) {
+    const std::string line = variables_text(v);
+    if (!line.empty() && v.frame < t->stack.size()) {
+      out.push_back("in " + e.threads.frames[t->stack[v.frame]].function + "(): " + line);
+    }
+  }
+  if (!where.empty()) {
+    out.push_back(doing);
+  }
+  for (const Hint& hint : hints) {
+    if (hint.text != out.front()) {
+      out.push_back(hint.text);
+    }
+  }
+  if (const std::string holes = thread_holes(e); !holes.empty()) {
+    out.push_back(holes);
+  }
+  return out;
+}
+
+std::string thread_holes(const RankEvidence& e) {
+  for (const auto& [layer, text] : e.layers) {
+    if (layer == "threads") {
+      return text;
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> crash_lines(const RankEvidence& e) {
+  // "address 0x8: nothing is mapped there; thread 7 (python) in f (a.so+0x1) < g (train.py:3)"
+  const std::string& message = e.exit.message;
+  const std::size_t semicolon = message.find("; thread ");
+  const std::size_t in = message.find(") in ");
+  std::string first = fmt::format("got {}, {}", e.exit.type, message.substr(0, semicolon));
+  const ThreadStack* t = told_thread(e);
+  if (t != nullptr && t->tid != e.id.pid) {
+    first += fmt::format(", in thread {} ({})", t->tid, t->name);
+  }
+  std::vector<std::string> out{std::move(first)};
+  std::string stack;
+  constexpr std::size_t kShown = 8;
+  for (std::size_t i = 0, shown = 0; t != nullptr && i < t->stack.size() && shown < kShown; ++i) {
+    if (const ThreadFrame& f = e.threads.frames[t->stack[i]]; !is_plumbing(f)) {
+      stack += (shown++ == 0 ? "" : " < ") + frame_text(f, e.id.cwd);
+    }
+  }
+  if (stack.empty() && in != std::string::npos) {
+    stack = message.substr(in + 5);
+  }
+  if (!stack.empty()) {
+    out.push_back("stack: " + stack);
+  }
+  for (std::string& line : where_lines(e)) {
+    out.push_back(std::move(line));
+  }
+  return out;
+}
+
+}  // namespace frtrace

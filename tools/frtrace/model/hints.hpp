@@ -1,0 +1,51 @@
+// hints.hpp - known hang patterns in what a rank's threads do. A pure function of the evidence.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+enum class HintKind : std::uint8_t {
+  kLockFile,
+  kStore,
+  kLoaderWorker,
+  kChild,
+  kFifo,
+  kUninterruptible,
+  kImportLock,
+  kForkedCuda,
+  kGil,
+  kPythonLock,
+  kStopped
+};
+
+struct Hint {
+  HintKind kind;
+  std::string text;  // a sentence whose subject is the rank
+};
+
+// By the stacks, system calls and variables of the main thread and of those it waits for.
+std::vector<Hint> hints_of(const RankEvidence&);
+
+// The lock file that the rank waits for; "" none, or its name is not in the evidence.
+std::string lock_file(const RankEvidence&);
+
+// The thread that crashed, else the main thread; null: the evidence has neither.
+const ThreadStack* told_thread(const RankEvidence&);
+// Where that is in user code; no file: the evidence does not say.
+Site now_at(const RankEvidence&);
+
+// Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
+// variables, what the thread does, hints, last note. Empty: the evidence has no threads.
+std::vector<std::string> where_lines(const RankEvidence&);
+// The same of a process that crashed: "got SIGSEGV, address 0x8: nothing is mapped there", its
+// stack.
+std::vector<std::string> crash_lines(const RankEvidence&);
+// What its recorder cannot see of threads; "" nothing is missed.
+std::string thread_holes(const RankEvidence&);
+
+}  // namespace frtrace

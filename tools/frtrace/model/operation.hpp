@@ -1,0 +1,39 @@
+// operation.hpp - what an operation is by itself: its canonical name, what all members of a group
+// must agree on, whether a rank waits in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+// What all members of a group must agree on in one slot, by operation: legal inequalities (only
+// the root has lists, uneven splits) are not part of it.
+std::uint64_t signature_hash(const RankEvidence&, const Record&);
+// The same as words: {"size", "4096"}, {"dtype", "Float"}...
+std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence&,
+                                                                  const Record&);
+// Only a fault makes the signatures of such operations differ, even when they completed.
+bool is_strict(std::string_view op);
+bool is_all_to_all(std::string_view op);
+// No member leaves such an operation before all have entered it.
+bool meets_all(std::string_view op);
+// Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".
+std::string canonical_op(std::string_view op);
+
+inline bool is_p2p(const Record& r) {
+  return r.kind == Kind::kSend || r.kind == Kind::kRecv;
+}
+// Collective, send or receive: what a rank may wait in.
+inline bool communicates(const Record& r) {
+  return r.kind == Kind::kCollective || is_p2p(r);
+}
+// In flight, and the rank goes on only when it ends.
+bool blocks(const Record&);
+
+}  // namespace frtrace

@@ -1,0 +1,329 @@
+// What was read, what of it is lost, and how sure the verdict is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "input/ras.hpp"
+#include "words/words.hpp"
+
+namespace frtrace {
+
+void add_inventory(const Facts& f, Report& r) {
+  const Names names(f);
+  r.job = f.c.job;
+  r.attempt = f.c.attempt;
+  r.incident = f.c.incident;
+  r.read = static_cast<int>(f.c.ranks.size());
+  r.expected = f.c.expected;
+  r.missing_ranks = f.c.missing;
+  for (const Group& g : f.c.groups) {
+    GroupReport out;
+    out.name = g.name;
+    out.desc = g.desc;
+    out.backend = g.backend;
+    out.instance = g.instance;
+    out.ranks = g.ranks;
+    bool first = true;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      const GroupEvidence* e = f.c.member(g, m);
+      if (e == nullptr) {
+        continue;
+      }
+      out.enqueued_min = first ? e->enqueued : std::min(out.enqueued_min, e->enqueued);
+      out.completed_min = first ? e->completed : std::min(out.completed_min, e->completed);
+      out.enqueued_max = std::max(out.enqueued_max, e->enqueued);
+      out.completed_max = std::max(out.completed_max, e->completed);
+      out.overwritten += e->overwritten;
+      out.dropped += e->dropped;
+      first = false;
+    }
+    r.groups.push_back(std::move(out));
+  }
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    RankReport out;
+    out.rank = e.id.rank;
+    out.host = e.id.host;
+    out.pid = e.id.pid;
+    out.file = e.file;
+    out.incident = e.incident;
+    out.reason = e.reason;
+    out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
+                 : e.source == Source::kRing ? "ring"
+                                             : "live ring";
+    out.state = f.exit(i).ended()                 ? names.exit(f.exit(i))
+                : e.salvage_why == "unresponsive" ? "does not respond"
+                                                  : "runs";
+    if (const Record* last = f.last_operation(i)) {
+      out.last_op = names.record(i, *last);
+      out.site = user_site(e, last->stack);
+    }
+    if (!e.notes.empty()) {
+      out.note = std::max_element(e.notes.begin(), e.notes.end(),
+                                  [](const ThreadNotes& a, const ThreadNotes& b) {
+                                    return a.note_time < b.note_time;
+                                  })
+                     ->note;
+    }
+    r.rank_reports.push_back(std::move(out));
+  }
+  for (const std::string& note : f.c.notes) {
+    say(r, "input", note);
+  }
+}
+
+namespace {
+
+std::string text_of(const Assumption& a) {
+  const std::string who = a.ranks.empty() ? std::string() : ranks_words(a.ranks);
+  switch (a.what) {
+    case Assume::kRankWithoutEvidence:
+      return "no evidence of " + who;
+    case Assume::kEndedSeenByPeers:
+      return "the ended rank left no evidence of its own";
+    case Assume::kOneEvent:
+      return "several ended at about the same time";
+    case Assume::kAllGone:
+      return "all processes are gone and none says why";
+    case Assume::kKilledLater:
+      return "all processes were killed later";
+    case Assume::kSignalOrder:
+      return "only the order of the signals tells";
+    case Assume::kOtherMayBeFirst:
+      return fmt::format("rank {} may be what stopped them, before rank {} was ended",
+                         a.ranks.front(), a.ranks.back());
+    case Assume::kShortHang:
+      return fmt::format("it lasted only {} when the evidence was taken", duration_text(a.seconds));
+    case Assume::kEarlierIterations:
+      return "the order of earlier iterations decides";
+    case Assume::kPeersOrder:
+      return "the order of most ranks decides";
+    case Assume::kNoEarlierIterations:
+      return "no rank's earlier iterations tell which order is right";
+    case Assume::kTieByPrecedent:
+      return "as many on either side, earlier iterations decide";
+    case Assume::kTie:
+      return "as many on either side, and nothing tells which is right";
+    case Assume::kFewAreWrong:
+      return "the few are taken to be wrong, not the many";
+    case Assume::kRecordsNotKept:
+      return "not all members' records of that operation are kept";
+    case Assume::kCompleted:
+      return "the operation completed";
+    case Assume::kHostIsFree:
+      return fmt::format("the host of {} is assumed not to block in that operation", who);
+    case Assume::kOneStoppedOthers:
+      return "several devices are stalled, and one may have stopped the others";
+    case Assume::kNetworkToo:
+      return "the network holds something back, too";
+    case Assume::kNetworkThreadUnseen:
+      return "why a network thread makes no progress is not observable";
+    case Assume::kChainOpen:
+      return "not all waits of the devices could be followed";
+    case Assume::kDeviceRowsLost:
+      return fmt::format("device operations or transfers of {} found no room", who);
+    case Assume::kLowerLayer:
+      return "the layer below is not observable";
+    case Assume::kErrorsAtOnce:
+      return "the clocks do not tell whose error came first";
+    case Assume::kNeedNotMeet:
+      return "the call need not wait for all ranks";
+    case Assume::kLostOnly:
+      return a.ranks.size() == 1 ? "perhaps only its file is lost, not the process"
+                                 : "perhaps only their files are lost, not the processes";
+    case Assume::kRingsOnly:
+      return "measured over what the rings still hold";
+    case Assume::kClocksAgree:
+      return "the files have no end times: the ranks' clocks are taken to agree";
+    case Assume::kBesideAnEnd:
+      return "it may follow from the end of another process";
+    case Assume::kGroupsUnknown:
+      return "operations of unknown groups were not counted";
+  }
+  return {};
+}
+
+// The reasons for a confidence below certain, none twice.
+class Doubts {
+ public:
+  explicit Doubts(Report& r) : r_(r) {}
+  void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
+  void add(Confidence to, const std::string& text) {
+    r_.confidence = std::max(r_.confidence, to);
+    if (std::find(all_.begin(), all_.end(), text) == all_.end()) {
+      all_.push_back(text);
+    }
+  }
+  const std::vector<std::string>& all() const { return all_; }
+
+ private:
+  Report& r_;
+  std::vector<std::string> all_;
+};
+
+// What the formats do not record, and whether the verdict rests on it.
+void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
+  struct Gap {
+    bool Holes::* set;
+    const char* text;
+    bool matters;
+  };
+  static constexpr Gap kGaps[] = {
+      {&Holes::truncated, "cut off in the middle: what comes after is unknown", true},
+      {&Holes::only_active, "hold only what was in flight when they were written", false},
+      {&Holes::no_stacks, "hold no call sites", false},
+      {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
+      {&Holes::no_members, "do not list the members of groups: taken from whose records name them",
+       true},
+      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
+      {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
+       true},
+      {&Holes::failure_inferred,
+       "do not tell failed operations from completed ones: those that cannot have completed are "
+       "taken as failed",
+       true},
+      {&Holes::written_guessed, "do not record when they were written: durations are guesses",
+       false},
+  };
+  for (const Gap& gap : kGaps) {
+    std::vector<Rank> who;
+    for (const RankEvidence* e : f.c.ranks) {
+      if (e->holes.*gap.set) {
+        who.push_back(e->id.rank);
+      }
+    }
+    if (who.empty()) {
+      continue;
+    }
+    const std::string text = fmt::format(
+        "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
+        gap.text);
+    say(r, "hole", text);
+    if (fault && gap.matters) {
+      doubts.add(Confidence::kLikely, text);
+    }
+  }
+}
+
+// What NCCL's own service says: shown beside the verdict, and never decides it.
+void add_ras(const Facts& f, Report& r) {
+  const RasEvidence* silent = nullptr;
+  for (const RankEvidence* e : f.c.ranks) {
+    const RasEvidence& ras = e->ras;
+    if (ras.asked && ras.answer.empty()) {
+      silent = silent != nullptr ? silent : &ras;
+    } else if (ras.asked) {
+      for (const std::string& line : ras_lines(ras)) {
+        say(r, "ras", "NCCL's RAS: " + line);
+      }
+      if (ras.cut) {
+        say(r, "ras",
+            "NCCL's RAS: the answer was cut" +
+                (ras.error.empty() ? std::string() : ": " + ras.error));
+      }
+      return;  // every process answers for the whole job
+    }
+  }
+  if (silent != nullptr) {
+    say(r, "ras",
+        fmt::format("NCCL's RAS at {} did not answer: {}", silent->address, silent->error));
+  }
+}
+
+void add_lost_records(const Facts& f, Report& r) {
+  std::uint64_t groups_lost = 0;
+  for (const RankEvidence* e : f.c.ranks) {
+    groups_lost += e->losses.groups_lost + e->losses.no_group;
+    if (e->losses.cut != 0) {
+      say(r, "lost",
+          fmt::format("{} record{} of rank {} lie{} behind the end of its file, which was cut off; "
+                      "its counters are exact",
+                      e->losses.cut, e->losses.cut == 1 ? "" : "s", e->id.rank,
+                      e->losses.cut == 1 ? "s" : ""));
+    }
+  }
+  if (groups_lost != 0) {
+    say(r, "lost",
+        fmt::format("{} operations of groups that found no room were not counted", groups_lost));
+  }
+  std::set<std::string> waited;
+  for (const Waiting& w : r.waiting) {
+    waited.insert(w.group);
+  }
+  std::uint64_t overwritten = 0, dropped = 0;
+  std::vector<std::size_t> old, full;
+  for (std::size_t g = 0; g < r.groups.size(); ++g) {
+    if (waited.contains(r.groups[g].name)) {
+      overwritten += r.groups[g].overwritten;
+      dropped += r.groups[g].dropped;
+      if (r.groups[g].overwritten != 0) {
+        old.push_back(g);
+      }
+      if (r.groups[g].dropped != 0) {
+        full.push_back(g);
+      }
+    }
+  }
+  const auto of = [&](const std::vector<std::size_t>& groups) {
+    return groups.size() == 1 ? f.c.groups[groups.front()].title() + " are"
+                              : fmt::format("{} groups are", groups.size());
+  };
+  if (!old.empty()) {
+    say(r, "lost",
+        fmt::format("{} older records of {} overwritten; the counters are exact", overwritten,
+                    of(old)));
+  }
+  if (!full.empty()) {
+    say(r, "lost",
+        fmt::format("{} records of {} not kept for lack of room; the counters are exact", dropped,
+                    of(full)));
+  }
+}
+
+}  // namespace
+
+void add_losses(const Facts& f, const Judgement& j, Report& r) {
+  const bool fault = r.kind != Verdict::kOk && r.kind != Verdict::kUndecided;
+  Doubts doubts(r);
+  for (const Cause& c : j.causes) {
+    for (const Assumption& a : c.assumes) {
+      doubts.add(a);
+    }
+  }
+  if (f.scene == Scene::kAllKilled && fault) {
+    doubts.add({Assume::kKilledLater, {}});
+  }
+  if (!j.unexplained.empty() && fault) {
+    doubts.add(Confidence::kLikely,
+               fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
+  }
+  if (fault || r.kind == Verdict::kOk) {
+    if (!f.c.missing.empty()) {
+      doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
+    }
+  }
+  for (const Guilty& g : j.main().guilty) {
+    if (g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0) {
+      doubts.add({Assume::kGroupsUnknown, {}});
+    }
+  }
+  if (r.kind != Verdict::kOk) {
+    add_ras(f, r);
+  }
+  add_lost_records(f, r);
+  add_gaps(f, fault, doubts, r);
+  std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
+  if (fault || r.kind == Verdict::kOk) {
+    reasons += doubts.all().empty() ? ", nothing lost that matters" : "";
+    for (const std::string& doubt : doubts.all()) {
+      reasons += "; " + doubt;
+    }
+  } else {
+    r.confidence = Confidence::kPossible;
+  }
+  say(r, "confidence", std::move(reasons));
+}
+
+}  // namespace frtrace

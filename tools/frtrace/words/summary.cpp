@@ -1,0 +1,509 @@
+// The first line of a verdict: who, what, which operation.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "words/words.hpp"
+
+namespace frtrace {
+
+namespace {
+
+class Summary : public Names {
+ public:
+  Summary(const Facts& f, const Cause& c) : Names(f), c_(c) {
+    for (const Guilty& g : c.guilty) {
+      guilty_.push_back(g.rank);
+    }
+    std::sort(guilty_.begin(), guilty_.end());
+    guilty_.erase(std::unique(guilty_.begin(), guilty_.end()), guilty_.end());
+    if (c.pending >= 0) {
+      p_ = &f.graph[c.pending];
+    }
+  }
+
+  std::string text() const;
+
+ private:
+  bool one() const { return guilty_.size() == 1; }
+  std::string who() const { return ranks_words(guilty_); }
+  std::string others() const { return ranks_words(f_.ranks(c_.others)); }
+  std::string op_text() const { return p_ == nullptr ? "an operation" : pending(*p_); }
+  std::vector<Rank> innocent_waiting() const {
+    std::vector<Rank> out = p_ == nullptr ? std::vector<Rank>{} : waiting(*p_);
+    std::erase_if(
+        out, [&](Rank r) { return std::find(guilty_.begin(), guilty_.end(), r) != guilty_.end(); });
+    return out;
+  }
+  // "; ranks 0,1 wait in all_reduce #41 of default_pg"
+  std::string who_waits(const char* in) const {
+    const std::vector<Rank> out = innocent_waiting();
+    return out.empty() ? "" : fmt::format("; {} {}", wait_verb(out), in);
+  }
+  std::string all_waiting() const;
+  std::string differences() const;
+  std::string mismatch() const;
+  std::string unequal() const;
+  std::string exited() const;
+  std::string skipped() const;
+  std::string left_order() const;
+  std::string behind() const;
+  std::string device_error() const;
+  std::string network() const;
+  std::string slow() const;
+  std::string group_order() const;
+  std::string open() const;
+  std::string open_lifecycle() const;
+  std::string stalled_text(const std::string& operation) const;
+  std::string cycle_parts() const;
+
+  const Cause& c_;
+  const Pending* p_ = nullptr;
+  std::vector<Rank> guilty_;
+};
+
+std::string Summary::all_waiting() const {
+  std::vector<int> waiting;
+  for (const Pending& p : f_.graph.pending) {
+    for (const Wait& w : p.waits) {
+      if (std::find(guilty_.begin(), guilty_.end(), f_.rank(w.evidence)) == guilty_.end()) {
+        waiting.push_back(w.evidence);
+      }
+    }
+  }
+  return waiting.empty() ? "" : "; " + wait_verb(f_.ranks(waiting));
+}
+
+std::string Summary::differences() const {
+  const Divergence& d = *c_.divergence;
+  if (d.splits) {
+    return fmt::format("rank {} sends {} rows to rank {}, which expects {}", d.splits->from,
+                       d.splits->sent, d.splits->to, d.splits->expected);
+  }
+  std::vector<std::string> out;
+  for (const FieldDifference& x : d.fields) {
+    out.push_back(fmt::format("{} {} instead of {}", x.field, x.own, x.others));
+  }
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
+std::string Summary::mismatch() const {
+  const Divergence& d = *c_.divergence;
+  const Group& g = f_.group(d.group);
+  const int reference = d.classes[idx(std::max(c_.right, 0))].front();
+  const int evidence = g.evidence[idx(reference)];
+  const Record& due = *f_.slots[idx(d.group)].at(f_.c, g, idx(reference), d.seq);
+  const std::string due_op(f_.ev(evidence).text(due.op));
+  const std::string slot = fmt::format("#{} of {}", d.seq, g.title());
+  if (c_.rule == Rule::kOpenDivergence) {
+    return fmt::format(
+        "members of {} differ at #{} ({}); evidence of {} is lacking to say who is wrong",
+        g.title(), d.seq, differences(), ranks_words(f_.c.missing));
+  }
+  if (c_.right < 0) {
+    return fmt::format("{} differ at {} {}: {}", who(), due_op, slot, differences());
+  }
+  std::vector<Rank> others;
+  for (const int m : d.classes[idx(c_.right)]) {
+    others.push_back(g.ranks[idx(m)]);
+  }
+  if (c_.rule == Rule::kSkippedSlot) {
+    return fmt::format("{} skipped {} {}{}; {} issued the operation after it instead", who(),
+                       due_op, slot, at(evidence, due.stack), one() ? "it" : "they");
+  }
+  const Guilty& first = c_.guilty.front();
+  const std::string own_op(
+      f_.ev(first.evidence).text(f_.ev(first.evidence).records[first.issued].op));
+  if (own_op != due_op) {
+    return fmt::format("{} issued {} {} where {} issued {}", who(), own_op, slot,
+                       ranks_words(others), due_op);
+  }
+  return fmt::format("{} issued {} {} with {}; {} {}", who(), due_op, slot, differences(),
+                     ranks_words(others), others.size() == 1 ? "differs" : "agree");
+}
+
+std::string Summary::unequal() const {
+  const Unequal& u = *p_->unequal;
+  const RankEvidence &s = f_.ev(u.sender), &r = f_.ev(u.receiver);
+  const Record &send = s.records[u.send], &recv = r.records[u.recv];
+  const auto text = [&](const RankEvidence& e, const Record& x, bool in) {
+    const Id type = in == (x.in_dtype != 0) ? x.in_dtype : x.out_dtype;
+    const std::uint64_t n = in == (x.in_numel != 0) ? x.in_numel : x.out_numel;
+    return u.dtype ? std::string(e.text(type)) : fmt::format("{} elements", n);
+  };
+  return fmt::format(
+      "rank {} sends {} to rank {}, which receives {}: {} #{} of {}{}", s.id.rank,
+      text(s, send, true), r.id.rank, text(r, recv, false), s.text(send.op), send.seq,
+      f_.group(p_->group).title(),
+      one() ? fmt::format("; rank {} differs from its earlier iterations", guilty_.front())
+            : std::string());
+}
+
+std::string Summary::exited() const {
+  const Guilty& first = c_.guilty.front();
+  const auto missing = std::find(f_.c.missing.begin(), f_.c.missing.end(), first.rank);
+  const Exit& e = first.evidence >= 0
+                      ? f_.exit(first.evidence)
+                      : f_.missing_exits[static_cast<std::size_t>(missing - f_.c.missing.begin())];
+  const std::string how = exit(e);
+  const bool verb = e.kind == ExitKind::kSignal || e.kind == ExitKind::kStatus;
+  std::string out = fmt::format("{} {}{}", who(), verb ? "" : "ended: ", how);
+  if (c_.rule == Rule::kSeenEnded) {
+    out = fmt::format("{} {}, as the ranks of its node saw", who(), how);
+  }
+  const std::vector<Rank> waiting = innocent_waiting();
+  if (!waiting.empty()) {
+    const bool failed =
+        c_.rule == Rule::kOneKilled ||
+        std::any_of(p_->waits.begin(), p_->waits.end(), [](const Wait& w) { return w.failed; });
+    out += fmt::format("; {} for it in {}",
+                       failed ? ranks_words(waiting) + " waited" : wait_verb(waiting), op_text());
+  }
+  return out;
+}
+
+std::string Summary::skipped() const {
+  const Guilty& g = c_.guilty.front();
+  const RankEvidence& e = f_.ev(g.evidence);
+  const Record &issued = e.records[g.issued], &usual = e.records[g.usual];
+  const Group* group = f_.group_of(g.evidence, usual);
+  std::string what(e.text(usual.op));
+  what += g.seq != 0 ? fmt::format(" #{}", g.seq) : "";
+  what += group != nullptr ? " of " + group->title() : "";
+  if (c_.verdict == Verdict::kMissing) {
+    return fmt::format("{} skipped {}{} and issued {}{} instead{}", who(), what,
+                       at(g.evidence, usual.stack), record(g.evidence, issued),
+                       at(g.evidence, issued.stack), who_waits(("in " + op_text()).c_str()));
+  }
+  return fmt::format("{} took another order: {}{} came before {}{}", who(),
+                     record(g.evidence, issued), at(g.evidence, issued.stack), what,
+                     who_waits(("in " + op_text()).c_str()));
+}
+
+std::string Summary::left_order() const {
+  const Guilty& g = c_.guilty.front();
+  const RankEvidence& e = f_.ev(g.evidence);
+  const Record &issued = e.records[g.issued], &usual = e.records[g.usual];
+  if (c_.verdict == Verdict::kMissing) {
+    return skipped();
+  }
+  return fmt::format("{} issued {}{} where {} had {}{}{}", who(), record(g.evidence, issued),
+                     at(g.evidence, issued.stack),
+                     c_.by_peers ? "other ranks" : "its earlier iterations", e.text(usual.op),
+                     at(g.evidence, usual.stack), who_waits(("in " + op_text()).c_str()));
+}
+
+std::string Summary::stalled_text(const std::string& operation) const {
+  const char* device = one() ? "its device" : "their devices";
+  switch (c_.stalled) {
+    case StalledDevice::kUnlaunched:
+      return fmt::format("issued {} and never launched it", operation);
+    case StalledDevice::kInLaunch:
+      return fmt::format("{} in the launch of {}, which does not return", one() ? "is" : "are",
+                         operation);
+    case StalledDevice::kNotStarted:
+      return fmt::format("launched {}, but {} did not get to it: earlier work there is unfinished",
+                         operation, device);
+    case StalledDevice::kChannelsAbsent:
+      return fmt::format("started {}, but {} did not get to all its channels", operation, device);
+    case StalledDevice::kKernel:
+      return fmt::format("started {}, but the kernel on {} makes no progress", operation, device);
+    case StalledDevice::kNetworkThread:
+      return fmt::format("started {}, but NCCL's network thread there has not begun with it",
+                         operation);
+  }
+  return "";
+}
+
+std::string Summary::behind() const {
+  std::vector<Rank> others = f_.group(p_->group).ranks;
+  std::sort(others.begin(), others.end());
+  std::erase_if(others, [&](Rank r) {
+    return std::find(guilty_.begin(), guilty_.end(), r) != guilty_.end();
+  });
+  const bool stalled = p_->starts_seen && !c_.chain.stalled.empty();
+  return fmt::format(
+      "{} {}; {} {}", who(),
+      stalled ? stalled_text(op_text())
+      : p_->starts_seen
+          ? fmt::format("issued {}, but {} not get to it: earlier work there is unfinished",
+                        op_text(), one() ? "its device did" : "their devices did")
+          : fmt::format("issued {}, but {} not end it", op_text(),
+                        one() ? "its device did" : "their devices did"),
+      ranks_words(others),
+      p_->starts_seen ? (others.size() == 1 ? "started it and waits" : "started it and wait")
+                      : "ended it");
+}
+
+std::string Summary::device_error() const {
+  const DeviceError& e = c_.errors.front();
+  std::string out = fmt::format("{} failed on the device: {}", who(), e.text);
+  if (e.record != kNoRecord) {
+    out += ", in " + record(e.evidence, e.record);
+  }
+  return out + all_waiting();
+}
+
+std::string Summary::network() const {
+  const Link& l = c_.chain.links.front();
+  std::string out =
+      fmt::format("{} is stuck in the network, {}", op_text(),
+                  l.from == l.to ? fmt::format("between card and device of rank {}", l.from)
+                                 : fmt::format("from rank {} to rank {}", l.from, l.to));
+  if (c_.chain.links.size() > 1) {
+    out += fmt::format(" and on {} more way{}", c_.chain.links.size() - 1,
+                       c_.chain.links.size() == 2 ? "" : "s");
+  }
+  return out;
+}
+
+std::string Summary::slow() const {
+  const Straggler& worst =
+      *std::max_element(c_.late.begin(), c_.late.end(),
+                        [](const Straggler& a, const Straggler& b) { return a.lost_s < b.lost_s; });
+  const RankEvidence& e = f_.ev(worst.evidence);
+  const Record& r = e.records[worst.record];
+  return fmt::format(
+      "{} {} late again and again: {} of {}{}, by {} in {} of {}; the others wait for it", who(),
+      one() ? "comes" : "come", e.text(r.op), f_.group(worst.group).title(),
+      at(worst.evidence, r.stack), duration_text(worst.typical_s), worst.late, worst.of);
+}
+
+std::string Summary::group_order() const {
+  const GroupCalls& calls = *c_.calls;
+  std::string out =
+      fmt::format("{} made group {} by new_group of other members than ", who(), calls.ordinal);
+  if (calls.tie) {
+    return out + "one another";
+  }
+  std::vector<int> most;
+  for (const GroupCalls::Call& call : calls.classes.at(calls.most)) {
+    most.push_back(call.evidence);
+  }
+  const auto other = std::find_if(calls.classes.begin(), calls.classes.end(),
+                                  [&](const auto& x) { return x.first != calls.most; });
+  return out + fmt::format("{}: of {} instead of {}", ranks_words(f_.ranks(most)),
+                           ranks_words(other->first), ranks_words(calls.most));
+}
+
+std::string Summary::cycle_parts() const {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < c_.operations.size() && i < kShown; ++i) {
+    const Pending& p = f_.graph[c_.operations[i]];
+    parts.push_back(fmt::format("{} in {}", ranks_words(waiting(p)), pending(p)));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string Summary::open_lifecycle() const {
+  double longest = 0;
+  for (const int i : c_.others) {
+    longest = std::max(longest, seconds_between(f_.lifecycle_in_flight(i)->time, f_.ev(i).written));
+  }
+  return fmt::format(
+      "{} {} been in {} for {}; no operation is in flight, and the evidence does not say what it "
+      "waits for{}",
+      others(), c_.others.size() == 1 ? "has" : "have", c_.lifecycle, duration_text(longest),
+      f_.c.missing.empty() ? "" : "; evidence of " + ranks_words(f_.c.missing) + " is lacking");
+}
+
+std::string Summary::open() const {
+  switch (c_.rule) {
+    case Rule::kOpenFewOrMany:
+      return fmt::format("{} in {}, {} never issued it: the few may be wrong, or the many stopped",
+                         wait_verb(waiting(*p_)), op_text(), others());
+    case Rule::kOpenUnrecorded:
+      return fmt::format(
+          "{} never issued {} and others; some of them may wait for the others in sends and "
+          "receives, which these files do not record",
+          others(), op_text());
+    case Rule::kOpenErrors:
+      return fmt::format(
+          "{} failed on their devices within seconds, and too little is in common to compare their "
+          "clocks: the evidence does not tell whose error came first",
+          others());
+    case Rule::kOpenOwnErrors: {
+      const int first = c_.others.front();
+      std::string error;
+      for (const Wait& w : p_->waits) {
+        if (w.evidence == first && w.record != kNoRecord) {
+          error = f_.ev(first).text(f_.ev(first).records[w.record].error);
+        }
+      }
+      return fmt::format(
+          "{} failed on {}: {}; its members agree on what they issued, so the evidence does not "
+          "name who caused it",
+          op_text(), others(), error);
+    }
+    case Rule::kOpenDevices:
+      return fmt::format(
+          "{} makes no progress on the devices of {}, behind work that is not recorded: the "
+          "evidence does not tell whose device holds up the others",
+          op_text(), others());
+    case Rule::kOpenKernel:
+      return fmt::format(
+          "{} makes no progress: the kernel of {} runs and neither consumes nor produces data "
+          "though both are possible; it may wait for a rank of its node that it reaches without "
+          "the network, which is not observable",
+          op_text(), others());
+    case Rule::kOpenBehind:
+      return fmt::format(
+          "{} issued {} and did not get to it on the device, but the evidence does not tell whose "
+          "device holds up the others",
+          others(), op_text());
+    case Rule::kOpenRunning:
+      return fmt::format(
+          "{} issued {} and did not finish it, though others started or finished it: the evidence "
+          "does not tell its device from what the network owes it",
+          others(), op_text());
+    case Rule::kOpenFailed:
+      return fmt::format(
+          "{} failed though all its members issued it; no process ended before, so the evidence "
+          "does not name who caused it",
+          op_text());
+    case Rule::kOpenComplete:
+      return fmt::format(
+          "all members issued {} and it does not end on {}; what happens below the host is not in "
+          "the evidence",
+          op_text(), ranks_words(waiting(*p_)));
+    case Rule::kOpenNoEvidence: {
+      std::vector<Rank> lacking;
+      for (const Problem& p : f_.graph.problems) {
+        if (p.kind == Problem::kNoEvidence) {
+          lacking.push_back(p.rank);
+        }
+      }
+      std::sort(lacking.begin(), lacking.end());
+      return fmt::format("{} in {}; evidence of {} is lacking to say why", wait_verb(waiting(*p_)),
+                         op_text(), ranks_words(lacking));
+    }
+    case Rule::kOpenTerminated:
+    case Rule::kOkTerminated: {
+      const std::string told = fmt::format("{} ended from outside ({})",
+                                           others() + (c_.others.size() == 1 ? " was" : " were"),
+                                           exit(f_.exit(c_.others.front())));
+      return c_.rule == Rule::kOkTerminated
+                 ? "nothing was stuck; " + told
+                 : fmt::format("{}; evidence of {} is lacking to say why", told,
+                               ranks_words(f_.c.missing));
+    }
+    case Rule::kOpenStale:
+      return fmt::format(
+          "something is stuck, but the evidence of {} is older than the waits of the others",
+          others());
+    case Rule::kOpenAlarm: {
+      const auto alarm = std::find_if(f_.c.ranks.begin(), f_.c.ranks.end(),
+                                      [](const RankEvidence* e) { return !e->trigger.empty(); });
+      const std::string reason = alarm == f_.c.ranks.end()  ? "unknown"
+                                 : (*alarm)->reason.empty() ? (*alarm)->trigger
+                                                            : (*alarm)->reason;
+      return fmt::format(
+          "nothing is stuck on {}, but it dumped for a reason ({}); evidence of {} is lacking",
+          f_.c.ranks.size() == 1 ? ranks_words({f_.rank(0)}) : "the ranks that were read", reason,
+          ranks_words(f_.c.missing));
+    }
+    case Rule::kOpenAmid:
+      return fmt::format(
+          "{} stopped in the middle of an iteration with no collective in flight: they are in "
+          "sends and receives, which these files do not record, or elsewhere",
+          others());
+    default:
+      break;
+  }
+  std::string out = "nothing is stuck";
+  const int young = f_.graph.young;
+  if (young > 0) {
+    out += fmt::format("; {} in flight, all young",
+                       young == 1 ? "1 operation" : fmt::format("{} operations", young));
+  }
+  return out;
+}
+
+std::string Summary::text() const {
+  switch (c_.rule) {
+    case Rule::kGroupOrder:
+      return group_order();
+    case Rule::kMismatch:
+    case Rule::kSkippedSlot:
+    case Rule::kPastMismatch:
+    case Rule::kOpenDivergence:
+      return mismatch();
+    case Rule::kUnequalEnds:
+      return unequal();
+    case Rule::kExited:
+    case Rule::kOneKilled:
+    case Rule::kSeenEnded:
+      return exited();
+    case Rule::kKilledBefore:
+      return fmt::format("{} {}; the others were ended after it", who(),
+                         exit(f_.exit(c_.guilty.front().evidence)));
+    case Rule::kDeviceError:
+      return device_error();
+    case Rule::kDeviceBehind:
+      return behind();
+    case Rule::kDeviceStalled:
+      return fmt::format("{} {}{}", who(),
+                         stalled_text(DeviceWords(f_).title(*c_.guilty.front().device)),
+                         all_waiting());
+    case Rule::kNetwork:
+      return network();
+    case Rule::kAllStarted:
+      return fmt::format("all members started {} and none finished", op_text());
+    case Rule::kUnresponsive:
+      return fmt::format("{} issued {} and no longer respond{}; the others wait there", who(),
+                         op_text(), one() ? "s" : "");
+    case Rule::kNeverIssued:
+    case Rule::kLeft: {
+      const bool further = std::any_of(c_.guilty.begin(), c_.guilty.end(),
+                                       [&](const Guilty& g) { return g.pending != c_.pending; });
+      return fmt::format("{} {} {}{}{}", who(),
+                         c_.rule == Rule::kLeft ? "exited without issuing" : "never issued",
+                         op_text(), who_waits("there"), further ? ", and others elsewhere" : "");
+    }
+    case Rule::kExtra:
+      return fmt::format(
+          "{} issued {}{}, which no other rank issued; {} {}", who(), op_text(),
+          c_.guilty.front().issued == kNoRecord
+              ? ""
+              : at(c_.guilty.front().evidence,
+                   f_.ev(c_.guilty.front().evidence).records[c_.guilty.front().issued].stack),
+          others(),
+          std::all_of(c_.others.begin(), c_.others.end(), [&](int i) { return f_.is_leaving(i); })
+              ? "finished without it"
+              : "never issued it");
+    case Rule::kStoppedHost:
+      return fmt::format(
+          "{} stopped after {}, though peers that wait in the same operation went on", who(),
+          op_text());
+    case Rule::kLeftOrder:
+      return left_order();
+    case Rule::kSkippedInCycle:
+      return skipped();
+    case Rule::kOtherOrder:
+      return fmt::format("{} took another order than the others: {}", who(), cycle_parts());
+    case Rule::kCycle:
+      return fmt::format("{} wait for each other: {}", who(), cycle_parts());
+    case Rule::kNoEvidence:
+      return fmt::format("{} left no evidence and {} waited for in {} by {}", who(),
+                         one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));
+    case Rule::kLifecycle:
+      return fmt::format("{} never came to {}; {} there", who(), c_.lifecycle,
+                         wait_verb(f_.ranks(c_.others)));
+    case Rule::kSlow:
+      return slow();
+    case Rule::kOpenLifecycle:
+      return open_lifecycle();
+    default:
+      return open();
+  }
+}
+
+}  // namespace
+
+std::string summary(const Facts& f, const Cause& c) {
+  return Summary(f, c).text();
+}
+
+}  // namespace frtrace

@@ -1,0 +1,64 @@
+// words.hpp - from a judgement to a report: the only place that writes sentences about causes.
+// Renderers (report/) lay the sentences out and add none.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/judge.hpp"
+#include "report/report.hpp"
+
+namespace frtrace {
+
+Report explain(const Facts&, const Judgement&);
+
+// Names of things: operations, groups, places.
+class Names {
+ public:
+  explicit Names(const Facts& f) : f_(f) {}
+  // "all_reduce #41 of default_pg", "send #2 of pp to rank 3"
+  std::string record(int evidence, const Record&) const;
+  std::string record(int evidence, std::size_t index) const;
+  // " at train.py:57 step"; "" not captured
+  std::string at(int evidence, std::uint32_t stack) const;
+  std::vector<std::string> stack(int evidence, std::uint32_t stack) const;
+  std::string op(const Pending&) const;
+  std::string pending(const Pending&) const;
+  std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
+  // "ended by SIGKILL", "ValueError: ..."
+  std::string exit(const Exit&) const;
+
+ protected:
+  const Facts& f_;
+};
+
+// How far operations got on devices.
+class DeviceWords : public Names {
+ public:
+  using Names::Names;
+  DeviceReport report(const OnDevice&) const;
+  std::string line(const OnDevice&) const;  // a sentence without its subject
+  std::string title(const OnDevice&) const;
+};
+
+// "ranks 1,2 wait", "rank 1 waits"
+std::string wait_verb(const std::vector<Rank>&);
+
+// One blamed rank: where it is, what it did last, how it ended.
+Blamed describe(const Facts&, const Cause&, const Guilty&);
+std::string summary(const Facts&, const Cause&);
+// Sentences besides: why, who only follows, what the evidence cannot say.
+void add_cause_findings(const Facts&, const Cause&, Report&);
+void add_devices(const Facts&, const Cause&, Report&);
+void add_consequences(const Facts&, const Judgement&, Report&);
+void add_inventory(const Facts&, Report&);
+void add_losses(const Facts&, const Judgement&, Report&);
+
+inline void say(Report& r, const char* id, std::string text) {
+  r.findings.push_back({id, std::move(text)});
+}
+
+}  // namespace frtrace
