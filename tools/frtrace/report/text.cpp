@@ -121,7 +121,8 @@ Part blamed_part(const Report& r, const TextStyle& style) {
         b.site.file.empty() ||
         std::any_of(evidence.begin(), evidence.begin() + static_cast<std::ptrdiff_t>(n),
                     [&](const std::string& text) {
-                      return text.find(site_text(b.site)) != std::string::npos;
+                      return text.find(fmt::format("{}:{}", b.site.file, b.site.line)) !=
+                             std::string::npos;
                     });
     head += placed ? " " : " at " + site_words(b.site, style.full) + (n == 0 ? "" : "; ");
     head += n == 0 ? "" : evidence.front();
