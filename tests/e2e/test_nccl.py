@@ -198,7 +198,7 @@ def test_a_kernel_that_takes_nothing_beside_others(run):
     """It may wait for another of its node, which it reaches past what is seen."""
     trace = run("none", 3, "kernel:1:4").await_evidence().trace()
     trace.expect("undecided", [])
-    assert "the kernel of rank 1 runs and neither takes nor gives" in trace.verdict["summary"]
+    assert "the kernel of rank 1 runs and neither consumes nor produces" in trace.verdict["summary"]
 
 
 def test_a_stream_that_is_busy_with_another_communicator(run):

@@ -415,7 +415,7 @@ def test_a_thread_that_blocks_signals_is_shown_by_proc(start):
     p = start("spawn(lib.block_signals_and_wait)\nready()\nlib.hold()\n")
     classes = p.ready().await_calls("pause", "pause").dump().stacks()
     (other,) = [c for c in classes if c["role"] != "main"]
-    assert "blocks the signal" in other["doing"] and "pause" in other["doing"], classes
+    assert "blocks the sampling signal" in other["doing"] and "pause" in other["doing"], classes
 
 
 @pytest.mark.parametrize("how", ["proc", "off"])

@@ -269,6 +269,7 @@ int run(int argc, char** argv) {
   for (const Case& c : cases) {
     if (stacks) {
       trees.push_back(merge_stacks(stack_inputs(c, filter.ranks)));
+      look_at_lock_files(trees.back());
     }
   }
   std::string out;

@@ -18,10 +18,10 @@
 #include "input/files.hpp"
 #include "input/torch/dump.hpp"
 #include "model/case.hpp"
-#include "words/diagnose.hpp"
 #include "report/pickle_writer.hpp"
 #include "report/render.hpp"
 #include "report/to_torch.hpp"
+#include "words/diagnose.hpp"
 
 using namespace frtrace;
 using json = nlohmann::ordered_json;

@@ -166,16 +166,14 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   const std::string path = "/tmp/fr-test-lock-" + std::to_string(::getpid());
   std::ofstream(path).put('x');
   const RankEvidence e = file_baton(path);
-  CHECK(lock_file(e) == path);
+  CHECK(lock_wait(e).path == path);
   const std::string said = hint(e, HintKind::kLockFile);
   CHECK(said.find("if nobody is building, remove it") != std::string::npos);
   // What this machine says of it is added to a finished report.
   const auto after = [&](const std::string& lock, Time start) {
     Report r;
     r.blamed.resize(1);
-    r.blamed[0].host = host;
-    r.blamed[0].lock_file = lock;
-    r.blamed[0].process_start = start;
+    r.blamed[0].lock = {lock, host, start};
     r.blamed[0].evidence = {hint(file_baton(lock), HintKind::kLockFile)};
     look_at_lock_files(r);
     return r.blamed[0].evidence[0];

@@ -20,6 +20,7 @@
 
 #include "format/view.hpp"
 #include "input/files.hpp"
+#include "live/lock_files.hpp"
 #include "model/case.hpp"
 #include "recorder/options.hpp"
 #include "report/stacks_tree.hpp"
@@ -109,7 +110,9 @@ bool by_ring(const std::vector<Process>& processes, bool json) {
   for (const Case& c : cases) {
     const std::vector<StackInput> ranks = stack_inputs(c, {});
     if (json) {
-      std::cout << render_stacks_json(merge_stacks(ranks));
+      StackTree tree = merge_stacks(ranks);
+      look_at_lock_files(tree);
+      std::cout << render_stacks_json(tree);
       continue;
     }
     for (const StackInput& in : ranks) {
@@ -226,7 +229,8 @@ int stacks_command(int argc, char** argv) {
             << ": dump requested, " << dumps.size() << " of " << processes.size()
             << " wrote it: " << dumps.front() << (dumps.size() > 1 ? " ..." : "") << "\n";
   for (const Case& c : cases) {
-    const StackTree tree = merge_stacks(stack_inputs(c, {}));
+    StackTree tree = merge_stacks(stack_inputs(c, {}));
+    look_at_lock_files(tree);
     std::cout << (json ? render_stacks_json(tree) : render_stacks_text(tree));
   }
   return cases.empty() ? kNothing : kShown;

@@ -107,22 +107,32 @@ std::string state_of(const std::string& path, Time process_start) {
   return out + (before && holders.compare(0, 3, "no ") == 0 ? ": stale" : "");
 }
 
+void add_state(const LockWait& lock, std::vector<std::string>& lines) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  if (lock.path.empty() || lock.host != host) {
+    return;
+  }
+  for (std::string& line : lines) {
+    const std::size_t end = line.find(lock.path + " to go");
+    if (end != std::string::npos) {
+      line = fmt::format("{} to go; {}", line.substr(0, end + lock.path.size()),
+                         state_of(lock.path, lock.process_start));
+    }
+  }
+}
+
 }  // namespace
 
 void look_at_lock_files(Report& r) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   for (Blamed& b : r.blamed) {
-    if (b.lock_file.empty() || b.host != host) {
-      continue;
-    }
-    for (std::string& line : b.evidence) {
-      const std::size_t end = line.find(b.lock_file + " to go");
-      if (end != std::string::npos) {
-        line = fmt::format("{} to go; {}", line.substr(0, end + b.lock_file.size()),
-                           state_of(b.lock_file, b.process_start));
-      }
-    }
+    add_state(b.lock, b.evidence);
+  }
+}
+
+void look_at_lock_files(StackTree& tree) {
+  for (StackClass& c : tree.classes) {
+    add_state(c.lock, c.where);
   }
 }
 

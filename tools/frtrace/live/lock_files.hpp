@@ -3,9 +3,11 @@
 #pragma once
 
 #include "report/report.hpp"
+#include "report/stacks_tree.hpp"
 
 namespace frtrace {
 
 void look_at_lock_files(Report&);
+void look_at_lock_files(StackTree&);
 
 }  // namespace frtrace

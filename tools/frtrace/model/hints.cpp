@@ -255,9 +255,9 @@ std::vector<Hint> hints_of(const RankEvidence& e) {
   return out;
 }
 
-std::string lock_file(const RankEvidence& e) {
+LockWait lock_wait(const RankEvidence& e) {
   const ThreadStack* t = main_thread(e.threads, e.id.pid);
-  return t == nullptr ? std::string() : lock_file_of({e, *t});
+  return {t == nullptr ? std::string() : lock_file_of({e, *t}), e.id.host, e.id.start};
 }
 
 const ThreadStack* told_thread(const RankEvidence& e) {

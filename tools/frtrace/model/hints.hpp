@@ -31,8 +31,13 @@ struct Hint {
 // By the stacks, system calls and variables of the main thread and of those it waits for.
 std::vector<Hint> hints_of(const RankEvidence&);
 
-// The lock file that the rank waits for; "" none, or its name is not in the evidence.
-std::string lock_file(const RankEvidence&);
+// The lock file that the rank waits for, and what is needed to look it up; path "": none, or its
+// name is not in the evidence.
+struct LockWait {
+  std::string path, host;
+  Time process_start = 0;
+};
+LockWait lock_wait(const RankEvidence&);
 
 // The thread that crashed, else the main thread; null: the evidence has neither.
 const ThreadStack* told_thread(const RankEvidence&);

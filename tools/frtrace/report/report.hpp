@@ -9,6 +9,7 @@
 #include "causes/cause.hpp"
 #include "facts/devices.hpp"
 #include "facts/fork.hpp"
+#include "model/hints.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
@@ -25,8 +26,7 @@ struct Blamed {
   std::vector<std::string> evidence;
   std::vector<std::string> stack;
   std::optional<Fork> divergence;
-  std::string lock_file;   // that it waits for; "" none
-  Time process_start = 0;  // of its process, 0 unknown
+  LockWait lock;
 };
 
 struct Waiting {

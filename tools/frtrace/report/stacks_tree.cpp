@@ -81,6 +81,7 @@ class Builder {
         c.doing = doing_text(*in.threads, t);
         if (main && in.evidence != nullptr) {
           c.where = where_lines(*in.evidence);
+          c.lock = lock_wait(*in.evidence);
         }
       }
       StackClass& c = out_.classes[it->second];

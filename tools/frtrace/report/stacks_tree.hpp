@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/case.hpp"
+#include "model/hints.hpp"
 #include "model/rank_data.hpp"
 #include "model/threads.hpp"
 
@@ -30,6 +31,7 @@ struct StackClass {
   std::size_t threads = 0;
   std::string doing;               // of the first one
   std::vector<std::string> where;  // likewise, main threads: where_lines()
+  LockWait lock;                   // likewise
 };
 
 struct StackNode {

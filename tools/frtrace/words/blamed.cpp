@@ -214,8 +214,7 @@ class Describe : public DeviceWords {
   void where() {
     b_.host = e_->id.host;
     b_.pid = e_->id.pid;
-    b_.process_start = e_->id.start;
-    b_.lock_file = lock_file(*e_);
+    b_.lock = lock_wait(*e_);
     const Exit& x = f_.exit(g_.evidence);
     raised_ = x.kind == ExitKind::kException && e_->exit.kind == "exception";
     if (raised_) {
