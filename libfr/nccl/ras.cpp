@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "format/ticks.hpp"
 #include "recorder/own_thread.hpp"
@@ -261,8 +262,14 @@ std::atomic<Ras*> g_ras{nullptr};  // of the recorder in force; never freed, its
 }  // namespace
 
 void renew_ras(Recorder& r) {
+  // A forked child that becomes a rank gets one of its own; its parent's stays referenced, for its
+  // thread may have been at work when the child was made.
+  static std::vector<Ras*>& all = *new std::vector<Ras*>;
   const bool asks = !r.options.ras.empty() && r.region.header().local_rank.load() <= 0;
-  g_ras.store(asks ? new Ras : nullptr);
+  if (asks) {
+    all.push_back(new Ras);
+  }
+  g_ras.store(asks ? all.back() : nullptr);
 }
 
 void use_ras() noexcept {
