@@ -102,7 +102,7 @@ fr_group_t fr_group(const fr_group_info* info) noexcept {
   fr_op op{};
   op.struct_bytes = sizeof op;
   op.group = group;
-  op.op = fr_intern("group_created", 13);
+  op.op = recorder()->tables->intern("group_created", 13, Tables::For::kName);
   op.kind = FR_LIFECYCLE;
   op.peer = -1;
   op.stack = FR_STACK_CAPTURE;

@@ -19,7 +19,7 @@ constexpr Part kTable[] = {
     // after the watchdog: a handler has it write the dump
     {.name = "exit signals", .start = install_end_handlers, .every_second = check_end_handlers},
     {.name = "exit", .start = install_exit_hook},
-    {.name = "crash", .start = install_crash_handlers},
+    {.name = "crash", .start = install_crash_handlers, .every_second = check_survived},
     {.name = "cuda", .before_exit = cuda::look, .stop = cuda::stop},
     {.name = "nccl",
      .make = nccl::renew_ras,

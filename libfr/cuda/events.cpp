@@ -1,4 +1,4 @@
-// events.cpp - pairs of events, the thread fr-cuda that polls them, hooks on CUDA's calls.
+// events.cpp - pairs of events, and the thread fr-cuda that polls them.
 #include "cuda/events.hpp"
 
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuda/abi.hpp"
+#include "cuda/errors.hpp"
 #include "cuda/operations.hpp"
 #include "cuda/waits.hpp"
 #include "recorder/own_thread.hpp"
@@ -25,86 +26,6 @@ constexpr auto kRelease = std::memory_order_release;
 
 void count(std::atomic<u64>& counter) noexcept {
   counter.fetch_add(1, kRelaxed);
-}
-
-// ---------------------------------------------------------------- asynchronous errors
-
-// Results after which the context, and with it the process's use of the device, is lost: what ran
-// on the device before failed, not the call that returns them.
-constexpr struct Lasting {
-  int code;
-  const char* name;
-  const char* text;
-} kLasting[] = {
-    {214, "cudaErrorECCUncorrectable", "uncorrectable memory error"},
-    {220, "cudaErrorNvlinkUncorrectable", "uncorrectable NVLink error"},
-    {226, "cudaErrorContained", "error contained by the device"},
-    {700, "cudaErrorIllegalAddress", "illegal memory access"},
-    {702, "cudaErrorLaunchTimeout", "kernel ran too long"},
-    {710, "cudaErrorAssert", "device-side assert"},
-    {714, "cudaErrorHardwareStackError", "corrupt stack on the device"},
-    {715, "cudaErrorIllegalInstruction", "illegal instruction"},
-    {716, "cudaErrorMisalignedAddress", "misaligned address"},
-    {717, "cudaErrorInvalidAddressSpace", "wrong address space"},
-    {718, "cudaErrorInvalidPc", "invalid program counter"},
-    {719, "cudaErrorLaunchFailure", "kernel failed"},
-    {721, "cudaErrorTensorMemoryLeak", "kernel left tensor memory allocated"},
-    {810, "cudaErrorMpsClientTerminated", "ended by the MPS server"},
-    {911, "cudaErrorExternalDevice", "error of an external device"},
-};
-
-std::atomic<i32> g_captures{0};
-
-void capture_began() noexcept {
-  g_captures.fetch_add(1);
-  kOperations.capture_changed();
-}
-
-void capture_ended() noexcept {
-  if (g_captures.fetch_sub(1) <= 0) {
-    g_captures.store(0);  // the hooks came in the middle of one
-  }
-  kOperations.capture_changed();
-}
-
-// The first error's operation is known. Until then fr-cuda, which meets the same error, must leave
-// in flight what it can no longer follow: one of these is it.
-std::atomic<bool> g_error_told{false};
-
-// The first one of the process, by whoever is told it first. The oldest operation in flight fails
-// with it: it is what the device was at, as far as anybody knows.
-[[gnu::cold, gnu::noinline]] void failed(int code, const char* call) noexcept {
-  const Lasting* found = nullptr;
-  for (const Lasting& row : kLasting) {
-    found = row.code == code ? &row : found;
-  }
-  Recorder* r = recorder();
-  const Hot* h = hot();
-  if (found == nullptr || r == nullptr || h == nullptr) {
-    return;
-  }
-  Cuda& c = *r->region.section<Cuda>(kSecCuda);
-  u32 none = 0;
-  if (c.error_claimed.load(kRelaxed) != 0 || !c.error_claimed.compare_exchange_strong(none, 1)) {
-    return;
-  }
-  c.error_ticks.store(ticks_now(h->clock));
-  c.error_code.store(code);
-  c.error_tid.store(own_tid());
-  c.error_name.store(fr_intern(found->name, std::strlen(found->name)));
-  c.error_text.store(fr_intern(found->text, std::strlen(found->text)));
-  c.error_call.store(fr_intern(call, std::strlen(call)));
-  const auto provider = g_stack_provider.load(kAcquire);
-  c.error_stack.store(h->stacks && provider != nullptr ? provider() : 0);
-  u64 ticket = 0;
-  const Operation operation = kOperations.oldest_in_flight(ticket);
-  c.error_ticket.store(ticket);
-  c.error_ready.store(1, kRelease);  // before anybody dumps because of it
-  char text[160];
-  std::snprintf(text, sizeof text, "CUDA: %s (%s, %d), told by %s", found->text, found->name, code,
-                call);
-  kOperations.fail(operation, text);
-  g_error_told.store(true, kRelease);
 }
 
 // ---------------------------------------------------------------- events
@@ -395,9 +316,9 @@ void poll(Observer& s) noexcept {
       }
     }
     if (result != kSuccess && result != kNotReady) {
-      failed(result, "cuEventQuery");
+      report_error(result, "cuEventQuery");
     }
-    const bool untold = s.cuda->error_claimed.load() != 0 && !g_error_told.load(kAcquire);
+    const bool untold = s.cuda->error_claimed.load() != 0 && !is_error_reported();
     if (result == kNotReady || (result != kSuccess && untold)) {
       waits[n_waits++] = {&row, p.stream};
       s.pending[kept++] = at;
@@ -508,243 +429,7 @@ Observer* make_observer() noexcept {
   return s;
 }
 
-// ---------------------------------------------------------------- hooks
-
-enum Row : u32 {
-  kBeginCapture,
-  kBeginCaptureToGraph,
-  kEndCapture,
-  kDeviceReset,
-  kStreamDestroy,
-  kEventDestroy,
-  kEventRecord,
-  kEventRecordWithFlags,
-  kGetLastError,
-  kPeekAtLastError,
-  kEventQuery,
-  kEventSynchronize,
-  kStreamQuery,
-  kStreamSynchronize,
-  kDeviceSynchronize,
-  kMemcpy,
-  kMemcpyAsync,
-  kRuntimeRows,
-  kDriverStreamDestroy = kRuntimeRows,
-  kDriverEventDestroy,
-  kDriverEventRecord,
-  kDriverEventRecordWithFlags,
-  kDriverEventQuery,
-  kDriverEventSynchronize,
-  kDriverStreamQuery,
-  kDriverStreamSynchronize,
-  kDriverCtxSynchronize,
-  kRows
-};
-extern Redirect g_rows[kRows];
-
-template <class F>
-F real(Row row) noexcept {
-  return reinterpret_cast<F>(g_rows[row].real.load(kAcquire));
-}
-
-// Passes a call through and looks at its result.
-template <Row kRow, class... A>
-int watched(A... arguments) noexcept {
-  const int result = real<int (*)(A...)>(kRow)(arguments...);
-  if (result != kSuccess && result != kNotReady) [[unlikely]] {
-    failed(result, g_rows[kRow].name);
-  }
-  return result;
-}
-
-// What follows tells the end of operations that NCCL does not tell of; see cuda_waits.hpp.
-
-template <Row kRow, class... More>
-int record_event(Event event, Stream stream, More... more) noexcept {
-  if (!follows_any()) [[likely]] {
-    return watched<kRow>(event, stream, more...);
-  }
-  StreamPositions asked;
-  find_stream(stream, asked);
-  dissociate(event);
-  const int result = watched<kRow>(event, stream, more...);
-  if (result == kSuccess && !is_capturing()) {
-    associate(event, asked);
-  }
-  return result;
-}
-
-template <Row kRow>
-int query_event(Event event) noexcept {
-  if (!follows_any()) [[likely]] {
-    return watched<kRow>(event);
-  }
-  StreamPositions asked;
-  find_event(event, asked);
-  const int result = watched<kRow>(event);
-  polled(asked, event, result);
-  return result;
-}
-
-template <Row kRow>
-int query_stream(Stream stream) noexcept {
-  if (!follows_any()) [[likely]] {
-    return watched<kRow>(stream);
-  }
-  StreamPositions asked;
-  find_stream(stream, asked);
-  const int result = watched<kRow>(stream);
-  polled(asked, nullptr, result);
-  return result;
-}
-
-// find: what the call waits for.
-template <Row kRow, class Find, class... A>
-int wait_for(Event event, Find find, A... arguments) noexcept {
-  if (!follows_any()) [[likely]] {
-    return watched<kRow>(arguments...);
-  }
-  StreamPositions asked;
-  find(asked);
-  begin_wait(asked);
-  const int result = watched<kRow>(arguments...);
-  end_wait(asked, event, result);
-  return result;
-}
-
-template <Row kRow>
-int await_event(Event event) noexcept {
-  return wait_for<kRow>(event, [event](StreamPositions& out) { find_event(event, out); }, event);
-}
-
-template <Row kRow>
-int await_stream(Stream stream) noexcept {
-  return wait_for<kRow>(
-      nullptr, [stream](StreamPositions& out) { find_stream(stream, out); }, stream);
-}
-
-template <Row kRow>
-int await_device() noexcept {
-  return wait_for<kRow>(nullptr, find_all);
-}
-
-// Its address may soon be another one's.
-template <Row kRow>
-int destroy_event(Event event) noexcept {
-  if (follows_any()) {
-    dissociate(event);
-  }
-  return watched<kRow>(event);
-}
-
-template <Row kRow>
-int destroy_stream(Stream stream) noexcept {
-  if (follows_any()) {
-    abandon_stream(stream);
-  }
-  return watched<kRow>(stream);
-}
-
-int begin_capture(Stream stream, int mode) noexcept {
-  const int result = real<decltype(&begin_capture)>(kBeginCapture)(stream, mode);
-  if (result == kSuccess) {
-    capture_began();
-  }
-  return result;
-}
-
-int begin_capture_to_graph(Stream stream, void* graph, const void* nodes, const void* edges,
-                           std::size_t n, int mode) noexcept {
-  const int result = real<decltype(&begin_capture_to_graph)>(kBeginCaptureToGraph)(
-      stream, graph, nodes, edges, n, mode);
-  if (result == kSuccess) {
-    capture_began();
-  }
-  return result;
-}
-
-int end_capture(Stream stream, void* graph) noexcept {
-  capture_ended();  // failed or not, the capture is over
-  return real<decltype(&end_capture)>(kEndCapture)(stream, graph);
-}
-
-// Its context's events go with it.
-int device_reset() noexcept {
-  abandon_all();
-  if (Observer* s = observer_in_force()) {
-    for (ContextRow& row : s->contexts) {
-      if (row.context.load() != nullptr) {
-        row.state.store(ContextRow::kGone);
-        row.context.store(&row);  // equals no context
-      }
-    }
-  }
-  return real<decltype(&device_reset)>(kDeviceReset)();
-}
-
-#define FR_ROW(name, function) {name, reinterpret_cast<void*>(&function), {nullptr}, false}
-#define FR_CALL(name, function, ...) \
-  {name, reinterpret_cast<void*>(static_cast<int (*)(__VA_ARGS__)>(&function)), {nullptr}, false}
-#define FR_WATCH(name, row, ...) FR_CALL(name, watched<row>, __VA_ARGS__)
-Redirect g_rows[kRows] = {
-    FR_ROW("cudaStreamBeginCapture", begin_capture),
-    FR_ROW("cudaStreamBeginCaptureToGraph", begin_capture_to_graph),
-    FR_ROW("cudaStreamEndCapture", end_capture),
-    FR_ROW("cudaDeviceReset", device_reset),
-    FR_CALL("cudaStreamDestroy", destroy_stream<kStreamDestroy>, Stream),
-    FR_CALL("cudaEventDestroy", destroy_event<kEventDestroy>, Event),
-    FR_CALL("cudaEventRecord", record_event<kEventRecord>, Event, Stream),
-    FR_CALL("cudaEventRecordWithFlags", record_event<kEventRecordWithFlags>, Event, Stream,
-            unsigned),
-    FR_WATCH("cudaGetLastError", kGetLastError),
-    FR_WATCH("cudaPeekAtLastError", kPeekAtLastError),
-    FR_CALL("cudaEventQuery", query_event<kEventQuery>, Event),
-    FR_CALL("cudaEventSynchronize", await_event<kEventSynchronize>, Event),
-    FR_CALL("cudaStreamQuery", query_stream<kStreamQuery>, Stream),
-    FR_CALL("cudaStreamSynchronize", await_stream<kStreamSynchronize>, Stream),
-    FR_CALL("cudaDeviceSynchronize", await_device<kDeviceSynchronize>),
-    FR_WATCH("cudaMemcpy", kMemcpy, void*, const void*, std::size_t, int),
-    FR_WATCH("cudaMemcpyAsync", kMemcpyAsync, void*, const void*, std::size_t, int, Stream),
-    FR_CALL("cuStreamDestroy_v2", destroy_stream<kDriverStreamDestroy>, Stream),
-    FR_CALL("cuEventDestroy_v2", destroy_event<kDriverEventDestroy>, Event),
-    FR_CALL("cuEventRecord", record_event<kDriverEventRecord>, Event, Stream),
-    FR_CALL("cuEventRecordWithFlags", record_event<kDriverEventRecordWithFlags>, Event, Stream,
-            unsigned),
-    FR_CALL("cuEventQuery", query_event<kDriverEventQuery>, Event),
-    FR_CALL("cuEventSynchronize", await_event<kDriverEventSynchronize>, Event),
-    FR_CALL("cuStreamQuery", query_stream<kDriverStreamQuery>, Stream),
-    FR_CALL("cuStreamSynchronize", await_stream<kDriverStreamSynchronize>, Stream),
-    FR_CALL("cuCtxSynchronize", await_device<kDriverCtxSynchronize>),
-};
-#undef FR_ROW
-#undef FR_CALL
-#undef FR_WATCH
-
-RedirectTable g_table = {g_rows, kRows, {"libcudart", "libcuda.so"}, {0}, {0}};
-
 }  // namespace
-
-RedirectTable& calls() noexcept {
-  return g_table;
-}
-
-void find_originals() noexcept {
-  const auto look = [](const char* name, u32 first, u32 end) {
-    if (void* library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) {
-      for (u32 i = first; i < end; ++i) {
-        void* none = nullptr;
-        if (void* found = dlsym(library, g_rows[i].name)) {
-          g_rows[i].real.compare_exchange_strong(none, found);
-        }
-      }
-      dlclose(library);
-    }
-  };
-  for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
-    look(name, 0, kRuntimeRows);
-  }
-  look("libcuda.so.1", kRuntimeRows, kRows);
-}
 
 bool events_on() noexcept {
   return observer_in_force() != nullptr;
@@ -776,7 +461,7 @@ Begun begin(Stream stream, i32 device) noexcept {
   int capture = 0;
   const int asked = d.stream_is_capturing(stream, &capture);
   if (asked != kSuccess && asked != kCaptureImplicit) {
-    failed(asked, "cuStreamIsCapturing");
+    report_error(asked, "cuStreamIsCapturing");
     count(s->cuda->refused);
     return {};
   }
@@ -807,7 +492,7 @@ Begun begin(Stream stream, i32 device) noexcept {
   EventPair& p = pair_of(*s, events);
   p.stream = stream;
   if (const int result = d.event_record(p.start, stream); result != kSuccess) {
-    failed(result, "cuEventRecord");
+    report_error(result, "cuEventRecord");
     count(s->cuda->refused);
     release_pair(*s, events);
     return {};
@@ -822,7 +507,7 @@ bool end(u64 events) noexcept {
   }
   const EventPair& p = pair_of(*s, events);
   if (const int result = s->driver.event_record(p.end, p.stream); result != kSuccess) {
-    failed(result, "cuEventRecord");
+    report_error(result, "cuEventRecord");
     count(s->cuda->refused);
     release_pair(*s, events);
     return false;
@@ -861,8 +546,17 @@ void stop() noexcept {
   }
 }
 
-bool is_capturing() noexcept {
-  return g_captures.load(kRelaxed) > 0;
+void lose_contexts() noexcept {
+  Observer* s = observer_in_force();
+  if (s == nullptr) {
+    return;
+  }
+  for (ContextRow& row : s->contexts) {
+    if (row.context.load() != nullptr) {
+      row.state.store(ContextRow::kGone);
+      row.context.store(&row);  // equals no context
+    }
+  }
 }
 
 }  // namespace fr::cuda

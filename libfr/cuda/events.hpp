@@ -41,6 +41,8 @@ void drop(u64 events) noexcept;
 
 // Waits a moment for what has just ended to be seen. Cold.
 void settle() noexcept;
+// The device was reset: its contexts' events are gone with it.
+void lose_contexts() noexcept;
 // The process exits: no device call from now on, unless one is stuck.
 void stop() noexcept;
 

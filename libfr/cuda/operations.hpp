@@ -25,7 +25,7 @@ struct Operations {
   void (*wait_began)(Operation op) noexcept;  // a thread waits for it: it is in flight
   void (*wait_ended)(Operation op) noexcept;  // no thread does any more
   void (*reached)(Operation op) noexcept;     // it has ended
-  void (*unfollow)(Operation op) noexcept;    // its end will not be seen
+  void (*untrack)(Operation op) noexcept;     // its end will not be seen
   bool (*is_over)(Operation op) noexcept;
   // The oldest in flight of all communicators, 0 none; `ticket` of its record + 1.
   Operation (*oldest_in_flight)(u64& ticket) noexcept;

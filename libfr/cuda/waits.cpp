@@ -9,7 +9,7 @@
 
 namespace fr::cuda {
 
-std::atomic<u32> g_followed{0};
+std::atomic<u32> g_wait_tracked{0};
 
 namespace {
 
@@ -17,8 +17,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-constexpr u32 kOpen = 256;  // operations of one stream that are followed at a time
-// Of all streams: beyond it there would be no rows for operations that NCCL does tell of.
+constexpr u32 kOpen = 256;  // operations of one stream that are wait-tracked at a time
+// Of all streams: beyond it there would be no rows for operations whose end NCCL does report.
 constexpr u32 kAllOpen = kDeviceOps / 2;
 constexpr u32 kTies = 1024;
 constexpr u32 kProbes = 8;
@@ -26,18 +26,18 @@ constexpr u64 kNobody = ~0ull;  // key of no stream
 constexpr u64 kSeqBits = (1ull << 48) - 1;
 
 // The open operations of a stream are numbered from 1 as they were put into it: done < open <=
-// issued. What is to be done with them is said by raising `told` and `wanted`, and done by whoever
-// then gets `busy`: nobody waits for anybody.
+// issued. Any thread raises `reported` and `wanted`; the one that then gets `busy` acts on
+// them: no thread waits for another.
 struct alignas(64) StreamRow {
   std::atomic<u64> key{0};  // 0: free
   std::atomic<u64> issued{0};
   std::atomic<u64> done{0};
-  std::atomic<u64> told{0};    // all up to this have ended
-  std::atomic<u64> wanted{0};  // somebody waits for all up to this
-  std::atomic<u64> waited{0};  // and these are shown so
-  std::atomic<u64> asked_ticks{0};
+  std::atomic<u64> reported{0};  // all up to this have ended
+  std::atomic<u64> wanted{0};    // the program waits for all up to this
+  std::atomic<u64> waited{0};    // and these are shown so
+  std::atomic<u64> polled_ticks{0};
   std::atomic<u32> waiters{0};  // threads that are in a call
-  std::atomic<u32> lapsed{0};   // nobody asks any more
+  std::atomic<u32> lapsed{0};   // no call polls any more
   std::atomic<u32> busy{0};
   std::atomic<Operation> open[kOpen] = {};  // 0: free, or reserved
 };
@@ -52,7 +52,7 @@ struct Tie {
 Tie g_ties[kTies];
 
 // Default streams, and what a whole device was given, are those of whatever context is current:
-// followed where all communicators of the process are in one.
+// wait-tracked where all communicators of the process are in one.
 std::atomic<int (*)(Context*)> g_ctx_get_current{nullptr};
 std::atomic<Context> g_context{nullptr};
 std::atomic<bool> g_several_contexts{false};
@@ -79,7 +79,7 @@ bool in_known_context() noexcept {
          current(&context) == kSuccess && context != nullptr && context == g_context.load(kRelaxed);
 }
 
-// 0: cannot be told from other streams.
+// 0: cannot be distinguished from other streams.
 u64 key_of(Stream stream) noexcept {
   const u64 value = reinterpret_cast<u64>(stream);
   if (!is_default_stream(stream)) {
@@ -123,14 +123,14 @@ u32 number_of(const StreamRow& row) noexcept {
   return static_cast<u32>(&row - g_streams) + 1;
 }
 
-// The oldest, by whoever has `busy`.
+// The oldest, by the thread that has `busy`.
 void take_out(StreamRow& row, u64 seq) noexcept {
   row.open[seq % kOpen].store(0, kRelaxed);
   row.done.store(seq, kRelease);
-  g_followed.fetch_sub(1, kRelaxed);
+  g_wait_tracked.fetch_sub(1, kRelaxed);
 }
 
-// Does what was asked for, unless somebody is at it: who then sees it.
+// Acts on `reported` and `wanted`, unless another thread has `busy`: that one then sees them.
 void serve(StreamRow& row) noexcept {
   bool more = true;
   while (more) {
@@ -139,10 +139,10 @@ void serve(StreamRow& row) noexcept {
     }
     u64 done = row.done.load(kRelaxed);
     u64 waited = row.waited.load(kRelaxed);
-    const u64 told = row.told.load();
+    const u64 reported = row.reported.load();
     const u64 wanted = row.lapsed.load() == 0 ? row.wanted.load() : 0;
     bool unpublished = false;
-    while (done < told) {
+    while (done < reported) {
       const Operation op = row.open[(done + 1) % kOpen].load(kAcquire);
       if (op == 0) {
         unpublished = true;  // comes in a moment, and then this again
@@ -162,11 +162,11 @@ void serve(StreamRow& row) noexcept {
     row.waited.store(waited, kRelaxed);
     row.busy.store(0);
     more = !unpublished &&
-           (row.told.load() > done || (row.lapsed.load() == 0 && row.wanted.load() > waited));
+           (row.reported.load() > done || (row.lapsed.load() == 0 && row.wanted.load() > waited));
   }
 }
 
-// Takes the oldest n out of the list, their end untold. False: somebody is at it, or
+// Takes the oldest n out of the list, their end not reported. False: somebody is at it, or
 // waits for them.
 bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
   if (row.busy.exchange(1) != 0) {
@@ -179,7 +179,7 @@ bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
     if (op == 0) {
       break;
     }
-    kOperations.unfollow(op);
+    kOperations.untrack(op);
     take_out(row, ++done);
     if (!waited_too) {
       count(&Cuda::unasked);
@@ -194,7 +194,7 @@ bool give_up(StreamRow& row, u64 n, bool waited_too) noexcept {
 }
 
 void want(StreamRow& row, u64 seq) noexcept {
-  row.asked_ticks.store(now_ticks(), kRelaxed);
+  row.polled_ticks.store(now_ticks(), kRelaxed);
   raise_to(row.wanted, seq);
   if (row.lapsed.load() != 0) {
     row.lapsed.store(0);
@@ -258,9 +258,9 @@ StreamPosition reserve(Stream stream) noexcept {
   }
   for (int tries = 0; row != nullptr && tries < 2; ++tries) {
     u64 issued = row->issued.load(kRelaxed);
-    while (issued - row->done.load(kAcquire) < kOpen && g_followed.load(kRelaxed) < kAllOpen) {
+    while (issued - row->done.load(kAcquire) < kOpen && g_wait_tracked.load(kRelaxed) < kAllOpen) {
       if (row->issued.compare_exchange_weak(issued, issued + 1, std::memory_order_acq_rel)) {
-        g_followed.fetch_add(1, kRelaxed);
+        g_wait_tracked.fetch_add(1, kRelaxed);
         count(&Cuda::followed);
         return {number_of(*row), 0, 0, issued + 1};
       }
@@ -276,7 +276,7 @@ StreamPosition reserve(Stream stream) noexcept {
 void publish(const StreamPosition& at, Operation op) noexcept {
   StreamRow& row = stream_at(at);
   row.open[at.seq % kOpen].store(op);
-  if (row.told.load() >= at.seq || (row.wanted.load() >= at.seq && row.lapsed.load() == 0)) {
+  if (row.reported.load() >= at.seq || (row.wanted.load() >= at.seq && row.lapsed.load() == 0)) {
     serve(row);
   }
 }
@@ -359,14 +359,14 @@ void associate(Event event, const StreamPositions& at) noexcept {
   count(&Cuda::untied);
 }
 
-void polled(const StreamPositions& asked, Event event, int result) noexcept {
-  for (u32 i = 0; i < asked.n; ++i) {
-    const StreamPosition& at = asked.place[i];
+void polled(const StreamPositions& positions, Event event, int result) noexcept {
+  for (u32 i = 0; i < positions.n; ++i) {
+    const StreamPosition& at = positions.place[i];
     if (event != nullptr && !is_still_tied(event, at)) {
       continue;  // recorded anew meanwhile: the answer may be about that
     }
     if (result == kSuccess) {
-      raise_to(stream_at(at).told, at.seq);
+      raise_to(stream_at(at).reported, at.seq);
       serve(stream_at(at));
     } else if (result == kNotReady) {
       want(stream_at(at), at.seq);
@@ -374,19 +374,19 @@ void polled(const StreamPositions& asked, Event event, int result) noexcept {
   }
 }
 
-void begin_wait(const StreamPositions& asked) noexcept {
-  for (u32 i = 0; i < asked.n; ++i) {
-    stream_at(asked.place[i]).waiters.fetch_add(1);
-    want(stream_at(asked.place[i]), asked.place[i].seq);
+void begin_wait(const StreamPositions& positions) noexcept {
+  for (u32 i = 0; i < positions.n; ++i) {
+    stream_at(positions.place[i]).waiters.fetch_add(1);
+    want(stream_at(positions.place[i]), positions.place[i].seq);
   }
 }
 
-void end_wait(const StreamPositions& asked, Event event, int result) noexcept {
+void end_wait(const StreamPositions& positions, Event event, int result) noexcept {
   if (result == kSuccess) {
-    polled(asked, event, result);
+    polled(positions, event, result);
   }
-  for (u32 i = 0; i < asked.n; ++i) {
-    stream_at(asked.place[i]).waiters.fetch_sub(1);
+  for (u32 i = 0; i < positions.n; ++i) {
+    stream_at(positions.place[i]).waiters.fetch_sub(1);
   }
 }
 
@@ -401,7 +401,7 @@ void abandon_stream(Stream stream) noexcept {
       sched_yield();
     }
   }
-  // Its numbers go on: what is still tied to them is over. Else nobody shall ask for the rest.
+  // Its numbers go on: what is still associated with them is over. Else no call polls for the rest.
   row->key.store(empty ? 0 : kNobody);
 }
 
@@ -427,7 +427,8 @@ void look(u64 before_ticks) noexcept {
       take_out(row, ++done);
     }
     u64 waited = row.waited.load(kRelaxed);
-    if (waited > done && row.waiters.load() == 0 && row.asked_ticks.load(kRelaxed) < before_ticks) {
+    if (waited > done && row.waiters.load() == 0 &&
+        row.polled_ticks.load(kRelaxed) < before_ticks) {
       row.lapsed.store(1);
       while (waited > done) {
         kOperations.wait_ended(row.open[waited-- % kOpen].load(kAcquire));
@@ -436,7 +437,7 @@ void look(u64 before_ticks) noexcept {
     row.waited.store(waited > done ? waited : done, kRelaxed);
     row.busy.store(0);
     if (row.lapsed.load() != 0 && row.waiters.load() != 0) {
-      row.lapsed.store(0);  // somebody came while we were at it
+      row.lapsed.store(0);  // a wait began meanwhile
     }
     serve(row);
   }

@@ -20,10 +20,10 @@ namespace fr::cuda {
 
 inline constexpr u32 kWaitStreams = 32;
 
-// Operations that are followed now.
-extern std::atomic<u32> g_followed;
-inline bool follows_any() noexcept {
-  return g_followed.load(std::memory_order_relaxed) != 0;
+// Wait-tracked operations in flight.
+extern std::atomic<u32> g_wait_tracked;
+inline bool tracks_any() noexcept {
+  return g_wait_tracked.load(std::memory_order_relaxed) != 0;
 }
 
 // A communicator was made with this thread's current context. Cold.
@@ -31,12 +31,12 @@ void learn_context() noexcept;
 
 // A place in the list of what is open on a stream.
 struct StreamPosition {
-  u32 row;                 // of the stream + 1; 0: nothing there is followed
+  u32 row;                 // of the stream + 1; 0: nothing there is wait-tracked
   u32 associate, version;  // where it comes from
   u64 seq;
 };
 
-// The library put an operation into the stream. row 0: it cannot be followed.
+// The library put an operation into the stream. row 0: its end cannot be observed.
 StreamPosition reserve(Stream stream) noexcept;
 // The reserved place is its.
 void publish(const StreamPosition& at, Operation op) noexcept;
@@ -56,10 +56,10 @@ void dissociate(Event event) noexcept;
 void associate(Event event, const StreamPositions& at) noexcept;
 
 // The answer to an event's or a stream's query; event: nullptr of a stream.
-void polled(const StreamPositions& asked, Event event, int result) noexcept;
+void polled(const StreamPositions& positions, Event event, int result) noexcept;
 // Around a call that returns when they have ended.
-void begin_wait(const StreamPositions& asked) noexcept;
-void end_wait(const StreamPositions& asked, Event event, int result) noexcept;
+void begin_wait(const StreamPositions& positions) noexcept;
+void end_wait(const StreamPositions& positions, Event event, int result) noexcept;
 
 // The stream is gone (nullptr: all of them): nothing will poll it.
 void abandon_stream(Stream stream) noexcept;

@@ -22,7 +22,7 @@ struct DumpFacts {
   u64 incident = 0;
   int salvaged_by = -1;          // rank; -1 = its own dump
   i64 oom_kills = -1;            // of a dead peer: kills since this process began; -1 unknown
-  const char* salvage_why = "";  // "dead", "unresponsive", "left over"
+  const char* salvage_why = "";  // "dead", "unresponsive", "unwritten", "left over"
   const Control* control = nullptr;
   // Does the process with this pid and start time live? nullptr: not looked up, peers count as live.
   bool (*is_alive)(i32 pid, u64 start) noexcept = nullptr;

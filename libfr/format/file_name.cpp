@@ -44,8 +44,29 @@ bool parse_name(const char* name, NameParts& parts) noexcept {
   if (*at++ != '.' || !number(at, parts.number)) {
     return false;
   }
-  parts.is_fr = std::strcmp(at, ".fr") == 0;
-  return parts.is_fr || std::strcmp(at, ".ring") == 0;
+  for (const auto beside :
+       {NameParts::Beside::kNone, NameParts::Beside::kLater, NameParts::Beside::kDead}) {
+    for (const bool is_fr : {true, false}) {
+      if (*at == '.' && std::strcmp(at + 1, name_ending(beside, is_fr)) == 0) {
+        parts.beside = beside;
+        parts.is_fr = is_fr;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+const char* name_ending(NameParts::Beside beside, bool is_fr) noexcept {
+  switch (beside) {
+    case NameParts::Beside::kNone:
+      break;
+    case NameParts::Beside::kLater:
+      return is_fr ? "later.fr" : "later.ring";
+    case NameParts::Beside::kDead:
+      return is_fr ? "dead.fr" : "dead.ring";
+  }
+  return is_fr ? "fr" : "ring";
 }
 
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,

@@ -1,5 +1,9 @@
-// file_name.hpp - the grammar of file names: <job>.a<attempt>.r<rank>.<number>.fr|ring. The recorder
-// writes it, peers and tools read it. Async-signal-safe.
+// file_name.hpp - the grammar of file names: <job>.a<attempt>.r<rank>.<number>[.later|.dead].fr|ring.
+// The recorder writes it, peers and tools read it. Async-signal-safe.
+//
+// The first dump of a rank in an incident has the plain name and is never replaced. What the rank
+// itself writes afterwards (an exception, a signal, the hang went on) is `later`; what peers found
+// after its death is `dead`.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +18,13 @@ struct NameParts {
   i32 rank;    // -1: "rx"
   u64 number;  // incident of a dump, pid of a live ring
   bool is_fr;  // ends in .fr, else .ring
+  enum class Beside : u8 { kNone, kLater, kDead } beside;
 };
 // False when the name follows another grammar.
 bool parse_name(const char* name, NameParts& parts) noexcept;
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,
                  const char* ending) noexcept;
+// What follows the number in a name of these parts: "fr", "ring", "later.fr", ...
+const char* name_ending(NameParts::Beside beside, bool is_fr) noexcept;
 
 }  // namespace fr

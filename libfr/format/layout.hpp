@@ -34,7 +34,7 @@ static_assert(sizeof(std::atomic<u64>) == 8 && sizeof(std::atomic<u32>) == 4);
 inline constexpr u64 kRegionMagic = 0x31474e4952524600ull;   // "\0FRRING1"
 inline constexpr u64 kControlMagic = 0x314c544352524600ull;  // "\0FRCTL1"
 inline constexpr u32 kLayoutVersion = 1;
-inline constexpr u64 kAskFromOutside = 0x6b736172665f00ffull;  // value of the signal
+inline constexpr u64 kDumpRequest = 0x6b736172665f00ffull;  // value of the signal
 
 // ---------------------------------------------------------------- bounds
 
@@ -160,7 +160,7 @@ struct Header {
   u64 pid_namespace;  // inode of /proc/self/ns/pid: pid and proc_start mean something only within
                       // it
   u64 reserved0[5];
-  // --- identity that the process group may fill in later; written by whoever holds the tables'
+  // --- identity that the process group may fill in later; written by the holder of the tables'
   // lock
   std::atomic<i32> rank;        // -1 unknown
   std::atomic<i32> local_rank;  // -1 unknown
@@ -184,7 +184,7 @@ struct Header {
   std::atomic<u32> n_stacks;
   std::atomic<u32> n_stack_words;
   std::atomic<u32> n_layers;
-  std::atomic<u64> strings_lost;  // asked for when the table was full
+  std::atomic<u64> strings_lost;  // not stored, the table was full
   std::atomic<u64> stacks_lost;
   std::atomic<u64> groups_lost;
   // --- lane claims, crumbs
@@ -194,10 +194,10 @@ struct Header {
   std::atomic<u64> step_ticks;
   // --- the watchdog
   alignas(64) std::atomic<u64> heartbeat_unix_ns;
-  std::atomic<u64> incident;  // last incident dumped or followed
+  std::atomic<u64> incident;  // last incident dumped or joined
   std::atomic<u64> dumps_failed;
   std::atomic<u64> crash_dumped;  // the dump of its crash is safe: nothing left to salvage
-  std::atomic<u32> ask_signal;    // sent with kAskFromOutside it asks for a dump; 0 none
+  std::atomic<u32> ask_signal;    // sent with kDumpRequest it requests a dump; 0 none
   u32 reserved3;
   u64 reserved2[3];
   Anchor first;  // at start
@@ -358,8 +358,8 @@ enum class State : u32 {  // in the low 3 bits of Status::tag
   kCompleted = 2,
   kFailed = 3,
   kReleased = 4,
-  kWaiting = 5,  // FR_WAIT_ONLY, FR_UNTRACKED: somebody waits for it
-  kIdle = 6      // and now nobody does, it is not done
+  kWaiting = 5,  // FR_WAIT_ONLY, FR_UNTRACKED: the program waits for it
+  kIdle = 6      // and now no call does, it is not done
 };
 
 // What became of it, written by observers only. Belongs to ticket t when tag >> 3 == t + 1.
@@ -393,10 +393,10 @@ static_assert(sizeof(Crumb) == 384 && kNoteBytes % 4 == 0);
 // What a communication library on devices (NCCL) says of its operations; foreign/nccl_*.
 
 struct alignas(64) Device {
-  // --- whoever initializes a communicator
+  // --- the thread that initializes a communicator
   std::atomic<u32> library_version;  // ncclGetVersion(), 0 unknown
-  std::atomic<u32> plugin_api;       // profiler interface in use, 0: none asked for us
-  std::atomic<u32> events;           // mask of event types asked for
+  std::atomic<u32> plugin_api;       // profiler interface in use, 0: none loaded us
+  std::atomic<u32> events;           // mask of event types requested
   std::atomic<u32> hooked;           // call sites that lead through our wrappers
   std::atomic<u64> comms_lost;       // communicators without a row
   u64 reserved0[5];
@@ -408,7 +408,7 @@ struct alignas(64) Device {
   std::atomic<u64> unknown_events;
   std::atomic<u64> unmatched;        // library's operations that no call of ours was found for
   std::atomic<i64> clock_offset_ns;  // host's CLOCK_MONOTONIC - device's clock, upper bound; 0 none
-  std::atomic<u64> threads_lost;     // threads whose groups of calls could not be followed
+  std::atomic<u64> threads_lost;     // threads whose groups of calls had no row
 };
 static_assert(sizeof(Device) == 128);
 
@@ -435,9 +435,9 @@ enum DeviceOpFlags : u32 {
   kDevAdopted = 4,   // belongs to the record of a framework (torch)
   kDevUnseen = 8,    // its end is not reported
   kDevFailed = 16,
-  kDevTimed = 32,      // CUDA events tell its start and its end
-  kDevHostTimes = 64,  // device_start_ns and device_end_ns are of the host's monotonic clock
-  kDevAsked = 128      // the program's own waits tell its end: ended_ticks is when it was told
+  kDevTimed = 32,        // CUDA events report its start and its end
+  kDevHostTimes = 64,    // device_start_ns and device_end_ns are of the host's monotonic clock
+  kDevWaitTracked = 128  // wait-tracked: ended_ticks is when a wait returned
 };
 
 // One operation. How far it got follows from which ticks are set: launching (the host is in the
@@ -456,7 +456,7 @@ struct alignas(64) DeviceOp {
   std::atomic<u32> protocol;
   std::atomic<u32> parts;  // calls of the library that make it up
   std::atomic<u32> parts_launched;
-  // --- the library's progress thread; fr-cuda where that tells nothing
+  // --- the library's progress thread; fr-cuda where that reports nothing
   alignas(64) std::atomic<u64> started_ticks;
   std::atomic<u64> ended_ticks;
   std::atomic<u64> device_start_ns;  // the device's own clock, or see kDevHostTimes; 0 unknown
@@ -497,7 +497,7 @@ struct alignas(64) Phase {
   std::atomic<u32> waits;      // of 8 steps, 4 bits each: step s at 4 * (s % 8)
   std::atomic<u32> pid;        // whose operation, where it is another process's
   std::atomic<u64> first;      // kernel: device clock at its start; transfer: bytes so far
-  std::atomic<u64> second;     // kernel: device clock at its end; transfer: net_word(), 0 not told
+  std::atomic<u64> second;  // kernel: device clock at its end; transfer: net_word(), 0 not reported
 };
 static_assert(sizeof(Phase) == 64);
 
@@ -512,7 +512,7 @@ constexpr HandleParts handle_parts(u64 handle) noexcept {
           static_cast<u32>(handle >> 12 & 0xfffff)};
 }
 
-// Over what a transfer goes, as far as the library tells: the last request's.
+// Over what a transfer goes, as far as the library reports: the last request's.
 enum class Net : u32 { kNone = 0, kIb = 1, kSocket = 2 };
 // number: of the queue pair or the file descriptor; device: which of the NIC's, 0 for sockets
 constexpr u64 net_word(Net net, u32 device, u32 number) noexcept {
@@ -526,8 +526,8 @@ struct alignas(64) Cuda {
   std::atomic<u32> call;          // string id of the CUDA function it is in; 0 none
   std::atomic<u64> call_ticks;    // since when
   std::atomic<u64> polled_ticks;  // its last round over the events in flight
-  std::atomic<u64> timed;         // pairs of events that told both times
-  std::atomic<u64> unread;        // pairs that could not be asked
+  std::atomic<u64> timed;         // pairs of events that gave both times
+  std::atomic<u64> unread;        // pairs that could not be read
   std::atomic<u32> pairs;         // that there are
   u32 reserved0;
   u64 reserved1[2];
@@ -536,12 +536,12 @@ struct alignas(64) Cuda {
   std::atomic<u64> captured;               // a graph was being captured
   std::atomic<u64> no_context;             // of a context that has no events (yet)
   std::atomic<u64> refused;                // CUDA did not record them
-  // ... whose end the program's own waits tell
+  // ... that are wait-tracked
   std::atomic<u64> followed;
   std::atomic<u64> unfollowed;  // too many at a time
-  std::atomic<u64> unasked;     // nobody had asked for it when its place was needed
+  std::atomic<u64> unasked;     // no call had polled for it when its place was needed
   std::atomic<u64> untied;      // records of an event that found no room
-  // --- whoever sees the first asynchronous error, by CAS on error_claimed
+  // --- the thread that sees the first asynchronous error, by CAS on error_claimed
   alignas(64) std::atomic<u32> error_claimed;
   std::atomic<u32> error_ready;  // the rest is whole
   std::atomic<i32> error_code;
@@ -567,7 +567,7 @@ enum PeerState : u32 {
   kPeerClaimed = 1,
   kPeerLive = 2,
   kPeerExitedClean = 3,  // status 0, nothing in flight, nothing failed: ring removed
-  kPeerExited = 4        // any other exit that it could still tell of
+  kPeerExited = 4        // any other exit that it could still note
 };
 
 struct alignas(64) PeerRow {
@@ -585,7 +585,9 @@ struct alignas(64) PeerRow {
   char ring[184];    // file name within the ring directory; "" = anonymous
   char last_op[64];  // set at a clean exit: what it issued last, and where
   char last_site[192];
-  // --- whoever salvages it
+  std::atomic<u64> hung;            // incident whose stall lasts on this rank; 0 none
+  std::atomic<u64> warned_unix_ns;  // its last warning of a stall
+  // --- the rank that salvages it
   alignas(64) std::atomic<u64> salvaged;  // incident + 1, claimed by CAS
   u64 reserved1[7];
 };
@@ -598,13 +600,14 @@ struct Control {
   u32 row_count;
   i32 attempt;
   u64 reserved0[5];
-  // --- whoever opens an incident (CAS on incident)
+  // --- the rank that opens an incident (CAS on incident)
   alignas(64) std::atomic<u64> incident;  // 0 none yet
   std::atomic<u64> incident_unix_ns;
   std::atomic<i32> incident_rank;
   std::atomic<u32> reason_seq;
   char reason[160];
   char job[128];
+  std::atomic<u64> over;  // last incident that was said to be over; CAS by the rank that says it
   alignas(64) PeerRow peers[kPeers];
 };
 static_assert(sizeof(Control) % 64 == 0);

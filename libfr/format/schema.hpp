@@ -2,7 +2,7 @@
 // a fixed set of them, in order, with their names and how each follows from a region.
 //
 // The encoder packs these and nothing else. frtrace looks columns up by these names, the simulator
-// writes under them, and tests/unit/test_schema.cpp compares the grammar in README.md with them: a
+// writes under them, and tests/unit/format/test_schema.cpp compares the grammar in README.md with them: a
 // name that is spelled otherwise does not compile, or fails that test.
 //
 // To add a column: one line here, at the end of its table (readers of earlier versions ignore it),

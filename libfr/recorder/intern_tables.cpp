@@ -1,8 +1,11 @@
 // intern_tables.cpp - interned strings, stacks and groups; the one lock of the recorder.
 #include "recorder/intern_tables.hpp"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 namespace fr {
 namespace {
@@ -38,7 +41,8 @@ Tables::Tables(const Region& region)
       stacks_(region.section<StackRow>(kSecStacks)),
       stack_words_(region.section<u32>(kSecStackWords)),
       groups_(region.section<GroupRow>(kSecGroups)),
-      ranks_(region.section<u32>(kSecRanks)) {
+      ranks_(region.section<u32>(kSecRanks)),
+      buckets_(map_buckets()) {
   index_.rows = strings_;
   index_.bytes = string_bytes_;
   header_.n_strings.store(1);
@@ -48,7 +52,20 @@ Tables::Tables(const Region& region)
   groups_[0].own_rank = -1;
 }
 
-u32 Tables::intern(const char* text, std::size_t bytes) noexcept {
+Tables::Buckets* Tables::map_buckets() {
+  void* p =
+      mmap(nullptr, sizeof(Buckets), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  return static_cast<Buckets*>(p);
+}
+
+void Tables::Unmap::operator()(Buckets* b) const noexcept {
+  munmap(b, sizeof *b);
+}
+
+u32 Tables::intern(const char* text, std::size_t bytes, For what) noexcept {
   if (text == nullptr || bytes == 0) {
     return 0;
   }
@@ -68,7 +85,9 @@ u32 Tables::intern(const char* text, std::size_t bytes) noexcept {
   }
   const u32 id = header_.n_strings.load(std::memory_order_relaxed);
   const u32 at = header_.n_string_bytes.load(std::memory_order_relaxed);
-  if (id >= kStrings || bytes > kStringBytes - at) {
+  const bool reserve = what == For::kName;
+  if (id >= kStrings - (reserve ? 0 : kReserved) ||
+      at + bytes > kStringBytes - (reserve ? 0 : kReservedBytes)) {
     header_.strings_lost.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
@@ -80,15 +99,19 @@ u32 Tables::intern(const char* text, std::size_t bytes) noexcept {
   return id;
 }
 
+u32 Tables::name(const char* text) noexcept {
+  return intern(text, length(text), For::kName);
+}
+
 u32 Tables::frame(const fr_frame& f) noexcept {
   // exact key: string ids are below 2^13
   static_assert(kStrings <= 1u << 13);
   const u64 key = 1ull << 63 | static_cast<u64>(f.file & 0x1fff) << 45 |
                   static_cast<u64>(f.func & 0x1fff) << 32 | f.line;
   u32 at = static_cast<u32>(mix(0, key)) & (kFrameBuckets - 1);
-  for (; frame_key_[at] != 0; at = (at + 1) & (kFrameBuckets - 1)) {
-    if (frame_key_[at] == key) {
-      return frame_id_[at];
+  for (; buckets_->frame_key[at] != 0; at = (at + 1) & (kFrameBuckets - 1)) {
+    if (buckets_->frame_key[at] == key) {
+      return buckets_->frame_id[at];
     }
   }
   const u32 id = header_.n_frames.load(std::memory_order_relaxed);
@@ -97,8 +120,8 @@ u32 Tables::frame(const fr_frame& f) noexcept {
   }
   frames_[id] = {f.file, f.func, f.line};
   header_.n_frames.store(id + 1, std::memory_order_release);
-  frame_key_[at] = key;
-  frame_id_[at] = id;
+  buckets_->frame_key[at] = key;
+  buckets_->frame_id[at] = id;
   return id;
 }
 
@@ -120,11 +143,11 @@ u32 Tables::stack(const fr_frame* frames, u32 n) noexcept {
   }
   hash |= 1;
   u32 at = static_cast<u32>(hash >> 7) & (kStackBuckets - 1);
-  for (; stack_hash_[at] != 0; at = (at + 1) & (kStackBuckets - 1)) {
-    const StackRow& row = stacks_[stack_id_[at]];
-    if (stack_hash_[at] == hash && row.count == n &&
+  for (; buckets_->stack_hash[at] != 0; at = (at + 1) & (kStackBuckets - 1)) {
+    const StackRow& row = stacks_[buckets_->stack_id[at]];
+    if (buckets_->stack_hash[at] == hash && row.count == n &&
         std::memcmp(stack_words_ + row.first, ids, n * sizeof(u32)) == 0) {
-      return stack_id_[at];
+      return buckets_->stack_id[at];
     }
   }
   const u32 id = header_.n_stacks.load(std::memory_order_relaxed);
@@ -137,15 +160,19 @@ u32 Tables::stack(const fr_frame* frames, u32 n) noexcept {
   stacks_[id] = {first, n};
   header_.n_stack_words.store(first + n, std::memory_order_relaxed);
   header_.n_stacks.store(id + 1, std::memory_order_release);
-  stack_hash_[at] = hash;
-  stack_id_[at] = id;
+  buckets_->stack_hash[at] = hash;
+  buckets_->stack_id[at] = id;
   return id;
 }
 
 u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
-  const u32 name = intern(info.name, length(info.name));
-  const u32 desc = intern(info.desc, length(info.desc));
-  const u32 backend = intern(info.backend, length(info.backend));
+  if (header_.n_groups.load(std::memory_order_relaxed) >= kGroups) {  // its name would be lost room
+    header_.groups_lost.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+  const u32 name = this->name(info.name);
+  const u32 desc = this->name(info.desc);
+  const u32 backend = this->name(info.backend);
   const std::lock_guard lock(mutex_);
   const u32 id = header_.n_groups.load(std::memory_order_relaxed);
   if (id >= kGroups) {
@@ -199,7 +226,8 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
 }
 
 u32 Tables::find_group(const char* name) noexcept {
-  const u32 id = intern(name, length(name));
+  const std::size_t bytes = length(name);
+  const u32 id = bytes != 0 ? index_.find(hash_bytes(name, bytes), name, bytes) : 0;
   if (id == 0) {
     return 0;
   }

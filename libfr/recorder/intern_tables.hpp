@@ -4,6 +4,7 @@
 // signal handler takes it: they read what is published by the counters in the header.
 #pragma once
 
+#include <memory>
 #include <mutex>
 
 #include "fr/fr.h"
@@ -17,7 +18,12 @@ class Tables {
   // Prepares for a fresh region; row 0 of every table is "none".
   explicit Tables(const Region& region);
 
-  u32 intern(const char* text, std::size_t bytes) noexcept;  // 0 = full or empty
+  // 0 = full or empty. The last kReserved ids and their bytes are for names of groups and operations,
+  // which a verdict cannot do without; call sites made at run time must not use them up.
+  enum class For { kAnything, kName };
+  static constexpr u32 kReserved = 512;
+  static constexpr u32 kReservedBytes = 16 * 1024;
+  u32 intern(const char* text, std::size_t bytes, For what = For::kAnything) noexcept;
   u32 stack(const fr_frame* frames, u32 n) noexcept;
   u32 add_group(const fr_group_info& info, u64 ticks) noexcept;
   u32 find_group(const char* name) noexcept;
@@ -29,7 +35,20 @@ class Tables {
   static constexpr u32 kFrameBuckets = 32768;
   static constexpr u32 kStackBuckets = 8192;
 
+  // Zero pages of the kernel's, resident only where something was interned.
+  struct Buckets {
+    u64 frame_key[kFrameBuckets];
+    u32 frame_id[kFrameBuckets];
+    u64 stack_hash[kStackBuckets];
+    u32 stack_id[kStackBuckets];
+  };
+  struct Unmap {
+    void operator()(Buckets* b) const noexcept;
+  };
+  static Buckets* map_buckets();  // throws std::bad_alloc
+
   u32 frame(const fr_frame& f) noexcept;
+  u32 name(const char* text) noexcept;
 
   std::mutex mutex_;
   Header& header_;
@@ -41,10 +60,7 @@ class Tables {
   GroupRow* groups_;
   u32* ranks_;
   StringIndex index_{};
-  u64 frame_key_[kFrameBuckets] = {};
-  u32 frame_id_[kFrameBuckets] = {};
-  u64 stack_hash_[kStackBuckets] = {};
-  u32 stack_id_[kStackBuckets] = {};
+  std::unique_ptr<Buckets, Unmap> buckets_;
 };
 
 }  // namespace fr

@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace fr {
 namespace {
@@ -280,6 +282,52 @@ const char* find(const OptionSpec& row, const Lookup& lookup, const char*& sourc
   return text != nullptr && (*text != '\0' || may_be_empty) ? text : nullptr;
 }
 
+// What a value of that row looks like.
+std::string expected(const OptionSpec& row) {
+  switch (row.kind) {
+    case OptionKind::kBool:
+      return "0 or 1";
+    case OptionKind::kCount:
+      return "a whole number";
+    case OptionKind::kSeconds:
+      return "seconds without a unit, such as 60 or 0.5";
+    case OptionKind::kWord: {
+      std::string words;
+      for (int i = 0; i < 5 && row.words[i] != nullptr; ++i) {
+        words += std::string(i == 0 ? "" : ", ") + row.words[i];
+      }
+      return "one of " + words;
+    }
+    case OptionKind::kSignal:
+      return "the name of a signal, such as USR2";
+    case OptionKind::kAddress:
+      return "host:port, or 0";
+    case OptionKind::kDirectory:
+    case OptionKind::kJob:
+    case OptionKind::kText:
+      break;
+  }
+  return "a text";
+}
+
+// Changed, added and removed characters that make b of a.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t k = 0; k <= b.size(); ++k) {
+    row[k] = k;
+  }
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t k = 1; k <= b.size(); ++k) {
+      const std::size_t same = diagonal + (a[i - 1] == b[k - 1] ? 0 : 1);
+      diagonal = row[k];
+      row[k] = std::min({same, row[k] + 1, row[k - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
 void read_row(const OptionSpec& row, const Lookup& lookup, Options& o) {
   const char* source = nullptr;
   std::string shown;
@@ -290,8 +338,8 @@ void read_row(const OptionSpec& row, const Lookup& lookup, Options& o) {
     parse(row, row.find_default != nullptr ? row.find_default(lookup, o, source) : row.default_text,
           false, o, shown);
     if (refused != nullptr) {
-      o.complaints += std::string(refused) + "=" + text + " is not understood, using " +
-                      (shown.empty() ? "none" : shown) + "\n";
+      o.complaints += std::string(refused) + "=" + text + " is not understood (" + expected(row) +
+                      "), using " + (shown.empty() ? "none" : shown) + "\n";
     }
   }
   for (char& c : shown) {
@@ -345,6 +393,35 @@ void read_option(std::string_view name, const Lookup& lookup, Options& out) {
       read_row(row, lookup, out);
     }
   }
+}
+
+std::string unknown_options(const char* const* variables) {
+  std::string out;
+  for (; variables != nullptr && *variables != nullptr; ++variables) {
+    const std::string_view entry = *variables;
+    const std::string_view name = entry.substr(0, entry.find('='));
+    // FR_NCCL_CHAIN is not the user's: fr's Python package sets it for libfr
+    if (name.substr(0, 3) != "FR_" || name.substr(0, 8) == "FR_TEST_" || name == "FR_NCCL_CHAIN") {
+      continue;
+    }
+    const OptionSpec* nearest = nullptr;
+    std::size_t least = std::max<std::size_t>(4, name.size() / 2);  // further away is no slip
+    for (const OptionSpec& row : kTable) {
+      // a part of the name, such as FR_TIMEOUT, is nearer than any other
+      const std::string_view known = row.name;
+      const std::size_t d =
+          known.substr(0, name.size()) == name ? (known == name ? 0 : 1) : distance(name, known);
+      if (d < least) {
+        least = d;
+        nearest = &row;
+      }
+    }
+    if (least != 0 || nearest == nullptr) {
+      out += std::string(name) + " is no option of fr and has no effect";
+      out += nearest != nullptr ? std::string("; is ") + nearest->name + " meant?\n" : "\n";
+    }
+  }
+  return out;
 }
 
 Options read_options() {

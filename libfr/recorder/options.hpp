@@ -46,7 +46,7 @@ struct Options {
 
   // "NAME=value\tsource\n" per row of the table; source is "default" or the variable that set it.
   std::string table;
-  // One line per value that did not parse: name, value, what is used instead.
+  // One line per value that did not parse: name, value, what is understood, what is used instead.
   std::string complaints;
 
   // The value in force as text, and the variable it comes from; "" for a name not in the table.
@@ -90,6 +90,9 @@ std::span<const OptionSpec> option_table() noexcept;
 // May throw std::bad_alloc only. Not for a signal handler.
 Options read_options(const Lookup& lookup);
 Options read_options();  // from the environment
+// A line for each variable of `variables` ("NAME=value", ended by nullptr) that is named like an
+// option and is none, with the nearest name that is one.
+std::string unknown_options(const char* const* variables);
 // One row alone, e.g. of the options that a dump stores: sets its member of `out` only.
 void read_option(std::string_view name, const Lookup& lookup, Options& out);
 

@@ -59,9 +59,12 @@ Recorder* make_recorder() {
   r->pid = getpid();
   set_log(o.log_level, r->host.c_str());
   set_log_rank(r->env.rank);
-  for (std::size_t at = 0; at < o.complaints.size();) {
-    const std::size_t end = o.complaints.find('\n', at);
-    log_line(kLogWarn, "%s", o.complaints.substr(at, end - at).c_str());
+  // All ranks of a node have the same variables as a rule: one of them says what is wrong with names.
+  const std::string complaints =
+      o.complaints + (r->env.local_rank <= 0 ? unknown_options(environ) : std::string());
+  for (std::size_t at = 0; at < complaints.size();) {
+    const std::size_t end = complaints.find('\n', at);
+    log_line(kLogWarn, "%s", complaints.substr(at, end - at).c_str());
     at = end + 1;
   }
   if (!o.enable || o.buffer_size == 0) {

@@ -1,4 +1,5 @@
-// thread_sampler.cpp - the signal, its handler, and the walk over what the handler copied.
+// thread_sampler.cpp - the threads' tasks, the rounds of requests, and the walk over what the
+// handler copied.
 #include "sample/thread_sampler.hpp"
 
 #include <fcntl.h>
@@ -13,172 +14,36 @@
 #include <iterator>
 
 #include "format/call_site.hpp"
-#include "format/syscalls.hpp"
 #include "format/text.hpp"
 #include "record/clock.hpp"
 #include "sample/directory.hpp"
+#include "sample/sampling_signal.hpp"
 
 namespace fr {
 namespace {
 
-constexpr u64 kLook_ns = 20'000'000;  // between the two looks
-constexpr u32 kSlots = 16;
-constexpr u32 kStackBytes = 64 * 1024;
-constexpr u32 kPythonFrames = 512;  // of one thread
+constexpr u64 kBetweenSamples_ns = 20'000'000;  // between the two samples of /proc
 constexpr u32 kNativeFrames = 128;
 constexpr u32 kShownFrames = 160;  // of one thread, in the dump
 constexpr u32 kVariableFrames = 4;
 constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
 
-// kLate: nobody waits for the answer any more. The signal is still on its way, and the thread's
-// call must be made again all the same.
-enum SlotState : u64 { kIdle, kAsked, kWriting, kAnswered, kLate };
-constexpr u32 kLateSlots = kSlots / 2;  // at most; the others are for the next dump
-
-// Where one thread puts what it copies. word = token << 8 | SlotState.
-struct AskSlot {
-  std::atomic<u64> word;
-  u32 row;
-  u64 asked_ns;
-  u64 answered_ns;
-  // the system call that /proc saw the thread in, and where; -1: none that can be made again
-  i64 call;
-  u64 call_pc;
-  u64 call_sp;
-  u64 call_arg;
-  Registers registers;
-  u64 stack_base;
-  u64 stack_bytes;
-  u32 n_python;
-  u32 python_total;
-  u32 python_facts;
-  bool interrupted;
-  fr_python_frame python[kPythonFrames];
-  unsigned char stack[kStackBytes];
-};
-
-// Read by the handler, which any thread may be in at any time: never unmapped.
-std::atomic<AskSlot*> g_slots{nullptr};
-std::atomic<u32> g_answers{0};  // futex: grows with each
-std::atomic<int> g_signal{0};
-std::atomic<void (*)(int) noexcept> g_dump_requested{nullptr};
-std::atomic<const fr_python*> g_python{nullptr};
-// Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
-thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
-
-// Some calls are never restarted by the kernel: sleeps, poll, select, epoll, sockets with a
-// timeout. Their callers may take EINTR for an end: a sleep(3600) that stood in for a hang would be
-// over. So the call is made again, by going back to the instruction that made it; its arguments are
-// still there. A timeout begins anew.
-void repeat_call(const AskSlot& s, ucontext_t& context) noexcept {
-  if (s.call < 0) {
-    return;
-  }
-#if defined(__x86_64__)
-  auto& r = context.uc_mcontext.gregs;
-  unsigned char instruction[2] = {};
-  if (r[REG_RAX] == -EINTR && static_cast<u64>(r[REG_RIP]) == s.call_pc &&
-      static_cast<u64>(r[REG_RSP]) == s.call_sp &&
-      peek(s.call_pc - 2, instruction, sizeof instruction) && instruction[0] == 0x0f &&
-      instruction[1] == 0x05) {
-    r[REG_RIP] -= 2;
-    r[REG_RAX] = s.call;
-  }
-#elif defined(__aarch64__)
-  auto& m = context.uc_mcontext;
-  u32 instruction = 0;
-  if (static_cast<i64>(m.regs[0]) == -EINTR && m.pc == s.call_pc && m.sp == s.call_sp &&
-      static_cast<i64>(m.regs[8]) == s.call && peek(m.pc - 4, &instruction, 4) &&
-      instruction == 0xd4000001) {
-    m.pc -= 4;
-    m.regs[0] = s.call_arg;
-  }
-#endif
-}
-
-// Not those that have an effect when they are interrupted, or an argument that is none any more.
-bool can_repeat(i64 call) noexcept {
-  return call >= 0 && call != SYS_connect && call != SYS_close && call != SYS_restart_syscall &&
-         call != SYS_rt_sigreturn && syscall_name(call)[0] != '\0';
-}
-
-void on_ask(int, siginfo_t* info, void* context) noexcept {
-  const int kept_errno = errno;
-  AskSlot* slots = g_slots.load(std::memory_order_acquire);
-  const u64 value = reinterpret_cast<u64>(info->si_value.sival_ptr);
-  const u64 index = value & 0xff;
-  if (slots != nullptr && info->si_code == SI_QUEUE && info->si_pid == getpid() && index < kSlots) {
-    AskSlot& s = slots[index];
-    const u64 token = value & ~u64{0xff};
-    u64 word = token | kAsked;
-    u64 late = token | kLate;
-    if (s.word.compare_exchange_strong(word, token | kWriting)) {
-      s.interrupted = t_interrupted != nullptr;
-      s.registers =
-          Registers::of(s.interrupted ? *t_interrupted : *static_cast<const ucontext_t*>(context));
-      s.stack_base = s.registers.r[Registers::kSp];
-      s.stack_bytes = peek_some(s.stack_base, s.stack, kStackBytes);
-      s.n_python = s.python_total = s.python_facts = 0;
-      if (const fr_python* p = g_python.load(std::memory_order_acquire)) {
-        s.n_python = p->walk(s.python, kPythonFrames, &s.python_total, &s.python_facts);
-      }
-      repeat_call(s, *static_cast<ucontext_t*>(context));
-      s.answered_ns = monotonic_ns();
-      s.word.store(token | kAnswered, std::memory_order_release);
-      g_answers.fetch_add(1);
-      syscall(SYS_futex, &g_answers, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-    } else if (s.word.compare_exchange_strong(late, token | kWriting)) {
-      repeat_call(s, *static_cast<ucontext_t*>(context));
-      s.word.store(kIdle, std::memory_order_release);
-    }
-  }
-  if (info->si_code == SI_QUEUE && value == kAskFromOutside) {
-    if (const auto requested = g_dump_requested.load()) {
-      requested(g_signal.load());
-    }
-  }
-  errno = kept_errno;
-}
-
-bool is_ours(int signal) noexcept {
-  struct sigaction now{};
-  return signal != 0 && sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
-         now.sa_sigaction == on_ask;
-}
-
-// One that nobody has: libraries take theirs from the ends, so this looks in the middle.
-int install_handler() noexcept {
-  if (const int kept = g_signal.load(); is_ours(kept)) {
-    return kept;  // a forked child has its parent's
-  }
-  const int count = SIGRTMAX - SIGRTMIN + 1;
-  for (int i = 0; i < count; ++i) {
-    const int signal = SIGRTMIN + (count * 2 / 3 + i) % count;
-    struct sigaction now{};
-    if (sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0 ||
-        now.sa_handler != SIG_DFL) {
-      continue;
-    }
-    struct sigaction ours{};
-    ours.sa_sigaction = on_ask;
-    ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-    sigfillset(&ours.sa_mask);
-    for (const int open : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-      sigdelset(&ours.sa_mask, open);
-    }
-    if (sigaction(signal, &ours, nullptr) == 0) {
-      g_signal.store(signal);
-      return signal;
-    }
-  }
-  return 0;
-}
-
 template <class T>
-T* map_new(bool populate) noexcept {
-  void* p = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | (populate ? MAP_POPULATE : 0), -1, 0);
+T* map_new() noexcept {
+  void* p = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return p != MAP_FAILED ? static_cast<T*>(p) : nullptr;
+}
+
+// Makes the first part of a table resident: what a process of some tens of threads needs, so that
+// a dump under memory pressure finds its pages there. The rest stays mapped and untouched, for
+// every rank pays for it from its start (1.7 MiB of 10).
+constexpr std::size_t kTouchedPart = 4;
+template <class T, std::size_t n>
+void touch_first_part(T (&table)[n]) noexcept {
+  volatile char* bytes = reinterpret_cast<volatile char*>(table);
+  for (std::size_t i = 0; i < sizeof table / kTouchedPart; i += 4096) {
+    bytes[i] = 0;
+  }
 }
 
 u64 hash_text(const char* bytes, std::size_t n) noexcept {
@@ -190,37 +55,6 @@ u64 hash_text(const char* bytes, std::size_t n) noexcept {
 }
 
 }  // namespace
-
-Interrupted::Interrupted(const void* context) noexcept : outer_(t_interrupted) {
-  if (outer_ == nullptr) {  // a signal within a handler: where the first one came
-    t_interrupted = static_cast<const ucontext_t*>(context);
-  }
-}
-
-Interrupted::~Interrupted() {
-  t_interrupted = outer_;
-}
-
-void on_dump_request(void (*requested)(int signal) noexcept) noexcept {
-  g_dump_requested.store(requested);
-}
-
-void set_python(const fr_python* p) noexcept {
-  if (p == nullptr || p->struct_bytes < sizeof(fr_python)) {
-    g_python.store(nullptr);
-    return;
-  }
-  static fr_python kept;  // once: a handler may be reading it
-  static std::atomic<u32> once{0};
-  if (once.exchange(1) == 0) {
-    kept = *p;
-  }
-  g_python.store(&kept, std::memory_order_release);
-}
-
-const fr_python* python() noexcept {
-  return g_python.load(std::memory_order_acquire);
-}
 
 // What a collection needs beside its result.
 struct ThreadStacks::Work {
@@ -494,34 +328,32 @@ bool ThreadStacks::init(bool by_signal, bool variables, u64 sampling_ns) noexcep
   sampling_ns_ = sampling_ns;
   prepare_peek();
   if (work_ == nullptr) {
-    work_ = map_new<Work>(by_signal);
-    report_ = map_new<ThreadReport>(by_signal);
+    work_ = map_new<Work>();
+    report_ = map_new<ThreadReport>();
     if (work_ == nullptr || report_ == nullptr) {
       return false;
     }
     new (&work_->unwinder) Unwinder(&work_->modules);
+    if (by_signal) {
+      touch_first_part(work_->pcs);
+      touch_first_part(work_->python);
+      touch_first_part(work_->symbols);
+      touch_first_part(report_->threads);
+      touch_first_part(report_->frames);
+      touch_first_part(report_->stack);
+      touch_first_part(report_->text);
+    }
   }
   work_->token = monotonic_ns();
   if (!by_signal) {
     return true;
   }
-  if (g_slots.load() == nullptr) {
-    void* slots = mmap(nullptr, sizeof(AskSlot) * kSlots, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (slots == MAP_FAILED) {
-      return true;
-    }
-    g_slots.store(static_cast<AskSlot*>(slots), std::memory_order_release);
-  }
-  for (u32 i = 0; i < kSlots; ++i) {
-    g_slots.load()[i].word.store(kIdle);  // in a forked child: what the parent's threads were at
-  }
-  asks_ = install_handler() != 0;
+  asks_ = install_sampling() != 0;
   return true;
 }
 
 int ThreadStacks::signal() const noexcept {
-  return asks_ ? g_signal.load() : 0;
+  return asks_ ? sampling_signal() : 0;
 }
 
 void ThreadStacks::reset() noexcept {
@@ -589,7 +421,7 @@ void ThreadStacks::list(i32 pid) noexcept {
 }
 
 void ThreadStacks::second_sample(i32 pid, u64 first_ns) noexcept {
-  const u64 until = first_ns + kLook_ns;
+  const u64 until = first_ns + kBetweenSamples_ns;
   for (u64 now = monotonic_ns(); now < until; now = monotonic_ns()) {
     const timespec t{0, static_cast<long>(until - now)};
     nanosleep(&t, nullptr);
@@ -609,10 +441,10 @@ void ThreadStacks::second_sample(i32 pid, u64 first_ns) noexcept {
 
 void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   Work& w = *work_;
-  const AskSlot& s = g_slots.load()[slot];
+  const SampleSlot& s = sample_slots()[slot];
   Work::Raw& raw = w.raw[&row - report_->threads];
   row.answer = Answer::kAnswered;
-  row.answer_us = static_cast<u32>((s.answered_ns - s.asked_ns) / 1000);
+  row.answer_us = static_cast<u32>((s.answered_ns - s.requested_ns) / 1000);
   row.interrupted = s.interrupted;
   if (row.interrupted) {  // what /proc says is of the handler
     row.task.syscall = kNoSyscall;
@@ -632,92 +464,117 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   w.n_python += raw.n_python;
 }
 
+// One round of requests and answers over the slots.
+struct ThreadStacks::Round {
+  SampleSlot* slots;
+  int signal;
+  i32 pid;
+  i32 self;  // the thread that samples
+  bool used[kSlots] = {};
+  u32 next = 0;  // thread to be interrupted
+  u32 pending = 0;
+};
+
+// Frees the slots whose thread answered too late, or may never answer because it is gone.
+void ThreadStacks::empty_slots(Round& round) noexcept {
+  u32 n_late = 0;
+  for (u32 i = 0; i < kSlots; ++i) {
+    u64 word = round.slots[i].word.load();
+    const bool is_late = (word & 0xff) == kLate;
+    n_late += is_late ? 1 : 0;
+    if ((word & 0xff) == kAnswered || (is_late && n_late > kLateSlots)) {
+      round.slots[i].word.compare_exchange_strong(word, kIdle);
+    }
+  }
+}
+
+bool ThreadStacks::take_answers(Round& round) noexcept {
+  bool any = false;
+  for (u32 i = 0; i < kSlots; ++i) {
+    SampleSlot& s = round.slots[i];
+    if (round.used[i] && (s.word.load(std::memory_order_acquire) & 0xff) == kAnswered) {
+      take(i, report_->threads[s.row]);
+      s.word.store(kIdle);
+      round.used[i] = false;
+      --round.pending;
+      any = true;
+    }
+  }
+  return any;
+}
+
+// Interrupts the row's thread, whose answer goes into slot i. False where it cannot be interrupted.
+bool ThreadStacks::request(Round& round, u32 i, ThreadRow& row) noexcept {
+  const char state = row.task.state;
+  if (row.task.tid == round.self) {
+    row.answer = Answer::kOwn;
+    return false;
+  }
+  if ((row.task.signals_blocked >> (round.signal - 1) & 1) != 0) {
+    row.answer = Answer::kBlocked;
+    return false;
+  }
+  if (row.answer == Answer::kGone || (state != 'R' && state != 'S')) {
+    return false;
+  }
+  work_->token += 0x100;
+  const u64 token = work_->token & ~u64{0xff};
+  SampleSlot& s = round.slots[i];
+  s.row = static_cast<u32>(&row - report_->threads);
+  s.call = can_repeat(row.task.syscall) ? row.task.syscall : -1;
+  s.call_pc = row.task.pc;
+  s.call_sp = row.task.sp;
+  s.call_arg = row.task.args[0];
+  s.requested_ns = monotonic_ns();
+  s.word.store(token | kRequested, std::memory_order_release);
+  siginfo_t info{};
+  info.si_signo = round.signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = round.pid;
+  info.si_uid = getuid();
+  info.si_value.sival_ptr = reinterpret_cast<void*>(token | i);
+  if (syscall(SYS_rt_tgsigqueueinfo, round.pid, row.task.tid, round.signal, &info) != 0) {
+    s.word.store(kIdle);
+    row.answer = errno == ESRCH ? Answer::kGone : Answer::kNotAsked;
+    return false;
+  }
+  row.answer = Answer::kUnanswered;  // until it does
+  round.used[i] = true;
+  ++round.pending;
+  return true;
+}
+
+void ThreadStacks::request_all(Round& round) noexcept {
+  for (u32 i = 0; i < kSlots; ++i) {
+    if (round.used[i] || (round.slots[i].word.load() & 0xff) != kIdle) {
+      continue;
+    }
+    while (round.next < report_->n_threads && !request(round, i, report_->threads[round.next++])) {
+    }
+  }
+}
+
 void ThreadStacks::signal_all() noexcept {
   ThreadReport& out = *report_;
-  AskSlot* slots = g_slots.load();
-  const int signal = g_signal.load();
+  Round round{sample_slots(), sampling_signal(), getpid(), static_cast<i32>(syscall(SYS_gettid))};
   if (!asks_) {
-    out.why = slots == nullptr ? "switched off" : "no free signal";
+    out.why = round.slots == nullptr ? "switched off" : "no free signal";
     return;
   }
-  if (!is_ours(signal)) {
+  if (!is_ours(round.signal)) {
     out.why = "the process has put another handler in the place of ours";
     return;
   }
-  out.signal = signal;
-  u32 n_late = 0;
-  for (u32 i = 0; i < kSlots; ++i) {
-    u64 word = slots[i].word.load();
-    const bool is_late = (word & 0xff) == kLate;
-    n_late += is_late ? 1 : 0;
-    // An answer of the last time, or one that may never come: the thread may be gone.
-    if ((word & 0xff) == kAnswered || (is_late && n_late > kLateSlots)) {
-      slots[i].word.compare_exchange_strong(word, kIdle);
-    }
-  }
-  const i32 pid = getpid();
-  const auto self = static_cast<i32>(syscall(SYS_gettid));
+  out.signal = round.signal;
+  empty_slots(round);
   const u64 begun = monotonic_ns();
   const u64 deadline = begun + sampling_ns_;
-  bool used[kSlots] = {};
-  u32 next = 0;
-  u32 pending = 0;
   for (;;) {
     const u32 seen = g_answers.load();
-    bool progress = false;
-    for (u32 i = 0; i < kSlots; ++i) {
-      AskSlot& s = slots[i];
-      if (used[i] && (s.word.load(std::memory_order_acquire) & 0xff) == kAnswered) {
-        take(i, out.threads[s.row]);
-        s.word.store(kIdle);
-        used[i] = false;
-        --pending;
-        progress = true;
-      }
-    }
-    for (u32 i = 0; i < kSlots && next < out.n_threads; ++i) {
-      AskSlot& s = slots[i];
-      if (used[i] || (s.word.load() & 0xff) != kIdle) {
-        continue;
-      }
-      while (next < out.n_threads && !used[i]) {
-        ThreadRow& row = out.threads[next++];
-        const char state = row.task.state;
-        if (row.task.tid == self) {
-          row.answer = Answer::kOwn;
-        } else if ((row.task.signals_blocked >> (signal - 1) & 1) != 0) {
-          row.answer = Answer::kBlocked;
-        } else if (row.answer == Answer::kGone || (state != 'R' && state != 'S')) {
-          continue;
-        } else {
-          work_->token += 0x100;
-          const u64 token = work_->token & ~u64{0xff};
-          s.row = next - 1;
-          s.call = can_repeat(row.task.syscall) ? row.task.syscall : -1;
-          s.call_pc = row.task.pc;
-          s.call_sp = row.task.sp;
-          s.call_arg = row.task.args[0];
-          s.asked_ns = monotonic_ns();
-          s.word.store(token | kAsked, std::memory_order_release);
-          siginfo_t info{};
-          info.si_signo = signal;
-          info.si_code = SI_QUEUE;
-          info.si_pid = pid;
-          info.si_uid = getuid();
-          info.si_value.sival_ptr = reinterpret_cast<void*>(token | i);
-          if (syscall(SYS_rt_tgsigqueueinfo, pid, row.task.tid, signal, &info) == 0) {
-            row.answer = Answer::kUnanswered;  // until it does
-            used[i] = true;
-            ++pending;
-          } else {
-            s.word.store(kIdle);
-            row.answer = errno == ESRCH ? Answer::kGone : Answer::kNotAsked;
-          }
-        }
-      }
-    }
+    const bool progress = take_answers(round);
+    request_all(round);
     const u64 now = monotonic_ns();
-    if ((pending == 0 && next == out.n_threads) || now >= deadline) {
+    if ((round.pending == 0 && round.next == out.n_threads) || now >= deadline) {
       break;
     }
     if (!progress) {
@@ -726,15 +583,14 @@ void ThreadStacks::signal_all() noexcept {
     }
   }
   for (u32 i = 0; i < kSlots; ++i) {
-    if (used[i]) {  // from now on too late, unless it is writing: then the slot is free afterwards
-      u64 word = slots[i].word.load();
-      if ((word & 0xff) == kAsked) {
-        slots[i].word.compare_exchange_strong(word, (word & ~u64{0xff}) | kLate);
-      }
+    // from now on too late, unless it is writing: then the slot is free afterwards
+    u64 word = round.slots[i].word.load();
+    if (round.used[i] && (word & 0xff) == kRequested) {
+      round.slots[i].word.compare_exchange_strong(word, (word & ~u64{0xff}) | kLate);
     }
   }
-  for (; next < out.n_threads; ++next) {
-    ThreadRow& row = out.threads[next];
+  for (; round.next < out.n_threads; ++round.next) {
+    ThreadRow& row = out.threads[round.next];
     row.answer = row.answer == Answer::kGone ? row.answer : Answer::kUnanswered;
   }
   out.asking_ns = monotonic_ns() - begun;

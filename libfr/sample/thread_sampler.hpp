@@ -39,6 +39,11 @@ class ThreadStacks {
   struct Work;
   void list(i32 pid) noexcept;
   void second_sample(i32 pid, u64 first_ns) noexcept;
+  struct Round;
+  static void empty_slots(Round& round) noexcept;
+  bool take_answers(Round& round) noexcept;
+  bool request(Round& round, u32 slot, ThreadRow& row) noexcept;
+  void request_all(Round& round) noexcept;
   void signal_all() noexcept;
   void take(u32 slot, ThreadRow& row) noexcept;
   void name_all() noexcept;

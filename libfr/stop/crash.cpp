@@ -28,8 +28,11 @@ constexpr std::size_t kAltStackBytes = 128 * 1024;
 constexpr u32 kToldFrames = 12;
 
 struct sigaction g_before[NSIG];
-std::atomic<i32> g_crashing{0};  // thread that got here first
-std::atomic<bool> g_told{false};
+std::atomic<i32> g_crashing{0};   // thread that got here first
+std::atomic<bool> g_told{false};  // its evidence is left
+std::atomic<u64> g_told_ns{0};    // monotonic, and
+std::atomic<u64> g_head{0};       // the next ticket at that moment
+constexpr u64 kSurvived_ns = 2'000'000'000ull;
 // Its own: the watchdog may be using the other when it happens.
 ThreadStacks* g_stacks = nullptr;
 
@@ -165,6 +168,28 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   return r.watchdog->request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
 }
 
+// The process lives on after all.
+void forget_crash(Recorder& r) noexcept {
+  Header& h = r.region.header();
+  ExitRecord& e = h.exit;
+  if (std::strcmp(e.kind, "crash") == 0) {
+    e.state.store(kRunning);
+    e.ready.store(0);
+    e.time_unix_ns.store(0);
+    e.claimed.store(0);
+  }
+  e.signal.store(0);
+  h.crash_dumped.store(0);
+  if (PeerRow* row = r.control->own()) {
+    row->exit_signal.store(0);
+    row->exit_unix_ns.store(0);
+    row->state.store(kPeerLive);
+  }
+  r.watchdog->note_survived();
+  g_told.store(false);
+  g_crashing.store(0);
+}
+
 void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   const auto self = static_cast<i32>(syscall(SYS_gettid));
@@ -174,6 +199,8 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   if (r != nullptr && r->pid == getpid() && !r->ended.load()) {
     if (g_crashing.compare_exchange_strong(nobody, self)) {
       dumped = leave_evidence(*r, signal, *info, *static_cast<const ucontext_t*>(context));
+      g_head.store(r->region.header().head.load());
+      g_told_ns.store(monotonic_ns());
       g_told.store(true);
     } else if (nobody != self) {
       // Another thread is at it: what ends the process must not cut it short.
@@ -219,19 +246,7 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   struct sigaction now{};
   if (ours && sigaction(signal, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
       now.sa_sigaction == on_crash) {
-    ExitRecord& e = r->region.header().exit;
-    if (std::strcmp(e.kind, "crash") == 0) {
-      e.state.store(kRunning);
-      e.ready.store(0);
-      e.claimed.store(0);
-    }
-    e.signal.store(0);
-    r->region.header().crash_dumped.store(0);
-    if (PeerRow* row = r->control->own()) {
-      row->state.store(kPeerLive);
-      row->exit_signal.store(0);
-      row->exit_unix_ns.store(0);
-    }
+    forget_crash(*r);
   }
 }
 
@@ -252,6 +267,17 @@ void give_alternate_stack() noexcept {
 }
 
 }  // namespace
+
+// A handler that leaves by longjmp never comes back to on_crash(). That the process records operations
+// so long after its crash shows that it lives.
+void check_survived() noexcept {
+  Recorder* r = recorder();
+  if (r != nullptr && r->pid == getpid() && g_told.load() &&
+      monotonic_ns() - g_told_ns.load() > kSurvived_ns &&
+      r->region.header().head.load() != g_head.load()) {
+    forget_crash(*r);
+  }
+}
 
 void install_crash_handlers(Recorder& r) noexcept {
   g_crashing.store(0);

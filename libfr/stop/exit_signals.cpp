@@ -4,20 +4,19 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
-#include "format/file_name.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
-#include "sample/map_file.hpp"
 #include "sample/thread_sampler.hpp"
 #include "watch/control_page.hpp"
-#include "watch/durable_write.hpp"
 #include "watch/watchdog.hpp"
 
 namespace fr {
@@ -37,30 +36,16 @@ std::atomic<bool> g_installed[NSIG];
 thread_local int t_depth __attribute__((tls_model("initial-exec"))) = 0;
 constexpr u64 kDump_ns = 5'000'000'000ull;
 constexpr u64 kDumpAlive_ns = 1'000'000'000ull;  // where the script has a handler of its own
-std::atomic<bool> g_evidence_left{false};        // the handler has tried
-std::atomic<bool> g_ring_copied{false};          // and it worked
+constexpr u64 kCopy_ns = 3'000'000'000ull;       // likewise of the rings
+constexpr u64 kCopyAlive_ns = 500'000'000ull;
+std::atomic<bool> g_evidence_left{false};  // the handler has begun
+std::atomic<i32> g_leaving{0};             // thread whose handler is at it; 0 none, or done
+std::atomic<int> g_deferred{0};            // signal that came meanwhile on that thread
+std::atomic<bool> g_ring_copied{false};    // and it worked
 
 // Will the process die of it? Not where the script has a handler of its own.
 bool is_fatal(int signal) noexcept {
   return (g_before[signal].sa_flags & SA_SIGINFO) == 0 && g_before[signal].sa_handler == SIG_DFL;
-}
-
-// Leaves where it went in `path`.
-bool copy_ring_to_dump_dir(Recorder& r, const void* base, std::size_t bytes, u64 incident,
-                           char (&path)[PATH_MAX]) noexcept {
-  const Header& h = *static_cast<const Header*>(base);
-  char name[256];
-  char job[sizeof h.job];
-  std::memcpy(job, h.job, sizeof job);
-  job[sizeof job - 1] = '\0';
-  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident,
-              "ring");
-  for (const auto& dir : r.dump_dirs) {
-    if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // "sent by process 4242 (slurmstepd)"; "" where the kernel sent it, as for Ctrl-C.
@@ -80,8 +65,8 @@ void describe_sender(i32 pid, char* to, std::size_t size) noexcept {
   format(to, size, name[0] != '\0' ? "sent by process %d (%s)" : "sent by process %d", pid, name);
 }
 
-// First what cannot fail but for the disk: everything is in the mapping already, so copy it, and
-// those of peers that are dead. Then, with what is left of the time, a dump: where every thread is.
+// First what cannot fail but for the disk: copies of the rings. Then, with what is left of the time,
+// a dump: where every thread is.
 void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* context) noexcept {
   Header& h = r.region.header();
   const bool fatal = is_fatal(signal);
@@ -106,31 +91,16 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
   format(reason, sizeof reason, "signal %d", signal);
   const u64 incident = r.control->open_incident(h.incident.load(), h.rank.load(), reason, true);
   h.incident.store(incident);
-  const PeerRow* own = r.control->own();
-  const bool dumped_before = own != nullptr && own->dumped.load() == incident && incident != 0;
-  char copy[PATH_MAX];
-  g_ring_copied.store(copy_ring_to_dump_dir(r, r.region.base, r.region.bytes, incident, copy));
-  if (PeerRow* row = r.control->own()) {
+  PeerRow* row = r.control->own();
+  const bool dumped_before = row != nullptr && incident != 0 && row->dumped.load() == incident;
+  g_ring_copied.store(
+      r.watchdog->copier().copy(incident, dumped_before, fatal ? kCopy_ns : kCopyAlive_ns));
+  if (row != nullptr) {
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
-    row->dumped.store(incident);
-  }
-  for (PeerRow& row : r.control->page().peers) {
-    if (&row == r.control->own() || !is_dead(row) || row.ring[0] == '\0') {
-      continue;
+    if (g_ring_copied.load()) {
+      row->dumped.store(incident);
     }
-    // Whoever has claimed it may be our own watchdog, which dies with us: copied while it is there.
-    char path[PATH_MAX];
-    char to[PATH_MAX];
-    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
-    Mapping m = map_file(path);
-    if (View::of(m.base, m.bytes).ok() && copy_ring_to_dump_dir(r, m.base, m.bytes, incident, to)) {
-      unlink(path);
-    }
-    unmap_file(m);
-  }
-  if (dumped_before) {
-    return;  // the hang itself is on disk; a second dump would replace it
   }
   // Launchers give a process 30 s between SIGTERM and SIGKILL, often less; one that goes on has
   // other things to do.
@@ -138,22 +108,51 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
   if (r.watchdog->request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
                                nullptr, 0)) {
     if (g_ring_copied.exchange(true)) {
-      unlink(copy);
+      r.watchdog->copier().remove_own_copy();
     }
   }
+}
+
+i32 own_tid() noexcept {
+  return static_cast<i32>(syscall(SYS_gettid));
+}
+
+// A second signal must not end the process while the first one's evidence is being written. False
+// on the thread that writes it: it goes on with that, and then the first signal ends the process, or
+// the second, deferred one.
+bool await_first(int signal) noexcept {
+  const u64 deadline = monotonic_ns() + kCopy_ns + kDump_ns;
+  while (g_leaving.load() != 0 && monotonic_ns() < deadline) {
+    if (g_leaving.load() == own_tid()) {
+      g_deferred.store(signal);
+      return false;
+    }
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   Recorder* r = recorder();
-  if (r != nullptr && r->pid == getpid() && r->options.signal == signal) {
+  const bool ours = r != nullptr && r->pid == getpid();
+  if (ours && r->options.signal == signal) {
     r->watchdog->note_signal(signal);
-  } else if (r != nullptr && r->pid == getpid() && !r->ended.load() &&
-             (is_fatal(signal) || !may_be_no_end(signal)) && !g_evidence_left.exchange(true)) {
+  } else if (ours && !r->ended.load() && (is_fatal(signal) || !may_be_no_end(signal)) &&
+             !g_evidence_left.exchange(true)) {
+    g_leaving.store(own_tid());
     if (is_fatal(signal)) {
-      g_hot.store(nullptr, std::memory_order_release);  // nobody writes while the ring is copied
+      g_hot.store(nullptr, std::memory_order_release);  // no thread writes while the ring is copied
     }
     leave_evidence(*r, signal, info, context);
+    g_leaving.store(0);
+    if (const int second = g_deferred.exchange(0); second != 0 && !is_fatal(signal)) {
+      raise(second);
+    }
+  } else if (ours && is_fatal(signal) && !await_first(signal)) {
+    errno = kept_errno;
+    return;
   }
   const struct sigaction& before = t_depth++ == 0 ? g_before[signal] : g_first_before[signal];
   if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
@@ -206,6 +205,7 @@ void install(int signal) noexcept {
 
 void install_end_handlers(Recorder& r) noexcept {
   g_evidence_left.store(false);
+  g_leaving.store(0);
   g_ring_copied.store(false);
   for (const int signal : kEnding) {
     install(signal);
@@ -216,7 +216,7 @@ void install_end_handlers(Recorder& r) noexcept {
 }
 
 // A handler set after ours (signal.signal in the script) hides ours. It becomes the one that
-// ours hands on to; one that hands on to ours in turn stops at g_evidence_left and SIG_DFL
+// ours calls; one that calls ours in turn stops at g_evidence_left and SIG_DFL
 // is not reached.
 void check_end_handlers() noexcept {
   for (const int signal : kEnding) {

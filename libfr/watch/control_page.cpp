@@ -138,6 +138,8 @@ bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
       row.exit_signal.store(0);
       row.exit_unix_ns.store(0);
       row.salvaged.store(0);
+      row.hung.store(0);
+      row.warned_unix_ns.store(0);
       row.last_op[0] = row.last_site[0] = '\0';
       std::snprintf(row.ring, sizeof row.ring, "%s", ring);
       row.state.store(kPeerLive, std::memory_order_release);

@@ -24,8 +24,14 @@ class ControlPage {
   PeerRow* own() const noexcept { return own_; }
 
   // In incident.cpp; async-signal-safe. The incident to dump now: a newer one than `last` if there is one; with
-  // `join` also the current one while it is fresh; else a new one, opened for this reason.
+  // `join` also the current one while its hang lasts, or while it is fresh and not over; else a new
+  // one, opened for this reason.
   u64 open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept;
+  bool lasts(u64 incident) const noexcept;
+  // True for the one rank of this node that is to say that the incident is over.
+  bool claim_over(u64 incident) noexcept;
+  // True where no other rank of this node has warned of a stall within apart_ns.
+  bool claim_warning(u64 now_unix_ns, u64 apart_ns) noexcept;
   // Copies the current reason; "" while being written.
   void reason(char* text, std::size_t bytes) const noexcept;
   // Another node opened this incident (seen in FR_DUMP_DIR).

@@ -63,8 +63,9 @@ void DumpStore::prune() noexcept {
     i32 rank;
     u64 numbers[256];
     u32 n;
+    NameParts::Beside beside[256];
     bool fr[256];
-  } c{h, r.first_incident, h.rank.load(), {}, 0, {}};
+  } c{h, r.first_incident, h.rank.load(), {}, 0, {}, {}};
   // the first and the newest are always kept
   const u32 newest = r.options.keep_dumps > 2 ? r.options.keep_dumps - 1 : 1;
   if (sink_.load() != nullptr) {
@@ -86,6 +87,7 @@ void DumpStore::prune() noexcept {
             parts.attempt == x.header.attempt && parts.rank == x.rank &&
             parts.number > x.first_incident && x.n < std::size(x.numbers)) {
           x.numbers[x.n] = parts.number;
+          x.beside[x.n] = parts.beside;
           x.fr[x.n++] = parts.is_fr;
         }
       },
@@ -97,13 +99,14 @@ void DumpStore::prune() noexcept {
   for (u32 i = 0; i < c.n; ++i) {
     u32 newer = 0;
     for (u32 k = 0; k < c.n; ++k) {
-      newer += c.numbers[k] > c.numbers[i] && c.fr[k] ? 1 : 0;
+      newer +=
+          c.numbers[k] > c.numbers[i] && c.fr[k] && c.beside[k] == NameParts::Beside::kNone ? 1 : 0;
     }
     if (c.numbers[i] != first && newer >= newest) {
       char name[256];
       char path[PATH_MAX];
       format_name(name, sizeof name, h.job, h.attempt, c.rank, c.numbers[i],
-                  c.fr[i] ? "fr" : "ring");
+                  name_ending(c.beside[i], c.fr[i]));
       format(path, sizeof path, "%s/%s", dir, name);
       unlink(path);
     }

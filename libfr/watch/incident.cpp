@@ -12,6 +12,9 @@ namespace {
 
 // Errors, signals and exits within this time belong to the incident that is open.
 constexpr u64 kJoinWindow_ns = 30'000'000'000ull;
+// So long after the last sign of life of a rank that hung, the ends of the others still belong to
+// that hang: whoever ends a job by hand does so one process after the other.
+constexpr u64 kLasts_ns = 600'000'000'000ull;
 
 }  // namespace
 
@@ -27,9 +30,12 @@ u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join
     return current;
   }
   const u64 now = unix_now_ns();
-  if (join && page.incident_unix_ns.load() != 0 &&
-      now - page.incident_unix_ns.load() < kJoinWindow_ns) {
-    return current;
+  if (join && page.incident_unix_ns.load() != 0) {
+    const u64 age = now - page.incident_unix_ns.load();
+    const bool over = page.over.load() >= current;
+    if (lasts(current) || (!over && age < kJoinWindow_ns)) {
+      return current;
+    }
   }
   if (!page.incident.compare_exchange_strong(current, current + 1)) {
     return current;  // another rank was first: its incident is ours
@@ -41,6 +47,42 @@ u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join
   page.incident_unix_ns.store(now);
   page.reason_seq.fetch_add(1, std::memory_order_release);
   return current + 1;
+}
+
+// A rank of this node still hangs in what the incident was opened for.
+bool ControlPage::lasts(u64 incident) const noexcept {
+  const u64 now = unix_now_ns();
+  for (const PeerRow& row : page_->peers) {
+    if (incident != 0 && row.hung.load() == incident &&
+        row.state.load(std::memory_order_acquire) != kPeerFree &&
+        now - row.heartbeat_unix_ns.load() < kLasts_ns) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ControlPage::claim_over(u64 incident) noexcept {
+  u64 said = page_->over.load();
+  while (said < incident) {
+    if (page_->over.compare_exchange_weak(said, incident)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ControlPage::claim_warning(u64 now_unix_ns, u64 apart_ns) noexcept {
+  for (const PeerRow& row : page_->peers) {
+    const u64 warned = row.warned_unix_ns.load();
+    if (&row != own_ && warned != 0 && warned + apart_ns > now_unix_ns && warned <= now_unix_ns) {
+      return false;
+    }
+  }
+  if (own_ != nullptr) {
+    own_->warned_unix_ns.store(now_unix_ns);
+  }
+  return true;
 }
 
 void ControlPage::reason(char* text, std::size_t bytes) const noexcept {

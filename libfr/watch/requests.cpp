@@ -14,8 +14,9 @@
 namespace fr {
 
 const char* trigger_name(Trigger trigger) noexcept {
-  static constexpr const char* kNames[] = {"timeout", "manual",    "peer", "failure", "signal",
-                                           "pipe",    "exception", "exit", "crash",   "signal"};
+  static constexpr const char* kNames[] = {"timeout", "manual", "peer",      "failure",
+                                           "signal",  "pipe",   "exception", "exit",
+                                           "crash",   "signal", "went_on"};
   return kNames[static_cast<u32>(trigger)];
 }
 

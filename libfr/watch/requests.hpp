@@ -25,7 +25,8 @@ enum class Trigger : u32 {
   kException,
   kExit,
   kCrash,
-  kEndSignal
+  kEndSignal,
+  kWentOn  // the hang that the incident was opened for is over
 };
 const char* trigger_name(Trigger trigger) noexcept;
 

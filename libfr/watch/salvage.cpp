@@ -67,7 +67,10 @@ void Salvage::check_peers(u64 now) noexcept {
       salvage(row, "dead");
     } else if (get(row.dumped) < incident &&
                (age > kUnresponsive_ns || is_stopped(row.pid.load()))) {
-      salvage(row, "unresponsive");
+      // A heart that beats is a watchdog that cannot write: no descriptor, no space, no permission.
+      const u64 beat = row.heartbeat_unix_ns.load();
+      const bool beats = unix_now_ns() - beat < kSecond_ns && !is_stopped(row.pid.load());
+      salvage(row, beats ? "unwritten" : "unresponsive");
     }
   }
   if (age > kSettled_ns) {
@@ -93,8 +96,12 @@ void Salvage::salvage(PeerRow& row, const char* why) noexcept {
     char path[PATH_MAX];
     format(path, sizeof path, "%s/%s", r.region.dir.c_str(), row.ring);
     if (salvage_file(path, incident, why, get(row.dumped) >= incident)) {
-      log_line(kLogWarn, "rank %d (pid %d) is %s: its evidence is in %s", row.rank.load(),
-               row.pid.load(), why, store_.last_path());
+      log_line(kLogWarn, "rank %d (pid %d) %s: its evidence is in %s", row.rank.load(),
+               row.pid.load(),
+               std::strcmp(why, "unwritten") == 0 ? "could not write its dump"
+               : dead                             ? "is dead"
+                                                  : "is unresponsive",
+               store_.last_path());
       if (dead) {
         unlink(path);
         row.dumped.store(incident);
@@ -141,7 +148,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, const char* why,
     format_name(name, sizeof name, job, h.attempt, rank, incident, ending);
     const bool to_sink = store_.has_sink();
     ok = !(to_sink && has_dumped) && store_.store(name, bytes, Existing::kKeep);
-    if (!ok && (to_sink ? has_dumped : errno == EEXIST) && std::strcmp(why, "unresponsive") != 0) {
+    if (!ok && (to_sink ? has_dumped : errno == EEXIST) && std::strcmp(why, "dead") == 0) {
       format_name(name, sizeof name, job, h.attempt, rank, incident,
                   encoded ? "dead.fr" : "dead.ring");
       ok = store_.store(name, bytes);

@@ -80,6 +80,11 @@ void shut_down(Recorder& r, int status) noexcept {
                     static_cast<int>(site.function.size()), site.function.data());
     }
   }
+  // What hung went on, and the watchdog may not have seen it yet.
+  for (int i = 0; clean && i < 200 && r.watchdog->hung() != 0; ++i) {
+    r.watchdog->wake();
+    usleep(5000);
+  }
   for_each_part(&Part::stop);
   r.watchdog->await_peers();
   if (!clean) {

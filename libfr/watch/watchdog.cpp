@@ -31,6 +31,7 @@ namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000ull;
 constexpr u64 kTick_ns = 100'000'000ull;
+constexpr u64 kHung_ns = kSecond_ns;  // without progress for this long at a dump: part of its hang
 constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // RAS gathers from all processes of the job, and waits for those that are gone: it is asked so long
 // before a dump for a stall. Other dumps wait for it this long.
@@ -63,7 +64,9 @@ bool Watchdog::start() noexcept {
   }
   h.ask_signal.store(static_cast<u32>(threads_.signal()));
   salvage_.init();
-  if (!start_thread(thread_main, this, "fr-watchdog")) {
+  copier_.set_recorder(r);
+  if (!start_thread(RingCopier::thread_main, &copier_, "fr-copier") ||
+      !start_thread(thread_main, this, "fr-watchdog")) {
     return false;
   }
   requests_.serve_begins();
@@ -102,6 +105,7 @@ void Watchdog::run() noexcept {
     if (now - last_anchor_ns > kSecond_ns) {
       take_anchor(h.last, h.clock_kind);
       for_each_part(&Part::every_second);
+      check_losses();
       last_anchor_ns = now;
     }
     if (now - last_look_ns > 10 * kTick_ns + kSecond_ns) {
@@ -131,11 +135,17 @@ void Watchdog::run() noexcept {
              signal == r.options.signal ? "FR_SIGNAL" : "frtrace asked");
       dump(reason, Trigger::kSignal);
     }
+    if (survived_.exchange(false)) {
+      dump_incident(incident_.load(), "went on: the process lives with the signal",
+                    Trigger::kWentOn);
+      r.control->claim_over(incident_.load());  // the next crash is an incident of its own
+    }
     if (r.options.dump_on_timeout) {
       check_failures();
     }
     const u64 current = get(r.control->page().incident);
-    if (current > incident_.load()) {
+    // One that this process's own handler of a signal opened is dumped when it asks for that.
+    if (current > incident_.load() && current != get(h.incident)) {
       char reason[200];
       char text[160];
       r.control->reason(text, sizeof text);
@@ -143,6 +153,7 @@ void Watchdog::run() noexcept {
       dump_incident(current, reason, Trigger::kPeer);
     }
     check_stalls(now);
+    check_went_on(now);
     salvage_.check_peers(now);
   }
 }
@@ -190,7 +201,9 @@ void Watchdog::check_stalls(u64 now) noexcept {
     const u64 progress = get(g.ended) + get(g.p2p_ended) + get(g.lifecycle_ended) +
                          get(g.wait_ended) + get(g.wait_only_ended) + get(g.started_seq);
     if (in_flight == 0 || progress != s.progress || s.since_ns == 0) {
-      s = {progress, now, r.options.timeout_ns, false};
+      // What an error ended did not go on: the stall lasts until something succeeds.
+      const bool failed = get(r.region.header().failed) != hung_failures_;
+      s = {progress, now, r.options.timeout_ns, false, failed ? s.incident : 0, s.hung_since_ns};
       continue;
     }
     const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
@@ -217,11 +230,88 @@ void Watchdog::check_stalls(u64 now) noexcept {
                   device[0] != '\0' ? ": " : "", device);
     if (warn) {
       s.warned = true;
-      log_line(kLogWarn, "%s", reason);
+      if (r.control->claim_warning(unix_now_ns(), r.options.warn_ns)) {
+        log_line(kLogWarn, "%s", reason);
+      }
     }
     if (dump_now) {
       dump(reason, Trigger::kTimeout);
     }
+  }
+}
+
+// What finds no room any more: from then on the recording is partial.
+void Watchdog::check_losses() noexcept {
+  const Header& h = recorder_.region.header();
+  const struct {
+    u64 lost;
+    const char* text;
+  } losses[] = {
+      {get(h.groups_lost),
+       "no room for more process groups: operations of new ones are counted, but "
+       "not attributed to a group"},
+      {get(h.strings_lost), "no room for more names: new call sites and operations have none"},
+      {get(h.stacks_lost), "no room for more call sites: new ones are not recorded"},
+  };
+  for (u32 i = 0; i < 3; ++i) {
+    if (losses[i].lost != 0 && !loss_said_[i]) {
+      loss_said_[i] = true;
+      log_line(kLogWarn, "%s", losses[i].text);
+    }
+  }
+}
+
+// Which groups hang in what an incident was opened for.
+void Watchdog::mark_hung(u64 incident, u64 now) noexcept {
+  const Recorder& r = recorder_;
+  const u64 least = r.options.timeout_ns / 2 < kHung_ns ? r.options.timeout_ns / 2 : kHung_ns;
+  bool any = false;
+  for (u32 i = 0; i < r.view.n_groups(); ++i) {
+    Stall& s = stalls_[i];
+    if (s.since_ns != 0 && now > s.since_ns + least && count_in_flight(*r.view.group(i)) != 0) {
+      s.hung_since_ns = s.incident == 0 ? s.since_ns : s.hung_since_ns;
+      s.incident = incident;
+      any = true;
+    }
+  }
+  if (any) {
+    hung_failures_ = get(r.region.header().failed);
+    set_hung(incident);
+  }
+}
+
+void Watchdog::set_hung(u64 incident) noexcept {
+  hung_.store(incident);
+  if (PeerRow* row = recorder_.control->own()) {
+    row->hung.store(incident);
+  }
+}
+
+// The hang of the last incident is over where all of its groups made progress.
+void Watchdog::check_went_on(u64 now) noexcept {
+  const u64 incident = hung_.load();
+  if (incident == 0) {
+    return;
+  }
+  u64 since_ns = now;
+  for (u32 i = 0; i < recorder_.view.n_groups(); ++i) {
+    const Stall& s = stalls_[i];
+    if (s.incident != 0) {
+      return;
+    }
+    since_ns = s.hung_since_ns != 0 && s.hung_since_ns < since_ns ? s.hung_since_ns : since_ns;
+  }
+  for (u32 i = 0; i < recorder_.view.n_groups(); ++i) {
+    stalls_[i].hung_since_ns = 0;
+  }
+  char reason[64];
+  std::snprintf(reason, sizeof reason, "went on after %.1f s",
+                static_cast<double>(now - since_ns) / 1e9);
+  dump_incident(incident, reason, Trigger::kWentOn);
+  set_hung(0);
+  if (recorder_.control->claim_over(incident)) {
+    log_line(kLogWarn, "incident %llu is over: the operation %s",
+             static_cast<unsigned long long>(incident), reason);
   }
 }
 
@@ -261,9 +351,14 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   const u64 begun = monotonic_ns();
   const u64 failed = get(h.failed);
   take_anchor(h.last, h.clock_kind);
-  h.incident.store(incident);
-  incident_.store(incident);
-  salvage_.expect_answers(incident, begun);
+  if (incident > incident_.load()) {
+    h.incident.store(incident);
+    incident_.store(incident);
+  }
+  salvage_.expect_answers(incident_.load(), begun);
+  if (trigger == Trigger::kTimeout || trigger == Trigger::kPeer) {
+    mark_hung(incident, begun);  // before the file is there: it may go on at that moment
+  }
   for_each_part(&Part::before_dump, r);
   DumpFacts facts;
   facts.reason = reason;
@@ -271,7 +366,8 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   facts.incident = incident;
   facts.control = &r.control->page();
   facts.is_alive = is_alive;
-  facts.threads = threads_.collect();
+  const bool went_on = trigger == Trigger::kWentOn;
+  facts.threads = went_on ? nullptr : threads_.collect();  // where it was is in the first dump
   for (const Part& part : kParts) {
     if (part.ras_answer != nullptr) {
       facts.ras = part.ras_answer(kAnswer_ns);
@@ -279,11 +375,19 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   }
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[256];
+  // The first dump of an incident stays as it is, also where a peer wrote it for this rank.
+  PeerRow* row = r.control->own();
+  const bool first =
+      !went_on && own_dump_ != incident && (row == nullptr || get(row->salvaged) != incident + 1);
   format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,
-              incident, "fr");
+              incident,
+              name_ending(first ? NameParts::Beside::kNone : NameParts::Beside::kLater, true));
   const bool ok = bytes.data != nullptr && store_.store(name, bytes);
-  if (PeerRow* row = r.control->own()) {
-    row->dumped.store(incident);
+  if (ok && !went_on) {
+    own_dump_ = incident;
+    if (row != nullptr) {
+      row->dumped.store(incident);
+    }
   }
   back_off(begun);
   if (!ok) {
@@ -291,9 +395,10 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
     return false;
   }
   failures_dumped_.store(failed);
-  log_line(trigger == Trigger::kPeer || trigger == Trigger::kManual ? kLogInfo : kLogWarn,
-           "dump %llu (%s) in %.1f ms: %s", static_cast<unsigned long long>(incident), reason,
-           static_cast<double>(monotonic_ns() - begun) / 1e6, store_.last_path());
+  log_line(
+      trigger == Trigger::kPeer || trigger == Trigger::kManual || went_on ? kLogInfo : kLogWarn,
+      "dump %llu (%s) in %.1f ms: %s", static_cast<unsigned long long>(incident), reason,
+      static_cast<double>(monotonic_ns() - begun) / 1e6, store_.last_path());
   store_.prune();
   writer_.queue(incident, reason, store_.last_path());
   return true;

@@ -8,6 +8,7 @@
 #include "sample/thread_sampler.hpp"
 #include "watch/dump_store.hpp"
 #include "watch/requests.hpp"
+#include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
 #include "watch/writer_thread.hpp"
 
@@ -29,15 +30,23 @@ class Watchdog {
   }
   void wake() noexcept { requests_.wake(); }
   void note_signal(int signal) noexcept { requests_.note_signal(signal); }
+  // Async-signal-safe: the process lived on after a crash that was dumped.
+  void note_survived() noexcept {
+    survived_.store(true);
+    wake();
+  }
 
   // Any thread, before the process exits: until every peer has answered the open incident or been
   // salvaged, so that none is left to a rank that is gone.
   void await_peers() noexcept;
 
   WriterThread& writer() noexcept { return writer_; }
+  RingCopier& copier() noexcept { return copier_; }
   DumpStore& store() noexcept { return store_; }
 
   u64 incident() const noexcept { return incident_.load(); }
+  // The incident in which this rank hung and still does, as of the last tick; 0 none.
+  u64 hung() const noexcept { return hung_.load(); }
   // Operations that had failed when the last dump that was written was taken.
   u64 failures_dumped() const noexcept { return failures_dumped_.load(); }
   const char* last_path() const noexcept { return store_.last_path(); }
@@ -49,6 +58,8 @@ class Watchdog {
     u64 since_ns = 0;  // monotonic: last progress, or when something came in flight
     u64 dump_after_ns = 0;
     bool warned = false;
+    u64 incident = 0;       // that it was dumped in; 0: progress since
+    u64 hung_since_ns = 0;  // monotonic, of that stall
   };
 
   static void* thread_main(void* self) noexcept;
@@ -56,6 +67,10 @@ class Watchdog {
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
   void back_off(u64 now_ns) noexcept;
+  void mark_hung(u64 incident, u64 now_ns) noexcept;
+  void check_went_on(u64 now_ns) noexcept;
+  void check_losses() noexcept;
+  void set_hung(u64 incident) noexcept;
   void open_pipe() noexcept;
   bool dump(const char* reason, Trigger trigger) noexcept;
   bool dump_incident(u64 incident, const char* reason, Trigger trigger) noexcept;
@@ -66,10 +81,16 @@ class Watchdog {
   ThreadStacks threads_;
   DumpStore store_;
   WriterThread writer_;
+  RingCopier copier_;
   Salvage salvage_;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};
   std::atomic<u64> incident_{0};
+  std::atomic<bool> survived_{false};
+  bool loss_said_[3] = {};
+  u64 own_dump_ = 0;          // last incident that this rank dumped by itself
+  std::atomic<u64> hung_{0};  // incident whose stall lasts; 0 none
+  u64 hung_failures_ = 0;     // operations that had failed when it was dumped
   u64 failures_seen_ = 0;
   std::atomic<u64> failures_dumped_{0};
   u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import grp
 import hashlib
 import os
+import pwd
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -52,7 +55,8 @@ def _torch_paths(torch) -> tuple[list[str], str]:
 def _tag(torch) -> str:
     """What a built adapter depends on."""
     digest = hashlib.sha256()
-    digest.update(_source().read_bytes())
+    for part in sorted(_source().parent.glob("*.?pp")):
+        digest.update(part.read_bytes())
     digest.update((_header_dir() / "fr" / "fr.h").read_bytes())
     digest.update(str(_abi(torch)).encode())
     digest.update(str(torch.version.git_version).encode())
@@ -63,19 +67,82 @@ def _abi(torch) -> int:
     return int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
 
 
-def _cache_dir() -> Path:
-    """FR_CACHE_DIR where it can be written to, else a temporary directory of this user's."""
-    wanted = Path(_fr.option("FR_CACHE_DIR") or "~/.cache/fr").expanduser()
-    private = Path(tempfile.gettempdir()) / f"fr-cache-{os.getuid()}"
-    for place in (wanted, private):
+def _is_private_group(gid: int) -> bool:
+    """The user's own group of one, as many systems make for each user."""
+    try:
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and not group.gr_mem
+
+
+def _distrust(path: Path) -> str | None:
+    """Why another user could have put `path` there, or could change it; None: nobody else could.
+
+    The training process loads this library. So each directory, link and file on the way must belong
+    to this user or to root and be writable by nobody else; a sticky directory such as /tmp may be
+    passed through.
+    """
+    at, links = Path("/"), 0
+    todo = list(reversed(Path(os.path.abspath(path)).parts[1:]))
+    while todo:
+        part = todo.pop()
+        here = at.parent if part == ".." else at / part
+        try:
+            found = os.lstat(here)
+        except OSError as problem:
+            return f"{here}: {problem.strerror}"
+        if found.st_uid not in (os.getuid(), 0):
+            return f"{here} belongs to another user"
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > 40:
+                return f"{path}: too many symbolic links"
+            target = Path(os.readlink(here))
+            at = Path("/") if target.is_absolute() else at
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            continue
+        others = stat.S_IWOTH if _is_private_group(found.st_gid) else stat.S_IWOTH | stat.S_IWGRP
+        passed = bool(todo) and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & others and not passed:
+            return f"{here} can be written to by other users"
+        at = here
+    return None
+
+
+def _places() -> list[Path]:
+    """FR_CACHE_DIR, then a temporary directory of this user's."""
+    places = [Path(_fr.option("FR_CACHE_DIR") or "~/.cache/fr")]
+    with contextlib.suppress(OSError):  # no temporary directory can be written to
+        places.append(Path(tempfile.gettempdir()) / f"fr-cache-{os.getuid()}")
+    with contextlib.suppress(RuntimeError):  # no HOME, and no such user
+        places[0] = places[0].expanduser()
+    return places
+
+
+def _find(name: str) -> Path | None:
+    """A library of that name that was built before, also where this user cannot write."""
+    for place in _places():
+        if (place / name).is_file() and _distrust(place / name) is None:
+            return place / name
+    return None
+
+
+def _build_dir() -> Path:
+    """The first place that can be written to, by this user alone."""
+    refused = []
+    for place in _places():
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError:
+        except OSError as problem:
+            refused.append(f"{place}: {problem.strerror}")
             continue
-        # The training process loads this library: no other user may be able to write it.
-        if place.stat().st_uid in (os.getuid(), 0) and os.access(place, os.W_OK):
+        why = _distrust(place)
+        if why is None and os.access(place, os.W_OK):
             return place
-    raise AdapterError(f"no directory to build in: {wanted}, {private}")
+        refused.append(why or f"{place} is read-only")
+    raise AdapterError(f"no directory to build in: {'; '.join(refused)}")
 
 
 def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
@@ -139,10 +206,12 @@ def _compile(torch, target: Path) -> None:
 
 def build(torch) -> Path:
     """Path of the adapter for this torch, built when it is not there yet. Raises AdapterError."""
-    directory = _cache_dir()
-    target = directory / f"adapter-{_tag(torch)}.so"
-    if target.exists():
-        return target
+    name = f"adapter-{_tag(torch)}.so"
+    if (built := _find(name)) is not None:
+        return built
+    target = _build_dir() / name
+    if (why := _distrust(target) if os.path.lexists(target) else None) is not None:
+        raise AdapterError(f"the library there is not used: {why}")
     failed = target.with_suffix(".failed")
     lock = os.open(target.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -162,7 +231,7 @@ def build(torch) -> Path:
                     said = True
                     _fr.log(2, "waiting for another rank to build the torch adapter")
                 time.sleep(0.1)
-        if target.exists():
+        if _find(name) == target:
             return target
         # Whoever held the lock while we waited has failed for all of us.
         if said and failed.exists() and failed.stat().st_mtime >= began - 1:

@@ -257,7 +257,7 @@ TEST_CASE("cuda: an error names the oldest operation in flight, also when only f
   REQUIRE(records.size() == 2);
   CHECK(records[0].state == State::kFailed);
   CHECK(view().string(records[0].error) ==
-        "CUDA: kernel failed (cudaErrorLaunchFailure, 719), told by cuEventQuery");
+        "CUDA: kernel failed (cudaErrorLaunchFailure, 719), returned by cuEventQuery");
   CHECK(cuda().error_ticket.load() == records[0].ticket + 1);
   // what the events can no longer tell is not in flight for ever
   CHECK(eventually([] { return in_state(State::kReleased) == 1; }));

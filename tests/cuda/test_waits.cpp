@@ -87,11 +87,12 @@ TEST_CASE("waits: an event that is asked for tells the end of what is before it 
   const auto ops = operations();
   REQUIRE(ops.size() == 4);
   for (int i = 0; i < 3; ++i) {
-    CHECK((ops[static_cast<std::size_t>(i)].flags & (kDevAsked | kDevUnseen)) == kDevAsked);
+    CHECK((ops[static_cast<std::size_t>(i)].flags & (kDevWaitTracked | kDevUnseen)) ==
+          kDevWaitTracked);
     CHECK(ops[static_cast<std::size_t>(i)].ended_ticks != 0);
     CHECK(ops[static_cast<std::size_t>(i)].device_end_ns == 0);
   }
-  CHECK((ops[3].flags & (kDevAsked | kDevUnseen)) == (kDevAsked | kDevUnseen));
+  CHECK((ops[3].flags & (kDevWaitTracked | kDevUnseen)) == (kDevWaitTracked | kDevUnseen));
   CHECK(cuda().followed.load() == 4);
   CHECK(cuda().observer_tid.load() == 0);
   ncclCommDestroy(rank.comm);

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -119,6 +120,16 @@ def sleep():
 def load_batch():
     there()
     time.sleep(3600)  # @load_batch
+
+
+def late():
+    """A slow checkpoint: what hangs goes on when the test says so."""
+    if GUILTY:
+        there()
+        await_file("go")  # @late
+        meet()
+    else:
+        meet_after(WORLD - 1)
 
 
 def stale_lock():
@@ -309,7 +320,8 @@ def main():
     (SCRATCH / named("pid", RANK)).write_text(str(os.getpid()))
     for rank in range(WORLD):  # importing torch takes the ranks of a busy machine unequal times
         await_file(named("pid", rank))
-    dist.init_process_group("gloo")
+    limit = os.environ.get("E2E_GLOO_TIMEOUT_S")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=int(limit)) if limit else None)
     steps()
     globals()[sys.argv[1]]()
     dist.destroy_process_group()

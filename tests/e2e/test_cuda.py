@@ -106,7 +106,6 @@ def test_a_stuck_cuda_call_is_evidence_and_nothing_else(run, scratch):
     """Rank 1's fr-cuda never comes back; its dump is written, and says so."""
     job = run("stuck", 3).await_evidence()
     job.trace().expect("missing", [2], op="all_reduce", seq=4)
-    assert "fr's own cuEventQuery has not returned" in job.log()
     observer = device_of(job, 1)["observer"]
     assert observer["call"] == "cuEventQuery", observer
     assert observer["since"] is not None, observer

@@ -144,7 +144,7 @@ def test_an_unusable_library_in_the_cache(launch):
         import fr
         from fr import adapter
         import torch, torch.distributed as dist
-        path = adapter._cache_dir() / f"adapter-{adapter._tag(torch)}.so"
+        path = adapter._build_dir() / f"adapter-{adapter._tag(torch)}.so"
         path.write_bytes(b"not a library")
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "../unit/small_ring.hpp"
+#include "../unit/record/small_ring.hpp"
 #include "format/hash.hpp"
 
 using namespace fr;

@@ -97,12 +97,15 @@ void print_options() {
   }
 }
 
+// Of the terminal; COLUMNS is for a pipe. 120 where neither is known.
 std::size_t terminal_width() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
     return size.ws_col;
   }
-  return 120;
+  const char* given = std::getenv("COLUMNS");
+  const int columns = given != nullptr ? std::atoi(given) : 0;
+  return columns >= 40 ? static_cast<std::size_t>(columns) : 120;
 }
 
 // "\r reading 1200 of 16384 files", on a terminal and only when it takes long.
@@ -301,6 +304,7 @@ int run(int argc, char** argv) {
     style.colour = colour;
     style.stacks = stacks;
     style.full = full;
+    style.width = std::clamp<std::size_t>(terminal_width(), 80, 120);
     style.ranks = filter.ranks;
     style.where = fmt::format("{}", fmt::join(paths, " "));
     style.now = std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -12,7 +12,7 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
   for (int round = 0; round < 2; ++round) {
     for (u32 i = 1; i < kComms; ++i) {
       CommRow& row = s.comms[i];
-      // second round: the evidence of ended ones gives way
+      // second round: rows of ended ones are used again
       if (row.in_use.load() != (round == 0 ? 0 : 3)) {
         continue;
       }
@@ -91,7 +91,7 @@ void merge(Tracker& s, u32 wrapped, u32 profiled) noexcept {
     to.n_ranks.store(from.n_ranks.load());
     to.rank.store(from.rank.load());
   }
-  if (to.hash.load() == 0) {  // up to version 3 the plugin is not told before the first operation
+  if (to.hash.load() == 0) {  // up to version 3 the plugin learns it with the first operation
     to.hash.store(from.hash.load());
   }
   s.comm[profiled].nccl_comm.store(s.comm[wrapped].nccl_comm.exchange(nullptr));
@@ -141,7 +141,7 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
   }
   const std::lock_guard lock(s->comms_lock);
   CommRow& row = s->comms[comm];
-  // Pointers are used again: whoever had this one is gone.
+  // Pointers are used again: the communicator that had this one is gone.
   for (u32 i = 1; i < kComms; ++i) {
     if (i != comm && s->comm[i].nccl_comm.load() == nccl_comm) {
       s->comm[i].nccl_comm.store(nullptr);
@@ -154,8 +154,8 @@ u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_
   if (row.is_profiled.load() != 0) {
     return comm;  // found by its hash
   }
-  // The plugin told of one like it during the call, under a hash that was not known here.
-  // (~0: made before anybody looked.) Of several it may be any: then operations tell.
+  // The plugin reported one like it during the call, under a hash that was not known here.
+  // (~0: made before the hooks were in place.) Of several it may be any: operations then decide.
   u32 found = kNoComm;
   for (u32 i = 1; i < kComms; ++i) {
     const CommRow& other = s->comms[i];
@@ -216,7 +216,7 @@ void close_comm(u32 comm, const char* why) noexcept {
       finish(*s, slot, claim >> 1 & kGenerationMask, State::kReleased, 0, 0);
     }
   }
-  // What it was doing will not be told to have ended.
+  // The end of what it was doing will not be reported.
   for (u32 slot = 0; slot < kPhases; ++slot) {
     Phase& f = s->phases[slot];
     const u32 claim = f.claim.load(kAcquire);

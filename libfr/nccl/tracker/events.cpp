@@ -34,8 +34,8 @@ void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
   g.first.store(op_slot + 1, kRelease);
 }
 
-// A device takes about a thousand launches ahead. If more have passed and no kernel was ever told
-// of, this library does not tell: its operations are not in flight for ever.
+// A device takes about a thousand launches ahead. If more have passed and no kernel was ever
+// reported, this library reports none: its operations are not in flight for ever.
 constexpr u64 kSilent = 2048;
 
 void give_up(Tracker& s, u32 comm) noexcept {
@@ -152,7 +152,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     }
     handle = scope.op;
   } else if (call.func == Func::kSend || call.func == Func::kRecv) {
-    // Whom it is with is told with its launch: the record is made then, the row says it was issued.
+    // The peer is reported with its launch: the record is made then, the row says it was issued.
     slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
     if (slot == kDeviceOps) {
       return make(*s, kApiHandle, kNoSlot, 0);
@@ -249,7 +249,7 @@ Handle ce_start(Handle context, Handle parent, const Call& call) noexcept {
   const Handle handle = task_start(context, parent, call, 0, "CE", nullptr);
   Tracker* s = tracker_in_force();
   u32 slot = 0;
-  // Copy engines: no kernel whose end could be told.
+  // Copy engines: no kernel whose end could be reported.
   if (s != nullptr && kind_of(handle) == kTaskHandle && find_op(*s, handle, slot) != nullptr) {
     finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
   }

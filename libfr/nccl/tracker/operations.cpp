@@ -11,12 +11,12 @@ u64 ranks_of(const Tracker& s, u32 comm) noexcept {
   return n > 0 ? static_cast<u64>(n) : 1;
 }
 
-// No second rank takes part, and no kernel is told of.
+// No second rank takes part, and no kernel is reported.
 bool is_one_sided(Func func) noexcept {
   return func == Func::kPutSignal || func == Func::kSignal || func == Func::kWaitSignal;
 }
 
-// Its events will not tell: it is as if it had none.
+// Its events will report nothing: it is as if it had none.
 void lose_events(Tracker& s, u32 slot, u32 generation) noexcept {
   s.ops[slot].flags.fetch_and(~u32{kDevTimed}, kRelaxed);
   s.op[slot].last_events.store(0, kRelaxed);
@@ -141,7 +141,7 @@ DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slo
     return nullptr;
   }
   const u32 func = s.op[slot].func.load(kRelaxed);
-  // ncclAlltoAll, Gather and Scatter are told as sends and receives
+  // ncclAlltoAll, Gather and Scatter are reported as sends and receives
   const bool same =
       func == static_cast<u32>(call.func) || (op.flags.load(kRelaxed) & kDevAdopted) ||
       func == static_cast<u32>(Func::kAllToAll) || func == static_cast<u32>(Func::kGather) ||
@@ -159,7 +159,7 @@ DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slo
   return &op;
 }
 
-// The operation's kernel runs. device_ns 0: by what is seen of it, no clock told when.
+// The operation's kernel runs. device_ns 0: by what is seen of it, no clock says when.
 void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept {
   OpPrivate& p = s.op[slot];
   if (!first_time(p.is_started, generation)) {
@@ -175,7 +175,7 @@ void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept 
 
 namespace {
 
-// Its end is not told by the library: by the program's own waits, then. False: by nobody.
+// The library does not report its end, the program's own waits may. False: nothing does.
 bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
@@ -188,7 +188,7 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
   if (at.row == 0) {
     return false;
   }
-  // A framework's record was begun before it was known that nobody would tell its end.
+  // A framework's record was begun before it was known that nothing would report its end.
   fr_ticket t = ticket_of(p);
   if (is_counted(t) && (t.flags & FR_UNTRACKED) == 0) {
     s.hot->groups[t.group].untracked.fetch_add(1, kRelaxed);
@@ -204,7 +204,7 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
     p.has_state.store(1, kRelaxed);
     set_state(*s.hot, t, State::kIdle, ticks_now(s.hot->clock), 0);
   }
-  op.flags.fetch_or(kDevAsked, kRelaxed);
+  op.flags.fetch_or(kDevWaitTracked, kRelaxed);
   p.followed.store(static_cast<u64>(at.row) << 48 | at.seq, kRelaxed);
   cuda::publish(at, make(s, kApiHandle, slot, generation));
   return true;
@@ -220,7 +220,7 @@ void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept {
   }
   const u32 flags = op.flags.load(kRelaxed);
   if ((flags & kDevTimed) != 0 && (flags & kDevCaptured) == 0) {
-    return;  // the events will tell
+    return;  // the events will report it
   }
   if ((flags & kDevUnseen) != 0) {
     const OpPrivate& p = s.op[slot];
@@ -239,7 +239,7 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   OpPrivate& p = s.op[slot];
   const u32 started = op.channels_started.load(kAcquire);
   const u32 ended = op.channels_ended.load(kAcquire);
-  // Events end it where NCCL tells nothing, or, when the watchdog sees no change, not all.
+  // Events end it where NCCL reports nothing, or, when the watchdog sees no change, not all.
   const u64 done = p.events_done.load(kAcquire);
   if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
       (started == 0 || quiet)) {
@@ -251,7 +251,7 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
     return;
   }
   // What is announced for sends and receives is a bound, in version 3 always: not all channels need
-  // to come. Then a while without another one tells.
+  // to come. Then a while without another one decides.
   if (!quiet && (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0)) {
     return;
   }
@@ -325,7 +325,7 @@ void wait_began(Handle handle) noexcept {
     }
     p.has_state.store(1, kRelaxed);
     wait_begin(*s.hot, t);
-    // It was ended meanwhile by somebody who did not see this.
+    // It was ended meanwhile by a thread that did not see this.
     waited = generation << 1 | 1;
     if (p.done.load(kAcquire) == (generation << 1 | 1) &&
         p.waited.compare_exchange_strong(waited, generation << 1)) {
@@ -356,7 +356,7 @@ bool is_over(Handle handle) noexcept {
   return over;
 }
 
-void unfollow(Handle handle) noexcept {
+void untrack(Handle handle) noexcept {
   if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
     finish(s, slot, generation, State::kReleased, 0, 0);
   });
@@ -493,12 +493,12 @@ void settle_later(const void* nccl_comm) noexcept {
 
 namespace {
 
-// Nothing was told for so long: nothing more will come. The watchdog looks every 100 ms, exit()
+// Nothing was reported for so long: nothing more will come. The watchdog looks every 100 ms, exit()
 // waits for 200.
 constexpr i64 kQuiet_ns = 50'000'000;
 
 // Without kernels: the last transfer of a send or receive ends it. A collective's ranks may have
-// work beyond their transfers, and one without any is not told of at all: how it ended is not seen.
+// work beyond their transfers, and one without any is not reported at all: how it ended is not seen.
 template <class IsQuiet>
 void settle_transfers(Tracker& s, u32 slot, u32 generation, const IsQuiet& is_quiet) noexcept {
   const DeviceOp& op = s.ops[slot];
@@ -517,14 +517,14 @@ void settle_transfers(Tracker& s, u32 slot, u32 generation, const IsQuiet& is_qu
 
 namespace {
 
-// Who polls does so again and again. Once asked and then no more, as a caching allocator does that
-// looks at the next allocation, is nobody who waits. Well before a lack of progress is told.
+// Who polls does so again and again. A single poll, as of a caching allocator that
+// polls at its next allocation, does not count as waiting. Well before a lack of progress is reported.
 void lapse_polls(const Tracker& s, const TickClock& clock, u64 now) noexcept {
   constexpr u64 kLongest_ns = 5'000'000'000;
   constexpr u64 kSpan = 1'000'000;
   const Recorder* r = recorder();
   const u64 span_ns = clock.unix_ns(now) - clock.unix_ns(now - kSpan);
-  if (!cuda::follows_any() || r == nullptr || &r->hot != s.hot || span_ns == 0 ||
+  if (!cuda::tracks_any() || r == nullptr || &r->hot != s.hot || span_ns == 0 ||
       span_ns > 1'000'000'000) {
     return;
   }
@@ -562,12 +562,12 @@ void settle_all() noexcept {
       if (timed) {
         continue;
       }
-    } else if ((op.flags.load(kRelaxed) & kDevAsked) == 0 &&
+    } else if ((op.flags.load(kRelaxed) & kDevWaitTracked) == 0 &&
                !sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
       settle_transfers(*s, slot, generation, is_quiet);
     }
     // A communicator runs its operations in their order: what a later one has overtaken has ended,
-    // and its end was not told.
+    // and its end was not reported.
     const u64 newest = s->comm[op.comm.load(kRelaxed) % kComms].last_completed.load(kRelaxed);
     if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
         s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
@@ -592,8 +592,8 @@ void apply(Tracker& s, u32 slot, u32 generation, const cuda::EventsSeen& seen) n
     return;
   }
   // NCCL's own stamps, channel by channel, are better where there are some.
-  const bool nccl_tells = op.channels_started.load(kAcquire) != 0;
-  if (first && !nccl_tells && first_time(p.is_started, generation)) {
+  const bool nccl_reports = op.channels_started.load(kAcquire) != 0;
+  if (first && !nccl_reports && first_time(p.is_started, generation)) {
     u64 at = seen.start_ticks != 0 ? seen.start_ticks : ticks_now(s.hot->clock);
     // The two clocks are tied to some microseconds only; nothing starts before its launch.
     const u64 launching = op.launching_ticks.load(kRelaxed);
@@ -607,7 +607,7 @@ void apply(Tracker& s, u32 slot, u32 generation, const cuda::EventsSeen& seen) n
   if (seen.what != cuda::EventsSeen::kEnded) {
     return;
   }
-  if (!nccl_tells && seen.end_ns != 0) {
+  if (!nccl_reports && seen.end_ns != 0) {
     op.flags.fetch_or(kDevHostTimes, kRelaxed);
     if (first) {
       op.device_start_ns.store(seen.start_ns, kRelaxed);
@@ -630,7 +630,7 @@ void events_seen(const cuda::EventsSeen* seen, u32 n) noexcept {
   if (s == nullptr) {
     return;
   }
-  // One pair may stand for a whole group of operations: each row is asked whose it is.
+  // One pair may stand for a whole group of operations: the row says whose it is.
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const OpPrivate& p = s->op[slot];
     const u64 last = p.last_events.load(kRelaxed);

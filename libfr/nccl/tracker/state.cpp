@@ -49,7 +49,7 @@ u32 thread_slot() noexcept {
   return t != nullptr ? static_cast<u32>(t - g_threads) : ~0u;
 }
 
-// KernelCh makes NCCL put a host node into captured graphs: not asked for while one is captured.
+// KernelCh makes NCCL put a host node into captured graphs: not requested while one is captured.
 // One word for all communicators of one copy of the library.
 void apply_mask(Tracker& s) noexcept {
   const bool capturing = cuda::is_capturing();
@@ -250,7 +250,7 @@ constinit const fr::cuda::Operations fr::cuda::kOperations = {
     .wait_began = nccl::wait_began,
     .wait_ended = nccl::wait_ended,
     .reached = nccl::reached,
-    .unfollow = nccl::unfollow,
+    .untrack = nccl::untrack,
     .is_over = nccl::is_over,
     .oldest_in_flight = nccl::oldest_in_flight,
     .fail = nccl::fail_operation,

@@ -42,7 +42,7 @@ enum Kind : u32 {
 };
 
 // What only this process needs to know of an operation. Fields change while its row is claimed by
-// one thread; others read them and look at the generation afterwards.
+// one thread; others read them and check the generation afterwards.
 struct OpPrivate {
   std::atomic<u64> ticket, seq, packed;  // fr_ticket
   std::atomic<const void*> send, recv;
@@ -57,14 +57,14 @@ struct OpPrivate {
   std::atomic<u64> last_end_ticks;       // of a channel
   std::atomic<u64> last_transfer_ticks;  // end of a transfer
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
-  std::atomic<u64> events_done;                // the last of them that have told its end
-  std::atomic<u32> unseen_otherwise;           // NCCL does not tell its end
+  std::atomic<u64> events_done;                // the last of them that reported its end
+  std::atomic<u32> unseen_otherwise;           // NCCL does not report its end
   std::atomic<u32> is_wrapped;                 // by a wrapper, which says when it is launched
   std::atomic<u32> later;                      // NCCL goes on with its launch in the background
-  // Where the program's own waits tell its end (cuda_waits.hpp):
+  // Wait-tracked, see cuda/waits.hpp:
   std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
-  std::atomic<u32> waited;     // generation << 1 | somebody waits for it
-  std::atomic<u32> has_state;  // its record shows that nobody, or somebody, waits
+  std::atomic<u32> waited;     // generation << 1 | the program waits for it
+  std::atomic<u32> has_state;  // its record shows whether the program waits
 };
 
 struct ApiGroup {
@@ -76,7 +76,7 @@ struct CommPrivate {
   std::atomic<const void*> nccl_comm;
   std::atomic<int*> mask;
   std::atomic<u32> events;
-  std::atomic<u32> other_events;  // that the user's own plugin asked for
+  std::atomic<u32> other_events;  // that the user's own plugin requested
   std::atomic<u32> generation;
   std::atomic<u64> made_ticks;
   std::atomic<u32> children;
@@ -93,7 +93,7 @@ struct Thread {
   std::atomic<u32> tid;
   const void* unlinked;  // communicator of the call being made, if only the plugin knows it
   Handle current;        // operation of the call being made
-  u32 current_parts;     // parts of it that the plugin told of
+  u32 current_parts;     // parts of it that the plugin reported
   u32 n_scopes;
   struct {
     fr_ticket ticket;
@@ -139,7 +139,7 @@ extern std::atomic<bool> g_later;  // some communicator has such
 extern Thread g_threads[kThreads];
 struct OwnThread {
   Thread* thread;
-  u32 tid;  // 0: not asked for yet
+  u32 tid;  // 0: not known yet
 };
 extern constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec")));
 
@@ -295,14 +295,14 @@ inline bool sees_kernels(const Tracker& s, u32 comm) noexcept {
          (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
 }
 
-// Where kernels are not told of, a communicator that goes over the network has transfers: its
+// Where kernels are not reported, a communicator that goes over the network has transfers: its
 // operations are in flight while theirs are.
 inline bool sees_end(const Tracker& s, u32 comm) noexcept {
   return comm != kNoComm &&
          (sees_kernels(s, comm) || s.comm[comm].transfers_seen.load(kRelaxed) != 0);
 }
 
-// NCCL tells nothing of communicators of one rank.
+// NCCL reports nothing of communicators of one rank.
 inline bool is_alone(const Tracker& s, u32 comm) noexcept {
   return s.comms[comm].n_ranks.load(kRelaxed) == 1;
 }

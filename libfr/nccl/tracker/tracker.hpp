@@ -1,4 +1,4 @@
-// tracker.hpp - what NCCL tells, made into records: communicators, operations, their channels
+// tracker.hpp - what NCCL reports, made into records: communicators, operations, their channels
 // and transfers. The profiler plugin (nccl_profiler.cpp) and the wrappers (nccl_calls.cpp) both
 // speak to this, so an operation that both see is one record.
 //
@@ -65,7 +65,7 @@ struct Call {
 
 // Starts the recorder and this part of it; false while nothing is recorded.
 bool ready() noexcept;
-// Will operations be followed to their end? NCCL is there or has loaded the plugin.
+// Will the end of operations be observed? NCCL is there or has loaded the plugin.
 bool is_active() noexcept;
 // Does FR_TIMING allow the library's device stamps?
 bool stamps_wanted() noexcept;
@@ -82,7 +82,7 @@ u64 unique_id_hash(const void* id, std::size_t bytes) noexcept;  // NCCL's own, 
 
 // A communicator is being made or was found: by a wrapper, hash 0 where unknown.
 u32 open_comm(u64 hash, i32 n_ranks, i32 rank, const char* name) noexcept;
-// NCCL made it: `since_ticks` is when the call began. May find that the plugin has told of it, then
+// NCCL made it: `since_ticks` is when the call began. May find that the plugin has reported it, then
 // returns the row that counts.
 u32 bind_comm(u32 comm, const void* nccl_comm, i32 n_ranks, i32 rank, u64 since_ticks) noexcept;
 // A child that neither the call nor the plugin names: derived from its parent, alike on all ranks.
@@ -99,14 +99,14 @@ void comm_failed(u32 comm, const char* text) noexcept;
 bool expect_link(const void* nccl_comm) noexcept;
 void forget_link() noexcept;
 u32 thread_slot() noexcept;  // a small number of the calling thread's own; large: none was left
-fr_group_t group_of(u32 comm) noexcept;            // its own group, made when first asked for
+fr_group_t group_of(u32 comm) noexcept;            // its own group, made when first used
 fr_group_t framework_group_of(u32 comm) noexcept;  // that it works for, 0 none
 // Calls that make communicators, of callers that are hooked: so many more are under way.
 void making(int more) noexcept;
 bool is_profiled(u32 comm) noexcept;
 
 // The plugin's init: context to give to NCCL. `mask` is NCCL's own word, kept: it may be changed
-// later. events: what to ask for.
+// later. events: those to request.
 Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks, i32 rank,
                    int* mask, u32 events) noexcept;
 // The user's own plugin wants these, too.
@@ -125,9 +125,9 @@ void launching(Handle op) noexcept;
 void launched(Handle op) noexcept;
 // The library has done what it does on the host; a part that it reported nothing of will not come.
 void settle(Handle op) noexcept;
-// The library goes on with it in the background: ends it if nobody would tell.
+// The library goes on with it in the background: ends it if nothing would report its end.
 void launched_later(Handle op) noexcept;
-// All that this communicator was asked for is launched.
+// All that was called for this communicator is launched.
 void settle_later(const void* nccl_comm) noexcept;
 // Looks at operations whose last channel may have ended; the watchdog's.
 void settle_all() noexcept;
@@ -138,7 +138,7 @@ void events_seen(const cuda::EventsSeen* seen, u32 n) noexcept;
 void wait_began(Handle op) noexcept;
 void wait_ended(Handle op) noexcept;
 void reached(Handle op) noexcept;
-void unfollow(Handle op) noexcept;
+void untrack(Handle op) noexcept;
 bool is_over(Handle op) noexcept;
 Handle oldest_in_flight(u64& ticket) noexcept;
 void fail_operation(Handle op, const char* why) noexcept;

@@ -24,7 +24,7 @@ void set_wait(Tracker& s, Phase& f, u32 step, Wait wait) noexcept {
   const u32 shift = 4 * (step % 8);
   const u32 before = f.waits.load(kRelaxed);
   const u32 after = (before & ~(15u << shift)) | static_cast<u32>(wait) << shift;
-  if (after != before) {  // told again at every poll while it waits
+  if (after != before) {  // reported again at every poll while it waits
     f.waits.store(after, kRelaxed);
     f.ticks.store(ticks_now(s.hot->clock), kRelaxed);
   }
@@ -135,7 +135,7 @@ Handle step_start(Handle transfer, u32 step) noexcept {
     return other_start();
   }
   const u32 before = f->waits.load(kRelaxed) >> 4 * (step % 8) & 15;
-  if (before == 0) {  // not when it is told again
+  if (before == 0) {  // not when it is reported again
     set_wait(*s, *f, step,
              (f->what.load(kRelaxed) & 0xff) == kPhaseRecv ? Wait::kData : Wait::kPosted);
   }

@@ -1,8 +1,10 @@
 // Ranks that wait for each other.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "causes/rules.hpp"
+#include "facts/limits.hpp"
 
 namespace frtrace {
 
@@ -144,14 +146,26 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
          });
 }
 
-// Sends and receives are numbered from what the files still hold, and nothing tells when these were
-// written: a moving job may look like this.
+// Nothing tells when the files were written: sends and receives of a moving job may look like this.
 bool may_be_moving(const Facts& f, const Problem& p) {
   return std::any_of(p.pending.begin(), p.pending.end(),
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
-         std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
-           return f.ev(i).holes.written_guessed && f.ev(i).holes.relative_p2p;
-         });
+         std::any_of(p.evidence.begin(), p.evidence.end(),
+                     [&](int i) { return f.ev(i).holes.written_guessed; });
+}
+
+// A circle of collectives only, or one of sends and receives in which all do the same: none of them
+// can be told from the others. Of a mixed one somebody left out something.
+bool is_program_way(const Facts& f, const Problem& p) {
+  const bool messages = std::any_of(p.pending.begin(), p.pending.end(),
+                                    [&](int k) { return f.graph[k].kind != Kind::kCollective; });
+  std::set<std::uint64_t> roles;
+  for (const int i : p.evidence) {
+    const std::vector<Step>& steps = f.history.of(i);
+    const std::size_t at = f.stuck_step(i);
+    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
+  }
+  return !messages || roles.size() == 1;
 }
 
 Cause deadlock(const Facts& f, const Problem& p) {
@@ -169,6 +183,11 @@ Cause deadlock(const Facts& f, const Problem& p) {
   c.explains = p.explains;
   std::vector<int> who = fewer_order(f, p);
   c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
+  if (who.empty() && !is_program_way(f, p)) {
+    c.verdict = Verdict::kUndecided;
+    c.others = p.evidence;
+    return c;
+  }
   if (who.empty()) {
     who = p.evidence;
     c.assume(Assume::kNoEarlierIterations, f.c.missing);
@@ -189,7 +208,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   std::vector<Deviant> deviants;
   bool by_peers = false;
   for (const int i : suspects) {
-    if (const auto a = f.anomalies.own(i, f.stuck_step(i))) {
+    const auto a = f.anomalies.own(i, f.stuck_step(i));
+    // Without a cycle nothing but this tells that the order matters.
+    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
     }
   }
@@ -221,6 +242,36 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   return differ || (suspects.size() > 2 && 3 * likewise > 2 * suspects.size())
              ? std::nullopt
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
+}
+
+// Who waits elsewhere though it was the turn of what others wait for it in, by its own earlier
+// iterations or by its peers': a fault by itself, whatever else is stuck.
+std::vector<Cause> left_out(const Facts& f) {
+  std::map<int, std::set<int>>
+      awaited;  // evidence -> groups of collectives that it did not come to
+  for (const Pending& p : f.graph.pending) {
+    for (const int a : p.absent) {
+      if (p.kind == Kind::kCollective && f.graph.waits(a)) {
+        awaited[a].insert(p.group);
+      }
+    }
+  }
+  std::vector<Cause> out;
+  for (const auto& [i, groups] : awaited) {
+    bool by_peers = false;
+    auto a = f.anomalies.own(i, f.stuck_step(i));
+    if (!a) {
+      a = f.anomalies.by_peers(i);
+      by_peers = true;
+    }
+    const auto group = a ? f.history.of(i)[a->usual].group : -1;
+    if (a && a->kind == Anomaly::kSkipped && a->support >= limits::kClearSupport &&
+        groups.contains(group)) {
+      out.push_back(of_deviants(f, {{i, *a}}, by_peers, false));
+      out.back().independent = true;
+    }
+  }
+  return out;
 }
 
 std::vector<Cause> cycle(const Facts& f) {

@@ -120,6 +120,18 @@ int pending_of(const Facts& f, const Divergence& d) {
   return -1;
 }
 
+// All members wait in an earlier operation of the group.
+bool is_ahead(const Facts& f, const Divergence& d, const std::vector<int>& members) {
+  const auto waits_before = [&](int i) {
+    const std::vector<int>& in = f.graph.waits_in[idx(i)];
+    return std::any_of(in.begin(), in.end(), [&](int k) {
+      const Pending& p = f.graph[k];
+      return p.group == d.group && p.kind == Kind::kCollective && p.seq < d.seq;
+    });
+  };
+  return std::all_of(members.begin(), members.end(), waits_before);
+}
+
 Cause judge_divergence(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   Cause c;
@@ -150,8 +162,12 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
       }
     }
   }
-  c.explains = f.graph.leading_to(
-      members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
+  // Queued behind what the members wait in: a fault that nobody waits for yet.
+  c.independent = !d.past && is_ahead(f, d, members);
+  if (!c.independent) {
+    c.explains = f.graph.leading_to(
+        members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
+  }
   sort_by_rank(c.guilty);
   if (c.right < 0 && d.incomplete_vote && !f.c.missing.empty()) {
     // A rank without evidence could turn the vote.
@@ -183,10 +199,26 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
 
 }  // namespace
 
+namespace {
+
+// Every member ended it: releases of PyTorch name the same operation differently.
+bool is_over(const Facts& f, const Divergence& d) {
+  const bool in_order = f.group(d.group).backend.find("gloo") == std::string::npos;
+  bool over = in_order && pending_of(f, d) < 0;
+  for (const std::vector<int>& members : d.classes) {
+    for (const int m : members) {
+      over = over && record_at(f, d, m, d.seq)->state == State::kCompleted;
+    }
+  }
+  return over;
+}
+
+}  // namespace
+
 std::vector<Cause> mismatch(const Facts& f) {
   std::vector<Cause> out;
   for (const Divergence& d : f.divergences) {
-    if (!d.past) {
+    if (!d.past && !is_over(f, d)) {
       out.push_back(judge_divergence(f, d));
     }
   }

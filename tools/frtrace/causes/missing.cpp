@@ -145,6 +145,20 @@ bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending
          (deaf && (idle.size() + lost >= kMany || (lost != 0 && kinds.size() >= kKinds)));
 }
 
+// It issued operations until its evidence was written: it is late, and not stuck.
+bool is_moving(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
+    return false;
+  }
+  const bool failed =
+      std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
+        return holds(p.absent, i) &&
+               std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+      });
+  return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
+}
+
 Cause extra(const Facts& f, int k) {
   const Pending& p = f.graph[k];
   Cause c;
@@ -220,6 +234,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (beside) {
     std::erase_if(idle, [&](int i) { return !stands_alone(f, i); });
   }
+  std::erase_if(idle, [&](int i) { return is_moving(f, i); });
   const int k = main_pending(f, idle);
   if (idle.empty() || k < 0) {
     return {};
@@ -261,71 +276,114 @@ std::vector<Cause> never_issued(const Facts& f) {
 
 namespace {
 
-// What a rank issued from its first pending operation on.
-struct Tail {
-  int evidence;
-  Time written;  // of the evidence; 0: nothing tells
-  std::vector<std::uint64_t> roles;
-  std::vector<Time> times;
-  // The other issued the same and then more, at a time that this one's evidence covers.
-  bool is_part_of(const Tail& o) const {
-    return roles.size() < o.roles.size() &&
-           (written != 0 &&
-            seconds_between(o.times[roles.size()], written) >= limits::kTwinLater_s) &&
-           std::equal(roles.begin(), roles.end(), o.roles.begin());
+// What a rank issued. Records of equal programs have equal tickets.
+struct Program {
+  const std::vector<Record>* records;
+  const std::vector<Step>* steps;
+  const std::vector<std::uint64_t>* roles;
+  std::uint64_t front;  // ticket of its first pending operation
+
+  std::uint64_t ticket(std::size_t step) const { return (*records)[(*steps)[step].record].ticket; }
+  std::size_t find(std::uint64_t wanted) const {
+    const auto it = std::partition_point(steps->begin(), steps->end(), [&](const Step& s) {
+      return (*records)[s.record].ticket < wanted;
+    });
+    return static_cast<std::size_t>(it - steps->begin());
   }
 };
 
-std::optional<Tail> tail_of(const Facts& f, int i) {
+std::optional<Program> program_of(const Facts& f, int i) {
   const Front& front = f.graph.fronts[idx(i)];
-  if (!f.graph.waits(i) || f.ev(i).format.empty() || f.stale[idx(i)] || front.first == kNoRecord) {
+  if (!f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord || f.history.of(i).empty()) {
     return std::nullopt;
   }
-  const std::vector<Step>& steps = f.history.of(i);
-  Tail tail{i, f.ev(i).holes.written_guessed ? 0 : f.ev(i).written, {}, {}};
-  for (std::size_t s = step_of(steps, front.first); s < steps.size(); ++s) {
-    tail.roles.push_back(f.anomalies.role(i, steps[s]));
-    tail.times.push_back(f.ev(i).records[steps[s].record].time);
+  const std::vector<Record>& records = f.ev(i).records;
+  return Program{&records, &f.history.of(i), &f.anomalies.roles(i), records[front.first].ticket};
+}
+
+// The last operation that both took part in, or else have under one ticket: own step, other's step.
+std::optional<std::pair<std::size_t, std::size_t>> meeting(const Facts& f, int j,
+                                                           const Program& own,
+                                                           const Program& other) {
+  for (std::size_t a = own.steps->size(); a-- > 0 && a + limits::kRecent > own.steps->size();) {
+    const Record& r = (*own.records)[(*own.steps)[a].record];
+    const int group = (*own.steps)[a].group;
+    if (group < 0 || r.kind != Kind::kCollective) {
+      continue;
+    }
+    const auto member = f.group(group).position.find(f.rank(j));
+    const Record* its =
+        member == f.group(group).position.end()
+            ? nullptr
+            : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
+    if (its != nullptr) {
+      return std::pair(
+          a, step_of(*other.steps, static_cast<std::size_t>(its - other.records->data())));
+    }
   }
-  return tail.roles.empty() ? std::nullopt : std::optional<Tail>(tail);
+  const std::size_t last = own.steps->size() - 1, same = other.find(own.ticket(last));
+  return same < other.steps->size() && same >= limits::kContext && last >= limits::kContext &&
+                 other.ticket(same) == own.ticket(last)
+             ? std::optional(std::pair(last, same))
+             : std::nullopt;
+}
+
+// Of two ranks that issued the same so far the other one waits for at least as much, and since as
+// early a place of its program. Answers what the other one issued next: a step, its size for none.
+std::optional<std::size_t> twin_went_on(const Facts& f, int j, const Program& own,
+                                        const Program& other) {
+  const auto met = meeting(f, j, own, other);
+  if (!met) {
+    return std::nullopt;
+  }
+  const std::size_t n = own.steps->size(), m = other.steps->size();
+  const std::size_t back = std::min(met->first, met->second);
+  std::size_t a = met->first - back, b = met->second - back;
+  if (own.front < own.ticket(a) ||
+      other.find(other.front) + met->first > own.find(own.front) + met->second) {
+    return std::nullopt;
+  }
+  for (; a < n && b < m; ++a, ++b) {
+    const Record& r = (*own.records)[(*own.steps)[a].record];
+    if ((*own.roles)[a] != (*other.roles)[b] ||
+        (blocks(r) && !blocks((*other.records)[(*other.steps)[b].record]))) {
+      return std::nullopt;
+    }
+  }
+  return b;
 }
 
 }  // namespace
 
-// Peers that wait in the same operation of their program, and that issued the same as this rank and
-// then more: their hosts were free to go on, and so was this one's. It stopped by itself.
+// Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
+// so was this one's. It stopped by itself.
 std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
-  // By the operation they wait in.
-  std::map<std::pair<int, std::uint64_t>, std::vector<Tail>> twins;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    auto tail = tail_of(f, i);
-    if (!tail) {
+    const auto own = program_of(f, i);
+    if (!own || f.ev(i).holes.written_guessed) {
       continue;
     }
-    const Record& front = f.ev(i).records[f.graph.fronts[idx(i)].first];
-    const int group = f.c.group_of[idx(i)][front.group];
-    if (front.kind == Kind::kCollective && group >= 0) {
-      twins[{group, front.seq}].push_back(std::move(*tail));
+    std::size_t twins = 0, further = 0;
+    for (const int j : f.anomalies.peers(i, true)) {
+      const auto other = program_of(f, j);
+      const auto next = other ? twin_went_on(f, j, *own, *other) : std::nullopt;
+      twins += next ? 1 : 0;
+      // At a time that this one's evidence covers.
+      further += next && *next < other->steps->size() &&
+                 seconds_between((*other->records)[(*other->steps)[*next].record].time,
+                                 f.ev(i).written) >= limits::kTwinLater_s;
     }
-  }
-  for (const auto& [operation, tails] : twins) {
-    for (const Tail& own : tails) {
-      const auto further = static_cast<std::size_t>(std::count_if(
-          tails.begin(), tails.end(), [&](const Tail& other) { return own.is_part_of(other); }));
-      if (further < limits::kWentOnFewest ||
-          static_cast<double>(further) <=
-              limits::kWentOnShare * static_cast<double>(tails.size() - 1)) {
-        continue;
-      }
+    if (further >= limits::kWentOnFewest &&
+        static_cast<double>(further) > limits::kWentOnShare * static_cast<double>(twins)) {
       Cause c;
       c.rule = Rule::kStoppedHost;
       c.verdict = Verdict::kMissing;
-      c.pending = f.graph.waits_in[idx(own.evidence)].front();
-      c.guilty = {guilty_rank(f, own.evidence, Why::kNeverIssued, -1)};
-      c.explains = {own.evidence};
+      c.pending = f.graph.waits_in[idx(i)].front();
+      c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
+      c.explains = {i};
       c.independent = true;
-      c.assume(Assume::kHostIsFree, {f.rank(own.evidence)});
+      c.assume(Assume::kHostIsFree, {f.rank(i)});
       out.push_back(std::move(c));
     }
   }

@@ -84,6 +84,24 @@ std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   return 2 * c.others.size() > f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
 }
 
+// A watchdog saw a hang that the records do not show: it is among the operations that found no room.
+std::vector<Cause> unattributed(const Facts& f) {
+  Cause c;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const Losses& lost = f.ev(i).losses;
+    if (f.ev(i).trigger == "timeout" &&
+        (lost.no_group != 0 || lost.groups_lost != 0 || lost.strings_lost != 0)) {
+      c.others.push_back(i);
+    }
+  }
+  if (c.others.empty()) {
+    return {};
+  }
+  c.rule = Rule::kOpenUnattributed;
+  c.verdict = Verdict::kUndecided;
+  return {c};
+}
+
 // Nothing is stuck; a rank keeps the others waiting all the time.
 std::vector<Cause> slow(const Facts& f) {
   bool by_clocks = false;

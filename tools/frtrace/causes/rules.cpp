@@ -21,6 +21,8 @@ constexpr RuleRow kRules[] = {
      "all issued it and others' devices started or ended it"},
     {Tier::kEnd, "complete", complete,
      "every member issued it; the devices' own waits are followed"},
+    {Tier::kEnd, "left out", left_out,
+     "others wait for it in what it left out, wherever it waits itself"},
     {Tier::kEnd, "stopped host", stopped_host,
      "beside another cause: its peers in the same place went on"},
     {Tier::kCycle, "cycle", cycle, "ranks that wait for each other; orders decide"},
@@ -36,6 +38,8 @@ constexpr RuleRow kRules[] = {
     {Tier::kNoHang, "stale", stale, "the evidence is older than the waits"},
     {Tier::kNoHang, "alarm", alarm_alone, "the reason of the dump is not among what was read"},
     {Tier::kNoHang, "amid", stopped_amid_iteration, "at rest in what the files do not record"},
+    {Tier::kNoHang, "unattributed", unattributed,
+     "the hang that was seen is among the operations that found no room"},
     {Tier::kNoHang, "slow", slow, "late again and again"},
 };
 

@@ -39,6 +39,7 @@ std::vector<Cause> device_behind(const Facts&);
 std::vector<Cause> never_issued(const Facts&);
 std::vector<Cause> stopped_host(const Facts&);
 std::vector<Cause> complete(const Facts&);
+std::vector<Cause> left_out(const Facts&);
 std::vector<Cause> cycle(const Facts&);
 std::vector<Cause> own_errors(const Facts&);
 std::vector<Cause> no_evidence(const Facts&);
@@ -49,6 +50,7 @@ std::vector<Cause> past_mismatch(const Facts&);
 std::vector<Cause> stale(const Facts&);
 std::vector<Cause> alarm_alone(const Facts&);
 std::vector<Cause> stopped_amid_iteration(const Facts&);
+std::vector<Cause> unattributed(const Facts&);
 std::vector<Cause> slow(const Facts&);
 
 // ---- shared by rules
@@ -59,6 +61,8 @@ int main_pending(const Facts&, const std::vector<int>& blamed, bool absent = tru
 Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
+// What would tell between the explanations that an open question leaves.
+std::vector<WouldTell> would_tell(const Facts&, const Cause&);
 void sort_by_rank(std::vector<Guilty>&);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle);

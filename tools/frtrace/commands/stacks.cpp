@@ -133,7 +133,7 @@ std::vector<std::string> request_dumps(const std::vector<Process>& processes, bo
   bool requested = false;
   for (const Process& p : processes) {
     sigval value{};
-    value.sival_ptr = reinterpret_cast<void*>(fr::kAskFromOutside);
+    value.sival_ptr = reinterpret_cast<void*>(fr::kDumpRequest);
     // One is enough: its incident is seen by the others of the node.
     if (!requested && !is_stopped(p.pid) && catches(p.pid, p.signal)) {
       requested = ::sigqueue(p.pid, p.signal, value) == 0;

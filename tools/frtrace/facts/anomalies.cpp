@@ -28,7 +28,6 @@ std::uint64_t Anomalies::role(int i, const Step& step) const {
   return key;
 }
 
-// Members of its groups, at most limits::kPeers.
 std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
   std::vector<int> groups, out;
   for (const int g : c_.group_of[static_cast<std::size_t>(i)]) {
@@ -84,29 +83,40 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
   return false;
 }
 
-std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck) const {
+std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   const std::vector<Step>& steps = history_.of(i);
   std::size_t from = stuck - std::min(stuck, limits::kRecent);
+  std::vector<Anomaly> out;
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
+    std::erase_if(*odd, [&](const Anomaly& a) { return a.issued < from; });
+    return std::move(*odd);
+  }
   while (const auto a = anomaly(steps, from)) {
-    if (!shared(i, *a)) {
+    out.push_back(*a);
+    from = a->issued + 1;
+  }
+  return out;
+}
+
+std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck) const {
+  for (const Anomaly& a : all(i, stuck)) {
+    const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
+    const bool together = std::any_of(others.begin(), others.end(), [&](int j) {
+      return did_likewise(j, history_.of(j).size(), i, a);
+    });
+    if (!together && !shared(i, a)) {
       return a;
     }
-    from = a->issued + 1;
   }
   return std::nullopt;
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {
-  const std::vector<Step>& steps = history_.of(i);
   const std::uint64_t issued = roles(other)[deviant.issued], usual = roles(other)[deviant.usual];
-  std::size_t from = stuck - std::min(stuck, limits::kRecent);
-  while (const auto a = anomaly(steps, from)) {
-    if (roles(i)[a->issued] == issued && roles(i)[a->usual] == usual) {
-      return true;
-    }
-    from = a->issued + 1;
-  }
-  return false;
+  const std::vector<Anomaly> found = all(i, stuck);
+  return std::any_of(found.begin(), found.end(), [&](const Anomaly& a) {
+    return roles(i)[a.issued] == issued && (deviant.novel || roles(i)[a.usual] == usual);
+  });
 }
 
 std::optional<Anomaly> Anomalies::by_peers(int i) const {

@@ -597,7 +597,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
     if (group.evidence[mine] != a || group.evidence[theirs] != b) {
       continue;
     }
-    const std::vector<std::size_t>& own = slots[g].records[mine];
+    const std::vector<std::uint32_t>& own = slots[g].records[mine];
     for (std::size_t r = own.size(); r-- > 0 && ahead.size() < kMost;) {
       const Record& left = c.evidence_of(a).records[own[r]];
       const Record* right = slots[g].at(c, group, theirs, left.seq);

@@ -181,6 +181,14 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
 
 }  // namespace
 
+Exit own_exit(const RankEvidence& e) {
+  Exit exit = e.exit.present ? exit_by_itself(e, last_error_of(e)) : Exit{};
+  if (!exit.ended() && e.process_gone) {
+    exit.kind = ExitKind::kGone;
+  }
+  return exit;
+}
+
 std::vector<Exit> exits_of(const Case& c) {
   const PeerTables peers(c);
   std::vector<Exit> out;

@@ -39,7 +39,9 @@ struct Exit {
            message == o.message;
   }
 };
-std::vector<Exit> exits_of(const Case&);          // per evidence
+std::vector<Exit> exits_of(const Case&);  // per evidence
+// By this evidence alone, without what peers saw.
+Exit own_exit(const RankEvidence&);
 std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the peers' tables
 // Peers saw the missing rank alive.
 bool seen_alive(const Case&, Rank);

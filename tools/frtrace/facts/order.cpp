@@ -2,6 +2,7 @@
 #include "facts/order.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 
 #include "facts/limits.hpp"
@@ -18,6 +19,9 @@ const std::vector<Step>& History::of(int evidence) const {
   built_[i] = true;
   const RankEvidence& e = case_.evidence_of(evidence);
   std::unordered_map<std::uint32_t, std::uint64_t> site_keys;
+  Signatures signatures(e);
+  steps_[i].reserve(
+      static_cast<std::size_t>(std::count_if(e.records.begin(), e.records.end(), communicates)));
   for (std::size_t r = 0; r < e.records.size(); ++r) {
     const Record& record = e.records[r];
     if (!communicates(record)) {
@@ -30,13 +34,13 @@ const std::vector<Step>& History::of(int evidence) const {
       const Site site = user_site(e, record.stack);
       it->second = mix(mix(7, site.file), static_cast<std::uint64_t>(site.line));
     }
-    std::uint64_t key = signature_hash(e, record);
+    std::uint64_t key = signatures.hash(record);
     key = mix(mix(key, it->second), static_cast<std::uint64_t>(group + 1));
     key = mix(key, static_cast<std::uint64_t>(record.kind));
     if (record.kind != Kind::kCollective) {
       key = mix(key, static_cast<std::uint64_t>(record.peer + 1));
     }
-    steps_[i].push_back({key, group, r});
+    steps_[i].push_back({key, group, static_cast<std::uint32_t>(r)});
   }
   return steps_[i];
 }
@@ -143,6 +147,128 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
   return best;
 }
 
+namespace {
+
+std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size_t b) {
+  std::size_t n = 0;
+  while (std::max(a, b) + n < steps.size() && steps[a + n].key == steps[b + n].key) {
+    ++n;
+  }
+  return n;
+}
+
+// Where its iterations begin: after the collective of its largest group whose places lie farthest
+// apart.
+std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
+  const std::vector<Record>& records = e.records;
+  if (steps.empty()) {
+    return {};
+  }
+  std::size_t largest = 0;
+  std::vector<std::size_t> sizes;
+  for (const GroupEvidence& g : e.groups) {
+    sizes.push_back(expand(g.ranks).size());
+  }
+  // 0: no collective, or one of a group that a damaged file does not describe.
+  const auto size_of = [&](const Record& r) {
+    return r.kind == Kind::kCollective && r.group < sizes.size() ? sizes[r.group] : 0;
+  };
+  for (const Step& s : steps) {
+    largest = std::max(largest, size_of(records[s.record]));
+  }
+  struct Places {
+    std::vector<std::size_t> at;
+    std::size_t apart = SIZE_MAX;  // the closest two
+  };
+  std::unordered_map<std::uint64_t, Places> places;
+  for (std::size_t p = 0; p < steps.size(); ++p) {
+    const Record& r = records[steps[p].record];
+    if (r.kind == Kind::kCollective && size_of(r) == largest) {
+      Places& own = places[steps[p].key];
+      own.apart = own.at.empty() ? SIZE_MAX : std::min(own.apart, p - own.at.back());
+      own.at.push_back(p);
+    }
+  }
+  const bool whole_program = records.front().ticket <= 1;
+  const Places* best = nullptr;
+  for (const auto& [key, own] : places) {
+    const auto rank = [](const Places& x) {
+      return std::tuple(x.at.size() >= 2, x.apart, x.at.back());
+    };
+    const bool better = best == nullptr || rank(own) > rank(*best);
+    best = better && (own.at.size() >= 2 || whole_program) ? &own : best;
+  }
+  std::vector<std::size_t> starts;
+  for (std::size_t k = 0; best != nullptr && k < best->at.size(); ++k) {
+    if (best->at[k] + 1 < steps.size()) {
+      starts.push_back(best->at[k] + 1);
+    }
+  }
+  // The first one of the program, after what sets it up, where that is kept.
+  if (!starts.empty() && whole_program) {
+    std::size_t first = 0, most = 0;
+    for (std::size_t p = 0; p < std::min(starts.front(), limits::kRecent); ++p) {
+      const std::size_t n = equal_steps(steps, p, starts.front());
+      first = n > most ? p : first;
+      most = std::max(n, most);
+    }
+    if (most != 0) {
+      starts.insert(starts.begin(), first);
+    }
+  }
+  return starts;
+}
+
+Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size_t usual,
+                   std::size_t context) {
+  Anomaly a;
+  a.issued = issued;
+  a.usual = usual;
+  a.context = context;
+  a.novel = std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(issued),
+                         [&](const Step& s) { return s.key == steps[issued].key; });
+  std::vector<std::uint64_t> now, due;
+  for (std::size_t k = issued; k < std::min(steps.size(), issued + limits::kRecent); ++k) {
+    now.push_back(steps[k].key);
+  }
+  const std::size_t end = usual < issued ? issued : steps.size();
+  for (std::size_t k = usual; k < std::min(end, usual + limits::kRecent); ++k) {
+    due.push_back(steps[k].key);
+  }
+  a.kind = kind_of(now, due, a.support);
+  return a;
+}
+
+}  // namespace
+
+// An iteration that is like no other one deviates where it leaves the one it is like for longest.
+std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
+                                                   const RankEvidence& e) {
+  const std::vector<std::size_t> starts = iteration_starts(steps, e);
+  if (starts.size() < 2) {
+    return std::nullopt;
+  }
+  std::vector<Anomaly> out;
+  for (std::size_t k = starts.size(); k-- > 1 && k + limits::kIterations > starts.size();) {
+    const std::size_t begin = starts[k];
+    const std::size_t whole = (k + 1 < starts.size() ? starts[k + 1] : steps.size()) - begin;
+    std::size_t most = 0, like = 0;
+    for (std::size_t j = starts.size() - 1; j-- > 0 && most < whole;) {
+      const std::size_t n = j == k ? 0 : equal_steps(steps, begin, starts[j]);
+      // A later one that is like it up to the end of the file tells nothing of what comes then.
+      if (n > most && (n >= whole || starts[j] + n < steps.size())) {
+        most = n;
+        like = j;
+      }
+    }
+    if (most < whole && starts[like] + most < steps.size()) {
+      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, most));
+    }
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
 std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from) {
   for (std::size_t p = std::max<std::size_t>(from, limits::kContextLeast); p < steps.size(); ++p) {
     std::size_t usual = SIZE_MAX;
@@ -159,19 +285,7 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from)
     if (usual == SIZE_MAX || normal) {
       continue;
     }
-    a.issued = p;
-    a.usual = usual;
-    a.novel = std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(p),
-                           [&](const Step& s) { return s.key == steps[p].key; });
-    std::vector<std::uint64_t> issued, due;
-    for (std::size_t k = p; k < std::min(steps.size(), p + limits::kRecent); ++k) {
-      issued.push_back(steps[k].key);
-    }
-    for (std::size_t k = usual; k < std::min(p, usual + limits::kRecent); ++k) {
-      due.push_back(steps[k].key);
-    }
-    a.kind = kind_of(issued, due, a.support);
-    return a;
+    return anomaly_at(steps, p, usual, a.context);
   }
   return std::nullopt;
 }

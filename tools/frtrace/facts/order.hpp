@@ -13,9 +13,9 @@
 namespace frtrace {
 
 struct Step {
-  std::uint64_t key;   // group, operation, signature, call site: equal on all ranks
-  int group;           // in Case::groups
-  std::size_t record;  // in RankEvidence::records
+  std::uint64_t key;     // group, operation, signature, call site: equal on all ranks
+  int group;             // in Case::groups
+  std::uint32_t record;  // in RankEvidence::records
 };
 
 // Position of a record among a rank's steps; past the end if none is as late.
@@ -64,7 +64,10 @@ struct Anomaly {
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
-// The first one at or after step `from`.
+// Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
+std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
+                                                   const RankEvidence& e);
+// The first one at or after step `from`, where no whole iteration is kept.
 std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
 // Anomalies of ranks that wait for each other, near where each is stuck (`stuck`: step).
@@ -82,11 +85,14 @@ class Anomalies {
   // Operation, call site and role without the group itself: equal on ranks that do the same in
   // other groups of the kind.
   std::uint64_t role(int evidence, const Step& step) const;
+  const std::vector<std::uint64_t>& roles(int evidence) const;  // of all its steps
+  // Members of its groups, at most limits::kPeers.
+  std::vector<int> peers(int evidence, bool smaller_groups_first) const;
 
  private:
-  const std::vector<std::uint64_t>& roles(int evidence) const;
   bool shared(int evidence, const Anomaly& a) const;
-  std::vector<int> peers(int evidence, bool smaller_groups_first) const;
+  // All near where the rank is stuck.
+  std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
 
   const Case& c_;
   const History& history_;

@@ -234,9 +234,11 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
   }
   const bool send = p.from == g.ranks[member];
   const LaneEvidence* lane = lane_of(e, g, g.row[member], send, send ? p.to : p.from);
-  return lane != nullptr            ? known(lane->enqueued)
-         : e.losses.lanes_lost != 0 ? std::nullopt
-                                    : known(0);
+  // What is in flight is in every window that reaches back to the wait.
+  const bool kept = e.holes.only_active || (!e.records.empty() && e.records.front().time < p.since);
+  return lane != nullptr                     ? known(lane->enqueued)
+         : e.losses.lanes_lost != 0 && !kept ? std::nullopt
+                                             : known(0);
 }
 
 // The record of the other end of a send or receive, nullptr when not kept.
@@ -452,6 +454,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       see(g.evidence[other], *r);
       compare_ends(p, other, *r);
     }
+    p.passed = r != nullptr && r->state == State::kCompleted;
   }
   p.starts_seen = !started.empty();
   std::vector<Seen> all = queued;

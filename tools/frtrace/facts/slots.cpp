@@ -26,7 +26,7 @@ std::vector<Slots> make_slots(const Case& c) {
   }
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
     const RankEvidence& e = *c.ranks[i];
-    std::vector<std::vector<std::size_t>*> of_row(e.groups.size(), nullptr);
+    std::vector<std::vector<std::uint32_t>*> of_row(e.groups.size(), nullptr);
     for (std::size_t row = 0; row < e.groups.size(); ++row) {
       if (const int g = c.group_of[i][row]; g >= 0) {
         const std::size_t group = static_cast<std::size_t>(g);
@@ -38,14 +38,17 @@ std::vector<Slots> make_slots(const Case& c) {
       const Record& record = e.records[r];
       if (record.kind == Kind::kCollective && record.group < of_row.size() &&
           of_row[record.group] != nullptr) {
-        of_row[record.group]->push_back(r);
+        of_row[record.group]->push_back(static_cast<std::uint32_t>(r));
       }
     }
     for (auto* list : of_row) {
       if (list != nullptr) {
-        std::stable_sort(list->begin(), list->end(), [&](std::size_t a, std::size_t b) {
+        const auto earlier = [&](std::uint32_t a, std::uint32_t b) {
           return e.records[a].seq < e.records[b].seq;
-        });
+        };
+        if (!std::is_sorted(list->begin(), list->end(), earlier)) {
+          std::stable_sort(list->begin(), list->end(), earlier);
+        }
       }
     }
   }
@@ -166,73 +169,56 @@ bool completed(const Record& r) {
          (r.state == State::kUnknown && (r.flags & kUntracked) != 0);
 }
 
-// One slot of a group: which members still hold it, and whether they agree.
+// One slot of a group: which members still hold it, and how they differ.
 class SlotView {
  public:
-  SlotView(const Case& c, int group, const Slots& slots)
+  SlotView(const Case& c, int group, const Slots& slots, std::uint64_t seq)
       : c_(c),
         slots_(slots),
         group_(group),
         g_(c.groups[static_cast<std::size_t>(group)]),
-        cursor_(g_.ranks.size(), 0),
-        hashes_(g_.ranks.size()) {}
-
-  // Moves to the slot; answers the next number that anybody holds, `last` if none.
-  std::uint64_t move_to(std::uint64_t seq, std::uint64_t last) {
-    having_.clear();
-    differ_ = a2a_ = false;
-    std::uint64_t next = last;
+        seq_(seq),
+        hashes_(g_.ranks.size()) {
     for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
-      const auto& list = slots_.records[m];
-      if (list.empty()) {
+      const Record* r = slots.at(c, g_, m, seq);
+      if (r == nullptr) {
         continue;
       }
       const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
-      while (cursor_[m] < list.size() && e.records[list[cursor_[m]]].seq < seq) {
-        ++cursor_[m];
-      }
-      if (cursor_[m] == list.size() || e.records[list[cursor_[m]]].seq != seq) {
-        next = cursor_[m] == list.size() ? next : std::min(next, e.records[list[cursor_[m]]].seq);
-        continue;
-      }
-      const Record& r = e.records[list[cursor_[m]]];
-      hashes_[m] = signature_hash(e, r);
-      a2a_ = a2a_ || is_all_to_all(e.text(r.op));
+      hashes_[m] = signature_hash(e, *r);
+      a2a_ = a2a_ || is_all_to_all(e.text(r->op));
       differ_ = differ_ || (!having_.empty() &&
                             hashes_[static_cast<std::size_t>(having_.front())] != hashes_[m]);
       having_.push_back(static_cast<int>(m));
     }
-    return next;
   }
 
-  bool empty() const { return having_.empty(); }
-
-  std::optional<Divergence> divergence(std::uint64_t seq) const {
+  std::optional<Divergence> divergence() const {
     const std::size_t n = g_.ranks.size();
     SplitDifference pair;
     std::vector<int> misfits;
     bool totals = false;
     if (!differ_ && a2a_ && having_.size() == n) {
-      misfits = all_to_all_misfits(c_, g_, slots_, seq, pair);
+      misfits = all_to_all_misfits(c_, g_, slots_, seq_, pair);
       totals = misfits.empty();
-      misfits = totals ? total_misfits(c_, g_, slots_, seq) : misfits;
+      misfits = totals ? total_misfits(c_, g_, slots_, seq_) : misfits;
     }
     if (having_.size() < 2 || (!differ_ && misfits.empty())) {
       return std::nullopt;
     }
     Divergence d;
     d.group = group_;
-    d.seq = seq;
+    d.seq = seq_;
     d.past = d.strict = true;
     d.incomplete_vote = having_.size() < n;
     std::map<std::uint64_t, std::vector<int>> by_hash;
     for (const int m : having_) {
       const std::size_t i = static_cast<std::size_t>(m);
       const RankEvidence& e = c_.evidence_of(g_.evidence[i]);
-      const Record& r = *slots_.at(c_, g_, i, seq);
+      const Record& r = *slots_.at(c_, g_, i, seq_);
       d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
       d.strict = d.strict && is_strict(e.text(r.op));
-      d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq;
+      d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq_;
       const bool misfit = std::find(misfits.begin(), misfits.end(), m) != misfits.end();
       by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
     }
@@ -297,56 +283,117 @@ class SlotView {
   const Slots& slots_;
   int group_;
   const Group& g_;
-  std::vector<std::size_t> cursor_;
+  std::uint64_t seq_;
   std::vector<int> having_;  // members that hold the slot
   std::vector<std::uint64_t> hashes_;
   bool differ_ = false, a2a_ = false;
 };
 
-std::optional<Divergence> divergence_in(const Case& c, int group, const Slots& slots,
-                                        bool past_too) {
-  const Group& g = c.groups[static_cast<std::size_t>(group)];
-  // Slots that at least two members still hold.
-  std::vector<std::uint64_t> firsts;
-  std::uint64_t last = 0;
-  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-    if (const auto& list = slots.records[m]; !list.empty()) {
-      const auto& records = c.evidence_of(g.evidence[m]).records;
-      firsts.push_back(records[list.front()].seq);
-      last = std::max(last, records[list.back()].seq);
+// The slots of a group in which members may differ, in order. Member by member, as their records
+// lie in memory; so many numbers at a time, as those of a damaged file may be anything.
+class Suspects {
+ public:
+  Suspects(const Case& c, const Group& g, const Slots& slots) {
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      if (!slots.records[m].empty()) {
+        const RankEvidence& e = c.evidence_of(g.evidence[m]);
+        members_.push_back({&slots.records[m], &e.records, Signatures(e), 0});
+      }
     }
   }
-  if (firsts.size() < 2) {
-    return std::nullopt;
-  }
-  std::nth_element(firsts.begin(), firsts.begin() + 1, firsts.end());
-  SlotView view(c, group, slots);
-  for (std::uint64_t seq = firsts[1]; seq <= last; ++seq) {
-    const std::uint64_t next = view.move_to(seq, last);
-    if (view.empty() && next > seq) {
-      seq = next - 1;  // numbers may be anything in a damaged file
-      continue;
+
+  // The next ones; empty: there are no more.
+  std::vector<std::uint64_t> next() {
+    std::vector<std::uint64_t> out;
+    while (out.empty()) {
+      std::uint64_t first = UINT64_MAX;
+      for (const Member& m : members_) {
+        first = m.at < m.list->size() ? std::min(first, m.record().seq) : first;
+      }
+      if (first == UINT64_MAX) {
+        break;
+      }
+      seen_.assign(kNumbers, {});
+      for (Member& m : members_) {
+        look(m, first);
+      }
+      for (std::size_t n = 0; n < kNumbers; ++n) {
+        if (seen_[n].suspect) {
+          out.push_back(first + n);
+        }
+      }
     }
-    if (const auto d = view.divergence(seq); d && (past_too || !d->past)) {
-      return d;
+    return out;
+  }
+
+ private:
+  static constexpr std::uint64_t kNumbers = 4096;  // a block of them stays in the cache
+  struct Member {
+    const std::vector<std::uint32_t>* list;
+    const std::vector<Record>* records;
+    Signatures signatures;
+    std::size_t at;
+    const Record& record() const { return (*records)[(*list)[at]]; }
+  };
+  struct Seen {
+    std::uint64_t signature = 0;
+    bool any = false, suspect = false;
+  };
+
+  void look(Member& m, std::uint64_t first) {
+    for (; m.at < m.list->size() && m.record().seq - first < kNumbers; ++m.at) {
+      const Record& r = m.record();
+      const std::uint64_t signature = m.signatures.hash(r);
+      Seen& seen = seen_[r.seq - first];
+      seen.suspect = seen.suspect ||
+                     (seen.any && (seen.signature != signature || m.signatures.is_all_to_all(r)));
+      seen.signature = signature;
+      seen.any = true;
     }
   }
-  return std::nullopt;
+
+  std::vector<Member> members_;
+  std::vector<Seen> seen_;
+};
+
+// The first slot that not all completed, and the first of all, in which members of a group differ.
+struct Differences {
+  std::optional<Divergence> stuck, past;
+};
+
+Differences differences(const Case& c, int group, const Slots& slots) {
+  Differences out;
+  Suspects suspects(c, c.groups[static_cast<std::size_t>(group)], slots);
+  for (auto some = suspects.next(); !some.empty(); some = suspects.next()) {
+    for (const std::uint64_t seq : some) {
+      auto d = SlotView(c, group, slots, seq).divergence();
+      if (d && !d->past) {
+        out.stuck = std::move(d);
+        return out;
+      }
+      if (!out.past) {
+        out.past = std::move(d);
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace
 
 std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slots) {
-  std::vector<Divergence> out;
-  for (const bool past_too : {false, true}) {
-    for (std::size_t group = 0; group < c.groups.size(); ++group) {
-      if (auto d = divergence_in(c, static_cast<int>(group), slots[group], past_too)) {
-        out.push_back(std::move(*d));
-      }
+  std::vector<Divergence> out, past;
+  for (std::size_t group = 0; group < c.groups.size(); ++group) {
+    Differences d = differences(c, static_cast<int>(group), slots[group]);
+    if (d.stuck) {
+      out.push_back(std::move(*d.stuck));
     }
-    if (!out.empty()) {
-      break;
+    if (d.past) {
+      past.push_back(std::move(*d.past));
     }
+  }
+  if (out.empty()) {
+    out = std::move(past);
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Divergence& a, const Divergence& b) { return a.time < b.time; });

@@ -14,7 +14,7 @@ namespace frtrace {
 
 // Records of one group's collectives, per member by ascending seq.
 struct Slots {
-  std::vector<std::vector<std::size_t>> records;  // [member] -> records of its evidence
+  std::vector<std::vector<std::uint32_t>> records;  // [member] -> records of its evidence
   // Record of that seq, nullptr when not kept or never issued.
   const Record* at(const Case&, const Group&, std::size_t member, std::uint64_t seq) const;
 };

@@ -182,6 +182,24 @@ class Builder {
   std::vector<bool> reached_;
 };
 
+// A batch ends when all its messages have passed: those that have are not what it waits for.
+void drop_passed(std::vector<Pending>& all, const std::vector<Front>& fronts) {
+  std::set<int> held;  // evidence of ranks that wait for a message of their batch
+  const auto in_front = [&](const Wait& w) {
+    return w.record != kNoRecord && fronts[static_cast<std::size_t>(w.evidence)].holds(w.record);
+  };
+  for (const Pending& p : all) {
+    for (const Wait& w : p.waits) {
+      if (!p.passed && in_front(w)) {
+        held.insert(w.evidence);
+      }
+    }
+  }
+  std::erase_if(all, [&](const Pending& p) {
+    return p.passed && (held.contains(p.waits.front().evidence) || !in_front(p.waits.front()));
+  });
+}
+
 }  // namespace
 
 std::vector<int> WaitGraph::leading_to(const std::vector<int>& evidence,
@@ -220,6 +238,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
   }
   const Attendance attendance(c, slots, exits, stale, graph.fronts, threshold_s);
   std::set<std::pair<int, int>> stuck;  // group, evidence
+  std::vector<Pending> found;
   for (Pending& p : pending_operations(c, hidden)) {
     // What was issued after a stuck operation of the same communicator waits for that one only.
     std::vector<int> earlier;
@@ -241,6 +260,12 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
     }
     for (const Wait& w : p.waits) {
       stuck.insert({p.group, w.evidence});
+    }
+    found.push_back(std::move(p));
+  }
+  drop_passed(found, graph.fronts);
+  for (Pending& p : found) {
+    for (const Wait& w : p.waits) {
       push_unique(graph.waits_in[static_cast<std::size_t>(w.evidence)],
                   static_cast<int>(graph.pending.size()));
     }

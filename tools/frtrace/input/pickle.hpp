@@ -79,7 +79,16 @@ class Arena {
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  void* allocate(std::size_t bytes);
+  void* allocate(std::size_t bytes) {
+    bytes = (bytes + 15) & ~std::size_t{15};
+    if (bytes > left_) {
+      return more(bytes);
+    }
+    void* const out = next_;
+    next_ += bytes;
+    left_ -= bytes;
+    return out;
+  }
   template <class T>
   T* array(std::size_t n) {
     return static_cast<T*>(allocate(n * sizeof(T)));
@@ -88,6 +97,8 @@ class Arena {
   std::size_t bytes() const { return total_; }
 
  private:
+  void* more(std::size_t bytes);
+
   std::vector<std::unique_ptr<std::byte[]>> chunks_, large_;
   std::byte* next_ = nullptr;
   std::size_t left_ = 0, total_ = 0;

@@ -151,20 +151,13 @@ void Windows::cut(RankEvidence& e) {
 
 void Windows::take_signatures(const RankEvidence& e) {
   std::vector<std::vector<std::pair<std::uint64_t, std::uint32_t>>> mine(e.groups.size());
-  // A rank issues the same few operations again and again.
-  using Raw = std::tuple<Id, Id, Id, Id, std::uint64_t, std::uint64_t, std::int32_t>;
-  std::map<Raw, std::uint32_t> known;
+  Signatures known(e);
   for (const Record& r : e.records) {
     if (r.kind != Kind::kCollective || r.group == 0 || r.group >= mine.size()) {
       continue;
     }
-    const auto [it, added] = known.try_emplace(
-        Raw{r.op, r.in_dtype, r.out_dtype, r.reduce_op, r.in_numel, r.out_numel, r.peer}, 0);
-    if (added) {
-      const std::uint64_t h = signature_hash(e, r);
-      it->second = static_cast<std::uint32_t>(h ^ h >> 32) | 1;  // 0 means none
-    }
-    mine[r.group].emplace_back(r.seq, it->second);
+    const std::uint64_t h = known.hash(r);
+    mine[r.group].emplace_back(r.seq, static_cast<std::uint32_t>(h ^ h >> 32) | 1);  // 0: none
   }
   for (std::size_t row = 0; row < mine.size(); ++row) {
     if (mine[row].empty()) {

@@ -56,6 +56,16 @@ class Judge {
                        [&](int i) { return !explained_.contains(i); });
   }
 
+  // All that it blames are blamed already.
+  bool is_known(const Cause& c) const {
+    return std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& g) {
+      return std::any_of(named_.begin(), named_.end(), [&](const Cause& known) {
+        return std::any_of(known.guilty.begin(), known.guilty.end(),
+                           [&](const Guilty& k) { return k.rank == g.rank; });
+      });
+    });
+  }
+
   // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
   // one rank that clearly left its own order. Devices and circles may follow from the first cause.
   // The files of the idle ranks and of those who wait for them record all there was.
@@ -73,12 +83,16 @@ class Judge {
 
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
-    if (!first && !adds(c) && !c.independent) {
+    if (!first && !adds(c) && (!c.independent || is_known(c))) {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
     // A host that stopped is a further cause, never the only one: another may be what it waits for.
-    const bool lonely = !named() && c.rule == Rule::kStoppedHost;
+    // Beside a device or the network it may be held up by these.
+    const bool below = std::any_of(named_.begin(), named_.end(), [](const Cause& n) {
+      return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
+    });
+    const bool lonely = (!named() || below) && c.rule == Rule::kStoppedHost;
     if (lonely) {
       return;
     }
@@ -114,6 +128,11 @@ class Judge {
     }
     if (j.causes.empty()) {
       j.causes.emplace_back();  // ok
+    }
+    for (std::vector<Cause>* some : {&j.causes, &j.open}) {
+      for (Cause& c : *some) {
+        c.would_tell = would_tell(f_, c);
+      }
     }
     for (const Cause& c : j.causes) {
       for (const Assumption& a : c.assumes) {

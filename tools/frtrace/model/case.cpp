@@ -24,48 +24,127 @@ bool is_final(const RankEvidence& e) {
          (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
 }
 
-// Of one incident a dump tells how it was; a ring, read later, may show what was done to
-// the job after.
-bool better(const RankEvidence& a, const RankEvidence& b) {
-  const auto order = [](const RankEvidence& e) {
-    return std::tuple(e.incident, e.source == Source::kDump && !e.salvaged, e.written,
+bool ends_with(std::string_view s, std::string_view end) {
+  return s.size() >= end.size() && s.substr(s.size() - end.size()) == end;
+}
+
+// Written beside the first dump of the rank in that incident; libfr/format/file_name.hpp.
+bool is_beside(const RankEvidence& e) {
+  return ends_with(e.file, ".later.fr") || ends_with(e.file, ".later.ring") ||
+         ends_with(e.file, ".dead.fr") || ends_with(e.file, ".dead.ring");
+}
+
+bool says_went_on(const RankEvidence& e) {
+  return e.trigger == "went_on";
+}
+
+bool is_hang(const std::vector<const RankEvidence*>& all, std::uint64_t incident) {
+  return std::any_of(all.begin(), all.end(), [&](const RankEvidence* e) {
+    return e->incident == incident && e->trigger == "timeout";
+  });
+}
+
+// Of a hang the first dump tells how it was: what came later shows how it was ended. Of anything else
+// the last one, which knows how the process ended. A ring, read later, may show what was done to the
+// job after.
+bool better(const RankEvidence& a, const RankEvidence& b, bool hang) {
+  const auto order = [&](const RankEvidence& e) {
+    const bool own_dump = e.source == Source::kDump && !e.salvaged;
+    return std::tuple(e.incident, !says_went_on(e), hang && !is_beside(e), own_dump, e.written,
                       e.records.size(), std::string_view(e.file));
   };
   return order(a) > order(b);
 }
 
-std::uint64_t issued(const RankEvidence& e) {
+std::uint64_t progress(const RankEvidence& e) {
   std::uint64_t n = 0;
   for (const GroupEvidence& g : e.groups) {
-    n += g.enqueued + g.p2p_enqueued;
+    n += g.enqueued + g.p2p_enqueued + g.completed;
   }
   return n;
 }
 
-// What a rank dumped itself tells of the hang; what was found after its death tells of its end.
-void tell_later_deaths(Case& c, const std::vector<const RankEvidence*>& all) {
-  for (const RankEvidence* later : all) {
-    const auto it = c.index.find(later->id.rank);
-    if (it == c.index.end() || !later->process_gone) {
-      continue;
+bool same_process(const RankEvidence& a, const RankEvidence& b) {
+  return a.id.rank == b.id.rank && a.id.pid == b.id.pid && a.id.start == b.id.start;
+}
+
+// A rank that answered late, after a peer had written its dump for it: if nothing has changed since,
+// its own dump says more, for it has all stacks.
+const RankEvidence* own_answer(const RankEvidence& first,
+                               const std::vector<const RankEvidence*>& all) {
+  for (const RankEvidence* e : all) {
+    if (first.salvaged && e->incident == first.incident && same_process(*e, first) &&
+        e->source == Source::kDump && !e->salvaged && !says_went_on(*e) &&
+        progress(*e) == progress(first) && !e->exit.present) {
+      return e;
     }
-    const RankEvidence& own = c.evidence_of(it->second);
-    if (own.process_gone || own.salvaged || own.incident != later->incident ||
-        own.id.pid != later->id.pid || own.id.start != later->id.start) {
-      continue;
-    }
-    std::string text =
-        fmt::format("the process of rank {} was gone after its dump", later->id.rank);
-    if (later->oom_kills > 0) {
-      text += fmt::format(", the kernel's OOM killer had killed {} of its control group",
-                          later->oom_kills);
-    }
-    if (const std::uint64_t now = issued(*later), then = issued(own); now > then) {
-      text += fmt::format(", it had issued {} more operation{}", now - then,
-                          now - then == 1 ? "" : "s");
-    }
-    c.notes.push_back(text + ": " + later->file);
   }
+  return &first;
+}
+
+void add_later(Case& c, const std::vector<const RankEvidence*>& all) {
+  c.later.resize(c.ranks.size());
+  for (const RankEvidence* e : all) {
+    const auto it = c.index.find(e->id.rank);
+    if (it == c.index.end()) {
+      continue;
+    }
+    const RankEvidence& chosen = c.evidence_of(it->second);
+    if (e != &chosen && same_process(*e, chosen) && e->incident >= chosen.incident &&
+        (is_beside(*e) || e->written >= chosen.written)) {
+      c.later[static_cast<std::size_t>(it->second)].push_back(e);
+    }
+  }
+  for (auto& later : c.later) {
+    std::sort(later.begin(), later.end(), [](const RankEvidence* a, const RankEvidence* b) {
+      return std::tie(a->written, a->file) < std::tie(b->written, b->file);
+    });
+  }
+}
+
+// First evidence of each rank in that incident.
+std::map<Rank, const RankEvidence*> first_of(const std::vector<const RankEvidence*>& all,
+                                             std::uint64_t incident) {
+  std::map<Rank, const RankEvidence*> out;
+  for (const RankEvidence* e : all) {
+    if (e->incident == incident && !is_beside(*e)) {
+      const RankEvidence*& slot = out[e->id.rank];
+      slot = slot == nullptr || better(*e, *slot, true) ? e : slot;
+    }
+  }
+  return out;
+}
+
+// Nothing moved in between: the later incident is about the same hang, or about its end.
+bool same_hang(const std::map<Rank, const RankEvidence*>& first,
+               const std::map<Rank, const RankEvidence*>& later) {
+  return std::all_of(later.begin(), later.end(), [&](const auto& entry) {
+    const auto it = first.find(entry.first);
+    return it != first.end() && same_process(*it->second, *entry.second) &&
+           progress(*it->second) == progress(*entry.second);
+  });
+}
+
+// The newest incident; of those about one hang the first, which was dumped before anybody ended it.
+std::uint64_t newest_incident(const std::vector<const RankEvidence*>& all) {
+  std::set<std::uint64_t> numbers;
+  for (const RankEvidence* e : all) {
+    numbers.insert(e->incident);
+  }
+  if (numbers.empty()) {
+    return 0;
+  }
+  auto newest = numbers.rbegin();
+  auto now = first_of(all, *newest);
+  for (auto before = std::next(newest); before != numbers.rend(); ++before) {
+    auto first = first_of(all, *before);
+    if (!is_hang(all, *before) || !same_hang(first, now)) {
+      break;
+    }
+    newest = before;
+    now = std::move(first);
+  }
+  return *newest;
 }
 
 void choose(Case& c, const std::vector<const RankEvidence*>& all) {
@@ -73,6 +152,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
   std::vector<const RankEvidence*> nameless;
   std::map<Rank, bool> older;
   Time first_written = 0;
+  const bool hang = is_hang(all, c.incident);
   for (const RankEvidence* e : all) {
     if (e->incident == c.incident && (first_written == 0 || e->written < first_written)) {
       first_written = e->written;
@@ -92,7 +172,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       continue;
     }
     const RankEvidence*& slot = best[e->id.rank];
-    if (slot == nullptr || better(*e, *slot)) {
+    if (slot == nullptr || better(*e, *slot, hang)) {
       slot = e;
     }
   }
@@ -126,7 +206,8 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
     }
   }
   int world = 0;
-  for (const auto& [rank, e] : best) {
+  for (auto& [rank, e] : best) {
+    e = hang ? own_answer(*e, all) : e;
     c.index.emplace(rank, static_cast<int>(c.ranks.size()));
     c.ranks.push_back(e);
     world = std::max({world, e->id.world_size, rank + 1});
@@ -142,7 +223,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       }
     }
   }
-  tell_later_deaths(c, all);
+  add_later(c, all);
 }
 
 // The framework's group that a communicator's own group works for; nullptr: none is known.
@@ -407,15 +488,14 @@ std::vector<Case> make_cases(const std::vector<std::unique_ptr<RankEvidence>>& e
     }
     std::erase_if(all, [&](const RankEvidence* e) { return e->id.attempt != c.attempt; });
     if (selection.incident) {
+      c.asked_for = true;
       c.incident = *selection.incident;
       if (std::none_of(all.begin(), all.end(),
                        [&](const RankEvidence* e) { return e->incident == c.incident; })) {
         continue;
       }
     } else {
-      for (const RankEvidence* e : all) {
-        c.incident = std::max(c.incident, e->incident);
-      }
+      c.incident = newest_incident(all);
     }
     choose(c, all);
     if (c.ranks.empty()) {

@@ -42,6 +42,9 @@ struct Case {
   std::vector<Group> groups;
   std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1 none
   std::vector<std::string> notes;          // what was left out, and why
+  // Per rank: what the same process wrote, or left, after the evidence that was chosen; oldest first.
+  std::vector<std::vector<const RankEvidence*>> later;
+  bool asked_for = false;  // the incident was named, not the newest taken
 
   const RankEvidence& evidence_of(int i) const { return *ranks[static_cast<std::size_t>(i)]; }
   const GroupEvidence* member(const Group& g, std::size_t m) const;

@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <functional>
 #include <map>
+#include <type_traits>
 
 #include "model/hash.hpp"
 
@@ -11,7 +15,7 @@ namespace frtrace {
 
 namespace {
 
-enum class OpClass {
+enum class OpClass : std::uint8_t {
   kUniform,    // sizes and dtypes of input and output equal on all
   kInputOnly,  // reduce: the output counts on the root only
   kGather,     // one input each, lists on the root
@@ -51,12 +55,19 @@ OpClass class_of(const std::string& canonical) {
   return it == kClasses.end() ? OpClass::kOther : it->second;
 }
 
-// The one list of what must agree. f(name, text) and f(name, number).
+// A word that must agree.
+struct Text {
+  enum Of : std::uint8_t { kDtype, kReduceOp } of;
+  Id id;
+};
+
+Id dtype_of(OpClass cls, const Record& r) {
+  return cls == OpClass::kScatter || r.in_dtype == 0 ? r.out_dtype : r.in_dtype;
+}
+
+// The one list of what must agree besides the operation. f(name, Text) and f(name, number).
 template <class F>
-void visit_signature(const RankEvidence& e, const Record& r, F&& f) {
-  const std::string op = canonical_op(e.text(r.op));
-  f("operation", std::string_view(op));
-  const OpClass cls = class_of(op);
+void visit_signature(OpClass cls, const Record& r, F&& f) {
   const bool in = cls == OpClass::kUniform || cls == OpClass::kInputOnly ||
                   cls == OpClass::kGather || cls == OpClass::kReduceScatter;
   const bool out =
@@ -68,9 +79,8 @@ void visit_signature(const RankEvidence& e, const Record& r, F&& f) {
     f("output size", r.out_numel);
   }
   if (cls != OpClass::kBarrier && cls != OpClass::kOther) {
-    const bool by_output = cls == OpClass::kScatter;
-    f("dtype", e.text(by_output || r.in_dtype == 0 ? r.out_dtype : r.in_dtype));
-    f("reduce op", e.text(r.reduce_op));
+    f("dtype", Text{Text::kDtype, dtype_of(cls, r)});
+    f("reduce op", Text{Text::kReduceOp, r.reduce_op});
     if (cls != OpClass::kAllGather && cls != OpClass::kReduceScatter && cls != OpClass::kAllToAll) {
       f("root", static_cast<std::uint64_t>(static_cast<std::int64_t>(r.peer)));
     }
@@ -105,22 +115,79 @@ bool meets_all(std::string_view op) {
          name.find("barrier") != std::string::npos;
 }
 
-std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {
-  std::uint64_t h = 1;
-  visit_signature(e, r, [&h](const char*, auto value) { h = mix(h, value); });
+namespace {
+
+std::uint64_t hash_of(std::string_view text) {
+  return std::hash<std::string_view>{}(text);
+}
+
+template <class Word>
+std::uint64_t signature(OpClass cls, std::uint64_t op, const Record& r, Word&& word) {
+  std::uint64_t h = mix(1, op);
+  visit_signature(cls, r, [&](const char*, auto value) {
+    if constexpr (std::is_same_v<decltype(value), Text>) {
+      h = mix(h, word(value));
+    } else {
+      h = mix(h, value);
+    }
+  });
   return h;
+}
+
+}  // namespace
+
+std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {
+  const std::string op = canonical_op(e.text(r.op));
+  return signature(class_of(op), hash_of(op), r, [&](Text t) { return hash_of(e.text(t.id)); });
+}
+
+const Signatures::Names& Signatures::names(const Record& r) {
+  const auto is_it = [&](const Names& n) {
+    return n.op == r.op && n.in_dtype == r.in_dtype && n.out_dtype == r.out_dtype &&
+           n.reduce_op == r.reduce_op;
+  };
+  if (last_ < known_.size() && is_it(known_[last_])) {
+    return known_[last_];
+  }
+  last_ =
+      static_cast<std::size_t>(std::find_if(known_.begin(), known_.end(), is_it) - known_.begin());
+  if (last_ == known_.size()) {
+    constexpr std::size_t kMost = 64;  // what is searched is short, whatever the file says
+    last_ = known_.size() < kMost ? last_ : 0;
+    known_.resize(std::max(known_.size(), last_ + 1));
+    const std::string op = canonical_op(e_->text(r.op));
+    const OpClass cls = class_of(op);
+    known_[last_] = {r.op,
+                     r.in_dtype,
+                     r.out_dtype,
+                     r.reduce_op,
+                     static_cast<std::uint8_t>(cls),
+                     hash_of(op),
+                     hash_of(e_->text(dtype_of(cls, r))),
+                     hash_of(e_->text(r.reduce_op))};
+  }
+  return known_[last_];
+}
+
+std::uint64_t Signatures::hash(const Record& r) {
+  const Names& n = names(r);
+  return signature(static_cast<OpClass>(n.op_class), n.op_hash, r,
+                   [&](Text t) { return t.of == Text::kDtype ? n.dtype_hash : n.reduce_hash; });
+}
+
+bool Signatures::is_all_to_all(const Record& r) {
+  return static_cast<OpClass>(names(r).op_class) == OpClass::kAllToAll;
 }
 
 std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence& e,
                                                                   const Record& r) {
   std::vector<std::pair<std::string, std::string>> out;
-  visit_signature(e, r, [&](std::string_view name, auto value) {
-    if (name == "operation") {
-      out.emplace_back(name, std::string(e.text(r.op)));
-    } else if (name == "root") {
-      out.emplace_back(name, fmt::format("{}", r.peer));
+  out.emplace_back("operation", std::string(e.text(r.op)));
+  visit_signature(class_of(canonical_op(e.text(r.op))), r, [&](std::string_view name, auto value) {
+    if constexpr (std::is_same_v<decltype(value), Text>) {
+      out.emplace_back(name, std::string(e.text(value.id)));
     } else {
-      out.emplace_back(name, fmt::format("{}", value));
+      out.emplace_back(name, name == "root" ? fmt::format("{}", r.peer) : std::to_string(value));
     }
   });
   return out;

@@ -15,6 +15,25 @@ namespace frtrace {
 // What all members of a group must agree on in one slot, by operation: legal inequalities (only
 // the root has lists, uneven splits) are not part of it.
 std::uint64_t signature_hash(const RankEvidence&, const Record&);
+// The same for many records of one rank, which issues the same few operations again and again.
+class Signatures {
+ public:
+  explicit Signatures(const RankEvidence& e) : e_(&e) {}
+  std::uint64_t hash(const Record&);
+  bool is_all_to_all(const Record&);
+
+ private:
+  struct Names {  // an operation by its names, and what these contribute
+    Id op, in_dtype, out_dtype, reduce_op;
+    std::uint8_t op_class;
+    std::uint64_t op_hash, dtype_hash, reduce_hash;
+  };
+  const Names& names(const Record&);
+
+  const RankEvidence* e_;
+  std::vector<Names> known_;
+  std::size_t last_ = 0;
+};
 // The same as words: {"size", "4096"}, {"dtype", "Float"}...
 std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence&,
                                                                   const Record&);

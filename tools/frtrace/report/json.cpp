@@ -97,6 +97,17 @@ Json time_json(Time t) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", utc, t % 1'000'000'000 / 1000);
 }
 
+// null: it lasts, or nothing is known.
+Json ended_json(const Report& r) {
+  if (!r.ended) {
+    return nullptr;
+  }
+  return {{"how", r.ended->how},
+          {"by", r.ended->by.empty() ? Json(nullptr) : Json(r.ended->by)},
+          {"after_s", r.ended->after_s},
+          {"ranks", r.ended->ranks}};
+}
+
 Json causes_json(const Report& r) {
   Json out = Json::array();
   for (const CauseReport& c : r.causes) {
@@ -183,7 +194,7 @@ Json report_json(const Report& r, const LoadResult& input) {
             {"summary", r.summary},
             {"causes", causes_json(r)},
             {"time", time_json(r.time)},
-            {"ended", nullptr},
+            {"ended", ended_json(r)},
             {"blamed", std::move(blamed)},
             {"waiting", std::move(waiting)}}},
           {"findings", std::move(findings)},

@@ -13,7 +13,8 @@ namespace frtrace {
 struct TextStyle {
   bool colour = false;
   bool stacks = false;
-  bool full = false;          // everything; else a screen of 24 lines of 120 columns
+  bool full = false;          // everything; else a screen of 24 lines
+  std::size_t width = 120;    // columns of a line
   std::vector<Rank> ranks;    // stacks of these only; empty: all
   std::string where = "DIR";  // the paths that were read, for the command that shows more
   Time now = 0;               // 0: ages are left out

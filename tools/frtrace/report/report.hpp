@@ -75,6 +75,14 @@ struct CauseReport {
   std::string summary;
 };
 
+// How the incident ended, where that is known.
+struct Ended {
+  std::string how;          // "went_on", "killed", "exited"
+  std::string by;           // "ended by SIGINT", an exception, ...; of the first that ended
+  double after_s = 0;       // since the first wait of the verdict began
+  std::vector<Rank> ranks;  // that ended so
+};
+
 struct GroupReport {
   std::string name, desc, backend;
   std::uint32_t instance = 1;
@@ -102,6 +110,7 @@ struct Report {
   Confidence confidence = Confidence::kCertain;
   std::string summary;
   std::vector<CauseReport> causes;
+  std::optional<Ended> ended;  // none: it lasts, or nothing is known
   Time time = 0;  // when the first wait of the verdict began, else when the evidence was taken
   std::vector<Blamed> blamed;
   std::vector<Waiting> waiting;

@@ -1,4 +1,4 @@
-// table.cpp - the table of operations, one column per rank.
+// table.cpp - the table of operations: a row for each, a column per class of ranks that did the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -37,11 +37,19 @@ const char* state_word(State s) {
   return "issued";
 }
 
+// What a rank issued, with its call site, and how far it got. Without the first the rank did not
+// issue it, or the evidence does not show it.
+struct Cell {
+  std::string what, state;
+  auto operator<=>(const Cell&) const = default;
+  std::string text() const { return what.empty() ? state : what + ": " + state; }
+};
+
 // Ranks whose column would read the same.
 struct Column {
   std::vector<std::size_t> members;
   std::vector<Rank> ranks;
-  std::vector<std::string> cells;
+  std::vector<Cell> cells;
 };
 
 // A group's columns, or those of groups that read the same but for their ranks.
@@ -64,42 +72,39 @@ struct Table {
   }
 };
 
-std::string cell_text(const Case& c, const Group& g, const Slots& slots, std::size_t m,
-                      std::uint64_t seq) {
+Cell cell_of(const Case& c, const Group& g, const Slots& slots, std::size_t m, std::uint64_t seq) {
   if (g.evidence[m] < 0) {
-    return "no evidence";
+    return {"", "no evidence"};
   }
   const Record* r = slots.at(c, g, m, seq);
   if (r == nullptr) {
     const GroupEvidence* e = c.member(g, m);
     const bool trimmed = c.evidence_of(g.evidence[m]).losses.trimmed != 0 && e != nullptr &&
                          e->kept != 0 && seq >= e->first_kept;
-    return e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten";
+    return {"", e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten"};
   }
   const RankEvidence& e = c.evidence_of(g.evidence[m]);
-  std::string out = fmt::format("{}: {}", printable(operation_text(e, *r)), state_word(r->state));
+  Cell out{printable(operation_text(e, *r)), state_word(r->state)};
   if (const Site s = user_site(e, r->stack); !s.file.empty()) {
     const std::size_t slash = s.file.rfind('/');
-    out += fmt::format(" {}:{}",
-                       printable(slash == std::string::npos ? s.file : s.file.substr(slash + 1)),
-                       s.line);
+    out.what += fmt::format(
+        " {}:{}", printable(slash == std::string::npos ? s.file : s.file.substr(slash + 1)),
+        s.line);
   }
   return out;
 }
 
 // Cells that say nothing about what the rank did.
-bool is_blank(const std::string& cell) {
-  return cell == "no evidence" || cell == "not loaded" || cell == "overwritten";
+bool is_blank(const Cell& cell) {
+  return cell.what.empty() && cell.state != "-";
 }
 
 // Ranks with equal cells from row `from` on share a column.
 std::vector<Column> columns_of(const Group& g, const std::vector<std::size_t>& members,
-                               const std::vector<std::vector<std::string>>& cells,
-                               std::size_t from) {
-  std::map<std::vector<std::string>, Column> by_cells;
+                               const std::vector<std::vector<Cell>>& cells, std::size_t from) {
+  std::map<std::vector<Cell>, Column> by_cells;
   for (std::size_t k = 0; k < members.size(); ++k) {
-    std::vector<std::string> kept(cells[k].begin() + static_cast<std::ptrdiff_t>(from),
-                                  cells[k].end());
+    std::vector<Cell> kept(cells[k].begin() + static_cast<std::ptrdiff_t>(from), cells[k].end());
     Column& column = by_cells[std::move(kept)];
     column.members.push_back(members[k]);
     column.ranks.push_back(g.ranks[members[k]]);
@@ -115,11 +120,11 @@ std::vector<Column> columns_of(const Group& g, const std::vector<std::size_t>& m
 }
 
 // The first row in which ranks differ; the number of rows: in none.
-std::size_t first_difference(const std::vector<std::vector<std::string>>& cells) {
+std::size_t first_difference(const std::vector<std::vector<Cell>>& cells) {
   const std::size_t rows = cells.empty() ? 0 : cells.front().size();
   for (std::size_t row = 0; row < rows; ++row) {
-    const std::string* told = nullptr;
-    for (const std::vector<std::string>& column : cells) {
+    const Cell* told = nullptr;
+    for (const std::vector<Cell>& column : cells) {
       if (is_blank(column[row])) {
         continue;
       }
@@ -157,10 +162,10 @@ Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFil
     const GroupEvidence* e = c.member(g, members[k]);
     t.first = e != nullptr && e->kept != 0 ? std::min(t.first, e->first_kept) : t.first;
   }
-  std::vector<std::vector<std::string>> cells(members.size());
+  std::vector<std::vector<Cell>> cells(members.size());
   for (std::size_t k = 0; k < members.size(); ++k) {
     for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
-      cells[k].push_back(cell_text(c, g, slots, members[k], seq));
+      cells[k].push_back(cell_of(c, g, slots, members[k], seq));
     }
   }
   const std::size_t rows = t.last >= t.first ? t.last - t.first + 1 : 0;
@@ -170,6 +175,21 @@ Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFil
   t.first += from;
   t.columns = columns_of(g, members, cells, from);
   return t;
+}
+
+// What all ranks that issued an operation there issued, for each row; "" where they differ.
+std::vector<std::string> common_operations(const Table& t) {
+  std::vector<std::string> out(t.last - t.first + 1);
+  for (std::size_t row = 0; row < out.size(); ++row) {
+    bool same = true;
+    for (const Column& column : t.columns) {
+      const std::string& what = column.cells[row].what;
+      same = same && (what.empty() || out[row].empty() || what == out[row]);
+      out[row] = what.empty() ? out[row] : what;
+    }
+    out[row] = same ? out[row] : std::string();
+  }
+  return out;
 }
 
 // The first `rows` rows, in as many blocks of columns as it takes.
@@ -187,14 +207,29 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
   }
   // As many columns side by side as fit; the rest below.
   constexpr std::size_t kSeqWidth = 8;
-  const std::size_t widest = std::max<std::size_t>(width, kSeqWidth + 32) - kSeqWidth - 2;
+  const std::vector<std::string> common = common_operations(t);
+  std::size_t op_width = std::string_view("operation").size();
+  for (const std::string& text : common) {
+    op_width = std::max(op_width, text.size());
+  }
+  op_width = std::min(op_width, std::max<std::size_t>(width / 2, kSeqWidth + 32));
+  const std::size_t left = kSeqWidth + 2 + op_width;
+  const std::size_t widest = std::max<std::size_t>(width, left + 16) - left - 2;
+  const auto text_of = [&](const Column& column, std::size_t row) {
+    const Cell& cell = column.cells[row];
+    return common[row].empty() ? cell.text() : cell.state;
+  };
+  const auto row_head = [&](std::string seq, std::string op) {
+    return fmt::format("{:>{}}  {:<{}}", seq, kSeqWidth, shortened(std::move(op), op_width),
+                       op_width);
+  };
   for (std::size_t from = 0; from < t.columns.size();) {
     std::vector<std::size_t> widths;
-    std::size_t used = kSeqWidth, to = from;
+    std::size_t used = left, to = from;
     for (; to < t.columns.size(); ++to) {
       std::size_t w = ranks_words(t.columns[to].ranks).size();
-      for (const std::string& cell : t.columns[to].cells) {
-        w = std::max(w, cell.size());
+      for (std::size_t row = 0; row < t.columns[to].cells.size(); ++row) {
+        w = std::max(w, text_of(t.columns[to], row).size());
       }
       w = std::min(w, widest);
       if (to > from && used + w + 2 > width) {
@@ -203,7 +238,7 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
       used += w + 2;
       widths.push_back(w);
     }
-    std::string line = fmt::format("{:>{}}", "seq", kSeqWidth);
+    std::string line = row_head("seq", "operation");
     const auto add_cell = [&](std::size_t k, std::string text) {
       line +=
           fmt::format("  {:<{}}", shortened(std::move(text), widths[k - from]), widths[k - from]);
@@ -217,9 +252,9 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
     }
     add_line();
     for (std::uint64_t seq = t.first; seq <= last; ++seq) {
-      line = fmt::format("{:>{}}", seq, kSeqWidth);
+      line = row_head(std::to_string(seq), common[seq - t.first]);
       for (std::size_t k = from; k < to; ++k) {
-        add_cell(k, t.columns[k].cells[seq - t.first]);
+        add_cell(k, text_of(t.columns[k], seq - t.first));
       }
       add_line();
     }

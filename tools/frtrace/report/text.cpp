@@ -16,7 +16,7 @@ namespace frtrace {
 
 namespace {
 
-constexpr std::size_t kIndent = 11, kWidth = 120, kLines = 24;
+constexpr std::size_t kIndent = 11, kLines = 24;
 constexpr std::size_t kAll = SIZE_MAX;
 
 struct Line {
@@ -138,7 +138,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
       part.add("  " + evidence[e]);
     }
     if (!all[i].others.empty()) {
-      part.add(named(all[i].others, false) + " likewise");
+      part.add("the same of " + named(all[i].others, false));
     }
   }
   if (part.folded != 0) {
@@ -283,8 +283,10 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"divergence"}, 1, 0, "");
   out.push_back(waiting_part(r, style));
   findings({"link", "device"}, 4, 1, "operations on devices");
+  findings({"need"}, 1, 1, "");
+  findings({"elsewhere"}, 4, 1, "places of ranks that do not wait");
   findings({"excluded"}, 3, 0, "that wait for others themselves");
-  findings({"end", "consequence", "error"}, 4, 0, "errors and exits");
+  findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");
   findings({"ras", "context", "input"}, 3, 0, "remarks");
   if (style.full) {
     findings({"lost", "hole"}, kAll, 0, "");
@@ -326,6 +328,7 @@ void share_out(std::vector<Part>& parts, std::size_t room) {
 
 // At most `room` lines; stacks, which the user asked for, besides.
 std::string render_one(const Report& r, const TextStyle& style, std::size_t room) {
+  const std::size_t width = style.width;
   const char* colour = r.kind == Verdict::kOk          ? "\033[32;1m"
                        : r.kind == Verdict::kUndecided ? "\033[33;1m"
                                                        : "\033[31;1m";
@@ -338,7 +341,7 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
     if (!style.full && (i == 0 || i + 2 == parts.size())) {
       std::vector<Line> pieces;
       for (const Line& line : parts[i].lines) {
-        for (std::string& piece : wrapped(line.text, kWidth - kIndent, parts[i].most)) {
+        for (std::string& piece : wrapped(line.text, width - kIndent, parts[i].most)) {
           pieces.push_back({std::move(piece), {}});
         }
       }
@@ -368,13 +371,13 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
       // A long line takes a second one while there is room.
       std::vector<std::string> pieces{line.text};
       if (!style.full) {
-        pieces = wrapped(line.text, kWidth - kIndent - 4, used < room ? 2 : 1);
+        pieces = wrapped(line.text, width - kIndent - 4, used < room ? 2 : 1);
         used += pieces.size() - 1;
-        if (columns(line.text) <= kWidth - kIndent) {
+        if (columns(line.text) <= width - kIndent) {
           used -= pieces.size() - 1;
           pieces = {line.text};
         } else if (pieces.size() == 1) {
-          pieces = {shortened(line.text, kWidth - kIndent)};
+          pieces = {shortened(line.text, width - kIndent)};
         }
       }
       for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -412,7 +415,7 @@ std::vector<std::string> not_read(const LoadResult& input, const TextStyle& styl
     const std::size_t more = out.size() > kShown ? out.size() - kShown : 0;
     out.resize(out.size() - more);
     for (std::string& line : out) {
-      line = shortened(std::move(line), kWidth);
+      line = shortened(std::move(line), style.width);
     }
     if (more != 0) {
       out.push_back(fmt::format("not read: {} more file{}", more, more == 1 ? "" : "s"));
@@ -460,7 +463,7 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
     out += out.empty() ? "" : "\n";
     if (reports.size() > 1) {
       const std::string job = "job " + printable(r->job);
-      out += (style.full ? job : shortened(job, kWidth)) + '\n';
+      out += (style.full ? job : shortened(job, style.width)) + '\n';
     }
     out += render_one(*r, style, room);
   }
@@ -474,7 +477,7 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
     std::string more = fmt::format("{:{}}more: frtrace -v {}", "", kIndent, printable(style.where));
     const std::string rest = (all > shown ? fmt::format(" ({} lines)", all) : "") +
                              (style.stacks ? "" : "; with call stacks: --stacks");
-    if (columns(more + rest) > kWidth) {
+    if (columns(more + rest) > style.width) {
       more = fmt::format("{:{}}more: the same command with -v", "", kIndent);
     }
     out += more + rest + '\n';

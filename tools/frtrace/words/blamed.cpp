@@ -207,7 +207,7 @@ class Describe : public DeviceWords {
         return;
       }
     }
-    line("left no evidence at all, and all waits end at it");
+    line("left no file, so its place in the code is not known; all waits end at it");
   }
 
   // Of a process that was on its way out the place where its dump was written explains nothing.
@@ -231,7 +231,7 @@ class Describe : public DeviceWords {
   void last_issued() {
     const Record* last = f_.last_operation(g_.evidence);
     if (last == nullptr) {
-      line(e_->losses.overwritten != 0 ? "its last operations are not kept"
+      line(e_->losses.overwritten != 0 ? "its last operations are no longer in its records"
                                        : "issued no operation at all");
       return;
     }
@@ -268,7 +268,7 @@ class Describe : public DeviceWords {
     }
     const ThreadStack* t = main_thread(e_->threads, e_->id.pid);
     if (e_->salvage_why == "unresponsive" && (t == nullptr || t->activity != "stopped")) {
-      line("its process lives but does not respond (stopped?)");
+      line("its process exists but does not respond (stopped?)");
     }
     if (const Record* call = f_.lifecycle_in_flight(g_.evidence)) {
       line(fmt::format("is in {}{}", e_->text(call->op), at(g_.evidence, call->stack)));
@@ -317,10 +317,15 @@ class Describe : public DeviceWords {
         b_.seq = left_out ? g_.seq : issued.seq;
         b_.site = user_site(*e_, issued.stack);
         b_.stack = stack(g_.evidence, issued.stack);
-        first(fmt::format("issued {}{} where {} had {}{}", record(g_.evidence, issued),
-                          at(g_.evidence, issued.stack),
-                          c_.by_peers ? "other ranks" : "its earlier iterations",
-                          e_->text(usual.op), at(g_.evidence, usual.stack)));
+        if (c_.verdict == Verdict::kMissing) {  // as the first line has it
+          line(fmt::format("and issued {}{} instead", record(g_.evidence, issued),
+                           at(g_.evidence, issued.stack)));
+        } else {
+          first(fmt::format("issued {}{} where {} had {}{}", record(g_.evidence, issued),
+                            at(g_.evidence, issued.stack),
+                            c_.by_peers ? "other ranks" : "its earlier iterations",
+                            e_->text(usual.op), at(g_.evidence, usual.stack)));
+        }
         break;
       }
       case Rule::kGroupOrder:
@@ -490,8 +495,12 @@ class Describe : public DeviceWords {
     }
     const Group& g = f_.group(group);
     const auto position = g.position.find(g_.rank);
-    if (position != g.position.end() && g.row[idx(position->second)] < 0) {
-      line(fmt::format("does not know the group {}: never created it", g.title()));
+    // A ring without room for all groups, or a file that names only those of its records, may lack
+    // one that the rank has.
+    const bool all_listed =
+        e_->losses.groups_lost == 0 && (e_->format.empty() || e_->losses.overwritten == 0);
+    if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
+      line(fmt::format("never created the group {}", g.title()));
     }
   }
 

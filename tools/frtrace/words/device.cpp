@@ -70,15 +70,15 @@ std::string transfer_text(const TransferReport& t) {
   if (t.waits_for == "posted" || t.waits_for == "own_kernel") {
     out += fmt::format("its own kernel has not filled {}", step);
   } else if (t.waits_for == "peer_credit") {
-    out += fmt::format("no room there for {}", step);
+    out += fmt::format("no free buffer there for {}", step);
   } else if (t.waits_for == "in_flight") {
     out += fmt::format("{} sent to the network, not acknowledged", step);
   } else if (t.waits_for == "data") {
-    out += fmt::format("{} has not come", step);
+    out += fmt::format("{} has not arrived", step);
   } else if (t.waits_for == "flush") {
-    out += fmt::format("{} came, on its way to the device's memory", step);
+    out += fmt::format("{} arrived, not yet in the device's memory", step);
   } else if (t.waits_for == "own_kernel_takes") {
-    out += fmt::format("{} came, its own kernel does not take it", step);
+    out += fmt::format("{} arrived, its own kernel does not consume it", step);
   } else {
     out += t.waits_for == "idle" ? "not begun" : "waits for what this frtrace does not know";
   }

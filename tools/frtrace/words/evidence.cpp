@@ -76,73 +76,54 @@ void add_inventory(const Facts& f, Report& r) {
 
 namespace {
 
+struct AssumeRow {
+  Assume what;
+  const char* text;
+};
+
+// {who}: the ranks that the assumption is about; {first}, {last} of them; {time}: its duration.
+constexpr AssumeRow kAssumptions[] = {
+    {Assume::kRankWithoutEvidence, "no evidence of {who}"},
+    {Assume::kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
+    {Assume::kOneEvent, "several processes ended at about the same time"},
+    {Assume::kAllGone, "all processes are gone and none left an exit status"},
+    {Assume::kKilledLater, "all processes were killed after the hang"},
+    {Assume::kSignalOrder, "only the order of the signals shows who ended first"},
+    {Assume::kOtherMayBeFirst,
+     "rank {first} may be what stopped them, before rank {last} was ended"},
+    {Assume::kShortHang, "the wait had lasted only {time} when the evidence was written"},
+    {Assume::kEarlierIterations, "the order of earlier iterations decides"},
+    {Assume::kPeersOrder, "the order of most ranks decides"},
+    {Assume::kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
+    {Assume::kTieByPrecedent, "as many ranks on either side, earlier iterations decide"},
+    {Assume::kTie, "as many ranks on either side, and the evidence does not show which is right"},
+    {Assume::kFewAreWrong, "the few are taken to be wrong, not the many"},
+    {Assume::kRecordsNotKept, "not all members' records of that operation are kept"},
+    {Assume::kCompleted, "the operation completed"},
+    {Assume::kHostIsFree, "the host of {who} is assumed not to block in that operation"},
+    {Assume::kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
+    {Assume::kNetworkToo, "the network also holds data back"},
+    {Assume::kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
+    {Assume::kChainOpen, "not all waits of the devices could be followed"},
+    {Assume::kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
+    {Assume::kLowerLayer, "the layer below is not observable"},
+    {Assume::kErrorsAtOnce, "the clocks do not show whose error came first"},
+    {Assume::kNeedNotMeet, "the call need not wait for all ranks"},
+    {Assume::kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
+    {Assume::kRingsOnly, "measured over the records that the rings still hold"},
+    {Assume::kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
+    {Assume::kBesideAnEnd, "it may follow from the end of another process"},
+    {Assume::kGroupsUnknown, "operations of unknown groups were not counted"},
+};
+static_assert(std::size(kAssumptions) == static_cast<std::size_t>(Assume::kGroupsUnknown) + 1);
+
 std::string text_of(const Assumption& a) {
-  const std::string who = a.ranks.empty() ? std::string() : ranks_words(a.ranks);
-  switch (a.what) {
-    case Assume::kRankWithoutEvidence:
-      return "no evidence of " + who;
-    case Assume::kEndedSeenByPeers:
-      return "the ended rank left no evidence of its own";
-    case Assume::kOneEvent:
-      return "several ended at about the same time";
-    case Assume::kAllGone:
-      return "all processes are gone and none says why";
-    case Assume::kKilledLater:
-      return "all processes were killed later";
-    case Assume::kSignalOrder:
-      return "only the order of the signals tells";
-    case Assume::kOtherMayBeFirst:
-      return fmt::format("rank {} may be what stopped them, before rank {} was ended",
-                         a.ranks.front(), a.ranks.back());
-    case Assume::kShortHang:
-      return fmt::format("it lasted only {} when the evidence was taken", duration_text(a.seconds));
-    case Assume::kEarlierIterations:
-      return "the order of earlier iterations decides";
-    case Assume::kPeersOrder:
-      return "the order of most ranks decides";
-    case Assume::kNoEarlierIterations:
-      return "no rank's earlier iterations tell which order is right";
-    case Assume::kTieByPrecedent:
-      return "as many on either side, earlier iterations decide";
-    case Assume::kTie:
-      return "as many on either side, and nothing tells which is right";
-    case Assume::kFewAreWrong:
-      return "the few are taken to be wrong, not the many";
-    case Assume::kRecordsNotKept:
-      return "not all members' records of that operation are kept";
-    case Assume::kCompleted:
-      return "the operation completed";
-    case Assume::kHostIsFree:
-      return fmt::format("the host of {} is assumed not to block in that operation", who);
-    case Assume::kOneStoppedOthers:
-      return "several devices are stalled, and one may have stopped the others";
-    case Assume::kNetworkToo:
-      return "the network holds something back, too";
-    case Assume::kNetworkThreadUnseen:
-      return "why a network thread makes no progress is not observable";
-    case Assume::kChainOpen:
-      return "not all waits of the devices could be followed";
-    case Assume::kDeviceRowsLost:
-      return fmt::format("device operations or transfers of {} found no room", who);
-    case Assume::kLowerLayer:
-      return "the layer below is not observable";
-    case Assume::kErrorsAtOnce:
-      return "the clocks do not tell whose error came first";
-    case Assume::kNeedNotMeet:
-      return "the call need not wait for all ranks";
-    case Assume::kLostOnly:
-      return a.ranks.size() == 1 ? "perhaps only its file is lost, not the process"
-                                 : "perhaps only their files are lost, not the processes";
-    case Assume::kRingsOnly:
-      return "measured over what the rings still hold";
-    case Assume::kClocksAgree:
-      return "the files have no end times: the ranks' clocks are taken to agree";
-    case Assume::kBesideAnEnd:
-      return "it may follow from the end of another process";
-    case Assume::kGroupsUnknown:
-      return "operations of unknown groups were not counted";
-  }
-  return {};
+  const AssumeRow& row = kAssumptions[static_cast<std::size_t>(a.what)];
+  const bool ranks = !a.ranks.empty();
+  return fmt::format(
+      fmt::runtime(row.text), fmt::arg("who", ranks ? ranks_words(a.ranks) : std::string()),
+      fmt::arg("first", ranks ? a.ranks.front() : -1),
+      fmt::arg("last", ranks ? a.ranks.back() : -1), fmt::arg("time", duration_text(a.seconds)));
 }
 
 // The reasons for a confidence below certain, none twice.
@@ -235,7 +216,7 @@ void add_ras(const Facts& f, Report& r) {
 void add_lost_records(const Facts& f, Report& r) {
   std::uint64_t groups_lost = 0;
   for (const RankEvidence* e : f.c.ranks) {
-    groups_lost += e->losses.groups_lost + e->losses.no_group;
+    groups_lost += e->losses.no_group;
     if (e->losses.cut != 0) {
       say(r, "lost",
           fmt::format("{} record{} of rank {} lie{} behind the end of its file, which was cut off; "
@@ -246,7 +227,8 @@ void add_lost_records(const Facts& f, Report& r) {
   }
   if (groups_lost != 0) {
     say(r, "lost",
-        fmt::format("{} operations of groups that found no room were not counted", groups_lost));
+        fmt::format("{} operations of groups that had no room in the ring are not attributed",
+                    groups_lost));
   }
   std::set<std::string> waited;
   for (const Waiting& w : r.waiting) {
@@ -315,6 +297,9 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   add_lost_records(f, r);
   add_gaps(f, fault, doubts, r);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
+  if (!fault && r.kind != Verdict::kOk && !f.c.missing.empty()) {
+    reasons += ", none of " + ranks_words(f.c.missing);
+  }
   if (fault || r.kind == Verdict::kOk) {
     reasons += doubts.all().empty() ? ", nothing lost that matters" : "";
     for (const std::string& doubt : doubts.all()) {

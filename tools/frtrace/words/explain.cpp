@@ -150,7 +150,7 @@ Report explain(const Facts& f, const Judgement& j) {
   std::sort(r.ranks.begin(), r.ranks.end());
   for (const Cause& c : j.causes) {
     if (&c != &main) {
-      say(r, "cause", "besides, " + summary(f, c));
+      say(r, "cause", "also: " + summary(f, c));
     }
     add_cause_findings(f, c, r);
     add_devices(f, c, r);
@@ -168,6 +168,7 @@ Report explain(const Facts& f, const Judgement& j) {
   }
   add_consequences(f, j, r);
   add_losses(f, j, r);
+  add_ending(f, j, r);
   return r;
 }
 

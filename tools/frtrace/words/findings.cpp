@@ -117,6 +117,40 @@ void add_followers(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
+// What those issued who are right, in a slot whose members differ.
+void add_expected(const Facts& f, const Cause& c, const std::vector<Rank>& guilty, Report& r) {
+  const Names names(f);
+  if (c.right < 0) {
+    return;
+  }
+  const Divergence& d = *c.divergence;
+  const Group& g = f.group(d.group);
+  std::vector<Rank> others;
+  for (const int m : d.classes[idx(c.right)]) {
+    others.push_back(g.ranks[idx(m)]);
+  }
+  const int m = d.classes[idx(c.right)].front(), i = g.evidence[idx(m)];
+  const Record& due = *f.slots[idx(d.group)].at(f.c, g, idx(m), d.seq);
+  const Guilty& first = c.guilty.front();
+  const Record& own = f.ev(first.evidence).records[first.issued];
+  const std::string text = fmt::format("{} issued {}{}", ranks_words(others),
+                                       operation_text(f.ev(i), due), names.at(i, due.stack));
+  say(r, "why",
+      c.rule == Rule::kSkippedSlot
+          ? fmt::format("as #{} {}: one operation was left out, all later ones are shifted", d.seq,
+                        text)
+          : text + fmt::format(" as #{}", d.seq));
+  // `if rank == 0: dist.barrier()` and its like
+  const std::string_view due_op = f.ev(i).text(due.op);
+  const bool few = f.ev(first.evidence).text(own.op) == "barrier";
+  if (c.rule == Rule::kMismatch && few != (due_op == "barrier")) {
+    say(r, "hint",
+        fmt::format("{} called barrier, {} did not: a barrier needs every rank of its group, "
+                    "is it called under a condition?",
+                    ranks_words(few ? guilty : others), ranks_words(few ? others : guilty)));
+  }
+}
+
 void add_why(const Facts& f, const Cause& c, Report& r) {
   const Names names(f);
   std::vector<Rank> guilty;
@@ -126,38 +160,9 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
   const bool one = guilty.size() == 1;
   switch (c.rule) {
     case Rule::kMismatch:
-    case Rule::kSkippedSlot: {
-      if (c.right < 0) {
-        return;
-      }
-      const Divergence& d = *c.divergence;
-      const Group& g = f.group(d.group);
-      std::vector<Rank> others;
-      for (const int m : d.classes[idx(c.right)]) {
-        others.push_back(g.ranks[idx(m)]);
-      }
-      const int m = d.classes[idx(c.right)].front(), i = g.evidence[idx(m)];
-      const Record& due = *f.slots[idx(d.group)].at(f.c, g, idx(m), d.seq);
-      const Guilty& first = c.guilty.front();
-      const Record& own = f.ev(first.evidence).records[first.issued];
-      const std::string text = fmt::format("{} issued {}{}", ranks_words(others),
-                                           operation_text(f.ev(i), due), names.at(i, due.stack));
-      say(r, "why",
-          c.rule == Rule::kSkippedSlot
-              ? fmt::format("as #{} {}: one operation was left out, all later ones are shifted",
-                            d.seq, text)
-              : text + fmt::format(" as #{}", d.seq));
-      // `if rank == 0: dist.barrier()` and its like
-      const std::string_view due_op = f.ev(i).text(due.op);
-      const bool few = f.ev(first.evidence).text(own.op) == "barrier";
-      if (c.rule == Rule::kMismatch && few != (due_op == "barrier")) {
-        say(r, "hint",
-            fmt::format("{} called barrier, {} did not: a barrier needs every rank of its group, "
-                        "is it called under a condition?",
-                        ranks_words(few ? guilty : others), ranks_words(few ? others : guilty)));
-      }
+    case Rule::kSkippedSlot:
+      add_expected(f, c, guilty, r);
       return;
-    }
     case Rule::kPastMismatch:
       say(r, "context",
           "all members completed it nevertheless: their results are wrong, not stuck");
@@ -174,12 +179,15 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
     case Rule::kLeftOrder:
     case Rule::kSkippedInCycle:
       say(r, "why",
-          "the ranks wait for each other; only the blamed did what neither they did before nor "
-          "others do");
+          fmt::format("the ranks wait for each other in a cycle; only {} left the order of {}",
+                      ranks_words(guilty),
+                      c.by_peers ? "the other ranks"
+                      : one      ? "its own earlier iterations"
+                                 : "their own earlier iterations"));
       return;
     case Rule::kDeviceBehind:
       say(r, "why",
-          fmt::format("all members issued {}: the hosts are not late, the device{} of {} {}",
+          fmt::format("all members issued {}, so no host is late; the device{} of {} {}",
                       names.pending(f.graph[c.pending]), one ? "" : "s", ranks_words(guilty),
                       one ? "is" : "are"));
       return;
@@ -202,12 +210,13 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
       if (!f.hidden.empty() && f.hidden.front().doubtful) {
         say(r, "input",
             fmt::format("rank {} stopped after its last operation, or that one failed: these files "
-                        "tell done from failed only by what follows",
+                        "show a failure only by what follows it",
                         f.rank(f.hidden.front().evidence)));
       }
       for (const Problem& p : f.graph.problems) {
         if (p.kind == Problem::kNoEvidence && seen_alive(f.c, p.rank)) {
-          say(r, "input", fmt::format("others saw {} alive", ranks_words({p.rank})));
+          say(r, "input",
+              fmt::format("other ranks saw the process of {} alive", ranks_words({p.rank})));
         }
       }
       return;
@@ -221,6 +230,7 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
 
 void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   add_why(f, c, r);
+  add_open(f, c, r);
   for (const Blamed& b : r.blamed) {
     if (b.divergence && b.rank == c.guilty.front().rank) {
       say(r, "divergence",
@@ -314,8 +324,9 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     const double stuck = d.observer_since == 0 ? 0 : seconds_between(d.observer_since, e->written);
     if (!d.observer_call.empty() && stuck >= limits::kStuck_s) {
       say(r, "device",
-          fmt::format("rank {}: fr's own thread has been in {} for {}: CUDA does not answer there",
-                      e->id.rank, d.observer_call, duration_text(stuck)));
+          fmt::format(
+              "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
+              e->id.rank, d.observer_call, duration_text(stuck)));
     }
   }
   if (f.scene == Scene::kAllKilled) {

@@ -48,13 +48,12 @@ class Summary : public Names {
   std::string exited() const;
   std::string skipped() const;
   std::string left_order() const;
+  bool started_it() const;
   std::string behind() const;
   std::string device_error() const;
   std::string network() const;
   std::string slow() const;
   std::string group_order() const;
-  std::string open() const;
-  std::string open_lifecycle() const;
   std::string stalled_text(const std::string& operation) const;
   std::string cycle_parts() const;
 
@@ -203,17 +202,24 @@ std::string Summary::stalled_text(const std::string& operation) const {
       return fmt::format("{} in the launch of {}, which does not return", one() ? "is" : "are",
                          operation);
     case StalledDevice::kNotStarted:
-      return fmt::format("launched {}, but {} did not get to it: earlier work there is unfinished",
+      return fmt::format("launched {}, but {} did not start it: earlier work there is unfinished",
                          operation, device);
     case StalledDevice::kChannelsAbsent:
-      return fmt::format("started {}, but {} did not get to all its channels", operation, device);
+      return fmt::format("started {}, but {} did not start all its channels", operation, device);
     case StalledDevice::kKernel:
       return fmt::format("started {}, but the kernel on {} makes no progress", operation, device);
     case StalledDevice::kNetworkThread:
-      return fmt::format("started {}, but NCCL's network thread there has not begun with it",
+      return fmt::format("started {}, but NCCL's network thread there has not begun its transfers",
                          operation);
   }
   return "";
+}
+
+// Whether the device of a blamed rank started the operation that it is behind in.
+bool Summary::started_it() const {
+  return std::any_of(c_.guilty.begin(), c_.guilty.end(), [&](const Guilty& g) {
+    return g.issued != kNoRecord && f_.ev(g.evidence).records[g.issued].state == State::kStarted;
+  });
 }
 
 std::string Summary::behind() const {
@@ -222,18 +228,18 @@ std::string Summary::behind() const {
   std::erase_if(others, [&](Rank r) {
     return std::find(guilty_.begin(), guilty_.end(), r) != guilty_.end();
   });
-  const bool stalled = p_->starts_seen && !c_.chain.stalled.empty();
-  return fmt::format(
-      "{} {}; {} {}", who(),
-      stalled ? stalled_text(op_text())
+  const char* device = one() ? "its device" : "their devices";
+  const std::string own =
+      p_->starts_seen && !c_.chain.stalled.empty() ? stalled_text(op_text())
+      : started_it() ? fmt::format("started {}, but {} did not finish it", op_text(), device)
       : p_->starts_seen
-          ? fmt::format("issued {}, but {} not get to it: earlier work there is unfinished",
-                        op_text(), one() ? "its device did" : "their devices did")
-          : fmt::format("issued {}, but {} not end it", op_text(),
-                        one() ? "its device did" : "their devices did"),
-      ranks_words(others),
-      p_->starts_seen ? (others.size() == 1 ? "started it and waits" : "started it and wait")
-                      : "ended it");
+          ? fmt::format("issued {}, but {} did not start it: earlier work there is unfinished",
+                        op_text(), device)
+          : fmt::format("issued {}, but {} did not finish it", op_text(), device);
+  const char* rest = !p_->starts_seen     ? "finished it"
+                     : others.size() == 1 ? "started it and waits"
+                                          : "started it and wait";
+  return fmt::format("{} {}; {} {}", who(), own, ranks_words(others), rest);
 }
 
 std::string Summary::device_error() const {
@@ -264,10 +270,10 @@ std::string Summary::slow() const {
                         [](const Straggler& a, const Straggler& b) { return a.lost_s < b.lost_s; });
   const RankEvidence& e = f_.ev(worst.evidence);
   const Record& r = e.records[worst.record];
-  return fmt::format(
-      "{} {} late again and again: {} of {}{}, by {} in {} of {}; the others wait for it", who(),
-      one() ? "comes" : "come", e.text(r.op), f_.group(worst.group).title(),
-      at(worst.evidence, r.stack), duration_text(worst.typical_s), worst.late, worst.of);
+  return fmt::format("{} {} late repeatedly: {} of {}{}, by {} in {} of {}; the others wait for it",
+                     who(), one() ? "is" : "are", e.text(r.op), f_.group(worst.group).title(),
+                     at(worst.evidence, r.stack), duration_text(worst.typical_s), worst.late,
+                     worst.of);
 }
 
 std::string Summary::group_order() const {
@@ -295,130 +301,6 @@ std::string Summary::cycle_parts() const {
     parts.push_back(fmt::format("{} in {}", ranks_words(waiting(p)), pending(p)));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
-}
-
-std::string Summary::open_lifecycle() const {
-  double longest = 0;
-  for (const int i : c_.others) {
-    longest = std::max(longest, seconds_between(f_.lifecycle_in_flight(i)->time, f_.ev(i).written));
-  }
-  return fmt::format(
-      "{} {} been in {} for {}; no operation is in flight, and the evidence does not say what it "
-      "waits for{}",
-      others(), c_.others.size() == 1 ? "has" : "have", c_.lifecycle, duration_text(longest),
-      f_.c.missing.empty() ? "" : "; evidence of " + ranks_words(f_.c.missing) + " is lacking");
-}
-
-std::string Summary::open() const {
-  switch (c_.rule) {
-    case Rule::kOpenFewOrMany:
-      return fmt::format("{} in {}, {} never issued it: the few may be wrong, or the many stopped",
-                         wait_verb(waiting(*p_)), op_text(), others());
-    case Rule::kOpenUnrecorded:
-      return fmt::format(
-          "{} never issued {} and others; some of them may wait for the others in sends and "
-          "receives, which these files do not record",
-          others(), op_text());
-    case Rule::kOpenErrors:
-      return fmt::format(
-          "{} failed on their devices within seconds, and too little is in common to compare their "
-          "clocks: the evidence does not tell whose error came first",
-          others());
-    case Rule::kOpenOwnErrors: {
-      const int first = c_.others.front();
-      std::string error;
-      for (const Wait& w : p_->waits) {
-        if (w.evidence == first && w.record != kNoRecord) {
-          error = f_.ev(first).text(f_.ev(first).records[w.record].error);
-        }
-      }
-      return fmt::format(
-          "{} failed on {}: {}; its members agree on what they issued, so the evidence does not "
-          "name who caused it",
-          op_text(), others(), error);
-    }
-    case Rule::kOpenDevices:
-      return fmt::format(
-          "{} makes no progress on the devices of {}, behind work that is not recorded: the "
-          "evidence does not tell whose device holds up the others",
-          op_text(), others());
-    case Rule::kOpenKernel:
-      return fmt::format(
-          "{} makes no progress: the kernel of {} runs and neither consumes nor produces data "
-          "though both are possible; it may wait for a rank of its node that it reaches without "
-          "the network, which is not observable",
-          op_text(), others());
-    case Rule::kOpenBehind:
-      return fmt::format(
-          "{} issued {} and did not get to it on the device, but the evidence does not tell whose "
-          "device holds up the others",
-          others(), op_text());
-    case Rule::kOpenRunning:
-      return fmt::format(
-          "{} issued {} and did not finish it, though others started or finished it: the evidence "
-          "does not tell its device from what the network owes it",
-          others(), op_text());
-    case Rule::kOpenFailed:
-      return fmt::format(
-          "{} failed though all its members issued it; no process ended before, so the evidence "
-          "does not name who caused it",
-          op_text());
-    case Rule::kOpenComplete:
-      return fmt::format(
-          "all members issued {} and it does not end on {}; what happens below the host is not in "
-          "the evidence",
-          op_text(), ranks_words(waiting(*p_)));
-    case Rule::kOpenNoEvidence: {
-      std::vector<Rank> lacking;
-      for (const Problem& p : f_.graph.problems) {
-        if (p.kind == Problem::kNoEvidence) {
-          lacking.push_back(p.rank);
-        }
-      }
-      std::sort(lacking.begin(), lacking.end());
-      return fmt::format("{} in {}; evidence of {} is lacking to say why", wait_verb(waiting(*p_)),
-                         op_text(), ranks_words(lacking));
-    }
-    case Rule::kOpenTerminated:
-    case Rule::kOkTerminated: {
-      const std::string told = fmt::format("{} ended from outside ({})",
-                                           others() + (c_.others.size() == 1 ? " was" : " were"),
-                                           exit(f_.exit(c_.others.front())));
-      return c_.rule == Rule::kOkTerminated
-                 ? "nothing was stuck; " + told
-                 : fmt::format("{}; evidence of {} is lacking to say why", told,
-                               ranks_words(f_.c.missing));
-    }
-    case Rule::kOpenStale:
-      return fmt::format(
-          "something is stuck, but the evidence of {} is older than the waits of the others",
-          others());
-    case Rule::kOpenAlarm: {
-      const auto alarm = std::find_if(f_.c.ranks.begin(), f_.c.ranks.end(),
-                                      [](const RankEvidence* e) { return !e->trigger.empty(); });
-      const std::string reason = alarm == f_.c.ranks.end()  ? "unknown"
-                                 : (*alarm)->reason.empty() ? (*alarm)->trigger
-                                                            : (*alarm)->reason;
-      return fmt::format(
-          "nothing is stuck on {}, but it dumped for a reason ({}); evidence of {} is lacking",
-          f_.c.ranks.size() == 1 ? ranks_words({f_.rank(0)}) : "the ranks that were read", reason,
-          ranks_words(f_.c.missing));
-    }
-    case Rule::kOpenAmid:
-      return fmt::format(
-          "{} stopped in the middle of an iteration with no collective in flight: they are in "
-          "sends and receives, which these files do not record, or elsewhere",
-          others());
-    default:
-      break;
-  }
-  std::string out = "nothing is stuck";
-  const int young = f_.graph.young;
-  if (young > 0) {
-    out += fmt::format("; {} in flight, all young",
-                       young == 1 ? "1 operation" : fmt::format("{} operations", young));
-  }
-  return out;
 }
 
 std::string Summary::text() const {
@@ -484,19 +366,21 @@ std::string Summary::text() const {
     case Rule::kOtherOrder:
       return fmt::format("{} took another order than the others: {}", who(), cycle_parts());
     case Rule::kCycle:
+      if (c_.guilty.empty()) {
+        return fmt::format("{} wait for each other, and nothing tells who left the usual order: {}",
+                           others(), cycle_parts());
+      }
       return fmt::format("{} wait for each other: {}", who(), cycle_parts());
     case Rule::kNoEvidence:
       return fmt::format("{} left no evidence and {} waited for in {} by {}", who(),
                          one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));
     case Rule::kLifecycle:
-      return fmt::format("{} never came to {}; {} there", who(), c_.lifecycle,
+      return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
                          wait_verb(f_.ranks(c_.others)));
     case Rule::kSlow:
       return slow();
-    case Rule::kOpenLifecycle:
-      return open_lifecycle();
     default:
-      return open();
+      return open_summary(f_, c_);
   }
 }
 

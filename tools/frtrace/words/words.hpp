@@ -50,12 +50,17 @@ std::string wait_verb(const std::vector<Rank>&);
 // One blamed rank: where it is, what it did last, how it ended.
 Blamed describe(const Facts&, const Cause&, const Guilty&);
 std::string summary(const Facts&, const Cause&);
+// The same where nobody is named; and what would decide it, and where those are who do not wait.
+std::string open_summary(const Facts&, const Cause&);
+void add_open(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);
 void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
+// What became of the job after the dumps; a hang that went on is none any more.
+void add_ending(const Facts&, const Judgement&, Report&);
 
 inline void say(Report& r, const char* id, std::string text) {
   r.findings.push_back({id, std::move(text)});

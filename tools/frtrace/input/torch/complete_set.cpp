@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -521,9 +522,62 @@ void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int
   }
 }
 
-// Where a window begins in the middle, only its end can be counted from: what both ends have
-// completed by the moment of the earlier dump is the same message.
-void align(const LaneEnd& send, const LaneEnd& recv) {
+// Records of the collectives that a rank has ended, by group (index in groups_of) and number.
+using Ended = std::map<std::pair<std::size_t, std::uint64_t>, std::size_t>;
+using EndedOf = std::map<const RankEvidence*, Ended>;
+
+EndedOf ended_collectives(const std::vector<std::vector<Member>>& groups) {
+  EndedOf out;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const Member& m : groups[g]) {
+      if (m.e->lanes.empty()) {
+        continue;
+      }
+      for (std::size_t i = 0; i < m.e->records.size(); ++i) {
+        const Record& r = m.e->records[i];
+        if (r.group == m.row && r.kind == Kind::kCollective && r.state == State::kCompleted) {
+          out[m.e][{g, r.seq}] = i;
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// How many more sends than receives of one lane the windows hold before a collective that both ends
+// have left: by then every message had passed. nullopt: they kept no such collective.
+std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const LaneEnd& recv,
+                                                 const EndedOf& ended) {
+  const auto at_send = ended.find(send.e), at_recv = ended.find(recv.e);
+  if (at_send == ended.end() || at_recv == ended.end()) {
+    return std::nullopt;
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> met;
+  for (const auto& [key, i] : at_send->second) {
+    if (const auto it = at_recv->second.find(key); it != at_recv->second.end()) {
+      met.emplace_back(i, it->second);
+    }
+  }
+  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
+  const auto before = [](const std::vector<std::size_t>& records, std::size_t record) {
+    return std::lower_bound(records.begin(), records.end(), record) - records.begin();
+  };
+  std::map<std::int64_t, std::size_t> votes;
+  for (const auto& [s, r] : met) {
+    const std::int64_t sent = before(sends, s), received = before(recvs, r);
+    if (sent != 0 && received != 0) {
+      ++votes[sent - received];
+    }
+  }
+  const auto most = std::max_element(
+      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == votes.end() ? std::nullopt : std::optional(most->first);
+}
+
+// Where a window begins in the middle, only its end can be counted from: from a collective that
+// both ends left, or else what both ends have completed by the moment of the earlier dump is the
+// same message.
+void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   const bool send_relative = send.e->lanes[send.lane].relative;
   const bool recv_relative = recv.e->lanes[recv.lane].relative;
   if (!send_relative && !recv_relative) {
@@ -531,10 +585,11 @@ void align(const LaneEnd& send, const LaneEnd& recv) {
   }
   const Time until = std::min(send.e->newest, recv.e->newest);
   const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  const std::int64_t sent = completed_until(send, sends, until);
-  const std::int64_t received = completed_until(recv, recvs, until);
-  std::int64_t send_by = std::max<std::int64_t>(0, received - sent);
-  std::int64_t recv_by = std::max<std::int64_t>(0, sent - received);
+  const auto met = ahead_by_collectives(send, recv, ended);
+  const std::int64_t ahead =
+      met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
+  const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
+  const std::int64_t recv_by = std::max<std::int64_t>(0, ahead);
   if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {
     // The end with the whole history keeps its numbers; it has sent what the other has lost.
     return;
@@ -543,7 +598,7 @@ void align(const LaneEnd& send, const LaneEnd& recv) {
   shift(recv, recvs, recv_by);
 }
 
-void pair_lanes(const std::vector<Member>& members) {
+void pair_lanes(const std::vector<Member>& members, const EndedOf& ended) {
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<LaneEnd, LaneEnd>> pairs;
   for (const Member& m : members) {
     const std::int32_t own = m.e->groups[m.row].own_rank;
@@ -562,7 +617,7 @@ void pair_lanes(const std::vector<Member>& members) {
   for (const auto& [key, ends] : pairs) {
     if (ends.first.e != nullptr && ends.second.e != nullptr && !ends.first.e->holes.truncated &&
         !ends.second.e->holes.truncated) {
-      align(ends.first, ends.second);
+      align(ends.first, ends.second, ended);
     }
   }
 }
@@ -608,11 +663,14 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
         e->written = e->newest;
       }
     }
+    const bool relative = std::any_of(set.begin(), set.end(),
+                                      [](const RankEvidence* e) { return e->holes.relative_p2p; });
+    const EndedOf ended = relative ? ended_collectives(groups) : EndedOf();
     for (const std::vector<Member>& members : groups) {
       find_failures(members, moves);
       find_old_dumps(members);
       infer_frontiers(members);
-      pair_lanes(members);
+      pair_lanes(members, ended);
     }
   }
 }

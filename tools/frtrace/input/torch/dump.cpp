@@ -19,6 +19,7 @@
 #include "input/json_tree.hpp"
 #include "input/pickle.hpp"
 #include "input/torch/entry.hpp"
+#include "input/torch/frontiers.hpp"
 
 namespace frtrace {
 
@@ -33,12 +34,6 @@ using pickle::Value;
 
 constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
 constexpr std::size_t kMaxFrames = 512;  // of one stack
-
-// A member of a dictionary of a few keys: many such may be one, large, by reference.
-const Value* member(const Value& dict, std::string_view key) {
-  constexpr std::size_t kMaxKeys = 128;
-  return pairs(dict).size() <= 2 * kMaxKeys ? pickle::find(dict, key) : nullptr;
-}
 
 class Reader {
  public:
@@ -69,7 +64,7 @@ class Reader {
       if (config != nullptr) {
         groups(*config);
       }
-      status_ = status;
+      p_.status = status;
     } else if (root_.type == Type::kList || root_.type == Type::kTuple) {
       major_ = 0;
     } else {
@@ -95,30 +90,11 @@ class Reader {
     }
     e_.holes.truncated_at = e_.holes.truncated ? all.size() : 0;
     read_entries(all);
-    finish();
+    finish(p_, e_);
     return true;
   }
 
  private:
-  // What is known of one group while its entries are read.
-  struct GroupState {
-    std::optional<std::int64_t> pg_id;
-    std::uint64_t max_seq = 0, max_p2p = 0;
-    std::uint64_t first_seq = 0, last_seq = 0;  // kept
-    std::uint64_t collectives = 0, p2p = 0;
-    bool gloo = false;
-    bool in_config = false;
-    std::size_t last_collective = SIZE_MAX;  // record
-    std::string_view last_op;
-    std::int32_t own = -1;  // rank within the group, by its sends and receives
-    std::map<std::pair<std::int32_t, bool>, std::size_t> lanes;  // (peer, send) -> e_.lanes
-    std::vector<std::size_t> batch;                              // records of the last p2p_seq_id
-    std::vector<std::vector<std::size_t>> open_batches;  // of several, without an entry as a whole
-    std::vector<std::size_t> open_units;                 // likewise, of collectives
-    std::uint64_t batch_seq = 0;
-    std::uint64_t max_op = 0;
-  };
-
   void version(std::string_view text) {
     version_ = text.substr(0, 16);
     major_ = 0, minor_ = 0;
@@ -224,7 +200,7 @@ class Reader {
       }
       const std::uint32_t row = row_of(name, desc != nullptr ? desc->text() : std::string_view());
       GroupEvidence& g = e_.groups[row];
-      states_[row].in_config = true;
+      p_.states[row].in_config = true;
       if (!list.empty()) {
         g.ranks = ranges(list);
         g.n_ranks = static_cast<std::int32_t>(list.size());
@@ -258,7 +234,7 @@ class Reader {
       g.used = true;
       g.name = intern(name);
       e_.groups.push_back(std::move(g));
-      states_.resize(e_.groups.size());
+      p_.states.resize(e_.groups.size());
     }
     GroupEvidence& g = e_.groups[it->second];
     if (g.desc == 0 && desc != "undefined") {
@@ -288,7 +264,7 @@ class Reader {
       row = it->second;
     }
     if (const auto id = to_int(entry[kPgId])) {
-      states_[row].pg_id = *id;
+      p_.states[row].pg_id = *id;
     }
     return row;
   }
@@ -472,40 +448,17 @@ class Reader {
       }
       one(entry, i);
     }
-    std::stable_sort(e_.records.begin(), e_.records.end(),
-                     [](const Record& a, const Record& b) { return a.ticket < b.ticket; });
+    const auto earlier = [](const Record& a, const Record& b) { return a.ticket < b.ticket; };
+    if (!std::is_sorted(e_.records.begin(), e_.records.end(), earlier)) {
+      std::stable_sort(e_.records.begin(), e_.records.end(), earlier);
+    }
   }
 
-  void one(const Entry& entry, std::size_t index) {
-    const std::uint64_t id =
-        entry[kRecordId].type == Type::kNone ? index : count_of(entry[kRecordId]);
-    if (index != 0 && id > last_id_ + 1) {
-      gaps_ = true;
-    }
-    if (index == 0) {
-      first_id_ = id;
-    }
-    last_id_ = id;
-    const std::uint32_t row = group_of(entry);
-    GroupEvidence& g = e_.groups[row];
-    GroupState& s = states_[row];
-    const Name name = parse_name(entry[kName].text());
-    if (g.backend == 0) {
-      g.backend = intern(name.backend);
-      s.gloo = name.backend == "gloo";
-    }
-    const bool p2p_batch =
-        name.op == "coalesced" &&
-        (truth(entry[kIsP2p]) ||
-         (!s.batch.empty() && s.batch_seq == count_of(entry[kP2pSeq]) &&
-          (s.last_collective == SIZE_MAX || s.batch.back() > s.last_collective)));
-
+  // What an entry says of its operation by itself.
+  Record record_of(const Entry& entry, const Name& name) {
     Record r;
-    r.ticket = id + 1;
     r.time = entry[kCreatedNs].type != Type::kNone ? nanoseconds(entry[kCreatedNs])
                                                    : nanoseconds(entry[kCreatedUs], 1000);
-    r.group = row;
-    r.kind = p2p_batch ? Kind::kOther : name.kind;
     r.op = intern(name.op);
     r.state = state_of(entry);
     r.started = nanoseconds(entry[kStarted]);
@@ -522,16 +475,47 @@ class Reader {
     if (const auto types = items(entry[kOutDtypes]); !types.empty()) {
       r.out_dtype = intern(types[0]);
     }
+    return r;
+  }
+
+  void one(const Entry& entry, std::size_t index) {
+    const std::uint64_t id =
+        entry[kRecordId].type == Type::kNone ? index : count_of(entry[kRecordId]);
+    if (index != 0 && id > p_.last_id + 1) {
+      p_.gaps = true;
+    }
+    if (index == 0) {
+      p_.first_id = id;
+    }
+    p_.last_id = id;
+    const std::uint32_t row = group_of(entry);
+    GroupEvidence& g = e_.groups[row];
+    GroupState& s = p_.states[row];
+    const Name name = parse_name(entry[kName].text());
+    if (g.backend == 0) {
+      g.backend = intern(name.backend);
+      s.gloo = name.backend == "gloo";
+    }
+    const bool p2p_batch =
+        name.op == "coalesced" &&
+        (truth(entry[kIsP2p]) ||
+         (!s.batch.empty() && s.batch_seq == count_of(entry[kP2pSeq]) &&
+          (s.last_collective == SIZE_MAX || s.batch.back() > s.last_collective)));
+
+    Record r = record_of(entry, name);
+    r.ticket = id + 1;
+    r.group = row;
+    r.kind = p2p_batch ? Kind::kOther : name.kind;
     e_.newest = std::max({e_.newest, r.time, r.started, r.ended});
-    any_completed_ = any_completed_ || r.state == State::kCompleted;
-    any_stack_ = any_stack_ || r.stack != 0;
+    p_.any_completed = p_.any_completed || r.state == State::kCompleted;
+    p_.any_stack = p_.any_stack || r.stack != 0;
     const bool split = entry[kCollectiveSeq].type != Type::kNone;
     const std::uint64_t seq = count_of(split ? entry[kCollectiveSeq] : entry[kSeqId]);
     s.max_p2p = std::max(s.max_p2p, count_of(entry[kP2pSeq]));
     s.max_op = std::max(s.max_op, count_of(entry[kOpId]));
-    one_number_ = one_number_ || !split;
+    p_.one_number = p_.one_number || !split;
     if (seq <= last_seq_of_all_ && split && name.kind == Kind::kCollective) {
-      one_counter_ = false;
+      p_.one_counter = false;
     }
     last_seq_of_all_ = std::max(last_seq_of_all_, seq);
 
@@ -548,34 +532,8 @@ class Reader {
       return;
     }
     if (r.kind == Kind::kSend || r.kind == Kind::kRecv) {
-      shape(entry, name.op, r);
       s.max_seq = split ? std::max(s.max_seq, seq) : s.max_seq;
-      ++s.p2p;
-      s.own = name.own >= 0 ? name.own : s.own;
-      r.peer = name.peer;
-      const std::uint64_t batch = count_of(split ? entry[kP2pSeq] : entry[kSeqId]);
-      if (s.batch.empty() || s.batch_seq != batch) {
-        if (s.batch.size() > 1) {
-          s.open_batches.push_back(std::move(s.batch));
-        }
-        s.batch.clear();
-        s.batch_seq = batch;
-      }
-      s.batch.push_back(e_.records.size());
-      r.batch = batch_number(row, batch);
-      if (r.peer >= 0) {
-        const auto [it, added] =
-            s.lanes.try_emplace({r.peer, r.kind == Kind::kSend}, e_.lanes.size());
-        if (added) {
-          LaneEvidence lane;
-          lane.group = row;
-          lane.peer = r.peer;
-          lane.send = r.kind == Kind::kSend;
-          e_.lanes.push_back(lane);
-        }
-        r.seq = ++e_.lanes[it->second].enqueued;
-      }
-      e_.records.push_back(r);
+      message(entry, name, r, s, count_of(split ? entry[kP2pSeq] : entry[kSeqId]));
       return;
     }
     // A collective. Of one number twice the later is another member of the batch, or the batch.
@@ -591,6 +549,36 @@ class Reader {
     ++s.collectives;
     s.last_collective = e_.records.size();
     s.last_op = name.op;
+    e_.records.push_back(r);
+  }
+
+  // A send or receive; `batch`: the number of the batch it is of.
+  void message(const Entry& entry, const Name& name, Record r, GroupState& s, std::uint64_t batch) {
+    shape(entry, name.op, r);
+    ++s.p2p;
+    s.own = name.own >= 0 ? name.own : s.own;
+    r.peer = name.peer;
+    if (s.batch.empty() || s.batch_seq != batch) {
+      if (s.batch.size() > 1) {
+        s.open_batches.push_back(std::move(s.batch));
+      }
+      s.batch.clear();
+      s.batch_seq = batch;
+    }
+    s.batch.push_back(e_.records.size());
+    r.batch = batch_number(r.group, batch);
+    if (r.peer >= 0) {
+      const auto [it, added] =
+          s.lanes.try_emplace({r.peer, r.kind == Kind::kSend}, e_.lanes.size());
+      if (added) {
+        LaneEvidence lane;
+        lane.group = r.group;
+        lane.peer = r.peer;
+        lane.send = r.kind == Kind::kSend;
+        e_.lanes.push_back(lane);
+      }
+      r.seq = ++e_.lanes[it->second].enqueued;
+    }
     e_.records.push_back(r);
   }
 
@@ -626,251 +614,6 @@ class Reader {
     return op.ends_with("coalesced") ? intern(op) : intern_copy(std::string(op) + "_coalesced");
   }
 
-  // ------------------------------------------------------------ the whole
-
-  struct Status {
-    std::int64_t enqueued = -1, started = -1, completed = -1;
-  };
-
-  // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
-  // where just one order is left, so does the order of creation.
-  std::map<std::uint32_t, Status> statuses() {
-    std::map<std::uint32_t, Status> out;
-    if (status_ == nullptr) {
-      return out;
-    }
-    std::map<std::int64_t, Status> by_id;
-    const auto all = pairs(*status_);
-    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
-      const auto id = to_int(all[i]);
-      if (!id) {
-        continue;
-      }
-      Status s;
-      const auto get = [&](const char* key, std::int64_t& to) {
-        if (const Value* v = member(all[i + 1], key)) {
-          to = number(*v, -1);
-        }
-      };
-      get("last_enqueued_collective", s.enqueued);
-      get("last_started_collective", s.started);
-      get("last_completed_collective", s.completed);
-      by_id.emplace(*id, s);
-    }
-    std::vector<std::uint32_t> open;
-    for (std::uint32_t row = 1; row < states_.size(); ++row) {
-      const GroupState& g = states_[row];
-      const auto it = g.pg_id ? by_id.find(*g.pg_id) : by_id.end();
-      if (it != by_id.end()) {
-        out.emplace(row, it->second);
-        by_id.erase(it);
-      } else if (g.in_config && !g.pg_id) {
-        open.push_back(row);
-      }
-    }
-    // Groups are named by number as they are made.
-    std::vector<std::pair<std::int64_t, std::uint32_t>> named;
-    for (const std::uint32_t row : open) {
-      std::int64_t n = 0;
-      const std::string_view name = e_.text(e_.groups[row].name);
-      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), n);
-      if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) {
-        return out;
-      }
-      named.emplace_back(n, row);
-    }
-    if (named.size() != by_id.size()) {
-      return out;
-    }
-    std::sort(named.begin(), named.end());
-    std::size_t k = 0;
-    for (const auto& [id, s] : by_id) {
-      out.emplace(named[k++].second, s);
-    }
-    return out;
-  }
-
-  void finish() {
-    // Of a cut file its first entry may still be the first of all; how far it got, nobody knows.
-    const bool from_the_start =
-        !e_.records.empty() && first_id_ == 0 && !gaps_ && e_.unreadable_rows == 0;
-    e_.holes.only_active = !any_completed_ && !e_.records.empty() && (first_id_ > 0 || gaps_);
-    e_.holes.no_stacks = !any_stack_;
-    e_.holes.no_status = status_ == nullptr;
-    e_.id.n_records = e_.records.empty() ? 0 : last_id_ + 1;
-    const std::map<std::uint32_t, Status> status = statuses();
-    const auto used = std::count_if(states_.begin(), states_.end(),
-                                    [](const GroupState& s) { return s.collectives != 0; });
-    // torchcomms numbers the collectives of a process, whatever their group.
-    if (from_the_start && (one_number_ || (one_counter_ && used > 1))) {
-      number_apart();
-    }
-    if (e_.holes.only_active) {
-      close_batches();
-    }
-    std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
-    std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
-    for (const Record& r : e_.records) {
-      if (r.kind != Kind::kCollective) {
-        continue;
-      }
-      if (r.state == State::kCompleted) {
-        done[r.group] = std::max(done[r.group], r.seq);
-      } else if (active[r.group] == 0 || r.seq < active[r.group]) {
-        active[r.group] = r.seq;
-      }
-    }
-    for (std::uint32_t row = 1; row < e_.groups.size(); ++row) {
-      GroupEvidence& g = e_.groups[row];
-      const GroupState& s = states_[row];
-      g.own_rank = s.own;
-      g.enqueued = s.max_seq;
-      g.kept = s.collectives;
-      g.first_kept = s.first_seq;
-      g.last_kept = s.last_seq;
-      g.completed = s.gloo && active[row] != 0 ? active[row] - 1 : done[row];
-      if (active[row] != 0 && g.completed == 0) {
-        g.completed = active[row] - 1;
-      }
-      // Sends and receives carry the number of the group's last collective. One that is not in the
-      // file any more is older than they are: it is over.
-      if (active[row] == 0 && s.p2p != 0 && (e_.holes.only_active || s.collectives == 0)) {
-        g.completed = g.enqueued;
-      }
-      // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
-      const auto it = status.find(row);
-      const bool has_status = it != status.end() && !s.gloo && s.max_p2p == 0 && s.p2p == 0;
-      if (has_status) {
-        const auto unsign = [](std::int64_t v) {
-          return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
-        };
-        g.enqueued = std::max(g.enqueued, unsign(it->second.enqueued));
-        g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
-        g.started = std::min(unsign(it->second.started), g.enqueued);
-      }
-      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start) {
-        g.used = false;  // known by name only: how far it got is lost
-        e_.losses.groups_lost = 1;
-        continue;
-      }
-      g.overwritten = g.enqueued - std::min(g.enqueued, s.collectives);
-      e_.losses.overwritten += e_.holes.only_active ? 0 : g.overwritten;
-      g.p2p_enqueued = s.p2p;
-      e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq);
-    }
-    records_done(done);
-    lanes(from_the_start);
-    if (!e_.groups.empty()) {
-      e_.id.world_size = world();
-    }
-  }
-
-  // Layouts of one seq_id count sends and collectives together, and ranks send differently.
-  void number_apart() {
-    for (GroupState& s : states_) {
-      s.max_seq = s.first_seq = s.last_seq = s.collectives = 0;
-    }
-    for (Record& r : e_.records) {
-      if (r.kind == Kind::kCollective) {
-        GroupState& s = states_[r.group];
-        r.seq = ++s.collectives;
-        s.first_seq = 1;
-        s.max_seq = s.last_seq = r.seq;
-      }
-    }
-  }
-
-  // Operations inside a batch never complete by themselves: where completed entries are left out,
-  // those of a batch that is over stay, and what tells that it is over is not there.
-  void close_batches() {
-    for (GroupState& s : states_) {
-      const std::size_t newest = e_.records.size() - 1;
-      for (const auto& batch : s.open_batches) {
-        for (const std::size_t member : batch) {
-          e_.records[member].state = State::kCompleted;
-        }
-      }
-      for (const std::size_t unit : s.open_units) {
-        if (unit != newest) {
-          e_.records[unit].state = State::kCompleted;
-        }
-      }
-    }
-  }
-
-  void records_done(const std::vector<std::uint64_t>& done) {
-    for (Record& r : e_.records) {
-      if (r.kind != Kind::kCollective) {
-        continue;
-      }
-      GroupEvidence& g = e_.groups[r.group];
-      // Collectives of one device communicator end in order; the CPU's look at them lags.
-      if (!states_[r.group].gloo && r.state != State::kCompleted && r.seq < done[r.group]) {
-        r.state = State::kCompleted;
-      }
-      if (r.seq <= g.completed && !states_[r.group].gloo) {
-        r.state = State::kCompleted;
-      }
-      if (r.state == State::kCompleted || r.state == State::kStarted) {
-        g.started = std::max(g.started, r.seq);
-        g.started_time = std::max(g.started_time, r.started);
-      }
-      g.enqueued_time = std::max(g.enqueued_time, r.time);
-      if (r.state == State::kCompleted) {
-        g.completed_time = std::max(g.completed_time, r.ended);
-      }
-      if (g.created == 0) {
-        g.created = r.time;
-      }
-    }
-    for (GroupEvidence& g : e_.groups) {
-      if (g.enqueued_time == 0 && g.enqueued != 0) {
-        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
-      }
-      g.ended = g.completed;
-      g.started = std::max(g.started, g.completed);
-    }
-  }
-
-  void lanes(bool from_the_start) {
-    for (LaneEvidence& lane : e_.lanes) {
-      lane.relative = !from_the_start;
-      e_.holes.relative_p2p = e_.holes.relative_p2p || lane.relative;
-    }
-    for (Record& r : e_.records) {
-      if ((r.kind != Kind::kSend && r.kind != Kind::kRecv) || r.peer < 0) {
-        continue;
-      }
-      LaneEvidence& lane = e_.lanes[states_[r.group].lanes.at({r.peer, r.kind == Kind::kSend})];
-      lane.enqueued_time = std::max(lane.enqueued_time, r.time);
-      if (r.state == State::kCompleted || r.state == State::kStarted) {
-        ++lane.started;
-      }
-      if (r.state == State::kCompleted) {
-        ++lane.completed;
-        ++lane.ended;
-        lane.completed_time = std::max(lane.completed_time, r.ended);
-        ++e_.groups[r.group].p2p_ended;
-      }
-    }
-    if (!from_the_start) {
-      e_.losses.lanes_lost = 1;  // a lane not seen may have been used before
-    }
-  }
-
-  int world() const {
-    std::int64_t world = 0;
-    for (const GroupEvidence& g : e_.groups) {
-      for (const RankRange& r : g.ranks) {
-        world = std::max<std::int64_t>(
-            world, std::max<std::int64_t>(
-                       r.first, r.first + std::int64_t{r.stride} * (std::int64_t{r.count} - 1)) +
-                       1);
-      }
-    }
-    return static_cast<int>(world);
-  }
-
  public:
   std::string format(std::string_view container) const {
     return fmt::format("torch {} {}", version_.empty() ? "unversioned" : version_, container);
@@ -886,11 +629,10 @@ class Reader {
   const Value& root_;
   std::size_t steps_;
   RankEvidence& e_;
+  Progress p_;
   pickle::Arena arena_;
   std::string version_;
   int major_ = 0, minor_ = 0;
-  const Value* status_ = nullptr;
-  std::vector<GroupState> states_{1};
   std::unordered_map<std::string_view, std::uint32_t> rows_;
   std::unordered_map<std::int64_t, std::uint32_t> by_id_;
   std::string_view last_name_;
@@ -901,12 +643,9 @@ class Reader {
   std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
   std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;
   std::vector<std::uint32_t> scratch_, words_;
-  std::uint64_t first_id_ = 0, last_id_ = 0;
   std::uint64_t last_seq_of_all_ = 0;
   std::pair<std::uint32_t, std::uint64_t> last_batch_{UINT32_MAX, 0};
   std::uint32_t n_batches_ = 0;
-  bool one_counter_ = true;
-  bool gaps_ = false, any_completed_ = false, any_stack_ = false, one_number_ = false;
 };
 
 std::unique_ptr<RankEvidence> read(const Value& root, std::size_t input_bytes, bool cut,

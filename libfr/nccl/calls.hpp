@@ -1,0 +1,221 @@
+// calls.hpp - what a hooked call of NCCL does beside the call itself: its record, its place in the
+// thread's group of calls, the communicator that it makes or ends.
+//
+// A call inside ncclGroupStart and ncclGroupEnd is pending until the group ends; one on a
+// non-blocking communicator may go on in the background after it returned.
+#pragma once
+
+#include "cuda/events.hpp"
+#include "nccl/abi.hpp"
+#include "nccl/tracker/tracker.hpp"
+#include "nccl/wrappers.hpp"
+#include "recorder/recorder.hpp"
+
+namespace fr::nccl {
+
+using Comm = void*;
+using Stream = void*;
+
+// Functions of the library that fr calls itself.
+struct Library {
+  std::atomic<int (*)(Comm, int*)> count;
+  std::atomic<int (*)(Comm, int*)> user_rank;
+  std::atomic<int (*)(Comm, int*)> device;
+  std::atomic<const char* (*)(int)> error_text;
+  std::atomic<const char* (*)(Comm)> last_error;
+};
+extern Library g_library;
+
+// ---------------------------------------------------------------- one thread's groups of calls
+
+inline constexpr u32 kPending = 128;
+inline constexpr u32 kCallThreads = 256;
+inline constexpr u32 kStreams = 8;  // that one group of calls gives work to
+
+struct Pending {
+  Handle op;         // 0: a communicator is being made
+  const char* name;  // of the call that makes it
+  fr_ticket ticket;
+  u32 comm;
+  i32 n_ranks, rank;
+  Comm* out;
+  u64 since_ticks;
+};
+
+// Counted also while nothing is recorded: the recorder may start within a group.
+extern thread_local u32 t_depth __attribute__((tls_model("initial-exec")));
+
+struct CallThread {
+  u32 tid = 0;
+  u32 n_pending = 0;
+  u32 lost = 0;
+  Pending pending[kPending];
+  u32 n_timed = 0;
+  struct {
+    Stream stream;
+    u64 events;  // around the group's work on it
+  } timed[kStreams];
+};
+
+// Of the calling thread; null where there are too many threads.
+CallThread* call_thread() noexcept;
+void push(CallThread& t, const Pending& p) noexcept;
+// What was called in the group is done now, or has failed with it. launches: it was
+// not a simulation.
+void finish_group(CallThread& t, int result, const char* name, bool launches) noexcept;
+
+inline bool accepted(int result) noexcept {
+  return result == kSuccess || result == kInProgress;
+}
+
+// "ncclAllReduce: unhandled cuda error (1): ..."
+struct ErrorText {
+  char text[400];
+  ErrorText(const char* call, int code, Comm comm) noexcept;
+};
+
+// ---------------------------------------------------------------- communicators
+
+// The record of a call that makes, changes or ends a communicator.
+struct Lifecycle {
+  fr_ticket ticket{};
+  Lifecycle(const char* name, u32 comm) noexcept;
+  void end(int result, const char* call, Comm comm) const noexcept;
+};
+
+// The tracker's row of a communicator, also of one that was made before its calls were hooked.
+u32 comm_row(Comm comm) noexcept;
+// The call's work goes on in the background. False when that cannot be observed.
+bool goes_on(const fr_ticket& ticket, Comm comm, const Pending* made) noexcept;
+// What goes on for this communicator is over. True when that was its making, and it is not made.
+bool background_over(Comm comm, fr_result how, const char* text = nullptr) noexcept;
+// Made, alone or within a group. framework: all its work will be in records of a framework's.
+void comm_made(u32 row, Comm comm, i32 n_ranks, i32 rank, u64 since, bool framework) noexcept;
+// The call that makes a communicator came back, by itself or with its group.
+void made(const char* name, const Pending& p, int result) noexcept;
+
+// While a communicator may be in the making: what the plugin then tells of is one of these.
+struct Making {
+  Making() noexcept { making(1); }
+  ~Making() { making(-1); }
+};
+
+template <class Call_>
+int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call_ call) noexcept {
+  if (ready()) {
+    hook_calls();  // whatever was loaded since: without the plugin nobody else looks
+  }
+  const Making now;
+  const u64 since = now_ticks();
+  const u32 row = open_comm(hash, n_ranks, rank, nullptr);
+  const Lifecycle record(name, row);
+  const int result = call();
+  const Pending pending{0, name, record.ticket, row, n_ranks, rank, out, since};
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  if (t != nullptr && t_depth > 0 && accepted(result)) {
+    cuda::prepare();    // the device is current now, perhaps not later
+    push(*t, pending);  // made by ncclGroupEnd
+  } else {
+    made(name, pending, result);
+  }
+  return result;
+}
+
+// ncclCommSplit, Shrink, Grow of an existing communicator. salt: what tells the children of one
+// call apart, alike on the members of each.
+template <class Call_>
+int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) noexcept {
+  const u32 parent_row = ready() ? comm_row(parent) : kNoComm;
+  const Making now;
+  const u64 since = now_ticks();
+  const u64 hash = child_hash(parent_row, salt);
+  const Lifecycle record(name, parent_row);
+  const int result = call();
+  CallThread* t = hot() != nullptr ? call_thread() : nullptr;
+  const bool grouped = t != nullptr && t_depth > 0 && accepted(result);
+  if (!grouped && (!accepted(result) || out == nullptr || *out == nullptr)) {
+    record.end(result, name, parent);  // failed, or this rank has no part in it
+    return result;
+  }
+  const u32 row = open_comm(hash, 0, -1, nullptr);
+  const Pending pending{0, name, record.ticket, row, 0, -1, out, since};
+  if (grouped) {
+    push(*t, pending);
+  } else {
+    made(name, pending, result);
+  }
+  return result;
+}
+
+template <class Call_>
+int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call_ call) noexcept {
+  const bool unmade = background_over(comm, failing != nullptr ? FR_FAILED : FR_RELEASED, failing);
+  const u32 row = !unmade && ready() ? comm_row(comm) : kNoComm;
+  const Lifecycle record(name, row);
+  if (failing != nullptr) {
+    fail_operations(row, failing);
+  }
+  const int result = call();
+  if (result != kInProgress || closes || !goes_on(record.ticket, comm, nullptr)) {
+    record.end(result, name, nullptr);
+  }
+  if (closes && accepted(result)) {
+    if (failing == nullptr) {
+      cuda::settle();  // what it waited for has ended
+    }
+    close_comm(row, nullptr);
+  }
+  return result;
+}
+
+// ---------------------------------------------------------------- operations
+
+// FR_TIMING=events: a pair of CUDA events around this call, or around the group's calls on its
+// stream.
+void begin_events(CallThread* t, Comm comm, Call& what) noexcept;
+// done: the work is in the stream now. Else it comes later from a thread of NCCL's, or never.
+void end_events(u64 events, bool done) noexcept;
+void end_group_events(CallThread& t, bool done) noexcept;
+
+template <class Call_>
+int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
+  background_over(comm, FR_OK);  // one that is not ready may not be used
+  const u32 row = hot() != nullptr ? comm_row(comm) : kNoComm;
+  if (row == kNoComm) {
+    const int result = call();
+    forget_link();
+    return result;
+  }
+  CallThread* t = call_thread();
+  const bool alone = t == nullptr || t_depth == 0;
+  if (cuda::events_on()) [[unlikely]] {
+    begin_events(t, comm, what);
+  }
+  const Handle op = open(row, what);
+  if (alone) {
+    launching(op);
+  }
+  const int result = call();
+  if (!accepted(result)) [[unlikely]] {
+    closed(op, false, ErrorText(name, result, comm).text);
+    if (alone && what.events != 0) {
+      end_events(what.events, false);
+    }
+    return result;
+  }
+  if (alone && what.events != 0) {
+    end_events(what.events, result == kSuccess);
+  }
+  closed(op, true, nullptr);
+  if (!alone) {
+    push(*t, {op, name, {}, row, 0, 0, nullptr, 0});
+  } else if (result == kSuccess) {
+    launched(op);
+    settle(op);
+  } else {
+    launched_later(op);
+  }
+  return result;
+}
+
+}  // namespace fr::nccl

@@ -1,0 +1,123 @@
+// groups.hpp - what is known of a ProcessGroup, cached by its address.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "fr/fr.h"
+#include "plan.hpp"
+
+namespace {
+
+const fr_api* g_api = nullptr;
+
+// Grows whenever a process group is made or destroyed: cached facts of a ProcessGroup* are stale.
+std::atomic<uint32_t> g_epoch{1};
+
+struct GroupEntry {
+  const c10d::ProcessGroup* pg = nullptr;
+  uint32_t epoch = 0;
+  uint32_t generation = 0;
+  fr_group_t group = 0;
+  uint32_t timeout_ms = 0;
+  std::string name;
+  // What the last Work of an operator turned out to be: [plan][0 cpu, 1 other device].
+  std::array<std::array<std::atomic<uint8_t>, 2>, kMaxPlans> modes{};
+};
+
+constexpr size_t kGroupSlots = 1024;
+std::atomic<GroupEntry*> g_groups[kGroupSlots];
+std::mutex g_groups_lock;
+
+size_t slot_of(const c10d::ProcessGroup* pg) {
+  return (reinterpret_cast<uintptr_t>(pg) >> 4) * 0x9e3779b97f4a7c15ull >> 54;
+}
+static_assert(kGroupSlots == 1u << (64 - 54));
+
+// Options of the group's default backend; null where it has none. May throw.
+c10::intrusive_ptr<c10d::Backend::Options> options_of(const c10d::ProcessGroup& pg) {
+  const auto backend = pg.getDefaultBackend();
+  return backend ? backend->getBackendOptions() : nullptr;
+}
+
+// Registers a group that the Python hook has not seen.
+fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name) {
+  std::vector<int32_t> ranks;
+  std::string desc;
+  std::string backend;
+  try {
+    desc = pg.getGroupDesc();
+    backend = pg.getBackendName();
+    if (const auto options = options_of(pg)) {
+      for (const uint64_t rank : options->global_ranks_in_group) {
+        ranks.push_back(static_cast<int32_t>(rank));
+      }
+    }
+  } catch (...) {
+    // a backend without options: the ranks stay unknown
+  }
+  if (ranks.size() != static_cast<size_t>(pg.getSize())) {
+    ranks.clear();
+  }
+  if (ranks.empty() && desc == "default_pg") {
+    for (int32_t rank = 0; rank < pg.getSize(); ++rank) {
+      ranks.push_back(rank);
+    }
+  }
+  fr_group_info info{};
+  info.struct_bytes = sizeof info;
+  info.n_ranks = pg.getSize();
+  info.own_rank = pg.getRank();
+  info.name = name.c_str();
+  info.desc = desc.c_str();
+  info.backend = backend.c_str();
+  info.ranks = ranks.empty() ? nullptr : ranks.data();
+  return g_api->group(&info);
+}
+
+__attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup* pg,
+                                                       uint32_t epoch) {
+  auto entry = std::make_unique<GroupEntry>();
+  entry->pg = pg;
+  entry->epoch = epoch;
+  entry->generation = g_api->generation();
+  try {
+    entry->name = pg->getGroupName();
+  } catch (...) {
+    // no backend yet
+  }
+  const std::lock_guard<std::mutex> guard(g_groups_lock);
+  entry->group = g_api->group_find(entry->name.c_str());
+  if (entry->group == 0) {
+    entry->group = register_group(*pg, entry->name);
+  }
+  try {
+    if (const auto options = options_of(*pg)) {
+      entry->timeout_ms = static_cast<uint32_t>(options->timeout.count());
+    }
+  } catch (...) {
+    // unknown
+  }
+  GroupEntry* made = entry.release();
+  // The entry replaced may still be in another thread's hands: a few are leaked, as many
+  // as groups end.
+  g_groups[slot_of(pg)].store(made, std::memory_order_release);
+  return made;
+}
+
+GroupEntry* group_of(const c10d::ProcessGroup* pg, uint32_t generation) {
+  GroupEntry* entry = g_groups[slot_of(pg)].load(std::memory_order_acquire);
+  const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
+  if (entry != nullptr && entry->pg == pg && entry->epoch == epoch &&
+      entry->generation == generation) {
+    return entry;
+  }
+  return make_group(pg, epoch);
+}
+
+}  // namespace

@@ -1,0 +1,95 @@
+// test_devices.cpp - every host issued the operation: what is seen of the devices decides.
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("everybody came and it does not end") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  SECTION("nothing more is known") {
+    j.some({0, 1, 2, 3}, kWorld, kLoss);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    // What would decide it is said; nobody is elsewhere, as all wait.
+    const auto has = [&](std::string_view id) {
+      return std::any_of(r.findings.begin(), r.findings.end(),
+                         [&](const Finding& f) { return f.id == id; });
+    };
+    CHECK(has("need"));
+    CHECK_FALSE(has("elsewhere"));
+  }
+  SECTION("all started") {
+    j.some({0, 1, 2, 3}, kWorld, kLoss, State::kStarted);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kTransport);
+  }
+  SECTION("one is stopped") {
+    j.some({0, 1, 2, 3}, kWorld, kLoss);
+    j.rank(1).salvaged = true;
+    j.rank(1).salvage_why = "unresponsive";
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDevice);
+    CHECK(r.ranks == Ranks{1});
+  }
+}
+
+TEST_CASE("a device that stands is behind what its host and all others issued") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, kLoss, r == 2 ? State::kEnqueued : State::kStarted);
+  }
+  SECTION("and the host stands with it") {
+    for (Rank r = 0; r < 4; ++r) {
+      for (int n = 0; n < (r == 2 ? 1 : 3); ++n) {
+        j.issue(r, kWorld, kGrads);
+      }
+    }
+  }
+  SECTION("and all went on") {
+    for (Rank r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, kGrads);
+    }
+  }
+  SECTION("and its host never comes to another group, whose members are victims") {
+    const int pair = j.group("7", {2, 3}, "tp");
+    j.issue(3, pair, kSub, State::kStarted);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDevice);
+  CHECK(r.ranks == Ranks{2});
+  REQUIRE(r.blamed.size() == 1);
+  CHECK(r.blamed[0].why == "not_started");
+  CHECK(r.blamed[0].seq == 11);
+}
+
+TEST_CASE("a device that waits for another group's absent member is a victim") {
+  JobBuilder j(4);
+  const int tp = j.group("7", {2, 3}, "tp");
+  iterations(j, 5);
+  j.issue(2, tp, kSub, State::kStarted);  // rank 3 never comes
+  for (Rank r = 0; r < 3; ++r) {
+    j.issue(r, kWorld, kLoss, r == 2 ? State::kEnqueued : State::kStarted);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("all started and none finished: transport, nobody is blamed") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, kLoss, State::kStarted);
+    j.issue(r, kWorld, kGrads);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  CHECK(r.ranks.empty());
+}

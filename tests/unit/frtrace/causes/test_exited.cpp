@@ -1,0 +1,220 @@
+// test_exited.cpp - verdicts `exited`: processes that ended, and the errors that follow from it.
+#include <csignal>
+
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("a killed rank: the launcher's SIGTERM makes victims") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.gone(2);
+  j.rank(2).written = j.now();
+  j.advance(0.2);
+  for (const Rank r : {0, 1, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == "gone");
+  CHECK(r.confidence == Confidence::kCertain);
+  CHECK(has(r, "consequence", "ranks 0,1,3 were ended by SIGTERM"));
+}
+
+TEST_CASE("a killed rank: the others fail with a closed connection") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  for (const Rank r : {0, 1, 3}) {
+    j.fail(r, kWorld, kLoss, "[gloo] Connection closed by peer [127.0.0.1]:1234");
+    j.exception(r, "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  }
+  j.gone(2);
+  j.advance(0.2);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "consequence", "Connection closed by peer"));
+}
+
+TEST_CASE("a dead rank and one that stays away by itself are two faults") {
+  for (const double seconds : {70.0, 20.0}) {
+    CAPTURE(seconds);
+    JobBuilder j(6);
+    const int left = j.group("1", {0, 1, 2}), right = j.group("2", {3, 4, 5});
+    j.all(3, left, kLoss), j.all(3, right, kLoss), j.all(kWorld, kLoss);
+    j.some({0, 1}, left, kLoss);   // without 2, which is dead
+    j.some({3, 4}, right, kLoss);  // without 5, which is elsewhere
+    j.gone(2);
+    j.rank(2).written = j.now();
+    j.advance(seconds);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    // late by less than it takes to be called a hang is no fault
+    CHECK(r.ranks == (seconds > 60 ? Ranks{2, 5} : Ranks{2}));
+    CHECK(r.confidence == (seconds > 60 ? Confidence::kLikely : Confidence::kCertain));
+  }
+  SECTION("one that waits for the dead rank elsewhere is a victim") {
+    JobBuilder j(6);
+    const int left = j.group("1", {0, 1, 2}), right = j.group("2", {3, 4, 5});
+    j.all(3, left, kLoss), j.all(3, right, kLoss), j.all(kWorld, kLoss);
+    j.some({3, 4}, right, kLoss);
+    j.issue(5, kWorld, kLoss);
+    j.issue(0, left, kLoss), j.issue(1, left, kLoss);
+    j.gone(2);
+    j.rank(2).written = j.now();
+    j.advance(70);
+    CHECK(j.diagnose().ranks == Ranks{2});
+  }
+}
+
+TEST_CASE("an exception on one rank") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.exception(2, "ValueError", "bad batch");
+  j.advance(0.5);
+  for (const Rank r : {0, 1, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == "exception");
+  CHECK(r.summary.find("ValueError: bad batch") != std::string::npos);
+}
+
+TEST_CASE("who was first, and in which order the others followed") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.fail(0, kWorld, kLoss, "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  j.some({1, 3}, kWorld, kLoss);
+  j.exception(2, "ValueError", "bad batch\n  at data.py:7 in load\n  first cause: OSError: gone");
+  j.advance(0.5);
+  j.exception(0, "RuntimeError", "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  j.advance(2);
+  j.exception(1, "KeyError", "'a'");
+  j.advance(1);
+  j.signal(3, SIGTERM);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary.find("ValueError: bad batch;") != std::string::npos);
+  const auto& said = r.blamed[0].evidence;
+  CHECK(std::count(said.begin(), said.end(), "at data.py:7 in load") == 1);
+  CHECK(std::count(said.begin(), said.end(), "first cause: OSError: gone") == 1);
+  CHECK(has(r, "consequence", "rank 0 failed after that, 500 ms later: RuntimeError"));
+  CHECK(has(r, "excluded", "rank 1 ended too (KeyError: 'a'), 2.5 s later"));
+  CHECK(has(r, "consequence", "rank 3 was ended by SIGTERM, sent by process 77, 3.5 s later"));
+}
+
+TEST_CASE("a rank that died in its wait for one that had died is not the cause") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.5);
+  j.gone(1);
+  j.exception(2, "ValueError", "bad batch");
+  j.advance(5);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "excluded", "rank 1 ended too"));
+}
+
+TEST_CASE("a segfault on one rank, the rest left hanging") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.signal(1, SIGSEGV);
+  j.some({0, 2, 3}, kWorld, kLoss);
+  j.advance(60);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(r.blamed[0].why == "killed");
+}
+
+TEST_CASE("one rank alone was told to end, and the others' wait begins there") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.signal(2, SIGTERM, 4242);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.1);
+  j.exception(1, "RuntimeError", "Connection closed by peer");
+  SECTION("and the launcher ended another") {
+    j.signal(0, SIGTERM, 1);
+  }
+  SECTION("and nobody else was") {}
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == "killed");
+  CHECK(r.summary.find("rank 2 ended by SIGTERM, sent by process 4242; ") == 0);
+}
+
+TEST_CASE("the crash and the exception lead, not the place where the dump was written") {
+  JobBuilder j(2);
+  iterations(j, 10);
+  j.some({0}, kWorld, kLoss);
+  RankEvidence& e = j.rank(1);
+  SECTION("crash") {
+    j.signal(1, SIGSEGV, 0);
+    e.exit.kind = "crash";
+    e.exit.type = "SIGSEGV";
+    e.exit.message = "address 0x10: nothing is mapped there; thread 1001 (python) in ? (x.so+0x1)";
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 ended by SIGSEGV, address 0x10: nothing is mapped there; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "got SIGSEGV, address 0x10: nothing is mapped there");
+  }
+  SECTION("exception") {
+    j.exception(1, "KeyError", "'lr'\n  at capture.py:7 in _note");
+    e.threads.present = true;
+    e.threads.frames.push_back({true, "_note", "/x/site-packages/fr/capture.py", 7, 0});
+    e.threads.threads.push_back({});
+    e.threads.threads[0].tid = e.id.pid;
+    e.threads.threads[0].stack = {0};
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 ended: KeyError: 'lr'; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "raised KeyError: 'lr'");
+    CHECK_FALSE(says(r.blamed[0], "is in _note"));
+  }
+  SECTION("exit") {
+    j.exits(1, 3);
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 exited with status 3; ") == 0);
+    CHECK(r.blamed[0].evidence[0] == "exited with status 3");
+  }
+}
+
+TEST_CASE("all killed: nobody alone is to blame, unless they hung before") {
+  SECTION("at work") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.gone(r);
+    }
+    j.advance(0.3);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{0, 1, 2, 3});
+    CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("hung") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.gone(r);
+    }
+    j.advance(30);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+  }
+}

@@ -1,0 +1,124 @@
+// test_lifecycle.cpp - calls on groups: made in different orders, or never returning.
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("stuck in destroy_process_group") {
+  const Op destroy{.op = "destroy_process_group",
+                   .line = 60,
+                   .numel = 0,
+                   .dtype = "",
+                   .reduce_op = "",
+                   .kind = Kind::kLifecycle};
+  SECTION("all are in it") {
+    JobBuilder j(2);
+    iterations(j, 2);
+    j.issue(0, -1, destroy);
+    j.issue(1, -1, destroy);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.summary.find("destroy_process_group") != std::string::npos);
+  }
+  SECTION("one never came") {
+    JobBuilder j(3);
+    iterations(j, 2);
+    j.issue(0, -1, destroy);
+    j.issue(2, -1, destroy);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{1});
+    CHECK(r.confidence == Confidence::kPossible);
+  }
+  SECTION("nobody else has to come") {
+    JobBuilder j(3);
+    iterations(j, 2);
+    Op free = destroy;
+    free.op = "ncclMemFree";
+    j.issue(0, -1, free);
+    j.issue(2, -1, free);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.ranks.empty());
+    CHECK(r.summary.find("ncclMemFree") != std::string::npos);
+  }
+}
+
+namespace {
+
+// new_group calls of one rank: the ordinal is the place in the list.
+void make_groups(JobBuilder& j, Rank r, const std::vector<std::vector<Rank>>& lists,
+                 std::size_t last_in_flight = SIZE_MAX) {
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    Op call{.op = "new_group", .kind = Kind::kLifecycle};
+    call.peer = static_cast<int>(i + 1);
+    call.shape = {1 | 1u << 12 | 1u << 24, static_cast<std::uint32_t>(3 * lists[i].size())};
+    for (const Rank member : lists[i]) {
+      call.shape.insert(call.shape.end(), {static_cast<std::uint32_t>(member), 1, 1});
+    }
+    j.issue(r, -1, call, i == last_in_flight ? State::kEnqueued : State::kCompleted);
+    if (i == last_in_flight) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("new_group in another order than on the others") {
+  const std::vector<std::vector<Rank>> order = {{0, 1, 2}, {3, 4, 5}, {0, 3}, {1, 4}, {2, 5}};
+  const std::vector<std::vector<Rank>> other(order.rbegin(), order.rend());
+  for (Rank guilty = 0; guilty < 6; ++guilty) {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == guilty ? other : order, r == guilty ? 1 : 0);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDeadlock);
+    CHECK(r.ranks == Ranks{guilty});
+    CHECK(r.confidence == Confidence::kCertain);
+  }
+  SECTION("two ranks: either") {
+    JobBuilder j(2);
+    make_groups(j, 0, {{0}, {1}, {0, 1}}, 2);
+    make_groups(j, 1, {{0, 1}, {0}, {1}}, 0);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDeadlock);
+    CHECK(r.ranks == Ranks{0, 1});
+    CHECK(r.confidence == Confidence::kPossible);
+  }
+  SECTION("the same order, and a rank that stays away, is no matter of order") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, order);
+    }
+    j.some({0, 1, 2, 3, 5}, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kMissing);
+  }
+  SECTION("a second world counts from the start") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == 2 ? other : order);
+      j.issue(r, -1, {.op = "init_process_group", .kind = Kind::kLifecycle}, State::kCompleted);
+      make_groups(j, r, order);
+    }
+    j.some({0, 1, 2, 3, 5}, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{4});
+  }
+  SECTION("nothing is stuck") {
+    JobBuilder j(6);
+    for (Rank r = 0; r < 6; ++r) {
+      make_groups(j, r, r == 3 ? other : order);
+    }
+    j.all(kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kOk);
+  }
+}

@@ -1,0 +1,267 @@
+// test_mismatch.cpp - verdicts `mismatch`: members that differ in one slot.
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("another size in one slot: mismatch, the minority") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  Op wrong = kLoss;
+  wrong.numel = 2;
+  j.issue(2, kWorld, wrong);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.confidence == Confidence::kCertain);
+  CHECK(r.summary.find("size 2 instead of 1") != std::string::npos);
+}
+
+TEST_CASE("fields that must agree") {
+  const auto run = [](Op wrong) {
+    JobBuilder j(4);
+    Op right = wrong;
+    right.dtype = "Float", right.reduce_op = "SUM", right.peer = 0, right.numel = 8;
+    j.some({0, 1, 2}, kWorld, right);
+    j.issue(3, kWorld, wrong);
+    j.advance(20);
+    return j.diagnose();
+  };
+  Op dtype{.op = "all_reduce", .numel = 8, .dtype = "Half", .peer = 0};
+  CHECK(run(dtype).summary.find("dtype Half instead of Float") != std::string::npos);
+  Op reduce{.op = "all_reduce", .numel = 8, .reduce_op = "MAX", .peer = 0};
+  CHECK(run(reduce).summary.find("reduce op MAX instead of SUM") != std::string::npos);
+  Op root{.op = "broadcast", .numel = 8, .peer = 1};
+  CHECK(run(root).summary.find("root 1 instead of 0") != std::string::npos);
+  CHECK(run(root).ranks == Ranks{3});
+}
+
+TEST_CASE("another operation in one slot") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.issue(2, kWorld, {.op = "broadcast", .line = 99, .peer = 0});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].site.line == 99);
+  CHECK(r.summary.find("issued broadcast #7 of default_pg where ranks 0,1,3 issued all_reduce") !=
+        std::string::npos);
+}
+
+TEST_CASE("a barrier that a part of the group calls") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({1, 2, 3}, kWorld, kLoss);
+  j.issue(0, kWorld, {.op = "barrier", .line = 99, .numel = 0, .reduce_op = ""});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{0});
+  CHECK(has(r, "hint", "rank 0 called barrier, ranks 1-3 did not"));
+}
+
+TEST_CASE("legal inequalities are no mismatch") {
+  JobBuilder j(4);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.issue(
+        r, kWorld,
+        {.op = "gather", .numel = 8, .reduce_op = "", .peer = 0, .out_numel = r == 0 ? 32u : 1u},
+        State::kCompleted);
+    j.issue(
+        r, kWorld,
+        {.op = "scatter", .numel = r == 0 ? 32u : 1u, .reduce_op = "", .peer = 0, .out_numel = 8},
+        State::kCompleted);
+    j.issue(r, kWorld,
+            {.op = "all_gather",
+             .numel = 8u + static_cast<unsigned>(r),
+             .reduce_op = "",
+             .out_numel = 38},
+            State::kCompleted);
+    j.issue(r, kWorld,
+            {.op = "all_to_all",
+             .numel = 8u + static_cast<unsigned>(r),
+             .reduce_op = "",
+             .out_numel = 9},
+            State::kCompleted);
+    j.issue(r, kWorld, {.op = "my_own", .numel = 8u + static_cast<unsigned>(r)}, State::kCompleted);
+  }
+  j.advance(20);
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pairs") {
+  const auto splits = [](std::vector<std::uint32_t> in, std::vector<std::uint32_t> out) {
+    std::uint32_t rows_in = 0, rows_out = 0;
+    for (const auto v : in) {
+      rows_in += v;
+    }
+    for (const auto v : out) {
+      rows_out += v;
+    }
+    std::vector<std::uint32_t> w{1u | 1u << 12 | 1u << 26, 1, rows_in, 1, rows_out};
+    w.push_back(static_cast<std::uint32_t>(in.size()));
+    w.insert(w.end(), in.begin(), in.end());
+    w.push_back(static_cast<std::uint32_t>(out.size()));
+    w.insert(w.end(), out.begin(), out.end());
+    return w;
+  };
+  JobBuilder j(3);
+  const Op base{.op = "all_to_all_single", .reduce_op = ""};
+  Op fine = base, odd = base;
+  fine.shape = splits({2, 2, 2}, {2, 2, 2});
+  odd.shape = splits({3, 2, 3}, {2, 2, 2});  // rank 1 sends 3 to 0 and to 2
+  j.issue(0, kWorld, fine);
+  j.issue(1, kWorld, odd);
+  j.issue(2, kWorld, fine);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(r.summary.find("rank 1 sends 3 rows to rank 0, which expects 2") != std::string::npos);
+}
+
+TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
+  SECTION("earlier iterations tell") {
+    JobBuilder j(2);
+    iterations(j, 3);
+    j.issue(0, kWorld, kLoss);
+    Op wrong = kLoss;
+    wrong.numel = 7;
+    j.issue(1, kWorld, wrong);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMismatch);
+    CHECK(r.ranks == Ranks{1});
+    CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("nothing tells") {
+    JobBuilder j(2);
+    j.issue(0, kWorld, kLoss);
+    Op other = kLoss;
+    other.numel = 7;
+    j.issue(1, kWorld, other);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMismatch);
+    CHECK(r.ranks == Ranks{0, 1});
+    CHECK(r.confidence == Confidence::kPossible);
+  }
+  SECTION("a sister group tells") {
+    JobBuilder j(4);
+    const int a = j.group("1", {0, 1}), b = j.group("2", {2, 3});
+    j.all(b, kLoss);
+    j.issue(0, a, kLoss);
+    Op wrong = kLoss;
+    wrong.numel = 7;
+    j.issue(1, a, wrong);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{1});
+  }
+  SECTION("who is not heard could turn the vote") {
+    JobBuilder j(3);
+    j.issue(0, kWorld, kLoss);
+    Op other = kLoss;
+    other.numel = 7;
+    j.issue(1, kWorld, other);
+    j.issue(2, kWorld, other);
+    j.lose_file(2);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+}
+
+TEST_CASE("a skip that shows as a mismatch is recognised") {
+  SECTION("the others went on asynchronously") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.some({0, 1, 2, 3}, kWorld, kGrads);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.blamed[0].seq == 7);
+    CHECK(r.blamed[0].why == "skipped");
+    CHECK(r.summary.find("rank 2 skipped all_reduce #7 of default_pg at train.py:20") !=
+          std::string::npos);
+  }
+  SECTION("everybody blocks in the slot: the order of earlier iterations tells") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.some({2}, kWorld, kGrads);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+  }
+}
+
+TEST_CASE("an inserted operation is a mismatch of the one that inserted it") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.issue(2, kWorld, {.line = 77, .numel = 3});
+  j.some({0, 1, 2, 3}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].site.line == 77);
+}
+
+TEST_CASE("a skip among equal operations shows in the call sites") {
+  JobBuilder j(3);
+  Op a{.line = 10}, b{.line = 11}, c{.line = 12};
+  for (int i = 0; i < 3; ++i) {
+    j.all(kWorld, a), j.all(kWorld, b), j.all(kWorld, c);
+  }
+  // Rank 1 leaves out b; all sizes are equal, so nothing differs, until it is one short.
+  j.all(kWorld, a);
+  for (const Rank r : {0, 2}) {
+    j.issue(r, kWorld, b, State::kCompleted), j.issue(r, kWorld, c, State::kCompleted);
+    j.issue(r, kWorld, a, State::kCompleted), j.issue(r, kWorld, b);
+  }
+  j.issue(1, kWorld, c, State::kCompleted), j.issue(1, kWorld, a, State::kCompleted);
+  j.issue(1, kWorld, b, State::kCompleted);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(says(r.blamed[0], "left out all_reduce at train.py:11 step as early as #11"));
+}
+
+TEST_CASE("a mismatch beats the errors it provoked") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  Op wrong = kLoss;
+  wrong.numel = 16;
+  j.fail(2, kWorld, wrong, "[enforce fail] op.preamble.length <= op.nbytes. 64 vs 4");
+  j.exception(2, "RuntimeError", "[enforce fail] op.preamble.length <= op.nbytes. 64 vs 4");
+  for (const Rank r : {0, 1, 3}) {
+    j.fail(r, kWorld, kLoss, "Connection closed by peer");
+    j.exception(r, "RuntimeError", "Connection closed by peer");
+  }
+  j.advance(1);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "consequence", "Connection closed by peer"));
+}
+
+TEST_CASE("members that differ are found whatever numbers a damaged file has") {
+  JobBuilder j(3);
+  iterations(j, 3);
+  j.rank(0).records.front().seq = std::uint64_t{1} << 60;
+  j.some({0, 1}, kWorld, kLoss);
+  Op other = kLoss;
+  other.numel *= 2;
+  j.some({2}, kWorld, other);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+}

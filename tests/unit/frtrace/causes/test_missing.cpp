@@ -1,0 +1,285 @@
+// test_missing.cpp - verdicts `missing`: ranks that others wait for, and what is none of it.
+#include <cmath>
+#include <csignal>
+
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("a rank that stays away is missing") {
+  JobBuilder j(4);
+  iterations(j, 20);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(12.4);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.confidence == Confidence::kCertain);
+  REQUIRE(r.blamed.size() == 1);
+  CHECK(r.blamed[0].why == "never_issued");
+  CHECK(r.blamed[0].op == "all_reduce");
+  CHECK(r.blamed[0].seq == 41);
+  CHECK(r.blamed[0].desc == "default_pg");
+  CHECK(r.blamed[0].site == Site{"train.py", 30, "step"});
+  CHECK(says(r.blamed[0], "next, by its earlier iterations, would be all_reduce at train.py:20"));
+  REQUIRE(r.waiting.size() == 1);
+  CHECK(r.waiting[0].ranks == Ranks{0, 1, 3});
+  CHECK(r.waiting[0].site.line == 20);
+  CHECK(std::abs(r.waiting[0].seconds - 12.4) < 0.01);
+  CHECK(r.summary == "rank 2 never issued all_reduce #41 of default_pg; ranks 0,1,3 wait there");
+}
+
+TEST_CASE("two ranks that stay away are both missing") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2, 3});
+}
+
+TEST_CASE("a rank that is first for good reason is not blamed for being alone") {
+  // Rank 0 is in the next operation of the usual loop; the three others sleep.
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0}, kWorld, kLoss);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{1, 2, 3});
+}
+
+TEST_CASE("a stopped process says so") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.rank(2).salvaged = true;
+  j.rank(2).salvage_why = "unresponsive";
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == "unresponsive");
+  CHECK(says(r.blamed[0], "does not respond"));
+}
+
+TEST_CASE("a rank waiting in another group is a victim") {
+  // 3 stays away from {2,3}; 2 waits there and so is away from the world.
+  JobBuilder j(4);
+  const int sub = j.group("1", {2, 3}, "tp");
+  for (int i = 0; i < 4; ++i) {
+    j.all(kWorld, kLoss);
+    j.all(sub, kSub);
+  }
+  j.all(kWorld, kLoss);
+  j.some({2}, sub, kSub);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(has(r, "excluded", "rank 2 never issued"));
+}
+
+TEST_CASE("a chain over three groups is followed to its end") {
+  JobBuilder j(4);
+  const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
+  j.all(kWorld, kLoss);
+  j.some({0}, a, kSub);
+  j.some({1}, b, kSub);
+  j.some({2}, c, kSub);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("same name, other members: different groups") {
+  JobBuilder j(4);
+  const int a = j.group("tp", {0, 1}), b = j.group("tp", {2, 3});
+  j.all(5, a, kSub);
+  j.all(3, b, kSub);
+  j.advance(20);
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("a receive without a send") {
+  JobBuilder j(4);
+  Op send = kSend, recv = kRecv;
+  send.peer = 1, recv.peer = 0;
+  for (int i = 0; i < 3; ++i) {
+    j.issue(0, kWorld, send, State::kCompleted);
+    j.issue(1, kWorld, recv, State::kCompleted);
+  }
+  j.issue(1, kWorld, recv, State::kWaiting);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{0});
+  CHECK(r.blamed[0].seq == 4);
+}
+
+TEST_CASE("a single send in a big group makes nobody missing") {
+  JobBuilder j(4);
+  Op send = kSend, recv = kRecv;
+  send.peer = 1, recv.peer = 0;
+  j.issue(0, kWorld, send, State::kCompleted);
+  j.issue(1, kWorld, recv, State::kCompleted);
+  j.advance(20);
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("a wait-only operation that nobody waits for is not in flight") {
+  JobBuilder j(2);
+  Op send = kSend;
+  send.peer = 1;
+  j.issue(0, kWorld, send).flags = kWaitOnly;
+  j.advance(20);
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("the tutorial: rank 0 issues one more than the others") {
+  const Op loop{.line = 10}, extra{.line = 15};
+  SECTION("the others have left") {
+    JobBuilder j(4);
+    j.all(5, kWorld, loop);
+    j.issue(0, kWorld, extra);
+    for (const Rank r : {1, 2, 3}) {
+      j.exits(r, 0);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMismatch);
+    CHECK(r.ranks == Ranks{0});
+    CHECK(r.blamed[0].why == "extra_operation");
+    CHECK(r.blamed[0].site.line == 15);
+    CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("the others are idle, and nobody ever was at that line") {
+    JobBuilder j(4);
+    j.all(5, kWorld, loop);
+    j.issue(0, kWorld, extra);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMismatch);
+    CHECK(r.ranks == Ranks{0});
+  }
+  SECTION("of two, the one that left is named") {
+    JobBuilder j(2);
+    j.all(5, kWorld, loop);
+    j.issue(0, kWorld, extra);
+    j.exits(1, 0);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{1});
+    CHECK(r.blamed[0].why == "left_early");
+  }
+}
+
+TEST_CASE("a hang that timed out and was then killed is still missing") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  for (const Rank r : {0, 1, 3}) {
+    j.fail(r, kWorld, kLoss, "Timed out waiting 30000ms for recv operation to complete", 30);
+  }
+  j.advance(30);
+  for (const Rank r : {0, 1, 3}) {
+    j.exception(r, "RuntimeError", "Timed out waiting 30000ms for recv operation to complete");
+  }
+  j.signal(2, SIGTERM);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("a rank that was late before somebody ended it is missing") {
+  JobBuilder j(4);
+  iterations(j, 10);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  j.signal(2, SIGTERM, 4242);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("a hang ended by SIGTERM to all is still missing") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(30);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("a rank that was killed in its wait for one that never came need not be the cause") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);  // without 2, which is elsewhere
+  j.advance(20);
+  j.gone(0);
+  j.rank(0).written = j.now();
+  for (const Rank r : {1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{0});
+  CHECK(r.confidence == Confidence::kLikely);
+  CHECK(has(r, "why", "rank 0 ended in a wait of its own: for rank 2"));
+}
+
+TEST_CASE("loss by wrap: the frontiers still tell who did not come") {
+  JobBuilder j(4);
+  iterations(j, 50);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.forget(2, 100);
+  j.forget(0, 90);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(says(r.blamed[0], "overwritten") == false);  // nothing known: says it issued nothing kept
+  CHECK(has(r, "lost", "older records of default_pg are overwritten"));
+}
+
+TEST_CASE("stages with unequal windows are not compared by position") {
+  JobBuilder j(4);
+  const int busy = j.group("1", {0, 1}), quiet = j.group("2", {2, 3});
+  for (int i = 0; i < 50; ++i) {
+    j.all(10, busy, kSub);
+    j.all(1, quiet, kSub);
+    j.all(kWorld, kLoss);
+  }
+  j.forget(0, 500), j.forget(1, 510);
+  j.some({0, 1, 2}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("a rank that never made the group is missing in it") {
+  // A PyTorch dump names the groups of its records: one that lost some may lack a group.
+  for (const std::uint64_t lost : {0, 1}) {
+    JobBuilder j(3);
+    iterations(j, 2);
+    j.rank(2).groups.pop_back();
+    j.rank(2).records.clear();
+    j.rank(2).format = "torch 2.10 pickle";
+    j.rank(2).losses.overwritten = lost;
+    j.some({0, 1}, kWorld, kLoss);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.ranks == Ranks{2});
+    REQUIRE(r.blamed.size() == 1);
+    CHECK(says(r.blamed[0], "never created the group") == (lost == 0));
+  }
+}

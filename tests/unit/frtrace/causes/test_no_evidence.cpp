@@ -1,0 +1,118 @@
+// test_no_evidence.cpp - ranks without a file: what is concluded, and what must not be.
+#include <functional>
+
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("a rank without evidence") {
+  SECTION("all waits end at it: exited, possible") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.lose_file(2);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.blamed[0].why == "no_evidence");
+    CHECK(r.confidence == Confidence::kPossible);
+    CHECK(r.missing_ranks == Ranks{2});
+  }
+  SECTION("others saw it alive: undecided") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.rank(0).peers.push_back({2, 1002, "live", 0, 0, 0, "", ""});
+    j.lose_file(2);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("others saw it die") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.rank(0).peers.push_back({2, 1002, "gone", 0, 0, 0, "", ""});
+    j.lose_file(2);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("two are lacking: undecided") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.lose_file(2);
+    j.lose_file(3);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.ranks.empty());
+    CHECK(r.summary.find("evidence of ranks 2,3 is lacking") != std::string::npos);
+  }
+  SECTION("an innocent one is lacking: the known absentee is blamed") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.lose_file(1);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.confidence == Confidence::kLikely);
+  }
+  SECTION("the victim of a skip is lacking: no other name") {
+    JobBuilder j(4);
+    const int sub = j.group("1", {2, 3}, "tp");
+    for (int i = 0; i < 4; ++i) {
+      j.all(kWorld, kLoss);
+      j.all(sub, kSub);
+    }
+    j.all(kWorld, kLoss);
+    j.some({2}, sub, kSub);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.lose_file(2);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK((r.kind == Verdict::kUndecided || r.ranks == Ranks{3}));
+  }
+}
+
+TEST_CASE("losing any file never makes another rank guilty") {
+  const auto skip = [](JobBuilder& j) {
+    iterations(j, 4);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.advance(20);
+  };
+  const auto size = [](JobBuilder& j) {
+    iterations(j, 4);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    Op wrong = kLoss;
+    wrong.numel = 9;
+    j.issue(2, kWorld, wrong);
+    j.advance(20);
+  };
+  const auto killed = [](JobBuilder& j) {
+    iterations(j, 4);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.gone(2);
+    j.advance(20);
+  };
+  for (const auto& fault : {std::function<void(JobBuilder&)>(skip), {size}, {killed}}) {
+    for (unsigned lost = 0; lost < 15; ++lost) {
+      JobBuilder j(4);
+      fault(j);
+      for (Rank r = 0; r < 4; ++r) {
+        if ((lost >> r & 1u) != 0) {
+          j.lose_file(r);
+        }
+      }
+      const Report r = j.diagnose();
+      INFO("lost " << lost << ": " << r.summary);
+      CHECK((r.ranks.empty() || r.ranks == Ranks{2}));
+    }
+  }
+}

@@ -1,0 +1,94 @@
+// test_no_hang.cpp - nothing is stuck: verdict `ok`, whatever was dumped.
+#include <csignal>
+
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("a job at rest is ok") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kOk);
+  CHECK(r.ranks.empty());
+  CHECK(r.read == 4);
+}
+
+TEST_CASE("a healthy job caught in flight is ok") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.3);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kOk);
+}
+
+TEST_CASE("dumps seconds apart of a job that moves are no hang") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.rank(2).written = j.now();
+  j.advance(5);
+  iterations(j, 3);  // rank 2 too, but its dump shows none of it
+  for (int i = 0; i < 6; ++i) {
+    --j.row(2, kWorld).enqueued;
+    j.rank(2).records.pop_back();
+  }
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.2);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kOk);
+}
+
+TEST_CASE("a cancelled job that was well is ok") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(0.1);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("adding healthy ranks does not change the answer") {
+  for (const int world : {3, 4, 16, 64}) {
+    JobBuilder j(world);
+    iterations(j, 4);
+    for (Rank r = 0; r < world; ++r) {
+      if (r != 2) {
+        j.issue(r, kWorld, kLoss);
+      }
+    }
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{2});
+  }
+}
+
+TEST_CASE("an idle rank alone, dumped for a reason, decides nothing") {
+  JobBuilder j(2);
+  iterations(j, 2);
+  j.issue(0, kWorld, kLoss);
+  j.advance(20);
+  j.lose_file(0);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.summary.find("evidence of rank 0 is lacking") != std::string::npos);
+}
+
+TEST_CASE("a hang among operations that found no room is not called ok") {
+  for (const std::uint64_t lost : {0, 31}) {
+    JobBuilder j(2);
+    iterations(j, 3);
+    j.advance(20);
+    for (const int r : {0, 1}) {
+      j.rank(r).trigger = "timeout";
+      j.rank(r).reason = "no progress for 4.0 s";
+      j.rank(r).losses.no_group = lost;
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == (lost == 0 ? Verdict::kOk : Verdict::kUndecided));
+    CHECK((r.summary.find("found no room in the recorder") != std::string::npos) == (lost != 0));
+  }
+}

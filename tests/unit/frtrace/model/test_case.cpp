@@ -1,0 +1,137 @@
+// test_case.cpp - which files belong to one incident of one job.
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("two jobs are judged apart") {
+  JobBuilder a(2, "a"), b(2, "b");
+  a.all(kWorld, kLoss);
+  b.all(kWorld, kLoss);
+  b.issue(0, kWorld, kLoss);
+  a.advance(20), b.advance(20);
+  auto evidence = a.take();
+  for (auto& e : b.take()) {
+    evidence.push_back(std::move(e));
+  }
+  auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 2);
+  CHECK(diagnose(cases[0]).kind == Verdict::kOk);
+  CHECK(diagnose(cases[1]).kind == Verdict::kMissing);
+  CHECK(diagnose(cases[1]).ranks == Ranks{1});
+  cases = make_cases(evidence, {.job = "a", .attempt = {}, .incident = {}});
+  CHECK(cases.size() == 1);
+}
+
+TEST_CASE("incidents and attempts: the last unless told otherwise") {
+  JobBuilder first(2), second(2), retry(2);
+  first.issue(0, kWorld, kLoss);
+  first.advance(20);
+  second.all(3, kWorld, kLoss);
+  second.advance(60);
+  for (const Rank r : {0, 1}) {
+    second.rank(r).incident = 2;
+  }
+  auto evidence = first.take();
+  for (auto& e : second.take()) {
+    evidence.push_back(std::move(e));
+  }
+  auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].incident == 2);
+  CHECK(diagnose(cases[0]).kind == Verdict::kOk);
+  cases = make_cases(evidence, {.job = {}, .attempt = {}, .incident = 1});
+  REQUIRE(cases.size() == 1);
+  CHECK(diagnose(cases[0]).ranks == Ranks{1});
+
+  for (const Rank r : {0, 1}) {
+    retry.rank(r).id.attempt = 1;
+    retry.rank(r).incident = 1;
+  }
+  for (auto& e : retry.take()) {
+    evidence.push_back(std::move(e));
+  }
+  cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].attempt == 1);
+  CHECK(make_cases(evidence, {.job = {}, .attempt = 7, .incident = {}}).empty());
+}
+
+TEST_CASE("ranks that open incidents at once are judged together") {
+  JobBuilder j(3);
+  iterations(j, 2);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  j.rank(0).incident = 2;  // rank 0 counted on before it saw the others' incident
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.read == 3);
+}
+
+TEST_CASE("evidence of an earlier run under the same name is left out") {
+  JobBuilder before(2), now(2);
+  before.issue(1, kWorld, kLoss);
+  before.advance(5);
+  now.advance(1000);
+  for (const Rank r : {0, 1}) {
+    now.rank(r).id.start = now.now();
+  }
+  now.all(3, kWorld, kLoss);
+  now.issue(0, kWorld, kLoss);
+  now.lose_file(1);
+  now.advance(20);
+  auto evidence = before.take();
+  for (auto& e : now.take()) {
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].ranks.size() == 1);
+  CHECK(cases[0].missing == Ranks{1});
+}
+
+TEST_CASE("a rank's own dump is judged, its later death is told") {
+  JobBuilder before(3), after(3);
+  for (JobBuilder* j : {&before, &after}) {
+    iterations(*j, 2);
+    j->some({0, 1}, kWorld, kLoss);
+    j->advance(20);
+  }
+  after.issue(2, kWorld, kLoss);
+  after.gone(2);
+  after.rank(2).oom_kills = 1;
+  after.rank(2).file = "j.a0.r2.1.dead.fr";
+  after.lose_file(0);
+  after.lose_file(1);
+  auto evidence = after.take();
+  for (auto& e : before.take()) {
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  const Report r = diagnose(cases[0]);
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& f) {
+    return f.text.substr(0, f.text.find(", after")) ==
+           "then rank 2: its process is gone and left no exit status (killed, aborted, or "
+           "os._exit); "
+           "the kernel's OOM killer has killed 1 of its control group; it had issued 1 more "
+           "operation";
+  }));
+}
+
+TEST_CASE("two files of one rank count once") {
+  JobBuilder a(2), b(2);
+  a.all(kWorld, kLoss), b.all(kWorld, kLoss);
+  b.advance(20), a.advance(20);
+  auto evidence = a.take();
+  for (auto& e : b.take()) {
+    e->source = Source::kRing;
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].ranks.size() == 2);
+}

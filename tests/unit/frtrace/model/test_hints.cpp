@@ -1,0 +1,186 @@
+// test_hints.cpp - where a rank is, in words, and the hangs that are known by a stack.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <msgpack.hpp>
+#include <nlohmann/json.hpp>
+
+#include "catch.hpp"
+#include "live/lock_files.hpp"
+#include "model/hints.hpp"
+#include "thread_stacks.hpp"
+
+using namespace frtest;
+
+TEST_CASE("threads: where a rank is, in words") {
+  ThreadStack facts;
+  facts.syscall = "clock_nanosleep";
+  facts.variables.push_back({1, {{"self.wait_seconds", "0.1"}}});
+  const RankEvidence e =
+      rank({native("clock_nanosleep"),
+            py("/v/lib/python3.11/site-packages/torch/utils/file_baton.py", 49, "FileBaton.wait"),
+            py("/home/u/train.py", 57, "load_lock"), py("/home/u/train.py", 99, "<module>")},
+           facts);
+  const std::vector<std::string> lines = where_lines(e);
+  REQUIRE(lines.size() >= 3);
+  CHECK(lines[0] ==
+        "is in FileBaton.wait() at torch/utils/file_baton.py:49, called from train.py:57");
+  CHECK(lines[1] == "in FileBaton.wait(): self.wait_seconds = 0.1");
+  CHECK(lines[2] == "asleep in clock_nanosleep; GIL free");
+  RankEvidence none;
+  CHECK(where_lines(none).empty());
+}
+
+TEST_CASE("threads: who holds the GIL") {
+  ThreadStack facts;
+  facts.syscall = "futex";
+  facts.gil = "waits";
+  RankEvidence e = rank({py("/home/u/train.py", 5, "step")}, facts);
+  CHECK(hint(e, HintKind::kGil) == "waits for the GIL; no thread that answered holds it");
+  ThreadStack holder;
+  holder.tid = 7;
+  holder.gil = "holds";
+  holder.activity = "running";
+  holder.stack = {0};
+  e.threads.threads.push_back(holder);
+  CHECK(hint(e, HintKind::kGil) ==
+        "waits for the GIL, which thread 7 holds in step() at train.py:5");
+}
+
+TEST_CASE("threads: known hangs are recognised, others are not") {
+  const auto file_baton = [](const std::string& path) {
+    ThreadStack facts;
+    facts.variables.push_back({0, {{"self.lock_file_path", "'" + path + "'"}}});
+    return rank({py("/x/torch/utils/file_baton.py", 49, "FileBaton.wait")}, facts);
+  };
+  char host[256] = "";
+  REQUIRE(::gethostname(host, sizeof host - 1) == 0);
+  const std::string path = "/tmp/fr-test-lock-" + std::to_string(::getpid());
+  std::ofstream(path).put('x');
+  const RankEvidence e = file_baton(path);
+  CHECK(lock_wait(e).path == path);
+  const std::string said = hint(e, HintKind::kLockFile);
+  CHECK(said.find("if nobody is building, remove it") != std::string::npos);
+  // What this machine says of it is added to a finished report.
+  const auto after = [&](const std::string& lock, Time start) {
+    Report r;
+    r.blamed.resize(1);
+    r.blamed[0].lock = {lock, host, start};
+    r.blamed[0].evidence = {hint(file_baton(lock), HintKind::kLockFile)};
+    look_at_lock_files(r);
+    return r.blamed[0].evidence[0];
+  };
+  CHECK(after(path, 0).find("it still exists") != std::string::npos);
+  CHECK(after(path, 0).find("stale") == std::string::npos);  // start unknown
+  CHECK(after(path, Time{4'000'000'000} * 1'000'000'000)
+            .find("before this process began, no process") != std::string::npos);
+  ::unlink(path.c_str());
+  CHECK(after(path + "-gone", 0).find("gone by now") != std::string::npos);
+
+  ThreadStack on;
+  on.syscall = "openat";
+  on.syscall_on = "/x/pipe";
+  CHECK(hint(rank({}, on), HintKind::kFifo).empty());
+  on.wchan = "wait_for_partner";
+  CHECK(hint(rank({}, on), HintKind::kFifo).find("/x/pipe") != std::string::npos);
+
+  ThreadStack d;
+  d.activity = "uninterruptible";
+  d.wchan = "nfs_wait";
+  d.syscall_on = "/mnt/x";
+  CHECK(hint(rank({}, d), HintKind::kUninterruptible).find("nfs_wait for /mnt/x") !=
+        std::string::npos);
+
+  CHECK(!hint(rank({native("c10d::detail::TCPClient::receive()")}), HintKind::kStore).empty());
+  CHECK(!hint(rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")}),
+              HintKind::kLoaderWorker)
+             .empty());
+  RankEvidence loader = rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")});
+  loader.threads.children_known = true;
+  CHECK(hint(loader, HintKind::kLoaderWorker).find("it has no child process") != std::string::npos);
+  loader.threads.children = {{7, "pt_data_worker", "Z", "gone", "", "", "", 9},
+                             {8, "pt_data_worker", "S", "asleep", "", "read", "/x/data", -1},
+                             {9, "sh", "S", "asleep", "", "", "", -1}};
+  CHECK(hint(loader, HintKind::kLoaderWorker) ==
+        "waits for a batch of its DataLoader: worker 7 (pt_data_worker) was killed by signal 9, "
+        "worker 8 (pt_data_worker) is asleep in read of /x/data");
+  const auto cuda = py("/x/torch/cuda/__init__.py", 400, "_lazy_init");
+  const auto fork = py("/usr/lib/python3.11/multiprocessing/popen_fork.py", 71, "Popen._launch");
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work"), fork}), HintKind::kForkedCuda)
+            .find("starts CUDA in a forked process") == 0);
+  CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work")}), HintKind::kForkedCuda).empty());
+  CHECK(hint(rank({py("/home/u/train.py", 3, "work"), fork}), HintKind::kForkedCuda).empty());
+  CHECK(!hint(rank({py("<frozen importlib._bootstrap>", 1, "_ModuleLock.acquire")}),
+              HintKind::kImportLock)
+             .empty());
+  ThreadStack s;
+  s.activity = "stopped";
+  CHECK(!hint(rank({}, s), HintKind::kStopped).empty());
+  ThreadStack lock;
+  lock.syscall = "futex";
+  RankEvidence two =
+      rank({native("PyThread_acquire_lock_timed"), py("/home/u/a.py", 3, "f")}, lock);
+  CHECK(hint(two, HintKind::kPythonLock) == "waits for a lock of Python's");
+  lock.tid = 8;
+  lock.stack = {0, 1};
+  two.threads.threads.push_back(lock);
+  CHECK(hint(two, HintKind::kPythonLock) ==
+        "waits for a lock of Python's; so does thread 8 in f() at a.py:3");
+  CHECK(hints_of(rank({py("/home/u/train.py", 1, "main"), native("epoll_wait")})).empty());
+}
+
+TEST_CASE("threads: what the recorder cannot see is said") {
+  RankEvidence e = rank({native("hold", "/x/libguilty.so")});
+  e.layers.emplace_back("threads", "native frames only: free-threaded");
+  CHECK(where_lines(e).back() == "native frames only: free-threaded");
+  CHECK(where_lines(e)[1] == "asleep");  // of a GIL nothing is known
+  const StackTree tree = merge_stacks({{2, 100, "", &e.threads, "", &e}});
+  CHECK(render_stacks_text(tree).find("rank 2: native frames only") != std::string::npos);
+}
+
+TEST_CASE("threads: an object of many attributes is cut, a child process is named") {
+  ThreadStack facts;
+  facts.syscall = "wait4";
+  facts.syscall_on = "process 77";
+  std::vector<std::pair<std::string, std::string>> values;
+  for (int i = 0; i < 40; ++i) {
+    values.emplace_back("self.attribute_" + std::to_string(i), "'value'");
+  }
+  facts.variables.push_back({0, values});
+  RankEvidence e = rank({py("/home/u/train.py", 7, "wait")}, facts);
+  e.threads.children = {{77, "ninja", "S", "asleep", "", "poll", "", -1}};
+  const std::vector<std::string> lines = where_lines(e);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[1].size() < 400);
+  CHECK(lines[1].find(" more") != std::string::npos);
+  CHECK(lines[2] == "asleep in wait4 of process 77; GIL free");
+  CHECK(lines[3] == "waits for its child process 77 (ninja), which is asleep in poll");
+}
+
+TEST_CASE("threads: a crash is told with its address, its thread and its stack") {
+  RankEvidence e = rank({py("/home/u/train.py", 99, "main")});
+  e.exit.present = true;
+  e.exit.kind = "crash";
+  e.exit.type = "SIGSEGV";
+  e.exit.message =
+      "address 0x10: nothing is mapped there; thread 101 (decoder) in ? (guilty.so+0x1) < ?";
+  std::vector<std::string> lines = crash_lines(e);  // that thread is not in the evidence
+  CHECK(lines[0] == "got SIGSEGV, address 0x10: nothing is mapped there");
+  ThreadStack other;
+  other.tid = 101;
+  other.name = "decoder";
+  other.activity = "interrupted";
+  e.threads.frames.push_back(native("deref", "/x/guilty.so"));
+  e.threads.frames.push_back(py("/home/u/train.py", 57, "decode"));
+  other.stack = {1, 2};
+  e.threads.threads.push_back(other);
+  lines = crash_lines(e);
+  CHECK(lines[0] == "got SIGSEGV, address 0x10: nothing is mapped there, in thread 101 (decoder)");
+  CHECK(lines[1] == "stack: deref (guilty.so) < train.py:57 decode");
+  CHECK(lines[2] == "is in decode() at train.py:57, within deref (guilty.so)");
+  CHECK(now_at(e) == Site{"train.py", 57, "decode"});
+  e.threads = {};  // salvaged: the record in the ring is all there is
+  CHECK(crash_lines(e).back() == "stack: ? (guilty.so+0x1) < ?");
+}

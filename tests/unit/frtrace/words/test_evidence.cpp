@@ -1,0 +1,83 @@
+// test_evidence.cpp - the lines beside a verdict: breadcrumbs and what each rank did last.
+#include "catch.hpp"
+#include "jobs.hpp"
+
+using namespace frtest;
+
+TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
+  JobBuilder j(2);
+  iterations(j, 2);
+  j.rank(1).has_step = true;
+  j.rank(1).step = 17;
+  j.rank(0).has_step = true;
+  j.rank(0).step = 18;
+  j.rank(1).notes.push_back({1001, "loading shard 9", j.now(), {{"load", j.now()}}});
+  j.issue(1, -1, {.op = "step", .line = 0, .kind = Kind::kStep});
+  j.issue(1, -1, {.op = "load", .line = 0, .kind = Kind::kSpan});
+  j.issue(0, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{1});
+  CHECK(says(r.blamed[0],
+             "last note \"loading shard 9\", step 17 (the others at step 18), "
+             "span \"load\" open for 20.0 s"));
+}
+
+TEST_CASE("notes of many threads: the main one first, few, none twice; traced calls as a stack") {
+  JobBuilder j(2);
+  iterations(j, 2);
+  RankEvidence& e = j.rank(1);
+  const auto main = static_cast<std::uint32_t>(e.id.pid);
+  for (std::uint32_t t = 0; t < 30; ++t) {
+    e.notes.push_back({5000 + t, "worker note", j.now() + t, {}});
+  }
+  e.notes.push_back({4000, "exception in thread prefetch: ValueError: x", j.now() - 9, {}});
+  for (std::uint32_t t = 0; t < 5; ++t) {
+    e.notes.push_back({6000 + t, "shard " + std::to_string(t), j.now() - 5, {}});
+  }
+  e.notes.push_back({main, "went on", j.now() - 7, {{"load", 0}, {"shard", 0}}});
+  e.has_step = true;
+  e.step = 3;
+  for (const char* text : {"-> collate /home/u/data.py:3", "-> tokenize /home/u/data.py:9",
+                           "<- tokenize /home/u/data.py:9", "note", "<- never entered /x:1"}) {
+    j.issue(1, -1, {.op = text, .line = 0, .kind = Kind::kNote});
+  }
+  j.issue(0, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  REQUIRE(r.ranks == Ranks{1});
+  const auto& said = r.blamed[0].evidence;
+  const auto first = std::find(said.begin(), said.end(),
+                               "last note \"went on\", step 3, span \"load\" > \"shard\" open");
+  REQUIRE(first != said.end());
+  CHECK(first[1] == "exception in thread prefetch: ValueError: x");
+  CHECK(first[2] == "thread 5029: last note \"worker note\"");
+  CHECK(first[4] == "and last notes of 4 more threads");
+  CHECK(
+      says(r.blamed[0],
+           "traced calls: last entered tokenize data.py:9, left again; inside collate data.py:3"));
+}
+
+TEST_CASE("the divergence view: the last line in common and what each did next") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.all(kWorld, kLoss);
+  for (Rank r = 0; r < 3; ++r) {
+    j.issue(r, kWorld, kGrads);
+  }
+  const int pair = j.group("7", {3}, "self");
+  j.issue(3, pair, kSub, State::kCompleted);
+  j.row(3, pair).completed = j.row(3, pair).ended = 1;
+  j.advance(100);
+  const Report r = j.diagnose();
+  REQUIRE(r.ranks == Ranks{3});
+  REQUIRE(r.blamed[0].divergence);
+  const Fork& f = *r.blamed[0].divergence;
+  CHECK(f.common.site.line == kLoss.line);
+  CHECK(f.common.count == 6);
+  CHECK(f.own.site.line == kSub.line);
+  CHECK(f.own.count == 1);
+  CHECK(f.others.site.line == kGrads.line);
+  CHECK(f.others.count == 6);
+  CHECK(has(r, "divergence", "last operation in common"));
+}

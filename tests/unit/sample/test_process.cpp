@@ -1,0 +1,63 @@
+// test_process.cpp - what /proc says of a process.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "catch.hpp"
+#include "sample/process.hpp"
+#include "support.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+TEST_CASE("process_start: the same for a living process, 0 for the dead and for zombies") {
+  const u64 own = process_start(getpid());
+  CHECK(own != 0);
+  CHECK(process_start(getpid()) == own);
+  CHECK(is_alive(getpid(), own));
+  CHECK_FALSE(is_alive(getpid(), own + 1));
+  CHECK_FALSE(is_alive(getpid(), 0));
+  CHECK_FALSE(is_alive(0, own));
+  CHECK_FALSE(is_alive(-1, own));
+
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const u64 start = process_start(child);
+  CHECK(start >= own);
+  CHECK(is_alive(child, start));
+  kill(child, SIGKILL);
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  CHECK(process_start(child) == 0);  // a zombie
+  waitpid(child, nullptr, 0);
+  CHECK(process_start(child) == 0);  // gone
+}
+
+TEST_CASE("process_start survives names with spaces and brackets") {
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int fd = open("/proc/self/comm", O_WRONLY);
+    [[maybe_unused]] ssize_t n = write(fd, ") Z 1 (", 7);
+    n = write(ready[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char x;
+  REQUIRE(read(ready[0], &x, 1) == 1);
+  CHECK(process_start(child) >= process_start(getpid()));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}

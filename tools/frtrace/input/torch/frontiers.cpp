@@ -1,0 +1,279 @@
+// How far a rank got, of one PyTorch dump.
+#include "input/torch/frontiers.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "input/torch/entry.hpp"
+
+namespace frtrace::torch_dump {
+
+using pickle::pairs;
+using pickle::Value;
+
+const Value* member(const Value& dict, std::string_view key) {
+  constexpr std::size_t kMaxKeys = 128;
+  return pairs(dict).size() <= 2 * kMaxKeys ? pickle::find(dict, key) : nullptr;
+}
+
+namespace {
+
+class Frontiers {
+ public:
+  Frontiers(Progress& p, RankEvidence& e) : p_(p), e_(e) {}
+
+  void finish() {
+    // Of a cut file its first entry may still be the first of all; how far it got, nobody knows.
+    const bool from_the_start =
+        !e_.records.empty() && p_.first_id == 0 && !p_.gaps && e_.unreadable_rows == 0;
+    e_.holes.only_active = !p_.any_completed && !e_.records.empty() && (p_.first_id > 0 || p_.gaps);
+    e_.holes.no_stacks = !p_.any_stack;
+    e_.holes.no_status = p_.status == nullptr;
+    e_.id.n_records = e_.records.empty() ? 0 : p_.last_id + 1;
+    const std::map<std::uint32_t, Status> status = statuses();
+    const auto used = std::count_if(p_.states.begin(), p_.states.end(),
+                                    [](const GroupState& s) { return s.collectives != 0; });
+    // torchcomms numbers the collectives of a process, whatever their group.
+    if (from_the_start && (p_.one_number || (p_.one_counter && used > 1))) {
+      number_apart();
+    }
+    if (e_.holes.only_active) {
+      close_batches();
+    }
+    std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
+    std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
+    for (const Record& r : e_.records) {
+      if (r.kind != Kind::kCollective) {
+        continue;
+      }
+      if (r.state == State::kCompleted) {
+        done[r.group] = std::max(done[r.group], r.seq);
+      } else if (active[r.group] == 0 || r.seq < active[r.group]) {
+        active[r.group] = r.seq;
+      }
+    }
+    for (std::uint32_t row = 1; row < e_.groups.size(); ++row) {
+      GroupEvidence& g = e_.groups[row];
+      const GroupState& s = p_.states[row];
+      g.own_rank = s.own;
+      g.enqueued = s.max_seq;
+      g.kept = s.collectives;
+      g.first_kept = s.first_seq;
+      g.last_kept = s.last_seq;
+      g.completed = s.gloo && active[row] != 0 ? active[row] - 1 : done[row];
+      if (active[row] != 0 && g.completed == 0) {
+        g.completed = active[row] - 1;
+      }
+      // Sends and receives carry the number of the group's last collective. One that is not in the
+      // file any more is older than they are: it is over.
+      if (active[row] == 0 && s.p2p != 0 && (e_.holes.only_active || s.collectives == 0)) {
+        g.completed = g.enqueued;
+      }
+      // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
+      const auto it = status.find(row);
+      const bool has_status = it != status.end() && !s.gloo && s.max_p2p == 0 && s.p2p == 0;
+      if (has_status) {
+        const auto unsign = [](std::int64_t v) {
+          return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
+        };
+        g.enqueued = std::max(g.enqueued, unsign(it->second.enqueued));
+        g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
+        g.started = std::min(unsign(it->second.started), g.enqueued);
+      }
+      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start) {
+        g.used = false;  // known by name only: how far it got is lost
+        e_.losses.groups_lost = 1;
+        continue;
+      }
+      g.overwritten = g.enqueued - std::min(g.enqueued, s.collectives);
+      e_.losses.overwritten += e_.holes.only_active ? 0 : g.overwritten;
+      g.p2p_enqueued = s.p2p;
+      e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq);
+    }
+    records_done(done);
+    lanes(from_the_start);
+    if (!e_.groups.empty()) {
+      e_.id.world_size = world();
+    }
+  }
+
+ private:
+  struct Status {
+    std::int64_t enqueued = -1, started = -1, completed = -1;
+  };
+
+  // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
+  // where just one order is left, so does the order of creation.
+  std::map<std::uint32_t, Status> statuses() {
+    std::map<std::uint32_t, Status> out;
+    if (p_.status == nullptr) {
+      return out;
+    }
+    std::map<std::int64_t, Status> by_id;
+    const auto all = pairs(*p_.status);
+    for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+      const auto id = to_int(all[i]);
+      if (!id) {
+        continue;
+      }
+      Status s;
+      const auto get = [&](const char* key, std::int64_t& to) {
+        if (const Value* v = member(all[i + 1], key)) {
+          to = number(*v, -1);
+        }
+      };
+      get("last_enqueued_collective", s.enqueued);
+      get("last_started_collective", s.started);
+      get("last_completed_collective", s.completed);
+      by_id.emplace(*id, s);
+    }
+    std::vector<std::uint32_t> open;
+    for (std::uint32_t row = 1; row < p_.states.size(); ++row) {
+      const GroupState& g = p_.states[row];
+      const auto it = g.pg_id ? by_id.find(*g.pg_id) : by_id.end();
+      if (it != by_id.end()) {
+        out.emplace(row, it->second);
+        by_id.erase(it);
+      } else if (g.in_config && !g.pg_id) {
+        open.push_back(row);
+      }
+    }
+    // Groups are named by number as they are made.
+    std::vector<std::pair<std::int64_t, std::uint32_t>> named;
+    for (const std::uint32_t row : open) {
+      std::int64_t n = 0;
+      const std::string_view name = e_.text(e_.groups[row].name);
+      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), n);
+      if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) {
+        return out;
+      }
+      named.emplace_back(n, row);
+    }
+    if (named.size() != by_id.size()) {
+      return out;
+    }
+    std::sort(named.begin(), named.end());
+    std::size_t k = 0;
+    for (const auto& [id, s] : by_id) {
+      out.emplace(named[k++].second, s);
+    }
+    return out;
+  }
+
+  // Layouts of one seq_id count sends and collectives together, and ranks send differently.
+  void number_apart() {
+    for (GroupState& s : p_.states) {
+      s.max_seq = s.first_seq = s.last_seq = s.collectives = 0;
+    }
+    for (Record& r : e_.records) {
+      if (r.kind == Kind::kCollective) {
+        GroupState& s = p_.states[r.group];
+        r.seq = ++s.collectives;
+        s.first_seq = 1;
+        s.max_seq = s.last_seq = r.seq;
+      }
+    }
+  }
+
+  // Operations inside a batch never complete by themselves: where completed entries are left out,
+  // those of a batch that is over stay, and what tells that it is over is not there.
+  void close_batches() {
+    for (GroupState& s : p_.states) {
+      const std::size_t newest = e_.records.size() - 1;
+      for (const auto& batch : s.open_batches) {
+        for (const std::size_t member : batch) {
+          e_.records[member].state = State::kCompleted;
+        }
+      }
+      for (const std::size_t unit : s.open_units) {
+        if (unit != newest) {
+          e_.records[unit].state = State::kCompleted;
+        }
+      }
+    }
+  }
+
+  void records_done(const std::vector<std::uint64_t>& done) {
+    for (Record& r : e_.records) {
+      if (r.kind != Kind::kCollective) {
+        continue;
+      }
+      GroupEvidence& g = e_.groups[r.group];
+      // Collectives of one device communicator end in order; the CPU's look at them lags.
+      if (!p_.states[r.group].gloo && r.state != State::kCompleted && r.seq < done[r.group]) {
+        r.state = State::kCompleted;
+      }
+      if (r.seq <= g.completed && !p_.states[r.group].gloo) {
+        r.state = State::kCompleted;
+      }
+      if (r.state == State::kCompleted || r.state == State::kStarted) {
+        g.started = std::max(g.started, r.seq);
+        g.started_time = std::max(g.started_time, r.started);
+      }
+      g.enqueued_time = std::max(g.enqueued_time, r.time);
+      if (r.state == State::kCompleted) {
+        g.completed_time = std::max(g.completed_time, r.ended);
+      }
+      if (g.created == 0) {
+        g.created = r.time;
+      }
+    }
+    for (GroupEvidence& g : e_.groups) {
+      if (g.enqueued_time == 0 && g.enqueued != 0) {
+        g.enqueued_time = e_.newest;  // known by its counters only: no time is better
+      }
+      g.ended = g.completed;
+      g.started = std::max(g.started, g.completed);
+    }
+  }
+
+  void lanes(bool from_the_start) {
+    for (LaneEvidence& lane : e_.lanes) {
+      lane.relative = !from_the_start;
+      e_.holes.relative_p2p = e_.holes.relative_p2p || lane.relative;
+    }
+    for (Record& r : e_.records) {
+      if ((r.kind != Kind::kSend && r.kind != Kind::kRecv) || r.peer < 0) {
+        continue;
+      }
+      LaneEvidence& lane = e_.lanes[p_.states[r.group].lanes.at({r.peer, r.kind == Kind::kSend})];
+      lane.enqueued_time = std::max(lane.enqueued_time, r.time);
+      if (r.state == State::kCompleted || r.state == State::kStarted) {
+        ++lane.started;
+      }
+      if (r.state == State::kCompleted) {
+        ++lane.completed;
+        ++lane.ended;
+        lane.completed_time = std::max(lane.completed_time, r.ended);
+        ++e_.groups[r.group].p2p_ended;
+      }
+    }
+    if (!from_the_start) {
+      e_.losses.lanes_lost = 1;  // a lane not seen may have been used before
+    }
+  }
+
+  int world() const {
+    std::int64_t world = 0;
+    for (const GroupEvidence& g : e_.groups) {
+      for (const RankRange& r : g.ranks) {
+        world = std::max<std::int64_t>(
+            world, std::max<std::int64_t>(
+                       r.first, r.first + std::int64_t{r.stride} * (std::int64_t{r.count} - 1)) +
+                       1);
+      }
+    }
+    return static_cast<int>(world);
+  }
+
+  Progress& p_;
+  RankEvidence& e_;
+};
+
+}  // namespace
+
+void finish(Progress& p, RankEvidence& e) {
+  Frontiers(p, e).finish();
+}
+
+}  // namespace frtrace::torch_dump

@@ -1,0 +1,51 @@
+// frontiers.hpp - how far each group and lane of one PyTorch dump got, from its entries and counters.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "input/pickle.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace::torch_dump {
+
+// What is known of one group while its entries are read.
+struct GroupState {
+  std::optional<std::int64_t> pg_id;
+  std::uint64_t max_seq = 0, max_p2p = 0;
+  std::uint64_t first_seq = 0, last_seq = 0;  // kept
+  std::uint64_t collectives = 0, p2p = 0;
+  bool gloo = false;
+  bool in_config = false;
+  std::size_t last_collective = SIZE_MAX;  // record
+  std::string_view last_op;
+  std::int32_t own = -1;  // rank within the group, by its sends and receives
+  std::map<std::pair<std::int32_t, bool>, std::size_t> lanes;  // (peer, send) -> e_.lanes
+  std::vector<std::size_t> batch;                              // records of the last p2p_seq_id
+  std::vector<std::vector<std::size_t>> open_batches;  // of several, without an entry as a whole
+  std::vector<std::size_t> open_units;                 // likewise, of collectives
+  std::uint64_t batch_seq = 0;
+  std::uint64_t max_op = 0;
+};
+
+// What reading the entries found besides the records.
+struct Progress {
+  std::vector<GroupState> states{1};      // by row
+  const pickle::Value* status = nullptr;  // pg_status
+  std::uint64_t first_id = 0, last_id = 0;
+  bool one_counter = true;  // numbers of collectives rise over all groups
+  bool one_number = false;  // of collectives, and of sends and receives
+  bool gaps = false, any_completed = false, any_stack = false;
+};
+
+// Fills in frontiers, lanes and losses, and the states that follow from them.
+void finish(Progress&, RankEvidence&);
+
+// A member of a dictionary of a few keys: many such may be one, large, by reference.
+const pickle::Value* member(const pickle::Value& dict, std::string_view key);
+
+}  // namespace frtrace::torch_dump

@@ -1,0 +1,187 @@
+// rank_dump.hpp - the dump of one simulated rank, under the names and words of
+// libfr/format/schema.hpp. Nothing else here is libfr's: what the simulator writes and what libfr
+// writes can differ, and then the tests see it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <msgpack.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device.hpp"
+#include "format/schema.hpp"
+
+namespace hangsim {
+
+namespace schema = fr::schema;
+
+using Packer = msgpack::packer<msgpack::sbuffer>;
+
+inline bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
+
+// How a rank's evidence came to be.
+struct How {
+  bool present = true;
+  Ns at = 0;
+  std::string trigger, reason;
+  std::optional<int> salvaged_by;
+};
+
+class RankDump {
+ public:
+  RankDump(const Case& c, const DeviceView& view, int rank, const How& how)
+      : c_(c), e_(c.fr), view_(view), rank_(rank), run_(c.run_of(rank)), how_(how) {}
+
+  std::string write();
+
+ private:
+  bool tells_devices() const { return c_.job.backend == "nccl" && e_.timing; }
+
+  // What becomes of a record follows from what NCCL says of its operation.
+  void as_devices_tell(Ns at);
+
+  // Strings stand before the tables that number them: tables are packed apart, first.
+  std::uint32_t text(std::string_view s) {
+    if (s.empty()) {
+      return 0;
+    }
+    const auto [it, added] = ids_.try_emplace(std::string(s), strings_.size());
+    if (added) {
+      strings_.emplace_back(s);
+    }
+    return static_cast<std::uint32_t>(it->second);
+  }
+
+  static void key(Packer& p, std::string_view s) {
+    p.pack_str(static_cast<std::uint32_t>(s.size()));
+    p.pack_str_body(s.data(), static_cast<std::uint32_t>(s.size()));
+  }
+  template <class T>
+  static void field(Packer& p, std::string_view name, const T& v) {
+    key(p, name);
+    p.pack(v);
+  }
+  // Columns of a table of the schema, in an order of its own: a name that fr does not write does
+  // not compile.
+  template <const auto& table>
+  struct Name {
+    consteval Name(const char* n) : text(schema::column(table, n)) {}
+    const char* text;
+  };
+  template <const auto& table>
+  static void columns(Packer& p, std::initializer_list<Name<table>> names) {
+    p.pack_map(2);
+    key(p, "fields");
+    p.pack_array(static_cast<std::uint32_t>(names.size()));
+    for (const Name<table>& name : names) {
+      p.pack(name.text);
+    }
+    key(p, "rows");
+  }
+  // Of the job's clock, 0 at its begin.
+  void time(Packer& p, Ns t) const {
+    if (t == kNever) {
+      p.pack_nil();
+    } else {
+      p.pack(t);
+    }
+  }
+
+  // The last ones of each group stay while others lap them.
+  std::vector<bool> kept() const;
+
+  // Ended without having been seen to succeed.
+  bool is_over(std::size_t i) const { return released_[i] || i == failed_; }
+
+  struct Frontier {
+    std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
+    Ns enqueued_time = kNever, started_time = kNever, completed_time = kNever;
+    void add(const Seen& s, bool over, bool broke) {
+      const std::uint64_t seq = s.issued->seq;
+      enqueued = std::max(enqueued, seq);
+      enqueued_time = std::max(enqueued_time, s.issued->created);
+      if (s.started) {
+        started = std::max(started, seq);
+        started_time = std::max(started_time, s.issued->started);
+      }
+      if (over) {
+        ++ended;
+        failed += broke ? 1 : 0;
+      } else if (s.done) {
+        ++ended;
+        failed += s.issued->failed ? 1 : 0;
+        if (!s.issued->failed) {
+          completed = std::max(completed, seq);
+          completed_time = std::max(completed_time, s.issued->done);
+        }
+      }
+    }
+  };
+
+  void records(Packer& p, const std::vector<bool>& keep);
+
+  int stack_of(int site);
+  int frame(const std::string& file, int line, const std::string& function);
+
+  void groups(Packer& p, const std::vector<bool>& keep);
+
+  void lanes(Packer& p);
+
+  void identity(Packer& p);
+
+  // What NCCL says: communicators, what has not ended on the device, and what it moves.
+  void device(Packer& p, Ns at);
+  struct Phases;
+  void phase(Phases& all, const OperationRow* own, const CarriedRow* other,
+             const PhaseRow& row) const;
+  void communicators(Packer& p, const std::map<Comm, std::size_t>& comms) const;
+  void operations(Packer& p, const std::vector<OperationRow>& rows,
+                  const std::map<Comm, std::size_t>& comms) const;
+  void cuda_error(Packer& p) const;
+  // The tables that NCCL's handles number are used again and again.
+  static std::uint64_t slot(std::uint64_t ticket) { return ticket % 512; }
+  static std::uint64_t generation(std::uint64_t ticket) { return 1 + ticket / 512; }
+  std::uint64_t salt(int rank) const {
+    return scramble(c_.seed, static_cast<std::uint64_t>(rank)) % 0xffff + 1;
+  }
+
+  // Who is on this node, and how they are.
+  void peers(Packer& p);
+
+  void exit_record(Packer& p);
+
+  void body(Ns at);
+
+  int step_at(Ns at) const;
+
+  std::string compress() const;
+
+  const Case& c_;
+  const Evidence& e_;
+  const DeviceView& view_;
+  const int rank_;
+  const RankRun& run_;
+  const How& how_;
+  bool ended_ = false;
+  std::vector<Seen> ops_;
+  std::vector<bool> released_;     // of ops_
+  std::size_t failed_ = SIZE_MAX;  // in ops_: what the device's error ended
+  const DeviceError* error_ = nullptr;
+  std::uint32_t error_id_ = 0;  // of its words
+  std::map<int, int> row_of_;   // group -> row
+  std::vector<std::string> strings_{""};
+  std::unordered_map<std::string, std::size_t> ids_;
+  std::vector<std::array<std::uint32_t, 3>> frames_;
+  std::vector<std::vector<int>> stacks_;
+  std::map<int, int> by_site_;  // -> stack
+  msgpack::sbuffer out_;
+};
+
+}  // namespace hangsim
