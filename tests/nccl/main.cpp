@@ -10,7 +10,7 @@
 #if defined(__SANITIZE_THREAD__)
 // At SIGTERM a signal handler copies the ring as it stands, on purpose.
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
-  return "race:copy_ring_to_dump_dir\n";
+  return "race:copy_ring\n";
 }
 #endif
 

@@ -8,7 +8,7 @@ extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
   return "die_after_fork=0";
 }
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
-  return "race:copy_ring_to_dump_dir\n";
+  return "race:copy_ring\n";
 }
 #endif
 
