@@ -1,11 +1,10 @@
-#define CATCH_CONFIG_RUNNER
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 
-#include "../unit/catch.hpp"
+#include "../unit/catch_session.hpp"
 
 #if defined(__SANITIZE_THREAD__)
 // At SIGTERM a signal handler copies the ring as it stands, on purpose.
@@ -37,5 +36,5 @@ int main(int argc, char** argv) {
   setenv("FR_DUMP_DIR", (home + "/dumps").c_str(), 1);
   setenv("FR_JOB", "nccl", 1);
   setenv("FR_LOG", "error", 1);
-  return Catch::Session().run(argc, argv);
+  return fr::test::run_catch(argc, argv);
 }

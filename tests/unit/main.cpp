@@ -1,5 +1,4 @@
-#define CATCH_CONFIG_RUNNER
-#include "catch.hpp"
+#include "catch_session.hpp"
 
 #if defined(__SANITIZE_THREAD__)
 // Children of children record on their own; a signal handler copies the ring as it
@@ -13,5 +12,5 @@ extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppression
 #endif
 
 int main(int argc, char** argv) {
-  return Catch::Session().run(argc, argv);
+  return fr::test::run_catch(argc, argv);
 }

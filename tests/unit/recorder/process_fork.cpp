@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "catch.hpp"
@@ -13,8 +15,25 @@ using namespace fr::test;
 
 namespace {
 
+// Whether every other thread of this process sleeps. A thread that still starts up may hold the
+// allocator's lock of AddressSanitizer, which stays locked in a child that is forked meanwhile.
+bool others_sleep() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const std::size_t name_end = stat.rfind(") ");
+    if (task.path().filename() != std::to_string(gettid()) && name_end != std::string::npos &&
+        stat[name_end + 2] != 'S') {
+      return false;
+    }
+  }
+  return true;
+}
+
 // In a child: forks, runs body in the grandchild, returns its exit status.
 int in_fork(const std::function<int()>& body) {
+  eventually(others_sleep);
   const pid_t pid = fork();
   if (pid == 0) {
     exit(body());
@@ -158,6 +177,7 @@ TEST_CASE("fork: a forked child dies of SIGTERM as it would have, leaving nothin
   Scene scene;
   Child child = scene.start(0, {}, [&] {
     child_begin(child_group());
+    eventually(others_sleep);
     const pid_t pid = fork();
     if (pid == 0) {
       scene.board.cell[0] = 1;

@@ -84,7 +84,7 @@ Report busy_report(int ranks) {
 }  // namespace
 
 TEST_CASE("text: a screen at any scale, and how much more there is") {
-  for (const int ranks : {4, 64, 512, 16384}) {
+  for (const int ranks : {4, 64, 512, fr::test::kSanitized ? 1024 : 16384}) {
     LoadResult input;
     for (int i = 0; i < ranks; ++i) {
       input.unreadable.push_back({std::string(200, 'f') + ".fr", "truncated"});
