@@ -173,20 +173,6 @@ struct Guilty {
   std::optional<OnDevice> device;
 };
 
-// Evidence that would tell between the explanations that are left.
-enum class Tell : std::uint8_t {
-  kFiles,          // of these ranks
-  kLaterFiles,     // of these ranks, written when the job has not moved for a while
-  kLongerRings,    // an earlier iteration of these ranks
-  kDeviceStarts,   // when devices start operations
-  kBelowTheHost,   // what the communication library and the network do
-  kSendsRecorded,  // the sends and receives
-};
-struct WouldTell {
-  Tell what;
-  std::vector<Rank> ranks;
-};
-
 struct Cause {
   Rule rule = Rule::kOk;
   Verdict verdict = Verdict::kOk;
@@ -209,8 +195,7 @@ struct Cause {
   std::string lifecycle;    // the call
   std::vector<int> others;  // evidence of ranks that the words name besides
   std::vector<Straggler> late;
-  std::vector<WouldTell> would_tell;  // of an open question
-  int absent_too = -1;                // evidence of a rank that a killed one waited for in vain
+  int absent_too = -1;  // evidence of a rank that a killed one waited for in vain
 
   void assume(Assume what, std::vector<Rank> ranks = {}, double seconds = 0) {
     assumes.push_back({what, std::move(ranks), seconds});

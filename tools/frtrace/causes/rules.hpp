@@ -61,8 +61,6 @@ int main_pending(const Facts&, const std::vector<int>& blamed, bool absent = tru
 Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
-// What would tell between the explanations that an open question leaves.
-std::vector<WouldTell> would_tell(const Facts&, const Cause&);
 void sort_by_rank(std::vector<Guilty>&);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle);

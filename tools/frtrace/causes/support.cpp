@@ -53,45 +53,6 @@ std::vector<int> problem_ranks(const Facts& f, Problem::Kind kind) {
   return out;
 }
 
-std::vector<WouldTell> would_tell(const Facts& f, const Cause& c) {
-  switch (c.rule) {
-    case Rule::kOpenNoEvidence: {
-      std::vector<Rank> who;
-      for (const Problem& p : f.graph.problems) {
-        if (p.kind == Problem::kNoEvidence) {
-          who.push_back(p.rank);
-        }
-      }
-      return {{Tell::kFiles, who}};
-    }
-    case Rule::kOpenDivergence:
-    case Rule::kOpenTerminated:
-    case Rule::kOpenAlarm:
-      return {{Tell::kFiles, f.c.missing}};
-    case Rule::kOpenStale:
-      return {{Tell::kLaterFiles, f.ranks(c.others)}};
-    case Rule::kCycle:
-    case Rule::kOpenFewOrMany:
-      return {{Tell::kLongerRings, f.ranks(c.others)}};
-    case Rule::kOpenUnrecorded:
-    case Rule::kOpenAmid:
-      return {{Tell::kSendsRecorded, {}}};
-    case Rule::kOpenBehind:
-      return f.c.missing.empty() ? std::vector<WouldTell>{{Tell::kBelowTheHost, f.ranks(c.others)}}
-                                 : std::vector<WouldTell>{{Tell::kFiles, f.c.missing}};
-    case Rule::kOpenDevices:
-    case Rule::kOpenKernel:
-    case Rule::kOpenRunning:
-      return {{Tell::kBelowTheHost, f.ranks(c.others)}};
-    case Rule::kOpenComplete: {
-      const bool starts = c.pending >= 0 && f.graph[c.pending].starts_seen;
-      return {{starts ? Tell::kBelowTheHost : Tell::kDeviceStarts, {}}};
-    }
-    default:
-      return {};
-  }
-}
-
 void sort_by_rank(std::vector<Guilty>& guilty) {
   std::stable_sort(guilty.begin(), guilty.end(),
                    [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });

@@ -129,11 +129,6 @@ class Judge {
     if (j.causes.empty()) {
       j.causes.emplace_back();  // ok
     }
-    for (std::vector<Cause>* some : {&j.causes, &j.open}) {
-      for (Cause& c : *some) {
-        c.would_tell = would_tell(f_, c);
-      }
-    }
     for (const Cause& c : j.causes) {
       for (const Assumption& a : c.assumes) {
         j.confidence = std::max(j.confidence, confidence_of(a));
