@@ -68,6 +68,20 @@ enum class PhaseWait : u8 {
 
 enum class Peer : u8 { kOther, kLive, kExitedClean, kExited, kGone };
 
+// Why a peer wrote a rank's dump. kNone: the rank wrote it itself, or a word of a later version.
+enum class Salvage : u8 {
+  kNone,
+  kDead,
+  kUnresponsive,  // it lives and did not answer
+  kUnwritten,     // its watchdog lives and could not write
+  kLeftOver       // an earlier run left its ring behind
+};
+
+// The process is no more: nothing of it comes after what was salvaged.
+constexpr bool is_gone(Salvage s) noexcept {
+  return s == Salvage::kDead || s == Salvage::kLeftOver;
+}
+
 }  // namespace dump
 
 template <class Code>
@@ -110,6 +124,10 @@ inline constexpr Word<dump::Peer> kPeerWords[] = {
     {dump::Peer::kLive, "live"}, {dump::Peer::kExitedClean, "exited_clean"},
     {dump::Peer::kExited, "exited"}, {dump::Peer::kGone, "gone"}};
 
+inline constexpr Word<dump::Salvage> kSalvageWords[] = {
+    {dump::Salvage::kDead, "dead"}, {dump::Salvage::kUnresponsive, "unresponsive"},
+    {dump::Salvage::kUnwritten, "unwritten"}, {dump::Salvage::kLeftOver, "left over"}};
+
 inline constexpr Word<ExitState> kExitWords[] = {
     {kExitNoted, "noted"}, {kSignalled, "signalled"}, {kExiting, "exiting"}};
 
@@ -148,6 +166,9 @@ constexpr std::span<const Word<dump::PhaseWait>> words_of(dump::PhaseWait) {
 }
 constexpr std::span<const Word<dump::Peer>> words_of(dump::Peer) {
   return kPeerWords;
+}
+constexpr std::span<const Word<dump::Salvage>> words_of(dump::Salvage) {
+  return kSalvageWords;
 }
 constexpr std::span<const Word<ExitState>> words_of(ExitState) {
   return kExitWords;

@@ -18,14 +18,14 @@ namespace {
 
 void pack_salvage(Packer& p, const DumpFacts& facts) {
   text(p, "salvage");
-  if (facts.salvaged_by < 0 && facts.salvage_why[0] == '\0') {
+  if (facts.salvage == dump::Salvage::kNone) {
     p.pack_nil();
   } else {
     p.pack_map(3);
     key_int(p, "oom_kills", facts.oom_kills);
     key_int(p, "by_rank", facts.salvaged_by);
     text(p, "why");
-    text(p, facts.salvage_why);
+    text(p, word(facts.salvage));
   }
 }
 

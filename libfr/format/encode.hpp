@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "format/codes.hpp"
 #include "format/view.hpp"
 
 namespace fr {
@@ -20,9 +21,9 @@ struct DumpFacts {
   const char* reason = "";
   const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
   u64 incident = 0;
-  int salvaged_by = -1;          // rank; -1 = its own dump
-  i64 oom_kills = -1;            // of a dead peer: kills since this process began; -1 unknown
-  const char* salvage_why = "";  // "dead", "unresponsive", "unwritten", "left over"
+  dump::Salvage salvage = dump::Salvage::kNone;  // kNone: its own dump
+  int salvaged_by = -1;                          // rank; -1: the writer's is not known
+  i64 oom_kills = -1;  // of a dead peer: kills since this process began; -1 unknown
   const Control* control = nullptr;
   // Does the process with this pid and start time live? nullptr: not looked up, peers count as live.
   bool (*is_alive)(i32 pid, u64 start) noexcept = nullptr;

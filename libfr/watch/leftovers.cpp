@@ -104,7 +104,7 @@ void Salvage::take_leftovers() noexcept {
       // renamed first: one of the ranks that start now gets it
       format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
       if (rename(path, taken) == 0) {
-        if (salvage_file(taken, l.incident, "left over", false)) {
+        if (salvage_file(taken, l.incident, dump::Salvage::kLeftOver, false)) {
           unlink(taken);
         } else {
           rename(taken, path);

@@ -64,13 +64,13 @@ void Salvage::check_peers(u64 now) noexcept {
       continue;
     }
     if (is_dead(row)) {
-      salvage(row, "dead");
+      salvage(row, dump::Salvage::kDead);
     } else if (get(row.dumped) < incident &&
                (age > kUnresponsive_ns || is_stopped(row.pid.load()))) {
       // A heart that beats is a watchdog that cannot write: no descriptor, no space, no permission.
       const u64 beat = row.heartbeat_unix_ns.load();
       const bool beats = unix_now_ns() - beat < kSecond_ns && !is_stopped(row.pid.load());
-      salvage(row, beats ? "unwritten" : "unresponsive");
+      salvage(row, beats ? dump::Salvage::kUnwritten : dump::Salvage::kUnresponsive);
     }
   }
   if (age > kSettled_ns) {
@@ -85,9 +85,9 @@ bool Salvage::is_awaited(const PeerRow& row, u64 incident) const noexcept {
          get(row.dumped) < incident && get(row.salvaged) <= incident;
 }
 
-void Salvage::salvage(PeerRow& row, const char* why) noexcept {
+void Salvage::salvage(PeerRow& row, dump::Salvage why) noexcept {
   Recorder& r = recorder_;
-  const bool dead = std::strcmp(why, "dead") == 0;
+  const bool dead = why == dump::Salvage::kDead;
   const u64 incident = incident_.load();
   u64 claimed = get(row.salvaged);
   salvaging_.store(true);  // before the claim: our own exit waits for what we have claimed
@@ -98,9 +98,9 @@ void Salvage::salvage(PeerRow& row, const char* why) noexcept {
     if (salvage_file(path, incident, why, get(row.dumped) >= incident)) {
       log_line(kLogWarn, "rank %d (pid %d) %s: its evidence is in %s", row.rank.load(),
                row.pid.load(),
-               std::strcmp(why, "unwritten") == 0 ? "could not write its dump"
-               : dead                             ? "is dead"
-                                                  : "is unresponsive",
+               why == dump::Salvage::kUnwritten ? "could not write its dump"
+               : dead                           ? "is dead"
+                                                : "is unresponsive",
                store_.last_path());
       if (dead) {
         unlink(path);
@@ -113,7 +113,7 @@ void Salvage::salvage(PeerRow& row, const char* why) noexcept {
 
 // What the rank wrote itself is never replaced: it has the threads' stacks, and how it was when the
 // others hung. What became of it later goes beside that.
-bool Salvage::salvage_file(const char* ring, u64 incident, const char* why,
+bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
                            bool has_dumped) noexcept {
   Recorder& r = recorder_;
   Mapping m = map_file(ring);
@@ -122,24 +122,24 @@ bool Salvage::salvage_file(const char* ring, u64 incident, const char* why,
   if (view.ok()) {
     const Header& h = view.header();
     DumpFacts facts;
-    facts.reason = why;
+    facts.reason = word(why);
     facts.trigger = "salvage";
     facts.incident = incident;
     facts.salvaged_by = r.region.header().rank.load();
-    facts.salvage_why = why;
+    facts.salvage = why;
     facts.control = &r.control->page();
     facts.is_alive = is_alive;
     if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
       facts.threads = threads_.sample_process(h.pid);  // stopped, or its watchdog is
     }
-    const i64 kills = std::strcmp(why, "dead") == 0 && oom_kills_ >= 0 ? oom_kills() : -1;
+    const i64 kills = why == dump::Salvage::kDead && oom_kills_ >= 0 ? oom_kills() : -1;
     facts.oom_kills = kills >= 0 && kills >= oom_kills_ ? kills - oom_kills_ : -1;
-    char name[256];
     DumpEncoder::Bytes bytes = encoder_.encode(view, facts);
     const bool encoded = bytes.data != nullptr;
     if (!encoded) {
       bytes = {m.base, m.bytes};  // larger than ours: as it is
     }
+    char name[256];
     char job[sizeof h.job];
     std::memcpy(job, h.job, sizeof job);
     job[sizeof job - 1] = '\0';
@@ -148,7 +148,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, const char* why,
     format_name(name, sizeof name, job, h.attempt, rank, incident, ending);
     const bool to_sink = store_.has_sink();
     ok = !(to_sink && has_dumped) && store_.store(name, bytes, Existing::kKeep);
-    if (!ok && (to_sink ? has_dumped : errno == EEXIST) && std::strcmp(why, "dead") == 0) {
+    if (!ok && (to_sink ? has_dumped : errno == EEXIST) && dump::is_gone(why)) {
       format_name(name, sizeof name, job, h.attempt, rank, incident,
                   encoded ? "dead.fr" : "dead.ring");
       ok = store_.store(name, bytes);

@@ -30,11 +30,11 @@ class Salvage {
   void take_leftovers() noexcept;
 
   // Writes what the file at `ring` holds as the dump of its rank. False when it was not written.
-  bool salvage_file(const char* ring, u64 incident, const char* why, bool has_dumped) noexcept;
+  bool salvage_file(const char* ring, u64 incident, dump::Salvage why, bool has_dumped) noexcept;
 
  private:
   bool is_awaited(const PeerRow& row, u64 incident) const noexcept;
-  void salvage(PeerRow& row, const char* why) noexcept;
+  void salvage(PeerRow& row, dump::Salvage why) noexcept;
 
   Recorder& recorder_;
   DumpEncoder& encoder_;

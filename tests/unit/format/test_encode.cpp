@@ -328,7 +328,7 @@ TEST_CASE("dump: salvage, exit record and a long note") {
   note(rig.hot, text.data(), text.size());
   DumpFacts facts;
   facts.salvaged_by = 3;
-  facts.salvage_why = "dead";
+  facts.salvage = dump::Salvage::kDead;
   const Encoded encoded(rig, facts);
   const Dump d = encoded.dump();
   CHECK(d["salvage"]["by_rank"].integer() == 3);

@@ -98,6 +98,7 @@ TEST_CASE("schema: codes and words lead to each other, what is not known to \"un
   check_both_ways(kPhaseKindWords);
   check_both_ways(kPhaseWaitWords);
   check_both_ways(kPeerWords);
+  check_both_ways(kSalvageWords);
   check_both_ways(kExitWords);
   check_both_ways(kClockWords);
   CHECK(std::string(dtype_name(dtype_code("BFloat16"))) == "BFloat16");

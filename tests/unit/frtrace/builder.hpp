@@ -214,7 +214,7 @@ class JobBuilder {
   }
   void gone(Rank r) {
     rank(r).salvaged = true;
-    rank(r).salvage_why = "dead";
+    rank(r).salvage = Salvage::kDead;
     rank(r).process_gone = true;
   }
   void lose_file(Rank r) { ranks_[static_cast<std::size_t>(r)].reset(); }

@@ -37,6 +37,25 @@ TEST_CASE("peers: the next attempt moves what an earlier one left into the dump 
   CHECK(scene.rings()[0].find("job.a1.r0.") == 0);
 }
 
+TEST_CASE("peers: a leftover ring whose dump's name is taken lies beside that dump") {
+  Scene scene;
+  Child first = start_rank(scene, 0);
+  first.kill(SIGKILL);
+  first.wait();
+  REQUIRE(scene.rings().size() == 1);
+  mkdir(scene.dump_dir.c_str(), 0700);
+  write_file(scene.dump_path(0, 1), "what the rank wrote itself");
+  scene.board.cell[0] = 0;
+  Environment next = kFast;
+  next["TORCHELASTIC_RESTART_COUNT"] = "1";
+  Child again = start_rank(scene, 0, next);
+  const std::string beside = scene.dump_dir + "/job.a0.r0.1.dead.fr";
+  REQUIRE(wait_for(beside));
+  CHECK(Dump::load(beside)["salvage"]["why"].text() == "left over");
+  CHECK(read_file(scene.dump_path(0, 1)) == "what the rank wrote itself");
+  CHECK(eventually([&] { return scene.rings().size() == 1; }));  // that of the second run
+}
+
 TEST_CASE("peers: a second run under the same name does not overwrite the first one's dumps") {
   Scene scene;
   for (int run = 1; run <= 2; ++run) {

@@ -332,7 +332,7 @@ std::vector<Cause> complete(const Facts& f) {
       c.pending = k;
       c.explains = problem.explains;
       for (const int i : f.group(p.group).evidence) {
-        if (i >= 0 && f.ev(i).salvage_why == "unresponsive") {
+        if (i >= 0 && f.ev(i).salvage == Salvage::kUnresponsive) {
           c.rule = Rule::kUnresponsive;
           c.verdict = Verdict::kDevice;
           c.guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));

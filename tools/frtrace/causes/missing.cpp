@@ -202,9 +202,9 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   for (const int i : who) {
     const int k = waited_in(f, i, main);
     Guilty g = guilty_rank(f, i,
-                           f.exit(i).clean()                       ? Why::kLeftEarly
-                           : f.ev(i).salvage_why == "unresponsive" ? Why::kUnresponsive
-                                                                   : Why::kNeverIssued,
+                           f.exit(i).clean()                           ? Why::kLeftEarly
+                           : f.ev(i).salvage == Salvage::kUnresponsive ? Why::kUnresponsive
+                                                                       : Why::kNeverIssued,
                            k);
     if (const std::uint64_t seq = shifted_since(f, i, f.graph[k].group)) {
       g.seq = seq;

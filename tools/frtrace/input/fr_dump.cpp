@@ -259,9 +259,9 @@ class Reader {
     if (const Object* salvage = member(&root_, "salvage"); is_map(salvage)) {
       e_.salvaged = true;
       e_.salvaged_by = number<Rank>(member(salvage, "by_rank"), -1);
-      e_.salvage_why = text(member(salvage, "why"));
+      e_.salvage = fr::code<Salvage>(text(member(salvage, "why")));
       e_.oom_kills = number<std::int64_t>(member(salvage, "oom_kills"), -1);
-      e_.process_gone = e_.salvage_why == "dead" || e_.salvage_why == "left over";
+      e_.process_gone = fr::dump::is_gone(e_.salvage);
     }
     for (const Object& o : list(member(&root_, "options"))) {
       const Row row(&o);

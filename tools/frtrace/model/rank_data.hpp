@@ -36,6 +36,7 @@ enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 // The codes of a dump, their words in format/codes.hpp.
 using Kind = fr::dump::Kind;
 using State = fr::dump::State;
+using Salvage = fr::dump::Salvage;
 using DeviceState = fr::dump::DeviceState;
 using PhaseKind = fr::dump::PhaseKind;
 using PhaseWait = fr::dump::PhaseWait;
@@ -324,8 +325,8 @@ struct RankEvidence {
   bool salvaged = false;
   Rank salvaged_by = -1;
   std::int64_t oom_kills =
-      -1;                     // of a dead rank: the kernel's, on its node while it ran; -1 unknown
-  std::string salvage_why;    // "dead", "unresponsive", "left over"
+      -1;  // of a dead rank: the kernel's, on its node while it ran; -1 unknown
+  Salvage salvage = Salvage::kNone;  // why a peer wrote the dump
   bool process_gone = false;  // no process with that pid and start time on this machine any more
   std::vector<std::pair<std::string, std::string>> options;
   std::vector<std::pair<std::string, std::string>> layers;

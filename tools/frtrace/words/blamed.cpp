@@ -267,7 +267,7 @@ class Describe : public DeviceWords {
       return;
     }
     const ThreadStack* t = main_thread(e_->threads, e_->id.pid);
-    if (e_->salvage_why == "unresponsive" && (t == nullptr || t->activity != "stopped")) {
+    if (e_->salvage == Salvage::kUnresponsive && (t == nullptr || t->activity != "stopped")) {
       line("its process exists but does not respond (stopped?)");
     }
     if (const Record* call = f_.lifecycle_in_flight(g_.evidence)) {

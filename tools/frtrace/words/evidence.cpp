@@ -53,9 +53,9 @@ void add_inventory(const Facts& f, Report& r) {
     out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
                  : e.source == Source::kRing ? "ring"
                                              : "live ring";
-    out.state = f.exit(i).ended()                 ? names.exit(f.exit(i))
-                : e.salvage_why == "unresponsive" ? "does not respond"
-                                                  : "runs";
+    out.state = f.exit(i).ended()                     ? names.exit(f.exit(i))
+                : e.salvage == Salvage::kUnresponsive ? "does not respond"
+                                                      : "runs";
     if (const Record* last = f.last_operation(i)) {
       out.last_op = names.record(i, *last);
       out.site = user_site(e, last->stack);

@@ -28,7 +28,7 @@ TEST_CASE("everybody came and it does not end") {
   SECTION("one is stopped") {
     j.some({0, 1, 2, 3}, kWorld, kLoss);
     j.rank(1).salvaged = true;
-    j.rank(1).salvage_why = "unresponsive";
+    j.rank(1).salvage = Salvage::kUnresponsive;
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.kind == Verdict::kDevice);

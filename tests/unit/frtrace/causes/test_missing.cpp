@@ -56,7 +56,7 @@ TEST_CASE("a stopped process says so") {
   iterations(j, 3);
   j.some({0, 1, 3}, kWorld, kLoss);
   j.rank(2).salvaged = true;
-  j.rank(2).salvage_why = "unresponsive";
+  j.rank(2).salvage = Salvage::kUnresponsive;
   j.advance(30);
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kMissing);
