@@ -78,4 +78,13 @@ void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32
   }
 }
 
+void format_dump_name(char* out, std::size_t bytes, const Header& header, u64 incident,
+                      NameParts::Beside beside, bool is_fr) noexcept {
+  char job[sizeof header.job];  // another process wrote the header: its text may lack the end
+  std::memcpy(job, header.job, sizeof job);
+  job[sizeof job - 1] = '\0';
+  format_name(out, bytes, job, header.attempt, header.rank.load(), incident,
+              name_ending(beside, is_fr));
+}
+
 }  // namespace fr

@@ -12,6 +12,9 @@
 
 namespace fr {
 
+// Room for every name that format_name writes: a job of at most 127 bytes and four numbers.
+inline constexpr std::size_t kNameBytes = 256;
+
 struct NameParts {
   char job[128];
   i32 attempt;
@@ -24,6 +27,9 @@ struct NameParts {
 bool parse_name(const char* name, NameParts& parts) noexcept;
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,
                  const char* ending) noexcept;
+// The name of what is written of the rank that `header` describes.
+void format_dump_name(char* out, std::size_t bytes, const Header& header, u64 incident,
+                      NameParts::Beside beside, bool is_fr) noexcept;
 // What follows the number in a name of these parts: "fr", "ring", "later.fr", ...
 const char* name_ending(NameParts::Beside beside, bool is_fr) noexcept;
 

@@ -76,7 +76,7 @@ Recorder* make_recorder() {
                   : o.buffer_size > kMaxRecords ? kMaxRecords
                                                 : std::bit_ceil(o.buffer_size);
 
-  char name[256];
+  char name[kNameBytes];
   format_name(name, sizeof name, o.job.c_str(), r->env.attempt, r->env.rank,
               static_cast<u64>(r->pid), "ring");
   r->region = create_region(o.shm_dir, name, n_records);

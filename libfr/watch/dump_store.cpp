@@ -103,10 +103,9 @@ void DumpStore::prune() noexcept {
           c.numbers[k] > c.numbers[i] && c.fr[k] && c.beside[k] == NameParts::Beside::kNone ? 1 : 0;
     }
     if (c.numbers[i] != first && newer >= newest) {
-      char name[256];
+      char name[kNameBytes];
       char path[PATH_MAX];
-      format_name(name, sizeof name, h.job, h.attempt, c.rank, c.numbers[i],
-                  name_ending(c.beside[i], c.fr[i]));
+      format_dump_name(name, sizeof name, h, c.numbers[i], c.beside[i], c.fr[i]);
       format(path, sizeof path, "%s/%s", dir, name);
       unlink(path);
     }

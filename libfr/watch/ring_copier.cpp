@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <ctime>
 
 #include "format/file_name.hpp"
@@ -22,13 +21,8 @@ namespace {
 
 bool copy_ring(Recorder& r, const void* base, std::size_t bytes, u64 incident,
                NameParts::Beside beside, char (&path)[PATH_MAX]) noexcept {
-  const Header& h = *static_cast<const Header*>(base);
-  char name[256];
-  char job[sizeof h.job];
-  std::memcpy(job, h.job, sizeof job);
-  job[sizeof job - 1] = '\0';
-  format_name(name, sizeof name, job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1, incident,
-              name_ending(beside, false));
+  char name[kNameBytes];
+  format_dump_name(name, sizeof name, *static_cast<const Header*>(base), incident, beside, false);
   for (const auto& dir : r.dump_dirs) {
     if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
       return true;

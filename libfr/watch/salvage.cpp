@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstring>
 
 #include "format/file_name.hpp"
 #include "format/text.hpp"
@@ -139,18 +138,12 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
     if (!encoded) {
       bytes = {m.base, m.bytes};  // larger than ours: as it is
     }
-    char name[256];
-    char job[sizeof h.job];
-    std::memcpy(job, h.job, sizeof job);
-    job[sizeof job - 1] = '\0';
-    const i32 rank = h.rank.load() >= 0 ? h.rank.load() : -1;
-    const char* ending = encoded ? "fr" : "ring";
-    format_name(name, sizeof name, job, h.attempt, rank, incident, ending);
+    char name[kNameBytes];
+    format_dump_name(name, sizeof name, h, incident, NameParts::Beside::kNone, encoded);
     const bool to_sink = store_.has_sink();
     ok = !(to_sink && has_dumped) && store_.store(name, bytes, Existing::kKeep);
     if (!ok && (to_sink ? has_dumped : errno == EEXIST) && dump::is_gone(why)) {
-      format_name(name, sizeof name, job, h.attempt, rank, incident,
-                  encoded ? "dead.fr" : "dead.ring");
+      format_dump_name(name, sizeof name, h, incident, NameParts::Beside::kDead, encoded);
       ok = store_.store(name, bytes);
     }
   }

@@ -374,14 +374,13 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
     }
   }
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
-  char name[256];
+  char name[kNameBytes];
   // The first dump of an incident stays as it is, also where a peer wrote it for this rank.
   PeerRow* row = r.control->own();
   const bool first =
       !went_on && own_dump_ != incident && (row == nullptr || get(row->salvaged) != incident + 1);
-  format_name(name, sizeof name, h.job, h.attempt, h.rank.load() >= 0 ? h.rank.load() : -1,
-              incident,
-              name_ending(first ? NameParts::Beside::kNone : NameParts::Beside::kLater, true));
+  format_dump_name(name, sizeof name, h, incident,
+                   first ? NameParts::Beside::kNone : NameParts::Beside::kLater, true);
   const bool ok = bytes.data != nullptr && store_.store(name, bytes);
   if (ok && !went_on) {
     own_dump_ = incident;

@@ -46,6 +46,20 @@ TEST_CASE("names: formatted and parsed alike") {
   CHECK(std::string(name) == "job.a0.rx.5.fr");
 }
 
+TEST_CASE("names: a dump's from the header of a ring") {
+  Header h{};
+  std::memset(h.job, 'j', sizeof h.job);  // without an end: another process wrote it
+  h.attempt = 3;
+  h.rank = 12;
+  char name[kNameBytes];
+  format_dump_name(name, sizeof name, h, 7, NameParts::Beside::kDead, true);
+  CHECK(std::string(name) == std::string(sizeof h.job - 1, 'j') + ".a3.r12.7.dead.fr");
+  std::snprintf(h.job, sizeof h.job, "job");
+  h.rank = -1;
+  format_dump_name(name, sizeof name, h, 7, NameParts::Beside::kNone, false);
+  CHECK(std::string(name) == "job.a3.rx.7.ring");
+}
+
 TEST_CASE("names that are not ours") {
   NameParts parts;
   for (const char* name :
