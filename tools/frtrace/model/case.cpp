@@ -71,8 +71,8 @@ bool same_process(const RankEvidence& a, const RankEvidence& b) {
 // A rank that answered late, after a peer had written its dump for it: if nothing has changed since,
 // its own dump says more, for it has all stacks.
 const RankEvidence* own_answer(const RankEvidence& first,
-                               const std::vector<const RankEvidence*>& all) {
-  for (const RankEvidence* e : all) {
+                               const std::vector<const RankEvidence*>& all_of_rank) {
+  for (const RankEvidence* e : all_of_rank) {
     if (first.salvaged && e->incident == first.incident && same_process(*e, first) &&
         e->source == Source::kDump && !e->salvaged && !says_went_on(*e) &&
         progress(*e) == progress(first) && !e->exit.present) {
@@ -205,9 +205,13 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       ++it;
     }
   }
+  std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // or each rank looks at all files
+  for (const RankEvidence* e : all) {
+    by_rank[e->id.rank].push_back(e);
+  }
   int world = 0;
   for (auto& [rank, e] : best) {
-    e = hang ? own_answer(*e, all) : e;
+    e = hang ? own_answer(*e, by_rank[e->id.rank]) : e;
     c.index.emplace(rank, static_cast<int>(c.ranks.size()));
     c.ranks.push_back(e);
     world = std::max({world, e->id.world_size, rank + 1});

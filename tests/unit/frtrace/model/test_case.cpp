@@ -135,3 +135,29 @@ TEST_CASE("two files of one rank count once") {
   REQUIRE(cases.size() == 1);
   CHECK(cases[0].ranks.size() == 2);
 }
+
+TEST_CASE("a rank that answered late is judged by its own dump, unless it has moved on") {
+  const bool moved = GENERATE(false, true);
+  JobBuilder salvaged(3), answer(3);
+  for (JobBuilder* j : {&salvaged, &answer}) {
+    iterations(*j, 2);
+    j->some({0, 1}, kWorld, kLoss);
+    j->advance(20);
+  }
+  salvaged.rank(1).salvaged = true;
+  salvaged.rank(1).salvage = Salvage::kUnresponsive;
+  if (moved) {
+    answer.issue(1, kWorld, kLoss);
+  }
+  answer.advance(5);
+  answer.rank(1).file = "j.a0.r1.1.later.fr";
+  answer.lose_file(0);
+  answer.lose_file(2);
+  auto evidence = salvaged.take();
+  for (auto& e : answer.take()) {
+    evidence.push_back(std::move(e));
+  }
+  const auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].ranks[1]->salvaged == moved);
+}
