@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "format/codes.hpp"
+#include "format/secrets.hpp"
 #include "format/ticks.hpp"
 #include "fr/fr.h"
 #include "nccl/announce.hpp"
@@ -35,6 +36,22 @@ std::size_t copy_out(const std::string& text, char* to, std::size_t bytes) noexc
   }
   return text.size();
 }
+
+// Without secrets, and cut. Of a longer text a multiple of what is kept should be looked at: the
+// begin of a secret that was cut is not always known for one.
+template <std::size_t kBytes>
+struct Masked {
+  char text[kBytes];
+  std::size_t bytes;
+
+  Masked(const char* from, std::size_t n) noexcept : bytes(n < kBytes ? n : kBytes - 1) {
+    std::memcpy(text, from, bytes);
+    bytes = mask_secrets(text, bytes);
+    text[bytes] = '\0';
+  }
+  explicit Masked(const char* from) noexcept
+      : Masked(from != nullptr ? from : "", from != nullptr ? std::strlen(from) : 0) {}
+};
 
 std::string recorder_status() {
   const Recorder* r = recorder();
@@ -179,7 +196,11 @@ void fr_end(const fr_ticket* t, int result, const char* message) noexcept {
     end(*h, *t, State::kReleased, 0);
     return;
   }
-  const u32 error = message != nullptr ? fr_intern(message, std::strlen(message)) : 0;
+  u32 error = 0;
+  if (message != nullptr) {
+    const Masked<2048> masked(message);
+    error = fr_intern(masked.text, masked.bytes);
+  }
   end(*h, *t, State::kFailed, error);
   if (Recorder* r = recorder()) {
     r->watchdog->wake();
@@ -203,7 +224,8 @@ void fr_wait_end(const fr_ticket* t) noexcept {
 void fr_note(const char* text, size_t bytes) noexcept {
   Hot* h = hot();
   if (h != nullptr || (start_unless_child() && (h = hot()) != nullptr)) {
-    note(*h, text, bytes);
+    const Masked<2 * kNoteBytes> masked(text, bytes);
+    note(*h, masked.text, masked.bytes);
   }
 }
 
@@ -234,8 +256,8 @@ int fr_dump(const char* reason, char* path, size_t path_bytes) noexcept {
   if (r == nullptr) {
     return 0;
   }
-  return r->watchdog->request_dump(reason != nullptr ? reason : "manual", Trigger::kManual,
-                                   30'000'000'000ull, path, path_bytes)
+  return r->watchdog->request_dump(reason != nullptr ? Masked<512>(reason).text : "manual",
+                                   Trigger::kManual, 30'000'000'000ull, path, path_bytes)
              ? 1
              : 0;
 }
@@ -266,7 +288,10 @@ void fr_exit_record(const char* kind, const char* type, const char* message,
   }
   std::snprintf(e.kind, sizeof e.kind, "%s", kind != nullptr ? kind : "");
   std::snprintf(e.type, sizeof e.type, "%s", type != nullptr ? type : "");
-  std::snprintf(e.message, sizeof e.message, "%s", message != nullptr ? message : "");
+  const Masked<2048> masked(message);
+  const std::size_t n = masked.bytes < sizeof e.message ? masked.bytes : sizeof e.message - 1;
+  std::memcpy(e.message, masked.text, n);
+  e.message[n] = '\0';
   e.stack.store(stack);
   e.time_unix_ns.store(unix_now_ns());
   e.ready.store(1, std::memory_order_release);

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "format/secrets.hpp"
+
 namespace fr {
 
 std::string host_name() {
@@ -25,6 +27,7 @@ std::string boot_id() {
 std::string command_line() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), {});
+  text.resize(mask_arguments(text.data(), text.size()));
   while (!text.empty() && text.back() == '\0') {
     text.pop_back();
   }

@@ -112,7 +112,7 @@ class span:
     __slots__ = ("_name",)
 
     def __init__(self, name: str):
-        self._name = name
+        self._name = _fr.without_secrets(name)
 
     def __enter__(self):
         _fr.span_begin(self._name)

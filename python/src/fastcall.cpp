@@ -9,8 +9,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "compat.hpp"
+#include "format/secrets.hpp"
 #include "fr/fr.h"
 #include "frames.hpp"
 
@@ -444,6 +447,20 @@ PyObject* note(PyObject*, PyObject* text) {
   Py_RETURN_NONE;
 }
 
+PyObject* without_secrets(PyObject*, PyObject* text) {
+  Py_ssize_t bytes = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text, &bytes);
+  if (data == nullptr) {
+    return nullptr;
+  }
+  std::string copy(data, static_cast<std::size_t>(bytes));
+  copy.resize(fr::mask_secrets(copy.data(), copy.size()));
+  if (copy == std::string_view(data, static_cast<std::size_t>(bytes))) {
+    return Py_NewRef(text);  // the same object: its string id is known
+  }
+  return PyUnicode_DecodeUTF8(copy.data(), static_cast<Py_ssize_t>(copy.size()), "replace");
+}
+
 PyObject* step(PyObject*, PyObject* number) {
   long long value = 0;
   if (!as_long(number, &value)) {
@@ -482,6 +499,7 @@ PyMethodDef kMethods[] = {
     {"wait_end", ticket_verb<fr_wait_end>, METH_O, "The wait ended."},
     {"note", note, METH_O, "Free text; the last one of each thread is shown in a verdict."},
     {"step", step, METH_O, "Number of the current iteration."},
+    {"without_secrets", without_secrets, METH_O, "The text as evidence may keep it."},
     {"span_begin", span_begin, METH_O, "Opens a named span of this thread."},
     {"span_end", span_end, METH_NOARGS, "Closes this thread's innermost span."},
     {nullptr, nullptr, 0, nullptr}};

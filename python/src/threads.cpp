@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "compat.hpp"
+#include "format/secrets.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -227,26 +228,11 @@ int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char*
 constexpr u32 kMaxVariables = 24;  // of one frame, attributes included
 constexpr int kMaxScanned = 64;
 constexpr std::size_t kMaxText = 120;
+constexpr std::size_t kMaxRead = 500;  // of a text, so that a secret is seen before it is cut
 
 u64 word_at(u64 address) noexcept {
   u64 value = 0;
   return copy(address, value) ? value : 0;
-}
-
-bool is_secret(const char* name) noexcept {
-  char lower[128];
-  std::size_t n = 0;
-  for (; name[n] != '\0' && n + 1 < sizeof lower; ++n) {
-    const char c = name[n];
-    lower[n] = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  }
-  lower[n] = '\0';
-  for (const char* part : {"token", "passw", "secret", "key", "credential", "auth", "cookie"}) {
-    if (std::strstr(lower, part) != nullptr) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // The adapter's, for the process's life.
@@ -294,7 +280,7 @@ void bytes_value(u64 object, i64 length, char* out, std::size_t size) noexcept {
   add(static_cast<i64>(i) < length ? "...'" : "'");
 }
 
-bool plain_value(u64 object, bool secret, char* out, std::size_t size,
+bool plain_value(u64 object, Secrecy secrecy, char* out, std::size_t size,
                  bool inside = false) noexcept;
 
 // "[1, 'a']" where all elements are plain and there is room for them.
@@ -310,7 +296,8 @@ bool sequence_value(u64 object, const PyVarObject& head, char* out, std::size_t 
   out[used++] = list ? '[' : '(';
   for (i64 i = 0; i < head.ob_size; ++i) {
     char one[kMaxText + 16];
-    if (!plain_value(word_at(items + static_cast<u64>(i) * 8), false, one, sizeof one, true)) {
+    if (!plain_value(word_at(items + static_cast<u64>(i) * 8), Secrecy::kNone, one, sizeof one,
+                     true)) {
       return false;
     }
     const std::size_t bytes = std::strlen(one);
@@ -326,7 +313,7 @@ bool sequence_value(u64 object, const PyVarObject& head, char* out, std::size_t 
 
 // Value of a plain type as text; false for all others. No code of the object's type runs.
 // inside: an element of a container, whose own containers are not opened.
-bool plain_value(u64 object, bool secret, char* out, std::size_t size, bool inside) noexcept {
+bool plain_value(u64 object, Secrecy secrecy, char* out, std::size_t size, bool inside) noexcept {
   PyVarObject head;
   if (object == reinterpret_cast<u64>(Py_None)) {
     std::snprintf(out, size, "None");
@@ -340,6 +327,12 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size, bool insi
     return false;
   }
   const PyTypeObject* type = head.ob_base.ob_type;
+  const bool text = type == &PyUnicode_Type || type == &PyBytes_Type;
+  const bool number = type == &PyLong_Type || type == &PyFloat_Type;
+  if ((text && secrecy != Secrecy::kNone) || (number && secrecy == Secrecy::kFull)) {
+    std::snprintf(out, size, "'***'");
+    return true;
+  }
   if (type == &PyLong_Type) {
     PyLongObject value;
     int sign = 0;
@@ -366,22 +359,25 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size, bool insi
     std::snprintf(out, size, "%.12g", value.ob_fval);
     return true;
   }
-  if (secret && (type == &PyUnicode_Type || type == &PyBytes_Type)) {
-    std::snprintf(out, size, "'***'");
-    return true;
-  }
   if (type == &PyUnicode_Type) {
-    char text[kMaxText];
-    if (!text_at(object, text, sizeof text)) {
+    char read[kMaxRead];
+    PyASCIIObject whole;
+    if (!text_at(object, read, sizeof read) || !copy(object, whole)) {
       return false;
     }
-    for (char* c = text; *c != '\0'; ++c) {
+    for (char* c = read; *c != '\0'; ++c) {
       *c = static_cast<unsigned char>(*c) < 0x20 ? ' ' : *c;
     }
-    PyASCIIObject whole;
-    const bool cut =
-        copy(object, whole) && static_cast<std::size_t>(whole.length) > std::strlen(text);
-    std::snprintf(out, size, "'%s%s'", text, cut ? "..." : "");
+    const std::size_t all = std::strlen(read);
+    const auto characters =
+        std::count_if(read, read + all, [](char c) { return (c & 0xc0) != 0x80; });
+    const std::size_t masked = mask_secrets(read, all);
+    std::size_t n = std::min(masked, kMaxText - 1);
+    while (n > 0 && n < masked && (read[n] & 0xc0) == 0x80) {
+      --n;  // not in the middle of a character
+    }
+    const bool cut = n < masked || characters < whole.length;
+    std::snprintf(out, size, "'%.*s%s'", static_cast<int>(n), read, cut ? "..." : "");
     return true;
   }
   if (type == &PyBytes_Type && copy(object, head)) {
@@ -389,7 +385,7 @@ bool plain_value(u64 object, bool secret, char* out, std::size_t size, bool insi
     return true;
   }
   if ((type == &PyList_Type || type == &PyTuple_Type) && copy(object, head)) {
-    if (!inside && !secret && sequence_value(object, head, out, size)) {
+    if (!inside && secrecy == Secrecy::kNone && sequence_value(object, head, out, size)) {
       return true;
     }
     std::snprintf(out, size, "%s of %lld", type == &PyList_Type ? "list" : "tuple",
@@ -416,9 +412,10 @@ class Writer {
     char name[128];
     char value[kMaxText + 16];
     if (full() || value_object == 0 || !text_at(name_object, name, sizeof name) ||
-        !plain_value(value_object, is_secret(name), value, sizeof value)) {
+        !plain_value(value_object, secrecy_of(name), value, sizeof value)) {
       return;
     }
+    value[mask_secrets(value, std::strlen(value))] = '\0';
     const std::size_t need = std::strlen(prefix) + std::strlen(name) + std::strlen(value) + 2;
     if (used_ + need > size_) {
       return;
