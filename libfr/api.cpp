@@ -92,6 +92,10 @@ uint32_t fr_generation(void) noexcept {
   return h != nullptr ? h->generation : 0;
 }
 
+void fr_set_job(const char* store, const char* program) noexcept {
+  keep_job(store, program);
+}
+
 void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) noexcept {
   Recorder* r = recorder();
   if (r == nullptr) {

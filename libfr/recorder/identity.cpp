@@ -1,4 +1,4 @@
-// identity.cpp - host, boot, command line and start time of this process.
+// identity.cpp - host, boot, program, launcher, command line and start time of this process.
 #include "recorder/identity.hpp"
 
 #include <limits.h>
@@ -37,6 +37,19 @@ std::string command_line() {
     }
   }
   return text;
+}
+
+std::string program_name() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string text;
+  std::getline(in, text, '\0');
+  return text.substr(text.rfind('/') + 1);
+}
+
+std::string launcher_pid() {
+  // Below init there is nobody whom only the ranks of one job share; their session they do.
+  const pid_t parent = getppid();
+  return std::to_string(parent > 1 ? parent : getsid(0));
 }
 
 std::string working_directory() {

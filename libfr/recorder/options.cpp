@@ -8,9 +8,13 @@
 #include <cerrno>
 #include <climits>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
+
+#include "format/hash.hpp"
 
 namespace fr {
 namespace {
@@ -25,7 +29,19 @@ const char* given(const Lookup& lookup, const char* name, const char* nothing = 
   return value == nullptr || *value == '\0' || std::strcmp(value, nothing) == 0 ? nullptr : value;
 }
 
-std::string launchers_job(const Lookup& lookup, const Options&, const char*& source) {
+// A part of a job's name: long ones keep their end, which differs more often, and a hash.
+std::string short_part(const std::string& text) {
+  constexpr std::size_t kMost = 44;  // characters: two such parts and "local" fit into a name
+  if (text.size() <= kMost) {
+    return text;
+  }
+  char hash[9];
+  std::snprintf(hash, sizeof hash, "%08x",
+                static_cast<u32>(hash_bytes(text.data(), text.size()) >> 32));
+  return text.substr(text.size() - (kMost - 9)) + "-" + hash;
+}
+
+std::string launchers_job(const Lookup& lookup, const Options& o, const char*& source) {
   // torchrun without --rdzv-id says "none" for every job: not a name
   if (const char* run = given(lookup, source = "TORCHELASTIC_RUN_ID", "none")) {
     return run;
@@ -38,7 +54,20 @@ std::string launchers_job(const Lookup& lookup, const Options&, const char*& sou
     return std::string(address) + "-" + (port != nullptr ? port : "0");
   }
   source = "default";
-  return "local";
+  JobTraits traits = o.traits;
+  // mpirun's id of the job is the same on all nodes, the process that starts the ranks is not.
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+    if (const char* id = given(lookup, name)) {
+      traits.launcher = id;
+      return unnamed_job(traits);
+    }
+  }
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (given(lookup, name) != nullptr) {
+      traits.launcher.clear();
+    }
+  }
+  return unnamed_job(traits);
 }
 
 std::string jobs_dump_dir(const Lookup&, const Options& o, const char*&) {
@@ -70,7 +99,8 @@ constexpr OptionSpec kTable[] = {
     {"FR_TIMEOUT_S", {}, "60", K::kSeconds, &O::timeout_ns,
      "no progress for this long: dump (never fatal)"},
     {"FR_JOB", {}, "<launcher>", K::kJob, &O::job,
-     "job name: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, MASTER_ADDR-MASTER_PORT or local",
+     "job name: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, MASTER_ADDR-MASTER_PORT, else address of "
+     "the store and program, else local-program-launcher",
      {}, 0, {}, launchers_job},
     {"FR_DUMP_DIR", {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"},
      "./fr-dumps/<job>", K::kDirectory, &O::dump_dir,
@@ -377,8 +407,26 @@ std::span<const OptionSpec> option_table() noexcept {
   return kTable;
 }
 
-Options read_options(const Lookup& lookup) {
+std::string unnamed_job(const JobTraits& traits) {
+  // In the form of MASTER_ADDR-MASTER_PORT, which names the jobs of env://.
+  std::string store = traits.store;
+  if (const std::size_t colon = store.rfind(':'); colon != std::string::npos) {
+    store[colon] = '-';
+  }
+  std::string name = store.empty() ? "local" : short_part(store);
+  if (!traits.program.empty()) {
+    name += "-" + short_part(traits.program);
+  }
+  // Only one job at a time has its store at an address.
+  if (store.empty() && !traits.launcher.empty()) {
+    name += "-" + short_part(traits.launcher);
+  }
+  return name;
+}
+
+Options read_options(const Lookup& lookup, JobTraits traits) {
   Options out{};
+  out.traits = std::move(traits);
   for (const OptionSpec& row : kTable) {
     read_row(row, lookup, out);
   }
@@ -424,8 +472,8 @@ std::string unknown_options(const char* const* variables) {
   return out;
 }
 
-Options read_options() {
-  return read_options(environment);
+Options read_options(JobTraits traits) {
+  return read_options(environment, std::move(traits));
 }
 
 std::string Options::value(std::string_view name) const {

@@ -19,6 +19,15 @@ enum class Stacks { kOff, kPython, kNative };
 enum class ThreadSampling { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
 
+// What tells jobs apart that no launcher names; "" is unknown.
+struct JobTraits {
+  std::string store;     // where the ranks meet: host:port or a path
+  std::string program;   // base name
+  std::string launcher;  // the process that started the ranks of this node
+};
+// The name that they give: ranks of one job have the same traits, unrelated jobs have others.
+std::string unnamed_job(const JobTraits& traits);
+
 // Values in force; read_options() sets every member. Texts are as they are shown;
 // paths are absolute.
 struct Options {
@@ -41,6 +50,8 @@ struct Options {
   int signal;  // 0 = none
   std::string cache_dir;
   int log_level;  // -1 = off, else enum LogLevel
+
+  JobTraits traits;  // as given to read_options()
 
   std::string temporary_dir;  // TMPDIR or /tmp: where dumps go when dump_dir cannot be written
 
@@ -88,8 +99,8 @@ struct OptionSpec {
 std::span<const OptionSpec> option_table() noexcept;
 
 // May throw std::bad_alloc only. Not for a signal handler.
-Options read_options(const Lookup& lookup);
-Options read_options();  // from the environment
+Options read_options(const Lookup& lookup, JobTraits traits = {});
+Options read_options(JobTraits traits = {});  // from the environment
 // A line for each variable of `variables` ("NAME=value", ended by nullptr) that is named like an
 // option and is none, with the nearest name that is one.
 std::string unknown_options(const char* const* variables);

@@ -31,6 +31,9 @@ std::atomic<i32> g_kept_world_size{0};
 std::atomic<i32> g_kept_local_rank{-1};
 std::atomic<const char*> g_off_reason{"not started: no process group or note yet"};
 // In static storage, so that a forked child can have a fresh one without freeing anything.
+// Under the start lock.
+char g_kept_store[PATH_MAX];
+char g_kept_program[NAME_MAX + 1];
 alignas(std::mutex) unsigned char g_start_lock[sizeof(std::mutex)] = {};
 std::mutex& start_lock() {
   return *reinterpret_cast<std::mutex*>(g_start_lock);
@@ -43,7 +46,8 @@ void copy(char* to, std::size_t size, const std::string& from) {
 
 Recorder* make_recorder() {
   auto* r = new Recorder;
-  r->options = read_options();
+  r->options = read_options(
+      {g_kept_store, g_kept_program[0] != '\0' ? g_kept_program : program_name(), launcher_pid()});
   const Options& o = r->options;
   r->env = read_identity();
   if (r->env.rank < 0) {
@@ -154,6 +158,7 @@ void forget_recorder_in_child() noexcept {
   g_forked_child.store(true);
   g_kept_rank.store(-1);  // the parent's; a child that becomes a rank is another one
   g_kept_local_rank.store(-1);
+  g_kept_store[0] = '\0';
   g_off_reason.store("forked child: not a rank");
 }
 
@@ -166,6 +171,16 @@ void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept {
   }
   if (local_rank >= 0) {
     g_kept_local_rank.store(local_rank);
+  }
+}
+
+void keep_job(const char* store, const char* program) noexcept {
+  const std::lock_guard lock(start_lock());
+  if (store != nullptr && *store != '\0') {
+    std::snprintf(g_kept_store, sizeof g_kept_store, "%s", store);
+  }
+  if (program != nullptr && *program != '\0') {
+    std::snprintf(g_kept_program, sizeof g_kept_program, "%s", program);
   }
 }
 

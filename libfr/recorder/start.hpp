@@ -12,6 +12,8 @@ bool start_unless_child() noexcept;
 const char* off_reason() noexcept;
 // Kept for the start: a rank that only the script knows. Negative or 0: unknown.
 void keep_identity(i32 rank, i32 world_size, i32 local_rank) noexcept;
+// Kept for the start: where the ranks meet and what they run; "" or nullptr leaves what is known.
+void keep_job(const char* store, const char* program) noexcept;
 
 // Called by fork.cpp in a forked child. Async-signal-safe.
 void forget_recorder_in_child() noexcept;

@@ -81,7 +81,9 @@ void Salvage::take_leftovers() noexcept {
             l.bytes = m.bytes;
             l.safe = get(h.crash_dumped) != 0;
             l.incident = get(h.incident) + 1;
-            l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt;
+            // The same name in another place is another job, that had the same MASTER_PORT.
+            l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt &&
+                     std::strncmp(h.dump_dir, own.dump_dir, sizeof h.dump_dir) == 0;
           }
         }
         unmap_file(m);

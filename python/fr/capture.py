@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import traceback
+import urllib.parse
 
 from . import _fr, adapter, fallback, nccl, problems
 from .problems import harmless
@@ -198,8 +199,35 @@ def _argument(args, kwargs, position: int, name: str, default):
     return args[position] if len(args) > position else default
 
 
+def _program() -> str:
+    """What all ranks of the job run; a child that multiprocessing starts has its parent's name."""
+    path = sys.argv[0] if getattr(sys, "argv", None) else ""
+    directory, name = os.path.split(path)
+    if name == "__main__.py":  # python -m package
+        name = os.path.basename(directory)
+    return "python" if name in ("", "-c", "-m") else name.removesuffix(".py")
+
+
+def _store_address(args, kwargs) -> str:
+    """host:port or path where the ranks meet; "" for env://, whose variables libfr reads itself."""
+    store = _argument(args, kwargs, 5, "store", None)
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if store is not None:
+        host = getattr(store, "host", "")
+        return f"{host}:{store.port}" if host else str(getattr(store, "path", ""))
+    url = urllib.parse.urlsplit(str(_argument(args, kwargs, 1, "init_method", None) or ""))
+    return {"tcp": url.netloc, "file": url.netloc + url.path}.get(url.scheme, "")
+
+
+@harmless("naming the job")
+def _name_job(store: str) -> None:
+    _fr.set_job(store, _program())
+
+
 @harmless("init_process_group")
 def _before_init(args, kwargs):
+    _name_job(harmless("finding the store")(_store_address)(args, kwargs) or "")
     rank = _argument(args, kwargs, 4, "rank", -1)
     world_size = _argument(args, kwargs, 3, "world_size", -1)
     if ensure_started() and isinstance(rank, int) and isinstance(world_size, int):
@@ -471,6 +499,7 @@ def _chain_excepthooks() -> None:
 @harmless("hooking torch.distributed")
 def install() -> None:
     harmless("NCCL")(nccl.install)()
+    _name_job("")
     _chain_excepthooks()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)

@@ -550,3 +550,36 @@ def test_the_tensor_reader_survives_what_is_no_tensor(launch):
     )
     assert rank.code == 0, rank
     assert rank.result == ["tensor float16[3, 5] cpu", True], rank
+
+
+STORES = {
+    "tcp": ("init_method=f'tcp://localhost:{port}?rank=0&world_size=1'", "localhost-{port}-script"),
+    "file": ("init_method='file://' + os.getcwd() + '/s', rank=0, world_size=1", "_s-"),
+    "store": (
+        "store=dist.PrefixStore('x', dist.TCPStore('localhost', port, 1, True)), rank=0, "
+        "world_size=1",
+        "localhost-{port}-script",
+    ),
+    "none": ("store=dist.HashStore(), rank=0, world_size=1", "local-script-{parent}"),
+}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_job_without_launcher_is_named_by_its_store_and_program(launch, kind):
+    arguments, name = STORES[kind]
+    (ran,) = launch(
+        f"""
+        import os, socket, fr, torch.distributed as dist
+        with socket.socket() as s:
+            s.bind(("localhost", 0))
+            port = s.getsockname()[1]
+        dist.init_process_group("gloo", {arguments})
+        result([fr.status()["job"], port, os.getppid()])
+        dist.destroy_process_group()
+        """,
+        n=0,
+        env={"FR_JOB": ""},
+    )
+    job, port, parent = ran.result
+    want = name.format(port=port, parent=parent)
+    assert job == want if kind != "file" else want in job and job.endswith("-script"), job

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 2
+#define FR_ABI_VERSION 3
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -51,6 +51,12 @@ FR_API int fr_enabled(void) FR_NOEXCEPT;
 /* Tells who we are where the environment does not (no torchrun, Slurm or MPI variables): used by
  * the default process group, before or after fr_start. Values < 0 leave what is known. Warm. */
 FR_API void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) FR_NOEXCEPT;
+
+/* Tells jobs apart that neither FR_JOB nor a launcher's variables name: store is the address where
+ * the ranks meet (host:port, or a path), program what they run. The same on all ranks; "" or NULL
+ * leaves what is known, the program's default is the base name of the command. Before fr_start;
+ * later it has no effect. Cold. */
+FR_API void fr_set_job(const char* store, const char* program) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ groups and names */
 

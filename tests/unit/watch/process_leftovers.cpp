@@ -69,6 +69,21 @@ TEST_CASE("peers: a second run under the same name does not overwrite the first 
   CHECK(scene.dumps().size() == 2);
 }
 
+TEST_CASE("peers: leftovers of the same name from another directory are left alone") {
+  Scene scene;
+  Environment there = kFast;
+  there["FR_DUMP_DIR"] = scene.home.path() + "/there";
+  Child stranger = start_rank(scene, 0, there);  // the same MASTER_PORT, another program
+  stranger.kill(SIGKILL);
+  stranger.wait();
+  scene.board.cell[0] = 0;
+  Child ours = start_rank(scene, 0);
+  scene.board.cell[10] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 2)));  // after its leftovers were looked at
+  CHECK(scene.dumps().size() == 1);
+  CHECK(scene.rings().size() == 2);
+}
+
 TEST_CASE("peers: another job's leftovers are left alone") {
   Scene scene;
   Environment other = kFast;

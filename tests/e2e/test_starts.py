@@ -1,0 +1,51 @@
+"""How jobs come into being: jobs that no launcher names, ranks that never start."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from conftest import HERE, QUIET, free_port, frtrace, wait_until
+
+LAUNCHERS = ("FR_", "TORCH", "SLURM_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "OMPI_", "PMI")
+
+
+def unnamed(scratch, port, fault, **options):
+    """The ranks of unnamed_job.py, in a session of their own."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+    env |= {"FR_SHM_DIR": str(scratch / "shm"), "OMP_NUM_THREADS": "1"} | options
+    if "FR_CACHE_DIR" in os.environ:
+        env["FR_CACHE_DIR"] = os.environ["FR_CACHE_DIR"]
+    command = [sys.executable, HERE / "unnamed_job.py", str(port), scratch, fault]
+    with (scratch / f"log.{port}").open("w") as log:
+        return subprocess.Popen(
+            command, env=env, cwd=scratch, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def test_two_jobs_at_once_that_no_launcher_names_share_nothing(scratch):
+    hung, well = free_port(), free_port()
+    fast = {"FR_TIMEOUT_S": "2", "FR_WARN_S": "1"}
+    jobs = [unnamed(scratch, hung, "skip", **fast), unnamed(scratch, well, "none", **QUIET)]
+    try:
+        up = [scratch / f"up.{port}.{rank}" for port in (hung, well) for rank in (0, 1)]
+        wait_until("all ranks", lambda: all(path.exists() for path in up))
+        name, other = (f"127-0-0-1-{port}-unnamed_job" for port in (hung, well))
+        control = [path.name for path in (scratch / "shm").rglob("*.ctl")]
+        assert sorted(c.split(".")[0] for c in control) == sorted([name, other])
+        (scratch / "go").touch()
+        dumps = scratch / "fr-dumps" / name
+        wait_until(
+            "the verdict",
+            lambda: dumps.exists() and frtrace(dumps).report.get("verdict", {}).get("ranks") == [1],
+        )
+        trace = frtrace(dumps).expect("missing", [1], op="all_reduce", seq=2)
+        assert trace.report["input"]["read"] == trace.report["input"]["expected"] == 2, trace
+        (scratch / "end").touch()
+        assert jobs[1].wait(timeout=90) == 0, (scratch / f"log.{well}").read_text()
+        assert not (scratch / "fr-dumps" / other).exists()  # no incident of the hung job's
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait(timeout=10)
