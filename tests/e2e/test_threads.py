@@ -709,8 +709,9 @@ def test_a_library_on_a_dead_server_does_not_hold_frtrace(start, scratch):
         text=True,
         timeout=60,
     )
-    assert re.search(r"libunanswered.so\+0x[0-9a-f]+", got.stdout), got
-    assert f"not read: {lib}: its file system does not answer" in got.stdout, got
+    print(got.stdout, got.stderr)  # whole, where a check fails
+    assert re.search(r"libunanswered.so\+0x[0-9a-f]+", got.stdout)
+    assert f"not read: {lib}: its file system does not answer" in got.stdout
     assert "call_not_exported (libunanswered.so)" in got.stdout  # exported: the recorder knows
 
 

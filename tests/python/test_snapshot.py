@@ -97,7 +97,7 @@ def test_same_entries(job):
                 assert ours_entry["output_sizes"] == theirs_entry["output_sizes"]
                 assert ours_entry["output_dtypes"] == theirs_entry["output_dtypes"]
             begun = abs(ours_entry["time_created_ns"] - theirs_entry["time_created_ns"])
-            assert begun < 50_000_000
+            assert begun < 5_000_000_000  # the same clock; a busy machine may stop us in between
             name = theirs_entry["profiling_name"]
             assert ours_entry["profiling_name"].split(":")[0] == name.split(":")[0] == "gloo"
 

@@ -31,6 +31,9 @@ constexpr std::chrono::seconds kReading{10};
 constexpr const char* kNoAnswer =
     "its file system does not answer; functions that it does not export have no name";
 
+constexpr const char* kDamaged =
+    "its symbols cannot be read; functions that it does not export have no name";
+
 // Separate debug files only by build id: what else is found there may be another build's, or come
 // over the network.
 const Dwfl_Callbacks kCallbacks = {.find_elf = dwfl_build_id_find_elf,
@@ -142,7 +145,8 @@ void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
       give_up_on(files[next].first);
       ++next;
     } else if (next == first) {
-      ++next;  // the child died over a damaged file
+      unreadable.push_back({std::string(files[next].first), kDamaged});  // the child died over it
+      ++next;
     }
   }
   each([&](ThreadFrame& f, const File& file) { f.function = wanted[file][f.offset]; });
