@@ -91,6 +91,7 @@ enum Section : u32 {
   kSecDeviceOps,    // DeviceOp[kDeviceOps]
   kSecPhases,       // Phase[kPhases]
   kSecCuda,         // Cuda, one
+  kSecGroupTexts,   // GroupText[2 * kGroups]: name and desc of groups in rows used again
   kSections
 };
 inline constexpr u32 kFirstSections = kSecRecords + 1;  // those that every ring has
@@ -187,6 +188,7 @@ struct Header {
   std::atomic<u64> strings_lost;  // not stored, the table was full
   std::atomic<u64> stacks_lost;
   std::atomic<u64> groups_lost;
+  std::atomic<u64> groups_forgotten;  // destroyed ones whose row another group has now
   // --- lane claims, crumbs
   alignas(64) std::atomic<u64> lanes_lost;
   std::atomic<u64> crumbs_lost;
@@ -236,16 +238,19 @@ inline constexpr u64 kSeqMask = (1ull << 40) - 1;
 inline constexpr u32 kIndexShift = 40;
 inline constexpr u32 kIndexMask = (1u << 24) - 1;
 
+// A job may make a million groups. The row of a group that was destroyed and has nothing in flight
+// is used again when no other is left; until the new group is complete, the row stays "destroyed".
+// A record older than its row's group is of an earlier one (View::read).
 struct alignas(64) GroupRow {
-  // --- table writers, published by Header::n_groups
-  u32 name;  // string ids
-  u32 desc;
-  u32 backend;
-  u32 instance;     // 1 for the first group of that name in this process, 2 for the next...
-  i32 n_ranks;      // 0 unknown
-  i32 own_rank;     // -1 unknown
-  u32 ranks_first;  // first word in kSecRanks
-  u32 ranks_words;  // 0 = ranks not captured
+  // --- table writers, published by Header::n_groups, then by destroyed_ticks = 0
+  std::atomic<u32> name;  // string ids
+  std::atomic<u32> desc;
+  std::atomic<u32> backend;
+  std::atomic<u32> instance;  // 1 for the first group of that name in this process, 2 the next...
+  std::atomic<i32> n_ranks;   // 0 unknown
+  std::atomic<i32> own_rank;  // -1 unknown
+  std::atomic<u32> ranks_first;  // first word in kSecRanks
+  std::atomic<u32> ranks_words;  // 0 = ranks not captured
   std::atomic<u64> created_ticks;
   std::atomic<u64> destroyed_ticks;  // 0 living
   u64 reserved0[2];
@@ -298,6 +303,14 @@ static_assert(sizeof(LaneRow) == 128);
 static_assert(are_lines_apart({offsetof(LaneRow, enqueued), offsetof(LaneRow, started_seq)}));
 
 // ---------------------------------------------------------------- tables
+
+// Texts of rows used again: their strings cannot be given back, so each row has room of its own.
+// String ids from the number of rows in kSecStringIndex on name them.
+inline constexpr u32 kGroupTextBytes = 64;
+struct GroupText {
+  std::atomic<char> text[kGroupTextBytes];  // NUL-terminated
+};
+static_assert(sizeof(GroupText) == kGroupTextBytes);
 
 struct StringRow {
   u32 offset;  // into kSecStringBytes

@@ -24,6 +24,7 @@ inline constexpr u32 kRowBytes[kSections] = {1,
                                              sizeof(CommRow),
                                              sizeof(DeviceOp),
                                              sizeof(Phase),
-                                             sizeof(Cuda)};
+                                             sizeof(Cuda),
+                                             sizeof(GroupText)};
 
 }  // namespace fr

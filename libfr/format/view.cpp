@@ -28,7 +28,8 @@ constexpr u32 kAlignment[kSections] = {1,
                                        alignof(CommRow),
                                        alignof(DeviceOp),
                                        alignof(Phase),
-                                       alignof(Cuda)};
+                                       alignof(Cuda),
+                                       alignof(GroupText)};
 
 u32 at_most(u32 n, u32 limit) {
   return n < limit ? n : limit;
@@ -147,12 +148,21 @@ std::string_view View::options() const noexcept {
 }
 
 u32 View::n_strings() const noexcept {
-  return at_most(header_->n_strings.load(std::memory_order_acquire),
-                 header_->sections[kSecStringIndex].count);
+  const u32 interned = header_->sections[kSecStringIndex].count;
+  if (get(header_->groups_forgotten) != 0) {
+    return interned + n_rows(kSecGroupTexts);
+  }
+  return at_most(header_->n_strings.load(std::memory_order_acquire), interned);
 }
 
 std::string_view View::string(u32 id) const noexcept {
-  if (id == 0 || id >= n_strings()) {
+  const u32 interned = header_->sections[kSecStringIndex].count;
+  if (id >= interned && id - interned < n_rows(kSecGroupTexts)) {
+    const auto* text =
+        reinterpret_cast<const char*>(section<GroupText>(kSecGroupTexts, id - interned));
+    return {text, strnlen(text, kGroupTextBytes)};
+  }
+  if (id == 0 || id >= interned || id >= header_->n_strings.load(std::memory_order_acquire)) {
     return {};
   }
   const StringRow row = *section<StringRow>(kSecStringIndex, id);
@@ -200,11 +210,12 @@ const GroupRow* View::group(u32 id) const noexcept {
 
 std::span<const u32> View::group_ranks(const GroupRow& row) const noexcept {
   const u32 size = header_->sections[kSecRanks].count;
-  if (row.ranks_words % 3 != 0 || row.ranks_first > size ||
-      row.ranks_words > size - row.ranks_first) {
+  const u32 first = row.ranks_first.load();
+  const u32 words = row.ranks_words.load();
+  if (words % 3 != 0 || first > size || words > size - first) {
     return {};
   }
-  return {section<u32>(kSecRanks, row.ranks_first), row.ranks_words};
+  return {section<u32>(kSecRanks, first), words};
 }
 
 u32 View::n_lanes() const noexcept {
@@ -257,6 +268,10 @@ Slot View::read(u32 slot, RecordCopy& out) const noexcept {
     }
   }
   out.ticket = (before - 2) / 2;
+  const GroupRow* row = group(out.payload.group);
+  if (row != nullptr && out.payload.ticks < get(row->created_ticks)) {
+    out.payload.group = 0;  // of a group that is destroyed and whose row another one has now
+  }
 
   // The status: observers may change it at any time; the last consistent one counts.
   const auto* status = section<Status>(kSecStatus, slot);

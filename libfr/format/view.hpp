@@ -101,7 +101,8 @@ class View {
   u32 n_crumbs() const noexcept;
   const Crumb* crumb(u32 id) const noexcept;  // nullptr when unused
   u32 n_slots() const noexcept;
-  // Copies the record in a slot, at most a few attempts beside a writer.
+  // Copies the record in a slot, at most a few attempts beside a writer. A record whose group's row
+  // is another group's by now has group 0.
   Slot read(u32 slot, RecordCopy& out) const noexcept;
 
   // What the device library says; empty in rings of before it was asked.

@@ -3,10 +3,7 @@
 
 namespace fr {
 
-u64 count_in_flight(const GroupRow& g) noexcept {
-  if (get(g.destroyed_ticks) != 0) {
-    return 0;
-  }
+u64 count_open(const GroupRow& g) noexcept {
   // ended before issued: a race then counts too many, and the next look corrects it
   const u64 ended = get(g.ended) + get(g.p2p_ended) + get(g.lifecycle_ended);
   const u64 wait_only_ended = get(g.wait_only_ended);
@@ -17,6 +14,10 @@ u64 count_in_flight(const GroupRow& g) noexcept {
   const u64 waiting = get(g.waited) - wait_ended;
   const i64 n = static_cast<i64>(tracked - tracked_ended) + static_cast<i64>(waiting);
   return n > 0 ? static_cast<u64>(n) : 0;
+}
+
+u64 count_in_flight(const GroupRow& g) noexcept {
+  return get(g.destroyed_ticks) != 0 ? 0 : count_open(g);
 }
 
 u64 count_in_flight(const View& view) noexcept {

@@ -3,9 +3,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
+
+#include "recorder/in_flight.hpp"
 
 namespace fr {
 namespace {
@@ -27,6 +30,17 @@ void replace_text(Header::Layer& layer, const char* by) noexcept {
   layer.revisions.fetch_add(1);
 }
 
+// Bytes of a text that are kept; never half a UTF-8 character.
+std::size_t cut_to_fit(const char* text, std::size_t bytes) noexcept {
+  if (bytes > kMaxStringBytes) {
+    bytes = kMaxStringBytes;
+    while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
+      --bytes;
+    }
+  }
+  return bytes;
+}
+
 std::size_t length(const char* text) noexcept {
   return text != nullptr ? std::strlen(text) : 0;
 }
@@ -41,7 +55,10 @@ Tables::Tables(const Region& region)
       stacks_(region.section<StackRow>(kSecStacks)),
       stack_words_(region.section<u32>(kSecStackWords)),
       groups_(region.section<GroupRow>(kSecGroups)),
+      group_texts_(region.section<GroupText>(kSecGroupTexts)),
+      lanes_(region.section<LaneRow>(kSecLanes)),
       ranks_(region.section<u32>(kSecRanks)),
+      view_(View::of(region.base, region.bytes)),
       buckets_(map_buckets()) {
   index_.rows = strings_;
   index_.bytes = string_bytes_;
@@ -69,17 +86,16 @@ u32 Tables::intern(const char* text, std::size_t bytes, For what) noexcept {
   if (text == nullptr || bytes == 0) {
     return 0;
   }
-  if (bytes > kMaxStringBytes) {
-    bytes = kMaxStringBytes;
-    while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
-      --bytes;  // not in the middle of a UTF-8 character
-    }
-  }
+  bytes = cut_to_fit(text, bytes);
   const u64 hash = hash_bytes(text, bytes);
   if (const u32 id = index_.find(hash, text, bytes)) {
     return id;
   }
   const std::lock_guard lock(mutex_);
+  return intern_new(hash, text, bytes, what);
+}
+
+u32 Tables::intern_new(u64 hash, const char* text, std::size_t bytes, For what) noexcept {
   if (const u32 id = index_.find(hash, text, bytes)) {
     return id;  // another thread was first
   }
@@ -100,7 +116,25 @@ u32 Tables::intern(const char* text, std::size_t bytes, For what) noexcept {
 }
 
 u32 Tables::name(const char* text) noexcept {
-  return intern(text, length(text), For::kName);
+  const std::size_t bytes = cut_to_fit(text, length(text));
+  return bytes != 0 ? intern_new(hash_bytes(text, bytes), text, bytes, For::kName) : 0;
+}
+
+// A text of a row that is used again. What fits goes into the row's own room: interned strings are
+// never given back, and a million groups may have a million names.
+u32 Tables::name_in_row(u32 text_row, const char* text) noexcept {
+  const std::size_t bytes = length(text);
+  const u32 known = bytes != 0 ? index_.find(hash_bytes(text, bytes), text, bytes) : 0;
+  if (bytes == 0 || known != 0) {
+    return known;
+  }
+  if (bytes >= kGroupTextBytes) {
+    return name(text);
+  }
+  for (std::size_t i = 0; i < kGroupTextBytes; ++i) {
+    group_texts_[text_row].text[i].store(i < bytes ? text[i] : '\0', std::memory_order_relaxed);
+  }
+  return kStrings + text_row;
 }
 
 u32 Tables::frame(const fr_frame& f) noexcept {
@@ -166,37 +200,108 @@ u32 Tables::stack(const fr_frame* frames, u32 n) noexcept {
 }
 
 u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
-  if (header_.n_groups.load(std::memory_order_relaxed) >= kGroups) {  // its name would be lost room
-    header_.groups_lost.fetch_add(1, std::memory_order_relaxed);
-    return 0;
-  }
-  const u32 name = this->name(info.name);
-  const u32 desc = this->name(info.desc);
-  const u32 backend = this->name(info.backend);
   const std::lock_guard lock(mutex_);
-  const u32 id = header_.n_groups.load(std::memory_order_relaxed);
-  if (id >= kGroups) {
+  const u32 n = header_.n_groups.load(std::memory_order_relaxed);
+  const bool is_new_row = n < kGroups;
+  const u32 id = is_new_row ? n : forget_a_group();
+  if (id == 0) {
     header_.groups_lost.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
   GroupRow& row = groups_[id];
-  row.name = name;
-  row.desc = desc;
-  row.backend = backend;
-  row.instance = 1;
-  for (u32 i = 1; i < id; ++i) {
-    row.instance += groups_[i].name == name ? 1 : 0;
-  }
-  row.n_ranks = info.n_ranks;
-  row.own_rank = info.own_rank;
+  row.name.store(is_new_row ? name(info.name) : name_in_row(2 * id, info.name));
+  row.desc.store(is_new_row ? name(info.desc) : name_in_row(2 * id + 1, info.desc));
+  row.backend.store(name(info.backend));
+  row.instance.store(next_instance(id));
+  row.n_ranks.store(info.n_ranks);
+  row.own_rank.store(info.own_rank);
+  store_ranks(id, info);
   row.created_ticks.store(ticks, std::memory_order_relaxed);
+  row.destroyed_ticks.store(0, std::memory_order_release);  // the group is complete
+  if (is_new_row) {
+    header_.n_groups.store(id + 1, std::memory_order_release);
+  }
+  return id;
+}
 
-  // Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are
-  // one run each.
-  const u32 first = header_.n_rank_words.load(std::memory_order_relaxed);
+// The row of the group that was destroyed first and has nothing in flight, made empty; 0 none.
+u32 Tables::forget_a_group() noexcept {
+  u32 id = 0;
+  u64 first = ~u64{0};
+  for (u32 i = 1; i < kGroups; ++i) {
+    const u64 destroyed = get(groups_[i].destroyed_ticks);
+    if (destroyed != 0 && destroyed < first && count_open(groups_[i]) == 0) {
+      first = destroyed;
+      id = i;
+    }
+  }
+  if (id == 0) {
+    return 0;
+  }
+  GroupRow& row = groups_[id];
+  const std::string_view name = view_.string(row.name.load());
+  const u64 hash = hash_bytes(name.data(), name.size()) | 1;
+  u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
+  for (u32 probe = 0; probe < 64; ++probe, at = (at + 1) & (kNameCounts - 1)) {
+    NameCount& count = buckets_->forgotten[at];
+    if (count.hash == 0 || count.hash == hash) {
+      count = {hash, row.instance.load()};
+      break;
+    }
+  }
+  header_.groups_forgotten.fetch_add(1, std::memory_order_release);
+  // The index of records goes on, beyond the quota: the old group's records are not protected.
+  const u64 index = ((get(row.issued) >> kIndexShift) + 2 * kQuietQuota) & kIndexMask;
+  row.issued.store(index << kIndexShift);
+  for (std::atomic<u64>* counter :
+       {&row.enqueued_ticks, &row.p2p_issued, &row.p2p_ticks, &row.lifecycle_issued, &row.dropped,
+        &row.untracked, &row.started_seq, &row.started_ticks, &row.completed_seq,
+        &row.completed_ticks, &row.ended, &row.failed, &row.p2p_ended, &row.lifecycle_ended,
+        &row.waited, &row.wait_ended, &row.wait_only, &row.wait_only_ended, &row.released}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  for (u32 i = 1; i < kLanes; ++i) {
+    LaneRow& lane = lanes_[i];
+    if ((static_cast<u32>(get(lane.key) >> 33) & 0xffffff) == id) {
+      for (std::atomic<u64>* counter :
+           {&lane.enqueued, &lane.enqueued_ticks, &lane.started_seq, &lane.completed_seq,
+            &lane.completed_ticks, &lane.ended, &lane.failed}) {
+        counter->store(0, std::memory_order_relaxed);
+      }
+    }
+  }
+  return id;
+}
+
+// 1 for the first group of a row's name. Ranks must agree on it, however their rows are used again.
+u32 Tables::next_instance(u32 group) noexcept {
+  const u32 id = groups_[group].name.load();
+  const std::string_view name = view_.string(id);
+  u32 last = 0;
+  for (u32 i = 1; i < header_.n_groups.load(std::memory_order_relaxed); ++i) {
+    const u32 other = groups_[i].name.load();
+    if (i != group && (other == id || (other >= kStrings && view_.string(other) == name))) {
+      last = std::max(last, groups_[i].instance.load());
+    }
+  }
+  if (get(header_.groups_forgotten) != 0) {
+    const u64 hash = hash_bytes(name.data(), name.size()) | 1;
+    u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
+    for (u32 probe = 0; probe < 64 && buckets_->forgotten[at].hash != 0;
+         ++probe, at = (at + 1) & (kNameCounts - 1)) {
+      if (buckets_->forgotten[at].hash == hash) {
+        last = std::max(last, buckets_->forgotten[at].instance);
+      }
+    }
+  }
+  return last + 1;
+}
+
+// Ranks as runs {first, count, stride}: tensor, pipeline and data parallel groups are one run each.
+// Returns the words written, 0 where they do not fit.
+u32 Tables::store_runs(const fr_group_info& info, u32 first, u32 room) noexcept {
   u32 used = 0;
-  bool fits = info.ranks != nullptr && info.n_ranks > 0;
-  for (i32 i = 0; fits && i < info.n_ranks;) {
+  for (i32 i = 0; info.ranks != nullptr && i < info.n_ranks;) {
     i32 count = 1;
     i32 stride = 1;
     if (i + 1 < info.n_ranks) {
@@ -207,32 +312,46 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
         ++count;
       }
     }
-    fits = first + used + 3 <= kRankWords;
-    if (fits) {
-      ranks_[first + used] = static_cast<u32>(info.ranks[i]);
-      ranks_[first + used + 1] = static_cast<u32>(count);
-      ranks_[first + used + 2] = static_cast<u32>(stride);
-      used += 3;
+    if (used + 3 > room) {
+      return 0;
     }
+    ranks_[first + used] = static_cast<u32>(info.ranks[i]);
+    ranks_[first + used + 1] = static_cast<u32>(count);
+    ranks_[first + used + 2] = static_cast<u32>(stride);
+    used += 3;
     i += count;
   }
-  row.ranks_first = first;
-  row.ranks_words = fits ? used : 0;
-  if (fits) {
-    header_.n_rank_words.store(first + used, std::memory_order_relaxed);
+  return used;
+}
+
+// Into the room that the row has from an earlier group, or behind everybody's.
+void Tables::store_ranks(u32 group, const fr_group_info& info) noexcept {
+  GroupRow& row = groups_[group];
+  const u32 end = header_.n_rank_words.load(std::memory_order_relaxed);
+  u32 first = row.ranks_first.load();
+  u32 used = store_runs(info, first, rank_room_[group]);
+  if (used == 0) {
+    used = store_runs(info, end, kRankWords - end);
+    first = used != 0 ? end : first;
+    if (used != 0) {
+      rank_room_[group] = used;
+      header_.n_rank_words.store(end + used, std::memory_order_relaxed);
+    }
   }
-  header_.n_groups.store(id + 1, std::memory_order_release);
-  return id;
+  row.ranks_first.store(first);
+  row.ranks_words.store(used);
 }
 
 u32 Tables::find_group(const char* name) noexcept {
   const std::size_t bytes = length(name);
   const u32 id = bytes != 0 ? index_.find(hash_bytes(name, bytes), name, bytes) : 0;
-  if (id == 0) {
+  if (id == 0 && (bytes == 0 || get(header_.groups_forgotten) == 0)) {
     return 0;
   }
   for (u32 i = header_.n_groups.load(std::memory_order_acquire); i-- > 1;) {
-    if (groups_[i].name == id && groups_[i].destroyed_ticks.load(std::memory_order_relaxed) == 0) {
+    const bool is_living = get(groups_[i].destroyed_ticks) == 0;
+    const u32 its = groups_[i].name.load();
+    if (is_living && ((id != 0 && its == id) || (its >= kStrings && view_.string(its) == name))) {
       return i;
     }
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "format/view.hpp"
 #include "fr/fr.h"
 #include "record/intern.hpp"
 #include "recorder/region.hpp"
@@ -35,20 +36,35 @@ class Tables {
   static constexpr u32 kFrameBuckets = 32768;
   static constexpr u32 kStackBuckets = 8192;
 
+  // How often groups of one name were made, of those whose rows were used again.
+  static constexpr u32 kNameCounts = 16384;  // power of two; names above it count from 1 again
+  struct NameCount {
+    u64 hash;  // 0 free
+    u32 instance;
+  };
+
   // Zero pages of the kernel's, resident only where something was interned.
   struct Buckets {
     u64 frame_key[kFrameBuckets];
     u32 frame_id[kFrameBuckets];
     u64 stack_hash[kStackBuckets];
     u32 stack_id[kStackBuckets];
+    NameCount forgotten[kNameCounts];
   };
   struct Unmap {
     void operator()(Buckets* b) const noexcept;
   };
   static Buckets* map_buckets();  // throws std::bad_alloc
 
+  // These hold the lock already.
   u32 frame(const fr_frame& f) noexcept;
+  u32 intern_new(u64 hash, const char* text, std::size_t bytes, For what) noexcept;
   u32 name(const char* text) noexcept;
+  u32 name_in_row(u32 text_row, const char* text) noexcept;
+  u32 forget_a_group() noexcept;
+  u32 next_instance(u32 group) noexcept;
+  u32 store_runs(const fr_group_info& info, u32 first, u32 room) noexcept;
+  void store_ranks(u32 group, const fr_group_info& info) noexcept;
 
   std::mutex mutex_;
   Header& header_;
@@ -58,7 +74,11 @@ class Tables {
   StackRow* stacks_;
   u32* stack_words_;
   GroupRow* groups_;
+  GroupText* group_texts_;
+  LaneRow* lanes_;
   u32* ranks_;
+  u32 rank_room_[kGroups] = {};  // words from ranks_first on that are this row's
+  View view_;
   StringIndex index_{};
   std::unique_ptr<Buckets, Unmap> buckets_;
 };

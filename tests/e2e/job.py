@@ -102,6 +102,18 @@ def group_order():
     meet()
 
 
+def many_groups():
+    """600 groups come and go, more than a ring has rows for; then two are used in a circle."""
+    for _ in range(600):
+        group = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(4), group=group)
+        dist.destroy_process_group(group)
+    first, second = (dist.new_group([0, 1], group_desc=name) for name in ("first", "second"))
+    there()
+    dist.all_reduce(torch.ones(4), group=second if GUILTY else first)  # @circle
+    idle()
+
+
 def idle_bystander():
     """Rank 1 skips in {0, 1}; rank 2 has nothing in flight and is no member."""
     group = dist.new_group([0, 1], group_desc="pair")

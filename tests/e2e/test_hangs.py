@@ -95,6 +95,14 @@ def test_groups_made_in_another_order(launch):
     trace.expect("deadlock", [3], op="new_group", at="new_group")
 
 
+def test_after_more_groups_than_a_ring_has_rows(launch):
+    """Rows of groups that were destroyed are used again: nothing is unattributed."""
+    job = launch("many_groups", 2, env={"FR_TIMEOUT_S": "5"})
+    trace = job.await_evidence().trace()
+    trace.expect("deadlock", [0, 1], op="all_reduce", seq=1, at="circle")
+    assert [b["desc"] for b in trace.verdict["blamed"]] == ["first", "second"]
+
+
 def test_idle_ranks_dump_too(launch):
     """A rank outside of the stuck group with nothing in flight."""
     trace = launch("idle_bystander", 3).await_evidence([0, 1, 2]).trace()

@@ -1,9 +1,10 @@
-// test_tables.cpp - interned strings, stacks and groups, one thread and many.
+// test_intern_tables.cpp - interned strings, stacks and groups, one thread and many.
 #include <atomic>
 #include <set>
 #include <thread>
 
 #include "catch.hpp"
+#include "format/encode.hpp"
 #include "support.hpp"
 
 using namespace fr;
@@ -333,4 +334,107 @@ TEST_CASE("layers: a text that is replaced meanwhile reads whole or not at all")
   stop = true;
   writer.join();
   CHECK(mixed == 0);
+}
+
+// ---------------------------------------------------------------- rows used again
+
+namespace {
+
+// What fr_group_destroyed does.
+void destroy(Rig& rig, u32 group) {
+  rig.row(group).destroyed_ticks.store(ticks_now(rig.hot.clock));
+}
+
+u32 group_of_rows(Rig& rig, int i) {
+  return rig.group(("temporary " + std::to_string(i)).c_str(), {i % 7, i % 7 + 1});
+}
+
+}  // namespace
+
+TEST_CASE("tables: a job makes a hundred thousand groups, none is lost") {
+  Rig rig(64);
+  const u32 lasting = rig.group("lasting", {0, 1, 2, 3});
+  rig.collective(lasting);
+  for (int i = 0; i < 100'000; ++i) {
+    const u32 g = group_of_rows(rig, i);
+    REQUIRE(g != 0);
+    REQUIRE(rig.view.string(rig.row(g).name) == "temporary " + std::to_string(i));
+    REQUIRE(rig.tables->find_group(("temporary " + std::to_string(i)).c_str()) == g);
+    REQUIRE(expand(rig, g) == std::vector<i32>{i % 7, i % 7 + 1});
+    destroy(rig, g);
+  }
+  CHECK(rig.header().groups_lost == 0);
+  CHECK(rig.header().strings_lost == 0);
+  CHECK(rig.header().groups_forgotten == 100'000 - (kGroups - 2));
+  CHECK(rig.view.string(rig.row(lasting).name) == "lasting");
+  CHECK((rig.row(lasting).issued.load() & kSeqMask) == 1);
+  CHECK(rig.tables->find_group("lasting") == lasting);
+  CHECK(rig.tables->find_group("temporary 99999") == 0);  // destroyed
+}
+
+TEST_CASE("tables: a row used again begins at nothing, and old records are not its own") {
+  Rig rig(4096);
+  const u32 first = rig.group("first");
+  const fr_ticket old = rig.collective(first);
+  end(rig.hot, old, State::kCompleted, 0);
+  fr_op send = make_op(first, FR_SEND);
+  send.peer = 1;
+  end(rig.hot, rig.begin(send), State::kCompleted, 0);
+  destroy(rig, first);
+  for (u32 i = 2; i < kGroups; ++i) {
+    REQUIRE(group_of_rows(rig, static_cast<int>(i)) == i);
+  }
+  const u32 again = rig.group("again", {4, 9, 12});
+  REQUIRE(again == first);
+  CHECK((rig.row(again).issued.load() & kSeqMask) == 0);
+  CHECK(rig.row(again).completed_seq == 0);
+  CHECK(rig.row(again).p2p_issued == 0);
+  CHECK(rig.row(again).destroyed_ticks == 0);
+  CHECK(expand(rig, again) == std::vector<i32>{4, 9, 12});
+  const fr_ticket mine = rig.collective(again);
+  CHECK(mine.seq == 1);
+  CHECK(rig.read(mine).payload.group == again);
+  CHECK(rig.read(old).payload.group == 0);  // of a group that is forgotten
+  fr_op receive = make_op(again, FR_SEND);
+  receive.peer = 1;
+  CHECK(rig.begin(receive).seq == 1);
+}
+
+TEST_CASE("tables: a group with an operation in flight keeps its row") {
+  Rig rig(4096);
+  for (u32 i = 1; i < kGroups; ++i) {
+    const u32 g = group_of_rows(rig, static_cast<int>(i));
+    rig.collective(g);
+    destroy(rig, g);
+  }
+  CHECK(rig.group("one more") == 0);
+  CHECK(rig.header().groups_lost == 1);
+  CHECK(rig.header().groups_forgotten == 0);
+}
+
+TEST_CASE("tables: groups of one name are counted across rows used again") {
+  Rig rig(64);
+  for (u32 i = 1; i <= 3 * kGroups; ++i) {
+    const u32 g = rig.group("same");
+    REQUIRE(g != 0);
+    REQUIRE(rig.row(g).instance == i);
+    destroy(rig, g);
+  }
+  CHECK(rig.header().strings_lost == 0);
+}
+
+TEST_CASE("tables: the dump names groups in rows used again") {
+  Rig rig(64);
+  for (int i = 0; i < 600; ++i) {
+    destroy(rig, group_of_rows(rig, i));
+  }
+  const u32 g = rig.group("living");
+  DumpEncoder encoder;
+  REQUIRE(encoder.init(rig.header().n_records));
+  const DumpEncoder::Bytes bytes = encoder.encode(rig.view, {});
+  REQUIRE(bytes.data != nullptr);
+  const Dump d(std::string(static_cast<const char*>(bytes.data), bytes.size));
+  CHECK(d.string(d.cell("groups", g, "name")) == "living");
+  CHECK(d.string(d.cell("groups", g - 1, "name")) == "temporary 599");
+  CHECK(d["losses"]["groups_forgotten"].integer() == 601 - (kGroups - 1));
 }

@@ -227,7 +227,7 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
     return e.holes.frontiers_at_least && n < p.seq ? std::nullopt : std::optional<std::uint64_t>(n);
   };
   if (g.row[member] < 0) {
-    return e.losses.groups_lost != 0 ? std::nullopt : known(0);
+    return e.losses.may_have_had_other_groups() ? std::nullopt : known(0);
   }
   if (p.kind == Kind::kCollective) {
     return known(c.member(g, member)->enqueued);

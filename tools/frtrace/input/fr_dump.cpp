@@ -119,6 +119,7 @@ constexpr std::tuple kLosses{
     Field{"strings_lost", &Losses::strings_lost},
     Field{"stacks_lost", &Losses::stacks_lost},
     Field{"groups_lost", &Losses::groups_lost},
+    Field{"groups_forgotten", &Losses::groups_forgotten},
     Field{"lanes_lost", &Losses::lanes_lost},
     Field{"no_group", &Losses::no_group},
 };

@@ -290,8 +290,12 @@ struct Identity {
 struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
+  std::uint64_t groups_forgotten = 0;  // destroyed ones whose row another group has now
   std::uint64_t cut = 0;      // records behind the end of a ring that was cut off
   std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
+
+  // Whether a group that the rank does not list may be one that it had.
+  bool may_have_had_other_groups() const { return groups_lost != 0 || groups_forgotten != 0; }
 };
 
 // What a format, or the moment it was written, could not say. Of fr's own files nothing is set.

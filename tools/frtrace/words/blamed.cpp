@@ -498,7 +498,7 @@ class Describe : public DeviceWords {
     // A ring without room for all groups, or a file that names only those of its records, may lack
     // one that the rank has.
     const bool all_listed =
-        e_->losses.groups_lost == 0 && (e_->format.empty() || e_->losses.overwritten == 0);
+        !e_->losses.may_have_had_other_groups() && (e_->format.empty() || e_->losses.overwritten == 0);
     if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
       line(fmt::format("never created the group {}", g.title()));
     }
