@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdio>
 
+#include "format/text.hpp"
+
 namespace fr {
 namespace {
 std::atomic<int> g_level{kLogWarn};
@@ -27,6 +29,7 @@ void log_line(LogLevel level, const char* text, ...) noexcept {
     return;
   }
   char line[1024];
+  char printable[sizeof line];
   const char* host = g_host.load();
   const int rank = g_rank.load();
   int n = rank >= 0
@@ -36,12 +39,15 @@ void log_line(LogLevel level, const char* text, ...) noexcept {
   va_start(args, text);
   n += std::vsnprintf(line + n, sizeof line - static_cast<unsigned>(n), text, args);
   va_end(args);
-  if (n > static_cast<int>(sizeof line) - 2) {
-    n = static_cast<int>(sizeof line) - 2;
+  if (n > static_cast<int>(sizeof line) - 1) {
+    n = static_cast<int>(sizeof line) - 1;
   }
-  line[n++] = '\n';
+  // Names of jobs, exceptions and files of other users stand in it.
+  std::size_t bytes =
+      format_line(printable, sizeof printable - 1, line, static_cast<std::size_t>(n));
+  printable[bytes++] = '\n';
   // nowhere to report a failure to write to stderr
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, static_cast<unsigned>(n));
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, printable, bytes);
 }
 
 }  // namespace fr

@@ -17,6 +17,7 @@
 #include "live/lock_files.hpp"
 #include "model/case.hpp"
 #include "recorder/options.hpp"
+#include "report/lines.hpp"
 #include "report/render.hpp"
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
@@ -27,6 +28,11 @@ namespace {
 using namespace frtrace;
 
 enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
+
+// Names of files may be anybody's.
+void complain(const std::string& line) {
+  std::cerr << printable(line) << "\n";
+}
 
 // A list option takes what follows it: hands paths back ("--ranks 0 1 dumps",
 // "--groups a,b dumps").
@@ -207,7 +213,7 @@ int run(int argc, char** argv) {
     return kNoFault;
   }
   if (!output.empty() && !output.ends_with(".json") && !output.ends_with(".txt")) {
-    std::cerr << "frtrace: " << output << ": the format follows from the ending, .json or .txt\n";
+    complain("frtrace: " + output + ": the format follows from the ending, .json or .txt");
     return kUsage;
   }
   give_back_paths(rank_texts, paths);
@@ -252,10 +258,10 @@ int run(int argc, char** argv) {
     std::string why;
     const int files = save_torch(cases, to_torch, why);
     if (files < 0) {
-      std::cerr << "frtrace: cannot write " << why << "\n";
+      complain("frtrace: cannot write " + why);
       return kUsage;
     }
-    std::cerr << "wrote " << files << " PyTorch dumps to " << to_torch << "\n";
+    complain(fmt::format("wrote {} PyTorch dumps to {}", files, to_torch));
   }
   std::vector<Report> reports;
   for (const Case& c : cases) {
@@ -278,17 +284,17 @@ int run(int argc, char** argv) {
   std::string out;
   if (reports.empty()) {
     for (const Unreadable& u : input.unreadable) {
-      std::cerr << "not read: " << u.file << ": " << u.why << "\n";
+      complain("not read: " + u.file + ": " + u.why);
     }
     for (const std::string& path : input.absent) {
-      std::cerr << "frtrace: " << path << ": no such file or directory"
-                << (default_path ? " (a job without a hang leaves no dumps)" : "") << "\n";
+      complain("frtrace: " + path + ": no such file or directory" +
+               (default_path ? " (a job without a hang leaves no dumps)" : ""));
     }
     if (!input.evidence.empty()) {
       std::cerr << "frtrace: no evidence of that job, attempt or incident\n";
     } else if (input.absent.size() < paths.size()) {
-      std::cerr << "frtrace: nothing readable in " << paths.front()
-                << (paths.size() > 1 ? " and the others" : "") << "\n";
+      complain("frtrace: nothing readable in " + paths.front() +
+               (paths.size() > 1 ? " and the others" : ""));
     }
     if (json || output.ends_with(".json")) {
       out = render_json(reports, input);
@@ -321,7 +327,7 @@ int run(int argc, char** argv) {
     std::ofstream file(output, std::ios::binary | std::ios::trunc);
     file << out;
     if (!file.flush()) {
-      std::cerr << "frtrace: cannot write " << output << "\n";
+      complain("frtrace: cannot write " + output);
       return kUsage;
     }
   }
@@ -337,7 +343,7 @@ int main(int argc, char** argv) {
     }
     return run(argc, argv);
   } catch (const std::exception& e) {
-    std::cerr << "frtrace: " << e.what() << "\n";
+    complain(std::string("frtrace: ") + e.what());
     return kNothing;
   }
 }

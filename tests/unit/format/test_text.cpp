@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstring>
 
 #include "catch.hpp"
 #include "format/text.hpp"
@@ -24,4 +25,21 @@ TEST_CASE("format: what it knows, cut to fit") {
   CHECK(std::string(out) == "abc");
   format(out, sizeof out, "%d", INT_MIN);
   CHECK(std::string(out) == "-2147483648");
+}
+
+TEST_CASE("format_line: one line that a terminal may get, cut to fit") {
+  const auto line = [](const char* text, std::size_t size = 64) {
+    char out[64];
+    const std::size_t n = format_line(out, size, text, std::strlen(text));
+    CHECK(std::strlen(out) == n);
+    return std::string(out);
+  };
+  CHECK(line("a\n\tb\x1b[1m\xc2\x9b"
+             "1\xe2\x80\xae gr\xc3\xbc\xc3\x9f"
+             "e") ==
+        "a  b\\x1b[1m\\xc2\\x9b1\\xe2\\x80\\xae gr\xc3\xbc\xc3\x9f"
+        "e");
+  CHECK(line("ab\x1b", 5) == "ab");
+  CHECK(line("ab\x1b", 7) == "ab\\x1b");
+  CHECK(line("a\xc3\xbc", 3) == "a");
 }

@@ -23,6 +23,7 @@
 #include "live/lock_files.hpp"
 #include "model/case.hpp"
 #include "recorder/options.hpp"
+#include "report/lines.hpp"
 #include "report/stacks_tree.hpp"
 #include "sample/process.hpp"
 
@@ -121,7 +122,7 @@ bool by_ring(const std::vector<Process>& processes, bool json) {
                                is_stopped(in.pid) ? "stopped (SIGSTOP, SIGTSTP or a debugger)"
                                : fr::process_state(in.pid) == 'D' ? "sleeps uninterruptibly"
                                                                   : "did not answer",
-                               in.frontier.empty() ? "none" : in.frontier);
+                               in.frontier.empty() ? "none" : printable(in.frontier));
     }
   }
   return !cases.empty();
@@ -209,9 +210,9 @@ int stacks_command(int argc, char** argv) {
   if (processes.empty()) {
     std::cerr << (is_pid ? fmt::format("frtrace: process {} has no ring in {}: it runs without fr. "
                                        "Its stacks: {}\n",
-                                       pid, dir, other_tools(pid))
+                                       pid, printable(dir), other_tools(pid))
                          : fmt::format("frtrace: no running process of a job {} has a ring in {}\n",
-                                       target, dir));
+                                       printable(target), printable(dir)));
     return kNothing;
   }
   const std::vector<std::string> dumps = request_dumps(processes, !is_pid);
@@ -225,9 +226,10 @@ int stacks_command(int argc, char** argv) {
   }
   const LoadResult input = load_paths(dumps, "");
   const std::vector<Case> cases = make_cases(input.evidence, {});
-  std::cerr << (is_pid ? fmt::format("process {}", pid) : fmt::format("job {}", target))
+  std::cerr << (is_pid ? fmt::format("process {}", pid) : fmt::format("job {}", printable(target)))
             << ": dump requested, " << dumps.size() << " of " << processes.size()
-            << " wrote it: " << dumps.front() << (dumps.size() > 1 ? " ..." : "") << "\n";
+            << " wrote it: " << printable(dumps.front()) << (dumps.size() > 1 ? " ..." : "")
+            << "\n";
   for (const Case& c : cases) {
     StackTree tree = merge_stacks(stack_inputs(c, {}));
     look_at_lock_files(tree);

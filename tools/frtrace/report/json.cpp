@@ -247,7 +247,8 @@ std::string render_json(const std::vector<Report>& reports, const LoadResult& in
   if (!stacks.empty()) {
     out["stacks"] = Json::parse(stacks, nullptr, false);
   }
-  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // ASCII: a terminal would obey C1 controls, which JSON allows.
+  return out.dump(1, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace frtrace

@@ -4,31 +4,11 @@
 
 #include <algorithm>
 
+#include "format/text.hpp"
+
 namespace frtrace {
 
 namespace {
-
-// Bytes of the UTF-8 character at the front; 0: none that may be printed.
-std::size_t character(std::string_view s) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char head = byte(0);
-  if (head < 0x80) {
-    return head >= 0x20 && head != 0x7f ? 1 : 0;
-  }
-  const std::size_t n = head >= 0xc2 && head < 0xe0   ? 2
-                        : head >= 0xe0 && head < 0xf0 ? 3
-                        : head >= 0xf0 && head < 0xf5 ? 4
-                                                      : 0;
-  if (n == 0 || s.size() < n || (head == 0xc2 && byte(1) < 0xa0)) {  // C2 80..9F: C1 controls
-    return 0;
-  }
-  for (std::size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) {
-      return 0;
-    }
-  }
-  return n;
-}
 
 bool continues(char c) {
   return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
@@ -51,7 +31,7 @@ std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const std::size_t n = character(text);
+    const std::size_t n = fr::printable_bytes(text.data(), text.size());
     if (n == 0) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
       text.remove_prefix(1);

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "model/hints.hpp"
+#include "report/lines.hpp"
 
 namespace frtrace {
 
@@ -216,12 +217,14 @@ void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out
     const StackNode& n = tree.nodes[index];
     for (const u32 c : n.classes) {
       const StackClass& k = tree.classes[c];
-      out += fmt::format("{:<{}} {:{}}= {}", short_ranks(k.ranks), kRankWidth, "", indent, k.doing);
+      out += fmt::format("{:<{}} {:{}}= {}", short_ranks(k.ranks), kRankWidth, "", indent,
+                         printable(k.doing));
       out += k.threads > k.ranks.size() ? fmt::format(" [{} threads]", k.threads) : "";
-      out += k.frontier.empty() ? "\n" : fmt::format(" | {}\n", k.frontier);
+      out += k.frontier.empty() ? "\n" : fmt::format(" | {}\n", printable(k.frontier));
       for (std::size_t i = 1; i < k.where.size(); ++i) {
         if (k.where[i] != k.doing) {
-          out += fmt::format("{:{}} {:{}}  {}\n", "", kRankWidth, "", indent, k.where[i]);
+          out +=
+              fmt::format("{:{}} {:{}}  {}\n", "", kRankWidth, "", indent, printable(k.where[i]));
         }
       }
     }
@@ -241,7 +244,7 @@ void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out
         ++times;
       }
       out += fmt::format("{:<{}} {:{}}{}{}\n", short_ranks(tree.nodes[child].ranks), kRankWidth, "",
-                         deeper, short_frame(tree.frames[frame]),
+                         deeper, printable(short_frame(tree.frames[frame])),
                          times > 1 ? fmt::format(" [{} times]", times) : "");
       if (fork) {
         draw(tree, child, deeper, out);
@@ -363,7 +366,7 @@ std::string render_stacks_text(const StackTree& tree) {
         std::count_if(tree.classes.begin(), tree.classes.end(),
                       [&](const StackClass& c) { return c.role == role.name; }));
     out += fmt::format("{}{} of {} rank{}, {} different stack{}\n",
-                       role.name == "main" ? "main thread" : "thread " + role.name,
+                       role.name == "main" ? "main thread" : "thread " + printable(role.name),
                        role.name == "main" ? "s" : "", role.ranks, role.ranks == 1 ? "" : "s",
                        classes, classes == 1 ? "" : "s");
     draw(tree, role.root, 0, out);
@@ -373,7 +376,7 @@ std::string render_stacks_text(const StackTree& tree) {
     if (l.lost != 0 || !l.not_asked.empty()) {
       out += fmt::format(
           "rank {}: {}{}{}\n", l.rank,
-          l.not_asked.empty() ? "" : "threads were not sampled: " + l.not_asked,
+          l.not_asked.empty() ? "" : "threads were not sampled: " + printable(l.not_asked),
           l.lost != 0 && !l.not_asked.empty() ? "; " : "",
           l.lost != 0 ? fmt::format("{} threads, frames or files found no room", l.lost) : "");
     }
@@ -385,7 +388,7 @@ std::string render_stacks_text(const StackTree& tree) {
     }
   }
   for (const auto& [text, ranks] : holes) {
-    out += fmt::format("{}: {}\n", ranks_words(ranks), text);
+    out += fmt::format("{}: {}\n", ranks_words(ranks), printable(text));
   }
   if (tree.without != 0) {
     out += fmt::format("{} of {} ranks: no stacks in their evidence\n", tree.without, tree.n_ranks);
@@ -429,7 +432,8 @@ std::string render_stacks_json(const StackTree& tree) {
   for (const StackTree::Role& role : tree.roles) {
     out["roles"].push_back({{"name", role.name}, {"tree", node_json(tree, role.root)}});
   }
-  return out.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  // ASCII: a terminal would obey C1 controls, which JSON allows.
+  return out.dump(1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace frtrace

@@ -199,9 +199,9 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
           : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
-  out +=
-      fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
-                  t.backend.empty() ? "" : ", " + t.backend, t.last == 0 ? ", no collectives" : "");
+  out += fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
+                     t.backend.empty() ? "" : ", " + printable(t.backend),
+                     t.last == 0 ? ", no collectives" : "");
   if (t.last == 0) {
     return;
   }
@@ -339,7 +339,8 @@ std::string on_screen(const Table& t, std::size_t width) {
 std::string render_table(const std::vector<Case>& cases, const TableFilter& filter) {
   std::string out;
   for (const Case& c : cases) {
-    out += fmt::format("job {}, attempt {}, incident {}\n", c.job, c.attempt, c.incident);
+    out +=
+        fmt::format("job {}, attempt {}, incident {}\n", printable(c.job), c.attempt, c.incident);
     const std::vector<Slots> slots = make_slots(c);
     std::vector<Table> tables;
     std::map<std::tuple<std::string, std::size_t, std::uint64_t>, std::vector<std::size_t>> sisters;

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "model/operation.hpp"
+#include "report/lines.hpp"
 #include "report/pickle_writer.hpp"
 
 namespace frtrace {
@@ -259,7 +260,7 @@ int save_torch(const std::vector<Case>& cases, const std::string& dir, std::stri
   for (const Case& c : cases) {
     fs::path to(dir);
     if (cases.size() > 1) {
-      std::string job = c.job.empty() ? "job" : c.job;
+      std::string job = c.job.empty() ? "job" : printable(c.job);
       std::replace(job.begin(), job.end(), '/', '_');
       if (job.find_first_not_of('.') == std::string::npos) {
         job += "_";
