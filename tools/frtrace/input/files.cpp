@@ -2,7 +2,7 @@
 #include "input/files.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,9 +11,13 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <new>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "format/layout.hpp"
+#include "input/memory.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "live/symbols.hpp"
@@ -27,17 +31,26 @@ namespace {
 constexpr int kMaxDepth = 2;
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 31;
 
-// A file mapped for reading. A live ring changes beneath it: fr::View copes with that.
-class Mapping {
+// How a file begins tells what it is.
+constexpr std::size_t kBegin = std::size_t{64} << 10;
+
+// A file's bytes, copied: who cuts or rewrites a file that is mapped ends its reader by SIGBUS. A
+// live ring changes while it is copied: fr::View copes with that.
+class Content {
  public:
-  explicit Mapping(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
+  explicit Content(const std::string& path) {
+    struct stat st{};
+    // Opening a device may do something, so what it is comes first.
+    if (::stat(path.c_str(), &st) != 0) {
       error_ = std::strerror(errno);
       return;
     }
-    struct stat st{};
-    if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    if (S_ISREG(st.st_mode)) {
+      fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    }
+    if (S_ISREG(st.st_mode) && (fd_ < 0 || ::fstat(fd_, &st) != 0)) {
+      error_ = std::strerror(errno);
+    } else if (!S_ISREG(st.st_mode)) {
       error_ = "not a regular file";
     } else if (st.st_size == 0) {
       error_ = "empty";
@@ -45,32 +58,72 @@ class Mapping {
       error_ = "larger than any dump";
     } else {
       modified_ = Time{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-      size_ = static_cast<std::size_t>(st.st_size);
-      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
-      if (data_ == MAP_FAILED) {
-        error_ = std::strerror(errno);
-        data_ = nullptr;
-      }
-    }
-    ::close(fd);
-  }
-  ~Mapping() {
-    if (data_ != nullptr) {
-      ::munmap(data_, size_);
+      wanted_ = static_cast<std::size_t>(st.st_size);
+      read_until(std::min(wanted_, kBegin));
     }
   }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  ~Content() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+    Buffer& b = buffer();
+    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes, of a thread for its next file
+    if (b.size > kKept) {
+      b = {};
+    }
+  }
+  Content(const Content&) = delete;
+  Content& operator=(const Content&) = delete;
+
+  void read_all() { read_until(wanted_); }
 
   const std::string& error() const { return error_; }
   Time modified() const { return plausible(modified_); }
-  std::span<const unsigned char> bytes() const {
-    return {static_cast<const unsigned char*>(data_), size_};
-  }
+  std::span<const unsigned char> bytes() const { return {buffer().data.get(), size_}; }
 
  private:
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
+  static constexpr std::align_val_t kAligned{64};  // a region's atomics and cache lines
+  struct Free {
+    void operator()(unsigned char* p) const { ::operator delete(p, kAligned); }
+  };
+  struct Buffer {
+    std::unique_ptr<unsigned char, Free> data;
+    std::size_t size = 0;
+  };
+  static Buffer& buffer() {
+    thread_local Buffer own;
+    return own;
+  }
+
+  void read_until(std::size_t end) {
+    Buffer& b = buffer();
+    if (b.size < end) {
+      FileMemory::take(end);
+      Buffer larger{std::unique_ptr<unsigned char, Free>(
+                        static_cast<unsigned char*>(::operator new(end, kAligned))),
+                    end};
+      if (size_ != 0) {
+        std::memcpy(larger.data.get(), b.data.get(), size_);
+      }
+      b = std::move(larger);
+    }
+    while (size_ < end) {
+      const ssize_t n = ::read(fd_, b.data.get() + size_, end - size_);
+      if (n < 0 && errno == EINTR) {
+        continue;
+      }
+      if (n < 0) {
+        error_ = std::strerror(errno);
+      }
+      if (n <= 0) {
+        return;  // it was cut since
+      }
+      size_ += static_cast<std::size_t>(n);
+    }
+  }
+
+  int fd_ = -1;
+  std::size_t wanted_ = 0, size_ = 0;
   Time modified_ = 0;
   std::string error_;
 };
@@ -89,23 +142,40 @@ struct Candidate {
   bool asked_for;  // given as an argument, or lying directly in a given directory
 };
 
-void collect(const fs::path& dir, int depth, std::vector<Candidate>& out, LoadResult& result) {
+// Directories and files by what they are, not by name: through links one may appear many times.
+using Visited = std::set<std::pair<dev_t, ino_t>>;
+
+void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candidate>& out,
+             LoadResult& result) {
   std::error_code ec;
-  std::vector<fs::path> entries;
+  std::vector<fs::directory_entry> entries;
   for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
-    entries.push_back(it->path());
+    entries.push_back(*it);
   }
   if (ec) {
     result.unreadable.push_back({dir.string(), ec.message()});
   }
-  std::sort(entries.begin(), entries.end());
-  for (const fs::path& path : entries) {
-    const fs::file_status status = fs::status(path, ec);
-    if (fs::is_directory(status)) {
-      if (depth < kMaxDepth && path.filename().string().front() != '.') {
-        collect(path, depth + 1, out, result);
-      }
-    } else if (fs::is_regular_file(status)) {
+  // What is there itself before what is linked: it has the name that tells most.
+  const auto linked = [](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    return entry.is_symlink(ignored);
+  };
+  std::sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
+    const bool x = linked(a), y = linked(b);
+    return x != y ? y : a.path() < b.path();
+  });
+  for (const fs::directory_entry& entry : entries) {
+    const fs::path& path = entry.path();
+    struct stat st{};
+    const bool hidden = path.filename().string().front() == '.';
+    if (::stat(path.c_str(), &st) != 0 || (S_ISDIR(st.st_mode) && (depth >= kMaxDepth || hidden)) ||
+        (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) ||
+        !visited.insert({st.st_dev, st.st_ino}).second) {
+      continue;
+    }
+    if (S_ISDIR(st.st_mode)) {
+      collect(path, depth + 1, visited, out, result);
+    } else {
       out.push_back({path.string(), depth == 0});
     }
   }
@@ -135,33 +205,37 @@ void load_file(const Candidate& file, LoadResult& result) {
   const auto report = [&](std::string why) {
     result.unreadable.push_back({file.path, std::move(why)});
   };
-  const Mapping mapping(file.path);
-  if (!mapping.error().empty()) {
+  Content content(file.path);
+  const Format format = format_of(content.bytes());
+  if (content.error().empty() && format != Format::kControl && format != Format::kUnrecognised) {
+    content.read_all();
+  }
+  if (!content.error().empty()) {
     if (file.asked_for || named_like_evidence(name)) {
-      report(mapping.error());
+      report(content.error());
     }
     return;
   }
   std::string why;
   std::unique_ptr<RankEvidence> e;
-  switch (format_of(mapping.bytes())) {
+  switch (format) {
     case Format::kControl:
       return;
     case Format::kFrDump:
-      e = load_fr(mapping.bytes(), why);
+      e = load_fr(content.bytes(), why);
       break;
     case Format::kRing:
-      e = load_ring(mapping.bytes(), unix_now(), ring_kind(name, mapping.bytes()), why);
+      e = load_ring(content.bytes(), unix_now(), ring_kind(name, content.bytes()), why);
       break;
     case Format::kPickle:
     case Format::kJson:
-      e = format_of(mapping.bytes()) == Format::kPickle ? load_torch_pickle(mapping.bytes(), why)
-                                                        : load_torch_json(mapping.bytes(), why);
+      e = format == Format::kPickle ? load_torch_pickle(content.bytes(), why)
+                                    : load_torch_json(content.bytes(), why);
       if (e == nullptr && !file.asked_for && !named_like_evidence(name)) {
         return;  // other people's JSON and pickles lie below a directory too
       }
       if (e != nullptr) {
-        e->file_time = mapping.modified();
+        e->file_time = content.modified();
       }
       break;
     case Format::kUnrecognised:
@@ -219,17 +293,46 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
   // What is read before the set is known to be large is cut as soon as it is: held whole until all
   // are read, the budget would come on top of the windows.
   enum class Stage : char { kReading, kWhole, kCut };
+  MemoryLimit limit(options.memory_bytes);
+  constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes that each file may have besides
+  std::vector<std::size_t> held(files.size());
+  std::vector<char> over(files.size());  // found no room beside the others
+  const auto needed = [&](std::size_t i) {
+    const std::size_t all = memory_of(*each[i].evidence.front());
+    return all > kFree ? all - kFree : 0;
+  };
+  const auto hold = [&](std::size_t i) {
+    const std::size_t bytes = needed(i);
+    if (bytes > held[i] && !limit.take(bytes - held[i])) {
+      throw OverLimit();
+    }
+    limit.give(held[i] - std::min(bytes, held[i]));
+    held[i] = bytes;
+  };
   std::vector<std::atomic<Stage>> stage(files.size());
   std::atomic<bool> caught_up{false};
   const auto cut_whole = [&](std::size_t i) {
     Stage whole = Stage::kWhole;
     if (stage[i].compare_exchange_strong(whole, Stage::kCut)) {
       windows.cut(*each[i].evidence.front());
+      const std::size_t bytes = std::min(needed(i), held[i]);
+      limit.give(held[i] - bytes);
+      held[i] = bytes;
     }
   };
   const auto load = [&](std::size_t i) {
+    over[i] = 0;
     try {
-      load_file(files[i], each[i]);
+      {
+        const FileMemory memory(limit);
+        load_file(files[i], each[i]);
+      }
+      if (!each[i].evidence.empty()) {
+        hold(i);
+      }
+    } catch (const OverLimit&) {
+      each[i] = {};
+      over[i] = 1;
     } catch (const std::exception& e) {
       each[i].evidence.clear();
       each[i].unreadable.push_back({files[i].path, e.what()});
@@ -241,25 +344,34 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
     }
   };
   const auto no_tick = [](std::size_t) {};
-  for_all(
-      files.size(), options.threads,
-      [&](std::size_t i) {
-        load(i);
-        if (each[i].evidence.empty()) {
-          return;
+  const auto read = [&](std::size_t i) {
+    load(i);
+    if (each[i].evidence.empty()) {
+      return;
+    }
+    const bool large = windows.count(*each[i].evidence.front());
+    stage[i] = Stage::kWhole;
+    if (large) {
+      cut_whole(i);
+      if (!caught_up.exchange(true)) {
+        for (std::size_t k = 0; k < files.size(); ++k) {
+          cut_whole(k);
         }
-        const bool large = windows.count(*each[i].evidence.front());
-        stage[i] = Stage::kWhole;
-        if (large) {
-          cut_whole(i);
-          if (!caught_up.exchange(true)) {
-            for (std::size_t k = 0; k < files.size(); ++k) {
-              cut_whole(k);
-            }
-          }
-        }
-      },
-      tick);
+      }
+    }
+  };
+  for_all(files.size(), options.threads, read, tick);
+  // Several large files at a time may have been too many: one after the other.
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (over[i] != 0) {
+      read(i);
+    }
+    if (over[i] != 0) {
+      each[i].unreadable.push_back(
+          {files[i].path, fmt::format("needs more memory than is left of {} MiB for all files",
+                                      options.memory_bytes >> 20)});
+    }
+  }
   if (windows.large()) {
     for_all(files.size(), options.threads, cut_whole, no_tick);
   }
@@ -286,7 +398,7 @@ void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
           load(file_of[i]);
           auto& e = each[file_of[i]].evidence;
           if (e.empty()) {
-            return;  // gone or changed since: the window stays
+            return;  // gone or changed since, or too large: the window stays
           }
           if (!whole) {
             windows.cut_again(*e.front());
@@ -368,13 +480,17 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
   const std::string& prefix = options.prefix;
   LoadResult result;
   std::vector<Candidate> files;
+  Visited visited;
   for (const std::string& path : paths) {
     std::error_code ec;
     const fs::file_status status = fs::status(path, ec);
     if (status.type() == fs::file_type::not_found) {
       result.absent.push_back(path);
     } else if (fs::is_directory(status)) {
-      collect(path, 0, files, result);
+      struct stat st{};
+      if (::stat(path.c_str(), &st) == 0 && visited.insert({st.st_dev, st.st_ino}).second) {
+        collect(path, 0, visited, files, result);
+      }
     } else {
       files.push_back({path, true});
     }

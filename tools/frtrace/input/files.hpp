@@ -49,12 +49,14 @@ struct LoadOptions {
   unsigned threads = 0;                                   // 0: as many as there are processors
   bool all_records = false;                               // keep them, however many
   std::uint64_t budget_records = std::uint64_t{2} << 20;  // beyond: windows, see load_window.hpp
+  std::size_t memory_bytes = std::size_t{1} << 30;        // over all files together; see memory.hpp
   // Told now and then how many files of how many have been read, by the calling thread.
   std::function<void(std::size_t done, std::size_t of)> progress;
 };
 
 // Every readable file among the paths; directories: their files, and files up to two levels below.
-// The outcome does not depend on the number of threads.
+// The outcome does not depend on the number of threads, but for which of many files are left out
+// when all of them together need more memory than they may.
 LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& options);
 LoadResult load_paths(const std::vector<std::string>& paths, std::string_view prefix);
 

@@ -12,6 +12,7 @@
 #include "format/encode.hpp"
 #include "input/columns.hpp"
 #include "input/files.hpp"
+#include "input/memory.hpp"
 #include "input/threads.hpp"
 
 namespace frtrace {
@@ -21,6 +22,7 @@ namespace {
 namespace schema = fr::schema;
 
 constexpr std::size_t kMaxDumpBytes = std::size_t{512} << 20;  // decompressed
+constexpr std::size_t kMaxTextBytes = 4096;                    // of a string; fr keeps 1024 at most
 constexpr std::size_t kMaxGroups = std::size_t{1} << 16;       // fr writes 512 at most
 constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;   // of a table; fr writes 4096 at most
 
@@ -282,7 +284,7 @@ class Reader {
   // What ids stand for.
   void tables() {
     for (const Object& o : list(member(&root_, "strings"))) {
-      e_.strings.emplace_back(text(&o));
+      e_.strings.emplace_back(text(&o).substr(0, kMaxTextBytes));
     }
     if (e_.strings.empty()) {
       e_.strings.emplace_back();
@@ -548,8 +550,15 @@ struct Buffers {
   };
   std::unique_ptr<ZSTD_DCtx, Free> zstd;
 
-  void shrink() {  // one huge file does not stay
-    constexpr std::size_t kKept = std::size_t{32} << 20;
+  // Grows by a factor, as vectors do; the old bytes and the new ones are there for a moment.
+  void reserve(std::size_t bytes) {
+    const std::size_t before = data.size();
+    FileMemory::take(bytes);
+    data.resize(bytes);
+    FileMemory::give(before);
+  }
+  void shrink() {                                        // one huge file does not stay
+    constexpr std::size_t kKept = std::size_t{8} << 20;  // bytes; nobody counts them
     if (data.size() > kKept) {
       std::vector<char>().swap(data);
     }
@@ -559,6 +568,12 @@ struct Buffers {
   }
 };
 
+// Gives big buffers back, however a file ends.
+struct Shrinking {
+  Buffers& buffers;
+  ~Shrinking() { buffers.shrink(); }
+};
+
 enum class Unpacked { kWhole, kCut, kFailed };
 
 // Bounded whatever the frame claims about its content.
@@ -566,6 +581,9 @@ Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& 
                     std::string& why) {
   if (b.zstd == nullptr) {
     b.zstd.reset(ZSTD_createDCtx());
+    // 8 MiB of every thread: what zstd's levels up to 19 need, fr's takes less.
+    constexpr int kWindowLog = 23;
+    ZSTD_DCtx_setParameter(b.zstd.get(), ZSTD_d_windowLogMax, kWindowLog);
   }
   if (b.zstd == nullptr) {
     why = "no memory";
@@ -576,7 +594,7 @@ Unpacked decompress(std::span<const unsigned char> in, Buffers& b, std::size_t& 
   size = 0;
   for (;;) {
     if (size == b.data.size()) {
-      b.data.resize(std::max<std::size_t>(std::size_t{1} << 18, 2 * size));
+      b.reserve(std::max<std::size_t>(std::size_t{1} << 18, 2 * size));
     }
     ZSTD_outBuffer to{b.data.data(), b.data.size(), size};
     const std::size_t left = ZSTD_decompressStream(b.zstd.get(), &to, &from);
@@ -622,6 +640,15 @@ std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is
     why = "format version " + std::to_string(version) + ", this frtrace reads 1";
     return nullptr;
   }
+  // What the model makes of an element at most, about; records have a row each.
+  constexpr std::size_t kBytesPerElement = 64;
+  const Object* rows = member(member(&root, "records"), "rows");
+  std::size_t n_rows = 0;
+  for ([[maybe_unused]] const Object& row : list(rows)) {
+    ++n_rows;
+  }
+  const std::size_t elements = root.size - (rows != nullptr ? rows->size : 0);
+  FileMemory::take(n_rows * sizeof(Record) + elements * kBytesPerElement);
   auto e = std::make_unique<RankEvidence>();
   e->source = Source::kDump;
   Reader(root, *e).read();
@@ -642,15 +669,16 @@ Buffers& buffers() {
 
 std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std::string& why) {
   Buffers& b = buffers();
+  const Shrinking shrinking{b};
   try {
     std::size_t size = 0;
     const Unpacked unpacked = decompress(bytes, b, size, why);
     if (unpacked == Unpacked::kFailed) {
       return nullptr;
     }
-    auto e = read_content(b, size, unpacked == Unpacked::kCut, why);
-    b.shrink();
-    return e;
+    return read_content(b, size, unpacked == Unpacked::kCut, why);
+  } catch (const OverLimit&) {
+    throw;
   } catch (const std::exception&) {
     why = "damaged: not a whole msgpack map";
     return nullptr;
@@ -660,10 +688,12 @@ std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std:
 std::unique_ptr<RankEvidence> read_region(const fr::View& view, std::string& why) {
   Buffers& b = buffers();
   struct Packed {
+    Buffers& owner;
     std::vector<char>& to;
     std::size_t size = 0;
     bool is_full = false;
-  } packed{b.data};
+  } packed{b, b.data};
+  const Shrinking shrinking{b};
   try {
     std::vector<char> chunk(fr::ByteSink::kChunkBytes);
     std::vector<schema::KeptOfGroup> per_group(fr::kGroups);
@@ -672,7 +702,7 @@ std::unique_ptr<RankEvidence> read_region(const fr::View& view, std::string& why
           Packed& p = *static_cast<Packed*>(context);
           try {
             if (p.to.size() - p.size < bytes) {
-              p.to.resize(std::max<std::size_t>(std::size_t{1} << 18, 2 * (p.size + bytes)));
+              p.owner.reserve(std::max<std::size_t>(std::size_t{1} << 18, 2 * (p.size + bytes)));
             }
             std::copy_n(data, bytes, p.to.data() + p.size);
             p.size += bytes;
@@ -686,10 +716,11 @@ std::unique_ptr<RankEvidence> read_region(const fr::View& view, std::string& why
     sink.flush();
     auto e = packed.is_full ? nullptr : read_content(b, packed.size, false, why);
     if (packed.is_full) {
-      why = "no memory";
+      throw OverLimit();
     }
-    b.shrink();
     return e;
+  } catch (const OverLimit&) {
+    throw;
   } catch (const std::exception&) {
     why = "no memory";
     return nullptr;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <msgpack.hpp>
 
+#include "input/memory.hpp"
+
 namespace frtrace {
 
 namespace {
@@ -56,7 +58,10 @@ class Tape : public msgpack::null_visitor {
       if (size_ >= kMaxElements) {
         return false;
       }
-      to_.resize(std::max<std::size_t>(4096, 2 * size_));  // stays from file to file
+      const std::size_t before = to_.size(), wanted = std::max<std::size_t>(4096, 2 * size_);
+      FileMemory::take(wanted * sizeof(Object));
+      to_.resize(wanted);  // stays from file to file
+      FileMemory::give(before * sizeof(Object));
     }
     to_[size_++] = o;
     return true;

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "input/memory.hpp"
 #include "input/pickle_opcodes.hpp"
 #include "input/pickle_values.hpp"
 
@@ -106,6 +107,7 @@ class Machine {
   // is out of order, which `step` then names.
   void frequent() {
     if (top_ + 4 > stack_.size()) {
+      FileMemory::take(stack_.size() * 2 * sizeof(Value));
       stack_.resize(stack_.size() * 2);  // one opcode pushes one value: bounded by the input
     }
     const unsigned char* p = p_;
@@ -255,6 +257,7 @@ class Machine {
       return;
     }
     if (index >= memo_.size()) {
+      FileMemory::take(std::max(index + 1, memo_.size() * 2) * sizeof(Value));
       memo_.resize(std::max(index + 1, memo_.size() * 2), Value{Type::kMark, 0, {0}});
     }
     if (index >= memo_end_) {

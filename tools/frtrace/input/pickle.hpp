@@ -33,6 +33,9 @@ enum class Type : std::uint8_t {
 
 struct Node;
 
+// Many entries may share one string: what is done with each of them costs no more than this.
+inline constexpr std::size_t kMaxTextBytes = 4096;  // as the longest path
+
 // 16 bytes. Anything asked of the wrong type reads as absent.
 struct Value {
   Type type = Type::kNone;
@@ -45,10 +48,12 @@ struct Value {
   };
 
   bool is_container() const { return type >= Type::kTuple && type <= Type::kSet; }
-  std::string_view text() const {
+  // All of it: who reads that bounds how often.
+  std::string_view whole_text() const {
     return type == Type::kString || type == Type::kBytes ? std::string_view(s, size)
                                                          : std::string_view();
   }
+  std::string_view text() const { return whole_text().substr(0, kMaxTextBytes); }
 };
 
 // Items of a list, tuple or set; keys and values in turn of a dict.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "input/memory.hpp"
+
 namespace frtrace::pickle {
 
 namespace {
@@ -69,7 +71,7 @@ std::string unescape(std::string_view in) {
 const Value* find(const Value& dict, std::string_view key) {
   const std::span<const Value> all = pairs(dict);
   for (std::size_t i = all.size(); i >= 2; i -= 2) {
-    if (all[i - 2].type == Type::kString && all[i - 2].text() == key) {
+    if (all[i - 2].type == Type::kString && all[i - 2].whole_text() == key) {
       return &all[i - 1];
     }
   }
@@ -91,7 +93,9 @@ Arena::~Arena() {
 }
 
 void* Arena::more(std::size_t bytes) {
-  if (bytes > kChunk / 4) {  // of its own: what is left of the last chunk stays in use
+  const bool alone = bytes > kChunk / 4;
+  FileMemory::take(alone ? bytes : kChunk);
+  if (alone) {  // of its own: what is left of the last chunk stays in use
     large_.emplace_back(new std::byte[bytes]);
     total_ += bytes;
     return large_.back().get();

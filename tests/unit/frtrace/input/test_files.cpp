@@ -1,13 +1,16 @@
 // test_files.cpp - files into the model: fr dumps and rings, whole, cut, damaged, trimmed.
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <msgpack.hpp>
 #include <sstream>
+#include <thread>
 
 #include "catch.hpp"
 #include "format/layout.hpp"
@@ -603,4 +606,125 @@ TEST_CASE("a directory: what can be read is, the rest is named") {
   CHECK(load_paths({dir.path()}, "zzz").found_nothing);
   CHECK(load_paths({dir.path() + "/nowhere"}, "").absent.size() == 1);
   CHECK(load_paths({dir.path(), dir.path() + "/j.a0.r0.3.fr"}, "").evidence.size() == 2);
+}
+
+namespace {
+
+struct Scratch {
+  std::filesystem::path path;
+  Scratch()
+      : path(std::filesystem::temp_directory_path() / ("fr-files-" + std::to_string(::getpid()))) {
+    std::filesystem::remove_all(path);
+    std::filesystem::create_directories(path);
+  }
+  ~Scratch() { std::filesystem::remove_all(path); }
+  void write(const std::string& name, std::span<const unsigned char> bytes) const {
+    std::ofstream(path / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  LoadResult load(LoadOptions options = {}) const { return load_paths({path.string()}, options); }
+};
+
+// A dump of rank `rank` with `n` strings of `bytes` bytes besides.
+std::vector<unsigned char> large_dump(int rank, std::size_t n, std::size_t bytes) {
+  msgpack::sbuffer buffer;
+  Packer p(buffer);
+  p.pack_map(5);
+  p.pack("format"), p.pack("fr.dump");
+  p.pack("version"), p.pack(1);
+  p.pack("identity"), p.pack(std::map<std::string, int>{{"rank", rank}});
+  p.pack("groups"), p.pack(std::map<std::string, std::vector<int>>{{"rows", {}}});
+  p.pack("strings"), p.pack_array(static_cast<std::uint32_t>(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    p.pack(std::string(bytes, static_cast<char>('a' + i % 26)));
+  }
+  return compress(buffer.data(), buffer.size());
+}
+
+}  // namespace
+
+TEST_CASE("a directory with loops of links, links to devices, pipes and files that are one") {
+  const Scratch dir;
+  const msgpack::sbuffer whole = plain_dump(0);
+  dir.write("a.fr", compress(whole.data(), whole.size()));
+  namespace fs = std::filesystem;
+  fs::create_directory(dir.path / "below");
+  dir.write("below/b.fr", compress(plain_dump(1).data(), plain_dump(1).size()));
+  fs::create_directory_symlink(dir.path, dir.path / "below" / "up");
+  fs::create_directory_symlink("loop", dir.path / "loop");
+  fs::create_directory_symlink("below", dir.path / "alias");
+  fs::create_symlink("a.fr", dir.path / "0-latest.fr");
+  fs::create_symlink("/dev/zero", dir.path / "zero.fr");
+  fs::create_symlink("/dev/tty", dir.path / "tty.fr");
+  fs::create_symlink("gone", dir.path / "dangling.fr");
+  REQUIRE(::mkfifo((dir.path / "pipe.fr").c_str(), 0600) == 0);
+  fs::create_symlink("pipe.fr", dir.path / "linked-pipe.fr");
+  const LoadResult result = dir.load();
+  REQUIRE(result.evidence.size() == 2);
+  CHECK(fs::path(result.evidence[0]->file).filename() == "a.fr");
+  CHECK(result.evidence[1]->file == (dir.path / "below" / "b.fr").string());
+  CHECK(result.unreadable.empty());
+  // Asked for by name: told, not opened.
+  const LoadResult named = load_paths({(dir.path / "pipe.fr").string(), "/dev/zero"}, "");
+  REQUIRE(named.unreadable.size() == 2);
+  CHECK(named.unreadable[0].why == "not a regular file");
+  CHECK(named.unreadable[1].why == "not a regular file");
+}
+
+TEST_CASE("a file that is cut and rewritten while it is read is no end of the reader") {
+  const Scratch dir;
+  Region region(64);
+  const auto bytes = region.bytes();
+  std::atomic<bool> stop{false}, ok{true};
+  const std::string path = dir.path / "x.ring";
+  dir.write("x.ring", bytes);
+  std::thread writer([&] {
+    while (!stop) {
+      ok = ok && ::truncate(path.c_str(), 4096) == 0;
+      dir.write("x.ring", bytes);
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    const LoadResult result = dir.load();
+    CHECK(result.evidence.size() + result.unreadable.size() == 1);
+  }
+  stop = true;
+  writer.join();
+  CHECK(ok.load());
+}
+
+TEST_CASE("memory: bombs are bounded over all files together, and named") {
+  const Scratch dir;
+  for (int rank = 0; rank < 8; ++rank) {
+    dir.write("r" + std::to_string(rank) + ".fr", large_dump(rank, 4000, 1000));
+  }
+  CHECK(dir.load().evidence.size() == 8);
+  for (const unsigned threads : {1u, 4u}) {
+    LoadOptions options;
+    options.threads = threads;
+    options.memory_bytes = std::size_t{24} << 20;  // a file takes 12 while read, keeps 4
+    const LoadResult some = dir.load(options);
+    INFO(threads << " threads");
+    CHECK(some.evidence.size() >= 2);
+    CHECK(some.evidence.size() < 8);
+    REQUIRE(some.unreadable.size() == 8 - some.evidence.size());
+    CHECK(some.unreadable[0].why == "needs more memory than is left of 24 MiB for all files");
+    // What is needed while one file is read is there for the next: one after the other they fit.
+    options.memory_bytes = std::size_t{48} << 20;
+    CHECK(dir.load(options).evidence.size() == 8);
+  }
+  LoadOptions none;
+  none.memory_bytes = std::size_t{1} << 20;
+  CHECK(dir.load(none).evidence.empty());
+}
+
+TEST_CASE("memory: a text that many records share is cut once, not read by each") {
+  const auto bytes = large_dump(0, 3, std::size_t{1} << 20);
+  std::string why;
+  const auto e = load_fr(bytes, why);
+  REQUIRE(e != nullptr);
+  for (const std::string& text : e->strings) {
+    CHECK(text.size() <= 4096);
+  }
 }

@@ -17,6 +17,7 @@
 #include "fr/fr.h"
 #include "input/files.hpp"
 #include "input/json_tree.hpp"
+#include "input/memory.hpp"
 #include "input/pickle.hpp"
 #include "input/torch/entry.hpp"
 #include "input/torch/frontiers.hpp"
@@ -61,6 +62,10 @@ class Reader {
         version(v->text());
       }
       entries = list != nullptr ? *list : Value{};
+      if (list != nullptr && list->type != Type::kList && list->type != Type::kTuple) {
+        why = "not recognised: no PyTorch Flight Recorder dump (its entries are no list)";
+        return false;
+      }
       if (config != nullptr) {
         groups(*config);
       }
@@ -114,6 +119,11 @@ class Reader {
       return false;
     }
     steps_ -= n;
+    // A step keeps four bytes at most.
+    constexpr std::size_t kBatch = std::size_t{1} << 20;
+    for (spent_ += n; spent_ >= kBatch; spent_ -= kBatch) {
+      FileMemory::take(4 * kBatch);
+    }
     return true;
   }
 
@@ -157,9 +167,9 @@ class Reader {
       }
     };
     if (v.type == Type::kString) {
-      const std::string_view text = v.text();
+      const std::string_view text = v.whole_text();
       const char* p = text.data();
-      const char* const end = p + text.size();
+      const char* const end = p + (step(text.size()) ? text.size() : 0);
       while (p < end) {
         std::int64_t r = 0;
         if (*p < '0' || *p > '9') {
@@ -438,6 +448,7 @@ class Reader {
   }
 
   void read_entries(std::span<const Value> all) {
+    FileMemory::take(all.size() * sizeof(Record));
     e_.records.reserve(all.size());
     EntryReader reader;
     Entry entry;
@@ -627,7 +638,7 @@ class Reader {
   };
 
   const Value& root_;
-  std::size_t steps_;
+  std::size_t steps_, spent_ = 0;
   RankEvidence& e_;
   Progress p_;
   pickle::Arena arena_;

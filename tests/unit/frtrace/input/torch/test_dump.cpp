@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dumps.hpp"
+#include "input/pickle.hpp"
 
 using namespace frtest;
 
@@ -304,7 +305,9 @@ TEST_CASE("torch: what is written reads back the same") {
 TEST_CASE("torch: what is no dump is not recognised") {
   std::string why;
   for (const json& v : {json("text"), json(3), json::array(), json{{"a", 1}}, json::array({1, 2}),
-                        json{{"entries", {1, 2}}}, json{{"entries", {{{"name", "x"}}}}}}) {
+                        json{{"entries", {1, 2}}}, json{{"entries", {{{"name", "x"}}}}},
+                        json{{"entries", 5}}, json{{"entries", "text"}}, json{{"entries", nullptr}},
+                        json{{"version", "2.10"}, {"entries", {{"a", 1}}}}}) {
     INFO(v.dump());
     CHECK(load(v, &why) == nullptr);
     CHECK(why.find("not recognised") == 0);
@@ -470,6 +473,45 @@ TEST_CASE("torch: one large list named by many entries costs no square") {
     CHECK(e->shape_words.size() < 64 * in.size());
   }
   SUCCEED();
+}
+
+TEST_CASE("torch: a long text that many entries share is cut, not copied or searched by each") {
+  const std::string text(std::size_t{1} << 20, 'x');
+  std::string in = "\x80\x02}(X\x07";
+  const auto key = [&](const std::string& s) {
+    in += "X";
+    for (int shift = 0; shift < 32; shift += 8) {
+      in += static_cast<char>(s.size() >> shift & 0xff);
+    }
+    in += s;
+  };
+  in.pop_back(), in.pop_back();
+  key("entries");
+  in += "](}q";
+  in += '\x01';
+  in += "(";
+  for (const char* name : {"profiling_name", "state", "pg_id", "process_group"}) {
+    key(name);
+    if (std::string_view(name) == "profiling_name") {
+      key(text);
+      in += "q\x02";
+    } else {
+      in += "h\x02";
+    }
+  }
+  in += "u";
+  for (int i = 0; i < 2000; ++i) {
+    in += "h\x01";
+  }
+  in += "eu.";
+  std::string why;
+  const auto e = load_torch_pickle(frtest::bytes_of(in), why);
+  INFO(why);
+  REQUIRE(e != nullptr);
+  CHECK(e->records.size() == 2001);
+  for (const std::string& s : e->strings) {
+    CHECK(s.size() <= pickle::kMaxTextBytes);
+  }
 }
 
 TEST_CASE("torch: the rank in a file's name") {
