@@ -114,7 +114,7 @@ class Job:
     """Ranks of one job: under torchrun, or one process each started here."""
 
     def __init__(self, scratch, fault, ranks, *, torchrun=False, attempt=0, env=None, rank_env=None,
-                 script=SCRIPT, torchrun_args=(), preexec=None):  # fmt: skip
+                 script=SCRIPT, torchrun_args=(), preexec=None, absent=()):  # fmt: skip
         self.ranks = ranks
         self.preexec = preexec
         self.scratch = scratch
@@ -144,7 +144,7 @@ class Job:
             self._start("torchrun", launcher + command[1:], base)
         else:
             rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-            for rank in range(ranks):
+            for rank in set(range(ranks)) - set(absent):
                 own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
                 own |= {"LOCAL_WORLD_SIZE": ranks, "TORCHELASTIC_RESTART_COUNT": attempt}
                 own |= (rank_env or {}).get(rank, {})

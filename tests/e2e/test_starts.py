@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from conftest import HERE, QUIET, free_port, frtrace, wait_until
 
 LAUNCHERS = ("FR_", "TORCH", "SLURM_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "OMPI_", "PMI")
@@ -49,3 +50,26 @@ def test_two_jobs_at_once_that_no_launcher_names_share_nothing(scratch):
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait(timeout=10)
+
+
+@pytest.mark.parametrize("absent", [3, 0])
+def test_a_rank_that_never_started_is_named(launch, absent):
+    script = HERE / "plain_job.py"
+    job = launch("", 4, script=script, absent=[absent], env={"FR_TIMEOUT_S": "2"})
+    others = sorted({0, 1, 2, 3} - {absent})
+
+    def verdict():  # ranks that come late, by slow imports, are missing in the first incidents
+        trace = job.trace()
+        return trace if trace.report and trace.verdict["ranks"] == [absent] else None
+
+    trace = wait_until("the verdict", verdict).expect("missing", [absent], op="init_process_group")
+    assert trace.verdict["blamed"][0]["why"] == "never_started", trace
+    assert [w["ranks"] for w in trace.verdict["waiting"]] == [others], trace
+    text = f"rank {absent} has not come to init_process_group (not started, or cannot reach the"
+    assert trace.verdict["summary"].startswith(f"{text} store at 127.0.0.1:"), trace
+    for process in job.processes.values():  # as a scheduler does
+        process.kill()
+        process.wait(timeout=30)
+    after = job.trace().expect("missing", [absent], op="init_process_group")
+    assert after.verdict["summary"].startswith(text), after
+    frtrace(job.scratch / "shm", job.dumps).expect("missing", [absent])  # the rings that are left

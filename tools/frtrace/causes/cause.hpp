@@ -34,6 +34,7 @@ const char* confidence_name(Confidence);
 // Why a rank is blamed; the words of the contract.
 enum class Why : std::uint8_t {
   kNeverIssued,
+  kNeverStarted,
   kSkipped,
   kUnresponsive,
   kLeftEarly,
@@ -123,6 +124,7 @@ enum class Rule : std::uint8_t {
   kCycle,           // in a cycle: all on it
   kSeenEnded,       // a rank without evidence that peers saw end
   kNoEvidence,      // a rank without evidence at which all waits end
+  kNeverStarted,    // ranks without evidence that all others await at the store
   kLifecycle,       // ranks that did not come to a call that makes or destroys groups
   kKilledBefore,    // told to end by another hand and before the others
   kPastMismatch,    // members differed in an operation that ended nevertheless

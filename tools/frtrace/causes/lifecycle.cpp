@@ -4,6 +4,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/hints.hpp"
 
 namespace frtrace {
 
@@ -97,6 +98,67 @@ std::vector<Cause> group_order(const Facts& f) {
   }
   c.calls = std::move(found);
   sort_by_rank(c.guilty);
+  return {c};
+}
+
+// The store's rendezvous ends when all ranks have come: where all that left evidence are in it, those
+// that left none have not.
+std::vector<Cause> never_started(const Facts& f) {
+  constexpr std::string_view kFirstCall = "init_process_group";
+  if (f.c.missing.empty() || std::any_of(f.c.missing.begin(), f.c.missing.end(),
+                                         [&](Rank r) { return seen_by_peers(f.c, r); })) {
+    return {};
+  }
+  Cause c;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    const Record* call = f.lifecycle_in_flight(i);
+    const bool first = call != nullptr && call->seq == 1 && e.text(call->op) == kFirstCall;
+    if (!first || f.exit(i).ended() || seconds_between(call->time, e.written) < limits::kStuck_s) {
+      return {};
+    }
+    c.others.push_back(i);
+  }
+  // Rank 0 has the store and stays in the rendezvous until all have come; the others go on to wait
+  // for each other in the backend. Where rank 0 is missing, nobody gets past the store.
+  const bool served = f.rank(0) == 0;
+  bool known = false;
+  for (const int i : served ? std::vector<int>{0} : c.others) {
+    const Rendezvous r = rendezvous_of(f.ev(i));
+    known = known || r.known;
+    if (r.known && !r.within) {
+      return {};
+    }
+  }
+  // Of a node from which nothing was read the files may be elsewhere.
+  std::vector<Rank> unseen;
+  for (const Rank r : f.c.missing) {
+    const bool has_sister = std::any_of(f.c.ranks.begin(), f.c.ranks.end(), [&](const auto* e) {
+      const int n = e->id.local_world_size;
+      return n > 0 && e->id.rank / n == r / n;
+    });
+    if (!has_sister) {
+      unseen.push_back(r);
+    }
+  }
+  if (!known && !unseen.empty()) {
+    return {};
+  }
+  if (!known) {
+    c.assume(Assume::kNeedNotMeet);
+  }
+  if (!unseen.empty()) {
+    c.assume(Assume::kLostOnly, unseen);
+  }
+  for (const Rank r : f.c.missing) {
+    Guilty g;
+    g.rank = r;
+    g.why = Why::kNeverStarted;
+    c.guilty.push_back(g);
+  }
+  c.rule = Rule::kNeverStarted;
+  c.verdict = Verdict::kMissing;
+  c.lifecycle = kFirstCall;
   return {c};
 }
 

@@ -29,6 +29,8 @@ constexpr RuleRow kRules[] = {
     {Tier::kCycle, "unequal ends, a tie", unequal_ends_tie,
      "either end may be wrong, and a shift of numbers looks the same"},
     {Tier::kAbsent, "no evidence", no_evidence, "waits end at a rank of which nothing is known"},
+    {Tier::kAbsent, "never started", never_started,
+     "all others wait at the store where the ranks meet, and of it there is nothing"},
     {Tier::kOpen, "own errors", own_errors, "an operation failed and nobody ended before"},
     {Tier::kOpen, "complete", complete_open,
      "every member issued it, and nothing shows why it stays"},
@@ -61,15 +63,31 @@ const char* confidence_name(Confidence c) {
 }
 
 const char* why_name(Why w) {
-  static constexpr const char* kNames[] = {
-      "never_issued",  "skipped",        "unresponsive",
-      "left_early",    "killed",         "exception",
-      "exit",          "gone",           "no_evidence",
-      "minority",      "differs",        "extra_operation",
-      "other_order",   "on_cycle",       "cuda_error",
-      "nccl_error",    "never_launched", "in_launch",
-      "not_started",   "not_finished",   "channels_not_started",
-      "kernel_stands", "network_thread", "late"};
+  static constexpr const char* kNames[] = {"never_issued",
+                                           "never_started",
+                                           "skipped",
+                                           "unresponsive",
+                                           "left_early",
+                                           "killed",
+                                           "exception",
+                                           "exit",
+                                           "gone",
+                                           "no_evidence",
+                                           "minority",
+                                           "differs",
+                                           "extra_operation",
+                                           "other_order",
+                                           "on_cycle",
+                                           "cuda_error",
+                                           "nccl_error",
+                                           "never_launched",
+                                           "in_launch",
+                                           "not_started",
+                                           "not_finished",
+                                           "channels_not_started",
+                                           "kernel_stands",
+                                           "network_thread",
+                                           "late"};
   return kNames[static_cast<int>(w)];
 }
 

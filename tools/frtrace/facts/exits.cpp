@@ -213,4 +213,8 @@ bool seen_alive(const Case& c, Rank rank) {
   return p != nullptr && p->state == "live";
 }
 
+bool seen_by_peers(const Case& c, Rank rank) {
+  return PeerTables(c).latest(rank, 0) != nullptr;
+}
+
 }  // namespace frtrace

@@ -45,6 +45,8 @@ Exit own_exit(const RankEvidence&);
 std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the peers' tables
 // Peers saw the missing rank alive.
 bool seen_alive(const Case&, Rank);
+// A rank of its node has had its process in the table of the node's ranks.
+bool seen_by_peers(const Case&, Rank);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
 

@@ -260,6 +260,22 @@ LockWait lock_wait(const RankEvidence& e) {
   return {t == nullptr ? std::string() : lock_file_of({e, *t}), e.id.host, e.id.start};
 }
 
+Rendezvous rendezvous_of(const RankEvidence& e) {
+  Rendezvous out;
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  if (t == nullptr || t->stack.empty()) {
+    return out;
+  }
+  const Look look{e, *t};
+  out.known = true;
+  out.within = look.python("_rendezvous_handler", "distributed/rendezvous.py", 32) >= 0;
+  const int store = look.python("_create_c10d_store", "distributed/rendezvous.py", 32);
+  if (const std::string host = store < 0 ? "" : look.variable(store, "hostname"); !host.empty()) {
+    out.address = host + ":" + look.variable(store, "port");
+  }
+  return out;
+}
+
 const ThreadStack* told_thread(const RankEvidence& e) {
   if (e.exit.kind == "crash") {
     constexpr std::string_view kBefore = "; thread ";

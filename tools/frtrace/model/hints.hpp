@@ -39,6 +39,14 @@ struct LockWait {
 };
 LockWait lock_wait(const RankEvidence&);
 
+// Where the rank is inside torch's rendezvous: it has not got past the store that all ranks meet at.
+struct Rendezvous {
+  bool known = false;   // the evidence has the stack of its main thread
+  bool within = false;  // it is inside the rendezvous
+  std::string address;  // host:port; "" it is not in the evidence
+};
+Rendezvous rendezvous_of(const RankEvidence&);
+
 // The thread that crashed, else the main thread; null: the evidence has neither.
 const ThreadStack* told_thread(const RankEvidence&);
 // Where that is in user code; no file: the evidence does not say.

@@ -207,6 +207,10 @@ class Describe : public DeviceWords {
         return;
       }
     }
+    if (g_.why == Why::kNeverStarted) {
+      line("left no file, and no rank of its node knows of its process");
+      return;
+    }
     line("left no file, so its place in the code is not known; all waits end at it");
   }
 

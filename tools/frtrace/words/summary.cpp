@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/hints.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -56,6 +57,7 @@ class Summary : public Names {
   std::string group_order() const;
   std::string stalled_text(const std::string& operation) const;
   std::string cycle_parts() const;
+  std::string never_started() const;
 
   const Cause& c_;
   const Pending* p_ = nullptr;
@@ -303,6 +305,17 @@ std::string Summary::cycle_parts() const {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+std::string Summary::never_started() const {
+  std::string address;
+  for (const int i : c_.others) {
+    address = address.empty() ? rendezvous_of(f_.ev(i)).address : address;
+  }
+  return fmt::format("{} {} not come to {} (not started, or cannot reach {}); {} there", who(),
+                     one() ? "has" : "have", c_.lifecycle,
+                     address.empty() ? "the store" : "the store at " + address,
+                     wait_verb(f_.ranks(c_.others)));
+}
+
 std::string Summary::text() const {
   switch (c_.rule) {
     case Rule::kGroupOrder:
@@ -374,6 +387,8 @@ std::string Summary::text() const {
     case Rule::kNoEvidence:
       return fmt::format("{} left no evidence and {} waited for in {} by {}", who(),
                          one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));
+    case Rule::kNeverStarted:
+      return never_started();
     case Rule::kLifecycle:
       return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
                          wait_verb(f_.ranks(c_.others)));

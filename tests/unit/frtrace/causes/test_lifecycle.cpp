@@ -1,6 +1,7 @@
 // test_lifecycle.cpp - calls on groups: made in different orders, or never returning.
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "thread_stacks.hpp"
 
 using namespace frtest;
 
@@ -44,6 +45,115 @@ TEST_CASE("stuck in destroy_process_group") {
     CHECK(r.kind == Verdict::kUndecided);
     CHECK(r.ranks.empty());
     CHECK(r.summary.find("ncclMemFree") != std::string::npos);
+  }
+}
+
+namespace {
+
+constexpr const char* kRendezvous = "/usr/lib/site-packages/torch/distributed/rendezvous.py";
+
+// Ranks in their first init_process_group; rank 0 with the stack of its main thread.
+void init(JobBuilder& j, const Ranks& who, bool past_the_store = false) {
+  for (const Rank r : who) {
+    j.issue(r, -1,
+            {.op = "init_process_group",
+             .line = 4,
+             .numel = 0,
+             .dtype = "",
+             .reduce_op = "",
+             .kind = Kind::kLifecycle});
+    j.rank(r).id.local_world_size = 4;
+    if (r == 0) {
+      ThreadStack t;
+      t.tid = j.rank(r).id.pid;
+      t.activity = "polling";
+      t.answer = "answered";
+      t.stack = {0, 1, 2};
+      t.variables = {{0, {{"hostname", "'n1'"}, {"port", "29500"}}}};
+      j.rank(r).threads.present = true;
+      j.rank(r).threads.frames = {
+          past_the_store
+              ? py("torch/distributed/distributed_c10d.py", 2169, "_new_process_group_helper")
+              : py(kRendezvous, 199, "_create_c10d_store"),
+          past_the_store ? py("torch/distributed/distributed_c10d.py", 1899, "init_process_group")
+                         : py(kRendezvous, 280, "_env_rendezvous_handler"),
+          py("/home/u/train.py", 4, "main")};
+      j.rank(r).threads.threads.push_back(t);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a rank that never came to init_process_group is named") {
+  JobBuilder j(8);
+  SECTION("its sisters are there") {
+    init(j, {0, 1, 2, 4, 5, 6, 7});
+    j.lose_file(3);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{3});
+    CHECK(r.confidence == Confidence::kLikely);
+    CHECK(r.blamed[0].why == "never_started");
+    CHECK(r.blamed[0].op == "init_process_group");
+    CHECK(r.summary ==
+          "rank 3 has not come to init_process_group (not started, or cannot reach the store at "
+          "n1:29500); ranks 0-2,4-7 wait there");
+  }
+  SECTION("a node without any file: its files may be elsewhere") {
+    init(j, {0, 1, 2, 3});
+    for (const Rank r : {4, 5, 6, 7}) {
+      j.lose_file(r);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{4, 5, 6, 7});
+    CHECK(r.confidence == Confidence::kPossible);
+  }
+  SECTION("another node without any file, and no stack that shows where rank 0 is") {
+    init(j, {0, 1, 2, 3});
+    j.rank(0).threads = {};
+    for (const Rank r : {4, 5, 6, 7}) {
+      j.lose_file(r);
+    }
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("rank 0, which has the store") {
+    init(j, {1, 2, 3, 4, 5, 6, 7});
+    j.lose_file(0);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{0});
+    CHECK(r.confidence == Confidence::kPossible);  // without a stack
+  }
+  SECTION("rank 0 got past the store: all have come there, and the file is lost") {
+    init(j, {0, 1, 2, 4, 5, 6, 7}, true);
+    j.lose_file(3);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("a rank of its node saw its process") {
+    init(j, {0, 1, 2, 4, 5, 6, 7});
+    j.rank(1).peers.push_back({3, 1003, "live", 0, 0, 0, "", ""});
+    j.lose_file(3);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("one is past the call") {
+    init(j, {0, 1, 2, 4, 5, 6});
+    j.all(kWorld, kLoss);
+    j.lose_file(3);
+    j.advance(20);
+    CHECK(j.diagnose().summary.find("not come to") == std::string::npos);
+  }
+  SECTION("all are there") {
+    init(j, {0, 1, 2, 3, 4, 5, 6, 7});
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
   }
 }
 
