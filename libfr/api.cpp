@@ -205,8 +205,9 @@ void fr_end(const fr_ticket* t, int result, const char* message) noexcept {
     const Masked<2048> masked(message);
     error = fr_intern(masked.text, masked.bytes);
   }
-  end(*h, *t, State::kFailed, error);
-  if (Recorder* r = recorder()) {
+  const bool refused = result == FR_REFUSED;
+  end(*h, *t, State::kFailed, error, 0, refused);
+  if (Recorder* r = refused ? nullptr : recorder()) {
     r->watchdog->wake();
   }
 }

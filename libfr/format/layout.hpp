@@ -175,7 +175,7 @@ struct Header {
   std::atomic<u64> no_group;               // operations of groups that found no row
   // --- observers
   alignas(64) std::atomic<u64> status_lost;  // state changes of records that were already gone
-  std::atomic<u64> failed;                   // operations that ended in an error
+  std::atomic<u64> failed;  // operations that ended in an error, but for refused arguments
   // --- table writers (under the tables' lock)
   alignas(64) std::atomic<u32> n_groups;  // rows in use, row 0 included
   std::atomic<u32> n_rank_words;

@@ -190,14 +190,16 @@ inline void started(Hot& h, const fr_ticket& t, u64 at_ticks = 0) noexcept {
   set_state(h, t, State::kStarted, ticks, 0);
 }
 
-// fr_end; error is a string id for kFailed. at_ticks: when it was, 0 = now.
-inline void end(Hot& h, const fr_ticket& t, State state, u32 error, u64 at_ticks = 0) noexcept {
+// fr_end; error is a string id for kFailed. at_ticks: when it was, 0 = now. refused: kFailed over an
+// argument, which is no reason to dump.
+inline void end(Hot& h, const fr_ticket& t, State state, u32 error, u64 at_ticks = 0,
+                bool refused = false) noexcept {
   const u64 ticks = at_ticks != 0 ? at_ticks : ticks_now(h.clock);
   GroupRow& row = h.groups[t.group];
   const bool ok = state == State::kCompleted;
   if (state == State::kFailed) [[unlikely]] {
     row.failed.fetch_add(1, std::memory_order_relaxed);
-    h.header->failed.fetch_add(1, std::memory_order_relaxed);
+    h.header->failed.fetch_add(refused ? 0 : 1, std::memory_order_relaxed);
   } else if (state == State::kReleased) {
     row.released.fetch_add(1, std::memory_order_relaxed);
   }

@@ -201,7 +201,7 @@ PYBIND11_MODULE(_fr, m) {
       {"COLLECTIVE", FR_COLLECTIVE}, {"SEND", FR_SEND},           {"RECV", FR_RECV},
       {"LIFECYCLE", FR_LIFECYCLE},   {"ASYNC", FR_ASYNC},         {"WAIT_ONLY", FR_WAIT_ONLY},
       {"UNTRACKED", FR_UNTRACKED},   {"COALESCED", FR_COALESCED}, {"OK", FR_OK},
-      {"FAILED", FR_FAILED},         {"RELEASED", FR_RELEASED}};
+      {"FAILED", FR_FAILED},         {"RELEASED", FR_RELEASED},   {"REFUSED", FR_REFUSED}};
   for (const auto& [name, value] : constants) {
     m.attr(name) = value;
   }

@@ -366,7 +366,7 @@ py::dict snapshot(bool include_collectives, bool include_stack_traces, bool only
     std::string profiling = row != nullptr ? backend_prefix(view.string(row->backend)) : "";
     profiling += ":" + torch_op_name(view.string(p.op));
     if (p2p) {
-      const i32 own = row != nullptr ? row->own_rank : -1;
+      const i32 own = row != nullptr ? row->own_rank.load() : -1;
       profiling = profiling.substr(0, profiling.find(':')) +
                   (p.kind == FR_SEND ? ":send " : ":recv ") + std::to_string(own) +
                   (p.kind == FR_SEND ? "->" : "<-") + std::to_string(p.peer);

@@ -379,6 +379,26 @@ def test_errors(launch):
     assert list((ran[0].dir / "dumps").rglob("*.fr"))
 
 
+def test_a_refused_argument_is_no_incident(launch):
+    """Nothing was sent and the program goes on: the record says failed, and nobody dumps."""
+    (ran,) = launch(
+        """
+        import fr, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        try:
+            dist.all_gather_into_tensor(torch.empty(2), torch.ones(3))
+        except RuntimeError:
+            pass
+        dist.all_reduce(torch.ones(1))
+        result(done())
+        """
+    )
+    refused, reduced = [r for r in ran.result if r["kind"] == "collective"]
+    assert refused["state"] == "failed" and "invalid tensor size" in refused["error"]
+    assert reduced["state"] == "completed"
+    assert not (ran.dir / "dumps").exists()
+
+
 def test_an_operation_nobody_waits_for_is_seen_to_end(launch):
     (ran,) = launch(
         """

@@ -230,16 +230,18 @@ typedef struct fr_ticket {
 enum fr_result {
   FR_OK = 1,
   FR_FAILED = 2,   /* with a message */
-  FR_RELEASED = 3  /* the handle was dropped, the outcome was not seen */
+  FR_RELEASED = 3, /* the handle was dropped, the outcome was not seen */
+  FR_REFUSED = 4   /* failed, with a message, over an argument: nothing was sent, nobody waits */
 };
 
 /* Records that the calling thread issues an operation. Hot. *out is {0} when not recording. */
 FR_API void fr_begin(const fr_op* op, fr_ticket* out) FR_NOEXCEPT;
 /* The backend began to work on it. Hot. */
 FR_API void fr_started(const fr_ticket* t) FR_NOEXCEPT;
-/* It ended. Hot with FR_OK; FR_FAILED keeps the message (NULL allowed) and wakes the watchdog. Once
- * per ticket: tickets are plain copies, so a second end is counted like the first, and the group then
- * looks as if another operation in flight had ended. */
+/* It ended. Hot with FR_OK; FR_FAILED keeps the message (NULL allowed) and wakes the watchdog, which
+ * dumps; FR_REFUSED keeps the message only: programs catch such errors and go on. Once per ticket:
+ * tickets are plain copies, so a second end is counted like the first, and the group then looks as
+ * if another operation in flight had ended. */
 FR_API void fr_end(const fr_ticket* t, int result, const char* message) FR_NOEXCEPT;
 /* A FR_WAIT_ONLY operation is now waited for: always a pair around the wait. Where the wait ends the
  * operation, fr_end comes between the two. Hot. */

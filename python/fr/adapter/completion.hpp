@@ -41,14 +41,34 @@ std::string describe(const std::exception_ptr& error) {
   }
 }
 
-void end_with_error(const fr_ticket& ticket, const std::exception_ptr& error) {
+// Whether a call that threw refused an argument: errors of peers and of the network have types of
+// their own, or none of torch's; those of devices are told by their text in older versions of torch.
+bool is_refusal(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::DistError&) {
+    return false;
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
+  } catch (const c10::Error& e) {
+    const char* text = e.what_without_backtrace();
+    return std::strstr(text, "CUDA") == nullptr && std::strstr(text, "NCCL") == nullptr &&
+           std::strstr(text, "HIP") == nullptr;
+  } catch (const std::invalid_argument&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void end_with_error(const fr_ticket& ticket, const std::exception_ptr& error, int result) {
   std::string text;
   try {
     text = describe(error);
   } catch (...) {
     // out of memory
   }
-  g_api->end(&ticket, FR_FAILED, text.c_str());
+  g_api->end(&ticket, result, text.c_str());
 }
 
 // Stands in for a Work without a future: such an operation is only known to be over inside wait().
@@ -134,7 +154,7 @@ class WatchedWork final : public c10d::Work {
   void failed(const std::exception_ptr& error) noexcept {
     if (!ended_.exchange(true, std::memory_order_relaxed) && generation_ == g_api->generation()) {
       if (error) {
-        end_with_error(ticket_, error);
+        end_with_error(ticket_, error, FR_FAILED);
       } else {
         g_api->end(&ticket_, FR_FAILED, nullptr);
       }
@@ -231,7 +251,7 @@ void end_by_future(const fr_ticket& ticket, c10::ivalue::Future& future) {
   if (!future.hasError()) {
     g_api->end(&ticket, FR_OK, nullptr);
   } else {
-    end_with_error(ticket, future.exception_ptr());
+    end_with_error(ticket, future.exception_ptr(), FR_FAILED);
   }
 }
 

@@ -210,7 +210,8 @@ class Hook final : public c10::OperatorKernel {
       op.redispatchBoxed(below, stack);
     } catch (...) {
       if (g_api->leave() == 0 && (issued.flags & FR_UNTRACKED) == 0) {
-        end_with_error(issued.ticket, std::current_exception());
+        const std::exception_ptr error = std::current_exception();
+        end_with_error(issued.ticket, error, is_refusal(error) ? FR_REFUSED : FR_FAILED);
       }
       throw;
     }
