@@ -20,12 +20,12 @@ const fr_api* g_api = nullptr;
 std::atomic<uint32_t> g_epoch{1};
 
 struct GroupEntry {
+  std::atomic<GroupEntry*> next{nullptr};  // in the same slot
   const c10d::ProcessGroup* pg = nullptr;
-  uint32_t epoch = 0;
+  std::atomic<uint32_t> epoch{0};
   uint32_t generation = 0;
   fr_group_t group = 0;
-  uint32_t timeout_ms = 0;
-  std::string name;
+  std::atomic<uint32_t> timeout_ms{0};
   // What the last Work of an operator turned out to be: [plan][0 cpu, 1 other device].
   std::array<std::array<std::atomic<uint8_t>, 2>, kMaxPlans> modes{};
 };
@@ -80,40 +80,60 @@ fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name)
   return g_api->group(&info);
 }
 
+// The entry of a group that is new, or was there before another group came or went.
 __attribute__((cold, noinline)) GroupEntry* make_group(const c10d::ProcessGroup* pg,
                                                        uint32_t epoch) {
-  auto entry = std::make_unique<GroupEntry>();
-  entry->pg = pg;
-  entry->epoch = epoch;
-  entry->generation = g_api->generation();
+  std::string name;
+  uint32_t timeout_ms = 0;
   try {
-    entry->name = pg->getGroupName();
+    name = pg->getGroupName();
   } catch (...) {
     // no backend yet
   }
-  const std::lock_guard<std::mutex> guard(g_groups_lock);
-  entry->group = g_api->group_find(entry->name.c_str());
-  if (entry->group == 0) {
-    entry->group = register_group(*pg, entry->name);
-  }
   try {
     if (const auto options = options_of(*pg)) {
-      entry->timeout_ms = static_cast<uint32_t>(options->timeout.count());
+      timeout_ms = static_cast<uint32_t>(options->timeout.count());
     }
   } catch (...) {
     // unknown
   }
+  const uint32_t generation = g_api->generation();
+  const std::lock_guard<std::mutex> guard(g_groups_lock);
+  const fr_group_t group = g_api->group_find(name.c_str());
+  std::atomic<GroupEntry*>* link = &g_groups[slot_of(pg)];
+  GroupEntry* before = link->load(std::memory_order_relaxed);
+  while (before != nullptr && before->pg != pg) {
+    link = &before->next;
+    before = link->load(std::memory_order_relaxed);
+  }
+  if (before != nullptr && group != 0 && before->group == group &&
+      before->generation == generation) {
+    before->timeout_ms.store(timeout_ms, std::memory_order_relaxed);
+    before->epoch.store(epoch, std::memory_order_release);
+    return before;
+  }
+  auto entry = std::make_unique<GroupEntry>();
+  entry->pg = pg;
+  entry->epoch.store(epoch, std::memory_order_relaxed);
+  entry->generation = generation;
+  entry->timeout_ms.store(timeout_ms, std::memory_order_relaxed);
+  entry->group = group != 0 ? group : register_group(*pg, name);
+  entry->next.store(before != nullptr ? before->next.load(std::memory_order_relaxed) : nullptr,
+                    std::memory_order_relaxed);
+  // The entry of an ended group whose address this one has now may still be in another thread's
+  // hands: it is leaked, 200 bytes per group that ends.
   GroupEntry* made = entry.release();
-  // The entry replaced may still be in another thread's hands: a few are leaked, as many
-  // as groups end.
-  g_groups[slot_of(pg)].store(made, std::memory_order_release);
+  link->store(made, std::memory_order_release);
   return made;
 }
 
 GroupEntry* group_of(const c10d::ProcessGroup* pg, uint32_t generation) {
-  GroupEntry* entry = g_groups[slot_of(pg)].load(std::memory_order_acquire);
   const uint32_t epoch = g_epoch.load(std::memory_order_acquire);
-  if (entry != nullptr && entry->pg == pg && entry->epoch == epoch &&
+  GroupEntry* entry = g_groups[slot_of(pg)].load(std::memory_order_acquire);
+  while (entry != nullptr && entry->pg != pg) {
+    entry = entry->next.load(std::memory_order_acquire);
+  }
+  if (entry != nullptr && entry->epoch.load(std::memory_order_acquire) == epoch &&
       entry->generation == generation) {
     return entry;
   }

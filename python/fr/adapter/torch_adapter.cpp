@@ -148,7 +148,7 @@ void issue(Plan& plan, const c10::IValue* args, uint32_t generation, Issued& iss
       op.reduce_op = static_cast<uint8_t>(reduce->op_ + 1);
     }
   }
-  op.timeout_ms = group->timeout_ms;
+  op.timeout_ms = group->timeout_ms.load(std::memory_order_relaxed);
   if (plan.timeout >= 0) {
     const int64_t timeout = args[plan.timeout].toInt();
     if (timeout > 0) {
