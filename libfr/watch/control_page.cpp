@@ -63,10 +63,15 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
       }
       struct stat mine;
       struct stat there;  // the last rank out may have removed it while we waited for the lock
-      if (fstat(fd, &mine) != 0 || stat(path_.c_str(), &there) != 0 ||
-          mine.st_ino != there.st_ino) {
+      const bool is_same =
+          fstat(fd, &mine) == 0 && stat(path_.c_str(), &there) == 0 && mine.st_ino == there.st_ino;
+      if (!is_same) {
         close(fd);
         fd = -1;
+      } else if (!S_ISREG(mine.st_mode) || mine.st_uid != geteuid()) {
+        close(fd);  // put there while the directory was open to others
+        fd = -1;
+        break;
       }
     }
   }

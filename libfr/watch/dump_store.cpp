@@ -1,10 +1,13 @@
 // dump_store.cpp - stores dumps and removes old ones. No allocation, no lock.
 #include "watch/dump_store.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 
 #include "format/file_name.hpp"
@@ -14,6 +17,31 @@
 #include "sample/directory.hpp"
 
 namespace fr {
+
+namespace {
+
+// ".<job>.<...>.tmp" of a process that died while it wrote; which one cannot be told on a file system
+// of several nodes, so only by its age.
+bool remove_stale(const char* dir, const char* name, const char* job) noexcept {
+  constexpr i64 kMaxAge_s = 3600;  // nobody writes one file for so long
+  constexpr char kEnding[] = ".tmp";
+  const std::size_t n = std::strlen(name), of_job = std::strlen(job);
+  if (name[0] != '.' || n < of_job + sizeof kEnding || std::strncmp(name + 1, job, of_job) != 0 ||
+      name[1 + of_job] != '.' || std::strcmp(name + n - (sizeof kEnding - 1), kEnding) != 0) {
+    return false;
+  }
+  char path[PATH_MAX];
+  format(path, sizeof path, "%s/%s", dir, name);
+  struct stat st;
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (lstat(path, &st) == 0 && S_ISREG(st.st_mode) && now.tv_sec - st.st_mtim.tv_sec > kMaxAge_s) {
+    unlink(path);
+  }
+  return true;
+}
+
+}  // namespace
 
 void DumpStore::set_sink(fr_sink sink, void* user) noexcept {
   sink_user_.store(user);
@@ -31,8 +59,10 @@ bool DumpStore::store(const char* name, const DumpEncoder::Bytes& bytes,
     if (dir[0] == '\0') {
       continue;
     }
-    if (write_durably(dir, name, bytes.data, bytes.size, last_path_, sizeof last_path_, existing)) {
-      if (&dir != &recorder_.dump_dirs[0] && !unwritable_said_) {
+    const bool fallback = &dir == &recorder_.dump_dirs[1];
+    if ((!fallback || make_private_parent(dir)) &&
+        write_durably(dir, name, bytes.data, bytes.size, last_path_, sizeof last_path_, existing)) {
+      if (fallback && !unwritable_said_) {
         unwritable_said_ = true;
         log_line(kLogError, "cannot write dumps to %s: %s; they go to %s", recorder_.dump_dirs[0],
                  strerrordesc_np(error), dir);
@@ -65,7 +95,8 @@ void DumpStore::prune() noexcept {
     u32 n;
     NameParts::Beside beside[256];
     bool fr[256];
-  } c{h, r.first_incident, h.rank.load(), {}, 0, {}, {}};
+    const char* dir;
+  } c{h, r.first_incident, h.rank.load(), {}, 0, {}, {}, nullptr};
   // the first and the newest are always kept
   const u32 newest = r.options.keep_dumps > 2 ? r.options.keep_dumps - 1 : 1;
   if (sink_.load() != nullptr) {
@@ -78,11 +109,15 @@ void DumpStore::prune() noexcept {
     return;
   }
   *slash = '\0';
+  c.dir = dir;
   each_entry(
       dir,
       [](const char* name, void* context) {
         auto& x = *static_cast<Context*>(context);
         NameParts parts;
+        if (remove_stale(x.dir, name, x.header.job)) {
+          return;
+        }
         if (parse_name(name, parts) && std::strcmp(parts.job, x.header.job) == 0 &&
             parts.attempt == x.header.attempt && parts.rank == x.rank &&
             parts.number > x.first_incident && x.n < std::size(x.numbers)) {

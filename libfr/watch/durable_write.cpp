@@ -14,6 +14,13 @@
 
 namespace fr {
 
+namespace {
+
+// Less the umask. Never for all to write: a file name there opens an incident on every node.
+constexpr mode_t kDirectoryMode = 0775;
+
+}  // namespace
+
 bool make_directories(const char* path) noexcept {
   char buffer[PATH_MAX];
   const std::size_t n = std::strlen(path);
@@ -26,7 +33,7 @@ bool make_directories(const char* path) noexcept {
     if (buffer[i] == '/' || buffer[i] == '\0') {
       const char kept = buffer[i];
       buffer[i] = '\0';
-      if (mkdir(buffer, 0777) != 0 && errno != EEXIST) {
+      if (mkdir(buffer, kDirectoryMode) != 0 && errno != EEXIST) {
         struct stat st;  // a parent we may not create in, but that is there
         const int error = errno;
         if (stat(buffer, &st) != 0) {
@@ -36,6 +43,27 @@ bool make_directories(const char* path) noexcept {
       }
       buffer[i] = kept;
     }
+  }
+  return true;
+}
+
+bool make_private_parent(const char* path) noexcept {
+  char parent[PATH_MAX];
+  const char* slash = std::strrchr(path, '/');
+  const std::size_t n = slash != nullptr ? static_cast<std::size_t>(slash - path) : 0;
+  if (n == 0 || n >= sizeof parent) {
+    errno = EINVAL;
+    return false;
+  }
+  std::memcpy(parent, path, n);
+  parent[n] = '\0';
+  struct stat st;
+  if ((mkdir(parent, 0700) != 0 && errno != EEXIST) || lstat(parent, &st) != 0) {
+    return false;
+  }
+  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
+    errno = EPERM;
+    return false;
   }
   return true;
 }

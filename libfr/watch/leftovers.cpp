@@ -1,4 +1,5 @@
 // leftovers.cpp - rings of dead processes that nobody has taken yet. Part of Salvage.
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,6 +21,44 @@ namespace fr {
 namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000ull;
+
+// Control pages of jobs in which nobody lives: the last rank removes its job's, unless it is killed.
+// Ours has a living row.
+void remove_dead_pages(const char* dir, u64 pid_namespace) noexcept {
+  struct Context {
+    const char* dir;
+    char ending[32];
+  } c{dir, {}};
+  format(c.ending, sizeof c.ending, ".%l.ctl", pid_namespace);
+  each_entry(
+      dir,
+      [](const char* name, void* context) {
+        const auto& x = *static_cast<Context*>(context);
+        const std::size_t n = std::strlen(name), m = std::strlen(x.ending);
+        char path[PATH_MAX];
+        if (n <= m || std::strcmp(name + n - m, x.ending) != 0 ||
+            format(path, sizeof path, "%s/%s", x.dir, name) + 1 == sizeof path) {
+          return;
+        }
+        Mapping file = map_file(path);
+        // Under the lock that ranks take to open a page: who waits for it then makes a new one.
+        if (file.bytes == sizeof(Control) && flock(file.fd, LOCK_EX | LOCK_NB) == 0) {
+          const auto& page = *static_cast<const Control*>(file.base);
+          bool in_use = page.magic.load(std::memory_order_acquire) != kControlMagic;
+          for (const PeerRow& row : page.peers) {
+            const u32 state = row.state.load();
+            in_use = in_use || ((state == kPeerLive || state == kPeerClaimed) &&
+                                is_alive(row.pid.load(), row.proc_start.load()));
+          }
+          if (!in_use) {
+            unlink(path);
+          }
+          flock(file.fd, LOCK_UN);
+        }
+        unmap_file(file);
+      },
+      &c);
+}
 
 }  // namespace
 
@@ -136,6 +175,7 @@ void Salvage::take_leftovers() noexcept {
     oldest->bytes = 0;
   }
   munmap(memory, sizeof(Leftover) * kMost);
+  remove_dead_pages(r.region.dir.c_str(), r.region.header().pid_namespace);
 }
 
 }  // namespace fr

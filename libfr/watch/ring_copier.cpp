@@ -24,7 +24,9 @@ bool copy_ring(Recorder& r, const void* base, std::size_t bytes, u64 incident,
   char name[kNameBytes];
   format_dump_name(name, sizeof name, *static_cast<const Header*>(base), incident, beside, false);
   for (const auto& dir : r.dump_dirs) {
-    if (dir[0] != '\0' && write_durably(dir, name, base, bytes, path, sizeof path)) {
+    const bool fallback = &dir == &r.dump_dirs[1];
+    if (dir[0] != '\0' && (!fallback || make_private_parent(dir)) &&
+        write_durably(dir, name, base, bytes, path, sizeof path)) {
       return true;
     }
   }

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "commands/clean.hpp"
 #include "commands/stacks.hpp"
 #include "input/files.hpp"
 #include "live/lock_files.hpp"
@@ -163,7 +164,7 @@ int run(int argc, char** argv) {
   int attempt = 0;
   std::uint64_t incident = 0;
   bool json = false, table = false, stacks = false, options = false;
-  bool full = false, incomplete = false;
+  bool full = false, incomplete = false, clean = false;
   int mismatch_cap = 0;
   LoadOptions load;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
@@ -196,6 +197,7 @@ int run(int argc, char** argv) {
   app.add_option("--mismatch_cap", mismatch_cap, "accepted, without effect");
   app.add_flag("-v,--verbose,--full", full,
                "all that is known instead of a screen of 24 lines; names the files read");
+  app.add_flag("--clean", clean, "remove rings and control pages of dead jobs of this user");
   app.add_flag("--options", options, "print the recorder's options (environment variables)");
   app.footer(
       "Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
@@ -211,6 +213,9 @@ int run(int argc, char** argv) {
   if (options) {
     print_options();
     return kNoFault;
+  }
+  if (clean) {
+    return clean_rings(fr::read_options().shm_dir);
   }
   if (!output.empty() && !output.ends_with(".json") && !output.ends_with(".txt")) {
     complain("frtrace: " + output + ": the format follows from the ending, .json or .txt");

@@ -100,3 +100,29 @@ TEST_CASE("peers: another job's leftovers are left alone") {
   }
   CHECK(scene.rings().size() == 2);
 }
+
+TEST_CASE("peers: control pages of dead jobs go when another job starts") {
+  Scene scene;
+  Environment other = kFast;
+  other["FR_JOB"] = "other";
+  Child stranger = start_rank(scene, 0, other);
+  const auto pages = [&] {
+    std::string found;
+    for (const std::string& name : list(scene.ring_dir())) {
+      found += name.ends_with(".ctl") ? name.substr(0, name.find('.')) + " " : "";
+    }
+    return found;
+  };
+  scene.board.cell[0] = 0;
+  {
+    Child ours = start_rank(scene, 0);
+    CHECK(pages() == "job other ");  // it lives
+    ours.kill(SIGKILL);
+    ours.wait();
+  }
+  stranger.kill(SIGKILL);
+  stranger.wait();
+  scene.board.cell[0] = 0;
+  Child again = start_rank(scene, 0);
+  CHECK(eventually([&] { return pages() == "job "; }));
+}

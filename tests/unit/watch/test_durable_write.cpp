@@ -112,3 +112,36 @@ TEST_CASE("a planted symbolic link at the temporary name is not followed") {
   CHECK(read_file(tmp.path() + "/victim") == "precious");
   CHECK(read_file(tmp.path() + "/x.fr") == "data");
 }
+
+TEST_CASE("make_private_parent: only a directory of ours that nobody else writes to") {
+  TempDir tmp;
+  const std::string parent = tmp.path() + "/fr-dumps-7", dir = parent + "/job";
+  CHECK(make_private_parent(dir.c_str()));
+  CHECK(make_private_parent(dir.c_str()));
+  struct stat st;
+  REQUIRE(stat(parent.c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0700);
+  REQUIRE(chmod(parent.c_str(), 0777) == 0);
+  CHECK_FALSE(make_private_parent(dir.c_str()));
+  REQUIRE(rmdir(parent.c_str()) == 0);
+  REQUIRE(mkdir((tmp.path() + "/trap").c_str(), 0700) == 0);
+  REQUIRE(symlink("trap", parent.c_str()) == 0);
+  CHECK_FALSE(make_private_parent(dir.c_str()));
+  if (geteuid() == 0) {
+    REQUIRE(unlink(parent.c_str()) == 0);
+    REQUIRE(mkdir(parent.c_str(), 0755) == 0);
+    REQUIRE(chown(parent.c_str(), 65534, 65534) == 0);
+    CHECK_FALSE(make_private_parent(dir.c_str()));
+  }
+}
+
+TEST_CASE("make_directories: never for all to write") {
+  TempDir tmp;
+  const mode_t before = umask(0);
+  const bool made = make_directories((tmp.path() + "/a/b").c_str());
+  umask(before);
+  REQUIRE(made);
+  struct stat st;
+  REQUIRE(stat((tmp.path() + "/a/b").c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0775);
+}

@@ -1,0 +1,117 @@
+// clean.cpp - `frtrace --clean`: rings and control pages whose processes are gone. What another pid
+// namespace (a container) left stays: its processes cannot be seen from here.
+#include "commands/clean.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "format/layout.hpp"
+#include "report/lines.hpp"
+#include "sample/process.hpp"
+
+namespace frtrace {
+
+namespace {
+
+constexpr int kDone = 0, kNothing = 3;
+
+std::uint64_t pid_namespace() {
+  struct stat st{};
+  return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+// The first bytes of a file as one of the shared structs; nullptr: it has fewer.
+template <class T>
+std::unique_ptr<T> read_front(int fd) {
+  auto out = std::make_unique<T>();
+  return ::pread(fd, static_cast<void*>(out.get()), sizeof(T), 0) == ssize_t{sizeof(T)}
+             ? std::move(out)
+             : nullptr;
+}
+
+bool is_dead_ring(int fd, std::uint64_t own_namespace) {
+  const auto h = read_front<fr::Header>(fd);
+  return h != nullptr && h->magic.load() == fr::kRegionMagic && h->pid_namespace == own_namespace &&
+         !fr::is_alive(h->pid, h->proc_start);
+}
+
+// Held while the page is removed: a rank that starts now waits for the lock and makes a new one.
+bool is_dead_page(int fd, std::string_view name, std::uint64_t own_namespace) {
+  if (!name.ends_with(fmt::format(".{}.ctl", own_namespace)) ||
+      ::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    return false;
+  }
+  const auto page = read_front<fr::Control>(fd);
+  if (page == nullptr || page->magic.load() != fr::kControlMagic ||
+      page->version != fr::kLayoutVersion || page->row_bytes != sizeof(fr::PeerRow)) {
+    return false;
+  }
+  for (const fr::PeerRow& row : page->peers) {
+    const std::uint32_t state = row.state.load();
+    if ((state == fr::kPeerLive || state == fr::kPeerClaimed) &&
+        fr::is_alive(row.pid.load(), row.proc_start.load())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int clean_rings(const std::string& shm_dir) {
+  const std::string path = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
+  const int dir = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat st{};
+  if (dir < 0 || ::fstat(dir, &st) != 0 || st.st_uid != ::geteuid()) {
+    fmt::print(stderr, "frtrace: {}: {}\n", printable(path),
+               dir < 0 ? std::strerror(errno) : "is another user's");
+    if (dir >= 0) {
+      ::close(dir);
+    }
+    return kNothing;
+  }
+  std::vector<std::string> names;
+  if (DIR* d = ::fdopendir(::dup(dir))) {
+    while (const dirent* e = ::readdir(d)) {
+      names.emplace_back(e->d_name);
+    }
+    ::closedir(d);
+  }
+  const std::uint64_t own_namespace = pid_namespace();
+  std::size_t rings = 0, pages = 0, stay = 0;
+  std::uintmax_t bytes = 0;
+  for (const std::string& name : names) {
+    const bool ring = name.ends_with(".ring"), page = name.ends_with(".ctl");
+    const int fd = ring || page
+                       ? ::openat(dir, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
+                       : -1;
+    if (fd < 0) {
+      continue;
+    }
+    const bool dead =
+        ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+        (ring ? is_dead_ring(fd, own_namespace) : is_dead_page(fd, name, own_namespace));
+    if (dead && ::unlinkat(dir, name.c_str(), 0) == 0) {
+      (ring ? rings : pages) += 1;
+      bytes += static_cast<std::uintmax_t>(st.st_size);
+    } else {
+      stay += ring ? 1 : 0;
+    }
+    ::close(fd);
+  }
+  ::close(dir);
+  fmt::print("removed {} rings and {} control pages of dead jobs, {:.1f} MiB; {} rings stay\n",
+             rings, pages, static_cast<double>(bytes) / (1 << 20), stay);
+  return kDone;
+}
+
+}  // namespace frtrace
