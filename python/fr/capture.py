@@ -28,6 +28,7 @@ _writer = None
 _exception_noted = False
 _patched = None  # the module distributed_c10d once hooked
 _living: dict[str, int] = {}  # group name -> handle
+_made_groups = False  # in this process, ever
 
 
 # ---------------------------------------------------------------- start
@@ -119,6 +120,7 @@ def _backend_of(pg, module) -> str:
 
 @harmless("registering a process group")
 def _on_group(name, pg, module) -> None:
+    global _made_groups
     if not ensure_started():
         return
     name = str(name)
@@ -128,6 +130,7 @@ def _on_group(name, pg, module) -> None:
     if not desc:
         with contextlib.suppress(Exception):
             desc = pg.group_desc
+    _made_groups = True
     _living[name] = _fr.group(
         name,
         ranks=ranks,
@@ -493,6 +496,29 @@ def _chain_excepthooks() -> None:
     threading.excepthook = thread_excepthook
 
 
+def _begin_exit():
+    """The process has destroyed its groups, and Python now waits for its other threads."""
+    if not (_fr.enabled() and _made_groups and not _living):
+        return None
+    own = threading.current_thread()
+    if all(thread.daemon or thread is own for thread in threading.enumerate()):
+        return None
+    return _lifecycle_begin("interpreter_exit")
+
+
+def _watch_exit() -> None:
+    """A process that its threads keep alive is noticed by the watchdog, as any call that hangs."""
+    original = threading._shutdown
+
+    @functools.wraps(original)
+    def _shutdown():
+        ticket = harmless("recording the exit")(_begin_exit)()
+        original()  # one that Ctrl-C ends has not ended: it stays in flight
+        _lifecycle_end(ticket, None)
+
+    threading._shutdown = _shutdown
+
+
 # ---------------------------------------------------------------- entry
 
 
@@ -501,6 +527,7 @@ def install() -> None:
     harmless("NCCL")(nccl.install)()
     _name_job("")
     _chain_excepthooks()
+    harmless("watching the exit")(_watch_exit)()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)
     if executed:

@@ -1,4 +1,4 @@
-"""How jobs come into being: jobs that no launcher names, ranks that never start."""
+"""Beginning and end of jobs: those that no launcher names, ranks that never start or never exit."""
 
 import os
 import signal
@@ -73,3 +73,19 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     after = job.trace().expect("missing", [absent], op="init_process_group")
     assert after.verdict["summary"].startswith(text), after
     frtrace(job.scratch / "shm", job.dumps).expect("missing", [absent])  # the rings that are left
+
+
+def test_a_process_that_does_not_exit_is_named(launch):
+    job = launch("", 3, script=HERE / "exit_job.py", env={"FR_TIMEOUT_S": "2", "FR_WARN_S": "1"})
+    assert set(job.await_exit([0, 1]).values()) == {0}, job.log()
+
+    def verdict():
+        trace = job.trace()
+        return trace if trace.report and trace.verdict["ranks"] == [2] else None
+
+    trace = wait_until("the verdict", verdict).expect("missing", [2], op="interpreter_exit")
+    assert trace.verdict["summary"].startswith("rank 2 does not exit: "), trace
+    assert "upload" in str(frtrace("--stacks", job.dumps).report), trace
+    (job.scratch / "go").touch()
+    assert job.await_exit([2]) == {2: 0}, job.log()
+    assert job.trace().verdict["kind"] == "ok", job.trace()  # it went on

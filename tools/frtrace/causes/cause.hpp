@@ -124,6 +124,7 @@ enum class Rule : std::uint8_t {
   kCycle,           // in a cycle: all on it
   kSeenEnded,       // a rank without evidence that peers saw end
   kNoEvidence,      // a rank without evidence at which all waits end
+  kNoExit,          // its threads keep a process alive that has destroyed its groups
   kNeverStarted,    // ranks without evidence that all others await at the store
   kLifecycle,       // ranks that did not come to a call that makes or destroys groups
   kKilledBefore,    // told to end by another hand and before the others

@@ -162,6 +162,26 @@ std::vector<Cause> never_started(const Facts& f) {
   return {c};
 }
 
+// Python waits for a thread, and the launcher for the process; nobody else need.
+std::vector<Cause> no_exit(const Facts& f) {
+  Cause c;
+  c.lifecycle = "interpreter_exit";  // fr's own name of that wait: python/fr/capture.py
+  for (const auto& [op, members] : inside(f)) {
+    if (op == c.lifecycle && f.timed_out) {
+      for (const int i : members) {
+        c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
+      }
+    }
+  }
+  if (c.guilty.empty()) {
+    return {};
+  }
+  c.rule = Rule::kNoExit;
+  c.verdict = Verdict::kMissing;
+  sort_by_rank(c.guilty);
+  return {c};
+}
+
 std::vector<Cause> lifecycle(const Facts& f) {
   const auto all = inside(f);
   if (all.empty()) {

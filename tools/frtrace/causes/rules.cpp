@@ -31,6 +31,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kAbsent, "no evidence", no_evidence, "waits end at a rank of which nothing is known"},
     {Tier::kAbsent, "never started", never_started,
      "all others wait at the store where the ranks meet, and of it there is nothing"},
+    {Tier::kOpen, "no exit", no_exit, "nothing is pending but the end of a process"},
     {Tier::kOpen, "own errors", own_errors, "an operation failed and nobody ended before"},
     {Tier::kOpen, "complete", complete_open,
      "every member issued it, and nothing shows why it stays"},

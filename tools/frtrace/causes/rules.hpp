@@ -45,6 +45,7 @@ std::vector<Cause> own_errors(const Facts&);
 std::vector<Cause> no_evidence(const Facts&);
 std::vector<Cause> complete_open(const Facts&);
 std::vector<Cause> never_started(const Facts&);
+std::vector<Cause> no_exit(const Facts&);
 std::vector<Cause> lifecycle(const Facts&);
 std::vector<Cause> terminated(const Facts&);
 std::vector<Cause> past_mismatch(const Facts&);

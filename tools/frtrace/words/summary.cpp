@@ -389,6 +389,12 @@ std::string Summary::text() const {
                          one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));
     case Rule::kNeverStarted:
       return never_started();
+    case Rule::kNoExit:
+      return fmt::format(
+          "{} {} not exit: {} destroyed {} process groups, and Python waits for {} "
+          "other threads to end",
+          who(), one() ? "does" : "do", one() ? "it has" : "they have", one() ? "its" : "their",
+          one() ? "its" : "their");
     case Rule::kLifecycle:
       return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
                          wait_verb(f_.ranks(c_.others)));

@@ -157,6 +157,31 @@ TEST_CASE("a rank that never came to init_process_group is named") {
   }
 }
 
+TEST_CASE("a process that its threads keep alive is named") {
+  JobBuilder j(4);
+  iterations(j, 2);
+  j.issue(2, -1, {.op = "destroy_process_group", .kind = Kind::kLifecycle}, State::kCompleted);
+  j.issue(2, -1, {.op = "interpreter_exit", .kind = Kind::kLifecycle});
+  for (const Rank r : {0, 1, 3}) {
+    j.rank(2).peers.push_back({r, 1000 + r, "exited_clean", 0, 0, 0, "", ""});
+    j.lose_file(r);
+  }
+  j.advance(60);
+  SECTION("for longer than the timeout") {
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(
+        r.summary ==
+        "rank 2 does not exit: it has destroyed its process groups, and Python waits for its other "
+        "threads to end");
+  }
+  SECTION("a dump for another reason shows no fault") {
+    j.rank(2).trigger = "manual";
+    CHECK(j.diagnose().ranks.empty());
+  }
+}
+
 namespace {
 
 // new_group calls of one rank: the ordinal is the place in the list.
