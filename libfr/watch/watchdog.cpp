@@ -212,9 +212,10 @@ void Watchdog::check_stalls(u64 now) noexcept {
     if (r.options.dump_on_timeout && idle + ahead >= s.dump_after_ns) {
       for_each_part(&Part::before_dump, recorder_);
     }
-    // Group 0 is the start and the end of the job. Ranks that import slowly are ordinary: nothing
-    // is said of them before there is a dump.
-    const bool warn = !s.warned && i != 0 && idle >= r.options.warn_ns;
+    // Before there is a group the job starts. Ranks that import slowly are ordinary: nothing is said
+    // of them before there is a dump.
+    const bool starts = view.n_groups() == 1;
+    const bool warn = !s.warned && !starts && idle >= r.options.warn_ns;
     const bool dump_now = r.options.dump_on_timeout && idle >= s.dump_after_ns;
     if (!warn && !dump_now) {
       continue;
