@@ -98,7 +98,7 @@ def test_what_comes_after_a_hang_does_not_outweigh_it(launch, fault, end):
     assert essence(trace) == before, f"{trace}\n{job.log()}"
     if end is not kill_in_turn:  # the rings of those are in FR_SHM_DIR
         assert trace.verdict["ended"] is not None, trace
-        assert trace.verdict["ended"]["after_s"] > 1, trace
+        assert trace.verdict["ended"]["after_s"] > 0, trace
     # the rings that SIGKILL left say the same
     both = frtrace(job.scratch / "shm", job.dumps)
     assert essence(both) == before, f"{both}\n{job.log()}"

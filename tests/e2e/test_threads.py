@@ -704,7 +704,7 @@ def test_a_library_on_a_dead_server_does_not_hold_frtrace(start, scratch):
         pytest.skip("frtrace was built without libdw")
     got = subprocess.run(
         [FRTRACE, "--stacks", str(p.dir / "dumps")],
-        env=os.environ | {"LD_PRELOAD": str(preload)},
+        env=os.environ | {"LD_PRELOAD": str(preload), "COLUMNS": "120"},  # else cut at 80
         capture_output=True,
         text=True,
         timeout=60,
