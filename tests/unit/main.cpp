@@ -7,7 +7,7 @@ extern "C" [[gnu::visibility("default")]] const char* __tsan_default_options() {
   return "die_after_fork=0";
 }
 extern "C" [[gnu::visibility("default")]] const char* __tsan_default_suppressions() {
-  return "race:copy_ring\n";
+  return "race:copy_ring\nrace:map_file\n";
 }
 #endif
 
