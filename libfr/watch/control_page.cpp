@@ -163,7 +163,8 @@ void ControlPage::remove_if_last() noexcept {
   if (fd < 0) {
     return;
   }
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0 && !in_use(*page_)) {
+  // A rank that opens the page, or looks for dead ones, holds the lock for a moment.
+  if (lock_for_a_while(fd) && !in_use(*page_)) {
     unlink(path_.c_str());
   }
   close(fd);
