@@ -132,7 +132,7 @@ class Scene {
   bool reached(int cell, u64 value, double seconds = 30) const;
 
   TempDir shm{"/dev/shm"};
-  TempDir home{"/tmp"};
+  TempDir home{"/dev/shm"};  // on a disk, fsync may hold a dying process for a minute
   std::string dump_dir = home.path() + "/dumps";
   std::string tmp = home.path() + "/tmp";
   Board& board;
