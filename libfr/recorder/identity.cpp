@@ -2,7 +2,6 @@
 #include "recorder/identity.hpp"
 
 #include <limits.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -55,11 +54,6 @@ std::string launcher_pid() {
 std::string working_directory() {
   char cwd[PATH_MAX];
   return getcwd(cwd, sizeof cwd) != nullptr ? cwd : "";
-}
-
-u64 pid_namespace() {
-  struct stat st;
-  return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
 }  // namespace fr

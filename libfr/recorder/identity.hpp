@@ -13,6 +13,5 @@ std::string command_line();  // arguments joined by spaces
 std::string program_name();  // base name of the first argument
 std::string launcher_pid();  // the process that started this one and its sisters
 std::string working_directory();
-u64 pid_namespace();  // pids mean something only within one
 
 }  // namespace fr

@@ -41,6 +41,10 @@ std::size_t cut_to_fit(const char* text, std::size_t bytes) noexcept {
   return bytes;
 }
 
+u64 hash_of_name(std::string_view name) noexcept {
+  return hash_bytes(name.data(), name.size()) | 1;  // 0 is a free entry
+}
+
 std::size_t length(const char* text) noexcept {
   return text != nullptr ? std::strlen(text) : 0;
 }
@@ -224,6 +228,18 @@ u32 Tables::add_group(const fr_group_info& info, u64 ticks) noexcept {
   return id;
 }
 
+// The entry of a name, or a free one for it, whose instance is 0; nullptr where the table is full.
+Tables::NameCount* Tables::count_of(u64 hash) noexcept {
+  u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
+  for (u32 probe = 0; probe < 64; ++probe, at = (at + 1) & (kNameCounts - 1)) {
+    NameCount& count = buckets_->forgotten[at];
+    if (count.hash == 0 || count.hash == hash) {
+      return &count;
+    }
+  }
+  return nullptr;
+}
+
 // The row of the group that was destroyed first and has nothing in flight, made empty; 0 none.
 u32 Tables::forget_a_group() noexcept {
   u32 id = 0;
@@ -240,14 +256,9 @@ u32 Tables::forget_a_group() noexcept {
   }
   GroupRow& row = groups_[id];
   const std::string_view name = view_.string(row.name.load());
-  const u64 hash = hash_bytes(name.data(), name.size()) | 1;
-  u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
-  for (u32 probe = 0; probe < 64; ++probe, at = (at + 1) & (kNameCounts - 1)) {
-    NameCount& count = buckets_->forgotten[at];
-    if (count.hash == 0 || count.hash == hash) {
-      count = {hash, row.instance.load()};
-      break;
-    }
+  const u64 hash = hash_of_name(name);
+  if (NameCount* count = count_of(hash)) {
+    *count = {hash, std::max(count->instance, row.instance.load())};
   }
   header_.groups_forgotten.fetch_add(1, std::memory_order_release);
   // The index of records goes on, beyond the quota: the old group's records are not protected.
@@ -285,14 +296,8 @@ u32 Tables::next_instance(u32 group) noexcept {
     }
   }
   if (get(header_.groups_forgotten) != 0) {
-    const u64 hash = hash_bytes(name.data(), name.size()) | 1;
-    u32 at = static_cast<u32>(hash >> 8) & (kNameCounts - 1);
-    for (u32 probe = 0; probe < 64 && buckets_->forgotten[at].hash != 0;
-         ++probe, at = (at + 1) & (kNameCounts - 1)) {
-      if (buckets_->forgotten[at].hash == hash) {
-        last = std::max(last, buckets_->forgotten[at].instance);
-      }
-    }
+    const NameCount* count = count_of(hash_of_name(name));
+    last = std::max(last, count != nullptr ? count->instance : 0);
   }
   return last + 1;
 }

@@ -62,6 +62,7 @@ class Tables {
   u32 name(const char* text) noexcept;
   u32 name_in_row(u32 text_row, const char* text) noexcept;
   u32 forget_a_group() noexcept;
+  NameCount* count_of(u64 hash) noexcept;
   u32 next_instance(u32 group) noexcept;
   u32 store_runs(const fr_group_info& info, u32 first, u32 room) noexcept;
   void store_ranks(u32 group, const fr_group_info& info) noexcept;

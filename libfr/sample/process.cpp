@@ -2,6 +2,7 @@
 #include "sample/process.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -33,6 +34,22 @@ const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
 }
 
 }  // namespace
+
+u64 pid_namespace() noexcept {
+  struct stat st;
+  return stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+bool has_living_rank(const Control& page) noexcept {
+  for (const PeerRow& row : page.peers) {
+    const u32 state = row.state.load(std::memory_order_acquire);
+    if ((state == kPeerLive || state == kPeerClaimed) &&
+        is_alive(row.pid.load(), row.proc_start.load())) {
+      return true;
+    }
+  }
+  return false;
+}
 
 char process_state(i32 pid) noexcept {
   char text[1024];

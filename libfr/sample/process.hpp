@@ -1,5 +1,5 @@
 // process.hpp - what /proc says of a process as a whole: whether it lives, since when, whether it is
-// stopped. Async-signal-safe.
+// stopped; whether a process of a control page lives. Async-signal-safe.
 #pragma once
 
 #include "format/layout.hpp"
@@ -15,6 +15,12 @@ inline bool is_alive(i32 pid, u64 start) noexcept {
 
 // The state letter in /proc/PID/stat: R S D Z T t X ...; ' ' when there is no such process.
 char process_state(i32 pid) noexcept;
+
+// Inode of /proc/self/ns/pid, 0 unknown: pids mean something only within one namespace.
+u64 pid_namespace() noexcept;
+
+// Whether a rank of this page lives, or one is just entering it. Of the own pid namespace.
+bool has_living_rank(const Control& page) noexcept;
 
 // Stopped by a signal (SIGSTOP, SIGTSTP), not by a debugger.
 bool is_stopped(i32 pid) noexcept;

@@ -30,18 +30,6 @@ bool lock_for_a_while(int fd) {
   return false;  // its holder is stopped: better alone than stuck
 }
 
-bool in_use(const Control& page) {
-  for (u32 i = 0; i < page.row_count && i < kPeers; ++i) {
-    const PeerRow& row = page.peers[i];
-    const u32 state = row.state.load(std::memory_order_acquire);
-    if ((state == kPeerLive || state == kPeerClaimed) &&
-        is_alive(row.pid.load(), row.proc_start.load())) {
-      return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 void ControlPage::open(const std::string& dir, const std::string& job, i32 attempt,
@@ -97,7 +85,7 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
   const bool ours = page_->magic.load(std::memory_order_acquire) == kControlMagic &&
                     page_->version == kLayoutVersion && page_->row_bytes == sizeof(PeerRow) &&
                     page_->row_count == kPeers;
-  if (fresh || !ours || !in_use(*page_)) {
+  if (fresh || !ours || !has_living_rank(*page_)) {
     // New, or left by an earlier run of the same job and attempt whose ranks are all gone.
     std::memset(static_cast<void*>(page_), 0, sizeof(Control));
     page_->version = kLayoutVersion;
@@ -164,7 +152,7 @@ void ControlPage::remove_if_last() noexcept {
     return;
   }
   // A rank that opens the page, or looks for dead ones, holds the lock for a moment.
-  if (lock_for_a_while(fd) && !in_use(*page_)) {
+  if (lock_for_a_while(fd) && !has_living_rank(*page_)) {
     unlink(path_.c_str());
   }
   close(fd);

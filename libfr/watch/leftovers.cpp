@@ -44,13 +44,8 @@ void remove_dead_pages(const char* dir, u64 pid_namespace) noexcept {
         // Under the lock that ranks take to open a page: who waits for it then makes a new one.
         if (file.bytes == sizeof(Control) && flock(file.fd, LOCK_EX | LOCK_NB) == 0) {
           const auto& page = *static_cast<const Control*>(file.base);
-          bool in_use = page.magic.load(std::memory_order_acquire) != kControlMagic;
-          for (const PeerRow& row : page.peers) {
-            const u32 state = row.state.load();
-            in_use = in_use || ((state == kPeerLive || state == kPeerClaimed) &&
-                                is_alive(row.pid.load(), row.proc_start.load()));
-          }
-          if (!in_use) {
+          if (page.magic.load(std::memory_order_acquire) == kControlMagic &&
+              !has_living_rank(page)) {
             unlink(path);
           }
           flock(file.fd, LOCK_UN);

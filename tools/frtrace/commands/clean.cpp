@@ -24,11 +24,6 @@ namespace {
 
 constexpr int kDone = 0, kNothing = 3;
 
-std::uint64_t pid_namespace() {
-  struct stat st{};
-  return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
-}
-
 // The first bytes of a file as one of the shared structs; nullptr: it has fewer.
 template <class T>
 std::unique_ptr<T> read_front(int fd) {
@@ -51,18 +46,9 @@ bool is_dead_page(int fd, std::string_view name, std::uint64_t own_namespace) {
     return false;
   }
   const auto page = read_front<fr::Control>(fd);
-  if (page == nullptr || page->magic.load() != fr::kControlMagic ||
-      page->version != fr::kLayoutVersion || page->row_bytes != sizeof(fr::PeerRow)) {
-    return false;
-  }
-  for (const fr::PeerRow& row : page->peers) {
-    const std::uint32_t state = row.state.load();
-    if ((state == fr::kPeerLive || state == fr::kPeerClaimed) &&
-        fr::is_alive(row.pid.load(), row.proc_start.load())) {
-      return false;
-    }
-  }
-  return true;
+  return page != nullptr && page->magic.load() == fr::kControlMagic &&
+         page->version == fr::kLayoutVersion && page->row_bytes == sizeof(fr::PeerRow) &&
+         !fr::has_living_rank(*page);
 }
 
 }  // namespace
@@ -86,7 +72,7 @@ int clean_rings(const std::string& shm_dir) {
     }
     ::closedir(d);
   }
-  const std::uint64_t own_namespace = pid_namespace();
+  const std::uint64_t own_namespace = fr::pid_namespace();
   std::size_t rings = 0, pages = 0, stay = 0;
   std::uintmax_t bytes = 0;
   for (const std::string& name : names) {
