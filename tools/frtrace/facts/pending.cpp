@@ -490,12 +490,12 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
 
 bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
-  Time until = 0;
   bool failed = false;
+  double lasted_s = 0;  // the longest, each by its own clock: those of hosts may be apart
   std::set<int> waiting;
   for (const Wait& w : p.waits) {
     p.since = p.since == 0 ? w.since : std::min(p.since, w.since);
-    until = std::max(until, w.until);
+    lasted_s = std::max(lasted_s, seconds_between(w.since, w.until));
     waiting.insert(w.evidence);
     failed = failed || w.failed;
   }
@@ -508,7 +508,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     const Rank other = p.kind == Kind::kSend ? p.to : p.from;
     members.push_back(static_cast<std::size_t>(g.position.at(other)));
   }
-  const bool old_enough = seconds_between(p.since, until) >= threshold_s_ || failed;
+  const bool old_enough = lasted_s >= threshold_s_ || failed;
   bool young = false;
   for (const std::size_t member : members) {
     const int evidence = g.evidence[member];
@@ -521,15 +521,15 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     } else if (*reached < p.seq) {
       const RankEvidence& e = c_.evidence_of(evidence);
       const bool ended = exits_[static_cast<std::size_t>(evidence)].ended();
-      const Time seen = ended || failed || e.written == 0 ? until : std::min(until, e.written);
       if (stale_[static_cast<std::size_t>(evidence)]) {
         p.stale.push_back(evidence);
-      } else if (seconds_between(p.since, seen) >= threshold_s_ || failed) {
-        p.absent.push_back(evidence);
-      } else if (old_enough) {
-        p.stale.push_back(evidence);
-      } else {
+      } else if (!old_enough) {
         young = true;
+      } else if (ended || failed || e.written == 0 ||
+                 seconds_between(p.since, e.written) >= threshold_s_) {
+        p.absent.push_back(evidence);
+      } else {
+        p.stale.push_back(evidence);
       }
     }
   }
