@@ -96,6 +96,12 @@ void fr_set_job(const char* store, const char* program) noexcept {
   keep_job(store, program);
 }
 
+void fr_set_run(uint64_t run) noexcept {
+  if (Recorder* r = recorder()) {
+    r->region.header().run.store(run, std::memory_order_relaxed);
+  }
+}
+
 void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank) noexcept {
   Recorder* r = recorder();
   if (r == nullptr) {

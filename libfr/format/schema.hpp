@@ -289,6 +289,7 @@ inline constexpr std::tuple kIdentity{
     Column{"host", [](const Header& h) { return fixed(h.host); }},
     Column{"boot_id", [](const Header& h) { return fixed(h.boot_id); }},
     Column{"pid", [](const Header& h) { return h.pid; }},
+    Column{"run", [](const Header& h) { return get(h.run); }},
     Column{"start_unix_ns", [](const Header& h) { return h.start_unix_ns; }},
     Column{"proc_start", [](const Header& h) { return h.proc_start; }},
     Column{"command", [](const Header& h) { return fixed(h.command); }},

@@ -244,6 +244,20 @@ def _after_init(args, kwargs):
     world = _patched.GroupMember.WORLD
     if world is not None and _fr.enabled():
         _fr.set_identity(world.rank(), world.size(), -1)
+        _agree_on_run()
+
+
+def _agree_on_run() -> None:
+    """One number for this run of the job: of all that the ranks propose the store keeps the first.
+
+    Evidence of an earlier run under the same name is told by it, whatever the hosts' clocks say.
+    """
+    proposed = f"{int.from_bytes(os.urandom(8), 'little') or 1:x}"
+    try:
+        kept = _patched._get_default_store().compare_set("fr/run", "", proposed)
+        _fr.set_run(int(kept, 16))
+    except Exception:  # no such store (MPI, a store without compare_set): the clocks tell, as far
+        return
 
 
 def _ranges(ranks) -> list[int]:

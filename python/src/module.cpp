@@ -141,6 +141,7 @@ PYBIND11_MODULE(_fr, m) {
   m.def("enabled", [] { return fr_enabled() != 0; });
   m.def("generation", &fr_generation);
   m.def("set_job", &fr_set_job, py::arg("store"), py::arg("program"));
+  m.def("set_run", &fr_set_run, py::arg("run"));
   m.def("set_identity", &fr_set_identity, py::arg("rank") = -1, py::arg("world_size") = -1,
         py::arg("local_rank") = -1);
   m.def("group", &group, py::arg("name"), py::arg("ranks") = py::none(), py::arg("desc") = "",

@@ -355,10 +355,6 @@ REAL_PROPERTIES = {f.__name__: f for f in (real_shifted, real_innocent_lost, rea
 # (property, seed or name of a real set): what goes wrong. Strict: a mend must be taken out here.
 VIOLATED = {
     ("renamed", 10): "exited becomes undecided: a rank without a file in a pipeline",
-    **{
-        ("shifted", seed): "the files of one host are taken for those of another moment: undecided"
-        for seed in (2, 3, 4, 5, 6, 9, 10, 11)
-    },
     ("innocent_lost", 4): "a stuck host in a pipeline, then the rank without a file is named",
     ("innocent_lost", 11): "a stuck device, then the rank without a file is named",
     ("old_records_cut", 5): "with 85 records both ends of a left-out receive are named",

@@ -632,3 +632,30 @@ def test_a_job_without_launcher_is_named_by_its_store_and_program(launch, kind):
     job, port, parent = ran.result
     want = name.format(port=port, parent=parent)
     assert job == want if kind != "file" else want in job and job.endswith("-script"), job
+
+
+@pytest.mark.parametrize("store", ["env://", "file"])
+def test_the_ranks_of_a_run_share_a_number_that_another_run_has_not(launch, store, tmp_path):
+    pytest.importorskip("zstandard")
+    numbers = []
+    for run in range(2):
+        where = store if store == "env://" else f"file://{tmp_path}/store{run}"
+        ranks = launch(
+            f"""
+            import fr, msgpack, os, zstandard
+            import torch.distributed as dist
+            dist.init_process_group("gloo", init_method="{where}", world_size=2,
+                                    rank=int(os.environ["RANK"]))
+            dist.barrier()
+            with open(fr.dump(), "rb") as file:
+                dump = msgpack.unpackb(zstandard.ZstdDecompressor().stream_reader(file).read())
+            result(dump["identity"]["run"])
+            dist.barrier()
+            dist.destroy_process_group()
+            """,
+            n=2,
+        )
+        (number,) = {ran.result for ran in ranks}
+        assert number != 0, ranks
+        numbers.append(number)
+    assert numbers[0] != numbers[1]

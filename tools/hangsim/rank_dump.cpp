@@ -309,7 +309,7 @@ void RankDump::identity(Packer& p) {
   const int node = c_.job.node(rank_);
   const int last = std::min(c_.job.world, (node + 1) * c_.job.ranks_per_node);
   key(p, "identity");
-  p.pack_map(16);
+  p.pack_map(17);
   field(p, "job", c_.name);
   field(p, "attempt", c_.attempt);
   field(p, "rank", rank_);
@@ -319,6 +319,7 @@ void RankDump::identity(Packer& p) {
   field(p, "host", fmt::format("node{:03}", node));
   field(p, "boot_id", fmt::format("boot-{}", node));
   field(p, "pid", 4000 + rank_);
+  field(p, "run", c_.seed + static_cast<std::uint64_t>(c_.attempt) + 1);
   field(p, "start_unix_ns", unix_time(e_, rank_, -20 * kSecond));
   field(p, "proc_start", 1000 + rank_);
   field(p, "command", "train.py");

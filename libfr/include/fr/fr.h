@@ -58,6 +58,11 @@ FR_API void fr_set_identity(int32_t rank, int32_t world_size, int32_t local_rank
  * later it has no effect. Cold. */
 FR_API void fr_set_job(const char* store, const char* program) FR_NOEXCEPT;
 
+/* Tells the evidence of this run of the job from that of runs before and after it under the same
+ * name: a random number that all ranks share, 0 is unknown. After fr_start; a later call replaces
+ * it (a process that joins another run). Any thread, lock-free. */
+FR_API void fr_set_run(uint64_t run) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ groups and names */
 
 typedef uint32_t fr_group_t; /* 0: no group (records of the process itself) */

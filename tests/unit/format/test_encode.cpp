@@ -142,7 +142,7 @@ TEST_CASE("dump: every key of the grammar, with its type") {
     CHECK(id[key].is_text());
   }
   for (const char* key : {"attempt", "rank", "local_rank", "world_size", "local_world_size", "pid",
-                          "start_unix_ns", "proc_start", "n_records"}) {
+                          "run", "start_unix_ns", "proc_start", "n_records"}) {
     CAPTURE(key);
     CHECK(id[key].is_int());
   }

@@ -39,6 +39,7 @@ constexpr std::tuple kIdentity{
     Field{"boot_id", &Identity::boot_id},
     Field{"pid", &Identity::pid},
     Field{"proc_start", &Identity::proc_start},
+    Field{"run", &Identity::run},
     Field{"command", &Identity::command},
     Field{"cwd", &Identity::cwd},
     Field{"recorder", &Identity::recorder},

@@ -187,8 +187,9 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
                     nameless.size() == 1 ? "1 file" : fmt::format("{} files", nameless.size()),
                     nameless.front()->file));
   }
-  // Processes of one attempt live at the same time; a file written before another process began
-  // is of an earlier run under the same job name.
+  // The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
+  // of one run live at the same time, so a file written before another process began is of an
+  // earlier one.
   const RankEvidence* youngest = nullptr;
   for (const auto& [rank, e] : best) {
     if (youngest == nullptr || e->id.start > youngest->id.start) {
@@ -198,7 +199,9 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
   for (auto it = best.begin(); it != best.end();) {
     const RankEvidence& e = *it->second;
     const Time slack = e.id.host == youngest->id.host ? 0 : kClockSkew;
-    if (e.written != 0 && e.written + slack < youngest->id.start) {
+    const bool is_told = e.id.run != 0 && youngest->id.run != 0;
+    if (is_told ? e.id.run != youngest->id.run
+                : e.written != 0 && e.written + slack < youngest->id.start) {
       c.notes.push_back(fmt::format("{} is of an earlier run of this job: left out", e.file));
       it = best.erase(it);
     } else {

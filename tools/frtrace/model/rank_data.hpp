@@ -282,6 +282,7 @@ struct Identity {
   int local_world_size = 0;
   int pid = 0;
   std::uint64_t proc_start = 0;
+  std::uint64_t run = 0;  // the same on all ranks of one run of the job; 0 unknown
   Time start = 0;
   bool anonymous = false;
   std::uint64_t n_records = 0;
@@ -291,7 +292,7 @@ struct Losses {
   std::uint64_t dropped = 0, overwritten = 0, torn = 0, status_lost = 0, strings_lost = 0,
                 stacks_lost = 0, groups_lost = 0, lanes_lost = 0, no_group = 0;
   std::uint64_t groups_forgotten = 0;  // destroyed ones whose row another group has now
-  std::uint64_t cut = 0;      // records behind the end of a ring that was cut off
+  std::uint64_t cut = 0;               // records behind the end of a ring that was cut off
   std::uint64_t trimmed = 0;  // records not kept in memory; the file has them (load_window.hpp)
 
   // Whether a group that the rank does not list may be one that it had.

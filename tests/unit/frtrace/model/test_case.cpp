@@ -91,6 +91,29 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
   CHECK(cases[0].missing == Ranks{1});
 }
 
+TEST_CASE("the number of a run tells its evidence from another's, whatever the clocks say") {
+  constexpr Time kHour = 3'600'000'000'000;
+  JobBuilder j(3);
+  for (const Rank r : {0, 1, 2}) {
+    j.rank(r).id.run = 7;
+    j.rank(r).id.host = r == 2 ? "ahead" : "right";
+  }
+  iterations(j, 2);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  auto evidence = j.take();
+  evidence[2]->id.start += kHour;  // after the other two wrote their files
+  evidence[2]->written += kHour;
+  auto cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].missing.empty());
+
+  evidence[1]->id.run = 6;  // lived at the same time, if the clocks are right
+  cases = make_cases(evidence, {});
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].missing == Ranks{1});
+}
+
 TEST_CASE("a rank's own dump is judged, its later death is told") {
   JobBuilder before(3), after(3);
   for (JobBuilder* j : {&before, &after}) {
