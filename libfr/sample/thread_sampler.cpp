@@ -190,15 +190,20 @@ struct ThreadStacks::Work {
     return index;
   }
 
+  static bool is_c_library(std::string_view path) noexcept {
+    const std::string_view name = path.substr(path.rfind('/') + 1);
+    return name.starts_with("libc.") || name.starts_with("libc-") || name.starts_with("libpthread");
+  }
+
   bool evaluates(u64 pc) const noexcept {
     const fr_python* p = fr::python();
     return p != nullptr && ((pc >= p->eval_begin && pc < p->eval_end) ||
                             (pc >= p->eval_more_begin && pc < p->eval_more_end));
   }
 
-  // Does the thread wait for the GIL? Told by who called the wait: all timed waits that the
-  // interpreter's own code makes on a condition are for it. Else by the first function with a name
-  // within the interpreter's file.
+  // Does the thread wait for the GIL? Told by who called the wait, with nothing but the C library
+  // between: all timed waits that the interpreter's own code makes on a condition are for it. Else
+  // by the first function with a name within the interpreter's file.
   bool waits_for_gil(const ThreadRow& row, const Raw& r) const noexcept {
     const fr_python* p = fr::python();
     const Module* interpreter = p != nullptr ? modules.find(p->eval_begin) : nullptr;
@@ -212,7 +217,10 @@ struct ThreadStacks::Work {
       const u64 pc = pcs[r.first_pc + i];
       const Symbol* s = symbol(pc);
       const bool named = s != nullptr && peek_text(s->name, name, sizeof name);
-      if (modules.find(pc) != interpreter) {
+      if (const Module* m = modules.find(pc); m != interpreter) {
+        if (m != nullptr && !m->vdso && !is_c_library(modules.path(*m))) {
+          return false;  // that library's own wait
+        }
         timed = named && std::strcmp(name, "pthread_cond_timedwait") == 0;
         waits = waits || (named && std::strncmp(name, "pthread_cond_", 13) == 0);
         continue;
