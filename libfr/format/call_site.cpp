@@ -1,6 +1,7 @@
 // call_site.cpp - innermost user frame, oldest operation in flight, and their texts.
 #include "format/call_site.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "format/text.hpp"
@@ -24,31 +25,100 @@ bool has_ended(const RecordCopy& r) {
 
 }  // namespace
 
+namespace {
+
+bool is_native(std::string_view file) noexcept {
+  return file.ends_with(".so") || inside(file, ".so.");
+}
+
+// ".../lib/python3.11/socket.py", ".../lib64/python3.11/...", ".../lib/python311.zip/...".
+bool is_standard_library(std::string_view file) noexcept {
+  static constexpr std::string_view kBegins[] = {"/lib/python3", "/lib64/python3", "/lib/pypy3"};
+  for (const auto begin : kBegins) {
+    const std::size_t at = file.find(begin);
+    std::size_t end = at == std::string_view::npos ? at : at + begin.size();
+    while (end < file.size() && (file[end] == '.' || (file[end] >= '0' && file[end] <= '9'))) {
+      ++end;
+    }
+    const std::string_view rest = end < file.size() ? file.substr(end) : std::string_view{};
+    if (rest.starts_with('/') || rest.starts_with("zip/") || rest.starts_with("t/")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// /venv/bin/accelerate; python3.11 itself, where other tools give native frames its name.
+bool is_command(std::string_view file) noexcept {
+  const std::size_t slash = file.rfind('/');
+  return slash != std::string_view::npos && file.substr(0, slash).ends_with("/bin") &&
+         !file.ends_with(".py");
+}
+
+}  // namespace
+
+std::string_view installed_path(std::string_view file) noexcept {
+  static constexpr std::string_view kPackages[] = {"/site-packages/", "/dist-packages/"};
+  for (const auto directory : kPackages) {
+    if (const std::size_t at = file.rfind(directory); at != std::string_view::npos) {
+      return file.substr(at + directory.size());
+    }
+  }
+  return {};
+}
+
 bool is_own_file(std::string_view file) noexcept {
   return inside(file, "-packages/fr/") || inside(file, "/python/fr/");
 }
 
-bool is_library_file(std::string_view file) noexcept {
-  // torch may be installed or lie in its own source tree; a user's directory may be named so, too.
-  static constexpr std::string_view kParts[] = {
-      "-packages/torch/", "/torch/distributed/", "/torch/nn/",    "/torch/autograd/",
-      "/torch/utils/",    "/torch/optim/",       "/torch/_",      "/torch/multiprocessing/",
-      "/torch/cuda/",     "/torch/csrc/",        ".so.",          "/contextlib.py",
-      "/runpy.py",        "/functools.py",       "/threading.py", "/typing_extensions.py"};
-  if (file.empty() || file == "??") {
-    return true;
+Origin origin_of(std::string_view file) noexcept {
+  // torch may lie in its own source tree; a user's directory may be named so, too. Modules of the
+  // standard library that call the user's code may lie anywhere.
+  static constexpr std::string_view kParts[] = {"/torch/distributed/", "/torch/nn/",
+                                                "/torch/autograd/",    "/torch/utils/",
+                                                "/torch/optim/",       "/torch/_",
+                                                "/torch/cuda/",        "/torch/csrc/",
+                                                "/contextlib.py",      "/torch/multiprocessing/",
+                                                "/runpy.py",           "/functools.py",
+                                                "/threading.py"};
+  if (file.empty() || file == "??" || is_native(file)) {
+    return Origin::kCore;
   }
   if (file.front() == '<') {
-    return !file.starts_with("<string>") && !file.starts_with("<stdin>") &&
-           !file.starts_with("<ipython");
+    const bool typed =
+        file.starts_with("<string>") || file.starts_with("<stdin>") || file.starts_with("<ipython");
+    return typed ? Origin::kUser : Origin::kCore;
+  }
+  if (is_own_file(file)) {
+    return Origin::kCore;
+  }
+  if (const std::string_view path = installed_path(file); !path.empty()) {
+    const bool core = path.starts_with("torch/") || path == "typing_extensions.py";
+    return core ? Origin::kCore : Origin::kPackage;
   }
   for (const auto part : kParts) {
     if (inside(file, part)) {
-      return true;
+      return Origin::kCore;
     }
   }
-  return file.ends_with(".so") || is_own_file(file) ||
-         (inside(file, "/lib/python3") && !inside(file, "-packages/"));
+  if (is_standard_library(file)) {
+    return Origin::kCore;
+  }
+  return is_command(file) ? Origin::kCommand : Origin::kUser;
+}
+
+std::string_view package_of(std::string_view file) noexcept {
+  std::string_view name = installed_path(file);
+  name = name.substr(0, name.find('/'));
+  return name.ends_with(".py") ? name.substr(0, name.size() - 3) : name;
+}
+
+std::string_view plain_name(std::string_view function) noexcept {
+  const std::size_t dot = function.rfind('.');
+  if (dot == std::string_view::npos || function.substr(dot + 1).starts_with("__")) {
+    return function;
+  }
+  return function.substr(dot + 1);
 }
 
 Site user_site(const View& view, u32 stack) noexcept {
@@ -56,15 +126,16 @@ Site user_site(const View& view, u32 stack) noexcept {
   if (frames.empty()) {
     return {};
   }
-  FrameRow found = view.frame(frames[0]);
-  for (const u32 id : frames) {
-    const FrameRow f = view.frame(id);
-    if (!is_library_file(view.string(f.file))) {
-      found = f;
-      break;
-    }
+  const auto row = [&](int i) { return view.frame(frames[static_cast<std::size_t>(i)]); };
+  const UserFrame at =
+      user_frame(static_cast<int>(frames.size()), [&](int i) { return view.string(row(i).file); });
+  const FrameRow found = row(std::max(at.user, 0));
+  Site site{view.string(found.file), view.string(found.func), found.line, {}, {}};
+  if (at.within >= 0) {
+    site.package = package_of(view.string(row(at.within).file));
+    site.called = plain_name(view.string(row(at.within).func));
   }
-  return {view.string(found.file), view.string(found.func), found.line};
+  return site;
 }
 
 bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept {
@@ -122,8 +193,13 @@ void describe(const View& view, const RecordCopy& record, char* out, std::size_t
     n += format(out + n, bytes - n, " of %.*s", static_cast<int>(group.size()), group.data());
   }
   if (!file.empty()) {
-    format(out + n, bytes - n, " at %.*s:%u (%.*s)", static_cast<int>(file.size()), file.data(),
-           site.line, static_cast<int>(site.function.size()), site.function.data());
+    n += format(out + n, bytes - n, " at %.*s:%u (%.*s", static_cast<int>(file.size()), file.data(),
+                site.line, static_cast<int>(site.function.size()), site.function.data());
+    if (!site.package.empty()) {
+      n += format(out + n, bytes - n, ", in %.*s %.*s", static_cast<int>(site.package.size()),
+                  site.package.data(), static_cast<int>(site.called.size()), site.called.data());
+    }
+    format(out + n, bytes - n, ")");
   }
 }
 

@@ -1,21 +1,79 @@
-// call_site.hpp - which frame of a stack is the user's: the first outside torch and fr.
+// call_site.hpp - which frame of a stack is the user's: the first outside the installed packages.
 #pragma once
 
 #include "format/view.hpp"
 
 namespace fr {
 
-// torch's, fr's or Python's own, and native code: none of them is where a user looks for a cause.
-// "" and generated code too; what a user typed in, or gave with -c, is the user's.
-bool is_library_file(std::string_view file) noexcept;
+// Whose file it is, by its path alone: dumps of other tools have no more.
+enum class Origin : u8 {
+  kUser,     // editable installs too; what was typed in, or given with -c
+  kCommand,  // an installed command, like bin/accelerate
+  kPackage,  // below site-packages or dist-packages
+  kCore,     // torch's, fr's and Python's own, native and generated code, ""
+};
+Origin origin_of(std::string_view file) noexcept;
+inline bool is_library_file(std::string_view file) noexcept {
+  return origin_of(file) != Origin::kUser;
+}
 bool is_own_file(std::string_view file) noexcept;  // of fr's Python package
+// "accelerate/data.py" of ".../site-packages/accelerate/data.py"; "" elsewhere.
+std::string_view installed_path(std::string_view file) noexcept;
+// "accelerate" of ".../site-packages/accelerate/data.py"; "" of what is no package's.
+std::string_view package_of(std::string_view file) noexcept;
+// Without class and enclosing functions: "gather"; but "Trainer.__init__", which alone says little.
+std::string_view plain_name(std::string_view function) noexcept;
+
+struct UserFrame {
+  int user = -1;    // the user's innermost frame
+  int within = -1;  // what it called, where that is a package other than torch
+};
+// Of `n` frames, innermost first. Where the user has none (a program that was installed), the
+// package that the program began in is the user's, then the installed command.
+template <class FileOf>
+UserFrame user_frame(int n, FileOf file_of) noexcept {
+  UserFrame out;
+  int command = -1;
+  int outermost = -1;  // package frame
+  for (int i = 0; i < n && out.user < 0; ++i) {
+    switch (origin_of(file_of(i))) {
+      case Origin::kUser:
+        out.user = i;
+        break;
+      case Origin::kCommand:
+        command = i;
+        break;
+      case Origin::kPackage:
+        outermost = i;
+        break;
+      case Origin::kCore:
+        break;
+    }
+  }
+  if (out.user < 0 && outermost >= 0) {
+    const std::string_view program = package_of(file_of(outermost));
+    while (out.user < 0 || package_of(file_of(out.user)) != program) {
+      ++out.user;
+    }
+  } else if (out.user < 0) {
+    out.user = command;
+  }
+  for (out.within = out.user - 1;
+       out.within >= 0 && origin_of(file_of(out.within)) != Origin::kPackage;) {
+    --out.within;
+  }
+  out.within = out.within < 0 ? -1 : out.within;
+  return out;
+}
 
 struct Site {
   std::string_view file;  // "" = not captured
   std::string_view function;
   u32 line = 0;
+  std::string_view package;  // that the user's frame had called; "" none but torch
+  std::string_view called;   // its function
 };
-// The user's frame; the innermost one when all belong to libraries.
+// The user's frame; the innermost one when all are torch's or Python's own.
 Site user_site(const View& view, u32 stack) noexcept;
 
 // The oldest operation of a group that has not ended, as far as the ring still has it.

@@ -21,6 +21,46 @@ TEST_CASE("the user's frame is the first outside torch and fr") {
   CHECK(user_site(rig.view, rig.tables->stack(frames, 5)).line == 4);
   CHECK(user_site(rig.view, rig.tables->stack(frames, 3)).line == 1);  // only libraries: innermost
   CHECK(user_site(rig.view, 0).file.empty());
+
+  const fr_frame within[] = {frames[0], frame("/v/site-packages/accelerate/accelerator.py", 6),
+                             frames[3]};
+  fr_op op = make_op(rig.group("0"), FR_COLLECTIVE, rig.intern("all_reduce"));
+  op.stack = rig.tables->stack(within, 3);
+  char text[200];
+  describe(rig.view, rig.read(rig.begin(op)), text, sizeof text);
+  CHECK(std::string(text) == "all_reduce #1 of desc at train.py:4 (f, in accelerate f)");
+}
+
+TEST_CASE("whose a file is, by its path") {
+  for (const char* file : {"/home/u/train.py", "train.py", "/home/u/torch_job/train.py",
+                           "/home/u/my-packages/a.py", "/opt/src/lightning/trainer.py", "<string>",
+                           "<stdin>", "<ipython-input-3-1>", "/home/u/bin/train.py"}) {
+    INFO(file);
+    CHECK(origin_of(file) == Origin::kUser);
+  }
+  for (const char* file :
+       {"/v/lib/python3.11/site-packages/accelerate/data.py", "/usr/lib/python3/dist-packages/a.py",
+        "/home/u/.local/lib/python3.12/site-packages/lightning/pytorch/loops/fit.py"}) {
+    INFO(file);
+    CHECK(origin_of(file) == Origin::kPackage);
+  }
+  for (const char* file :
+       {"", "??", "<frozen runpy>", "<eval_with_key>.3", "/usr/lib/python3.11/socket.py",
+        "/usr/local/lib/python3.13t/json/decoder.py", "/usr/lib64/python3.9/socket.py",
+        "/usr/lib/python311.zip/socket.py", "/v/lib/python3.11/site-packages/torch/nn/module.py",
+        "/home/u/pytorch/torch/distributed/distributed_c10d.py", "/v/x/site-packages/numpy/a.so",
+        "/lib/libc.so.6", "/v/lib/python3.11/site-packages/fr/capture.py",
+        "/opt/py/lib/python3.11/contextlib.py"}) {
+    INFO(file);
+    CHECK(origin_of(file) == Origin::kCore);
+  }
+  CHECK(origin_of("/v/bin/accelerate") == Origin::kCommand);
+  CHECK(origin_of("/usr/bin/python3.11") == Origin::kCommand);
+  CHECK(package_of("/v/site-packages/accelerate/data.py") == "accelerate");
+  CHECK(package_of("/v/site-packages/six.py") == "six");
+  CHECK(package_of("/home/u/train.py").empty());
+  CHECK(plain_name("Accelerator.gather") == "gather");
+  CHECK(plain_name("Trainer.__init__") == "Trainer.__init__");
 }
 
 TEST_CASE("what hangs is described in one line, cut to fit") {

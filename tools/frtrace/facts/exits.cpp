@@ -64,7 +64,7 @@ Exit exit_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
     exit.kind = ExitKind::kStatus;
     exit.status = 0;
     exit.last_op = p.last_op;
-    exit.last_place = p.last_site.empty() ? "" : below_cwd(seen_by, p.last_site);
+    exit.last_place = std::string(short_file(p.last_site, seen_by.id.cwd));
   } else if (p.state == "gone") {
     exit.kind = ExitKind::kGone;
   } else if (p.state == "exited") {

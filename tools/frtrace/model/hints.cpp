@@ -292,7 +292,8 @@ const ThreadStack* told_thread(const RankEvidence& e) {
 Site now_at(const RankEvidence& e) {
   const ThreadStack* t = told_thread(e);
   const ThreadFrame* f = t != nullptr ? user_frame(e.threads, *t) : nullptr;
-  return f == nullptr ? Site{} : Site{below_cwd(e, f->file), f->line, f->function};
+  return f == nullptr ? Site{}
+                      : Site{std::string(short_file(f->file, e.id.cwd)), f->line, f->function};
 }
 
 namespace {

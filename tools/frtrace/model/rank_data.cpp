@@ -37,33 +37,26 @@ double RankEvidence::timeout_s() const {
   return static_cast<double>(o.timeout_ns) / 1e9;
 }
 
-std::string below_cwd(const RankEvidence& e, std::string_view file) {
-  const std::string& cwd = e.id.cwd;
-  if (!cwd.empty() && file.size() > cwd.size() + 1 && file.compare(0, cwd.size(), cwd) == 0 &&
-      file[cwd.size()] == '/') {
-    file.remove_prefix(cwd.size() + 1);
-  }
-  return std::string(file);
-}
-
 Site user_site(const RankEvidence& e, std::uint32_t stack) {
-  Site site;
   if (stack >= e.stacks.size()) {
-    return site;
+    return {};
   }
-  for (const std::uint32_t index : e.stacks[stack]) {
-    if (index >= e.frames.size()) {
-      continue;
-    }
-    const Frame& f = e.frames[index];
-    const std::string_view file = e.text(f.file);
-    if (fr::is_library_file(file)) {
-      continue;
-    }
-    site.file = below_cwd(e, file);
-    site.line = f.line;
-    site.function = e.text(f.func);
-    return site;
+  const Stacks::Words frames = e.stacks[stack];
+  const auto frame = [&](int i) {
+    const std::uint32_t index = frames[static_cast<std::size_t>(i)];
+    return index < e.frames.size() ? e.frames[index] : Frame{};
+  };
+  const fr::UserFrame at =
+      fr::user_frame(static_cast<int>(frames.size()), [&](int i) { return e.text(frame(i).file); });
+  if (at.user < 0) {
+    return {};
+  }
+  const Frame f = frame(at.user);
+  Site site{std::string(short_file(e.text(f.file), e.id.cwd)), f.line, std::string(e.text(f.func))};
+  if (at.within >= 0) {
+    const Frame called = frame(at.within);
+    site.within = fmt::format("{} {}", fr::package_of(e.text(called.file)),
+                              fr::plain_name(e.text(called.func)));
   }
   return site;
 }
@@ -75,6 +68,9 @@ std::string site_text(const Site& s) {
   std::string out = fmt::format("{}:{}", s.file, s.line);
   if (!s.function.empty()) {
     out += ' ' + s.function;
+  }
+  if (!s.within.empty()) {
+    out += fmt::format(" (in {})", s.within);
   }
   return out;
 }

@@ -364,14 +364,13 @@ struct Site {
   std::string file;
   std::uint32_t line = 0;
   std::string function;
+  std::string within = {};  // "accelerate gather": what it called of a package other than torch
   bool operator==(const Site&) const = default;
 };
 
-// The path as seen from the process's working directory.
-std::string below_cwd(const RankEvidence&, std::string_view file);
-// The first frame outside torch, fr and the interpreter's frozen modules.
+// The user's frame (format/call_site.hpp).
 Site user_site(const RankEvidence&, std::uint32_t stack);
-// "train.py:57 load_batch", "" when not captured. Paths below the process's directory lose it.
+// "train.py:57 load_batch (in accelerate gather)", "" when not captured. Paths below the process's directory lose it.
 std::string site_text(const Site&);
 
 // The members that a call of new_group named; empty: not captured.

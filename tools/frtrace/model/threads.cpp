@@ -49,14 +49,14 @@ const ThreadFrame* at(const ThreadsEvidence& all, const ThreadStack& t, std::siz
 }  // namespace
 
 std::string_view short_file(std::string_view file, std::string_view cwd) {
+  // Where a library is installed says nothing, also where that is below cwd.
+  if (const std::string_view path = fr::installed_path(file); !path.empty()) {
+    return path;
+  }
   if (!cwd.empty() && file.size() > cwd.size() + 1 && file.substr(0, cwd.size()) == cwd &&
       file[cwd.size()] == '/') {
     file.remove_prefix(cwd.size() + 1);
     return file;
-  }
-  // Where a library is installed says nothing.
-  if (const std::size_t at = file.rfind("-packages/"); at != std::string_view::npos) {
-    return file.substr(at + 10);
   }
   const std::size_t lib = file.find("/lib/python3");
   const std::size_t slash = lib != std::string_view::npos ? file.find('/', lib + 12) : lib;
@@ -110,13 +110,12 @@ std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
 }
 
 const ThreadFrame* user_frame(const ThreadsEvidence& all, const ThreadStack& t) {
-  for (std::size_t i = 0; i < t.stack.size(); ++i) {
-    if (const ThreadFrame* f = at(all, t, i);
-        f != nullptr && f->python && !fr::is_library_file(f->file)) {
-      return f;
-    }
-  }
-  return nullptr;
+  const auto file_of = [&](int i) {
+    const ThreadFrame* f = at(all, t, static_cast<std::size_t>(i));
+    return f != nullptr && f->python ? std::string_view(f->file) : std::string_view();
+  };
+  const int user = fr::user_frame(static_cast<int>(t.stack.size()), file_of).user;
+  return user < 0 ? nullptr : at(all, t, static_cast<std::size_t>(user));
 }
 
 std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::string_view cwd) {

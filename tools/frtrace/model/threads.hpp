@@ -75,7 +75,7 @@ const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
 // The thread that holds the GIL; nullptr: nobody, or unknown.
 const ThreadStack* gil_holder(const ThreadsEvidence&);
 
-// The innermost Python frame that is neither torch's nor the standard library's; nullptr: none.
+// The user's innermost Python frame (format/call_site.hpp); nullptr: none.
 const ThreadFrame* user_frame(const ThreadsEvidence&, const ThreadStack&);
 
 // "load_lock() at utils/file_baton.py:49, called from train.py:57"; a thread without Python frames:
@@ -84,7 +84,7 @@ std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_v
 // "asleep in clock_nanosleep", "running, no system call; holds the GIL",
 // "asleep in openat of /x/fifo (wait_for_partner)", with what could not be had.
 std::string doing_text(const ThreadsEvidence&, const ThreadStack&);
-// Below cwd, or below where Python's packages or its library are installed: as users know it.
+// Below where Python's packages or its library are installed, or below cwd: as users know it.
 std::string_view short_file(std::string_view file, std::string_view cwd);
 // "train.py:57 load_batch" or "clock_nanosleep (libc.so.6)".
 std::string frame_text(const ThreadFrame&, std::string_view cwd = {});

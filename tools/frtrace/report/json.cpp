@@ -17,7 +17,11 @@ Json site_json(const Site& s) {
   if (s.file.empty()) {
     return nullptr;
   }
-  return {{"file", s.file}, {"line", s.line}, {"function", s.function}};
+  Json out{{"file", s.file}, {"line", s.line}, {"function", s.function}};
+  if (!s.within.empty()) {
+    out["within"] = s.within;
+  }
+  return out;
 }
 
 Json input_json(const Report* r, const LoadResult& input) {

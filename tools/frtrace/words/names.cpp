@@ -43,7 +43,8 @@ std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
     for (const std::uint32_t i : e.stacks[stack]) {
       if (i < e.frames.size()) {
         const Frame& frame = e.frames[i];
-        out.push_back(fmt::format("{}:{} {}", e.text(frame.file), frame.line, e.text(frame.func)));
+        out.push_back(fmt::format("{}:{} {}", short_file(e.text(frame.file), e.id.cwd), frame.line,
+                                  e.text(frame.func)));
       }
     }
   }

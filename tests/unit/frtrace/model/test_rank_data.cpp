@@ -45,6 +45,32 @@ TEST_CASE("the user's frame is the first outside torch and fr") {
   CHECK(user_site(e, 77) == Site{});
 }
 
+TEST_CASE("installed packages are not the user's; what the user called of them is named") {
+  RankEvidence e;
+  e.id.cwd = "/w";
+  e.strings = {"",
+               "/w/.venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py",
+               "/w/.venv/lib/python3.11/site-packages/accelerate/utils/operations.py",
+               "/w/.venv/lib/python3.11/site-packages/accelerate/accelerator.py",
+               "/w/accelerate_job.py",
+               "main",
+               "Accelerator.gather",
+               "_gpu_gather.<locals>._gpu_gather_one",
+               "/w/.venv/bin/accelerate",
+               "/w/.venv/lib/python3.11/site-packages/trainer/cli.py",
+               "/w/src/installed_in_place/model.py"};
+  e.frames = {{1, 5, 1}, {2, 7, 355}, {3, 6, 2861}, {4, 5, 22}, {9, 5, 7}, {8, 5, 8}, {10, 5, 3}};
+  e.stacks = {{}, {0, 1, 2, 3}, {0, 1, 2, 4, 5}, {0, 5}, {0, 1, 6, 3}, {0, 1}};
+  CHECK(site_text(user_site(e, 1)) == "accelerate_job.py:22 main (in accelerate gather)");
+  // A program that was installed itself: the package that it began in.
+  CHECK(site_text(user_site(e, 2)) == "trainer/cli.py:7 main (in accelerate gather)");
+  CHECK(user_site(e, 3).file == ".venv/bin/accelerate");
+  CHECK(site_text(user_site(e, 4)) ==
+        "src/installed_in_place/model.py:3 main (in accelerate _gpu_gather_one)");
+  CHECK(site_text(user_site(e, 5)) ==
+        "accelerate/utils/operations.py:355 _gpu_gather.<locals>._gpu_gather_one");
+}
+
 TEST_CASE("shape words that do not add up read as unknown") {
   RankEvidence e;
   Record r;
