@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 
@@ -374,6 +375,55 @@ holds()
     assert python_frames(other["stack"])[0][2] == "waits"
 
 
+# Of such functions the evaluator makes the call itself, once it has seen them a few times.
+OWN_WAIT = """
+#include <Python.h>
+#include <pthread.h>
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+__attribute__((noinline)) void wait_for_condition(void) {
+  for (;;) pthread_cond_wait(&never, &mutex);
+}
+static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names) {
+  if (args[0] == Py_True) {
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&mutex);
+    wait_for_condition();
+    Py_END_ALLOW_THREADS
+  }
+  Py_RETURN_NONE;
+}
+static PyMethodDef methods[] = {
+  {"step", (PyCFunction)(void (*)(void))step, METH_FASTCALL | METH_KEYWORDS, 0}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "ownwait", 0, -1, methods};
+PyMODINIT_FUNC PyInit_ownwait(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_a_librarys_own_wait_is_none_for_the_gil(start, scratch):
+    headers = Path(sysconfig.get_paths()["include"])
+    if shutil.which("cc") is None or not (headers / "Python.h").exists():
+        pytest.skip("needs a C compiler and Python's headers")
+    (scratch / "ownwait.c").write_text(OWN_WAIT)
+    compile_library(scratch / "ownwait.c", scratch / "ownwait.so", f"-I{headers}")
+    p = start(
+        """
+sys.path.insert(0, os.getcwd())
+from ownwait import step
+def train():
+    for i in range(100):
+        if i == 99:
+            ready()
+        step(i == 99)
+train()
+"""
+    )
+    p.ready().await_calls("futex").dump()
+    main = p.main()
+    assert "wait_for_condition (ownwait.so)" in main["stack"], main
+    assert "GIL free" in main["doing"] and "waits for the GIL" not in main["doing"], main
+
+
 def test_recursion_shows_both_ends(start):
     p = start(
         """
@@ -679,6 +729,35 @@ crawl(3)
     frames = [line.split("(")[0] for line in where if line.startswith("in ")]
     assert len(frames) == 2 and frames[1] == "in crawl", where  # one of the library, the innermost
     assert all(len(line) < 800 for line in where), where
+
+
+def test_an_installed_package_is_not_the_users(start, scratch):
+    package = scratch / "env" / "lib" / "python3.11" / "site-packages" / "mini"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import fr\n\ndef gather(group, hold):\n    fr.begin(group, 'all_gather')\n    hold()\n"
+    )
+    p = start(
+        """
+sys.path.insert(0, "env/lib/python3.11/site-packages")
+import mini
+def train(group):
+    ready()
+    mini.gather(group, lib.hold)
+train(fr.group("g", [0, 1]))
+""",
+        env={"FR_WARN_S": "1"},
+    )
+    p.ready().await_calls("pause").dump()
+    line = (scratch / "target.py").read_text().split("\n").index(
+        "    mini.gather(group, lib.hold)") + 1  # fmt: skip
+    where = p.main()["where"][0]
+    assert where.startswith("is in gather() at mini/__init__.py:5, called from "), where
+    assert f"target.py:{line}" in where, where
+    wait_until(
+        "the warning",
+        lambda: f"at target.py:{line} (train, in mini gather)" in p.log.read_text(),
+    )
 
 
 UNANSWERED = """
