@@ -313,6 +313,13 @@ void fr_exit_record(const char* kind, const char* type, const char* message,
   r->watchdog->request_dump(reason, Trigger::kException, 5'000'000'000ull, nullptr, 0);
 }
 
+void fr_exit_site(uint32_t stack) noexcept {
+  if (Recorder* r = recorder()) {
+    r->exit_head.store(r->region.header().head.load());
+    r->exit_stack.store(stack);
+  }
+}
+
 void fr_shutdown(int status) noexcept {
   if (Recorder* r = recorder()) {
     shut_down(*r, status);

@@ -51,7 +51,7 @@ constexpr const char* kGilWords[] = {"", "holds", "waits"};
 
 void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
   const Task& t = row.task;
-  p.pack_map(21);
+  p.pack_map(22);
   key_int(p, "tid", t.tid);
   key_text(p, "name", t.name);
   text(p, "state");
@@ -80,6 +80,8 @@ void pack_thread(Packer& p, const ThreadReport& all, const ThreadRow& row) {
   key_uint(p, "answer_us", row.answer_us);
   text(p, "whole");
   row.whole ? p.pack_true() : p.pack_false();
+  text(p, "handling");
+  text(p, all.text + row.handling);
   text(p, "stack");
   p.pack_array(row.n_frames);
   for (u32 i = 0; i < row.n_frames; ++i) {

@@ -598,9 +598,9 @@ struct alignas(64) PeerRow {
   std::atomic<i32> exit_status;
   std::atomic<i32> exit_signal;
   std::atomic<u64> exit_unix_ns;
-  char ring[184];    // file name within the ring directory; "" = anonymous
-  char last_op[64];  // set at a clean exit: what it issued last, and where
-  char last_site[192];
+  char ring[184];                   // file name within the ring directory; "" = anonymous
+  char last_op[64];                 // set at a clean exit: what it issued last, and where
+  char last_site[192];              // behind its NUL, where there is room: the place of sys.exit
   std::atomic<u64> hung;            // incident whose stall lasts on this rank; 0 none
   std::atomic<u64> warned_unix_ns;  // its last warning of a stall
   // --- the rank that salvages it

@@ -129,6 +129,13 @@ std::string_view fixed(const char (&s)[N]) noexcept {
   return {s, strnlen(s, N)};
 }
 
+// A second text behind the first one's NUL.
+template <std::size_t N>
+std::string_view second(const char (&s)[N]) noexcept {
+  const std::size_t from = strnlen(s, N) + 1;
+  return from < N ? std::string_view{s + from, strnlen(s + from, N - from)} : std::string_view{};
+}
+
 using RecordCells = RecordCopy;
 
 // clang-format off
@@ -340,6 +347,7 @@ inline constexpr std::tuple kPeer{
     // written before that state is stored, so not to be read in any other
     Column{"last_op", [](const PeerCells& x) { return x.state == dump::Peer::kExitedClean ? fixed(x.row.last_op) : ""; }},
     Column{"last_site", [](const PeerCells& x) { return x.state == dump::Peer::kExitedClean ? fixed(x.row.last_site) : ""; }},
+    Column{"exit_site", [](const PeerCells& x) { return x.state == dump::Peer::kExitedClean ? second(x.row.last_site) : ""; }},
 };
 
 inline constexpr std::tuple kDeviceLosses{

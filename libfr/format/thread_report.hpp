@@ -57,6 +57,7 @@ struct ThreadRow {
   u32 n_frames;      // innermost first, native and Python merged
   u32 python_cut;    // Python frames left out in the middle, after `cut_after` frames
   u32 cut_after;
+  u32 handling;  // exception that it handles, into ThreadReport::text; 0 none
 };
 
 struct VariableRow {

@@ -30,6 +30,9 @@ struct Recorder {
   u64 first_incident = 0;  // incidents up to this one are an earlier run's
   i32 pid = 0;
   std::atomic<bool> ended{false};  // fr_shutdown has run
+  // Where the process asked to end, and the next ticket then.
+  std::atomic<u32> exit_stack{0};
+  std::atomic<u64> exit_head{0};
   // The parts of watch/, made before recorder() gives this struct out.
   ControlPage* control = nullptr;
   Watchdog* watchdog = nullptr;

@@ -153,6 +153,13 @@ void ModuleTable::read() noexcept {
   }
 }
 
+bool ModuleTable::is_c_library(const Module& m) const noexcept {
+  const std::string_view file = path(m);
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  return m.vdso || name.starts_with("libc.") || name.starts_with("libc-") ||
+         name.starts_with("libpthread");
+}
+
 const Module* ModuleTable::find(u64 pc) const noexcept {
   const Module* end = modules + n;
   const Module* m = std::upper_bound(modules, end, pc,

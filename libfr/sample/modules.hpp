@@ -34,7 +34,8 @@ struct ModuleTable {
 
   // Reads the maps afresh.
   void read() noexcept;
-  const Module* find(u64 pc) const noexcept;  // nullptr: in no file
+  const Module* find(u64 pc) const noexcept;          // nullptr: in no file
+  bool is_c_library(const Module& m) const noexcept;  // or the kernel's part of it
   const char* path(const Module& m) const noexcept { return text + m.path; }
   // Names functions: symbols[] sorted by pc, those found get name and start.
   void name(Symbol* symbols, u32 n) noexcept;

@@ -72,8 +72,10 @@ void on_sample(int, siginfo_t* info, void* context) noexcept {
       s.stack_base = s.registers.r[Registers::kSp];
       s.stack_bytes = peek_some(s.stack_base, s.stack, kStackBytes);
       s.n_python = s.python_total = s.python_facts = 0;
+      s.handled = 0;
       if (const fr_python* p = g_python.load(std::memory_order_acquire)) {
         s.n_python = p->walk(s.python, kPythonFrames, &s.python_total, &s.python_facts);
+        s.handled = p->handled != nullptr ? p->handled() : 0;
       }
       repeat_call(s, *static_cast<ucontext_t*>(context));
       s.answered_ns = monotonic_ns();

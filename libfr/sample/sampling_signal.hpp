@@ -37,6 +37,7 @@ struct SampleSlot {
   u32 n_python;
   u32 python_total;
   u32 python_facts;
+  u64 handled;  // exception that the thread handles; 0 none
   bool interrupted;
   fr_python_frame python[kPythonFrames];
   unsigned char stack[kStackBytes];

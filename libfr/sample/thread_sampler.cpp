@@ -65,6 +65,7 @@ struct ThreadStacks::Work {
   struct Raw {
     u32 first_pc, n_pcs;
     u32 first_python, n_python, python_total;
+    u64 handled;  // exception
   };
   ModuleTable modules;
   Unwinder unwinder{&modules};
@@ -190,11 +191,6 @@ struct ThreadStacks::Work {
     return index;
   }
 
-  static bool is_c_library(std::string_view path) noexcept {
-    const std::string_view name = path.substr(path.rfind('/') + 1);
-    return name.starts_with("libc.") || name.starts_with("libc-") || name.starts_with("libpthread");
-  }
-
   bool evaluates(u64 pc) const noexcept {
     const fr_python* p = fr::python();
     return p != nullptr && ((pc >= p->eval_begin && pc < p->eval_end) ||
@@ -218,7 +214,7 @@ struct ThreadStacks::Work {
       const Symbol* s = symbol(pc);
       const bool named = s != nullptr && peek_text(s->name, name, sizeof name);
       if (const Module* m = modules.find(pc); m != interpreter) {
-        if (m != nullptr && !m->vdso && !is_c_library(modules.path(*m))) {
+        if (m != nullptr && !modules.is_c_library(*m)) {
           return false;  // that library's own wait
         }
         timed = named && std::strcmp(name, "pthread_cond_timedwait") == 0;
@@ -468,6 +464,7 @@ void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {
   raw.first_python = w.n_python;
   raw.n_python = std::min(s.n_python, Work::kPython - w.n_python);
   raw.python_total = s.python_total;
+  raw.handled = s.handled;
   std::memcpy(w.python + w.n_python, s.python, raw.n_python * sizeof(fr_python_frame));
   w.n_python += raw.n_python;
 }
@@ -637,6 +634,10 @@ void ThreadStacks::name_all() noexcept {
     const bool wanted = variables_ && python() != nullptr && python()->variables != nullptr &&
                         (row.task.tid == getpid() || row.gil == Gil::kHolds);
     w.merge(out, row, w.raw[i], wanted ? kVariableFrames : 0);
+    if (char text[512]; w.raw[i].handled != 0 && python()->exception != nullptr &&
+                        python()->exception(w.raw[i].handled, text, sizeof text) != 0) {
+      row.handling = w.intern(out, text);
+    }
   }
   out.modules_lost += w.modules.lost;
 }

@@ -133,7 +133,8 @@ bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
       row.salvaged.store(0);
       row.hung.store(0);
       row.warned_unix_ns.store(0);
-      row.last_op[0] = row.last_site[0] = '\0';
+      row.last_op[0] = '\0';
+      std::memset(row.last_site, 0, sizeof row.last_site);
       std::snprintf(row.ring, sizeof row.ring, "%s", ring);
       row.state.store(kPeerLive, std::memory_order_release);
       own_ = &row;

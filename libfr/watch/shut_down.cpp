@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "format/call_site.hpp"
@@ -22,6 +23,54 @@ void at_exit(int status, void*) noexcept {
   Recorder* r = recorder();
   if (r != nullptr && r->pid == getpid()) {
     shut_down(*r, status);
+  }
+}
+
+// The stack of the request to end (sys.exit); 0 where none was made, or operations came after it.
+u32 exit_stack(const Recorder& r) noexcept {
+  RecordCopy last;
+  const bool went_on = last_operation(r.view, last) && last.ticket >= r.exit_head.load();
+  return went_on ? 0 : r.exit_stack.load();
+}
+
+void note_exit_site(Recorder& r) noexcept {
+  ExitRecord& e = r.region.header().exit;
+  const u32 stack = exit_stack(r);
+  u32 none = 0;
+  if (stack == 0 || !e.claimed.compare_exchange_strong(none, 1)) {
+    return;
+  }
+  std::snprintf(e.kind, sizeof e.kind, "exit");
+  std::snprintf(e.type, sizeof e.type, "SystemExit");
+  e.stack.store(stack);
+  e.ready.store(1, std::memory_order_release);
+}
+
+// Of a rank that leaves no dump its peers show this.
+void fill_farewell(Recorder& r, PeerRow& row) noexcept {
+  RecordCopy last;
+  if (!last_operation(r.view, last)) {
+    return;
+  }
+  const Site site = user_site(r.view, last.payload.stack);
+  const auto op = r.view.string(last.payload.op);
+  std::snprintf(row.last_op, sizeof row.last_op, "%.*s #%llu", static_cast<int>(op.size()),
+                op.data(), static_cast<unsigned long long>(last.payload.seq));
+  std::snprintf(row.last_site, sizeof row.last_site, "%.*s:%u %.*s",
+                static_cast<int>(site.file.size()), site.file.data(), site.line,
+                static_cast<int>(site.function.size()), site.function.data());
+  // The place of its exit behind it, where there is room for all of that: half a line number lies.
+  const Site exit = user_site(r.view, exit_stack(r));
+  const std::size_t used = std::strlen(row.last_site) + 1;
+  const std::string_view file = exit.file.substr(exit.file.rfind('/') + 1);
+  if (!file.empty()) {
+    const std::size_t room = sizeof row.last_site - used;
+    const int n = std::snprintf(row.last_site + used, room, "%.*s:%u %.*s",
+                                static_cast<int>(file.size()), file.data(), exit.line,
+                                static_cast<int>(exit.function.size()), exit.function.data());
+    if (n < 0 || static_cast<std::size_t>(n) >= room) {
+      std::memset(row.last_site + used, 0, room);
+    }
   }
 }
 
@@ -47,6 +96,7 @@ void shut_down(Recorder& r, int status) noexcept {
   for_each_part(&Part::before_exit, since);
   const u64 in_flight = count_in_flight(r.view);
   const bool noted = h.exit.claimed.load() != 0;
+  note_exit_site(r);
   if (h.exit.time_unix_ns.load() == 0) {
     h.exit.time_unix_ns.store(unix_now_ns());
   }
@@ -69,16 +119,7 @@ void shut_down(Recorder& r, int status) noexcept {
     }
     safe = r.watchdog->request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
   } else if (row != nullptr) {
-    RecordCopy last;
-    if (last_operation(r.view, last)) {
-      const Site site = user_site(r.view, last.payload.stack);
-      const auto op = r.view.string(last.payload.op);
-      std::snprintf(row->last_op, sizeof row->last_op, "%.*s #%llu", static_cast<int>(op.size()),
-                    op.data(), static_cast<unsigned long long>(last.payload.seq));
-      std::snprintf(row->last_site, sizeof row->last_site, "%.*s:%u %.*s",
-                    static_cast<int>(site.file.size()), site.file.data(), site.line,
-                    static_cast<int>(site.function.size()), site.function.data());
-    }
+    fill_farewell(r, *row);
   }
   // What hung went on, and the watchdog may not have seen it yet.
   for (int i = 0; clean && i < 200 && r.watchdog->hung() != 0; ++i) {

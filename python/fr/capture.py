@@ -7,6 +7,7 @@ none. Nothing in here may break the training script: what fails goes to problems
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import importlib
@@ -510,6 +511,36 @@ def _chain_excepthooks() -> None:
     threading.excepthook = thread_excepthook
 
 
+@harmless("noting the place of an exit")
+def _note_exit() -> None:
+    if _fr.enabled() and threading.current_thread() is threading.main_thread():
+        _fr.exit_site(_fr.capture_stack())
+
+
+def _watch_sys_exit() -> None:
+    """Python has thrown the traceback of SystemExit away when the process ends.
+
+    Not seen: `raise SystemExit`, and a `from sys import exit` before `import fr`.
+    """
+    original = sys.exit
+
+    @functools.wraps(original)
+    def exit(status=None, /):
+        _note_exit()
+        original(status)
+
+    sys.exit = exit
+    quitter = type(getattr(builtins, "exit", None))  # of the module site: exit(), quit()
+    if quitter.__module__ == "_sitebuiltins":
+        original_call = quitter.__call__
+
+        def __call__(self, code=None):
+            _note_exit()
+            original_call(self, code)
+
+        quitter.__call__ = __call__
+
+
 def _begin_exit():
     """The process has destroyed its groups, and Python now waits for its other threads."""
     if not (_fr.enabled() and _made_groups and not _living):
@@ -542,6 +573,7 @@ def install() -> None:
     _name_job("")
     _chain_excepthooks()
     harmless("watching the exit")(_watch_exit)()
+    harmless("watching sys.exit")(_watch_sys_exit)()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)
     if executed:

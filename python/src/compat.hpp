@@ -363,6 +363,28 @@ struct DictKeys {
 #endif
 };
 
+// --- exceptions
+
+// The frame's code, by a copy of the frame object that a traceback holds; 0: it cannot be told.
+template <class Word>
+std::uint64_t code_of_frame_object(std::uint64_t object, Word word) noexcept {
+#if PY_VERSION_HEX >= 0x030B0000
+  constexpr std::uint64_t kInterpreterFrame = sizeof(PyObject) + sizeof(void*);  // after f_back
+#if PY_VERSION_HEX < 0x030E0000
+  static_assert(offsetof(struct _frame, f_frame) == kInterpreterFrame);
+#endif
+  alignas(Frame) unsigned char bytes[sizeof(Frame)] = {};
+  const std::uint64_t frame = word(object + kInterpreterFrame);
+  for (std::uint64_t i = 0; frame != 0 && i < sizeof bytes / 8; ++i) {
+    const std::uint64_t value = word(frame + i * 8);
+    std::memcpy(bytes + i * 8, &value, 8);
+  }
+  return raw_code(*reinterpret_cast<const Frame*>(bytes));
+#else
+  return word(object + offsetof(struct _frame, f_code));
+#endif
+}
+
 // Layout of the table of lines: PEP 626's pairs (3.10), or entries with columns.
 inline constexpr bool kLinePairs = PY_VERSION_HEX < 0x030B0000;
 

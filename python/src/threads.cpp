@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "compat.hpp"
+#include "format/call_site.hpp"
 #include "format/secrets.hpp"
 #include "fr/fr.h"
 
@@ -75,6 +76,24 @@ u32 walk(fr_python_frame* out, u32 limit, u32* total, u32* facts) {
                 out + limit);
   }
   return n < limit ? n : limit;
+}
+
+u64 handled() {
+  PyThreadState* tstate = PyGILState_GetThisThreadState();
+  u64 at = 0;
+  if (tstate == nullptr ||
+      !copy(reinterpret_cast<u64>(tstate) + offsetof(PyThreadState, exc_info), at)) {
+    return 0;
+  }
+  constexpr int kMaxItems = 64;  // one for each generator that the thread is in
+  _PyErr_StackItem item;
+  for (int i = 0; i < kMaxItems && at != 0 && copy(at, item); ++i) {
+    if (item.exc_value != nullptr && item.exc_value != Py_None) {
+      return reinterpret_cast<u64>(item.exc_value);
+    }
+    at = reinterpret_cast<u64>(item.previous_item);
+  }
+  return 0;
 }
 
 // ---------------------------------------------------------------- later, on the watchdog
@@ -403,6 +422,74 @@ bool plain_value(u64 object, Secrecy secrecy, char* out, std::size_t size, bool 
   return tensor_value(object, reinterpret_cast<u64>(type), out, size);
 }
 
+// ", at train.py:23 in load" of the user's frame nearest to where it was raised, else of that one.
+std::size_t raised_at(u64 traceback, char* out, std::size_t size) noexcept {
+  constexpr int kMaxFrames = 256;
+  char file[512];
+  char function[256];
+  std::size_t used = 0;
+  bool is_users = false;
+  PyTracebackObject entry;
+  for (int i = 0; i < kMaxFrames && traceback != 0 && copy(traceback, entry) &&
+                  Py_TYPE(reinterpret_cast<PyObject*>(&entry)) == &PyTraceBack_Type;
+       ++i, traceback = reinterpret_cast<u64>(entry.tb_next)) {
+    PyCodeObject code;
+    if (!code_at(compat::code_of_frame_object(reinterpret_cast<u64>(entry.tb_frame), &word_at),
+                 code)) {
+      continue;
+    }
+    text_at(reinterpret_cast<u64>(code.co_filename), file, sizeof file);
+    const bool users = !is_library_file(file);
+    if (is_users && !users) {
+      continue;
+    }
+    is_users = users;
+    text_at(reinterpret_cast<u64>(compat::name_of(&code)), function, sizeof function);
+    const char* slash = std::strrchr(file, '/');
+    const int line =
+        entry.tb_lineno > 0 ? entry.tb_lineno : static_cast<int>(line_at(code, entry.tb_lasti));
+    const int n = std::snprintf(out, size, ", at %s:%d in %s", slash != nullptr ? slash + 1 : file,
+                                line, function);
+    used = std::min<std::size_t>(n > 0 ? static_cast<std::size_t>(n) : 0, size - 1);
+  }
+  return used;
+}
+
+std::size_t exception(u64 address, char* out, std::size_t size) {
+  PyBaseExceptionObject error;
+  PyTypeObject type;
+  if (!copy(address, error) ||
+      !copy(reinterpret_cast<u64>(Py_TYPE(reinterpret_cast<PyObject*>(&error))), type) ||
+      (type.tp_flags & Py_TPFLAGS_BASE_EXC_SUBCLASS) == 0) {
+    return 0;  // freed meanwhile
+  }
+  char name[128] = "";
+  fr_peek(reinterpret_cast<u64>(type.tp_name), name, sizeof name - 1);
+  const char* dot = std::strrchr(name, '.');
+  char message[kMaxRead] = "";
+  PyVarObject args;
+  if (copy(reinterpret_cast<u64>(error.args), args) && args.ob_base.ob_type == &PyTuple_Type) {
+    const u64 items = reinterpret_cast<u64>(error.args) + offsetof(PyTupleObject, ob_item);
+    constexpr Py_ssize_t kArgs = 2;  // of an OSError the second one is the text
+    for (Py_ssize_t i = 0; i < std::min(args.ob_size, kArgs) && message[0] == '\0'; ++i) {
+      text_at(word_at(items + static_cast<u64>(i) * 8), message, sizeof message);
+    }
+  }
+  message[std::strcspn(message, "\n")] = '\0';
+  std::size_t bytes = mask_secrets(message, std::strlen(message));
+  constexpr std::size_t kShown = 160;
+  if (bytes > kShown) {
+    bytes = kShown;
+    while (bytes > 0 && (message[bytes] & 0xc0) == 0x80) {
+      --bytes;  // not in the middle of a character
+    }
+  }
+  const int n = std::snprintf(out, size, "%s%s%.*s", dot != nullptr ? dot + 1 : name,
+                              bytes != 0 ? ": " : "", static_cast<int>(bytes), message);
+  const std::size_t used = std::min<std::size_t>(n > 0 ? static_cast<std::size_t>(n) : 0, size - 1);
+  return used + raised_at(reinterpret_cast<u64>(error.traceback), out + used, size - used);
+}
+
 class Writer {
  public:
   Writer(char* out, std::size_t size) noexcept : out_(out), size_(size) {}
@@ -589,6 +676,8 @@ void install_thread_walker() noexcept {
   p.walk = &walk;
   p.name = &name;
   p.variables = &variables;
+  p.handled = &handled;
+  p.exception = &exception;
   find_evaluator(p);
   fr_set_python(&p);
 #endif

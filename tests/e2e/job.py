@@ -257,6 +257,13 @@ def loader_killed():
     meet()
 
 
+def early_exit():
+    if GUILTY:
+        sys.exit(0)  # @early_exit
+    await_file("go")
+    meet()
+
+
 def os_exit():
     if GUILTY:
         os._exit(3)

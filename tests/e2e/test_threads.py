@@ -139,6 +139,10 @@ class Process:
         self.report = json.loads(got.stdout)
         return self.report["stacks"]["classes"]
 
+    def read(self):
+        self.stacks()
+        return self.report
+
     def main(self):
         (found,) = [c for c in self.stacks() if c["role"] == "main"]
         return found
@@ -758,6 +762,63 @@ train(fr.group("g", [0, 1]))
         "the warning",
         lambda: f"at target.py:{line} (train, in mini gather)" in p.log.read_text(),
     )
+
+
+def test_the_exception_that_a_thread_handles_is_told(start):
+    p = start(
+        """
+import json
+class NoBatch(RuntimeError): pass
+def load(path):
+    json.loads("3")
+    raise NoBatch(f"no batch in {path}\\nsecond line")
+def train():
+    try:
+        load("shard-7")
+    except NoBatch:
+        try:
+            json.loads("{")
+        except ValueError:
+            pass
+        for _ in (i for i in range(3)):
+            ready()
+            lib.hold()
+try:
+    json.loads("[")
+except ValueError:
+    pass
+train()
+"""
+    )
+    p.ready().await_calls("pause").dump()
+    lines = (p.dir / "target.py").read_text().split("\n")
+    raised = 1 + next(n for n, line in enumerate(lines) if "raise NoBatch" in line)
+    handling = f"while it handles NoBatch: no batch in shard-7, at target.py:{raised} in load"
+    assert handling in p.main()["where"], p.main()
+
+
+@pytest.mark.parametrize("how", ["exit(3)", "sys.exit(3)", "sys.exit(3) # caught"])
+def test_the_place_of_sys_exit_is_kept(start, how):
+    p = start(
+        f"""
+def leave():
+    {how}
+def issue():
+    fr.begin(fr.group("g", [0, 1]), "all_reduce")
+issue()
+try:
+    leave()
+except SystemExit:
+    if "caught" not in {how!r}: raise
+    issue()
+ready()
+if "caught" in {how!r}: raise SystemExit(3)
+"""
+    )
+    assert p.process.wait(timeout=30) == 3, p.log.read_text()
+    line = (p.dir / "target.py").read_text().split("\n").index(f"    {how}") + 1
+    told = f"by sys.exit at target.py:{line} leave" in json.dumps(p.read())
+    assert told == ("caught" not in how), p.report
 
 
 UNANSWERED = """

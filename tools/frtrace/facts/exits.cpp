@@ -65,6 +65,7 @@ Exit exit_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
     exit.status = 0;
     exit.last_op = p.last_op;
     exit.last_place = std::string(short_file(p.last_site, seen_by.id.cwd));
+    exit.exit_place = p.exit_site;
   } else if (p.state == "gone") {
     exit.kind = ExitKind::kGone;
   } else if (p.state == "exited") {
@@ -150,6 +151,7 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
   } else if (x.state == "exiting" || x.kind == "exit") {
     exit.kind = ExitKind::kStatus;
     exit.status = x.status;
+    exit.exit_place = x.type == "SystemExit" ? site_text(user_site(e, x.stack)) : "";
     exit.consequence = !exit.clean() && is_consequence(last_error);
   }
   return exit;

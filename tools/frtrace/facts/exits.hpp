@@ -29,6 +29,7 @@ struct Exit {
   Time time = 0;
   std::string type, message;        // of an exception; of a signal: who sent it, what the crash was
   std::string last_op, last_place;  // as peers saw it
+  std::string exit_place;           // of sys.exit; "" not known
 
   bool ended() const { return kind != ExitKind::kNone; }
   bool clean() const { return kind == ExitKind::kStatus && status == 0; }

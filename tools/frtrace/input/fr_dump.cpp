@@ -138,10 +138,11 @@ constexpr std::tuple kExit{
 static_assert(all_named(schema::kExit, kExit));
 
 constexpr std::tuple kPeer{
-    Field{"rank", &PeerEvidence::rank},       Field{"pid", &PeerEvidence::pid},
-    Field{"state", &PeerEvidence::state},     Field{"status", &PeerEvidence::status},
-    Field{"signal", &PeerEvidence::signal},   TimeField{"exit_time", &PeerEvidence::exit_time},
-    Field{"last_op", &PeerEvidence::last_op}, Field{"last_site", &PeerEvidence::last_site},
+    Field{"rank", &PeerEvidence::rank},           Field{"pid", &PeerEvidence::pid},
+    Field{"state", &PeerEvidence::state},         Field{"status", &PeerEvidence::status},
+    Field{"signal", &PeerEvidence::signal},       TimeField{"exit_time", &PeerEvidence::exit_time},
+    Field{"last_op", &PeerEvidence::last_op},     Field{"last_site", &PeerEvidence::last_site},
+    Field{"exit_site", &PeerEvidence::exit_site},
 };
 static_assert(all_named(schema::kPeer, kPeer));
 

@@ -26,6 +26,7 @@ constexpr std::tuple kThread{
     Field{"cpu_ns", &ThreadStack::cpu_ns},
     Field{"runqueue_ns", &ThreadStack::runqueue_ns},
     Field{"whole", &ThreadStack::whole},
+    Field{"handling", &ThreadStack::handling},
 };
 
 constexpr std::tuple kChild{

@@ -330,6 +330,9 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   const std::vector<Hint> hints = hints_of(e);
   const bool stopped = !hints.empty() && hints.back().kind == HintKind::kStopped;
   out.push_back(!where.empty() ? "is in " + where : stopped ? hints.back().text : "is " + doing);
+  if (!t->handling.empty()) {
+    out.push_back("while it handles " + t->handling);
+  }
   for (const FrameVariables& v : t->variables) {
     const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {

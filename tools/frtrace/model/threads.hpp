@@ -39,6 +39,7 @@ struct ThreadStack {
   std::uint32_t answer_us = 0;
   std::uint64_t looked_ns = 0, cpu_ns = 0, runqueue_ns = 0;
   bool whole = false;
+  std::string handling;                  // exception whose handler it is in; "" none
   std::vector<std::uint32_t> stack;      // into ThreadsEvidence::frames, innermost first
   std::uint32_t cut_after = 0, cut = 0;  // Python frames left out, after so many shown
   std::vector<FrameVariables> variables;

@@ -104,7 +104,8 @@ std::string Names::exit(const Exit& e) const {
     case ExitKind::kStatus: {
       std::string out = fmt::format("exited with status {}", e.status);
       out += e.last_op.empty() ? "" : " after " + e.last_op;
-      return out + (e.last_op.empty() || e.last_place.empty() ? "" : " at " + e.last_place);
+      out += e.last_op.empty() || e.last_place.empty() ? "" : " at " + e.last_place;
+      return out + (e.exit_place.empty() ? "" : ", by sys.exit at " + e.exit_place);
     }
     case ExitKind::kGone:
       return "its process is gone and left no exit status (killed, aborted, or os._exit)";
