@@ -82,7 +82,7 @@ class Report:
         return f"{self.kind} {sorted(self.ranks)}"
 
     def rests_on_clock(self):
-        return "clock" in json.dumps(self.verdict).lower()
+        return "clock" in json.dumps([self.verdict, self.all.get("findings")]).lower()
 
 
 def is_exact(report, truth):

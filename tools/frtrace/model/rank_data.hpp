@@ -309,6 +309,7 @@ struct Holes {
   bool relative_p2p = false;  // numbers of sends and receives count from the window, not from 1
   bool frontier_inferred = false;   // a frontier follows from what other ranks still wait for
   bool failure_inferred = false;    // a failed operation follows from who never came to it
+  bool run_by_clock = false;        // only times tell its run from an earlier one's files
   bool rank_from_name = false;      // the rank stands in the file's name only
   bool truncated = false;           // cut off in the middle: what comes after is unknown
   bool frontiers_at_least = false;  // lower bounds: it may have issued more than it shows

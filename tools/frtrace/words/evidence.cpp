@@ -165,6 +165,9 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
        "do not tell failed operations from completed ones: those that cannot have completed are "
        "taken as failed",
        true},
+      {&Holes::run_by_clock,
+       "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
+       true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };

@@ -637,7 +637,8 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     return;
   }
   name_ranks(all, names);
-  for (const auto& [job, set] : name_jobs(all, names)) {
+  for (const auto& [job, files] : name_jobs(all, names)) {
+    const Set set = newest_run(files);
     complete_groups(set);
     doubt_the_missing(set);
     date(set);

@@ -26,6 +26,9 @@ void name_ranks(const TorchSet& all, const std::vector<TorchName>& names);
 // By the name of the job, which becomes the evidence's. Ranks are known.
 std::map<std::string, TorchSet> name_jobs(const TorchSet& all, const std::vector<TorchName>& names);
 
+// Those of one job that its last run wrote; files of runs before get another number of their run.
+TorchSet newest_run(const TorchSet& job);
+
 // The place of a rank in a group; -1 when it is no member.
 std::int32_t position(const std::vector<RankRange>& ranges, Rank rank);
 

@@ -1,0 +1,109 @@
+// runs.cpp - which PyTorch dumps of one directory are of one run of the job.
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "input/torch/naming.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+constexpr Time kSecond = 1'000'000'000;
+// Between the last operation of a run and the first that is kept of the next: the launcher's
+// restart alone takes longer, the hosts of a run are never so far ahead of each other.
+constexpr Time kApart = 60 * kSecond;
+// One clock that is off shifts all times alike; two runs are never alike to this.
+constexpr Time kAlike = kSecond / 20;
+constexpr std::size_t kFewest = 5;
+
+struct Span {
+  RankEvidence* e;
+  Time oldest, newest;
+};
+
+Span span_of(RankEvidence* e) {
+  Span s{e, 0, 0};
+  for (const Record& r : e->records) {
+    if (r.time != 0) {
+      s.oldest = s.oldest == 0 ? r.time : std::min(s.oldest, r.time);
+      s.newest = std::max(s.newest, r.time);
+    }
+  }
+  return s;
+}
+
+using Slot = std::pair<std::string_view, std::uint64_t>;  // group, seq
+
+// When the operations that no rank leaves before all have come were issued.
+std::map<Slot, Time> meetings(const RankEvidence& e) {
+  std::map<Slot, Time> out;
+  for (const Record& r : e.records) {
+    if (r.kind == Kind::kCollective && r.state == State::kCompleted && r.time != 0 &&
+        r.group < e.groups.size() && meets_all(e.text(r.op))) {
+      out.emplace(Slot(e.text(e.groups[r.group].name), r.seq), r.time);
+    }
+  }
+  return out;
+}
+
+// The same operations at times that differ by the same: one run, seen by clocks that are apart.
+bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) {
+  for (std::size_t i = cut; i-- > 0;) {
+    const std::map<Slot, Time> old = meetings(*files[i].e);
+    for (std::size_t j = cut; j < files.size(); ++j) {
+      std::vector<std::int64_t> apart;
+      for (const auto& [slot, time] : meetings(*files[j].e)) {
+        if (const auto it = old.find(slot); it != old.end()) {
+          apart.push_back(static_cast<std::int64_t>(time - it->second));
+        }
+      }
+      if (apart.size() >= kFewest) {
+        const auto [least, most] = std::minmax_element(apart.begin(), apart.end());
+        return *most - *least <= static_cast<std::int64_t>(kAlike);
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+// PyTorch writes over the files of an earlier run, but for those of ranks that write none this
+// time: the rank that was killed.
+TorchSet newest_run(const TorchSet& set) {
+  std::vector<Span> files;
+  for (RankEvidence* e : set) {
+    const Span s = span_of(e);
+    if (s.newest != 0) {
+      files.push_back(s);
+    }
+  }
+  std::stable_sort(files.begin(), files.end(),
+                   [](const Span& a, const Span& b) { return a.newest < b.newest; });
+  std::size_t cut = 0;
+  Time oldest = 0;
+  for (std::size_t i = files.size(); i-- > 1 && cut == 0;) {
+    oldest = oldest == 0 ? files[i].oldest : std::min(oldest, files[i].oldest);
+    cut = oldest > files[i - 1].newest + kApart ? i : 0;
+  }
+  if (cut == 0 || same_run_by_another_clock(files, cut)) {
+    return set;
+  }
+  TorchSet newest;
+  for (RankEvidence* e : set) {
+    e->id.run = 2;
+    e->holes.run_by_clock = true;
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files[i].e->id.run = i < cut ? 1 : 2;
+    files[i].e->id.start = files[i].oldest;
+  }
+  std::copy_if(set.begin(), set.end(), std::back_inserter(newest),
+               [](const RankEvidence* e) { return e->id.run == 2; });
+  return newest;
+}
+
+}  // namespace frtrace
