@@ -235,6 +235,40 @@ int lags_in(const Facts& f, int i, int main) {
   return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
 }
 
+// The devices that are behind in `k`, each with what stalls it.
+void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c) {
+  c.rule = Rule::kDeviceBehind;
+  c.verdict = Verdict::kDevice;
+  for (const int i : who) {
+    const int own = lags_in(f, i, k);
+    Guilty g =
+        guilty_rank(f, i, f.graph[own].starts_seen ? Why::kNotStarted : Why::kNotFinished, own);
+    for (const Wait& w : f.graph[own].waits) {
+      g.issued = w.evidence == i ? w.record : g.issued;
+    }
+    for (const StalledDevice& s : c.chain.stalled) {
+      if (s.at.evidence == i && f.graph[own].starts_seen) {
+        g.why = why_of(s.why);
+        c.stalled = s.why;
+      }
+    }
+    c.guilty.push_back(g);
+  }
+  sort_by_rank(c.guilty);
+  if (who.size() > 1) {
+    c.assume(Assume::kOneStoppedOthers);
+  }
+  if (!c.chain.visited.empty() && c.chain.open) {
+    c.assume(Assume::kChainOpen);
+  }
+  if (!c.chain.visited.empty()) {
+    DeviceChain whole = chain_from(f, f.graph[k]);
+    whole.stalled = std::move(c.chain.stalled);
+    c.chain = std::move(whole);
+    add_losses(f, c);
+  }
+}
+
 }  // namespace
 
 std::vector<Cause> device_behind(const Facts& f) {
@@ -286,39 +320,9 @@ std::vector<Cause> device_behind(const Facts& f) {
     c.others = running;
     return {c};
   }
-  c.rule = Rule::kDeviceBehind;
-  c.verdict = Verdict::kDevice;
-  for (const int i : who) {
-    const int own = lags_in(f, i, k);
-    Guilty g =
-        guilty_rank(f, i, f.graph[own].starts_seen ? Why::kNotStarted : Why::kNotFinished, own);
-    for (const Wait& w : f.graph[own].waits) {
-      g.issued = w.evidence == i ? w.record : g.issued;
-    }
-    for (const StalledDevice& s : chain.stalled) {
-      if (s.at.evidence == i && f.graph[own].starts_seen) {
-        g.why = why_of(s.why);
-        c.stalled = s.why;
-      }
-    }
-    c.guilty.push_back(g);
-  }
-  sort_by_rank(c.guilty);
-  if (who.size() > 1) {
-    c.assume(Assume::kOneStoppedOthers);
-  }
-  if (!chain.visited.empty() && chain.open) {
-    c.assume(Assume::kChainOpen);
-  }
-  if (!chain.visited.empty()) {
-    DeviceChain whole = chain_from(f, p);
-    whole.stalled = chain.stalled;
-    c.chain = std::move(whole);
-    add_losses(f, c);
-  }
+  blame_devices(f, who, k, c);
   return {c};
 }
-
 // Operations that every member issued and that do not end.
 std::vector<Cause> complete(const Facts& f) {
   std::vector<Cause> out;

@@ -26,6 +26,7 @@ struct OnDevice {
 std::optional<std::size_t> device_operation(const RankEvidence&, std::size_t record);
 // SIZE_MAX: it has none, or none that is kept.
 std::size_t record_of(const RankEvidence&, const DeviceOperation&);
+std::size_t record_at(const RankEvidence&, std::uint64_t ticket);  // SIZE_MAX: not kept
 // The first unfinished operation on the stream of a launched one, if it is another.
 std::optional<std::size_t> stream_busy_with(const RankEvidence&, std::size_t operation);
 

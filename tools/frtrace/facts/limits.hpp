@@ -68,6 +68,12 @@ inline constexpr double kMovingShare = 0.25;
 // ---- stragglers
 // Lateness below this is what hosts differ by; more where clocks had to be compared.
 inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;
+// At one call site: so often at least, and most of the times, by more than jitter (a share of the
+// usual time between its calls).
+inline constexpr int kLateAgain = 5;
+inline constexpr double kLateMostly = 0.6, kLateLeast_s = 0.001, kLateOfStep = 0.02;
+// What the rank costs the others, of the time looked at; more where clocks had to be compared.
+inline constexpr double kLateShare = 0.1, kLateShareByClocks = 0.15;
 
 // ---- comparisons that grow with the square of the members
 inline constexpr std::size_t kSplitMembers = 512;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
+#include "facts/limits.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
 
@@ -78,52 +80,81 @@ std::vector<Slot> whole_slots(const Case& c, const std::vector<Slots>& slots) {
   return out;
 }
 
-}  // namespace
+// What a rank is later than the others by its own doing, at one call site.
+struct Tally {
+  int of = 0;
+  double sum = 0;
+  std::size_t record = 0;
+  int group = -1;
+  std::vector<double> each;
+};
 
-std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {
-  by_clocks = false;
-  std::vector<Times> times(c.ranks.size());
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const std::size_t n = c.ranks[i]->records.size();
-    times[i].late.assign(n, kUnknown);
-    times[i].busy.assign(n, kUnknown);
-    times[i].end.assign(n, 0);
-    for (std::size_t r = 0; r < n; ++r) {
-      times[i].end[r] = c.ranks[i]->records[r].ended;
+class Lateness {
+ public:
+  Lateness(const Case& c, const std::vector<Slots>& slots)
+      : c_(c), whole_(whole_slots(c, slots)), ranks_(c.ranks.size()) {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::vector<Record>& records = c.ranks[i]->records;
+      ranks_[i].late.assign(records.size(), kUnknown);
+      ranks_[i].busy.assign(records.size(), kUnknown);
+      for (const Record& r : records) {
+        ranks_[i].end.push_back(r.ended);
+      }
+    }
+    for (const Slot& slot : whole_) {
+      add_arrivals(slot);
+    }
+    add_busy_times();
+    for (const Slot& slot : whole_) {
+      add_tallies(slot);
     }
   }
-  const std::vector<Slot> whole = whole_slots(c, slots);
-  const auto of = [&](const std::pair<int, std::size_t>& m) -> const Record& {
-    return c.evidence_of(m.first).records[m.second];
-  };
-  const auto own = [&](const std::pair<int, std::size_t>& m) -> Times& {
-    return times[static_cast<std::size_t>(m.first)];
+
+  bool by_clocks() const { return by_clocks_; }
+  std::vector<Straggler> stragglers() {
+    std::vector<Straggler> out;
+    const double share = by_clocks_ ? limits::kLateShareByClocks : limits::kLateShare;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      Straggler s = sum_up(i);
+      if (s.lost_s > share * s.span_s) {
+        out.push_back(std::move(s));
+      }
+    }
+    return out;
+  }
+
+ private:
+  using Member = std::pair<int, std::size_t>;  // evidence, record
+  struct OfRank : Times {
+    std::unordered_map<std::uint64_t, Tally> tallies;  // per call site
+    Time first = 0, last = 0;                          // of what is tallied
   };
 
-  // Arrival in each slot.
-  std::vector<double> come;
-  for (const Slot& slot : whole) {
+  const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
+  OfRank& own(const Member& m) { return ranks_[static_cast<std::size_t>(m.first)]; }
+
+  void add_arrivals(const Slot& slot) {
     bool ends = true, starts = true;
-    for (const auto& m : slot.members) {
-      const Record& r = of(m);
+    for (const Member& m : slot.members) {
+      const Record& r = record(m);
       ends = ends && r.ended >= r.time && r.ended != 0;
       starts = starts && r.started >= r.time && r.ended >= r.started;
     }
-    come.clear();
+    std::vector<double> come;
     if (ends) {
-      for (const auto& m : slot.members) {
-        const Record& r = of(m);
+      for (const Member& m : slot.members) {
+        const Record& r = record(m);
         come.push_back(-seconds_between(starts ? r.started : r.time, r.ended));
       }
     } else {
-      by_clocks = true;
-      const Time zero = of(slot.members.front()).time;
+      by_clocks_ = true;
+      const Time zero = record(slot.members.front()).time;
       Time last = zero;
-      for (const auto& m : slot.members) {
-        come.push_back(seconds_between(zero, of(m).time));
-        last = std::max(last, of(m).time);
+      for (const Member& m : slot.members) {
+        come.push_back(seconds_between(zero, record(m).time));
+        last = std::max(last, record(m).time);
       }
-      for (const auto& m : slot.members) {
+      for (const Member& m : slot.members) {
         own(m).end[m.second] = last;  // nobody leaves before the last has come
       }
     }
@@ -132,115 +163,102 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
     }
   }
 
-  // A receive whose end is not recorded ends when its message was sent.
-  std::map<std::tuple<int, Rank, Rank, std::uint64_t>, Time> sent;
-  const auto message = [&](std::size_t i, const Record& r) {
-    const int g = r.group < c.group_of[i].size() ? c.group_of[i][r.group] : -1;
-    const Rank self = c.ranks[i]->id.rank;
+  using Message = std::tuple<int, Rank, Rank, std::uint64_t>;  // group, from, to, number
+  Message message(std::size_t i, const Record& r) const {
+    const int g = r.group < c_.group_of[i].size() ? c_.group_of[i][r.group] : -1;
+    const Rank self = c_.ranks[i]->id.rank;
     Rank peer = -1;
     if (g >= 0) {
-      const Group& group = c.groups[static_cast<std::size_t>(g)];
+      const Group& group = c_.groups[static_cast<std::size_t>(g)];
       if (r.peer >= 0 && r.peer < static_cast<int>(group.ranks.size())) {
         peer = group.ranks[static_cast<std::size_t>(r.peer)];
       }
     }
     const bool send = r.kind == Kind::kSend;
-    return std::tuple(g, send ? self : peer, send ? peer : self, r.seq);
-  };
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    for (const Record& r : c.ranks[i]->records) {
-      if (r.kind == Kind::kSend) {
-        sent.emplace(message(i, r), r.time);
+    return {g, send ? self : peer, send ? peer : self, r.seq};
+  }
+
+  // A receive whose end is not recorded ends when its message was sent.
+  void add_busy_times() {
+    std::map<Message, Time> sent;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      for (const Record& r : c_.ranks[i]->records) {
+        if (r.kind == Kind::kSend) {
+          sent.emplace(message(i, r), r.time);
+        }
       }
     }
-  }
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const RankEvidence& e = *c.ranks[i];
-    Time before = 0;
-    for (std::size_t r = 0; r < e.records.size(); ++r) {
-      const Record& record = e.records[r];
-      if (record.kind != Kind::kCollective && record.kind != Kind::kSend &&
-          record.kind != Kind::kRecv) {
-        continue;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::vector<Record>& records = c_.ranks[i]->records;
+      Time before = 0;
+      for (std::size_t r = 0; r < records.size(); ++r) {
+        const Record& one = records[r];
+        if (one.kind != Kind::kCollective && one.kind != Kind::kSend && one.kind != Kind::kRecv) {
+          continue;
+        }
+        const Time begin = one.started >= one.time ? one.started : one.time;
+        if (before != 0) {
+          ranks_[i].busy[r] = std::max(0.0, seconds_between(before, begin));
+        }
+        Time end = ranks_[i].end[r];
+        if (end == 0 && one.kind == Kind::kRecv) {
+          const auto it = sent.find(message(i, one));
+          end = it == sent.end() ? 0 : it->second;
+        }
+        before = std::max({before, begin, end});
       }
-      const Time begin = record.started >= record.time ? record.started : record.time;
-      if (before != 0) {
-        times[i].busy[r] = std::max(0.0, seconds_between(before, begin));
-      }
-      Time end = times[i].end[r];
-      if (end == 0 && record.kind == Kind::kRecv) {
-        const auto it = sent.find(message(i, record));
-        end = it == sent.end() ? 0 : it->second;
-      }
-      before = std::max({before, begin, end});
     }
   }
 
-  // What a rank is later than the others by its own doing, per call site.
-  struct Tally {
-    int of = 0, late = 0;
-    double sum = 0;
-    std::size_t record = 0;
-    int group = -1;
-    std::vector<double> each;
-  };
-  std::vector<std::unordered_map<std::uint64_t, Tally>> tallies(c.ranks.size());
-  std::vector<Time> first(c.ranks.size(), 0), last(c.ranks.size(), 0);
-  std::vector<double> busy;
-  for (const Slot& slot : whole) {
-    busy.clear();
-    bool known = true;
-    for (const auto& m : slot.members) {
+  void add_tallies(const Slot& slot) {
+    std::vector<double> busy;
+    for (const Member& m : slot.members) {
       busy.push_back(own(m).busy[m.second]);
-      known = known && busy.back() >= 0;
-    }
-    if (!known) {
-      continue;
+      if (busy.back() < 0) {
+        return;
+      }
     }
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      const auto& m = slot.members[k];
-      const std::size_t i = static_cast<std::size_t>(m.first);
-      const Record& r = of(m);
+      const Member& m = slot.members[k];
+      const RankEvidence& e = c_.evidence_of(m.first);
+      const Record& r = record(m);
       const double more_busy = busy[k] - median_but(busy, k);
       const double late = own(m).late[m.second];
       const double excess = std::max(-std::abs(late), std::min(late, more_busy));
-      const Site site = user_site(*c.ranks[i], r.stack);
+      const Site site = user_site(e, r.stack);
       const std::uint64_t key = mix(mix(mix(static_cast<std::uint64_t>(slot.group) + 3, site.file),
                                         static_cast<std::uint64_t>(site.line)),
-                                    c.ranks[i]->text(r.op));
-      Tally& t = tallies[i][key];
+                                    e.text(r.op));
+      OfRank& rank = own(m);
+      Tally& t = rank.tallies[key];
       ++t.of;
       t.sum += excess;
       t.record = m.second;
       t.group = slot.group;
       t.each.push_back(excess);
-      first[i] = first[i] == 0 ? r.time : std::min(first[i], r.time);
-      last[i] = std::max(last[i], r.time);
+      rank.first = rank.first == 0 ? r.time : std::min(rank.first, r.time);
+      rank.last = std::max(rank.last, r.time);
     }
   }
-  constexpr int kAgain = 5;
-  constexpr double kMostly = 0.6, kLeast_s = 0.001, kShare = 0.1, kShareByClocks = 0.15;
-  std::vector<Straggler> out;
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const double span = first[i] == 0 ? 0 : seconds_between(first[i], last[i]);
-    if (span <= 0) {
-      continue;
-    }
+
+  // Over the call sites at which the rank is late most of the times; the worst one is shown.
+  Straggler sum_up(std::size_t i) {
+    OfRank& rank = ranks_[i];
     Straggler s;
     s.evidence = static_cast<int>(i);
-    s.span_s = span;
+    s.span_s = rank.first == 0 ? 0 : seconds_between(rank.first, rank.last);
     double worst = 0;
-    for (auto& [key, t] : tallies[i]) {
-      const double floor = std::max(kLeast_s, 0.02 * span / t.of);
-      t.late = static_cast<int>(
+    for (auto& [key, t] : rank.tallies) {
+      const double floor = std::max(limits::kLateLeast_s, limits::kLateOfStep * s.span_s / t.of);
+      const int late = static_cast<int>(
           std::count_if(t.each.begin(), t.each.end(), [&](double x) { return x > floor; }));
-      if (t.of < kAgain || t.late < kMostly * t.of || t.sum <= 0) {
+      if (t.of < limits::kLateAgain || late < limits::kLateMostly * t.of || t.sum <= 0) {
         continue;
       }
       s.lost_s += t.sum;
       if (t.sum > worst) {
         worst = t.sum;
-        s.late = t.late;
+        s.late = late;
         s.of = t.of;
         s.record = t.record;
         s.group = t.group;
@@ -248,11 +266,21 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
         s.typical_s = t.each[static_cast<std::size_t>(t.of / 2)];
       }
     }
-    if (s.lost_s > (by_clocks ? kShareByClocks : kShare) * span) {
-      out.push_back(s);
-    }
+    return s;
   }
-  return out;
+
+  const Case& c_;
+  std::vector<Slot> whole_;
+  std::vector<OfRank> ranks_;
+  bool by_clocks_ = false;
+};
+
+}  // namespace
+
+std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {
+  Lateness all(c, slots);
+  by_clocks = all.by_clocks();
+  return all.stragglers();
 }
 
 }  // namespace frtrace
