@@ -138,7 +138,7 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     p.pack_nil();
     return;
   }
-  p.pack_map(11);
+  p.pack_map(13);
   key_int(p, "signal", all->signal);
   text(p, "not_asked");
   text(p, all->why);
@@ -175,6 +175,20 @@ void pack_threads(Packer& p, const ThreadReport* all) {
     text(p, syscall_name(c.task.syscall));
     key_text(p, "syscall_on", c.task.target);
     key_int(p, "wait_status", c.wait_status);
+  }
+  key_uint(p, "locks_lost", all->locks_lost);
+  text(p, "locks");
+  p.pack_array(all->n_locks);
+  for (u32 i = 0; i < all->n_locks; ++i) {
+    const LockRow& l = all->locks[i];
+    p.pack_map(6);
+    text(p, "waits");
+    l.waits ? p.pack_true() : p.pack_false();
+    key_text(p, "kind", l.kind);
+    key_int(p, "holder", l.holder);
+    key_text(p, "holder_name", l.holder_name);
+    key_uint(p, "inode", l.inode);
+    key_text(p, "file", l.file);
   }
   text(p, "modules");
   p.pack_array(all->n_modules);

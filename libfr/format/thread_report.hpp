@@ -73,6 +73,16 @@ struct ChildRow {
   i32 wait_status;  // of one that has ended; -1 it lives
 };
 
+// A lock of a file, flock() or fcntl(), that the process waits for or holds.
+struct LockRow {
+  bool waits;
+  char kind[8];          // FLOCK, POSIX, as /proc/locks has it
+  i32 holder;            // process; -1: an open file description
+  char holder_name[16];  // "" unknown
+  u64 inode;
+  char file[168];  // "" unknown
+};
+
 // A file that native frames are in.
 struct ModuleRow {
   u32 file;  // into ThreadReport::text
@@ -88,6 +98,7 @@ struct ThreadReport {
   static constexpr u32 kVariables = 256;
   static constexpr u32 kModules = 256;
   static constexpr u32 kChildren = 64;
+  static constexpr u32 kLocks = 32;
 
   u32 n_threads;
   u32 n_frames;
@@ -96,6 +107,8 @@ struct ThreadReport {
   u32 n_variables;
   u32 n_children;
   ChildRow children[kChildren];
+  u32 n_locks;
+  LockRow locks[kLocks];
   u32 n_modules;
   ModuleRow modules[kModules];
   VariableRow variables[kVariables];  // by thread and frame
@@ -106,6 +119,7 @@ struct ThreadReport {
   // what is missing
   u32 threads_lost;
   u32 children_lost;
+  u32 locks_lost;
   u32 frames_lost;  // tables full
   u32 modules_lost;
   // how it was done

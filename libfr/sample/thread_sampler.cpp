@@ -17,6 +17,7 @@
 #include "format/text.hpp"
 #include "record/clock.hpp"
 #include "sample/directory.hpp"
+#include "sample/file_locks.hpp"
 #include "sample/sampling_signal.hpp"
 
 namespace fr {
@@ -363,7 +364,7 @@ int ThreadStacks::signal() const noexcept {
 void ThreadStacks::reset() noexcept {
   ThreadReport& out = *report_;
   out.n_threads = out.n_frames = out.n_words = out.n_variables = out.n_modules = 0;
-  out.n_children = out.children_lost = 0;
+  out.n_children = out.children_lost = out.n_locks = out.locks_lost = 0;
   out.text_used = 1;  // 0 is ""
   out.text[0] = '\0';
   out.threads_lost = out.frames_lost = out.modules_lost = 0;
@@ -441,6 +442,7 @@ void ThreadStacks::second_sample(i32 pid, u64 first_ns) noexcept {
     sample_again(row.task.tid, row.task, first_ns, monotonic_ns());
     row.wait_status = row.task.state == 'Z' ? wait_status(row.task.tid) : -1;
   }
+  sample_file_locks(pid, *report_);
 }
 
 void ThreadStacks::take(u32 slot, ThreadRow& row) noexcept {

@@ -122,6 +122,7 @@ enum class Rule : std::uint8_t {
   kSkippedInCycle,  // in a cycle: deviates from its own earlier order
   kOtherOrder,      // in a cycle: the order of fewer members
   kCycle,           // in a cycle: all on it
+  kLockCycle,       // in a cycle: some wait for a file lock that another one of them holds
   kSeenEnded,       // a rank without evidence that peers saw end
   kNoEvidence,      // a rank without evidence at which all waits end
   kNoExit,          // its threads keep a process alive that has destroyed its groups

@@ -274,13 +274,42 @@ std::vector<Cause> left_out(const Facts& f) {
   return out;
 }
 
+namespace {
+
+// Some on the cycle wait for a file lock that another one on it holds: the same program may run for
+// long before the holder is one that needs the others, so no order of operations is wrong.
+std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
+  const bool lock = std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
+    return holds(p.evidence, f.graph.lock_holders[idx(i)]);
+  });
+  if (!lock) {
+    return std::nullopt;
+  }
+  Cause c;
+  c.rule = Rule::kLockCycle;
+  c.verdict = Verdict::kDeadlock;
+  c.operations = p.pending;
+  c.pending = p.pending.empty() ? -1 : p.pending.front();
+  c.explains = p.explains;
+  for (const int i : p.evidence) {
+    c.guilty.push_back(
+        guilty_rank(f, i, Why::kOnCycle, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
+  }
+  sort_by_rank(c.guilty);
+  return c;
+}
+
+}  // namespace
+
 std::vector<Cause> cycle(const Facts& f) {
   std::vector<Cause> out;
   for (const Problem& p : f.graph.problems) {
     if (p.kind != Problem::kCycle) {
       continue;
     }
-    if (auto c = left_order(f, p.evidence, true)) {
+    if (auto l = lock_cycle(f, p)) {
+      out.push_back(std::move(*l));
+    } else if (auto c = left_order(f, p.evidence, true)) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
     } else if (auto s = skipped_in_cycle(f, p)) {

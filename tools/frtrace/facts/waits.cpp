@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "facts/file_locks.hpp"
 #include "facts/graph.hpp"
 #include "facts/pending.hpp"
 
@@ -38,6 +39,12 @@ class Builder {
     reached_.resize(edges_.size());
     for (std::size_t k = 0; k < g_.pending.size(); ++k) {
       connect(k);
+    }
+    for (int i = 0; i < n_; ++i) {
+      const int holder = g_.lock_holders[static_cast<std::size_t>(i)];
+      if (holder >= 0 && reached_[static_cast<std::size_t>(holder)]) {
+        edge(i, holder);
+      }
     }
   }
 
@@ -135,6 +142,13 @@ class Builder {
       p.kind = Problem::kComplete;
     } else if (!p.pending.empty()) {
       p.kind = Problem::kCycle;
+    } else if (p.evidence.size() > 1) {  // of locks alone
+      p.kind = Problem::kCycle;
+      for (const int i : p.evidence) {
+        kind_of_rank(i, p.pending);
+      }
+      std::sort(p.pending.begin(), p.pending.end());
+      p.pending.erase(std::unique(p.pending.begin(), p.pending.end()), p.pending.end());
     } else {
       p.kind = kind_of_rank(p.evidence.front(), p.pending);
       if (p.pending.empty()) {
@@ -233,6 +247,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
                      const std::vector<HiddenFailure>& hidden) {
   WaitGraph graph;
   graph.waits_in.resize(c.ranks.size());
+  graph.lock_holders = lock_holders(c, exits);
   for (const RankEvidence* e : c.ranks) {
     graph.fronts.push_back(front_of(*e));
   }

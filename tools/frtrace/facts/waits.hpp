@@ -4,6 +4,7 @@
 //                                            members without evidence,
 //                                            members that wait in something earlier,
 //                                            members whose device is behind
+//   rank --> the rank that holds the file lock which it waits for
 //
 // The closed components of this graph are the problems: every waiting rank reaches at least one.
 #pragma once
@@ -97,6 +98,7 @@ struct WaitGraph {
   std::vector<Pending> pending;            // those that count as stuck
   std::vector<std::vector<int>> waits_in;  // [evidence] -> pending
   std::vector<Front> fronts;               // [evidence]
+  std::vector<int> lock_holders;           // [evidence] -> evidence, see file_locks.hpp
   std::vector<Problem> problems;
   double stale_s = 0;  // how long others have waited for ranks with stale evidence
   int young = 0;       // operations in flight for less than the threshold

@@ -34,6 +34,14 @@ constexpr std::tuple kChild{
     Field{"wait_status", &ChildProcess::wait_status},
 };
 
+constexpr std::tuple kLock{
+    Field{"waits", &FileLock::waits},
+    Field{"kind", &FileLock::kind},
+    Field{"holder", &FileLock::holder},
+    Field{"holder_name", &FileLock::holder_name},
+    Field{"file", &FileLock::file},
+};
+
 constexpr std::tuple kFacts{
     Field{"signal", &ThreadsEvidence::signal},
     Field{"not_asked", &ThreadsEvidence::not_asked},
@@ -96,6 +104,9 @@ ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
     ChildProcess& c = out.children.emplace_back();
     read_map(&o, kTask<ChildProcess>, {}, c);
     read_map(&o, kChild, {}, c);
+  }
+  for (const Object& o : list(member(facts, "locks"))) {
+    read_map(&o, kLock, {}, out.locks.emplace_back());
   }
   for (const Object& module : list(member(facts, "modules"))) {
     const Row row(&module);

@@ -73,6 +73,10 @@ std::string stale_lock(const Look& l) {
   return fmt::format("waits for the lock file {} to go: if nobody is building, remove it", path);
 }
 
+std::string file_lock(const Look& l) {
+  return file_lock_text(l.e);
+}
+
 std::string store_wait(const Look& l) {
   const bool store = l.native("TCPStore") || l.native("TCPClient") || l.native("PrefixStore") ||
                      l.python("_store_based_barrier", "distributed_c10d.py", 32) >= 0 ||
@@ -223,10 +227,32 @@ std::string stopped(const Look& l) {
   return l.t.activity == "stopped" ? "is stopped (SIGSTOP, SIGTSTP or a debugger)" : "";
 }
 
+FileLockWait file_lock_of(const Look& l) {
+  FileLockWait out;
+  const bool flock = l.t.syscall == "flock", record = l.t.syscall.starts_with("fcntl");
+  // Python's filelock polls with flock() that does not wait.
+  if (const int polls = l.python("", "filelock/_api.py", 1); polls >= 0) {
+    out.file = l.variable(polls, "lock_filename");
+  } else if (flock || record) {
+    for (const FileLock& lock : l.e.threads.locks) {
+      const bool same = lock.waits && (lock.kind == "FLOCK") == flock &&
+                        (lock.file.empty() || lock.file == l.t.syscall_on);
+      if (same && out.holder < 0) {
+        out.holder = lock.holder;
+        out.holder_name = lock.holder_name;
+      }
+    }
+    // Calls of fcntl() that ask for no lock do not sleep.
+    out.file = flock || out.holder >= 0 ? l.t.syscall_on : "";
+  }
+  return out;
+}
+
 constexpr struct {
   HintKind kind;
   std::string (*find)(const Look&);
 } kHints[] = {{HintKind::kLockFile, stale_lock},
+              {HintKind::kFileLock, file_lock},
               {HintKind::kStore, store_wait},
               {HintKind::kLoaderWorker, loader_worker},
               {HintKind::kChild, child},
@@ -258,6 +284,27 @@ std::vector<Hint> hints_of(const RankEvidence& e) {
 LockWait lock_wait(const RankEvidence& e) {
   const ThreadStack* t = main_thread(e.threads, e.id.pid);
   return {t == nullptr ? std::string() : lock_file_of({e, *t}), e.id.host, e.id.start};
+}
+
+FileLockWait file_lock_wait(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  return t == nullptr ? FileLockWait{} : file_lock_of({e, *t});
+}
+
+std::string file_lock_text(const RankEvidence& e, Rank holder) {
+  const FileLockWait wait = file_lock_wait(e);
+  if (wait.file.empty()) {
+    return {};
+  }
+  std::string out = fmt::format("waits for the lock of {}", short_file(wait.file, e.id.cwd));
+  if (holder >= 0) {
+    return out + fmt::format(", which rank {} holds", holder);
+  }
+  if (wait.holder > 0) {
+    out += fmt::format(", which process {}{} holds", wait.holder,
+                       wait.holder_name.empty() ? "" : " (" + wait.holder_name + ")");
+  }
+  return out;
 }
 
 Rendezvous rendezvous_of(const RankEvidence& e) {

@@ -11,6 +11,7 @@ namespace frtrace {
 
 enum class HintKind : std::uint8_t {
   kLockFile,
+  kFileLock,
   kStore,
   kLoaderWorker,
   kChild,
@@ -38,6 +39,16 @@ struct LockWait {
   Time process_start = 0;
 };
 LockWait lock_wait(const RankEvidence&);
+
+// The lock of a file that the main thread waits for, by flock(), fcntl() or Python's filelock.
+struct FileLockWait {
+  std::string file;  // "" it waits for none
+  int holder = -1;   // process, where the kernel named it; -1 unknown
+  std::string holder_name;
+};
+FileLockWait file_lock_wait(const RankEvidence&);
+// "waits for the lock of data.lock, which rank 0 holds" where the rank is known, else the process.
+std::string file_lock_text(const RankEvidence&, Rank holder = -1);
 
 // Where the rank is inside torch's rendezvous: it has not got past the store that all ranks meet at.
 struct Rendezvous {

@@ -52,6 +52,13 @@ struct ChildProcess {
   int wait_status = -1;  // of one that has ended
 };
 
+// A lock of a file, flock() or fcntl(), that the process waits for or holds.
+struct FileLock {
+  bool waits = false;
+  int holder = -1;  // process; -1 unknown
+  std::string kind, holder_name, file;
+};
+
 struct ThreadModule {
   std::string file;
   std::string build_id;  // hex; "" none
@@ -67,6 +74,7 @@ struct ThreadsEvidence {
   std::vector<ThreadModule> modules;  // files of native frames
   bool children_known = false;        // older recorders did not look
   std::vector<ChildProcess> children;
+  std::vector<FileLock> locks;  // older recorders did not look
   std::vector<ThreadStack> threads;
 };
 

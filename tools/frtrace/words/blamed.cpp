@@ -229,6 +229,15 @@ class Describe : public DeviceWords {
     } else {
       b_.evidence = e_->exit.kind == "crash" ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);
+      name_holder();
+    }
+  }
+
+  // The rank in the place of the process that holds what this one waits for.
+  void name_holder() {
+    if (const int holder = f_.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
+      std::replace(b_.evidence.begin(), b_.evidence.end(), file_lock_text(*e_),
+                   file_lock_text(*e_, f_.rank(holder)));
     }
   }
 
@@ -501,8 +510,8 @@ class Describe : public DeviceWords {
     const auto position = g.position.find(g_.rank);
     // A ring without room for all groups, or a file that names only those of its records, may lack
     // one that the rank has.
-    const bool all_listed =
-        !e_->losses.may_have_had_other_groups() && (e_->format.empty() || e_->losses.overwritten == 0);
+    const bool all_listed = !e_->losses.may_have_had_other_groups() &&
+                            (e_->format.empty() || e_->losses.overwritten == 0);
     if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
       line(fmt::format("never created the group {}", g.title()));
     }

@@ -189,24 +189,6 @@ void add_open(const Facts& f, const Cause& c, Report& r) {
   if (const OpenRow* row = row_of(c.rule); row != nullptr && *row->need != '\0') {
     say(r, "need", "what would decide it: " + fill(f, c, row->need));
   }
-  // Ranks that wait in nothing, by their last operation.
-  const Names names(f);
-  std::map<std::string, std::vector<int>> at;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.graph.waits(i)) {
-      continue;
-    }
-    const Record* last = f.last_operation(i);
-    at[f.exit(i).ended() ? names.exit(f.exit(i))
-       : last == nullptr ? "no operation in the file"
-                         : "last issued " + names.record(i, *last) + names.at(i, last->stack)]
-        .push_back(i);
-  }
-  for (const auto& [where, who] : at) {
-    say(r, "elsewhere",
-        fmt::format("{} {} in no operation: {}", ranks_words(f.ranks(who)),
-                    who.size() == 1 ? "waits" : "wait", where));
-  }
 }
 
 }  // namespace frtrace

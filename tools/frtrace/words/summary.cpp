@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "model/hints.hpp"
 #include "words/words.hpp"
@@ -58,6 +59,7 @@ class Summary : public Names {
   std::string stalled_text(const std::string& operation) const;
   std::string cycle_parts() const;
   std::string never_started() const;
+  std::string lock_cycle() const;
 
   const Cause& c_;
   const Pending* p_ = nullptr;
@@ -305,6 +307,29 @@ std::string Summary::cycle_parts() const {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+// "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
+std::string Summary::lock_cycle() const {
+  std::map<int, std::vector<int>> waiters;  // by holder
+  for (const Guilty& g : c_.guilty) {
+    if (const int holder = f_.graph.lock_holders[idx(g.evidence)]; holder >= 0) {
+      waiters[holder].push_back(g.evidence);
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [holder, who] : waiters) {
+    const RankEvidence& e = f_.ev(who.front());
+    std::string part =
+        fmt::format("rank {} holds the lock of {}, which {} for", f_.rank(holder),
+                    short_file(file_lock_wait(e).file, e.id.cwd), wait_verb(f_.ranks(who)));
+    if (f_.graph.waits(holder)) {
+      part += fmt::format(", and waits for {} in {}", who.size() == 1 ? "it" : "them",
+                          pending(f_.graph[f_.graph.waits_in[idx(holder)].front()]));
+    }
+    parts.push_back(std::move(part));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 std::string Summary::never_started() const {
   std::string address;
   for (const int i : c_.others) {
@@ -384,6 +409,8 @@ std::string Summary::text() const {
                            others(), cycle_parts());
       }
       return fmt::format("{} wait for each other: {}", who(), cycle_parts());
+    case Rule::kLockCycle:
+      return lock_cycle();
     case Rule::kNoEvidence:
       return fmt::format("{} left no evidence and {} waited for in {} by {}", who(),
                          one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));

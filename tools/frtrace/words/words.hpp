@@ -50,9 +50,11 @@ std::string wait_verb(const std::vector<Rank>&);
 // One blamed rank: where it is, what it did last, how it ended.
 Blamed describe(const Facts&, const Cause&, const Guilty&);
 std::string summary(const Facts&, const Cause&);
-// The same where nobody is named; and what would decide it, and where those are who do not wait.
+// The same where nobody is named; and what would decide it.
 std::string open_summary(const Facts&, const Cause&);
 void add_open(const Facts&, const Cause&, Report&);
+// Where those are who wait in no operation and are not blamed.
+void add_elsewhere(const Facts&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);

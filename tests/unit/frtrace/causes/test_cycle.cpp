@@ -45,6 +45,109 @@ TEST_CASE("two against one another: deadlock, both") {
   CHECK(r.ranks == Ranks{0, 1});
 }
 
+namespace {
+
+// The rank's main thread waits in that system call, at train.py:12, for the lock of a file.
+void waits_for_lock(RankEvidence& e, int holder, const std::string& file = "/home/u/data.lock",
+                    const std::string& syscall = "flock") {
+  e.threads.present = true;
+  e.threads.frames = {{true, "prepare", "/home/u/train.py", 12, 0}};
+  ThreadStack& t = e.threads.threads.emplace_back();
+  t.tid = e.id.pid;
+  t.activity = "asleep";
+  t.syscall = syscall;
+  t.syscall_on = file;
+  t.stack = {0};
+  e.threads.locks.push_back({true, holder, syscall == "flock" ? "FLOCK" : "POSIX", "python", file});
+}
+
+}  // namespace
+
+TEST_CASE("a rank holds the lock that the others wait for, and waits for them: deadlock") {
+  JobBuilder j(4);
+  j.all(kWorld, kLoss);
+  j.some({0}, kWorld, kSub);
+  const std::string syscall = GENERATE("flock", "fcntl");
+  for (const Rank r : {1, 2, 3}) {
+    waits_for_lock(j.rank(r), j.rank(0).id.pid, "/home/u/data.lock", syscall);
+  }
+  j.advance(20);
+  SECTION("all on the cycle, with their places") {
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kDeadlock);
+    CHECK(r.ranks == Ranks{0, 1, 2, 3});
+    CHECK(r.confidence == Confidence::kCertain);
+    CHECK(r.summary ==
+          "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in "
+          "all_reduce #2 of default_pg");
+    REQUIRE(r.blamed.size() == 4);
+    CHECK(r.blamed[1].site.line == 12);
+    CHECK(std::count(r.blamed[1].evidence.begin(), r.blamed[1].evidence.end(),
+                     "waits for the lock of data.lock, which rank 0 holds") == 1);
+  }
+  SECTION("another process holds it: they are idle, and the evidence names that process") {
+    for (const Rank r : {1, 2, 3}) {
+      j.rank(r).threads.locks[0].holder = 4711;
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);  // most are idle
+    CHECK(has(r, "elsewhere",
+              "ranks 1-3 are in prepare() at train.py:12, asleep in " + syscall +
+                  "; waits for the lock of data.lock, which process 4711 (python) holds"));
+  }
+  SECTION("a process of another machine has the same number") {
+    j.rank(0).id.host = "n1";
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("two ranks of one number: nothing tells which") {
+    j.rank(1).id.pid = j.rank(0).id.pid;
+    j.rank(1).threads.threads[0].tid = j.rank(0).id.pid;
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+}
+
+TEST_CASE("who waits for the lock of an idle rank is not blamed") {
+  JobBuilder j(4);
+  j.all(kWorld, kLoss);
+  j.some({3}, kWorld, kLoss);
+  for (const Rank r : {1, 2}) {
+    waits_for_lock(j.rank(r), j.rank(0).id.pid);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{0});
+}
+
+TEST_CASE("each of two holds the lock that the other wants") {
+  JobBuilder j(4);
+  j.all(kWorld, kLoss);
+  j.some({2, 3}, kWorld, kLoss);
+  waits_for_lock(j.rank(0), j.rank(1).id.pid, "/home/u/a.lock");
+  waits_for_lock(j.rank(1), j.rank(0).id.pid, "/home/u/b.lock");
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDeadlock);
+  CHECK(r.ranks == Ranks{0, 1});
+}
+
+TEST_CASE("a lock that is polled: its holder says that it holds it") {
+  JobBuilder j(2);
+  j.all(kWorld, kLoss);
+  j.some({0}, kWorld, kLoss);
+  waits_for_lock(j.rank(1), -1, "", "clock_nanosleep");
+  RankEvidence& e = j.rank(1);
+  e.threads.locks.clear();
+  e.threads.frames.push_back({true, "BaseFileLock.acquire", "/x/filelock/_api.py", 300, 0});
+  e.threads.threads[0].stack = {1, 0};
+  e.threads.threads[0].variables = {{0, {{"lock_filename", "'/home/u/data.lock'"}}}};
+  j.rank(0).threads.locks.push_back({false, 1000, "FLOCK", "python", "/home/u/data.lock"});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDeadlock);
+  CHECK(r.ranks == Ranks{0, 1});
+}
+
 TEST_CASE("receives in a circle") {
   JobBuilder j(2);
   Op a = kRecv, b = kRecv;

@@ -1,0 +1,74 @@
+"""Bugs as users make them: four real ranks, and what the verdict says of them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import FRTRACE, HERE
+
+SCRIPT = HERE / "user_job.py"
+
+
+def line_of(mark):
+    lines = SCRIPT.read_text().splitlines()
+    (line,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# @{mark}")]
+    return line
+
+
+@pytest.fixture
+def verdict(launch):
+    """verdict(bug) -> what frtrace says of it, as JSON and as text."""
+
+    def run(bug, ranks=4, evidence=None, **kwargs):
+        job = launch(bug, ranks, script=SCRIPT, **kwargs).await_evidence(evidence)
+        trace = job.trace()
+        trace.text = subprocess.run(
+            [FRTRACE, job.dumps], capture_output=True, text=True, timeout=60
+        ).stdout
+        return trace
+
+    return run
+
+
+def places(trace):
+    return {b["rank"]: (Path(b["site"]["file"]).name, b["site"]["line"]) for b in blamed(trace)}
+
+
+def blamed(trace):
+    return trace.verdict["blamed"]
+
+
+@pytest.mark.parametrize(
+    ("bug", "took", "met"),
+    [
+        ("flock_barrier", "take_flock", "locked_barrier"),
+        ("fcntl_barrier", "take_fcntl", "locked_barrier"),
+        ("filelock_barrier", None, "filelock_barrier"),  # its own line is the library's
+    ],
+)
+def test_barrier_within_a_file_lock(verdict, bug, took, met):
+    trace = verdict(bug)
+    trace.expect("deadlock", [0, 1, 2, 3])
+    assert trace.verdict["confidence"] == "certain"
+    assert trace.verdict["summary"].startswith("rank 0 holds the lock of ")
+    assert trace.verdict["summary"].endswith(
+        "dataset.lock, which ranks 1-3 wait for, and waits for them in barrier #2 of default_pg"
+    )
+    line = {0: line_of(met)} | (dict.fromkeys((1, 2, 3), line_of(took)) if took else {})
+    assert {r: places(trace)[r] for r in line} == {r: ("user_job.py", line[r]) for r in line}
+    for b in blamed(trace)[1:]:
+        assert any(text.endswith(", which rank 0 holds") for text in b["evidence"]), b
+    for mark in filter(None, (took, met)):
+        assert f"user_job.py:{line_of(mark)}" in trace.text
+
+
+def test_lock_of_an_idle_rank(verdict):
+    """Who waits for a lock only waits: its holder, who waits for nobody, is to blame."""
+    trace = verdict("flock_of_idle")
+    trace.expect("missing", [0])
+    assert places(trace) == {0: ("user_job.py", line_of("keeps_lock"))}
+    # where the others are that do not wait in an operation
+    (text,) = [f["text"] for f in trace.report["findings"] if f["id"] == "elsewhere"]
+    assert text.startswith("ranks 1,2 are in flock_of_idle() at ")
+    assert f"user_job.py:{line_of('waits_for_idle')}, asleep in flock; " in text
+    assert text.endswith("; waits for the lock of dataset.lock, which rank 0 holds")

@@ -1,0 +1,90 @@
+"""One rank of a small job with a bug as users make them. A bug is a function of that name.
+
+Lines marked `# @name` are looked up by test_user_bugs.py.
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import fr
+
+RANK = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+SCRATCH = Path(os.environ["E2E_SCRATCH"])
+
+
+def done(what, rank=RANK):
+    (SCRATCH / f"{what}.{rank}").touch()
+
+
+def await_done(what, *ranks):
+    while not all((SCRATCH / f"{what}.{r}").exists() for r in ranks):
+        time.sleep(0.01)
+
+
+def take_flock(file):
+    fcntl.flock(file, fcntl.LOCK_EX)  # @take_flock
+
+
+def take_fcntl(file):
+    fcntl.lockf(file, fcntl.LOCK_EX)  # @take_fcntl
+
+
+def prepare(take):
+    """Rank 0 has the lock first and meets the others inside."""
+    with (SCRATCH / "dataset.lock").open("w") as file:
+        if RANK != 0:
+            await_done("locked", 0)
+        take(file)
+        done("locked")
+        dist.barrier()  # @locked_barrier
+
+
+def flock_barrier():
+    prepare(take_flock)
+
+
+def fcntl_barrier():
+    prepare(take_fcntl)
+
+
+def filelock_barrier():
+    from filelock import FileLock
+
+    if RANK != 0:
+        await_done("locked", 0)
+    with FileLock(SCRATCH / "dataset.lock"):  # @take_filelock
+        done("locked")
+        dist.barrier()  # @filelock_barrier
+
+
+def flock_of_idle():
+    """Rank 0 keeps the lock and stops; rank 3 waits for all, 1 and 2 for the lock."""
+    with (SCRATCH / "dataset.lock").open("w") as file:
+        if RANK == 0:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            done("locked")
+            while True:
+                signal.pause()  # @keeps_lock
+        await_done("locked", 0)
+        if RANK != 3:
+            fcntl.flock(file, fcntl.LOCK_EX)  # @waits_for_idle
+        dist.barrier()  # @awaits_all
+
+
+def main():
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(4))
+    globals()[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    fr.status()
+    main()
