@@ -12,6 +12,9 @@
 
 namespace fr {
 
+// After the name of a live ring: where its process answers `frtrace stacks`. No dump's name.
+inline constexpr char kStacksEnding[] = ".stacks";
+
 // Room for every name that format_name writes: a job of at most 127 bytes and four numbers.
 inline constexpr std::size_t kNameBytes = 256;
 

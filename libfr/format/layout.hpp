@@ -34,7 +34,8 @@ static_assert(sizeof(std::atomic<u64>) == 8 && sizeof(std::atomic<u32>) == 4);
 inline constexpr u64 kRegionMagic = 0x31474e4952524600ull;   // "\0FRRING1"
 inline constexpr u64 kControlMagic = 0x314c544352524600ull;  // "\0FRCTL1"
 inline constexpr u32 kLayoutVersion = 1;
-inline constexpr u64 kDumpRequest = 0x6b736172665f00ffull;  // value of the signal
+inline constexpr u64 kDumpRequest = 0x6b736172665f00ffull;    // value of the signal
+inline constexpr u64 kStacksRequest = 0x6b736172665f01ffull;  // likewise, see Header::ask_signal
 
 // ---------------------------------------------------------------- bounds
 
@@ -202,7 +203,8 @@ struct Header {
   std::atomic<u64> incident;  // last incident dumped or joined
   std::atomic<u64> dumps_failed;
   std::atomic<u64> crash_dumped;  // the dump of its crash is safe: nothing left to salvage
-  std::atomic<u32> ask_signal;    // sent with kDumpRequest it requests a dump; 0 none
+  std::atomic<u32> ask_signal;    // with kDumpRequest it requests a dump, with kStacksRequest a
+                                  // file beside the ring and no incident; 0 none
   u32 reserved3;
   u64 reserved2[3];
   Anchor first;  // at start

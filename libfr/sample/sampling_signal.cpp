@@ -20,7 +20,7 @@ namespace {
 // Read by the handler, which any thread may be in at any time: never unmapped.
 std::atomic<SampleSlot*> g_slots{nullptr};
 std::atomic<int> g_signal{0};
-std::atomic<void (*)(int) noexcept> g_dump_requested{nullptr};
+std::atomic<void (*)(int, u64) noexcept> g_dump_requested{nullptr};
 std::atomic<const fr_python*> g_python{nullptr};
 // Of the thread that is in a handler of ours. Read by a handler: no lazy allocation.
 thread_local const ucontext_t* t_interrupted __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -87,9 +87,9 @@ void on_sample(int, siginfo_t* info, void* context) noexcept {
       s.word.store(kIdle, std::memory_order_release);
     }
   }
-  if (info->si_code == SI_QUEUE && value == kDumpRequest) {
+  if (info->si_code == SI_QUEUE && (value == kDumpRequest || value == kStacksRequest)) {
     if (const auto requested = g_dump_requested.load()) {
-      requested(g_signal.load());
+      requested(g_signal.load(), value);
     }
   }
   errno = kept_errno;
@@ -174,7 +174,7 @@ Interrupted::~Interrupted() {
   t_interrupted = outer_;
 }
 
-void on_dump_request(void (*requested)(int signal) noexcept) noexcept {
+void on_dump_request(void (*requested)(int signal, u64 what) noexcept) noexcept {
   g_dump_requested.store(requested);
 }
 

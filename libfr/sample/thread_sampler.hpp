@@ -70,7 +70,7 @@ class Interrupted {
 };
 
 // Called in a handler when a tool outside requests a dump by our signal. Async-signal-safe itself.
-void on_dump_request(void (*requested)(int signal) noexcept) noexcept;
+void on_dump_request(void (*requested)(int signal, u64 what) noexcept) noexcept;
 
 void set_python(const fr_python* python) noexcept;
 const fr_python* python() noexcept;

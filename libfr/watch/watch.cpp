@@ -55,10 +55,10 @@ u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool r
   return c.newest;
 }
 
-void note_dump_request(int signal) noexcept {
+void note_dump_request(int signal, u64 what) noexcept {
   Recorder* r = recorder();
   if (r != nullptr && r->pid == getpid()) {
-    r->watchdog->note_signal(signal);
+    what == kStacksRequest ? r->watchdog->note_stacks_request() : r->watchdog->note_signal(signal);
   }
 }
 

@@ -135,6 +135,9 @@ void Watchdog::run() noexcept {
              signal == r.options.signal ? "FR_SIGNAL" : "frtrace asked");
       dump(reason, Trigger::kSignal);
     }
+    if (stacks_wanted_.exchange(false)) {
+      answer_stacks();
+    }
     if (survived_.exchange(false)) {
       dump_incident(incident_.load(), "went on: the process lives with the signal",
                     Trigger::kWentOn);
@@ -404,6 +407,29 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   store_.prune();
   writer_.queue(incident, reason, store_.last_path());
   return true;
+}
+
+// Of `frtrace stacks`, which reads the file and removes it: no incident, nothing in FR_DUMP_DIR.
+void Watchdog::answer_stacks() noexcept {
+  Recorder& r = recorder_;
+  if (r.region.name.empty()) {
+    return;
+  }
+  take_anchor(r.region.header().last, r.region.header().clock_kind);
+  DumpFacts facts;
+  facts.reason = "frtrace stacks";
+  facts.trigger = trigger_name(Trigger::kManual);
+  facts.incident = incident_.load();
+  facts.control = &r.control->page();
+  facts.is_alive = is_alive;
+  facts.threads = threads_.collect();
+  const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
+  char name[kNameBytes];
+  char path[PATH_MAX];
+  format(name, sizeof name, "%s%s", r.region.name.c_str(), kStacksEnding);
+  if (bytes.data != nullptr) {
+    write_durably(r.region.dir.c_str(), name, bytes.data, bytes.size, path, sizeof path);
+  }
 }
 
 // Whatever is stalled now has its dump; the next one is for twice the time.

@@ -30,6 +30,10 @@ class Watchdog {
   }
   void wake() noexcept { requests_.wake(); }
   void note_signal(int signal) noexcept { requests_.note_signal(signal); }
+  void note_stacks_request() noexcept {
+    stacks_wanted_.store(true);
+    wake();
+  }
   // Async-signal-safe: the process lived on after a crash that was dumped.
   void note_survived() noexcept {
     survived_.store(true);
@@ -70,6 +74,7 @@ class Watchdog {
   void mark_hung(u64 incident, u64 now_ns) noexcept;
   void check_went_on(u64 now_ns) noexcept;
   void check_losses() noexcept;
+  void answer_stacks() noexcept;
   void set_hung(u64 incident) noexcept;
   void open_pipe() noexcept;
   bool dump(const char* reason, Trigger trigger) noexcept;
@@ -87,6 +92,7 @@ class Watchdog {
   char pipe_path_[PATH_MAX] = {};
   std::atomic<u64> incident_{0};
   std::atomic<bool> survived_{false};
+  std::atomic<bool> stacks_wanted_{false};
   bool loss_said_[3] = {};
   u64 own_dump_ = 0;          // last incident that this rank dumped by itself
   std::atomic<u64> hung_{0};  // incident whose stall lasts; 0 none

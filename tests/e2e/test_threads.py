@@ -958,7 +958,9 @@ def test_frtrace_stacks_asks_the_process_and_says_so(start):
         timeout=60,
     )
     assert got.returncode == 0, got
-    assert f"process {p.pid}: dump requested, 1 of 1 wrote it" in got.stderr
+    assert f"process {p.pid}: 1 of 1 answered" in got.stderr
+    assert not p.dumps() and "dump" not in p.log.read_text(), p.log.read_text()
+    assert [path.suffix for path in (p.dir / "shm").rglob("*.r0.*")] == [".ring"]
     assert "hold (libguilty.so)" in got.stdout and "target.py:" in got.stdout
     assert p.process.poll() is None
     os.kill(p.pid, signal.SIGSTOP)

@@ -1,7 +1,7 @@
 // stacks.cpp - `frtrace stacks`: where all threads of a running process, or of a job, are now.
 //
-// A process with fr gets the signal that its ring names and writes a dump, as do all ranks of its
-// job on that node. For a process that does not answer, its ring is shown. For a process without
+// A process with fr gets the signal that its ring names and writes where its threads are to a file
+// beside its ring, which is read and removed. For one that does not answer, its ring is shown. For a process without
 // fr, the command of another tool is printed, not run.
 #include "commands/stacks.hpp"
 
@@ -18,6 +18,7 @@
 #include <iterator>
 #include <thread>
 
+#include "format/file_name.hpp"
 #include "format/view.hpp"
 #include "input/files.hpp"
 #include "live/lock_files.hpp"
@@ -53,10 +54,9 @@ std::string read_file(const std::string& path) {
 
 struct Process {
   std::string ring;
-  std::string job, dump_dir;
-  int pid = 0, rank = -1, attempt = 0;
+  std::string job;
+  int pid = 0;
   int signal = 0;
-  std::uint64_t incident = 0;
 };
 
 bool read_ring(const std::string& path, Process& p) {
@@ -73,12 +73,8 @@ bool read_ring(const std::string& path, Process& p) {
   const fr::Header& h = view.header();
   p.ring = path;
   p.job.assign(h.job, strnlen(h.job, sizeof h.job));
-  p.dump_dir.assign(h.dump_dir, strnlen(h.dump_dir, sizeof h.dump_dir));
   p.pid = h.pid;
-  p.rank = h.rank.load();
-  p.attempt = h.attempt;
   p.signal = static_cast<int>(h.ask_signal.load());
-  p.incident = h.incident.load();
   return true;
 }
 
@@ -88,11 +84,6 @@ bool catches(int pid, int signal) {
   const std::size_t at = status.find("\nSigCgt:");
   return signal > 0 && at != std::string::npos &&
          (std::strtoull(status.c_str() + at + 8, nullptr, 16) >> (signal - 1) & 1) != 0;
-}
-
-std::string dump_path(const Process& p, std::uint64_t incident) {
-  const std::string rank = p.rank >= 0 ? std::to_string(p.rank) : "x";
-  return fmt::format("{}/{}.a{}.r{}.{}.fr", p.dump_dir, p.job, p.attempt, rank, incident);
 }
 
 bool is_stopped(int pid) {
@@ -128,39 +119,30 @@ bool by_ring(const std::vector<Process>& processes, bool json) {
   return !cases.empty();
 }
 
-// Dumps of these processes, once they have come; those that have not are left out.
-std::vector<std::string> request_dumps(const std::vector<Process>& processes, bool all) {
-  std::vector<std::string> found(processes.size());
-  bool requested = false;
+// The answers of these processes, once they have come; those that have not are left out.
+std::vector<std::string> request_stacks(const std::vector<Process>& processes) {
+  std::vector<std::string> waited;
   for (const Process& p : processes) {
     sigval value{};
-    value.sival_ptr = reinterpret_cast<void*>(fr::kDumpRequest);
-    // One is enough: its incident is seen by the others of the node.
-    if (!requested && !is_stopped(p.pid) && catches(p.pid, p.signal)) {
-      requested = ::sigqueue(p.pid, p.signal, value) == 0;
+    value.sival_ptr = reinterpret_cast<void*>(fr::kStacksRequest);
+    const std::string path = p.ring + fr::kStacksEnding;
+    ::unlink(path.c_str());  // of somebody who stopped waiting
+    if (!is_stopped(p.pid) && catches(p.pid, p.signal) && ::sigqueue(p.pid, p.signal, value) == 0) {
+      waited.push_back(path);
     }
   }
   const auto until = std::chrono::steady_clock::now() + kPatience;
-  std::size_t missing = requested ? processes.size() : 0;
-  while (missing > 0 && std::chrono::steady_clock::now() < until) {
-    for (std::size_t i = 0; i < processes.size(); ++i) {
-      Process now;
-      if (!found[i].empty() || !read_ring(processes[i].ring, now) ||
-          now.incident <= processes[i].incident) {
-        continue;
+  std::vector<std::string> found;
+  while (!waited.empty() && std::chrono::steady_clock::now() < until) {
+    std::erase_if(waited, [&](const std::string& path) {
+      const bool there = ::access(path.c_str(), R_OK) == 0;
+      if (there) {
+        found.push_back(path);
       }
-      const std::string path = dump_path(now, now.incident);
-      if (::access(path.c_str(), R_OK) == 0) {
-        found[i] = path;
-        --missing;
-      }
-    }
-    if (!all && missing < processes.size()) {
-      break;
-    }
+      return there;
+    });
     std::this_thread::sleep_for(kPause);
   }
-  std::erase_if(found, [](const std::string& s) { return s.empty(); });
   return found;
 }
 
@@ -175,8 +157,8 @@ std::string other_tools(int pid) {
 int stacks_command(int argc, char** argv) {
   CLI::App app{
       "Shows where the threads of a running process, or of all ranks of a job, are now.\n"
-      "A process with fr writes a dump on request (and so do the other ranks of its job);\n"
-      "for a process without fr, the py-spy command to run instead is printed."};
+      "A process with fr answers a signal, and no incident is left behind; for a process"
+      " without\nfr, the py-spy command to run instead is printed."};
   std::string target;
   bool json = false;
   std::string shm_dir = fr::read_options().shm_dir;
@@ -215,8 +197,8 @@ int stacks_command(int argc, char** argv) {
                                        printable(target), printable(dir)));
     return kNothing;
   }
-  const std::vector<std::string> dumps = request_dumps(processes, !is_pid);
-  if (dumps.empty()) {
+  const std::vector<std::string> answers = request_stacks(processes);
+  if (answers.empty()) {
     if (is_pid) {
       std::cerr << "frtrace: process " << pid
                 << (is_stopped(pid) ? " is stopped" : " does not answer")
@@ -224,12 +206,13 @@ int stacks_command(int argc, char** argv) {
     }
     return by_ring(processes, json) ? kShown : kNothing;
   }
-  const LoadResult input = load_paths(dumps, "");
+  const LoadResult input = load_paths(answers, "");
+  for (const std::string& path : answers) {
+    ::unlink(path.c_str());
+  }
   const std::vector<Case> cases = make_cases(input.evidence, {});
   std::cerr << (is_pid ? fmt::format("process {}", pid) : fmt::format("job {}", printable(target)))
-            << ": dump requested, " << dumps.size() << " of " << processes.size()
-            << " wrote it: " << printable(dumps.front()) << (dumps.size() > 1 ? " ..." : "")
-            << "\n";
+            << ": " << answers.size() << " of " << processes.size() << " answered\n";
   for (const Case& c : cases) {
     StackTree tree = merge_stacks(stack_inputs(c, {}));
     look_at_lock_files(tree);
