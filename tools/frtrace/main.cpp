@@ -164,7 +164,7 @@ int run(int argc, char** argv) {
   int attempt = 0;
   std::uint64_t incident = 0;
   bool json = false, table = false, stacks = false, options = false;
-  bool full = false, incomplete = false, clean = false;
+  bool full = false, incomplete = false, clean = false, all_rows = false;
   int mismatch_cap = 0;
   LoadOptions load;
   app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
@@ -174,6 +174,8 @@ int run(int argc, char** argv) {
   app.add_flag(
       "-j,--table", table,
       "table of the collectives per group, one column per class of ranks with equal history");
+  app.add_flag("--all", all_rows,
+               "with --table: all rows, not only from five before the first that differs");
   app.add_option("--ranks,--selected-ranks", rank_texts,
                  "ranks shown by --table and --stacks: 0,2-5 or several numbers")
       ->expected(1, -1);
@@ -308,7 +310,7 @@ int run(int argc, char** argv) {
     out = render_json(reports, input, trees.empty() ? "" : render_stacks_json(trees.front()));
   } else if (table) {
     filter.width = terminal_width();
-    filter.full = full;
+    filter.full = full || all_rows;
     out = render_table(cases, filter);
   } else {
     TextStyle style;

@@ -205,20 +205,39 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
   if (t.last == 0) {
     return;
   }
-  // As many columns side by side as fit; the rest below.
+  // Columns that cannot be compared are of no use below each other: they are cut until all fit side
+  // by side, as long as each keeps kNarrow. Beyond that the rest comes below.
   constexpr std::size_t kSeqWidth = 8;
+  constexpr std::size_t kNarrow = 14;  // "all_reduce ..."
   const std::vector<std::string> common = common_operations(t);
   std::size_t op_width = std::string_view("operation").size();
   for (const std::string& text : common) {
     op_width = std::max(op_width, text.size());
   }
   op_width = std::min(op_width, std::max<std::size_t>(width / 2, kSeqWidth + 32));
-  const std::size_t left = kSeqWidth + 2 + op_width;
-  const std::size_t widest = std::max<std::size_t>(width, left + 16) - left - 2;
   const auto text_of = [&](const Column& column, std::size_t row) {
     const Cell& cell = column.cells[row];
     return common[row].empty() ? cell.text() : cell.state;
   };
+  std::vector<std::size_t> natural;
+  for (const Column& column : t.columns) {
+    natural.push_back(ranks_words(column.ranks).size());
+    for (std::size_t row = 0; row < column.cells.size(); ++row) {
+      natural.back() = std::max(natural.back(), text_of(column, row).size());
+    }
+  }
+  const auto total = [&](std::size_t op, std::size_t most) {
+    std::size_t sum = kSeqWidth + 2 + op;
+    for (const std::size_t w : natural) {
+      sum += 2 + std::min(w, most);
+    }
+    return sum;
+  };
+  std::size_t widest = *std::max_element(natural.begin(), natural.end());
+  while (total(op_width, widest) > width && (widest > kNarrow || op_width > kNarrow)) {
+    --(widest > op_width || op_width <= kNarrow ? widest : op_width);
+  }
+  const std::size_t left = kSeqWidth + 2 + op_width;
   const auto row_head = [&](std::string seq, std::string op) {
     return fmt::format("{:>{}}  {:<{}}", seq, kSeqWidth, shortened(std::move(op), op_width),
                        op_width);
@@ -227,11 +246,7 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
     std::vector<std::size_t> widths;
     std::size_t used = left, to = from;
     for (; to < t.columns.size(); ++to) {
-      std::size_t w = ranks_words(t.columns[to].ranks).size();
-      for (std::size_t row = 0; row < t.columns[to].cells.size(); ++row) {
-        w = std::max(w, text_of(t.columns[to], row).size());
-      }
-      w = std::min(w, widest);
+      const std::size_t w = std::min(natural[to], widest);
       if (to > from && used + w + 2 > width) {
         break;
       }

@@ -341,6 +341,31 @@ TEST_CASE("table: rows that differ and five before") {
   CHECK(render_table(cases, all).find("\n       1  ") != std::string::npos);
 }
 
+TEST_CASE("columns of the table stay side by side in the width of a terminal") {
+  JobBuilder j(3);
+  for (int i = 0; i < 3; ++i) {
+    j.all(JobBuilder::kWorld, {.line = 7});
+  }
+  j.issue(0, JobBuilder::kWorld, {.op = "all_gather", .line = 11});
+  j.issue(1, JobBuilder::kWorld, {.op = "reduce_scatter", .line = 12});
+  j.issue(2, JobBuilder::kWorld, {.op = "broadcast", .line = 13});
+  j.advance(100);
+  const auto evidence = j.take();
+  const auto cases = make_cases(evidence, {});
+  for (const std::size_t width : {std::size_t{80}, std::size_t{120}}) {
+    const std::string table =
+        render_table(cases, {.ranks = {}, .groups = {}, .full = false, .width = width});
+    INFO(table);
+    std::size_t begin = 0, headers = 0;
+    for (std::size_t end; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      CHECK(end - begin <= width);
+      headers += table.compare(begin, 11, "     seq  o") == 0 ? 1 : 0;
+    }
+    CHECK(headers == 1);
+    CHECK(table.find("broadcast") != std::string::npos);
+  }
+}
+
 TEST_CASE(
     "the table of a thousand ranks fits a terminal: equal ranks and equal groups are folded") {
   constexpr int kRanks = 1024, kGuilty = 701;
