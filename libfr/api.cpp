@@ -20,6 +20,7 @@
 #include "recorder/status.hpp"
 #include "sample/memory_read.hpp"
 #include "sample/thread_sampler.hpp"
+#include "stop/crash.hpp"
 #include "watch/control_page.hpp"
 #include "watch/shut_down.hpp"
 #include "watch/watchdog.hpp"
@@ -318,6 +319,10 @@ void fr_exit_site(uint32_t stack) noexcept {
     r->exit_head.store(r->region.header().head.load());
     r->exit_stack.store(stack);
   }
+}
+
+void fr_guard_thread() noexcept {
+  guard_thread();
 }
 
 void fr_shutdown(int status) noexcept {

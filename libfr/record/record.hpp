@@ -22,6 +22,9 @@ struct ThreadFacts {
 };
 extern thread_local ThreadFacts t_facts __attribute__((tls_model("initial-exec")));
 
+// Called once on each thread that records, where it is not null.
+extern std::atomic<void (*)() noexcept> g_new_thread;
+
 u32 learn_tid() noexcept;  // slow.cpp
 inline u32 own_tid() noexcept {
   const u32 tid = t_facts.tid;

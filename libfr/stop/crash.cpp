@@ -3,6 +3,7 @@
 // set later (faulthandler's) hands on to this one.
 #include "stop/crash.hpp"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 
 #include "format/text.hpp"
 #include "format/ticks.hpp"
+#include "record/record.hpp"
 #include "recorder/recorder.hpp"
 #include "sample/thread_sampler.hpp"
 #include "watch/control_page.hpp"
@@ -152,13 +154,13 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
     row->exit_signal.store(signal);
     row->exit_unix_ns.store(unix_now_ns());
   }
-  char frames[sizeof e.message];
+  static char frames[sizeof e.message];  // one thread at a time comes here
   describe(frames, sizeof frames, signal, info,
            g_stacks != nullptr ? g_stacks->collect_own(context) : nullptr);
   if (first) {
     std::memcpy(e.message, frames, sizeof frames);
   }
-  char reason[256];
+  static char reason[256];
   Text t(reason, sizeof reason);
   t.add("crash: SIG");
   t.add(sigabbrev_np(signal));
@@ -229,7 +231,7 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
     before.sa_handler(signal);
   } else {
     if (ours && dumped && !r->region.name.empty()) {
-      char path[PATH_MAX];
+      static char path[PATH_MAX];  // alternate stacks that others set up are small
       format(path, sizeof path, "%s/%s", r->region.dir.c_str(), r->region.name.c_str());
       unlink(path);
     }
@@ -250,23 +252,40 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   }
 }
 
-// Only a stack overflow needs it; threads that have none use their own stack.
-void give_alternate_stack() noexcept {
+void release_stack(void* memory) noexcept {
   stack_t now{};
-  if (sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) {
-    return;
+  if (sigaltstack(nullptr, &now) == 0 && now.ss_sp == memory) {
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    sigaltstack(&none, nullptr);
   }
-  void* memory =
-      mmap(nullptr, kAltStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) {
-    stack_t ours{};
-    ours.ss_sp = memory;
-    ours.ss_size = kAltStackBytes;
-    sigaltstack(&ours, nullptr);
-  }
+  munmap(memory, kAltStackBytes);
 }
 
+// The memory of a thread's alternate stack goes with the thread.
+pthread_key_t g_stack_key;
+const bool g_has_key = pthread_key_create(&g_stack_key, release_stack) == 0;
+
 }  // namespace
+
+void guard_thread() noexcept {
+  stack_t now{};
+  if (!g_has_key || sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) {
+    return;
+  }
+  void* memory = mmap(nullptr, kAltStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return;
+  }
+  stack_t ours{};
+  ours.ss_sp = memory;
+  ours.ss_size = kAltStackBytes;
+  if (pthread_setspecific(g_stack_key, memory) != 0 || sigaltstack(&ours, nullptr) != 0) {
+    pthread_setspecific(g_stack_key, nullptr);
+    munmap(memory, kAltStackBytes);
+  }
+}
 
 // A handler that leaves by longjmp never comes back to on_crash(). That the process records operations
 // so long after its crash shows that it lives.
@@ -289,7 +308,8 @@ void install_crash_handlers(Recorder& r) noexcept {
   if (stacks.init(false, false)) {
     g_stacks = &stacks;
   }
-  give_alternate_stack();
+  guard_thread();
+  g_new_thread.store(guard_thread, std::memory_order_release);
   for (const int signal : kCrashes) {
     struct sigaction now;
     if (sigaction(signal, nullptr, &now) != 0 ||

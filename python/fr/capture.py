@@ -541,6 +541,18 @@ def _watch_sys_exit() -> None:
         quitter.__call__ = __call__
 
 
+def _guard_threads() -> None:
+    """Threads of Python's that begin from now on; _set_ident is the first that each calls."""
+    original = threading.Thread._set_ident
+
+    @functools.wraps(original)
+    def _set_ident(self):
+        _fr.guard_thread()
+        original(self)
+
+    threading.Thread._set_ident = _set_ident
+
+
 def _begin_exit():
     """The process has destroyed its groups, and Python now waits for its other threads."""
     if not (_fr.enabled() and _made_groups and not _living):
@@ -573,6 +585,7 @@ def install() -> None:
     _name_job("")
     _chain_excepthooks()
     harmless("watching the exit")(_watch_exit)()
+    harmless("guarding threads")(_guard_threads)()
     harmless("watching sys.exit")(_watch_sys_exit)()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)

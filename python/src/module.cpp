@@ -151,6 +151,7 @@ PYBIND11_MODULE(_fr, m) {
   m.def("intern", &intern);
   m.def("stack", &stack, py::arg("frames"));
   m.def("capture_stack", &fr::capture_stack);
+  m.def("guard_thread", &fr_guard_thread);
   m.def("exit_site", &fr_exit_site, py::arg("stack"));
   m.def("dump", &dump, py::arg("reason") = "manual");
   m.def("register_writer", &register_writer);

@@ -18,8 +18,23 @@ import zstandard
 from conftest import FRTRACE, wait_until
 
 NATIVE = """
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
+__attribute__((noinline)) int overflow(int n) {
+  volatile char room[4096];
+  room[0] = n;
+  return overflow(n + 1) + room[0];
+}
+static void *record_and_overflow(void *note) {
+  ((void (*)(const char *, size_t))note)("here", 4);
+  overflow(0);
+  return 0;
+}
+void start_thread(void *note) {
+  pthread_t thread;
+  pthread_create(&thread, 0, record_and_overflow, note);
+}
 void spin(void) { for (volatile long i = 0;; ++i) {} }
 void hold(void) { for (;;) pause(); }
 void block_signals_and_wait(void) {
@@ -610,6 +625,22 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
     assert ("Fatal Python error" in log) == faulthandler
     # Its dump is safe. Where others handle the signal too, nobody knows that it is the end.
     assert bool(list((p.dir / "shm").rglob("*.ring"))) == faulthandler
+
+
+@pytest.mark.parametrize("thread", ["Python's", "that records", "main"])
+def test_an_overflow_of_any_threads_stack_leaves_a_crash_record(start, thread):
+    run = {
+        "Python's": "threading.stack_size(1 << 18)\nspawn(lib.overflow)",
+        "that records": "lib.start_thread(ctypes.cast(fr_note, ctypes.c_void_p))",
+        "main": "lib.overflow()",
+    }[thread]
+    p = start(
+        "import fr\nfr_note = ctypes.CDLL(os.path.join(os.path.dirname(fr.__file__), 'libfr.so'))"
+        f".fr_note\n{run}\ntime.sleep(60)\n"
+    )
+    assert p.process.wait(timeout=45) == -signal.SIGSEGV, p.log.read_text()
+    assert "crash: SIGSEGV" in p.log.read_text()
+    assert "overflow (libguilty.so)" in str(p.read()), p.report
 
 
 def test_exceptions_are_told_with_their_first_cause(start):

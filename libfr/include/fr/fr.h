@@ -295,6 +295,10 @@ FR_API void fr_exit_record(const char* kind, const char* type, const char* messa
  * counts, and only where no operation follows it and nothing else was noted. Warm. */
 FR_API void fr_exit_site(uint32_t stack) FR_NOEXCEPT;
 
+/* Gives the calling thread an alternate signal stack where it has none, until it ends, so that an
+ * overflow of its own stack leaves a crash record. Threads that record have it. Cold. */
+FR_API void fr_guard_thread(void) FR_NOEXCEPT;
+
 /* Orderly end: with nothing in flight and nothing failed the ring is removed, otherwise a dump is
  * written. status: the exit status of the process. Runs by itself at exit(); idempotent. Cold. */
 FR_API void fr_shutdown(int status) FR_NOEXCEPT;
