@@ -16,12 +16,13 @@ using schema::get;
 
 namespace {
 
-void pack_salvage(Packer& p, const DumpFacts& facts) {
+void pack_salvage(Packer& p, const Header& h, const DumpFacts& facts) {
   text(p, "salvage");
   if (facts.salvage == dump::Salvage::kNone) {
     p.pack_nil();
   } else {
-    p.pack_map(3);
+    p.pack_map(4);
+    key_uint(p, "last_sign_unix_ns", get(h.heartbeat_unix_ns));
     key_int(p, "oom_kills", facts.oom_kills);
     key_int(p, "by_rank", facts.salvaged_by);
     text(p, "why");
@@ -296,7 +297,7 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   text(p, "trigger");
   text(p, facts.trigger);
   key_uint(p, "written_unix_ns", unix_now_ns());
-  pack_salvage(p, facts);
+  pack_salvage(p, h, facts);
   pack_options(p, view.options());
   pack_layers(p, h);
   pack_clock(p, h, times);

@@ -326,6 +326,7 @@ TEST_CASE("dump: salvage, exit record and a long note") {
   e.state = kExitNoted;
   const std::string text(200, 'n');
   note(rig.hot, text.data(), text.size());
+  rig.header().heartbeat_unix_ns = rig.header().start_unix_ns + 7;
   DumpFacts facts;
   facts.salvaged_by = 3;
   facts.salvage = dump::Salvage::kDead;
@@ -333,6 +334,7 @@ TEST_CASE("dump: salvage, exit record and a long note") {
   const Dump d = encoded.dump();
   CHECK(d["salvage"]["by_rank"].integer() == 3);
   CHECK(d["salvage"]["why"].text() == "dead");
+  CHECK(d["salvage"]["last_sign_unix_ns"].natural() == rig.header().start_unix_ns + 7);
   CHECK(d["exit"]["state"].text() == "noted");
   CHECK(d["exit"]["kind"].text() == "exception");
   CHECK(d["exit"]["type"].text() == "ValueError");

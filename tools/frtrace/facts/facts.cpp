@@ -38,7 +38,7 @@ Facts::Facts(const Case& the_case)
     p2p_unseen = p2p_unseen || e->holes.no_p2p;
   }
   if (!alarmed) {
-    threshold_s = std::max(threshold_s, usual_wait_s());
+    threshold_s = std::max(threshold_s, usual_wait_s(limits::kUsualWaitFewest));
   }
   for (std::size_t i = 0; i < exits.size(); ++i) {
     if (exits[i].primary()) {
@@ -56,7 +56,7 @@ Facts::Facts(const Case& the_case)
 
 // Nobody had a reason to dump: some times what a rank is usually busy, or waits, between two
 // operations is no hang.
-double Facts::usual_wait_s() const {
+double Facts::usual_wait_s(std::size_t fewest) const {
   std::vector<double> usual;
   for (std::size_t i = 0; i < c.ranks.size(); i += 1 + c.ranks.size() / limits::kUsualWaitRanks) {
     const std::vector<Record>& records = c.ranks[i]->records;
@@ -65,7 +65,7 @@ double Facts::usual_wait_s() const {
          r < records.size(); ++r) {
       gaps.push_back(seconds_between(records[r - 1].time, records[r].time));
     }
-    if (gaps.size() >= limits::kUsualWaitFewest) {
+    if (gaps.size() >= fewest) {
       const auto high = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() * 95 / 100);
       std::nth_element(gaps.begin(), high, gaps.end());
       usual.push_back(*high);
@@ -87,7 +87,9 @@ void Facts::find_scene() {
   if (all_gone) {
     // Everything was killed at once, perhaps because it hung: the rings show it.
     const std::vector<Exit> alive(exits.size());
-    WaitGraph before = wait_graph(c, slots, alive, stale, limits::kStuck_s);
+    const double stuck_s = std::clamp(usual_wait_s(limits::kUsualWaitFewestKilled),
+                                      limits::kStuckWhenKilled_s, limits::kStuck_s);
+    WaitGraph before = wait_graph(c, slots, alive, stale, stuck_s);
     std::size_t idle = 0, cycles = 0;
     for (const Problem& p : before.problems) {
       idle += p.kind == Problem::kIdle || p.kind == Problem::kLagging ? 1 : 0;

@@ -68,7 +68,7 @@ struct Facts {
   int killed = -1;    // evidence, of Scene::kOneKilled
 
  private:
-  double usual_wait_s() const;
+  double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();
   bool hang_was_first() const;
   bool find_one_killed();

@@ -15,6 +15,10 @@ inline constexpr double kStuck_s = 1.0;
 // operations of a rank (its 95th percentile) are normal, but never more than kUsualWaitMost_s.
 inline constexpr double kUsualWaitTimes = 3, kUsualWaitMost_s = 10;
 inline constexpr std::size_t kUsualWaitRanks = 64, kUsualWaitRecords = 256, kUsualWaitFewest = 8;
+// Of processes that were all killed, a wait shorter than that was a hang, too, where the job's usual
+// waits are shorter: their last sign of life is up to two watchdog ticks (0.1 s) old.
+inline constexpr double kStuckWhenKilled_s = 0.5;
+inline constexpr std::size_t kUsualWaitFewestKilled = 20;  // of fewer, that percentile is the start
 // Without an alarm, a wait for a rank without evidence is unusual only when it lasts this long.
 inline constexpr double kLongWait_s = 5;
 // Likewise, dumps that are this far apart are no picture of one instant.

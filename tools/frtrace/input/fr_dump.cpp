@@ -311,7 +311,9 @@ class Reader {
   // A dump salvaged from a dead process says nothing of the time after its death, however late it
   // was written. The last clock anchor is at most about a second older than the death.
   void last_sign_of_life() {
-    Time last = e_.exit.time;
+    Time last =
+        std::max(e_.exit.time,
+                 plausible(number<Time>(member(member(&root_, "salvage"), "last_sign_unix_ns"))));
     for (const Object& o : list(member(member(&root_, "clock"), "anchors"))) {
       last = std::max(last, plausible(number<Time>(Row(&o)[1])));
     }
