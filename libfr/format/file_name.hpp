@@ -18,6 +18,10 @@ inline constexpr char kStacksEnding[] = ".stacks";
 // Room for every name that format_name writes: a job of at most 127 bytes and four numbers.
 inline constexpr std::size_t kNameBytes = 256;
 
+// Incidents of a directory are believed up to here: one a second for 30 years. Whoever may write there
+// could otherwise have a job count on from any number.
+inline constexpr u64 kMostIncident = 1'000'000'000;
+
 struct NameParts {
   char job[128];
   i32 attempt;

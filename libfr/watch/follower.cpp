@@ -18,6 +18,8 @@ namespace fr {
 namespace {
 
 constexpr timespec kFollowPeriod{0, 500'000'000};
+// Incidents that another node may be ahead by: it opens them one at a time, and every node follows.
+constexpr u64 kMostAhead = 1024;
 constexpr u32 kLooksAfterChange = 4;  // 2 s, the coarsest clock of a file system
 
 // The lead rank of the node looks into FR_DUMP_DIR for incidents of other nodes.
@@ -48,14 +50,16 @@ void* thread_main(void* recorder) noexcept {
     struct Context {
       const Header& header;
       u64 newest;
-    } c{r.region.header(), 0};
+      u64 most;
+    } c{r.region.header(), 0, get(r.control->page().incident) + kMostAhead};
     each_entry(
         r.dump_dirs[0],
         [](const char* name, void* context) {
           auto& x = *static_cast<Context*>(context);
           NameParts parts;
           if (parse_name(name, parts) && parts.attempt == x.header.attempt &&
-              std::strcmp(parts.job, x.header.job) == 0 && parts.number > x.newest) {
+              std::strcmp(parts.job, x.header.job) == 0 && parts.number > x.newest &&
+              parts.number <= x.most) {
             x.newest = parts.number;
           }
         },

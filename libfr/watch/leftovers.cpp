@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -21,6 +22,9 @@ namespace fr {
 namespace {
 
 constexpr u64 kSecond_ns = 1'000'000'000ull;
+// Rings that one rank left of one incident, in files of their own: more start and die within the
+// 10 ms before a watchdog looks only where something starts a job in a loop.
+constexpr u64 kMostOfOneIncident = 16;
 
 // Control pages of jobs in which nobody lives: the last rank removes its job's, unless it is killed.
 // Ours has a living row.
@@ -140,7 +144,12 @@ void Salvage::take_leftovers() noexcept {
       // renamed first: one of the ranks that start now gets it
       format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
       if (rename(path, taken) == 0) {
-        if (salvage_file(taken, l.incident, dump::Salvage::kLeftOver, false)) {
+        bool stored = false, again = true;
+        for (u64 k = 0; again && k < kMostOfOneIncident; ++k) {
+          stored = salvage_file(taken, l.incident + k, dump::Salvage::kLeftOver, false);
+          again = !stored && errno == EEXIST;
+        }
+        if (stored) {
           unlink(taken);
         } else {
           rename(taken, path);

@@ -118,6 +118,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
   Mapping m = map_file(ring);
   const View view = View::of(m.base, m.bytes);
   bool ok = false;
+  int error = EINVAL;  // no region
   if (view.ok()) {
     const Header& h = view.header();
     DumpFacts facts;
@@ -144,10 +145,14 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
     ok = !(to_sink && has_dumped) && store_.store(name, bytes, Existing::kKeep);
     if (!ok && (to_sink ? has_dumped : errno == EEXIST) && dump::is_gone(why)) {
       format_dump_name(name, sizeof name, h, incident, NameParts::Beside::kDead, encoded);
-      ok = store_.store(name, bytes);
+      // Of processes that came one after the other each keeps its own; a peer salvages one once.
+      ok = store_.store(name, bytes,
+                        why == dump::Salvage::kLeftOver ? Existing::kKeep : Existing::kReplace);
     }
+    error = errno;
   }
   unmap_file(m);
+  errno = error;
   return ok;
 }
 

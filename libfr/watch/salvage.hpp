@@ -29,7 +29,8 @@ class Salvage {
   // dumps, others are cleaned up by age and total size. In leftovers.cpp.
   void take_leftovers() noexcept;
 
-  // Writes what the file at `ring` holds as the dump of its rank. False when it was not written.
+  // Writes what the file at `ring` holds as the dump of its rank. False when it was not written;
+  // errno says why: EEXIST where both names of that incident are taken.
   bool salvage_file(const char* ring, u64 incident, dump::Salvage why, bool has_dumped) noexcept;
 
  private:

@@ -105,8 +105,12 @@ void shut_down(Recorder& r, int status) noexcept {
   PeerRow* row = r.control->own();
   const bool failed = h.failed.load() > r.watchdog->failures_dumped();
   const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
+  // The dump of the exception that ends the process has everything: nothing was issued since.
+  const bool told = noted && status != 0 && in_flight == 0 && !failed &&
+                    std::strcmp(h.exit.kind, "exception") == 0 &&
+                    r.watchdog->dumped_head() == get(h.head);
   bool safe = true;
-  if (!clean) {
+  if (!clean && !told) {
     char reason[160];
     if (in_flight != 0) {
       std::snprintf(reason, sizeof reason, "exit with status %d and %llu operations in flight",
@@ -118,7 +122,7 @@ void shut_down(Recorder& r, int status) noexcept {
                     noted ? " after " : "", noted ? h.exit.kind : "");
     }
     safe = r.watchdog->request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
-  } else if (row != nullptr) {
+  } else if (clean && row != nullptr) {
     fill_farewell(r, *row);
   }
   // What hung went on, and the watchdog may not have seen it yet.

@@ -29,7 +29,8 @@ u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool r
     i32 attempt;
     bool rings;
     u64 newest;
-  } c{dir, job, attempt, rings, 0};
+    u8 left[kPeers];  // rings, per rank
+  } c{dir, job, attempt, rings, 0, {}};
   each_entry(
       dir,
       [](const char* name, void* context) {
@@ -38,7 +39,7 @@ u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool r
         if (!parse_name(name, parts) || x.job != parts.job || parts.attempt != x.attempt) {
           return;
         }
-        u64 number = parts.number;
+        u64 number = parts.number <= kMostIncident ? parts.number : 0;
         if (x.rings) {
           char path[PATH_MAX];
           format(path, sizeof path, "%s/%s", x.dir, name);
@@ -47,6 +48,10 @@ u64 newest_incident(const char* dir, const std::string& job, i32 attempt, bool r
           number = view.ok() && !is_alive(view.header().pid, view.header().proc_start)
                        ? view.header().incident.load() + 1
                        : 0;
+          // Several that one rank left of one incident get numbers one after the other.
+          if (number != 0) {
+            number += x.left[static_cast<u32>(parts.rank) % kPeers]++;
+          }
           unmap_file(m);
         }
         x.newest = number > x.newest ? number : x.newest;

@@ -356,6 +356,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   Header& h = r.region.header();
   const u64 begun = monotonic_ns();
   const u64 failed = get(h.failed);
+  const u64 head = get(h.head);
   take_anchor(h.last, h.clock_kind);
   if (incident > incident_.load()) {
     h.incident.store(incident);
@@ -390,6 +391,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   const bool ok = bytes.data != nullptr && store_.store(name, bytes);
   if (ok && !went_on) {
     own_dump_ = incident;
+    dumped_head_.store(head);
     if (row != nullptr) {
       row->dumped.store(incident);
     }

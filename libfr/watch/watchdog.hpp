@@ -53,6 +53,8 @@ class Watchdog {
   u64 hung() const noexcept { return hung_.load(); }
   // Operations that had failed when the last dump that was written was taken.
   u64 failures_dumped() const noexcept { return failures_dumped_.load(); }
+  // The next ticket when this rank last dumped by itself; ~0: it has not.
+  u64 dumped_head() const noexcept { return dumped_head_.load(); }
   const char* last_path() const noexcept { return store_.last_path(); }
 
  private:
@@ -99,6 +101,7 @@ class Watchdog {
   u64 hung_failures_ = 0;     // operations that had failed when it was dumped
   u64 failures_seen_ = 0;
   std::atomic<u64> failures_dumped_{0};
+  std::atomic<u64> dumped_head_{~0ull};
   u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure
   Stall* stalls_ = nullptr;  // by group
 };

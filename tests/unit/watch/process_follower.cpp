@@ -54,3 +54,18 @@ TEST_CASE("peers: a file that comes within the directory's last change of time i
   changed(2'000'000'000);
   CHECK(wait_for(dumps.path() + "/job.a0.r1.1.fr"));
 }
+
+TEST_CASE("peers: a planted file with an absurd number is not followed") {
+  Scene scene;
+  mkdir(scene.dump_dir.c_str(), 0700);
+  write_file(scene.dump_dir + "/job.a0.r0.9999999999999999999.fr", "before the start");
+  Environment there = kFast;
+  there["LOCAL_WORLD_SIZE"] = "1";
+  Child child = start_rank(scene, 1, there, 2);
+  write_file(scene.dump_dir + "/job.a0.r0.5000.fr", "beyond what another node may be ahead");
+  write_file(scene.dump_dir + "/job.a0.r0.3.fr", "of another node");
+  CHECK(wait_for(scene.dump_path(1, 3)));
+  scene.board.cell[11] = 1;
+  CHECK(wait_for(scene.dump_path(1, 4)));
+  CHECK(scene.dumps().size() == 5);
+}

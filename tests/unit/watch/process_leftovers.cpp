@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "catch.hpp"
 #include "support.hpp"
 #include "watch/ranks.hpp"
@@ -125,4 +127,37 @@ TEST_CASE("peers: control pages of dead jobs go when another job starts") {
   scene.board.cell[0] = 0;
   Child again = start_rank(scene, 0);
   CHECK(eventually([&] { return pages() == "job "; }));
+}
+
+TEST_CASE("peers: what one rank left of one incident three times is kept three times") {
+  Scene scene;
+  for (int run = 0; run < 3; ++run) {
+    Environment apart = kFast;  // as if it was killed before it could look for what others left
+    apart["FR_SHM_DIR"] = scene.home.path() + "/run" + std::to_string(run);
+    mkdir(apart["FR_SHM_DIR"].c_str(), 0700);
+    scene.board.cell[0] = 0;
+    Child child = start_rank(scene, 0, apart);
+    child.kill(SIGKILL);
+    child.wait();
+    const std::string dir = apart["FR_SHM_DIR"] + "/" + list(apart["FR_SHM_DIR"]).at(0);
+    for (const std::string& name : list(dir)) {
+      if (name.ends_with(".ring")) {
+        mkdir(scene.ring_dir().c_str(), 0700);
+        REQUIRE(rename((dir + "/" + name).c_str(), (scene.ring_dir() + "/" + name).c_str()) == 0);
+      }
+    }
+  }
+  REQUIRE(scene.rings().size() == 3);
+  scene.board.cell[0] = 0;
+  Child again = start_rank(scene, 0);
+  CHECK(eventually([&] { return scene.rings().size() == 1; }));
+  std::set<i64> pids;
+  for (const char* name : {"job.a0.r0.1.fr", "job.a0.r0.1.dead.fr", "job.a0.r0.2.fr"}) {
+    CAPTURE(scene.dumps());
+    REQUIRE(wait_for(scene.dump_dir + "/" + name));
+    pids.insert(Dump::load(scene.dump_dir + "/" + name)["identity"]["pid"].integer());
+  }
+  CHECK(pids.size() == 3);
+  scene.board.cell[10] = 1;  // its own dump has a name of its own
+  CHECK(wait_for(scene.dump_path(0, 4)));
 }

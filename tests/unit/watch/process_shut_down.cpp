@@ -142,7 +142,7 @@ TEST_CASE("end: the first noted cause is kept and dumped at once") {
   CHECK(d["exit"]["kind"].text() == "exception");
   CHECK(d["exit"]["type"].text() == "ValueError");
   CHECK(d["exit"]["message"].text() == "bad shape");
-  CHECK(d["exit"]["status"].integer() == 1);
+  CHECK(scene.dumps().size() == 1);  // its end after that tells nothing new
 }
 
 TEST_CASE("end: fr_shutdown is idempotent, and what comes later is harmless") {
