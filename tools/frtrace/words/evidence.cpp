@@ -6,6 +6,7 @@
 #include <set>
 
 #include "input/ras.hpp"
+#include "model/operation.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -191,6 +192,33 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
   }
 }
 
+// A file without counters that holds no operation either says nothing of its rank: not that it is
+// well, and not that it issued nothing.
+void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
+  std::vector<Rank> who;
+  bool counts = false;
+  for (const RankEvidence* e : f.c.ranks) {
+    if (e->holes.no_status && !e->holes.only_active &&
+        std::none_of(e->records.begin(), e->records.end(), communicates)) {
+      who.push_back(e->id.rank);
+      counts = counts || !fault ||
+               std::find(r.ranks.begin(), r.ranks.end(), who.back()) != r.ranks.end();
+    }
+  }
+  if (!who.empty()) {
+    const std::string text =
+        fmt::format("{} no operation", who.size() == f.c.ranks.size() ? "the files hold"
+                                       : who.size() == 1
+                                           ? fmt::format("the file of {} holds", ranks_words(who))
+                                           : fmt::format("the files of {} hold", ranks_words(who)));
+    say(r, "hole", text);
+    if (counts) {
+      doubts.add(who.size() == f.c.ranks.size() ? Confidence::kPossible : Confidence::kLikely,
+                 text);
+    }
+  }
+}
+
 // What NCCL's own service says: shown beside the verdict, and never decides it.
 void add_ras(const Facts& f, Report& r) {
   const RasEvidence* silent = nullptr;
@@ -299,6 +327,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   }
   add_lost_records(f, r);
   add_gaps(f, fault, doubts, r);
+  add_empty(f, fault, doubts, r);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
   if (!fault && r.kind != Verdict::kOk && !f.c.missing.empty()) {
     reasons += ", none of " + ranks_words(f.c.missing);

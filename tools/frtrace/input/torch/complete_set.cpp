@@ -264,7 +264,9 @@ void date(const Set& set) {
   });
   for (RankEvidence* e : set) {
     e->holes.written_guessed = guess;
-    e->written = guess ? newest + timeout : std::max(e->file_time, e->newest);
+    e->written = newest == 0 ? e->file_time  // no file has a time of its own
+                 : guess     ? newest + timeout
+                             : std::max(e->file_time, e->newest);
   }
 }
 

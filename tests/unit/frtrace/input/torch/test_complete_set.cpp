@@ -290,3 +290,19 @@ TEST_CASE("of a large set a window is kept, and the answer is the same") {
     std::filesystem::remove_all(dir);
   }
 }
+
+TEST_CASE("torch: a file without an operation shows nothing of its rank") {
+  const bool alone = GENERATE(true, false);
+  Evidence all;
+  for (int r = 0; r < (alone ? 1 : 3); ++r) {
+    const json entries = r == 0 ? json::array() : json{entry(0, 1), entry(1, 2)};
+    add(all, dump(entries), "trace_rank_" + std::to_string(r));
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kOk);
+  CHECK(r.confidence == (alone ? Confidence::kPossible : Confidence::kLikely));
+  const std::string said = alone ? "the files hold no operation" : "the file of rank 0 holds";
+  CHECK(std::any_of(r.findings.begin(), r.findings.end(),
+                    [&](const Finding& f) { return f.text.find(said) == 0; }));
+  CHECK(r.time > kBase);  // not at the beginning of all time
+}
