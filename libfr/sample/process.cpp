@@ -2,9 +2,11 @@
 #include "sample/process.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "format/text.hpp"
@@ -61,9 +63,9 @@ bool is_stopped(i32 pid) noexcept {
   return process_state(pid) == 'T';
 }
 
-u64 process_start(i32 pid) noexcept {
-  char text[1024];
-  const char* at = read_stat(pid, text, sizeof text);
+namespace {
+
+u64 start_in(const char* at) noexcept {
   if (at == nullptr || *at == 'Z' || *at == 'X') {
     return 0;
   }
@@ -79,6 +81,24 @@ u64 process_start(i32 pid) noexcept {
     start = start * 10 + static_cast<u64>(*at++ - '0');
   }
   return start;
+}
+
+}  // namespace
+
+u64 process_start(i32 pid) noexcept {
+  char text[1024];
+  return start_in(read_stat(pid, text, sizeof text));
+}
+
+bool is_alive(i32 pid, u64 start) noexcept {
+  if (pid <= 0 || start == 0) {
+    return false;
+  }
+  char text[1024];
+  if (const char* at = read_stat(pid, text, sizeof text)) {
+    return start_in(at) == start;
+  }
+  return kill(pid, 0) == 0 || errno == EPERM;
 }
 
 }  // namespace fr

@@ -9,9 +9,9 @@ namespace fr {
 // Start time of a living process in clock ticks since boot; 0 when it is gone or a zombie. With the
 // pid it names a process for good: pids come again, the pair does not.
 u64 process_start(i32 pid) noexcept;
-inline bool is_alive(i32 pid, u64 start) noexcept {
-  return pid > 0 && start != 0 && process_start(pid) == start;
-}
+// Where /proc cannot be read (no descriptor left, another root), whatever has that pid counts: taking
+// a living process for dead would remove its ring.
+bool is_alive(i32 pid, u64 start) noexcept;
 
 // The state letter in /proc/PID/stat: R S D Z T t X ...; ' ' when there is no such process.
 char process_state(i32 pid) noexcept;

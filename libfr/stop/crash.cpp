@@ -34,6 +34,7 @@ std::atomic<i32> g_crashing{0};   // thread that got here first
 std::atomic<bool> g_told{false};  // its evidence is left
 std::atomic<u64> g_told_ns{0};    // monotonic, and
 std::atomic<u64> g_head{0};       // the next ticket at that moment
+std::atomic<const void*> g_address{nullptr};
 constexpr u64 kSurvived_ns = 2'000'000'000ull;
 // Its own: the watchdog may be using the other when it happens.
 ThreadStacks* g_stacks = nullptr;
@@ -192,6 +193,13 @@ void forget_crash(Recorder& r) noexcept {
   g_crashing.store(0);
 }
 
+// A handler left the first one by longjmp: operations were recorded since, and this is another fault.
+// Else it is the same one, raised again by a handler that hands on to us.
+bool is_next_crash(const Recorder& r, const siginfo_t& info) noexcept {
+  return g_told.load() && info.si_code > 0 && info.si_addr != g_address.load() &&
+         r.region.header().head.load() != g_head.load();
+}
+
 void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   const auto self = static_cast<i32>(syscall(SYS_gettid));
@@ -199,9 +207,13 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
   i32 nobody = 0;
   bool dumped = false;
   if (r != nullptr && r->pid == getpid() && !r->ended.load()) {
+    if (is_next_crash(*r, *info) && g_told.exchange(false)) {
+      forget_crash(*r);
+    }
     if (g_crashing.compare_exchange_strong(nobody, self)) {
       dumped = leave_evidence(*r, signal, *info, *static_cast<const ucontext_t*>(context));
       g_head.store(r->region.header().head.load());
+      g_address.store(info->si_addr);
       g_told_ns.store(monotonic_ns());
       g_told.store(true);
     } else if (nobody != self) {

@@ -42,6 +42,26 @@ TEST_CASE("process_start: the same for a living process, 0 for the dead and for 
   CHECK(process_start(child) == 0);  // gone
 }
 
+TEST_CASE("is_alive: a living process does not look dead to one without descriptors") {
+  const u64 own = process_start(getpid());
+  const pid_t parent = getpid();
+  const pid_t dead = fork();
+  if (dead == 0) {
+    _exit(0);
+  }
+  waitpid(dead, nullptr, 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_NOFILE, &none);
+    _exit((process_start(parent) == 0 ? 0 : 1) + (is_alive(parent, own) ? 0 : 2) +
+          (is_alive(dead, own) ? 4 : 0));
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+}
+
 TEST_CASE("process_start survives names with spaces and brackets") {
   int ready[2];
   REQUIRE(pipe(ready) == 0);
