@@ -68,6 +68,10 @@ test-gpu: $(VENV)/.made-by  ## Two ranks on one GPU (PYTHON: one with a CUDA bui
 	@ls build/gpu/*.whl >/dev/null 2>&1 || $(BIN)/pip wheel -qq --no-build-isolation --no-deps -w build/gpu .
 	@$(PYTHON) tests/gpu/run.py --wheel $$(ls build/gpu/*.whl)
 
+.PHONY: test-faults
+test-faults: $(VENV)/.fr-installed  ## The fault table on real ranks, about 6 min; ROWS=words of rows
+	@$(BIN)/python tests/faults/run.py $(ROWS)
+
 .PHONY: asan tsan
 asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 	@cmake --build --preset $@

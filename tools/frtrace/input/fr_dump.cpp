@@ -226,6 +226,7 @@ class Reader {
   void read() {
     times_.base = plausible(number<Time>(member(member(&root_, "clock"), "base_unix_ns")));
     head();
+    clock();
     tables();
     groups(Table(member(&root_, "groups")));
     lanes(Table(member(&root_, "lanes")));
@@ -247,9 +248,38 @@ class Reader {
     if (e_.process_gone) {
       last_sign_of_life();
     }
+    if (e_.clock_set != 0) {
+      unset(e_.written);
+      unset(e_.exit.time);
+      for (PeerEvidence& p : e_.peers) {
+        unset(p.exit_time);
+      }
+    }
   }
 
  private:
+  void unset(Time& t) const { t -= t != 0 ? e_.clock_set : 0; }
+
+  // By how much Unix time and the monotonic clock differ between the anchors at the start and last.
+  // Times of records are counted in ticks from the start; what was read from the clock is not.
+  void clock() {
+    constexpr Time kSlewed = 2'000'000'000;  // less is a clock that was corrected bit by bit
+    constexpr Time kLongest = Time{100} * 365 * 86400 * 1'000'000'000;
+    const List anchors = list(member(member(&root_, "clock"), "anchors"));
+    const Object* first = nullptr;
+    for (const Object& o : anchors) {
+      const Row a(first != nullptr ? first : &o), b(&o);
+      first = first != nullptr ? first : &o;
+      const Time unix_then = plausible(number<Time>(a[1])),
+                 unix_now = plausible(number<Time>(b[1]));
+      const auto then = number<Time>(a[2]), now = number<Time>(b[2]);
+      const bool sound =
+          unix_then != 0 && unix_now != 0 && then > 0 && now >= then && now - then < kLongest;
+      const Time set = sound ? (unix_now - unix_then) - (now - then) : 0;
+      e_.clock_set = set > kSlewed || set < -kSlewed ? set : 0;
+    }
+  }
+
   // Who wrote it, when and why.
   void head() {
     const Object* identity = member(&root_, "identity");

@@ -121,6 +121,7 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
     count_kept(*e);
   }
   e->written = plausible(static_cast<Time>(view.header().heartbeat_unix_ns.load()));
+  e->written -= e->written != 0 ? e->clock_set : 0;
   for (const Record& r : e->records) {
     e->written = std::max({e->written, r.time, r.ended});
   }
@@ -132,7 +133,7 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
     if (fr::is_alive(e->id.pid, e->id.proc_start)) {
       if (kind == RingKind::kRegion) {
         e->source = Source::kLiveRing;
-        e->written = now;
+        e->written = now - e->clock_set;
       }
     } else {
       e->process_gone = true;

@@ -322,6 +322,8 @@ struct RankEvidence {
   std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
   Holes holes;
   Time newest = 0;     // PyTorch dumps: latest time inside
+  // The rank's clock was set by so much while it ran; all its times are by the clock as it was.
+  Time clock_set = 0;
   Time file_time = 0;  // PyTorch dumps: modification time
   Source source = Source::kDump;
   Identity id;
