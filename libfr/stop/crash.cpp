@@ -210,6 +210,11 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
     if (is_next_crash(*r, *info) && g_told.exchange(false)) {
       forget_crash(*r);
     }
+    // The watchdog may be taking the first one back at this moment: it ends with g_crashing.
+    for (int i = 0; i < 50 && !g_told.load() && g_crashing.load() == self; ++i) {
+      const timespec t{0, 1'000'000};
+      nanosleep(&t, nullptr);
+    }
     if (g_crashing.compare_exchange_strong(nobody, self)) {
       dumped = leave_evidence(*r, signal, *info, *static_cast<const ucontext_t*>(context));
       g_head.store(r->region.header().head.load());
@@ -305,7 +310,7 @@ void check_survived() noexcept {
   Recorder* r = recorder();
   if (r != nullptr && r->pid == getpid() && g_told.load() &&
       monotonic_ns() - g_told_ns.load() > kSurvived_ns &&
-      r->region.header().head.load() != g_head.load()) {
+      r->region.header().head.load() != g_head.load() && g_told.exchange(false)) {
     forget_crash(*r);
   }
 }

@@ -1,5 +1,5 @@
-"""What a rank of a row does. A function of the name that the row gives runs on the guilty rank after
-a few good steps; it gets a Rank. `others` names what the other ranks do, `meet` where nothing is said."""
+"""What a rank of a row does. The function that the row names runs on the guilty rank after a few
+good steps, and gets a Rank; `others` names that of the others, `meet` where nothing is said."""
 
 import ctypes
 import faulthandler

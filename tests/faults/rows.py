@@ -1,4 +1,4 @@
-"""The fault table: one row per fault. ranks.py has what the ranks do, drive.py what is done to them."""
+"""The fault table, one row per fault: ranks.py has what ranks do, drive.py what is done to them."""
 
 from dataclasses import dataclass, field
 

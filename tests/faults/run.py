@@ -5,8 +5,8 @@
     run.py --jobs 2 -v         two at a time; -v prints what frtrace said of each
 
 Columns: tried; survived: the guilty process ended as it should, or ran on; evidence: ranks with a
-file in the dump directory; verdict: kind and ranks; cause: the report says what ended it. What needs
-root, namespaces, mounts or control groups is skipped with a word where that is not to be had.
+file in the dump directory; verdict: kind and ranks; cause: the report says what ended it.
+What needs root, mounts or control groups is skipped with a word where that is not to be had.
 FR_FAULTS_KEEP=1 leaves the directories of the runs.
 """
 
@@ -106,7 +106,9 @@ class Run:
     def await_ends(self, alive_ok=False):
         try:
             self.drive.until(
-                "the end of all ranks", lambda: all([self.ended(r) for r in range(RANKS)]), 15
+                "the end of all ranks",
+                lambda: [self.ended(r) for r in range(RANKS)] == [True] * RANKS,
+                15,
             )
         except self.drive.Wrong:
             if not alive_ok:
@@ -226,7 +228,7 @@ def compiled(out):
 
 
 def work(out):
-    """Names of rows on stdin, results on stdout; ranks are forked from here, torch is loaded once."""
+    """Names of rows on stdin, results on stdout; ranks are forked from here, torch loads once."""
     channel = os.fdopen(os.dup(1), "w")
     sys.path.insert(0, str(HERE))
     boom = ctypes.CDLL(str(out / "boom.so"))
