@@ -88,6 +88,12 @@ fuzz: $(VENV)/.made-by  ## Fuzz the loaders, FUZZ_SECONDS=60 each; installs clan
 	@cmake --build build/fuzz --target $(FUZZ_TARGETS)
 	@tests/fuzz/run.sh build/fuzz
 
+.PHONY: fuzz-cli
+fuzz-cli: build/asan/CMakeCache.txt $(VENV)/.made-by  ## Damaged directories through frtrace under ASan, TIME=60
+	@cmake --build --preset asan --target frtrace
+	@$(BIN)/python tests/fuzz/cli.py --frtrace build/asan/tools/frtrace/frtrace \
+	  --seconds $(or $(TIME),60) $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
 bench: build/bench/CMakeCache.txt $(VENV)/.fr-installed  ## Measure: record, Python calls, all_reduce, dump
 	@cmake --build --preset bench
