@@ -129,7 +129,7 @@ def look(frtrace, mode, directory):
 
 def blames(report):
     """Ranks by whether they are blamed for certain, of all jobs in it."""
-    all_of = report if isinstance(report, list) else report.get("reports", [report])
+    all_of = report if isinstance(report, list) else report.get("jobs") or [report]
     said = [r.get("verdict", {}) for r in all_of]
     return [(v.get("confidence"), set(v.get("ranks", []))) for v in said]
 
