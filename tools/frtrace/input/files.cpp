@@ -285,132 +285,172 @@ void for_all(std::size_t n, unsigned threads, F&& f, Tick&& tick) {
   }
 }
 
-// Several at a time; the outcome is in the order of the files, however many threads there are.
-void load_files(const std::vector<Candidate>& files, const LoadOptions& options,
-                LoadResult& result) {
-  std::vector<LoadResult> each(files.size());
-  Windows windows(options.all_records ? UINT64_MAX : options.budget_records, files.size());
+// Reads the files of a set, several at a time; the outcome is in the order of the files, however
+// many threads there are.
+class SetReader {
+ public:
+  SetReader(const std::vector<Candidate>& files, const LoadOptions& options, LoadResult& result)
+      : files_(files),
+        options_(options),
+        result_(result),
+        each_(files.size()),
+        windows_(options.all_records ? UINT64_MAX : options.budget_records, files.size()),
+        limit_(options.memory_bytes),
+        held_(files.size()),
+        over_(files.size()),
+        stage_(files.size()) {}
+
+  void read() {
+    read_each();
+    read_alone();
+    if (windows_.large()) {
+      for_all(
+          files_.size(), options_.threads, [this](std::size_t i) { cut_whole(i); },
+          [](std::size_t) {});
+    }
+    gather();
+    if (windows_.large()) {
+      const Windows::Again again = windows_.look_again(result_.evidence);
+      read_again(again.whole, true);
+      read_again(again.pinned, false);
+    }
+    name_functions(result_.evidence, result_.unreadable);
+  }
+
+ private:
   // What is read before the set is known to be large is cut as soon as it is: held whole until all
   // are read, the budget would come on top of the windows.
   enum class Stage : char { kReading, kWhole, kCut };
-  MemoryLimit limit(options.memory_bytes);
-  constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes that each file may have besides
-  std::vector<std::size_t> held(files.size());
-  std::vector<char> over(files.size());  // found no room beside the others
-  const auto needed = [&](std::size_t i) {
-    const std::size_t all = memory_of(*each[i].evidence.front());
-    return all > kFree ? all - kFree : 0;
-  };
-  const auto hold = [&](std::size_t i) {
-    const std::size_t bytes = needed(i);
-    if (bytes > held[i] && !limit.take(bytes - held[i])) {
-      throw OverLimit();
-    }
-    limit.give(held[i] - std::min(bytes, held[i]));
-    held[i] = bytes;
-  };
-  std::vector<std::atomic<Stage>> stage(files.size());
-  std::atomic<bool> caught_up{false};
-  const auto cut_whole = [&](std::size_t i) {
-    Stage whole = Stage::kWhole;
-    if (stage[i].compare_exchange_strong(whole, Stage::kCut)) {
-      windows.cut(*each[i].evidence.front());
-      const std::size_t bytes = std::min(needed(i), held[i]);
-      limit.give(held[i] - bytes);
-      held[i] = bytes;
-    }
-  };
-  const auto load = [&](std::size_t i) {
-    over[i] = 0;
-    try {
-      {
-        const FileMemory memory(limit);
-        load_file(files[i], each[i]);
+
+  void read_each() {
+    for_all(
+        files_.size(), options_.threads, [this](std::size_t i) { read_one(i); },
+        [this](std::size_t done) {
+          if (options_.progress) {
+            options_.progress(done, files_.size());
+          }
+        });
+  }
+
+  // Several large files at a time may have been too many: one after the other.
+  void read_alone() {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      if (over_[i] != 0) {
+        read_one(i);
       }
-      if (!each[i].evidence.empty()) {
-        hold(i);
+      if (over_[i] != 0) {
+        each_[i].unreadable.push_back(
+            {files_[i].path, fmt::format("needs more memory than is left of {} MiB for all files",
+                                         options_.memory_bytes >> 20)});
       }
-    } catch (const OverLimit&) {
-      each[i] = {};
-      over[i] = 1;
-    } catch (const std::exception& e) {
-      each[i].evidence.clear();
-      each[i].unreadable.push_back({files[i].path, e.what()});
     }
-  };
-  const auto tick = [&](std::size_t done) {
-    if (options.progress) {
-      options.progress(done, files.size());
-    }
-  };
-  const auto no_tick = [](std::size_t) {};
-  const auto read = [&](std::size_t i) {
+  }
+
+  void read_one(std::size_t i) {
     load(i);
-    if (each[i].evidence.empty()) {
+    if (each_[i].evidence.empty()) {
       return;
     }
-    const bool large = windows.count(*each[i].evidence.front());
-    stage[i] = Stage::kWhole;
+    const bool large = windows_.count(*each_[i].evidence.front());
+    stage_[i] = Stage::kWhole;
     if (large) {
       cut_whole(i);
-      if (!caught_up.exchange(true)) {
-        for (std::size_t k = 0; k < files.size(); ++k) {
+      if (!caught_up_.exchange(true)) {
+        for (std::size_t k = 0; k < files_.size(); ++k) {
           cut_whole(k);
         }
       }
     }
-  };
-  for_all(files.size(), options.threads, read, tick);
-  // Several large files at a time may have been too many: one after the other.
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    if (over[i] != 0) {
-      read(i);
+  }
+
+  void load(std::size_t i) {
+    over_[i] = 0;
+    try {
+      {
+        const FileMemory memory(limit_);
+        load_file(files_[i], each_[i]);
+      }
+      if (!each_[i].evidence.empty()) {
+        hold(i);
+      }
+    } catch (const OverLimit&) {
+      each_[i] = {};
+      over_[i] = 1;
+    } catch (const std::exception& e) {
+      each_[i].evidence.clear();
+      each_[i].unreadable.push_back({files_[i].path, e.what()});
     }
-    if (over[i] != 0) {
-      each[i].unreadable.push_back(
-          {files[i].path, fmt::format("needs more memory than is left of {} MiB for all files",
-                                      options.memory_bytes >> 20)});
+  }
+
+  // Bytes of the limit that the evidence of a file takes.
+  std::size_t needed(std::size_t i) const {
+    constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes that each file may have besides
+    const std::size_t all = memory_of(*each_[i].evidence.front());
+    return all > kFree ? all - kFree : 0;
+  }
+  void hold(std::size_t i) {
+    const std::size_t bytes = needed(i);
+    if (bytes > held_[i] && !limit_.take(bytes - held_[i])) {
+      throw OverLimit();
+    }
+    keep_at_most(i, bytes);
+    held_[i] = bytes;
+  }
+  void keep_at_most(std::size_t i, std::size_t bytes) {
+    const std::size_t kept = std::min(bytes, held_[i]);
+    limit_.give(held_[i] - kept);
+    held_[i] = kept;
+  }
+
+  void cut_whole(std::size_t i) {
+    Stage whole = Stage::kWhole;
+    if (stage_[i].compare_exchange_strong(whole, Stage::kCut)) {
+      windows_.cut(*each_[i].evidence.front());
+      keep_at_most(i, needed(i));
     }
   }
-  if (windows.large()) {
-    for_all(files.size(), options.threads, cut_whole, no_tick);
-  }
-  std::vector<std::size_t> file_of;
-  for (std::size_t i = 0; i < each.size(); ++i) {
-    for (auto& e : each[i].evidence) {
-      result.evidence.push_back(std::move(e));
-      file_of.push_back(i);
+
+  void gather() {
+    for (std::size_t i = 0; i < each_.size(); ++i) {
+      for (auto& e : each_[i].evidence) {
+        result_.evidence.push_back(std::move(e));
+        file_of_.push_back(i);
+      }
+      std::move(each_[i].unreadable.begin(), each_[i].unreadable.end(),
+                std::back_inserter(result_.unreadable));
+      each_[i] = {};
     }
-    std::move(each[i].unreadable.begin(), each[i].unreadable.end(),
-              std::back_inserter(result.unreadable));
-    each[i] = {};
   }
-  if (!windows.large()) {
-    name_functions(result.evidence, result.unreadable);
-    return;
+
+  // list: of the evidence.
+  void read_again(const std::vector<std::size_t>& list, bool whole) {
+    const auto read = [&](std::size_t k) {
+      const std::size_t i = list[k];
+      load(file_of_[i]);
+      auto& e = each_[file_of_[i]].evidence;
+      if (e.empty()) {
+        return;  // gone or changed since, or too large: the window stays
+      }
+      if (!whole) {
+        windows_.cut_again(*e.front());
+      }
+      result_.evidence[i] = std::move(e.front());
+    };
+    for_all(list.size(), options_.threads, read, [](std::size_t) {});
   }
-  const Windows::Again again = windows.look_again(result.evidence);
-  const auto read_again = [&](const std::vector<std::size_t>& list, bool whole) {
-    for_all(
-        list.size(), options.threads,
-        [&](std::size_t k) {
-          const std::size_t i = list[k];
-          load(file_of[i]);
-          auto& e = each[file_of[i]].evidence;
-          if (e.empty()) {
-            return;  // gone or changed since, or too large: the window stays
-          }
-          if (!whole) {
-            windows.cut_again(*e.front());
-          }
-          result.evidence[i] = std::move(e.front());
-        },
-        no_tick);
-  };
-  read_again(again.whole, true);
-  read_again(again.pinned, false);
-  name_functions(result.evidence, result.unreadable);
-}
+
+  const std::vector<Candidate>& files_;
+  const LoadOptions& options_;
+  LoadResult& result_;
+  std::vector<LoadResult> each_;
+  Windows windows_;
+  MemoryLimit limit_;
+  std::vector<std::size_t> held_;  // bytes of the limit, per file
+  std::vector<char> over_;         // found no room beside the others
+  std::vector<std::atomic<Stage>> stage_;
+  std::atomic<bool> caught_up_{false};
+  std::vector<std::size_t> file_of_;  // of each evidence
+};
 
 }  // namespace
 
@@ -507,7 +547,7 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
     return temporary(name) || name.compare(0, prefix.size(), prefix) != 0;
   });
   result.found_nothing = result.found_nothing && files.empty();
-  load_files(files, options, result);
+  SetReader(files, options, result).read();
   settle_torch(result.evidence);
   return result;
 }
