@@ -102,10 +102,12 @@ void add_later(Case& c, const std::vector<const RankEvidence*>& all) {
   }
 }
 
+// One piece of evidence per rank.
+using Best = std::map<Rank, const RankEvidence*>;
+
 // First evidence of each rank in that incident.
-std::map<Rank, const RankEvidence*> first_of(const std::vector<const RankEvidence*>& all,
-                                             std::uint64_t incident) {
-  std::map<Rank, const RankEvidence*> out;
+Best first_of(const std::vector<const RankEvidence*>& all, std::uint64_t incident) {
+  Best out;
   for (const RankEvidence* e : all) {
     if (e->incident == incident && !is_beside(*e)) {
       const RankEvidence*& slot = out[e->id.rank];
@@ -116,8 +118,7 @@ std::map<Rank, const RankEvidence*> first_of(const std::vector<const RankEvidenc
 }
 
 // Nothing moved in between: the later incident is about the same hang, or about its end.
-bool same_hang(const std::map<Rank, const RankEvidence*>& first,
-               const std::map<Rank, const RankEvidence*>& later) {
+bool same_hang(const Best& first, const Best& later) {
   return std::all_of(later.begin(), later.end(), [&](const auto& entry) {
     const auto it = first.find(entry.first);
     return it != first.end() && same_process(*it->second, *entry.second) &&
@@ -147,12 +148,13 @@ std::uint64_t newest_incident(const std::vector<const RankEvidence*>& all) {
   return *newest;
 }
 
-void choose(Case& c, const std::vector<const RankEvidence*>& all) {
-  std::map<Rank, const RankEvidence*> best;
+// The best evidence of each rank for the case's incident. `older`: ranks that left some of an
+// earlier incident which does not count.
+Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool hang,
+                   std::set<Rank>& older) {
+  Best best;
   std::vector<const RankEvidence*> nameless;
-  std::map<Rank, bool> older;
   Time first_written = 0;
-  const bool hang = is_hang(all, c.incident);
   for (const RankEvidence* e : all) {
     if (e->incident == c.incident && (first_written == 0 || e->written < first_written)) {
       first_written = e->written;
@@ -168,7 +170,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
     }
     if (e->incident < c.incident && !is_final(*e) &&
         (e->written == 0 || e->written + kSameIncident < first_written)) {
-      older.emplace(e->id.rank, true);
+      older.insert(e->id.rank);
       continue;
     }
     const RankEvidence*& slot = best[e->id.rank];
@@ -187,9 +189,13 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
                     nameless.size() == 1 ? "1 file" : fmt::format("{} files", nameless.size()),
                     nameless.front()->file));
   }
-  // The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
-  // of one run live at the same time, so a file written before another process began is of an
-  // earlier one.
+  return best;
+}
+
+// The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
+// of one run live at the same time, so a file written before another process began is of an
+// earlier one.
+void drop_earlier_runs(Case& c, Best& best) {
   const RankEvidence* youngest = nullptr;
   for (const auto& [rank, e] : best) {
     if (youngest == nullptr || e->id.start > youngest->id.start) {
@@ -208,6 +214,13 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
       ++it;
     }
   }
+}
+
+void choose(Case& c, const std::vector<const RankEvidence*>& all) {
+  const bool hang = is_hang(all, c.incident);
+  std::set<Rank> older;
+  Best best = best_of_ranks(c, all, hang, older);
+  drop_earlier_runs(c, best);
   std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // or each rank looks at all files
   for (const RankEvidence* e : all) {
     by_rank[e->id.rank].push_back(e);
@@ -291,23 +304,112 @@ class OwnPlaces {
   std::map<std::tuple<std::string_view, std::uint32_t, std::int32_t>, Places> places_;
 };
 
-void match_groups(Case& c) {
-  using Key = std::tuple<std::string, std::uint32_t, std::vector<Rank>>;
-  std::map<Key, int> by_key;
-  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
-  // for each of them.
-  using Ranges = std::vector<std::tuple<Rank, std::uint32_t, std::int32_t>>;
-  std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
-           std::vector<std::pair<Ranges, int>>>
-      by_ranges;
-  std::multimap<std::pair<std::string, std::uint32_t>, int> by_name;
-  struct Unplaced {
+// Rows of all ranks' group tables to the groups of the case.
+class GroupMatcher {
+ public:
+  explicit GroupMatcher(Case& c) : c_(c), own_places_(c) {}
+
+  void match() {
+    c_.group_of.resize(c_.ranks.size());
+    for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+      const RankEvidence& e = c_.evidence_of(i);
+      c_.group_of[static_cast<std::size_t>(i)].assign(e.groups.size(), -1);
+      for (int row = 1; row < static_cast<int>(e.groups.size()); ++row) {
+        if (e.groups[static_cast<std::size_t>(row)].used) {
+          match_row({i, row});
+        }
+      }
+    }
+    for (const At& at : unplaced_) {
+      join_by_name(at);
+    }
+    // Members without evidence stay -1; members with evidence that never made the group too, but
+    // their evidence counts: their frontier is 0.
+    for (Group& g : c_.groups) {
+      for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+        if (const auto it = c_.index.find(g.ranks[m]); g.evidence[m] < 0 && it != c_.index.end()) {
+          g.evidence[m] = it->second;
+        }
+      }
+    }
+  }
+
+ private:
+  // A row of the groups of one rank.
+  struct At {
     int evidence;
     int row;
   };
-  std::vector<Unplaced> unplaced;
-  const auto new_group = [&](const RankEvidence& e, const GroupEvidence& g, std::vector<Rank> ranks,
-                             bool known) {
+  using Ranges = std::vector<std::tuple<Rank, std::uint32_t, std::int32_t>>;
+
+  const GroupEvidence& group_at(const At& at) const {
+    return c_.evidence_of(at.evidence).groups[static_cast<std::size_t>(at.row)];
+  }
+
+  void match_row(const At& at) {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    const GroupEvidence& g = group_at(at);
+    Ranges ranges;
+    for (const RankRange& r : g.ranks) {
+      ranges.emplace_back(r.first, r.count, r.stride);
+    }
+    auto& written = by_ranges_[{e.text(g.name), g.instance, ranges.size()}];
+    const auto same = std::find_if(written.begin(), written.end(),
+                                   [&](const auto& w) { return w.first == ranges; });
+    if (same != written.end() && !ranges.empty()) {
+      place(same->second, at);
+      return;
+    }
+    std::vector<Rank> ranks = members_of(at);
+    if (ranks.empty()) {
+      unplaced_.push_back(at);
+      return;
+    }
+    const auto [it, added] = by_key_.try_emplace({std::string(e.text(g.name)), g.instance, ranks});
+    if (added) {
+      it->second = new_group(at, std::move(ranks), true);
+    }
+    place(it->second, at);
+    written.emplace_back(std::move(ranges), it->second);
+  }
+
+  // Empty: unknown.
+  std::vector<Rank> members_of(const At& at) const {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    const GroupEvidence& g = group_at(at);
+    std::vector<Rank> ranks = expand(g.ranks);
+    if (const GroupEvidence* pg =
+            ranks.empty() ? framework_group(e, static_cast<std::uint32_t>(at.row)) : nullptr;
+        pg != nullptr && pg->n_ranks == g.n_ranks) {
+      ranks = expand(pg->ranks);
+    }
+    return ranks.empty() ? own_places_.of(e, g) : ranks;
+  }
+
+  // Members that did not learn who the others are: join the group of that name, if it is the only
+  // one that has them; else they are a group by what is seen of it.
+  void join_by_name(const At& at) {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    const GroupEvidence& g = group_at(at);
+    const auto [first, last] = by_name_.equal_range({std::string(e.text(g.name)), g.instance});
+    const auto it = std::find_if(first, last, [&](const auto& named) {
+      const Group& other = c_.groups[static_cast<std::size_t>(named.second)];
+      return !other.ranks_known || other.position.contains(e.id.rank);
+    });
+    const int found = it != last ? it->second : new_group(at, {}, false);
+    Group& group = c_.groups[static_cast<std::size_t>(found)];
+    if (!group.ranks_known && !group.position.contains(e.id.rank)) {
+      group.position.emplace(e.id.rank, static_cast<int>(group.ranks.size()));
+      group.ranks.push_back(e.id.rank);
+      group.evidence.push_back(-1);
+      group.row.push_back(-1);
+    }
+    place(found, at);
+  }
+
+  int new_group(const At& at, std::vector<Rank> ranks, bool known) {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    const GroupEvidence& g = group_at(at);
     Group out;
     out.name = e.text(g.name);
     out.desc = e.text(g.desc);
@@ -320,107 +422,40 @@ void match_groups(Case& c) {
     for (std::size_t m = 0; m < out.ranks.size(); ++m) {
       out.position.emplace(out.ranks[m], static_cast<int>(m));
     }
-    const int index = static_cast<int>(c.groups.size());
-    by_name.emplace(std::pair(out.name, out.instance), index);
-    c.groups.push_back(std::move(out));
+    const int index = static_cast<int>(c_.groups.size());
+    by_name_.emplace(std::pair(out.name, out.instance), index);
+    c_.groups.push_back(std::move(out));
     return index;
-  };
-  const auto place = [&](int group, int evidence, int row) {
-    Group& g = c.groups[static_cast<std::size_t>(group)];
-    const auto it = g.position.find(c.evidence_of(evidence).id.rank);
+  }
+
+  void place(int group, const At& at) {
+    const RankEvidence& e = c_.evidence_of(at.evidence);
+    Group& g = c_.groups[static_cast<std::size_t>(group)];
+    const auto it = g.position.find(e.id.rank);
     if (it == g.position.end()) {
       return;  // a rank that knows of the group without being in it
     }
-    g.evidence[static_cast<std::size_t>(it->second)] = evidence;
-    g.row[static_cast<std::size_t>(it->second)] = row;
-    const RankEvidence& e = c.evidence_of(evidence);
+    g.evidence[static_cast<std::size_t>(it->second)] = at.evidence;
+    g.row[static_cast<std::size_t>(it->second)] = at.row;
     if (const GroupEvidence* pg =
-            g.desc.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr) {
+            g.desc.empty() ? framework_group(e, static_cast<std::uint32_t>(at.row)) : nullptr) {
       g.desc = e.text(pg->desc != 0 ? pg->desc : pg->name);
       g.described_by_other = true;
     }
-    c.group_of[static_cast<std::size_t>(evidence)][static_cast<std::size_t>(row)] = group;
-  };
+    c_.group_of[static_cast<std::size_t>(at.evidence)][static_cast<std::size_t>(at.row)] = group;
+  }
 
-  const OwnPlaces places(c);
-  c.group_of.resize(c.ranks.size());
-  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
-    const RankEvidence& e = c.evidence_of(i);
-    c.group_of[static_cast<std::size_t>(i)].assign(e.groups.size(), -1);
-    for (int row = 1; row < static_cast<int>(e.groups.size()); ++row) {
-      const GroupEvidence& g = e.groups[static_cast<std::size_t>(row)];
-      if (!g.used) {
-        continue;
-      }
-      Ranges ranges;
-      for (const RankRange& r : g.ranks) {
-        ranges.emplace_back(r.first, r.count, r.stride);
-      }
-      auto& written = by_ranges[{e.text(g.name), g.instance, ranges.size()}];
-      const auto same = std::find_if(written.begin(), written.end(),
-                                     [&](const auto& w) { return w.first == ranges; });
-      if (same != written.end() && !ranges.empty()) {
-        place(same->second, i, row);
-        continue;
-      }
-      std::vector<Rank> ranks = expand(g.ranks);
-      if (const GroupEvidence* pg =
-              ranks.empty() ? framework_group(e, static_cast<std::uint32_t>(row)) : nullptr;
-          pg != nullptr && pg->n_ranks == g.n_ranks) {
-        ranks = expand(pg->ranks);
-      }
-      if (ranks.empty()) {
-        ranks = places.of(e, g);
-      }
-      if (ranks.empty()) {
-        unplaced.push_back({i, row});
-        continue;
-      }
-      const Key key{std::string(e.text(g.name)), g.instance, ranks};
-      auto it = by_key.find(key);
-      if (it == by_key.end()) {
-        it = by_key.emplace(key, new_group(e, g, std::move(ranks), true)).first;
-      }
-      place(it->second, i, row);
-      written.emplace_back(std::move(ranges), it->second);
-    }
-  }
-  // Members that did not learn who the others are: join the group of that name, if it is the only
-  // one that has them; else they are a group by what is seen of it.
-  for (const Unplaced& u : unplaced) {
-    const RankEvidence& e = c.evidence_of(u.evidence);
-    const GroupEvidence& g = e.groups[static_cast<std::size_t>(u.row)];
-    const auto [first, last] = by_name.equal_range({std::string(e.text(g.name)), g.instance});
-    int found = -1;
-    for (auto it = first; it != last; ++it) {
-      const Group& other = c.groups[static_cast<std::size_t>(it->second)];
-      if (!other.ranks_known || other.position.contains(e.id.rank)) {
-        found = it->second;
-        break;
-      }
-    }
-    if (found < 0) {
-      found = new_group(e, g, {}, false);
-    }
-    Group& group = c.groups[static_cast<std::size_t>(found)];
-    if (!group.ranks_known && !group.position.contains(e.id.rank)) {
-      group.position.emplace(e.id.rank, static_cast<int>(group.ranks.size()));
-      group.ranks.push_back(e.id.rank);
-      group.evidence.push_back(-1);
-      group.row.push_back(-1);
-    }
-    place(found, u.evidence, u.row);
-  }
-  // Members without evidence stay -1; members with evidence that never made the group too, but
-  // their evidence counts: their frontier is 0.
-  for (Group& g : c.groups) {
-    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-      if (const auto it = c.index.find(g.ranks[m]); g.evidence[m] < 0 && it != c.index.end()) {
-        g.evidence[m] = it->second;
-      }
-    }
-  }
-}
+  Case& c_;
+  const OwnPlaces own_places_;
+  std::map<std::tuple<std::string, std::uint32_t, std::vector<Rank>>, int> by_key_;
+  // The same by the ranges as written, which nearly always are equal: no list of all ranks is made
+  // for each of them.
+  std::map<std::tuple<std::string_view, std::uint32_t, std::size_t>,
+           std::vector<std::pair<Ranges, int>>>
+      by_ranges_;
+  std::multimap<std::pair<std::string, std::uint32_t>, int> by_name_;
+  std::vector<At> unplaced_;
+};
 
 // "0-3,8", "0,4,...,60"
 std::string members_text(const std::vector<Rank>& ranks) {
@@ -508,7 +543,7 @@ std::vector<Case> make_cases(const std::vector<std::unique_ptr<RankEvidence>>& e
     if (c.ranks.empty()) {
       continue;
     }
-    match_groups(c);
+    GroupMatcher(c).match();
     name_groups(c);
     cases.push_back(std::move(c));
   }
