@@ -169,118 +169,192 @@ bool is_waited_for(const Case& c, int rank) {
   return false;
 }
 
-Truth truth_of(const Case& c, const Plan& plan, const Evidence& e, bool torch) {
-  Truth t;
-  t.answer = {plan.kind, plan.ranks};
-  std::sort(t.answer.ranks.begin(), t.answer.ranks.end());
-  for (const std::string& kind : plan.also) {
-    t.also.push_back({kind, t.answer.ranks});
+// Which of two faults the evidence shows.
+void settle_two_faults(const Case& c, Plan& plan) {
+  // The second may never have been reached.
+  std::erase_if(plan.ranks, [&](int r) {
+    const RankRun& run = c.run.ranks[static_cast<std::size_t>(r)];
+    return run.hung_in == nullptr && !run.own_fault;
+  });
+  // Of one for which nobody waits yet the evidence says little; one with something in flight
+  // looks like those who wait.
+  const std::vector<int> both = plan.ranks;
+  std::erase_if(plan.ranks, [&](int r) { return !is_waited_for(c, r); });
+  if (plan.ranks.size() < both.size()) {
+    plan.alternatives = {{"missing", both}, {"exited", both}};
+  } else if (both.size() == 2) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (has_in_flight(c, both[i])) {
+        plan.alternatives.push_back({"missing", {both[1 - i]}});
+        plan.alternatives.push_back({"exited", {both[1 - i]}});
+      }
+    }
   }
-  t.also.insert(t.also.end(), plan.alternatives.begin(), plan.alternatives.end());
-  const auto undecidable = [&](const char* why) {
-    t.decidable = false;
-    t.lacking = t.lacking.empty() ? why : t.lacking + "; " + why;
-  };
-  std::vector<int> gone = e.lost;
-  gone.insert(gone.end(), e.truncated.begin(), e.truncated.end());
-  const bool stuck = plan.kind != "ok" && plan.kind != "slow";
-  if (!gone.empty()) {
+  if (plan.ranks.size() == 1 && c.run.ranks[static_cast<std::size_t>(plan.ranks[0])].own_fault) {
+    plan.kind = "exited";
+  }
+}
+
+// What one kind of evidence tells of a case.
+class TruthBuilder {
+ public:
+  TruthBuilder(const Case& c, const Plan& plan, const Evidence& e, bool torch)
+      : c_(c), plan_(plan), e_(e), torch_(torch), gone_(e.lost) {
+    gone_.insert(gone_.end(), e.truncated.begin(), e.truncated.end());
+  }
+
+  Truth truth() {
+    t_.answer = {plan_.kind, plan_.ranks};
+    std::sort(t_.answer.ranks.begin(), t_.answer.ranks.end());
+    for (const std::string& kind : plan_.also) {
+      allow(kind, t_.answer.ranks);
+    }
+    t_.also.insert(t_.also.end(), plan_.alternatives.begin(), plan_.alternatives.end());
+    if (!gone_.empty()) {
+      lost_files();
+    }
+    if (plan_.kind == "ok" || plan_.kind == "slow") {
+      if (torch_ && e_.version == "list" && e_.only_active) {
+        undecidable("no numbers to match by");
+        allow("undecided");
+      }
+      return std::move(t_);
+    }
+    stale();
+    history();
+    blind_spots();
+    if (torch_) {
+      torch_numbers();
+      torch_gloo();
+      torch_fields();
+    }
+    return std::move(t_);
+  }
+
+ private:
+  void undecidable(const char* why) {
+    t_.decidable = false;
+    t_.lacking = t_.lacking.empty() ? why : t_.lacking + "; " + why;
+  }
+  void allow(const std::string& kind, const std::vector<int>& ranks = {}) {
+    t_.also.push_back({kind, ranks});
+  }
+  bool p2p_job() const { return c_.job.kind == "3d" || c_.job.kind == "ring"; }
+
+  void lost_files() {
     const bool guilty =
-        std::all_of(gone.begin(), gone.end(), [&](int r) { return holds(t.answer.ranks, r); });
-    if (guilty && t.answer.ranks.size() == gone.size()) {
-      t.also.push_back({"exited", t.answer.ranks});
-      t.also.push_back({"missing", t.answer.ranks});
-      if (plan.kind != "missing" && plan.kind != "exited") {
+        std::all_of(gone_.begin(), gone_.end(), [&](int r) { return holds(t_.answer.ranks, r); });
+    if (guilty && t_.answer.ranks.size() == gone_.size()) {
+      allow("exited", t_.answer.ranks);
+      allow("missing", t_.answer.ranks);
+      if (plan_.kind != "missing" && plan_.kind != "exited") {
         undecidable("file of the guilty rank lost");
       }
     } else {
       undecidable("file of a rank lost");
     }
-    t.also.push_back({"undecided", {}});
+    allow("undecided");
   }
-  if (!stuck) {
-    if (torch && e.version == "list" && e.only_active) {
-      undecidable("no numbers to match by");
-      t.also.push_back({"undecided", {}});
+
+  void stale() {
+    if (e_.stale < 0) {
+      return;
     }
-    return t;
-  }
-  if (e.stale >= 0) {
     undecidable("one dump is older than the hang");
-    t.also.push_back({"undecided", {}});
-    if (torch && e.copied) {
+    allow("undecided");
+    if (torch_ && e_.copied) {
       // Nothing tells its age.
-      t.also.push_back({"missing", {e.stale}});
+      allow("missing", {e_.stale});
     }
   }
-  // Where the fault itself leaves no trace, a rank without a file is what all waits end at.
-  const bool blind = (plan.needs_timing && !e.timing) || (torch && plan.torch_blind) ||
-                     plan.kind == "transport" || plan.between_two;
-  if (blind && !gone.empty()) {
-    t.also.push_back({"exited", gone});
-  }
-  const bool deep = e.ring >= since(c, c.fault_step - 1) && !(torch && e.only_active);
-  const bool p2p = c.job.kind == "3d" || c.job.kind == "ring";
-  if (e.ring < since(c, c.fault_step) &&
-      (p2p || (plan.kind != "missing" && plan.kind != "exited"))) {
-    undecidable("what happened is overwritten");
-  }
-  const bool pair = plan.group.size() == 2;
-  if ((plan.needs_history || pair) && !deep) {
-    undecidable("earlier iterations not kept");
-    if (pair) {
-      t.also.push_back({plan.kind, plan.group});  // a tie
+
+  void history() {
+    // Where the fault itself leaves no trace, a rank without a file is what all waits end at.
+    const bool blind = (plan_.needs_timing && !e_.timing) || (torch_ && plan_.torch_blind) ||
+                       plan_.kind == "transport" || plan_.between_two;
+    if (blind && !gone_.empty()) {
+      allow("exited", gone_);
+    }
+    if (e_.ring < since(c_, c_.fault_step) &&
+        (p2p_job() || (plan_.kind != "missing" && plan_.kind != "exited"))) {
+      undecidable("what happened is overwritten");
+    }
+    const bool deep = e_.ring >= since(c_, c_.fault_step - 1) && !(torch_ && e_.only_active);
+    const bool pair = plan_.group.size() == 2;
+    if ((plan_.needs_history || pair) && !deep) {
+      undecidable("earlier iterations not kept");
+      if (pair) {
+        allow(plan_.kind, plan_.group);  // a tie
+      }
     }
   }
-  if (plan.needs_timing && !e.timing) {
-    undecidable("starts not recorded");
-    t.also.push_back({"undecided", {}});
-    t.also.push_back({"transport", {}});
+
+  void blind_spots() {
+    if (plan_.needs_timing && !e_.timing) {
+      undecidable("starts not recorded");
+      allow("undecided");
+      allow("transport");
+    }
+    if (torch_ && plan_.torch_blind) {
+      undecidable("PyTorch does not record it");
+      allow("transport");
+      allow("undecided");
+    }
   }
-  if (torch && plan.torch_blind) {
-    undecidable("PyTorch does not record it");
-    t.also.push_back({"transport", {}});
-    t.also.push_back({"undecided", {}});
+
+  void torch_numbers() {
+    if ((e_.version == "1.5" || e_.version == "list") && (p2p_job() || e_.ring < 1000)) {
+      undecidable("one number for sends and collectives");
+    }
+    if (e_.version == "list" && (plan_.kind == "exited" || !gone_.empty())) {
+      undecidable("nothing lists who is in a group");
+    }
   }
-  if (torch && (e.version == "1.5" || e.version == "list") &&
-      (c.job.kind == "3d" || c.job.kind == "ring" || e.ring < 1000)) {
-    undecidable("one number for sends and collectives");
-  }
-  if (torch && e.version == "list" && (plan.kind == "exited" || !gone.empty())) {
-    undecidable("nothing lists who is in a group");
-  }
-  if (torch && c.job.backend == "gloo") {
-    if (c.job.kind == "3d" || c.job.kind == "ring") {
+
+  void torch_gloo() {
+    if (c_.job.backend != "gloo") {
+      return;
+    }
+    if (p2p_job()) {
       undecidable("gloo does not record sends and receives");
-      t.also.push_back({"undecided", {}});
+      allow("undecided");
     }
-    const bool absent = std::any_of(c.run.ranks.begin(), c.run.ranks.end(), [](const RankRun& r) {
+    const bool absent = std::any_of(c_.run.ranks.begin(), c_.run.ranks.end(), [](const RankRun& r) {
       return (r.ended && r.how != ExitHow::kException) ||
              (r.hung_in != nullptr && r.hung_in->stopped);
     });
-    if (absent || !gone.empty()) {
+    if (absent || !gone_.empty()) {
       undecidable("gloo records neither failures nor who is in a group");
-      t.also.push_back({"undecided", {}});
+      allow("undecided");
     }
   }
-  if (torch && e.only_active && c.job.early_end && plan.kind == "mismatch") {
-    undecidable("the slot is over for the others");
-    t.also.push_back({"missing", t.answer.ranks});
+
+  void torch_fields() {
+    if (e_.only_active && c_.job.early_end && plan_.kind == "mismatch") {
+      undecidable("the slot is over for the others");
+      allow("missing", t_.answer.ranks);
+    }
+    if ((!e_.frames || e_.json) && plan_.needs_history &&
+        plan_.text.find("all_to_all") != std::string::npos) {
+      undecidable("one uneven all_to_all looks like the other");
+    }
+    if (c_.cls == "dtype" && (e_.version[0] != '2' || e_.version == "2.0")) {
+      undecidable("dtypes not recorded");
+      allow("undecided");
+      allow("transport");
+    }
+    if (e_.only_active && !e_.has_status()) {
+      undecidable("neither completed operations nor frontiers");
+    }
   }
-  if (torch && (!e.frames || e.json) && plan.needs_history &&
-      plan.text.find("all_to_all") != std::string::npos) {
-    undecidable("one uneven all_to_all looks like the other");
-  }
-  if (torch && c.cls == "dtype" && (e.version[0] != '2' || e.version == "2.0")) {
-    undecidable("dtypes not recorded");
-    t.also.push_back({"undecided", {}});
-    t.also.push_back({"transport", {}});
-  }
-  if (torch && e.only_active && !e.has_status()) {
-    undecidable("neither completed operations nor frontiers");
-  }
-  return t;
-}
+
+  const Case& c_;
+  const Plan& plan_;
+  const Evidence& e_;
+  const bool torch_;
+  std::vector<int> gone_;  // ranks without a readable file
+  Truth t_;
+};
 
 std::vector<Class> classes_of(const std::vector<Recipe>& all) {
   std::vector<Class> out;
@@ -410,29 +484,7 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
     }
     c.fault = plan.text;
     if (c.cls == "two_faults") {
-      // The second may never have been reached.
-      std::erase_if(plan.ranks, [&](int r) {
-        const RankRun& run = c.run.ranks[static_cast<std::size_t>(r)];
-        return run.hung_in == nullptr && !run.own_fault;
-      });
-      // Of one for which nobody waits yet the evidence says little; one with something in flight
-      // looks like those who wait.
-      const std::vector<int> both = plan.ranks;
-      std::erase_if(plan.ranks, [&](int r) { return !is_waited_for(c, r); });
-      if (plan.ranks.size() < both.size()) {
-        plan.alternatives = {{"missing", both}, {"exited", both}};
-      } else if (both.size() == 2) {
-        for (std::size_t i = 0; i < 2; ++i) {
-          if (has_in_flight(c, both[i])) {
-            plan.alternatives.push_back({"missing", {both[1 - i]}});
-            plan.alternatives.push_back({"exited", {both[1 - i]}});
-          }
-        }
-      }
-      if (plan.ranks.size() == 1 &&
-          c.run.ranks[static_cast<std::size_t>(plan.ranks[0])].own_fault) {
-        plan.kind = "exited";
-      }
+      settle_two_faults(c, plan);
     }
     c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
     choose_evidence(c, random, runs);
@@ -447,8 +499,8 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
       c.torch.lost.clear();
       c.torch.truncated.clear();
     }
-    c.fr_truth = truth_of(c, plan, c.fr, false);
-    c.torch_truth = truth_of(c, plan, c.torch, true);
+    c.fr_truth = TruthBuilder(c, plan, c.fr, false).truth();
+    c.torch_truth = TruthBuilder(c, plan, c.torch, true).truth();
     if (c.cls == "cascade") {
       c.torch_truth.also.push_back({"missing", c.torch_truth.answer.ranks});
     }
