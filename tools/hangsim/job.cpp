@@ -192,18 +192,111 @@ void fsdp(Job& job, Random& random, const Style& style) {
   });
 }
 
-// Tensor x data x pipeline parallel, 1F1B. Ranks: tensor fastest, then data, then pipeline.
-void three_d(Job& job, Random& random, const Style& style) {
-  add_world(job);
-  int tp = 2, pp = 2;
-  if (job.world % 8 == 0 && job.world >= 16) {
-    tp = random.chance(50) ? 4 : 2;
-    pp = job.world / tp >= 8 && random.chance(50) ? 4 : 2;
+// Degrees of tensor x data x pipeline parallelism.
+struct Degrees {
+  int tp = 2, dp = 1, pp = 2;
+};
+
+Degrees draw_degrees(int world, Random& random) {
+  Degrees n;
+  if (world % 8 == 0 && world >= 16) {
+    n.tp = random.chance(50) ? 4 : 2;
+    n.pp = world / n.tp >= 8 && random.chance(50) ? 4 : 2;
   }
-  const int dp = job.world / (tp * pp);
-  if (tp * pp * dp != job.world || dp < 1) {
+  n.dp = world / (n.tp * n.pp);
+  if (n.tp * n.pp * n.dp != world || n.dp < 1) {
     throw std::invalid_argument("world must be a multiple of 4 (8 from 16 on)");
   }
+  return n;
+}
+
+// The micro-batches of one step on one rank: 1F1B.
+class PipelineStage {
+ public:
+  PipelineStage(Host& h, const Style& style, int tensor, int pipe, int layers)
+      : h_(h),
+        style_(style),
+        tensor_(tensor),
+        pipe_(pipe),
+        layers_(layers),
+        stage_(h.place(pipe)),
+        last_(h.size(pipe) - 1) {}
+
+  void run(int micro) {
+    const int warmup = std::min(last_ - stage_, micro);
+    for (int i = 0; i < warmup; ++i) {
+      recv_forward();
+      compute(true);
+      if (stage_ != last_) {
+        exchange({send(stage_ + 1, {"schedules.py", 231, "send_forward"})});
+      }
+    }
+    if (warmup < micro) {
+      recv_forward();
+    }
+    for (int i = 0; i < micro - warmup; ++i) {
+      compute(true);
+      if (stage_ != last_) {
+        const Site site{"schedules.py", 255, "send_forward_recv_backward"};
+        exchange({send(stage_ + 1, site), recv(stage_ + 1, site)});
+      }
+      compute(false);
+      send_backward(i + 1 < micro - warmup);
+    }
+    for (int i = 0; i < warmup; ++i) {
+      if (stage_ != last_) {
+        exchange({recv(stage_ + 1, {"schedules.py", 219, "recv_backward"})});
+      }
+      compute(false);
+      send_backward(false);
+    }
+  }
+
+ private:
+  void compute(bool forward) {
+    for (int l = 0; l < layers_; ++l) {
+      h_.work(200 * kUs, style_.compute * (forward ? 1 : 2));
+      h_.all_reduce(tensor_, 2048 * 512,
+                    {"layers.py", forward ? 88 : 131, forward ? "forward" : "backward"}, false,
+                    "BFloat16");
+    }
+  }
+  void recv_forward() {
+    if (stage_ != 0) {
+      exchange({recv(stage_ - 1, {"schedules.py", 210, "recv_forward"})});
+    }
+  }
+  // more: together with the next forward's receive.
+  void send_backward(bool more) {
+    if (stage_ == 0) {
+      return;
+    }
+    const Site site{"schedules.py", more ? 268 : 240,
+                    more ? "send_backward_recv_forward" : "send_backward"};
+    std::vector<Op> parts = {send(stage_ - 1, site)};
+    if (more) {
+      parts.push_back(recv(stage_ - 1, site));
+    }
+    exchange(std::move(parts));
+  }
+  Op send(int to, const Site& site) { return h_.p2p(What::kSend, pipe_, to, activation(), site); }
+  Op recv(int from, const Site& site) {
+    return h_.p2p(What::kRecv, pipe_, from, activation(), site);
+  }
+  static Dims activation() { return {2048, 1, 512}; }
+  void exchange(std::vector<Op> parts) { h_.exchange(std::move(parts), style_.p2p_host_waits); }
+
+  Host& h_;
+  const Style& style_;
+  const int tensor_, pipe_;  // groups
+  const int layers_;
+  const int stage_, last_;
+};
+
+// Tensor x data x pipeline parallel. Ranks: tensor fastest, then data, then pipeline.
+void three_d(Job& job, Random& random, const Style& style) {
+  add_world(job);
+  const auto [tp, dp, pp] = draw_degrees(job.world, random);
   const bool m = style.megatron_names;
   const std::vector<int> tensor =
       add_dimension(job, m ? "TENSOR_MODEL_PARALLEL_GROUP" : "mesh_tp", 1, tp);
@@ -216,75 +309,10 @@ void three_d(Job& job, Random& random, const Style& style) {
   const int layers = random.between(1, 2);
   const int micro = random.between(pp, 2 * pp);
   const int buckets = random.between(1, 3);
-  const Dims activation = {2048, 1, 512};
   write_programs(job, [&](Host& h, int step) {
     const int t = of(tensor, h.rank()), d = of(data, h.rank()), p = of(pipe, h.rank());
-    const int stage = h.place(p);
-    const bool first = stage == 0, last = stage == pp - 1;
-    const auto compute = [&](bool forward) {
-      for (int l = 0; l < layers; ++l) {
-        h.work(200 * kUs, style.compute * (forward ? 1 : 2));
-        h.all_reduce(t, 2048 * 512,
-                     {"layers.py", forward ? 88 : 131, forward ? "forward" : "backward"}, false,
-                     "BFloat16");
-      }
-    };
-    const auto send = [&](int to, const Site& site) {
-      return h.p2p(What::kSend, p, to, activation, site);
-    };
-    const auto recv = [&](int from, const Site& site) {
-      return h.p2p(What::kRecv, p, from, activation, site);
-    };
-    const auto exchange = [&](std::vector<Op> parts) {
-      h.exchange(std::move(parts), style.p2p_host_waits);
-    };
-    const auto recv_forward = [&] {
-      if (!first) {
-        exchange({recv(stage - 1, {"schedules.py", 210, "recv_forward"})});
-      }
-    };
-    const auto send_forward = [&] {
-      if (!last) {
-        exchange({send(stage + 1, {"schedules.py", 231, "send_forward"})});
-      }
-    };
     h.work(3 * kMs, 0);
-    const int warmup = std::min(pp - stage - 1, micro);
-    for (int i = 0; i < warmup; ++i) {
-      recv_forward();
-      compute(true);
-      send_forward();
-    }
-    if (warmup < micro) {
-      recv_forward();
-    }
-    for (int i = 0; i < micro - warmup; ++i) {
-      compute(true);
-      if (!last) {
-        const Site site{"schedules.py", 255, "send_forward_recv_backward"};
-        exchange({send(stage + 1, site), recv(stage + 1, site)});
-      }
-      compute(false);
-      if (!first) {
-        const bool more = i + 1 < micro - warmup;
-        const Site site{"schedules.py", more ? 268 : 240,
-                        more ? "send_backward_recv_forward" : "send_backward"};
-        std::vector<Op> parts = {send(stage - 1, site)};
-        if (more) {
-          parts.push_back(recv(stage - 1, site));
-        }
-        exchange(std::move(parts));
-      }
-    }
-    for (int i = 0; i < warmup; ++i) {
-      if (!last) {
-        exchange({recv(stage + 1, {"schedules.py", 219, "recv_backward"})});
-      }
-      compute(false);
-      if (!first) {
-        exchange({send(stage - 1, {"schedules.py", 240, "send_backward"})});
-      }
-    }
+    PipelineStage(h, style, t, p, layers).run(micro);
     if (d >= 0) {
       std::vector<int> handles;
       for (int b = 0; b < buckets; ++b) {
