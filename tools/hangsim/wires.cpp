@@ -205,30 +205,64 @@ std::vector<Wire> wires_of(const Job& job, const Op& op, int from, int to) {
   return build(job, op, from, to, false).wires;
 }
 
-Flow flow(const Job& job, const Op& op, const Setting& s, int from, int to) {
-  const bool runs =
-      std::find(s.stages.begin(), s.stages.end(), Stage::kRuns) != s.stages.end() && !s.frozen;
-  Builder b = build(job, op, from, to, runs);
-  const auto stage = [&](int member) { return s.stages[static_cast<std::size_t>(member)]; };
-  const auto limit = [&](Trouble::Kind kind, const auto& applies) {
+namespace {
+
+// Moves steps over the wires until nothing moves any more.
+class Mover {
+ public:
+  Mover(Builder& b, const Setting& s) : b_(b), s_(s) {}
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Wire& w : b_.wires) {
+        moved = (w.net && network(w)) || moved;
+      }
+      for (Strand& strand : b_.strands) {
+        if (channel_runs(strand.member, strand.channel)) {
+          moved = kernel(strand) || moved;
+        }
+      }
+    }
+  }
+
+  bool channel_runs(int member, int channel) const {
+    return stage(member) == Stage::kRuns &&
+           limit_of(Trouble::kChannel, member, channel) == INT32_MAX;
+  }
+
+ private:
+  Stage stage(int member) const { return s_.stages[static_cast<std::size_t>(member)]; }
+  Wire& wire(int i) const { return b_.wires[static_cast<std::size_t>(i)]; }
+
+  // Steps after which troubles of that kind stop what they apply to.
+  template <class Applies>
+  int limit(Trouble::Kind kind, const Applies& applies) const {
     int steps = INT32_MAX;
-    for (const Trouble& t : s.troubles) {
+    for (const Trouble& t : s_.troubles) {
       if (t.kind == kind && applies(t)) {
         steps = std::min(steps, t.step);
       }
     }
     return steps;
-  };
-  const auto network = [&](Wire& w) {
+  }
+  int limit_of(Trouble::Kind kind, int member, int channel) const {
+    return limit(kind, [&](const Trouble& t) {
+      return t.from == member && (t.channel < 0 || t.channel == channel);
+    });
+  }
+  int thread_limit(int member) const {
+    return limit(Trouble::kThread, [&](const Trouble& t) { return t.from == member; });
+  }
+
+  // What the network threads of both ends do; true when something moved.
+  bool network(Wire& w) const {
     const Wire before = w;
     const auto here = [&](const Trouble& t) { return concerns(t, w); };
-    const auto thread = [&](int member) {
-      return limit(Trouble::kThread, [&](const Trouble& t) { return t.from == member; });
-    };
-    const int sender = thread(w.carrier), receiver = thread(w.to);
+    const int sender = thread_limit(w.carrier), receiver = thread_limit(w.to);
     w.sends = w.sends || (stage(w.from) >= Stage::kLaunched && sender > 0);
     w.receives = w.receives || (stage(w.to) >= Stage::kLaunched && receiver > 0);
-    if (const Wire* earlier = s.before != nullptr ? s.before->same(w) : nullptr) {
+    if (const Wire* earlier = s_.before != nullptr ? s_.before->same(w) : nullptr) {
       w.sends = w.sends && earlier->sent();
       w.receives = w.receives && earlier->received();
     }
@@ -247,54 +281,50 @@ Flow flow(const Job& job, const Op& op, const Setting& s, int from, int to) {
     }
     return before.given != w.given || before.gone != w.gone || before.arrived != w.arrived ||
            before.room != w.room;
-  };
-  const auto channel_runs = [&](int member, int channel) {
-    return stage(member) == Stage::kRuns && limit(Trouble::kChannel, [&](const Trouble& t) {
-                                              return t.from == member &&
-                                                     (t.channel < 0 || t.channel == channel);
-                                            }) == INT32_MAX;
-  };
-  const auto kernel = [&](Strand& strand) {
-    const int most = limit(Trouble::kKernel, [&](const Trouble& t) {
-      return t.from == strand.member && (t.channel < 0 || t.channel == strand.channel);
-    });
+  }
+
+  // Moves of a kernel's threads as far as their wires allow; true when there was one.
+  bool kernel(Strand& strand) const {
+    const int most = limit_of(Trouble::kKernel, strand.member, strand.channel);
+    const auto ready = [&](int i) {
+      const Wire& w = wire(i);
+      return (w.net ? w.arrived : w.filled) > w.taken;
+    };
+    const auto free = [&](int i) {
+      const Wire& w = wire(i);
+      return w.filled - (w.net ? w.gone : w.taken) < kBuffers && (!w.net || w.sends);
+    };
     bool moved = false;
     while (strand.next < strand.moves.size() && static_cast<int>(strand.next) < most) {
       const Move& m = strand.moves[strand.next];
-      const auto ready = [&](int i) {
-        const Wire& w = b.wires[static_cast<std::size_t>(i)];
-        return (w.net ? w.arrived : w.filled) > w.taken;
-      };
-      const auto free = [&](int i) {
-        const Wire& w = b.wires[static_cast<std::size_t>(i)];
-        return w.filled - (w.net ? w.gone : w.taken) < kBuffers && (!w.net || w.sends);
-      };
       if (!std::all_of(m.in.begin(), m.in.end(), ready) ||
           !std::all_of(m.out.begin(), m.out.end(), free)) {
         break;
       }
       for (const int i : m.in) {
-        ++b.wires[static_cast<std::size_t>(i)].taken;
+        ++wire(i).taken;
       }
       for (const int i : m.out) {
-        ++b.wires[static_cast<std::size_t>(i)].filled;
+        ++wire(i).filled;
       }
       ++strand.next;
       moved = true;
     }
     return moved;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (Wire& w : b.wires) {
-      moved = (w.net && network(w)) || moved;
-    }
-    for (Strand& strand : b.strands) {
-      if (channel_runs(strand.member, strand.channel)) {
-        moved = kernel(strand) || moved;
-      }
-    }
   }
+
+  Builder& b_;
+  const Setting& s_;
+};
+
+}  // namespace
+
+Flow flow(const Job& job, const Op& op, const Setting& s, int from, int to) {
+  const bool runs =
+      std::find(s.stages.begin(), s.stages.end(), Stage::kRuns) != s.stages.end() && !s.frozen;
+  Builder b = build(job, op, from, to, runs);
+  Mover mover(b, s);
+  mover.run();
   Flow out;
   const std::size_t members = s.stages.size();
   out.done.assign(members, runs);
@@ -305,7 +335,7 @@ Flow flow(const Job& job, const Op& op, const Setting& s, int from, int to) {
   for (std::size_t m = 0; m < members; ++m) {
     int running = 0;
     for (int c = 0; c < (from >= 0 ? 1 : job.fabric.channels); ++c) {
-      running += channel_runs(static_cast<int>(m), c) ? 1 : 0;
+      running += mover.channel_runs(static_cast<int>(m), c) ? 1 : 0;
     }
     out.channels.push_back(running);
   }
