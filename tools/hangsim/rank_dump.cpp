@@ -176,12 +176,7 @@ int RankDump::frame(const std::string& file, int line, const std::string& functi
   return static_cast<int>(frames_.size()) - 1;
 }
 
-void RankDump::groups(Packer& p, const std::vector<bool>& keep) {
-  struct Sums {
-    Frontier all;
-    std::uint64_t p2p = 0, p2p_ended = 0, released = 0, kept = 0, first = 0, last = 0;
-    Ns p2p_time = kNever;
-  };
+std::map<int, RankDump::Sums> RankDump::sums_of(const std::vector<bool>& keep) const {
   std::map<int, Sums> sums;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const Seen& s = ops_[i];
@@ -200,6 +195,11 @@ void RankDump::groups(Packer& p, const std::vector<bool>& keep) {
       ++g.kept;
     }
   }
+  return sums;
+}
+
+void RankDump::groups(Packer& p, const std::vector<bool>& keep) {
+  std::map<int, Sums> sums = sums_of(keep);
   columns<schema::kGroups>(p, {"group",
                                "name",
                                "desc",

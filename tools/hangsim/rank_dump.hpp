@@ -130,6 +130,13 @@ class RankDump {
   int stack_of(int site);
   int frame(const std::string& file, int line, const std::string& function);
 
+  // Operations of one group.
+  struct Sums {
+    Frontier all;  // collectives
+    std::uint64_t p2p = 0, p2p_ended = 0, released = 0, kept = 0, first = 0, last = 0;
+    Ns p2p_time = kNever;
+  };
+  std::map<int, Sums> sums_of(const std::vector<bool>& keep) const;
   void groups(Packer& p, const std::vector<bool>& keep);
 
   void lanes(Packer& p);
