@@ -220,6 +220,149 @@ View own_region() {
   return view;
 }
 
+// pg_config and pg_status of PyTorch's layout.
+void add_groups(const View& view, py::dict& result) {
+  py::dict pg_config = result["pg_config"];
+  py::dict pg_status = result["pg_status"];
+  for (u32 g = 1; g < view.n_groups(); ++g) {
+    const GroupRow* row = view.group(g);
+    if (row == nullptr) {
+      continue;
+    }
+    std::string ranks = "[";
+    for (const i64 rank : ranks_of(view, *row)) {
+      ranks += (ranks.size() > 1 ? ", " : "") + std::to_string(rank);
+    }
+    const std::string_view name = view.string(row->name);
+    py::dict config;
+    config["name"] = text(name);
+    config["desc"] = text(view.string(row->desc));
+    config["ranks"] = ranks + "]";
+    pg_config[text(name)] = config;
+    const auto last = [](u64 seq) { return seq == 0 ? i64{-1} : static_cast<i64>(seq); };
+    py::dict status;
+    status["last_enqueued_collective"] =
+        last(row->issued.load(std::memory_order_relaxed) & kSeqMask);
+    status["last_started_collective"] = last(row->started_seq.load(std::memory_order_relaxed));
+    status["last_completed_collective"] = last(row->completed_seq.load(std::memory_order_relaxed));
+    pg_status[py::str(std::to_string(g - 1))] = status;
+  }
+}
+
+// PyTorch's counters of each group, as they were before the first record that is kept.
+std::map<u32, Counters> counters_before(const View& view,
+                                        const std::vector<std::unique_ptr<RecordCopy>>& records) {
+  std::map<u32, u64> p2p_kept;
+  for (const auto& r : records) {
+    if (r->payload.kind != FR_COLLECTIVE) {
+      ++p2p_kept[r->payload.group];
+    }
+  }
+  std::map<u32, Counters> counters;
+  for (const auto& [group, kept] : p2p_kept) {
+    const GroupRow* row = view.group(group);
+    const u64 issued = row != nullptr ? row->p2p_issued.load(std::memory_order_relaxed) : kept;
+    counters[group].p2p = issued > kept ? issued - kept : 0;
+  }
+  return counters;
+}
+
+// "nccl:all_reduce", "nccl:send 0->1"
+std::string profiling_name(const View& view, const GroupRow* row, const Payload& p) {
+  const std::string prefix = row != nullptr ? backend_prefix(view.string(row->backend)) : "";
+  if (p.kind == FR_COLLECTIVE) {
+    return prefix + ":" + torch_op_name(view.string(p.op));
+  }
+  const i32 own = row != nullptr ? row->own_rank.load() : -1;
+  return prefix + (p.kind == FR_SEND ? ":send " : ":recv ") + std::to_string(own) +
+         (p.kind == FR_SEND ? "->" : "<-") + std::to_string(p.peer);
+}
+
+// How far an operation got.
+struct Progress {
+  bool started, completed, ended;
+  explicit Progress(const RecordCopy& r)
+      : started(r.has_status && r.state != State::kLocked && r.started_ticks != 0),
+        completed(r.has_status && r.state == State::kCompleted),
+        ended(completed ||
+              (r.has_status && (r.state == State::kFailed || r.state == State::kReleased))) {}
+};
+
+// Records as the entries of PyTorch's layout.
+class Entries {
+ public:
+  explicit Entries(const View& view) : view_(view), clock_(view.header()), frames_(view) {}
+
+  py::dict entry(const RecordCopy& r, const Counters& count, bool include_stack_traces) {
+    const Payload& p = r.payload;
+    const Progress progress(r);
+    const GroupRow* row = view_.group(p.group);
+    auto [in, out] = tensors_of(r);
+    py::dict e;
+    e["record_id"] = r.ticket;
+    e["pg_id"] = static_cast<i64>(p.group) - 1;
+    e["process_group"] =
+        py::make_tuple(text(row != nullptr ? view_.string(row->name) : std::string_view()),
+                       text(row != nullptr ? view_.string(row->desc) : std::string_view()));
+    e["thread_name"] = threads_.name(p.tid);
+    e["thread_id"] = std::to_string(p.tid);
+    e["collective_seq_id"] = count.collective;
+    e["p2p_seq_id"] = count.p2p;
+    e["op_id"] = count.collective + count.p2p;
+    e["profiling_name"] = profiling_name(view_, row, p);
+    e["time_created_ns"] = clock_.unix_ns(p.ticks);
+    if (progress.completed && progress.started && r.ended_ticks > r.started_ticks) {
+      e["duration_ms"] =
+          static_cast<double>(clock_.unix_ns(r.ended_ticks) - clock_.unix_ns(r.started_ticks)) /
+          1e6;
+    }
+    e["input_sizes"] = in.sizes;
+    e["input_dtypes"] = in.dtypes;
+    e["output_sizes"] = out.sizes;
+    e["output_dtypes"] = out.dtypes;
+    e["state"] = progress.completed ? "completed" : progress.started ? "started" : "scheduled";
+    e["time_discovered_started_ns"] =
+        time_or_none(progress.started ? clock_.unix_ns(r.started_ticks) : 0);
+    e["time_discovered_completed_ns"] =
+        time_or_none(progress.completed ? clock_.unix_ns(r.ended_ticks) : 0);
+    e["retired"] = progress.ended;
+    e["timeout_ms"] = p.timeout_ms;
+    e["is_p2p"] = p.kind != FR_COLLECTIVE;
+    if (include_stack_traces) {
+      e["frames"] = frames_.stack(p.stack);
+    }
+    return e;
+  }
+
+ private:
+  const View& view_;
+  const TickClock clock_;
+  Threads threads_;
+  Frames frames_;
+};
+
+void add_entries(const View& view, bool include_stack_traces, bool only_active, py::list& list) {
+  std::vector<std::unique_ptr<RecordCopy>> records = copy_records(view);
+  std::erase_if(records, [](const auto& r) {
+    const u16 kind = r->payload.kind;
+    return kind != FR_COLLECTIVE && kind != FR_SEND && kind != FR_RECV;
+  });
+  std::map<u32, Counters> counters = counters_before(view, records);
+  Entries entries(view);
+  for (const auto& record : records) {
+    const Payload& p = record->payload;
+    Counters& count = counters[p.group];
+    if (p.kind == FR_COLLECTIVE) {
+      count.collective = p.seq;
+    } else {
+      ++count.p2p;
+    }
+    if (!only_active || !Progress(*record).ended) {
+      list.append(entries.entry(*record, count, include_stack_traces));
+    }
+  }
+}
+
 }  // namespace
 
 py::list records() {
@@ -275,135 +418,21 @@ py::list records() {
 py::dict snapshot(bool include_collectives, bool include_stack_traces, bool only_active) {
   py::dict result;
   result["version"] = "2.10";
-  py::dict pg_config;
-  py::dict pg_status;
-  result["pg_config"] = pg_config;
-  result["pg_status"] = pg_status;
+  result["pg_config"] = py::dict();
+  result["pg_status"] = py::dict();
   result["comm_lib_version"] = "";
   const View view = own_region();
-  if (!view.ok()) {
-    if (include_collectives) {
-      result["entries"] = py::list();
-    }
-    return result;
-  }
-  const TickClock clock(view.header());
-
-  for (u32 g = 1; g < view.n_groups(); ++g) {
-    const GroupRow* row = view.group(g);
-    if (row == nullptr) {
-      continue;
-    }
-    std::string ranks = "[";
-    for (const i64 rank : ranks_of(view, *row)) {
-      ranks += (ranks.size() > 1 ? ", " : "") + std::to_string(rank);
-    }
-    const std::string_view name = view.string(row->name);
-    py::dict config;
-    config["name"] = text(name);
-    config["desc"] = text(view.string(row->desc));
-    config["ranks"] = ranks + "]";
-    pg_config[text(name)] = config;
-    const auto last = [](const std::atomic<u64>& seq) {
-      const u64 value = seq.load(std::memory_order_relaxed);
-      return value == 0 ? i64{-1} : static_cast<i64>(value);
-    };
-    py::dict status;
-    const u64 enqueued = row->issued.load(std::memory_order_relaxed) & kSeqMask;
-    status["last_enqueued_collective"] = enqueued == 0 ? i64{-1} : static_cast<i64>(enqueued);
-    status["last_started_collective"] = last(row->started_seq);
-    status["last_completed_collective"] = last(row->completed_seq);
-    pg_status[py::str(std::to_string(g - 1))] = status;
+  if (view.ok()) {
+    add_groups(view, result);
   }
   if (!include_collectives) {
     return result;
   }
-
-  std::vector<std::unique_ptr<RecordCopy>> records = copy_records(view);
-  std::map<u32, u64> p2p_kept;
-  records.erase(std::remove_if(records.begin(), records.end(),
-                               [](const auto& r) {
-                                 const u16 kind = r->payload.kind;
-                                 return kind != FR_COLLECTIVE && kind != FR_SEND && kind != FR_RECV;
-                               }),
-                records.end());
-  for (const auto& r : records) {
-    if (r->payload.kind != FR_COLLECTIVE) {
-      ++p2p_kept[r->payload.group];
-    }
+  py::list list;
+  if (view.ok()) {
+    add_entries(view, include_stack_traces, only_active, list);
   }
-
-  std::map<u32, Counters> counters;
-  for (const auto& [group, kept] : p2p_kept) {
-    const GroupRow* row = view.group(group);
-    const u64 issued = row != nullptr ? row->p2p_issued.load(std::memory_order_relaxed) : kept;
-    counters[group].p2p = issued > kept ? issued - kept : 0;
-  }
-
-  py::list entries;
-  Threads threads;
-  Frames frames(view);
-  for (const auto& record : records) {
-    const RecordCopy& r = *record;
-    const Payload& p = r.payload;
-    const bool p2p = p.kind != FR_COLLECTIVE;
-    Counters& count = counters[p.group];
-    if (p2p) {
-      ++count.p2p;
-    } else {
-      count.collective = p.seq;
-    }
-    const bool completed = r.has_status && r.state == State::kCompleted;
-    const bool ended =
-        completed || (r.has_status && (r.state == State::kFailed || r.state == State::kReleased));
-    const bool started = r.has_status && r.state != State::kLocked && r.started_ticks != 0;
-    if (only_active && ended) {
-      continue;
-    }
-    const GroupRow* row = view.group(p.group);
-    const std::string_view pg_name = row != nullptr ? view.string(row->name) : std::string_view();
-    const std::string_view pg_desc = row != nullptr ? view.string(row->desc) : std::string_view();
-    std::string profiling = row != nullptr ? backend_prefix(view.string(row->backend)) : "";
-    profiling += ":" + torch_op_name(view.string(p.op));
-    if (p2p) {
-      const i32 own = row != nullptr ? row->own_rank.load() : -1;
-      profiling = profiling.substr(0, profiling.find(':')) +
-                  (p.kind == FR_SEND ? ":send " : ":recv ") + std::to_string(own) +
-                  (p.kind == FR_SEND ? "->" : "<-") + std::to_string(p.peer);
-    }
-    auto [in, out] = tensors_of(r);
-
-    py::dict e;
-    e["record_id"] = r.ticket;
-    e["pg_id"] = static_cast<i64>(p.group) - 1;
-    e["process_group"] = py::make_tuple(text(pg_name), text(pg_desc));
-    e["thread_name"] = threads.name(p.tid);
-    e["thread_id"] = std::to_string(p.tid);
-    e["collective_seq_id"] = count.collective;
-    e["p2p_seq_id"] = count.p2p;
-    e["op_id"] = count.collective + count.p2p;
-    e["profiling_name"] = profiling;
-    e["time_created_ns"] = clock.unix_ns(p.ticks);
-    if (completed && started && r.ended_ticks > r.started_ticks) {
-      e["duration_ms"] =
-          static_cast<double>(clock.unix_ns(r.ended_ticks) - clock.unix_ns(r.started_ticks)) / 1e6;
-    }
-    e["input_sizes"] = in.sizes;
-    e["input_dtypes"] = in.dtypes;
-    e["output_sizes"] = out.sizes;
-    e["output_dtypes"] = out.dtypes;
-    e["state"] = completed ? "completed" : started ? "started" : "scheduled";
-    e["time_discovered_started_ns"] = time_or_none(started ? clock.unix_ns(r.started_ticks) : 0);
-    e["time_discovered_completed_ns"] = time_or_none(completed ? clock.unix_ns(r.ended_ticks) : 0);
-    e["retired"] = ended;
-    e["timeout_ms"] = p.timeout_ms;
-    e["is_p2p"] = p2p;
-    if (include_stack_traces) {
-      e["frames"] = frames.stack(p.stack);
-    }
-    entries.append(e);
-  }
-  result["entries"] = entries;
+  result["entries"] = list;
   return result;
 }
 
