@@ -11,6 +11,7 @@ import pathlib
 import random
 
 from . import faults as F
+from . import pipelines as L
 from . import program as P
 from .run import INF, Device, Run
 from .write import VERSIONS, Options, RankFile, write_files
@@ -72,18 +73,18 @@ def _of(*makes):
     return lambda rng: rng.choice(makes)(rng)
 
 
-PIPES = _of(P.tp_pp_dp)
+PIPES = _of(L.tp_pp_dp)
 FLAT = _of(P.ddp, P.fsdp)
-ANY = _of(P.ddp, P.fsdp, P.tp_pp_dp, P.tp_pp_dp, P.moe, P.ring)
-GROUPS = _of(P.tp_pp_dp, P.moe, P.hsdp)
+ANY = _of(P.ddp, P.fsdp, L.tp_pp_dp, L.tp_pp_dp, P.moe, P.ring)
+GROUPS = _of(L.tp_pp_dp, P.moe, P.hsdp)
 
 
 def _unbatched(rng):
-    return P.tp_pp_dp(rng, batched=False)
+    return L.tp_pp_dp(rng, batched=False)
 
 
 def _batched(rng):
-    return P.tp_pp_dp(rng, batched=True)
+    return L.tp_pp_dp(rng, batched=True)
 
 
 def _moe_even(rng):
@@ -109,7 +110,7 @@ SET_A = {
     "extra": (ANY, F.extra, _any_ring, ""),
     "size": (ANY, F.size, _free, ""),
     "dtype_or_op": (ANY, None, _free, ""),
-    "inversion": (_of(P.tp_pp_dp, P.hsdp, P.moe), F.inversion, _any_ring, ""),
+    "inversion": (_of(L.tp_pp_dp, P.hsdp, P.moe), F.inversion, _any_ring, ""),
     "ring_circle": (P.ring, F.circle, _any_ring, ""),
     "pair_order": (_of(_unbatched, P.ring), F.pair_order, _any_ring, ""),
     "wrong_peer": (_of(_batched, _unbatched, P.ring), F.wrong_peer, _any_ring, ""),
@@ -125,8 +126,8 @@ SET_A = {
     "small_ring": (GROUPS, F.stop, _small_ring, ""),
     "only_active": (ANY, None, _only_active, ""),
     "clocks": (PIPES, F.stop, _clocks, ""),
-    "one_name": (_one_name(_of(P.tp_pp_dp, P.hsdp, P.moe)), None, _any_ring, ""),
-    "deep_pipe": (P.deep_pipe, None, _any_ring, ""),
+    "one_name": (_one_name(_of(L.tp_pp_dp, P.hsdp, P.moe)), None, _any_ring, ""),
+    "deep_pipe": (L.deep_pipe, None, _any_ring, ""),
     "two_faults": (ANY, None, _any_ring, ""),
     "lost_innocent": (ANY, F.stop, _any_ring, "lost"),
     "lost_guilty": (ANY, F.stop, _any_ring, "guilty_lost"),
@@ -135,7 +136,7 @@ SET_A = {
     "mixed_versions": (ANY, F.stop, _mixed, ""),
     "healthy_done": (ANY, F.healthy, _free, "done"),
     "healthy_mid": (ANY, F.healthy, _free, "mid"),
-    "slow": (_of(P.ddp, P.fsdp, P.tp_pp_dp), F.slow, _free, "mid"),
+    "slow": (_of(P.ddp, P.fsdp, L.tp_pp_dp), F.slow, _free, "mid"),
 }
 FREE_FAULT = {
     "dtype_or_op": [F.dtype, F.wrong_op],
@@ -152,15 +153,15 @@ FREE_FAULT = {
 }
 
 B_SHAPES = {
-    "interleaved": P.interleaved,
-    "two_way": P.two_way,
+    "interleaved": L.interleaved,
+    "two_way": L.two_way,
     "context_ring": P.context_ring,
     "moe_2d": P.moe_2d,
     "zero3_eval": P.zero3_eval,
     "coalesced": P.coalesced,
     "hsdp": P.hsdp,
     "accumulation": P.accumulation,
-    "wide": P.wide,
+    "wide": L.wide,
 }
 P2P_SHAPES = ("interleaved", "two_way", "context_ring")
 B_FAULTS = {

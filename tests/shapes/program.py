@@ -151,9 +151,6 @@ S_NORM = site("clip_grad_norm", 131)
 S_BWD = site("backward", 88)
 S_AG = site("unshard", 210, "fsdp.py")
 S_RS = site("reduce_grads", 244, "fsdp.py")
-S_TP = site("row_linear", 52, "tensor_parallel.py")
-S_FWD_P2P = site("send_forward", 310, "schedules.py")
-S_BWD_P2P = site("send_backward", 355, "schedules.py")
 S_RING = site("ring_attention", 71, "context.py")
 S_A2A = site("dispatch_tokens", 40, "experts.py")
 S_A2A_BACK = site("combine_tokens", 63, "experts.py")
@@ -162,7 +159,7 @@ S_CKPT = site("save_async", 18, "checkpoint.py")
 DTYPES = ["Float", "BFloat16", "Half"]
 
 
-def _base(kind, rng, n, one_name=None):
+def new_shape(kind, rng, n, one_name=None):
     shape = Shape(kind, n, rng, one_name=rng.random() < 0.25 if one_name is None else one_name)
     shape.step_s = rng.choice([0.05, 0.2, 0.5, 1.5])
     shape.world = shape.group("0", "default_pg", range(n))
@@ -180,7 +177,7 @@ def _end_of_step(shape, row):
 
 def ddp(rng, n=None, accumulate=1, async_ckpt=False):
     n = n or rng.choice([3, 4, 4, 6, 8, 8, 16, 32])
-    shape = _base("ddp", rng, n)
+    shape = new_shape("ddp", rng, n)
     buckets = [
         rng.choice([512, 4096, 65536, 1 << 20]) + 16 * rng.randrange(9)
         for _ in range(rng.randint(2, 9))
@@ -242,7 +239,7 @@ def _unshard_all(shape, row, group, layers, order, site_, prefetch, body):
 
 def fsdp(rng, n=None, replicas=1, eval_every=0, coalesced=False, kind="fsdp"):
     n = n or rng.choice([4, 4, 8, 8, 16, 32])
-    shape = _base(kind, rng, n)
+    shape = new_shape(kind, rng, n)
     per = n // replicas
     shard = dict.fromkeys(range(n), shape.world)
     repl = None
@@ -322,138 +319,11 @@ def coalesced(rng, n=None):
     return fsdp(rng, n, rng.choice([1, 1, 2]), coalesced=True, kind="coalesced")
 
 
-class Mesh:
-    """Ranks laid out as pipeline stage x replica x tensor-parallel member, and the groups of each
-    dimension."""
-
-    def __init__(self, shape, tp, pp, dp):
-        self.tp, self.pp, self.dp = tp, pp, dp
-        self.at = lambda s, d, t: (s * dp + d) * tp + t
-        self.where = {
-            self.at(s, d, t): (s, d, t) for s in range(pp) for d in range(dp) for t in range(tp)
-        }
-        at = self.at
-        S, D, T = range(pp), range(dp), range(tp)
-        self.tp_g = shape.family("mesh_tp", [[at(s, d, t) for t in T] for s in S for d in D])
-        self.pp_g = shape.family("mesh_pp", [[at(s, d, t) for s in S] for d in D for t in T])
-        self.dp_g = shape.family("mesh_dp", [[at(s, d, t) for d in D] for s in S for t in T])
-        shape.role = [self.where[r][0] for r in range(shape.n)]
-
-
-def tp_pp_dp(rng, tp=None, pp=None, dp=None, batched=None, micro=None):
-    """Tensor x pipeline x data parallel with the one-forward-one-backward schedule."""
-    if tp is None:
-        tp, pp, dp = rng.choice(
-            [
-                (1, 2, 2),
-                (2, 2, 1),
-                (2, 2, 2),
-                (1, 4, 1),
-                (2, 4, 1),
-                (1, 4, 2),
-                (2, 4, 2),
-                (4, 2, 2),
-                (4, 4, 2),
-                (2, 4, 4),
-            ]
-        )
-    shape = _base("tp_pp_dp", rng, tp * pp * dp)
-    mesh = shape.mesh = Mesh(shape, tp, pp, dp)
-    batched = rng.random() < 0.7 if batched is None else batched
-    micro = micro or rng.randint(2, 2 * pp)
-    each = shape.step_s / (2 * micro)
-    tp_ops = rng.randint(1, 2)
-    hidden = rng.choice([512, 1024, 4096])
-    buckets = [rng.choice([4096, 65536]) for _ in range(rng.randint(1, 3))]
-    dp_blocking = rng.random() < 0.5
-    two_dp = rng.random() < 0.3
-    second = (
-        shape.family(
-            "mesh_dp_cp",
-            [[mesh.at(s, d, t) for d in range(dp)] for s in range(pp) for t in range(tp)],
-        )
-        if two_dp
-        else None
-    )
-
-    def write(it):
-        rows = []
-        for r in range(shape.n):
-            s, d, t = mesh.where[r]
-            row = Row()
-            prev_, next_ = (
-                (mesh.at(s - 1, d, t) if s else None),
-                (mesh.at(s + 1, d, t) if s + 1 < pp else None),
-            )
-
-            def talk(members, site_, row=row, r=r):
-                row.p2p(
-                    mesh.pp_g[r],
-                    [m for m in members if m[1] is not None],
-                    shape.dtype,
-                    site_,
-                    batched,
-                )
-
-            def work(row=row, r=r):
-                for _ in range(tp_ops):
-                    row.host(each / tp_ops)
-                    row.coll(mesh.tp_g[r], "all_reduce", [hidden], shape.dtype, S_TP)
-
-            warm = min(pp - 1 - s, micro)
-            for _ in range(warm):
-                talk([(False, prev_, hidden)], S_FWD_P2P)
-                work()
-                talk([(True, next_, hidden)], S_FWD_P2P)
-            left = micro - warm
-            if left:
-                talk([(False, prev_, hidden)], S_FWD_P2P)
-            for i in range(left):
-                work()
-                talk([(True, next_, hidden), (False, next_, hidden)], S_FWD_P2P)
-                work()
-                if i == left - 1:
-                    talk([(True, prev_, hidden)], S_BWD_P2P)
-                else:
-                    talk([(False, prev_, hidden), (True, prev_, hidden)], S_BWD_P2P)
-            for _ in range(warm):
-                talk([(False, next_, hidden)], S_BWD_P2P)
-                work()
-                talk([(True, prev_, hidden)], S_BWD_P2P)
-            ops = [
-                row.coll(mesh.dp_g[r], "all_reduce", [b], "Float", S_BWD, dp_blocking)
-                for b in buckets
-            ]
-            for op in ops:
-                if op is not None and not dp_blocking:
-                    row.wait(op)
-            if second is not None:
-                row.coll(second[r], "_reduce_scatter_base", [256 * dp], "Float", S_RS, True, [256])
-            row.coll(shape.world, "all_reduce", [1], "Float", S_NORM)
-            if shape.loss:
-                row.sync()
-            rows.append(row)
-        return rows
-
-    shape.writer = write
-    return shape
-
-
-def deep_pipe(rng):
-    shape = tp_pp_dp(
-        rng,
-        *rng.choice([(2, 8, 4), (4, 8, 2), (1, 8, 8), (1, 8, 1), (2, 8, 1)]),
-        micro=rng.randint(8, 12),
-    )
-    shape.kind = "deep_pipe"
-    return shape
-
-
 def ring(rng, n=None):
     """A ring of sends and receives that are not batched: even members send first, odd ones receive
     first."""
     n = n or rng.choice([4, 6, 8, 16])
-    shape = _base("ring", rng, n)
+    shape = new_shape("ring", rng, n)
     group = shape.group("1", "ring", range(n)) if rng.random() < 0.5 else shape.world
     size, rounds = rng.choice([128, 2048]), rng.randint(1, 4)
     grads = rng.choice([1024, 65536])
@@ -484,7 +354,7 @@ def moe(rng, n=None, uneven=None, dims=1):
         if ex == 2 and dp == 1:
             dp = 2
     n = ex * ey * dp
-    shape = _base("moe" if dims == 1 else "moe_2d", rng, n)
+    shape = new_shape("moe" if dims == 1 else "moe_2d", rng, n)
     at = lambda d, y, x: (d * ey + y) * ex + x  # noqa: E731
     gx = shape.family(
         "mesh_ep", [[at(d, y, x) for x in range(ex)] for d in range(dp) for y in range(ey)]
@@ -559,7 +429,7 @@ def context_ring(rng, cp=None):
     cp = cp or rng.choice([3, 4, 4, 8])
     dp = rng.choice([1, 2, 4])
     n = cp * dp
-    shape = _base("context_ring", rng, n)
+    shape = new_shape("context_ring", rng, n)
     groups = shape.family("mesh_cp", [range(d * cp, (d + 1) * cp) for d in range(dp)])
     gd = shape.family("mesh_dp", [range(c, n, cp) for c in range(cp)])
     layers, size = rng.randint(1, 4), rng.choice([300, 2048])
@@ -596,129 +466,7 @@ def context_ring(rng, cp=None):
     return shape
 
 
-def _ticks(chains, micro, both):
-    """A greedy schedule. chains: per direction the pipeline position of each virtual stage.
-    Returns per tick
-    ({position: tasks}, [(from, to, task that sends, task that needs it)])."""
-    todo = {
-        (d, f, v, m)
-        for d, chain in enumerate(chains)
-        for f in "FB"
-        for v in range(len(chain))
-        for m in range(micro)
-    }
-    done, ready_at, out, tick = set(), {}, [], 0
-    here = lambda task: chains[task[0]][task[2]]  # noqa: E731
-
-    def needs(task):
-        d, f, v, m = task
-        last = len(chains[d]) - 1
-        if f == "F":
-            return [(d, "F", v - 1, m)] if v else []
-        return [(d, "F", v, m)] + ([(d, "B", v + 1, m)] if v < last else [])
-
-    while todo:
-        picked, moves = {}, []
-        for task in sorted(
-            todo, key=lambda t: (t[1] != "B", t[3], -t[2] if t[1] == "B" else -t[2], t[0])
-        ):
-            p = here(task)
-            mine = picked.setdefault(p, [])
-            if any(x not in done or ready_at[x] > tick for x in needs(task)):
-                continue
-            if not mine or (both and len(mine) == 1 and mine[0][1] != task[1]):
-                mine.append(task)
-        for p in sorted(picked):
-            for task in picked[p]:
-                todo.discard(task)
-                done.add(task)
-                ready_at[task] = tick + 1
-                d, f, v, m = task
-                nxt = (d, f, v + 1, m) if f == "F" else (d, f, v - 1, m)
-                if 0 <= nxt[2] < len(chains[d]) and here(nxt) != p:
-                    moves.append((p, here(nxt), task, nxt))
-        out.append((picked, moves))
-        tick += 1
-    return out
-
-
-def tick_pipe(rng, kind):
-    """Interleaved (virtual stages) or two-directional pipelines: one batch per tick and rank,
-    waited for where it is needed."""
-    tp, pp, dp = rng.choice(
-        [(1, 3, 1), (1, 4, 1), (2, 2, 2), (1, 4, 2), (2, 4, 1), (2, 4, 2), (1, 8, 1), (2, 4, 4)]
-    )
-    shape = _base(kind, rng, tp * pp * dp)
-    mesh = shape.mesh = Mesh(shape, tp, pp, dp)
-    if kind == "interleaved":
-        chunks = rng.randint(2, 3)
-        chains, both = [[v % pp for v in range(pp * chunks)]], False
-    else:
-        chains, both = [list(range(pp)), list(range(pp))[::-1]], True
-    ticks = _ticks(chains, rng.randint(2, pp + 2), both)
-    hidden, tp_ops = rng.choice([512, 1024]), 1
-    lazy = rng.random() < 0.6
-
-    def write(it):
-        rows = []
-        for r in range(shape.n):
-            s, d, t = mesh.where[r]
-            row, owed = Row(), {}
-            for picked, moves in ticks:
-                for task in picked.get(s, []):
-                    if task in owed:
-                        for op in owed.pop(task):
-                            row.wait(op)
-                    row.host(shape.step_s / len(ticks))
-                    for _ in range(tp_ops):
-                        row.coll(mesh.tp_g[r], "all_reduce", [hidden], shape.dtype, S_TP)
-                members, needed = [], []
-                for a, b, _sent, need in moves:
-                    if a == s:
-                        members.append((True, mesh.at(b, d, t), hidden))
-                    if b == s:
-                        members.append((False, mesh.at(a, d, t), hidden))
-                        needed.append(need)
-                if members:
-                    ops = row.p2p(mesh.pp_g[r], members, shape.dtype, S_FWD_P2P, True, not lazy)
-                    for need in needed:
-                        owed[need] = ops if lazy else []
-            for op in [x for x in row if isinstance(x, Op) and x.is_p2p and not x.blocking]:
-                row.wait(op)
-            row.coll(mesh.dp_g[r], "all_reduce", [65536], "Float", S_BWD)
-            row.coll(shape.world, "all_reduce", [1], "Float", S_NORM)
-            if shape.loss:
-                row.sync()
-            rows.append(row)
-        return rows
-
-    shape.writer = write
-    return shape
-
-
-def interleaved(rng):
-    return tick_pipe(rng, "interleaved")
-
-
-def two_way(rng):
-    return tick_pipe(rng, "two_way")
-
-
 def accumulation(rng, n=None):
     shape = ddp(rng, n, rng.randint(2, 4), rng.random() < 0.5)
     shape.kind = "accumulation"
-    return shape
-
-
-def wide(rng):
-    """Many ranks: 128 to 512."""
-    n = rng.choice([128, 128, 256, 512])
-    make = rng.choice(["ddp", "hsdp", "pipe"])
-    if make == "ddp":
-        shape = ddp(rng, n)
-    elif make == "hsdp":
-        shape = fsdp(rng, n, n // 8)
-    else:
-        shape = tp_pp_dp(rng, 4, 4, n // 16, micro=4)
-    shape.kind = "wide"
     return shape
