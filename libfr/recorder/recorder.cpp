@@ -44,105 +44,134 @@ void copy(char* to, std::size_t size, const std::string& from) {
   std::snprintf(to, size, "%s", from.c_str());
 }
 
-Recorder* make_recorder() {
-  auto* r = new Recorder;
-  r->options = read_options(
-      {g_kept_store, g_kept_program[0] != '\0' ? g_kept_program : program_name(), launcher_pid()});
-  const Options& o = r->options;
-  r->env = read_identity();
-  if (r->env.rank < 0) {
-    r->env.rank = g_kept_rank.load();
+// Who this process is, as far as anybody has said so.
+void read_identity_of(Recorder& r) {
+  r.env = read_identity();
+  if (r.env.rank < 0) {
+    r.env.rank = g_kept_rank.load();
   }
-  if (r->env.world_size <= 0) {
-    r->env.world_size = g_kept_world_size.load();
+  if (r.env.world_size <= 0) {
+    r.env.world_size = g_kept_world_size.load();
   }
-  if (r->env.local_rank < 0) {
-    r->env.local_rank = g_kept_local_rank.load();
+  if (r.env.local_rank < 0) {
+    r.env.local_rank = g_kept_local_rank.load();
   }
-  r->host = host_name();
-  r->pid = getpid();
-  set_log(o.log_level, r->host.c_str());
-  set_log_rank(r->env.rank);
-  // All ranks of a node have the same variables as a rule: one of them says what is wrong with names.
+  r.host = host_name();
+  r.pid = getpid();
+}
+
+// All ranks of a node have the same variables as a rule: one of them says what is wrong with names.
+void log_complaints(const Recorder& r) {
   const std::string complaints =
-      o.complaints + (r->env.local_rank <= 0 ? unknown_options(environ) : std::string());
+      r.options.complaints + (r.env.local_rank <= 0 ? unknown_options(environ) : std::string());
   for (std::size_t at = 0; at < complaints.size();) {
     const std::size_t end = complaints.find('\n', at);
     log_line(kLogWarn, "%s", complaints.substr(at, end - at).c_str());
     at = end + 1;
   }
-  if (!o.enable || o.buffer_size == 0) {
-    g_off_reason.store(!o.enable ? "FR_ENABLE=0" : "FR_BUFFER_SIZE=0");
-    delete r;
-    return nullptr;
-  }
-  u32 n_records = o.buffer_size < kMinRecords   ? kMinRecords
-                  : o.buffer_size > kMaxRecords ? kMaxRecords
-                                                : std::bit_ceil(o.buffer_size);
+}
 
+u32 records_wanted(const Options& o) {
+  return o.buffer_size < kMinRecords   ? kMinRecords
+         : o.buffer_size > kMaxRecords ? kMaxRecords
+                                       : std::bit_ceil(o.buffer_size);
+}
+
+// False: no memory.
+bool make_region(Recorder& r, u32 n_records) {
   char name[kNameBytes];
-  format_name(name, sizeof name, o.job.c_str(), r->env.attempt, r->env.rank,
-              static_cast<u64>(r->pid), "ring");
-  r->region = create_region(o.shm_dir, name, n_records);
-  if (r->region.base == nullptr) {
-    log_line(kLogError, "no memory for the ring: nothing is recorded");
-    g_off_reason.store("no memory for the ring");
-    delete r;
-    return nullptr;
+  format_name(name, sizeof name, r.options.job.c_str(), r.env.attempt, r.env.rank,
+              static_cast<u64>(r.pid), "ring");
+  r.region = create_region(r.options.shm_dir, name, n_records);
+  if (r.region.base == nullptr) {
+    return false;
   }
-  if (r->region.anonymous) {
+  if (r.region.anonymous) {
     log_line(kLogWarn, "the ring is in anonymous memory and will not survive a SIGKILL: %s",
-             r->region.why.c_str());
+             r.region.why.c_str());
   }
-  Header& h = r->region.header();
+  return true;
+}
+
+void fill_header(Recorder& r) {
+  const Options& o = r.options;
+  Header& h = r.region.header();
   h.clock_kind = choose_clock();
-  h.pid = r->pid;
-  h.attempt = r->env.attempt;
+  h.pid = r.pid;
+  h.attempt = r.env.attempt;
   h.start_unix_ns = unix_now_ns();
-  h.proc_start = process_start(r->pid);
+  h.proc_start = process_start(r.pid);
   h.pid_namespace = pid_namespace();
   h.generation = g_generation.load() + 1;
-  h.local_world_size = r->env.local_world_size;
-  h.rank.store(r->env.rank);
-  h.local_rank.store(r->env.local_rank);
-  h.world_size.store(r->env.world_size);
+  h.local_world_size = r.env.local_world_size;
+  h.rank.store(r.env.rank);
+  h.local_rank.store(r.env.local_rank);
+  h.world_size.store(r.env.world_size);
   h.step.store(INT64_MIN);
   copy(h.job, sizeof h.job, o.job);
-  copy(h.host, sizeof h.host, r->host);
+  copy(h.host, sizeof h.host, r.host);
   copy(h.boot_id, sizeof h.boot_id, boot_id());
   copy(h.recorder, sizeof h.recorder, FR_VERSION);
   copy(h.command, sizeof h.command, command_line());
   copy(h.cwd, sizeof h.cwd, working_directory());
   copy(h.dump_dir, sizeof h.dump_dir, o.dump_dir);
-  copy(r->region.section<char>(kSecOptions), h.sections[kSecOptions].count, o.table);
+  copy(r.region.section<char>(kSecOptions), h.sections[kSecOptions].count, o.table);
   take_anchor(h.first, h.clock_kind);
   take_anchor(h.last, h.clock_kind);
   h.magic.store(kRegionMagic, std::memory_order_release);
+}
 
+// What the record path reads.
+void fill_hot(Recorder& r, u32 n_records) {
+  Header& h = r.region.header();
+  Hot& hot = r.hot;
+  hot.header = &h;
+  hot.groups = r.region.section<GroupRow>(kSecGroups);
+  hot.lanes = r.region.section<LaneRow>(kSecLanes);
+  hot.blob = r.region.section<std::atomic<u32>>(kSecBlob);
+  hot.crumbs = r.region.section<Crumb>(kSecCrumbs);
+  hot.blob_mask = kBlobWords - 1;
+  hot.generation = h.generation;
+  hot.clock = h.clock_kind;
+  hot.stacks = r.options.stacks != Stacks::kOff;
+  hot.native_stacks = r.options.stacks == Stacks::kNative;
+  hot.ring.head = &h.head;
+  hot.ring.skipped = &h.skipped;
+  hot.ring.records = r.region.section<Record>(kSecRecords);
+  hot.ring.status = r.region.section<Status>(kSecStatus);
+  hot.ring.groups = hot.groups;
+  hot.ring.mask = n_records - 1;
+  hot.ring.quota.store(kQuietQuota < n_records / 4 ? kQuietQuota : n_records / 4);
+}
+
+Recorder* make_recorder() {
+  auto* r = new Recorder;
+  r->options = read_options(
+      {g_kept_store, g_kept_program[0] != '\0' ? g_kept_program : program_name(), launcher_pid()});
+  const Options& o = r->options;
+  read_identity_of(*r);
+  set_log(o.log_level, r->host.c_str());
+  set_log_rank(r->env.rank);
+  log_complaints(*r);
+  if (!o.enable || o.buffer_size == 0) {
+    g_off_reason.store(!o.enable ? "FR_ENABLE=0" : "FR_BUFFER_SIZE=0");
+    delete r;
+    return nullptr;
+  }
+  const u32 n_records = records_wanted(o);
+  if (!make_region(*r, n_records)) {
+    log_line(kLogError, "no memory for the ring: nothing is recorded");
+    g_off_reason.store("no memory for the ring");
+    delete r;
+    return nullptr;
+  }
+  fill_header(*r);
   r->view = View::of(r->region.base, r->region.bytes);
   r->tables = std::make_unique<Tables>(r->region);
   copy(r->dump_dirs[0], sizeof r->dump_dirs[0], o.dump_dir);
   copy(r->dump_dirs[1], sizeof r->dump_dirs[1],
        o.temporary_dir + "/fr-dumps-" + std::to_string(geteuid()) + "/" + o.job);
-
-  Hot& hot = r->hot;
-  hot.header = &h;
-  hot.groups = r->region.section<GroupRow>(kSecGroups);
-  hot.lanes = r->region.section<LaneRow>(kSecLanes);
-  hot.blob = r->region.section<std::atomic<u32>>(kSecBlob);
-  hot.crumbs = r->region.section<Crumb>(kSecCrumbs);
-  hot.blob_mask = kBlobWords - 1;
-  hot.generation = h.generation;
-  hot.clock = h.clock_kind;
-  hot.stacks = o.stacks != Stacks::kOff;
-  hot.native_stacks = o.stacks == Stacks::kNative;
-  hot.ring.head = &h.head;
-  hot.ring.skipped = &h.skipped;
-  hot.ring.records = r->region.section<Record>(kSecRecords);
-  hot.ring.status = r->region.section<Status>(kSecStatus);
-  hot.ring.groups = hot.groups;
-  hot.ring.mask = n_records - 1;
-  hot.ring.quota.store(kQuietQuota < n_records / 4 ? kQuietQuota : n_records / 4);
+  fill_hot(*r, n_records);
   for_each_part(&Part::make, *r);
   return r;
 }
