@@ -1,0 +1,31 @@
+// arguments.hpp - what the command line of frtrace asks for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "report/render.hpp"
+
+namespace frtrace {
+
+enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
+
+struct Arguments {
+  std::vector<std::string> paths;  // empty: the default directory
+  Selection selection;
+  LoadOptions load;
+  TableFilter filter;
+  std::string output, to_torch;  // "": stdout, none
+  bool json = false, table = false, stacks = false, full = false;
+  bool options = false, clean = false;  // instead of a verdict
+
+  bool wants_json() const { return json || output.ends_with(".json"); }
+};
+
+// An exit status where there is nothing more to do: --help, --version, wrong usage (said on stderr).
+std::optional<int> read_arguments(int argc, char** argv, Arguments& out);
+
+}  // namespace frtrace
