@@ -251,7 +251,8 @@ Part summary_part(const Report& r, const TextStyle& style) {
     longest = std::max(longest, w.seconds);
   }
   std::string text = r.summary;
-  if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited)) {
+  if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited) &&
+      text.rfind(" wait") != std::string::npos) {
     text += ", for " + duration_text(longest);
   }
   part.add(std::move(text));
@@ -280,7 +281,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   out.push_back(blamed_part(r, style));
   findings({"cause"}, 2, 1, "causes");
   findings({"why", "hint"}, 3, 1, "reasons");
-  findings({"divergence"}, 1, 0, "");
+  findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
   out.push_back(waiting_part(r, style));
   findings({"link", "device"}, 4, 1, "operations on devices");
   findings({"need"}, 1, 1, "");

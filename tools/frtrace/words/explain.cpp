@@ -15,19 +15,23 @@ namespace {
 // Who waits where, by operation and call site.
 void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Report& r) {
   const Names names(f);
-  std::map<std::string, std::pair<Waiting, std::vector<int>>> by_site;
+  // by operation and site: members may have met with different ones
+  std::map<std::pair<std::string, std::string>, std::pair<Waiting, std::vector<int>>> by_site;
   for (const Wait& w : p.waits) {
     if (but.contains(w.evidence)) {
       continue;
     }
     Site site;
     std::uint32_t stack = 0;
+    std::string op = names.op(p);
     if (w.record != kNoRecord) {
+      op = f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].op);
       stack = f.ev(w.evidence).records[w.record].stack;
       site = user_site(f.ev(w.evidence), stack);
     }
-    auto& [out, who] = by_site[site_text(site)];
+    auto& [out, who] = by_site[{op, site_text(site)}];
     if (who.empty()) {
+      out.op = op;
       out.site = site;
       out.stack = w.record != kNoRecord ? names.stack(w.evidence, stack) : out.stack;
     }
@@ -41,7 +45,6 @@ void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Rep
     w.group = g.name;
     w.desc = g.desc;
     w.title = g.title();
-    w.op = names.op(p);
     w.seq = p.seq;
     r.waiting.push_back(std::move(w));
   }
@@ -153,6 +156,7 @@ Report explain(const Facts& f, const Judgement& j) {
       say(r, "cause", "also: " + summary(f, c));
     }
     add_cause_findings(f, c, r);
+    add_course(f, c, r);
     add_devices(f, c, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.

@@ -51,14 +51,18 @@ std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
   return out;
 }
 
+// Members may have met with different ones: that of most.
 std::string Names::op(const Pending& p) const {
+  std::map<std::string_view, int> ranks;
+  std::string_view most;
   for (const Wait& w : p.waits) {
     if (w.record != kNoRecord) {
       const RankEvidence& e = f_.ev(w.evidence);
-      return std::string(e.text(e.records[w.record].op));
+      const std::string_view op = e.text(e.records[w.record].op);
+      most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
   }
-  return "an operation";
+  return most.empty() ? "an operation" : std::string(most);
 }
 
 std::string Names::pending(const Pending& p) const {
@@ -113,6 +117,21 @@ std::string Names::exit(const Exit& e) const {
       break;
   }
   return "runs";
+}
+
+std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
+  std::string text = exit(e);
+  text = text.substr(0, text.find('\n'));
+  switch (e.kind) {
+    case ExitKind::kSignal:
+      return (ranks == 1 ? "was " : "were ") + text;
+    case ExitKind::kException:
+      return "raised " + text;
+    case ExitKind::kGone:
+      return "ended and left no exit status (killed, aborted, or os._exit)";
+    default:
+      return text;
+  }
 }
 
 std::string wait_verb(const std::vector<Rank>& who) {

@@ -30,6 +30,8 @@ class Names {
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
   // "ended by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
+  // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
+  std::string exit_verb(const Exit&, std::size_t ranks) const;
 
  protected:
   const Facts& f_;
@@ -55,6 +57,8 @@ std::string open_summary(const Facts&, const Cause&);
 void add_open(const Facts&, const Cause&, Report&);
 // Where those are who wait in no operation and are not blamed.
 void add_elsewhere(const Facts&, Report&);
+// How often the blamed passed call sites, and where they first parted from the others.
+void add_course(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);

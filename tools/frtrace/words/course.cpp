@@ -1,0 +1,132 @@
+// How often the blamed passed call sites, and where their course first parted from the others'.
+#include "facts/course.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "words/words.hpp"
+
+namespace frtrace {
+
+namespace {
+
+std::string times(std::uint64_t n) {
+  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
+}
+
+// The group whose operation is wrong or missing; -1: the cause is of none.
+int group_of(const Facts& f, const Cause& c, const Guilty& g) {
+  const int pending = g.pending >= 0 ? g.pending : c.pending;
+  return c.divergence ? c.divergence->group : pending >= 0 ? f.graph[pending].group : -1;
+}
+
+// Members of the group that are not blamed.
+std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
+  std::vector<int> out;
+  for (const int i : f.group(group).evidence) {
+    const bool blamed = std::any_of(c.guilty.begin(), c.guilty.end(),
+                                    [&](const Guilty& g) { return g.evidence == i; });
+    if (i >= 0 && !blamed && !f.ev(i).records.empty()) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
+
+// "issued all_reduce at train.py:19 8 times, the others 9 times"
+std::string count_text(const SiteCount& n) {
+  const std::string others =
+      n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most);
+  return fmt::format("issued {} at {} {}, the others {}{}", n.op, site_text(n.site), times(n.own),
+                     others, n.whole ? "" : ", of what the rings still hold");
+}
+
+// Counts that differ only because the others wait there say nothing new.
+bool is_plain(const Cause& c, const Facts& f, const std::vector<SiteCount>& counts) {
+  if (counts.size() != 1 || counts[0].own + 1 != counts[0].most || c.pending < 0 ||
+      (c.rule != Rule::kNeverIssued && c.rule != Rule::kLeft && c.rule != Rule::kExited)) {
+    return false;
+  }
+  const Pending& p = f.graph[c.pending];
+  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    return w.record != kNoRecord &&
+           user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack) == counts[0].site;
+  });
+}
+
+void add_counts(const Facts& f, const Cause& c, Report& r) {
+  constexpr std::size_t kShown = 2;
+  std::map<std::string, std::vector<Rank>> said;
+  std::vector<std::string> order;
+  for (const Guilty& g : c.guilty) {
+    const int group = g.evidence < 0 ? -1 : group_of(f, c, g);
+    const std::vector<int> others = group < 0 ? std::vector<int>{} : others_in(f, c, group);
+    if (others.empty()) {
+      continue;
+    }
+    std::vector<SiteCount> counts = site_counts(f.c, group, g.evidence, others);
+    // What only one side issued is there because the counts before it differ.
+    const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
+    if (std::any_of(counts.begin(), counts.end(), both)) {
+      std::erase_if(counts, [&](const SiteCount& n) { return !both(n); });
+    }
+    for (std::size_t k = 0; k < std::min(counts.size(), kShown) && !is_plain(c, f, counts); ++k) {
+      std::vector<Rank>& who = said[count_text(counts[k])];
+      if (who.empty()) {
+        order.push_back(count_text(counts[k]));
+      }
+      who.push_back(g.rank);
+    }
+  }
+  for (const std::string& text : order) {
+    say(r, "counts", fmt::format("{} {}", ranks_words(said[text]), text));
+  }
+}
+
+// What was said of the rank's earliest deviation by the rule itself.
+bool is_known(const Facts& f, const Cause& c, const Guilty& g, const Parting& p) {
+  const std::vector<Step>& steps = f.history.of(g.evidence);
+  return p.issued >= steps.size() ||
+         (g.issued != kNoRecord && steps[p.issued].record >= g.issued) ||
+         (g.why == Why::kSkipped && c.rule == Rule::kNeverIssued);
+}
+
+}  // namespace
+
+void add_course(const Facts& f, const Cause& c, Report& r) {
+  if (!c.names() || c.verdict == Verdict::kSlow) {
+    return;
+  }
+  add_counts(f, c, r);
+  constexpr std::size_t kShown = 4;  // a pattern of more is no slip of a rank
+  for (const Guilty& g : c.guilty) {
+    if (g.evidence < 0 || c.guilty.size() > kShown) {
+      continue;
+    }
+    std::vector<int> peers = f.anomalies.peers(g.evidence, true);
+    std::erase_if(peers, [&](int i) {
+      return std::any_of(c.guilty.begin(), c.guilty.end(),
+                         [&](const Guilty& x) { return x.evidence == i; });
+    });
+    const auto p = parting(f.c, f.history, f.anomalies, g.evidence, peers);
+    if (!p || is_known(f, c, g, *p)) {
+      continue;
+    }
+    std::string text =
+        fmt::format("rank {} {} {}", g.rank, p->left_out ? "left out" : "added", p->op);
+    const std::string site = site_text(p->site);
+    text += site.empty() ? "" : " at " + site;
+    text += p->step ? fmt::format(" in step {}", *p->step)
+                    : fmt::format(", having issued it {}", times(p->before));
+    if (p->wrong_since && p->group >= 0) {
+      text += fmt::format(
+          "; since then its operations in {} meet the wrong ones: the numbers are wrong from there",
+          f.group(p->group).title());
+    }
+    say(r, "parted", std::move(text));
+  }
+}
+
+}  // namespace frtrace
