@@ -616,7 +616,7 @@ def test_crash_leaves_its_place_and_the_process_dies_of_it(start, code, died, te
         assert found["stack"][-1] == "write_to_nowhere (libguilty.so)", found
     verdict = p.report["verdict"]
     assert verdict["kind"] == "exited", verdict
-    assert verdict["summary"] == f"rank 0 ended by {died.name}, {text}", verdict
+    assert verdict["summary"] == f"rank 0 was ended by {died.name}, {text}", verdict
     assert verdict["blamed"][0]["evidence"][0] == f"got {died.name}, {text}", verdict
     log = p.log.read_text()
     assert text in log, log
@@ -663,7 +663,7 @@ outer()
     p.stacks()
     verdict = p.report["verdict"]
     assert verdict["kind"] == "exited"
-    assert verdict["summary"] == "rank 0 ended: RuntimeError: no batch", verdict
+    assert verdict["summary"] == "rank 0 raised RuntimeError: no batch", verdict
     line = len(PRELUDE.splitlines())
     said = "\n".join(verdict["blamed"][0]["evidence"])
     assert said.startswith("raised RuntimeError: no batch\n"), said  # not where the hook waits

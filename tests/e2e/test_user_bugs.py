@@ -72,3 +72,55 @@ def test_lock_of_an_idle_rank(verdict):
     assert text.startswith("ranks 1,2 are in flock_of_idle() at ")
     assert f"user_job.py:{line_of('waits_for_idle')}, asleep in flock; " in text
     assert text.endswith("; waits for the lock of dataset.lock, which rank 0 holds")
+
+
+def said(trace, *ids):
+    return [f["text"] for f in trace.report["findings"] if f["id"] in ids]
+
+
+def test_one_batch_fewer(verdict):
+    trace = verdict("uneven_loader")
+    trace.expect("mismatch", [3])
+    summary = trace.verdict["summary"]
+    assert f"user_job.py:{line_of('evaluate')} uneven_loader, where ranks 0-2 issued it" in summary
+    assert f"user_job.py:{line_of('train')} uneven_loader (shape [2] instead of [1348])" in summary
+    (counts,) = said(trace, "counts")
+    assert counts.endswith("8 times, the others 9 times"), counts
+    assert f"user_job.py:{line_of('train')}" in counts
+
+
+def test_the_others_are_at_the_barrier(verdict):
+    trace = verdict("more_steps")
+    trace.expect("mismatch", [0], waiting=None)
+    (waiting,) = trace.verdict["waiting"]
+    assert (waiting["ranks"], waiting["op"]) == ([1, 2, 3], "barrier")
+    assert waiting["site"]["line"] == line_of("fewer_steps")
+    (counts,) = said(trace, "counts")
+    assert counts.endswith("5 times, the others 4 times"), counts
+    assert not said(trace, "hint")
+
+
+def test_one_asynchronous_operation_fewer(verdict):
+    trace = verdict("async_missing")
+    trace.expect("mismatch", [1])
+    (counts,) = said(trace, "counts")
+    assert counts.endswith("7 times, the others 8 times"), counts
+
+
+def test_silent_skip_in_a_mesh(verdict):
+    """Long over: its later operations met the wrong ones, and nothing hung until the end."""
+    trace = verdict("mesh_skip")
+    trace.expect("missing", [3])
+    (parted,) = said(trace, "parted")
+    assert parted.startswith("rank 3 left out all_reduce at ")
+    assert f"user_job.py:{line_of('tensor_parallel')} mesh_skip in step 6; since then" in parted
+    assert parted.endswith("the numbers are wrong from there")
+
+
+def test_another_root(verdict):
+    trace = verdict("broadcast_root")
+    trace.expect("mismatch", [2])
+    assert "root 2 instead of 0" in trace.verdict["summary"]
+    (why,) = said(trace, "why")
+    assert "broadcast [16,16] Float root 0 at " in why
+    assert "broadcast [16,16] Float root 2 at " in blamed(trace)[0]["evidence"][0]

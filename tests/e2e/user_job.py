@@ -12,11 +12,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import fr
 
 RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
+GUILTY = RANK == WORLD - 1
 SCRATCH = Path(os.environ["E2E_SCRATCH"])
 
 
@@ -77,6 +79,44 @@ def flock_of_idle():
         if RANK != 3:
             fcntl.flock(file, fcntl.LOCK_EX)  # @waits_for_idle
         dist.barrier()  # @awaits_all
+
+
+def uneven_loader():
+    for _ in range(8 if GUILTY else 9):
+        dist.all_reduce(torch.ones(1348))  # @train
+    dist.all_reduce(torch.ones(2))  # @evaluate
+
+
+def more_steps():
+    for _ in range(4 if RANK else 5):
+        dist.all_reduce(torch.ones(16))  # @more_steps
+    dist.barrier()  # @fewer_steps
+
+
+def async_missing():
+    works = [
+        dist.all_reduce(torch.ones(4), async_op=True)  # @async
+        for _ in range(7 if RANK == 1 else 8)
+    ]
+    for work in works:
+        work.wait()
+    dist.barrier()
+
+
+def mesh_skip():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for step in range(10):
+        fr.step(step)
+        if not (GUILTY and step == 6):
+            dist.all_reduce(torch.ones(4), group=mesh.get_group("tp"))  # @tensor_parallel
+        dist.all_reduce(torch.ones(8), group=mesh.get_group("dp"))
+    while True:
+        signal.pause()
+
+
+def broadcast_root():
+    dist.broadcast(torch.ones(16, 16), src=2 if RANK == 2 else 0)
+    dist.barrier()
 
 
 def main():

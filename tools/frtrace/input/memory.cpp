@@ -62,14 +62,14 @@ void FileMemory::give(std::size_t bytes) noexcept {
 }
 
 std::size_t memory_of(const RankEvidence& e) {
-  std::size_t n = sizeof e + size_of(e.strings) + size_of(e.frames) + size_of(e.shape_words) +
-                  size_of(e.groups) + size_of(e.lanes) + size_of(e.records) + size_of(e.notes) +
-                  size_of(e.peers) + size_of(e.options) + size_of(e.layers) +
-                  size_of(e.threads.frames) + size_of(e.threads.modules) +
-                  size_of(e.threads.children) + size_of(e.threads.locks) + size_of(e.threads.threads) +
-                  size_of(e.device.comms) + size_of(e.device.operations) +
-                  size_of(e.device.phases) + size_of(e.device.carried) + text_of(e.ras.answer) +
-                  text_of(e.exit.message) + text_of(e.reason) + text_of(e.id.command);
+  std::size_t n =
+      sizeof e + size_of(e.strings) + size_of(e.frames) + size_of(e.shape_words) +
+      size_of(e.groups) + size_of(e.lanes) + size_of(e.records) + size_of(e.notes) +
+      size_of(e.peers) + size_of(e.options) + size_of(e.layers) + size_of(e.threads.frames) +
+      size_of(e.threads.modules) + size_of(e.threads.children) + size_of(e.threads.locks) +
+      size_of(e.threads.threads) + size_of(e.device.comms) + size_of(e.device.operations) +
+      size_of(e.device.phases) + size_of(e.device.carried) + text_of(e.ras.answer) +
+      text_of(e.exit.message) + text_of(e.reason) + text_of(e.id.command);
   for (const std::string& text : e.strings) {
     n += text_of(text);
   }

@@ -35,10 +35,8 @@ constexpr std::tuple kChild{
 };
 
 constexpr std::tuple kLock{
-    Field{"waits", &FileLock::waits},
-    Field{"kind", &FileLock::kind},
-    Field{"holder", &FileLock::holder},
-    Field{"holder_name", &FileLock::holder_name},
+    Field{"waits", &FileLock::waits},   Field{"kind", &FileLock::kind},
+    Field{"holder", &FileLock::holder}, Field{"holder_name", &FileLock::holder_name},
     Field{"file", &FileLock::file},
 };
 

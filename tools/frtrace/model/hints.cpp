@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "format/call_site.hpp"
+
 namespace frtrace {
 
 namespace {
@@ -380,10 +382,14 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   if (!t->handling.empty()) {
     out.push_back("while it handles " + t->handling);
   }
+  // Those of a library's frames explain the least: they come last.
+  std::vector<std::string> of_library;
   for (const FrameVariables& v : t->variables) {
     const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {
-      out.push_back("in " + e.threads.frames[t->stack[v.frame]].function + "(): " + line);
+      const ThreadFrame& frame = e.threads.frames[t->stack[v.frame]];
+      (fr::is_library_file(frame.file) ? of_library : out)
+          .push_back("in " + frame.function + "(): " + line);
     }
   }
   if (!where.empty()) {
@@ -394,6 +400,7 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
       out.push_back(hint.text);
     }
   }
+  out.insert(out.end(), of_library.begin(), of_library.end());
   if (const std::string holes = thread_holes(e); !holes.empty()) {
     out.push_back(holes);
   }
@@ -409,6 +416,15 @@ std::string thread_holes(const RankEvidence& e) {
   return {};
 }
 
+namespace {
+
+// How a process aborts itself; who called it is what matters.
+bool raises_abort(const ThreadFrame& f) {
+  return !f.python && (has(f.file, "libc.so") || has(f.file, "libc-") || has(f.file, "libstdc++"));
+}
+
+}  // namespace
+
 std::vector<std::string> crash_lines(const RankEvidence& e) {
   // "address 0x8: nothing is mapped there; thread 7 (python) in f (a.so+0x1) < g (train.py:3)"
   const std::string& message = e.exit.message;
@@ -421,10 +437,11 @@ std::vector<std::string> crash_lines(const RankEvidence& e) {
   }
   std::vector<std::string> out{std::move(first)};
   std::string stack;
-  constexpr std::size_t kShown = 8;
+  constexpr std::size_t kShown = 4;
   for (std::size_t i = 0, shown = 0; t != nullptr && i < t->stack.size() && shown < kShown; ++i) {
-    if (const ThreadFrame& f = e.threads.frames[t->stack[i]]; !is_plumbing(f)) {
-      stack += (shown++ == 0 ? "" : " < ") + frame_text(f, e.id.cwd);
+    const ThreadFrame& f = e.threads.frames[t->stack[i]];
+    if (!is_plumbing(f) && !(e.exit.type == "SIGABRT" && raises_abort(f))) {
+      stack += (shown++ == 0 ? "" : " < ") + short_frame(frame_text(f, e.id.cwd));
     }
   }
   if (stack.empty() && in != std::string::npos) {
@@ -432,6 +449,16 @@ std::vector<std::string> crash_lines(const RankEvidence& e) {
   }
   if (!stack.empty()) {
     out.push_back("stack: " + stack);
+  }
+  // A thread without Python is nowhere else than its stack says; the main thread has the user's line.
+  const ThreadStack* main = main_thread(e.threads, e.id.pid);
+  const bool python = t != nullptr && user_frame(e.threads, *t) != nullptr;
+  if (!python && main != nullptr && main != t) {
+    const std::string where = where_text(e.threads, *main, e.id.cwd);
+    if (!where.empty()) {
+      out.push_back("its main thread is in " + where);
+    }
+    return out;
   }
   for (std::string& line : where_lines(e)) {
     out.push_back(std::move(line));

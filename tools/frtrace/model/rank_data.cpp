@@ -156,6 +156,22 @@ std::vector<Rank> group_call_ranks(const RankEvidence& e, const Record& r) {
   return expand(ranges);
 }
 
+namespace {
+
+// "[2,2,4]"; "even" where none were given
+std::string splits_text(const std::vector<std::uint64_t>& splits) {
+  constexpr std::size_t kShown = 8;
+  if (splits.empty()) {
+    return "even";
+  }
+  const std::vector<std::uint64_t> first(
+      splits.begin(),
+      splits.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, splits.size())));
+  return fmt::format("[{}{}]", fmt::join(first, ","), splits.size() > kShown ? ",..." : "");
+}
+
+}  // namespace
+
 std::string operation_text(const RankEvidence& e, const Record& r) {
   std::string out(e.text(r.op));
   if (r.kind == Kind::kLifecycle) {
@@ -174,6 +190,13 @@ std::string operation_text(const RankEvidence& e, const Record& r) {
   }
   if (const std::string_view op = e.text(r.reduce_op); !op.empty()) {
     out += fmt::format(" {}", op);
+  }
+  if (r.kind == Kind::kCollective && r.peer >= 0) {
+    out += fmt::format(" root {}", r.peer);
+  }
+  if (!shape.in_splits.empty() || !shape.out_splits.empty()) {
+    out += fmt::format(" splits {} to {}", splits_text(shape.in_splits),
+                       splits_text(shape.out_splits));
   }
   return out;
 }

@@ -109,6 +109,51 @@ std::string frame_text(const ThreadFrame& f, std::string_view cwd) {
   return fmt::format("{} ({})", f.function, base_name(f.file));
 }
 
+std::string short_frame(const std::string& frame) {
+  const std::size_t file = frame.rfind(" (");
+  if (frame.size() < 2 || file == std::string::npos || frame.find("::") == std::string::npos) {
+    return frame;
+  }
+  constexpr std::size_t kTemplate = 24;  // shown of what stands between < and >
+  constexpr std::string_view kNamed[] = {"(anonymous namespace)", "operator()"};
+  std::string out;
+  const auto skip = [&](std::size_t from, char open, char close) {
+    int depth = 0;
+    for (std::size_t i = from; i < file; ++i) {
+      depth += frame[i] == open ? 1 : frame[i] == close && frame[i - 1] != '-' ? -1 : 0;
+      if (depth == 0) {
+        return i + 1;
+      }
+    }
+    return file;
+  };
+  for (std::size_t i = 0; i < file;) {
+    const std::string_view rest = std::string_view(frame).substr(i, file - i);
+    std::size_t kept = 0;
+    for (const std::string_view name : kNamed) {
+      kept = rest.starts_with(name) ? name.size() : kept;
+    }
+    if (kept != 0) {
+      out.append(frame, i, kept);
+      i += kept;
+    } else if (frame[i] == '(') {
+      i = skip(i, '(', ')');
+    } else if (frame[i] == '<' && !out.ends_with("operator") && !out.ends_with("operator<")) {
+      const std::size_t end = skip(i, '<', '>');
+      out += end - i > kTemplate ? "<...>" : frame.substr(i, end - i);
+      i = end;
+    } else {
+      out += frame[i++];
+    }
+  }
+  for (const std::string_view tail : {" [clone .cold]", " const"}) {
+    if (out.ends_with(tail)) {
+      out.resize(out.size() - tail.size());
+    }
+  }
+  return out + frame.substr(file);
+}
+
 const ThreadFrame* user_frame(const ThreadsEvidence& all, const ThreadStack& t) {
   const auto file_of = [&](int i) {
     const ThreadFrame* f = at(all, t, static_cast<std::size_t>(i));
@@ -136,7 +181,7 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
     }
   }
   if (innermost == nullptr) {
-    return native != nullptr ? frame_text(*native) : std::string();
+    return native != nullptr ? short_frame(frame_text(*native)) : std::string();
   }
   std::string out = fmt::format("{}() at {}:{}", innermost->function,
                                 short_file(innermost->file, cwd), innermost->line);
@@ -145,7 +190,7 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   }
   const bool told = native != nullptr && is_c_library(*native) && !t.syscall.empty();
   if (native != nullptr && !native->function.empty() && !told) {
-    out += fmt::format(", within {}", frame_text(*native));
+    out += fmt::format(", within {}", short_frame(frame_text(*native)));
   }
   return out;
 }

@@ -97,6 +97,9 @@ std::string doing_text(const ThreadsEvidence&, const ThreadStack&);
 std::string_view short_file(std::string_view file, std::string_view cwd);
 // "train.py:57 load_batch" or "clock_nanosleep (libc.so.6)".
 std::string frame_text(const ThreadFrame&, std::string_view cwd = {});
+// C++ functions without their arguments, and without template arguments that go on and on.
+// "c10d::Reducer::finalize_backward() (libtorch_cpu.so)" loses its parentheses, too.
+std::string short_frame(const std::string& frame);
 // Frames that only carry others: the interpreter's own, fr's, the start of a thread.
 bool is_plumbing(const ThreadFrame&);
 

@@ -165,51 +165,6 @@ std::string short_ranks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-// C++ functions without their arguments, and without template arguments that go on and on; the JSON
-// has all. "c10d::Reducer::finalize_backward() (libtorch_cpu.so)" loses its parentheses, too.
-std::string short_frame(const std::string& frame) {
-  const std::size_t file = frame.rfind(" (");
-  if (frame.size() < 2 || file == std::string::npos || frame.find("::") == std::string::npos) {
-    return frame;
-  }
-  constexpr std::size_t kTemplate = 24;  // shown of what stands between < and >
-  constexpr std::string_view kNamed[] = {"(anonymous namespace)", "operator()"};
-  std::string out;
-  const auto skip = [&](std::size_t from, char open, char close) {
-    int depth = 0;
-    for (std::size_t i = from; i < file; ++i) {
-      depth += frame[i] == open ? 1 : frame[i] == close && frame[i - 1] != '-' ? -1 : 0;
-      if (depth == 0) {
-        return i + 1;
-      }
-    }
-    return file;
-  };
-  for (std::size_t i = 0; i < file;) {
-    const std::string_view rest = std::string_view(frame).substr(i, file - i);
-    std::size_t kept = 0;
-    for (const std::string_view name : kNamed) {
-      kept = rest.starts_with(name) ? name.size() : kept;
-    }
-    if (kept != 0) {
-      out.append(frame, i, kept);
-      i += kept;
-    } else if (frame[i] == '(') {
-      i = skip(i, '(', ')');
-    } else if (frame[i] == '<' && !out.ends_with("operator") && !out.ends_with("operator<")) {
-      const std::size_t end = skip(i, '<', '>');
-      out += end - i > kTemplate ? "<...>" : frame.substr(i, end - i);
-      i = end;
-    } else {
-      out += frame[i++];
-    }
-  }
-  if (out.ends_with(" const")) {
-    out.resize(out.size() - 6);
-  }
-  return out + frame.substr(file);
-}
-
 // Indents at forks only: a path of one rank stays where it is. A frame that calls
 // itself stands once.
 void draw(const StackTree& tree, u32 index, std::size_t indent, std::string& out) {

@@ -113,7 +113,8 @@ void add_followers(const Facts& f, const Cause& c, Report& r) {
       when = duration_text(seconds_between(first, e.time)) + " later";
     }
     say(r, "excluded",
-        fmt::format("{} ended too ({}), {}", ranks_words(f.ranks(who)), names.exit(e), when));
+        fmt::format("{} {} too, {}", ranks_words(f.ranks(who)), names.exit_verb(e, who.size()),
+                    when));
   }
 }
 
@@ -143,11 +144,12 @@ void add_expected(const Facts& f, const Cause& c, const std::vector<Rank>& guilt
   // `if rank == 0: dist.barrier()` and its like
   const std::string_view due_op = f.ev(i).text(due.op);
   const bool few = f.ev(first.evidence).text(own.op) == "barrier";
-  if (c.rule == Rule::kMismatch && few != (due_op == "barrier")) {
+  if (c.rule == Rule::kMismatch && few && due_op != "barrier") {
     say(r, "hint",
-        fmt::format("{} called barrier, {} did not: a barrier needs every rank of its group, "
-                    "is it called under a condition?",
-                    ranks_words(few ? guilty : others), ranks_words(few ? others : guilty)));
+        fmt::format("{} called barrier, {} did not: {} ahead of them, or {} it under a condition",
+                    ranks_words(guilty), ranks_words(others),
+                    guilty.size() == 1 ? "it is" : "they are",
+                    guilty.size() == 1 ? "calls" : "call"));
   }
 }
 
@@ -370,8 +372,9 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   for (const auto& [text, x] : in_order(told)) {
     const std::string when = later(x);
     say(r, "consequence",
-        fmt::format("{} {} {}{}", ranks_words(f.ranks(x.who)), x.who.size() == 1 ? "was" : "were",
-                    text, when.empty() ? " after that" : when));
+        fmt::format("{} {}{}", ranks_words(f.ranks(x.who)),
+                    names.exit_verb(f.exit(x.who.front()), x.who.size()),
+                    when.empty() ? " after that" : when));
   }
   (void)j;
 }

@@ -45,6 +45,7 @@ class Summary : public Names {
   }
   std::string all_waiting() const;
   std::string differences() const;
+  std::string size_difference(const FieldDifference&) const;
   std::string mismatch() const;
   std::string unequal() const;
   std::string exited() const;
@@ -78,6 +79,25 @@ std::string Summary::all_waiting() const {
   return waiting.empty() ? "" : "; " + wait_verb(f_.ranks(waiting));
 }
 
+// Sizes as shapes, where these are known: "shape [20,8] instead of [18,8]".
+std::string Summary::size_difference(const FieldDifference& x) const {
+  const Divergence& d = *c_.divergence;
+  const Group& g = f_.group(d.group);
+  if (x.field.ends_with("size") && d.classes.size() == 2) {
+    const auto shape_of = [&](std::size_t side) {
+      const int m = d.classes[side].front();
+      const RankEvidence& e = f_.ev(g.evidence[idx(m)]);
+      const Shape s = parse_shape(e, *f_.slots[idx(d.group)].at(f_.c, g, idx(m), d.seq));
+      return s.known ? shape_text(s.in.empty() ? s.out : s.in) : std::string();
+    };
+    const std::string own = shape_of(1), others = shape_of(0);
+    if (!own.empty() && !others.empty() && own != others) {
+      return fmt::format("shape {} instead of {}", own, others);
+    }
+  }
+  return fmt::format("{} {} instead of {}", x.field, x.own, x.others);
+}
+
 std::string Summary::differences() const {
   const Divergence& d = *c_.divergence;
   if (d.splits) {
@@ -86,7 +106,10 @@ std::string Summary::differences() const {
   }
   std::vector<std::string> out;
   for (const FieldDifference& x : d.fields) {
-    out.push_back(fmt::format("{} {} instead of {}", x.field, x.own, x.others));
+    std::string text = size_difference(x);
+    if (std::find(out.begin(), out.end(), text) == out.end()) {
+      out.push_back(std::move(text));
+    }
   }
   return fmt::format("{}", fmt::join(out, "; "));
 }
@@ -122,6 +145,15 @@ std::string Summary::mismatch() const {
     return fmt::format("{} issued {} {} where {} issued {}", who(), own_op, slot,
                        ranks_words(others), due_op);
   }
+  // The same operation from another place is another call: its size is beside the point.
+  const Site own_site = user_site(f_.ev(first.evidence),
+                                  f_.ev(first.evidence).records[first.issued].stack),
+             due_site = user_site(f_.ev(evidence), due.stack);
+  if (!own_site.file.empty() && !due_site.file.empty() && own_site != due_site) {
+    return fmt::format("{} issued {} {} at {}, where {} issued it at {} ({})", who(), due_op, slot,
+                       site_text(own_site), ranks_words(others), site_text(due_site),
+                       differences());
+  }
   return fmt::format("{} issued {} {} with {}; {} {}", who(), due_op, slot, differences(),
                      ranks_words(others), others.size() == 1 ? "differs" : "agree");
 }
@@ -149,12 +181,9 @@ std::string Summary::exited() const {
   const Exit& e = first.evidence >= 0
                       ? f_.exit(first.evidence)
                       : f_.missing_exits[static_cast<std::size_t>(missing - f_.c.missing.begin())];
-  const std::string how = exit(e);
-  const bool verb = e.kind == ExitKind::kSignal || e.kind == ExitKind::kStatus;
-  std::string out = fmt::format("{} {}{}", who(), verb ? "" : "ended: ", how);
-  if (c_.rule == Rule::kSeenEnded) {
-    out = fmt::format("{} {}, as the ranks of its node saw", who(), how);
-  }
+  std::string out =
+      fmt::format("{} {}{}", who(), exit_verb(e, guilty_.size()),
+                  c_.rule == Rule::kSeenEnded ? ", as the ranks of its node saw" : "");
   const std::vector<Rank> waiting = innocent_waiting();
   if (!waiting.empty()) {
     const bool failed =
@@ -358,7 +387,7 @@ std::string Summary::text() const {
       return exited();
     case Rule::kKilledBefore:
       return fmt::format("{} {}; the others were ended after it", who(),
-                         exit(f_.exit(c_.guilty.front().evidence)));
+                         exit_verb(f_.exit(c_.guilty.front().evidence), guilty_.size()));
     case Rule::kDeviceError:
       return device_error();
     case Rule::kDeviceBehind:

@@ -106,7 +106,7 @@ TEST_CASE("who was first, and in which order the others followed") {
   CHECK(std::count(said.begin(), said.end(), "at data.py:7 in load") == 1);
   CHECK(std::count(said.begin(), said.end(), "first cause: OSError: gone") == 1);
   CHECK(has(r, "consequence", "rank 0 failed after that, 500 ms later: RuntimeError"));
-  CHECK(has(r, "excluded", "rank 1 ended too (KeyError: 'a'), 2.5 s later"));
+  CHECK(has(r, "excluded", "rank 1 raised KeyError: 'a' too, 2.5 s later"));
   CHECK(has(r, "consequence", "rank 3 was ended by SIGTERM, sent by process 77, 3.5 s later"));
 }
 
@@ -121,7 +121,7 @@ TEST_CASE("a rank that died in its wait for one that had died is not the cause")
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kExited);
   CHECK(r.ranks == Ranks{2});
-  CHECK(has(r, "excluded", "rank 1 ended too"));
+  CHECK(has(r, "excluded", "rank 1 ended and left no exit status"));
 }
 
 TEST_CASE("a segfault on one rank, the rest left hanging") {
@@ -151,7 +151,7 @@ TEST_CASE("one rank alone was told to end, and the others' wait begins there") {
   CHECK(r.kind == Verdict::kExited);
   CHECK(r.ranks == Ranks{2});
   CHECK(r.blamed[0].why == "killed");
-  CHECK(r.summary.find("rank 2 ended by SIGTERM, sent by process 4242; ") == 0);
+  CHECK(r.summary.find("rank 2 was ended by SIGTERM, sent by process 4242; ") == 0);
 }
 
 TEST_CASE("the crash and the exception lead, not the place where the dump was written") {
@@ -166,7 +166,8 @@ TEST_CASE("the crash and the exception lead, not the place where the dump was wr
     e.exit.message = "address 0x10: nothing is mapped there; thread 1001 (python) in ? (x.so+0x1)";
     j.advance(5);
     const Report r = j.diagnose();
-    CHECK(r.summary.find("rank 1 ended by SIGSEGV, address 0x10: nothing is mapped there; ") == 0);
+    CHECK(r.summary.find("rank 1 was ended by SIGSEGV, address 0x10: nothing is mapped there; ") ==
+          0);
     CHECK(r.blamed[0].evidence[0] == "got SIGSEGV, address 0x10: nothing is mapped there");
   }
   SECTION("exception") {
@@ -178,7 +179,7 @@ TEST_CASE("the crash and the exception lead, not the place where the dump was wr
     e.threads.threads[0].stack = {0};
     j.advance(5);
     const Report r = j.diagnose();
-    CHECK(r.summary.find("rank 1 ended: KeyError: 'lr'; ") == 0);
+    CHECK(r.summary.find("rank 1 raised KeyError: 'lr'; ") == 0);
     CHECK(r.blamed[0].evidence[0] == "raised KeyError: 'lr'");
     CHECK_FALSE(says(r.blamed[0], "is in _note"));
   }

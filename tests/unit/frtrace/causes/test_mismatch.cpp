@@ -265,3 +265,55 @@ TEST_CASE("members that differ are found whatever numbers a damaged file has") {
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
 }
+
+TEST_CASE("who waits in an operation is said with its own name, wherever the first member is") {
+  JobBuilder j(4);
+  j.all(4, kWorld, kGrads);
+  const Op barrier{.op = "barrier", .line = 60, .numel = 0, .dtype = "", .reduce_op = ""};
+  j.some({0}, kWorld, kGrads);
+  j.some({1, 2, 3}, kWorld, barrier);
+  j.advance(20);
+  const Report r = j.diagnose();
+  REQUIRE(r.ranks == Ranks{0});
+  REQUIRE(r.waiting.size() == 1);
+  CHECK(r.waiting[0].op == "barrier");
+  CHECK(r.waiting[0].site.line == 60);
+  CHECK_FALSE(has(r, "hint", "barrier"));  // it had one operation more to do
+}
+
+TEST_CASE("the same operation from another place is another call") {
+  JobBuilder j(4);
+  j.all(4, kWorld, kGrads);
+  j.some({3}, kWorld, kLoss);
+  j.some({0, 1, 2}, kWorld, kGrads);
+  j.advance(20);
+  CHECK(
+      j.diagnose().summary ==
+      "rank 3 issued all_reduce #5 of default_pg at train.py:20 step, where ranks 0-2 issued it at "
+      "train.py:30 step (size 1 instead of 4096)");
+}
+
+TEST_CASE("the difference is in every sentence: root, reduce operation, shape") {
+  JobBuilder j(4);
+  j.all(4, kWorld, kGrads);
+  Op usual = kGrads, odd = kGrads;
+  std::string said, why;
+  SECTION("root") {
+    usual.op = odd.op = "broadcast";
+    usual.peer = 0;
+    odd.peer = 2;
+    said = "root 2 instead of 0";
+    why = " root 0";
+  }
+  SECTION("reduce operation") {
+    odd.reduce_op = "MAX";
+    said = "reduce op MAX instead of SUM";
+    why = " SUM";
+  }
+  j.some({2}, kWorld, odd);
+  j.some({0, 1, 3}, kWorld, usual);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.summary.find(said) != std::string::npos);
+  CHECK(has(r, "why", why));
+}

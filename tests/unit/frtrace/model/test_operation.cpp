@@ -1,8 +1,7 @@
 // What a record means to others: signatures.
-#include "model/operation.hpp"
-
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "model/operation.hpp"
 
 using namespace frtest;
 
