@@ -6,12 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstring>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <unordered_map>
 
 #include "fr/fr.h"
@@ -21,6 +17,7 @@
 #include "input/pickle.hpp"
 #include "input/torch/entry.hpp"
 #include "input/torch/frontiers.hpp"
+#include "input/torch/tables.hpp"
 
 namespace frtrace {
 
@@ -34,13 +31,12 @@ using pickle::Type;
 using pickle::Value;
 
 constexpr std::size_t kMaxTensors = 0xfff, kMaxDims = 0xff;
-constexpr std::size_t kMaxFrames = 512;  // of one stack
 
 class Reader {
  public:
   // `cut`: the newest entries are not there.
   Reader(const Value& root, std::size_t input_bytes, bool cut, RankEvidence& e)
-      : root_(root), steps_(64 * input_bytes + (std::size_t{1} << 20)), e_(e) {
+      : root_(root), e_(e), tables_(64 * input_bytes + (std::size_t{1} << 20), e) {
     e_.holes.truncated = e_.holes.frontiers_at_least = cut;
   }
 
@@ -113,63 +109,20 @@ class Reader {
     return std::pair(major_, minor_) < std::pair(major, minor);
   }
 
-  bool step(std::size_t n = 1) {
-    if (steps_ < n) {
-      steps_ = 0;
-      return false;
-    }
-    steps_ -= n;
-    // A step keeps four bytes at most.
-    constexpr std::size_t kBatch = std::size_t{1} << 20;
-    for (spent_ += n; spent_ >= kBatch; spent_ -= kBatch) {
-      FileMemory::take(4 * kBatch);
-    }
-    return true;
-  }
-
-  // Strings that are one in the memo are one in memory: the address finds most of them.
-  Id intern(const Value& v) {
-    if (v.type != Type::kString || v.size == 0) {
-      return 0;
-    }
-    Seen& seen = seen_[(reinterpret_cast<std::uintptr_t>(v.s) >> 1) % seen_.size()];
-    if (seen.s != v.s || seen.size != v.size) {
-      seen = {v.s, v.size, intern(v.text())};
-    }
-    return seen.id;
-  }
-  Id intern(std::string_view s) {
-    if (s.empty()) {
-      return 0;
-    }
-    const auto [it, added] = interned_.try_emplace(s, static_cast<Id>(e_.strings.size()));
-    if (added) {
-      e_.strings.emplace_back(s);
-    }
-    return it->second;
-  }
-  Id intern_copy(const std::string& s) {
-    const auto it = interned_.find(s);
-    if (it != interned_.end()) {
-      return it->second;
-    }
-    return intern(arena_.keep(s));
-  }
-
   // ------------------------------------------------------------ groups
 
   std::vector<Rank> members(const Value& v) {
     std::vector<Rank> out;
     const auto add = [&](std::int64_t r) {
       constexpr std::int64_t kMaxRank = 1 << 24;
-      if (r >= 0 && r < kMaxRank && step()) {
+      if (r >= 0 && r < kMaxRank && tables_.step()) {
         out.push_back(static_cast<Rank>(r));
       }
     };
     if (v.type == Type::kString) {
       const std::string_view text = v.whole_text();
       const char* p = text.data();
-      const char* const end = p + (step(text.size()) ? text.size() : 0);
+      const char* const end = p + (tables_.step(text.size()) ? text.size() : 0);
       while (p < end) {
         std::int64_t r = 0;
         if (*p < '0' || *p > '9') {
@@ -242,13 +195,13 @@ class Reader {
     if (added) {
       GroupEvidence g;
       g.used = true;
-      g.name = intern(name);
+      g.name = tables_.intern(name);
       e_.groups.push_back(std::move(g));
       p_.states.resize(e_.groups.size());
     }
     GroupEvidence& g = e_.groups[it->second];
     if (g.desc == 0 && desc != "undefined") {
-      g.desc = intern(desc);
+      g.desc = tables_.intern(desc);
     }
     last_name_ = name;
     last_row_ = it->second;
@@ -269,7 +222,7 @@ class Reader {
       auto it = by_id_.find(id);
       if (it == by_id_.end()) {
         last_row_ = 0;
-        it = by_id_.emplace(id, row_of(arena_.keep(fmt::format("{}", id)), {})).first;
+        it = by_id_.emplace(id, row_of(tables_.keep(fmt::format("{}", id)), {})).first;
       }
       row = it->second;
     }
@@ -279,78 +232,12 @@ class Reader {
     return row;
   }
 
-  std::uint32_t stack_of(const Value& frames) {
-    const auto list = items(frames);
-    if (list.empty()) {
-      return 0;
-    }
-    if (frames.node->tag != 0) {
-      return frames.node->tag;
-    }
-    const std::size_t depth = std::min(list.size(), kMaxFrames);
-    if (!step(depth)) {
-      return 0;
-    }
-    scratch_.clear();
-    for (std::size_t i = 0; i < depth; ++i) {
-      if (list[i].type == Type::kDict) {
-        scratch_.push_back(frame_of(list[i]));
-      }
-    }
-    const std::uint64_t h = hash(scratch_);
-    const auto [first, last] = stacks_.equal_range(h);
-    for (auto it = first; it != last; ++it) {
-      if (std::ranges::equal(e_.stacks[it->second], scratch_)) {
-        return frames.node->tag = it->second;
-      }
-    }
-    const auto id = static_cast<std::uint32_t>(e_.stacks.size());
-    e_.stacks.push_back(scratch_);
-    stacks_.emplace(h, id);
-    return frames.node->tag = id;
-  }
-
-  std::uint32_t frame_of(const Value& dict) {
-    if (dict.node->tag != 0) {
-      return dict.node->tag - 1;
-    }
-    Frame f;
-    const auto all = pairs(dict);
-    for (std::size_t i = 0; i + 1 < all.size() && step(); i += 2) {
-      const std::string_view key = all[i].text();
-      if (key == "name") {
-        f.func = intern(all[i + 1]);
-      } else if (key == "filename") {
-        f.file = intern(all[i + 1]);
-      } else if (key == "line") {
-        f.line =
-            static_cast<std::uint32_t>(std::clamp<std::int64_t>(number(all[i + 1]), 0, UINT32_MAX));
-      }
-    }
-    const auto key = std::tuple(f.file, f.func, f.line);
-    const auto [it, added] = frames_.try_emplace(key, static_cast<std::uint32_t>(e_.frames.size()));
-    if (added) {
-      e_.frames.push_back(f);
-    }
-    dict.node->tag = it->second + 1;
-    return it->second;
-  }
-
-  static std::uint64_t hash(const std::vector<std::uint32_t>& words) {
-    std::uint64_t h = 0x9e3779b97f4a7c15ull + words.size();
-    for (const std::uint32_t w : words) {
-      h = (h ^ w) * 0xff51afd7ed558ccdull;
-      h ^= h >> 32;
-    }
-    return h;
-  }
-
   // Words of one list of tensors; the sum of their elements.
   std::uint64_t tensors(const Value& sizes, std::vector<std::uint32_t>& words, std::size_t& n) {
     std::uint64_t total = 0;
     for (const Value& tensor : items(sizes)) {
       const auto dims = items(tensor);
-      if (dims.size() > kMaxDims || !step(1 + dims.size())) {
+      if (dims.size() > kMaxDims || !tables_.step(1 + dims.size())) {
         break;
       }
       std::uint64_t numel = 1;
@@ -393,7 +280,7 @@ class Reader {
         const std::uint64_t row = row_elements(*sizes);
         words_.push_back(static_cast<std::uint32_t>(list.size()));
         for (const Value& v : list) {
-          if (!step()) {
+          if (!tables_.step()) {
             return;
           }
           words_.push_back(
@@ -401,7 +288,7 @@ class Reader {
         }
       }
     }
-    keep_shape(r);
+    tables_.keep_shape(words_, r);
   }
 
   // Elements in one row of the first dimension: recorded splits count elements, the model's rows.
@@ -416,24 +303,6 @@ class Reader {
       n = std::clamp<std::uint64_t>(n * count_of(dims[i]), 1, UINT32_MAX);
     }
     return n;
-  }
-
-  void keep_shape(Record& r) {
-    const std::uint64_t h = hash(words_);
-    const auto [first, last] = shapes_.equal_range(h);
-    for (auto it = first; it != last; ++it) {
-      const auto [at, n] = it->second;
-      if (n == words_.size() &&
-          std::memcmp(e_.shape_words.data() + at, words_.data(), n * sizeof words_[0]) == 0) {
-        r.shape_first = at;
-        r.shape_count = n;
-        return;
-      }
-    }
-    r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
-    r.shape_count = static_cast<std::uint32_t>(words_.size());
-    e_.shape_words.insert(e_.shape_words.end(), words_.begin(), words_.end());
-    shapes_.emplace(h, std::pair(r.shape_first, r.shape_count));
   }
 
   static State state_of(const Entry& entry) {
@@ -453,7 +322,7 @@ class Reader {
     EntryReader reader;
     Entry entry;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!reader.read(all[i], entry) || entry[kState].type == Type::kNone || !step()) {
+      if (!reader.read(all[i], entry) || entry[kState].type == Type::kNone || !tables_.step()) {
         ++e_.unreadable_rows;
         continue;
       }
@@ -470,7 +339,7 @@ class Reader {
     Record r;
     r.time = entry[kCreatedNs].type != Type::kNone ? nanoseconds(entry[kCreatedNs])
                                                    : nanoseconds(entry[kCreatedUs], 1000);
-    r.op = intern(name.op);
+    r.op = tables_.intern(name.op);
     r.state = state_of(entry);
     r.started = nanoseconds(entry[kStarted]);
     r.ended = nanoseconds(entry[kCompleted]);
@@ -479,12 +348,12 @@ class Reader {
     if (const auto thread = to_int(entry[kThread])) {
       r.tid = static_cast<std::uint32_t>(static_cast<std::uint64_t>(*thread) >> 8);
     }
-    r.stack = stack_of(entry[kFrames]);
+    r.stack = tables_.stack_of(entry[kFrames]);
     if (const auto types = items(entry[kInDtypes]); !types.empty()) {
-      r.in_dtype = intern(types[0]);
+      r.in_dtype = tables_.intern(types[0]);
     }
     if (const auto types = items(entry[kOutDtypes]); !types.empty()) {
-      r.out_dtype = intern(types[0]);
+      r.out_dtype = tables_.intern(types[0]);
     }
     return r;
   }
@@ -504,7 +373,7 @@ class Reader {
     GroupState& s = p_.states[row];
     const Name name = parse_name(entry[kName].text());
     if (g.backend == 0) {
-      g.backend = intern(name.backend);
+      g.backend = tables_.intern(name.backend);
       s.gloo = name.backend == "gloo";
     }
     const bool p2p_batch =
@@ -622,7 +491,8 @@ class Reader {
   }
 
   Id batch_op(std::string_view op) {
-    return op.ends_with("coalesced") ? intern(op) : intern_copy(std::string(op) + "_coalesced");
+    return op.ends_with("coalesced") ? tables_.intern(op)
+                                     : tables_.intern_copy(std::string(op) + "_coalesced");
   }
 
  public:
@@ -631,29 +501,17 @@ class Reader {
   }
 
  private:
-  struct Seen {
-    const char* s = nullptr;
-    std::uint32_t size = 0;
-    Id id = 0;
-  };
-
   const Value& root_;
-  std::size_t steps_, spent_ = 0;
   RankEvidence& e_;
   Progress p_;
-  pickle::Arena arena_;
+  Tables tables_;
   std::string version_;
   int major_ = 0, minor_ = 0;
   std::unordered_map<std::string_view, std::uint32_t> rows_;
   std::unordered_map<std::int64_t, std::uint32_t> by_id_;
   std::string_view last_name_;
   std::uint32_t last_row_ = 0;
-  std::array<Seen, 512> seen_;
-  std::unordered_map<std::string_view, Id> interned_;
-  std::map<std::tuple<Id, Id, std::uint32_t>, std::uint32_t> frames_;
-  std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
-  std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;
-  std::vector<std::uint32_t> scratch_, words_;
+  std::vector<std::uint32_t> words_;
   std::uint64_t last_seq_of_all_ = 0;
   std::pair<std::uint32_t, std::uint64_t> last_batch_{UINT32_MAX, 0};
   std::uint32_t n_batches_ = 0;

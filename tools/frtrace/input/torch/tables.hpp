@@ -1,0 +1,55 @@
+// tables.hpp - strings, frames, stacks and shapes of one PyTorch dump: each is kept once.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "input/pickle.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace::torch_dump {
+
+class Tables {
+ public:
+  // steps: of work on values, which by reference may be far more than the bytes of the file.
+  Tables(std::size_t steps, RankEvidence& e) : steps_(steps), e_(e) {}
+
+  bool step(std::size_t n = 1);  // false: there are none left
+
+  Id intern(const pickle::Value& v);
+  Id intern(std::string_view s);  // stays where it is
+  Id intern_copy(const std::string& s);
+  std::string_view keep(const std::string& s) { return arena_.keep(s); }
+
+  std::uint32_t stack_of(const pickle::Value& frames);
+  void keep_shape(const std::vector<std::uint32_t>& words, Record& r);
+
+ private:
+  struct Seen {
+    const char* s = nullptr;
+    std::uint32_t size = 0;
+    Id id = 0;
+  };
+
+  std::uint32_t frame_of(const pickle::Value& dict);
+
+  std::size_t steps_, spent_ = 0;
+  RankEvidence& e_;
+  pickle::Arena arena_;
+  std::array<Seen, 512> seen_;
+  std::unordered_map<std::string_view, Id> interned_;
+  std::map<std::tuple<Id, Id, std::uint32_t>, std::uint32_t> frames_;
+  std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
+  std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;
+  std::vector<std::uint32_t> scratch_;
+};
+
+}  // namespace frtrace::torch_dump
