@@ -8,13 +8,16 @@ from pathlib import Path
 
 import interpreters
 import msgpack
+import one_process
 import pytest
+import test_last_words
 import test_threads
 import zstandard
+from conftest import wait_until
 
 interpreter = interpreters.interpreter
-native_lib = test_threads.native_lib
-start = test_threads.start
+native_lib = one_process.native_lib
+start = one_process.start
 
 test_every_kind = test_threads.test_every_kind_of_thread_as_py_spy_sees_it
 test_gil_held_for_ever_by_a_c_call = test_threads.test_gil_held_for_ever_by_a_c_call
@@ -28,7 +31,7 @@ def test_hints(start, hang):
 
 
 def test_crash(start):
-    test_threads.test_crash_leaves_its_place_and_the_process_dies_of_it(
+    test_last_words.test_crash_leaves_its_place_and_the_process_dies_of_it(
         start, "lib.crash()", signal.SIGSEGV, "address 0x8: nothing is mapped there", False
     )
 
@@ -200,7 +203,7 @@ holds()
     p.await_calls("pause", *["futex"] * 3)  # for the GIL
     said = p.dir / "said"
     # It writes without the GIL; the thread that holds it, which is the first, comes last.
-    test_threads.wait_until("faulthandler", lambda: " in <module>" in said.read_text())
+    wait_until("faulthandler", lambda: " in <module>" in said.read_text())
     tids = {int(k): v for k, v in json.loads((p.dir / "tids.json").read_text()).items()}
     dump = Dump(p)
     seen = 0
