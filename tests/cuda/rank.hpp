@@ -55,9 +55,6 @@ void standin_cuda_block(const char*);
 
 namespace fr::test {
 
-inline View view() {
-  return Library::instance().view();
-}
 inline const Cuda& cuda() {
   return *view().cuda();
 }

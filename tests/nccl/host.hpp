@@ -186,6 +186,10 @@ class Comm6 {
 
 // ---------------------------------------------------------------- evidence
 
+inline View view() {
+  return Library::instance().view();
+}
+
 inline u32 group_named(const View& view, const std::string& name) {
   for (u32 i = 1; i < view.n_groups(); ++i) {
     if (view.string(view.group(i)->name) == name) {

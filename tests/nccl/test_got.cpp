@@ -30,10 +30,6 @@ __attribute__((visibility("default"))) const char* Py_GetVersion() {
 
 namespace {
 
-View view() {
-  return Library::instance().view();
-}
-
 u32 hook() {
   return Library::instance().get<u32 (*)()>("fr_nccl_hook")();
 }
