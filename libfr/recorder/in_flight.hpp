@@ -8,6 +8,6 @@ namespace fr {
 
 u64 count_open(const GroupRow& row) noexcept;
 u64 count_in_flight(const GroupRow& row) noexcept;  // 0 of a destroyed group
-u64 count_in_flight(const View& view) noexcept;  // of all groups
+u64 count_in_flight(const View& view) noexcept;     // of all groups
 
 }  // namespace fr

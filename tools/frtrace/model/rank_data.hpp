@@ -321,7 +321,7 @@ struct RankEvidence {
   std::string file;
   std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
   Holes holes;
-  Time newest = 0;     // PyTorch dumps: latest time inside
+  Time newest = 0;  // PyTorch dumps: latest time inside
   // The rank's clock was set by so much while it ran; all its times are by the clock as it was.
   Time clock_set = 0;
   Time file_time = 0;  // PyTorch dumps: modification time
