@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from conftest import frtrace, line_of, wait_until
+from conftest import HERE, frtrace, line_of, wait_until
 
 FAST = {"FR_TIMEOUT_S": "2", "FR_WARN_S": "1"}
 
@@ -121,6 +121,28 @@ def test_a_hang_that_passed_is_over(launch):
     asked = job.trace("--incident", incident)
     asked.expect("missing", [2], op="all_reduce", seq=4)
     assert asked.verdict["ended"]["how"] == "went_on", asked
+
+
+def test_a_slow_start_is_over(launch, scratch):
+    """A rank that imports for long, as from a cold file system; the others wait at the store."""
+    script, go = scratch / "slow_start.py", scratch / "go"
+    script.write_text(
+        "import os, time\n"
+        f"while os.environ['RANK'] == '2' and not os.path.exists({str(go)!r}):\n"
+        "    time.sleep(0.05)\n" + (HERE / "plain_job.py").read_text()
+    )
+    job = launch("", 3, script=script, env=FAST)
+
+    def verdict():
+        trace = job.trace()
+        return trace.report and trace.verdict["ranks"] == [2]
+
+    wait_until("the verdict of the wait", verdict)
+    go.touch()
+    assert set(job.await_exit().values()) == {0}, job.log()
+    trace = job.trace()
+    assert (trace.status, trace.verdict["kind"]) == (0, "ok"), trace
+    assert trace.verdict["ended"]["how"] == "went_on", trace
 
 
 def test_while_it_hangs_nothing_has_ended(launch):

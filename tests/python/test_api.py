@@ -193,10 +193,8 @@ def test_an_unhandled_exception_is_kept(launch):
     )
     assert ran.code == 1
     assert "RuntimeError: loss is NaN" in ran.err  # the usual traceback
-    # of the exception at once, and of the exit beside it
-    first, later = sorted((ran.dir / "dumps").rglob("*.fr"))
-    assert first.stat().st_size > 0
-    assert later.name == first.name.replace(".fr", ".later.fr")
+    (dump,) = (ran.dir / "dumps").rglob("*.fr")  # the exit adds nothing to it
+    assert dump.stat().st_size > 0
 
 
 def test_system_exit_is_no_exception(launch):

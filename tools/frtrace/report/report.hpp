@@ -95,6 +95,8 @@ struct RankReport {
   Rank rank = -1;
   std::string host, file, source, reason, state;
   int pid = 0;
+  bool from_ring = false;  // of this machine
+  bool runs_now = false;   // told of a ring's process only
   std::uint64_t incident = 0;
   std::string last_op;
   Site site;

@@ -227,6 +227,19 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
   return part;
 }
 
+// Of rings, which stay after their processes: whether the job still runs on this machine.
+std::string lives_text(const Report& r) {
+  const auto count = [&](bool RankReport::* what) {
+    return std::count_if(r.rank_reports.begin(), r.rank_reports.end(),
+                         [&](const RankReport& k) { return k.*what; });
+  };
+  const auto rings = count(&RankReport::from_ring), running = count(&RankReport::runs_now);
+  return rings == 0         ? ""
+         : running == 0     ? ", which no longer runs here"
+         : running == rings ? ", which runs now"
+                            : fmt::format(", of which {} of {} processes run now", running, rings);
+}
+
 std::string when_text(const Report& r, const TextStyle& style) {
   std::string out;
   if (r.time > 0) {
@@ -241,7 +254,8 @@ std::string when_text(const Report& r, const TextStyle& style) {
   } else {
     out = "time not known";
   }
-  return out + fmt::format("; job {}, attempt {}, incident {}", r.job, r.attempt, r.incident);
+  return out + fmt::format("; job {}, attempt {}, incident {}", r.job, r.attempt, r.incident) +
+         lives_text(r);
 }
 
 Part summary_part(const Report& r, const TextStyle& style) {

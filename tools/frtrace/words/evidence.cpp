@@ -54,6 +54,8 @@ void add_inventory(const Facts& f, Report& r) {
     out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
                  : e.source == Source::kRing ? "ring"
                                              : "live ring";
+    out.from_ring = e.source != Source::kDump;
+    out.runs_now = e.source == Source::kLiveRing;
     out.state = f.exit(i).ended()                     ? names.exit(f.exit(i))
                 : e.salvage == Salvage::kUnresponsive ? "does not respond"
                                                       : "runs";

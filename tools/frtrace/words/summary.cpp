@@ -456,9 +456,28 @@ std::string Summary::text() const {
                          wait_verb(f_.ranks(c_.others)));
     case Rule::kSlow:
       return slow();
-    default:
+    case Rule::kOpenFewOrMany:
+    case Rule::kOpenUnrecorded:
+    case Rule::kOpenErrors:
+    case Rule::kOpenOwnErrors:
+    case Rule::kOpenDevices:
+    case Rule::kOpenKernel:
+    case Rule::kOpenBehind:
+    case Rule::kOpenRunning:
+    case Rule::kOpenComplete:
+    case Rule::kOpenFailed:
+    case Rule::kOpenNoEvidence:
+    case Rule::kOpenLifecycle:
+    case Rule::kOpenTerminated:
+    case Rule::kOpenStale:
+    case Rule::kOpenAlarm:
+    case Rule::kOpenAmid:
+    case Rule::kOpenUnattributed:
+    case Rule::kOkTerminated:
+    case Rule::kOk:
       return open_summary(f_, c_);
   }
+  return {};
 }
 
 }  // namespace

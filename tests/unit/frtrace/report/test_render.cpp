@@ -119,6 +119,25 @@ TEST_CASE("text: a screen at any scale, and how much more there is") {
   }
 }
 
+TEST_CASE("text: of rings, whether the job still runs here") {
+  Report r = busy_report(4);
+  TextStyle style;
+  style.full = true;  // no line is broken
+  const auto text = [&] { return render_text({r}, LoadResult(), style); };
+  r.rank_reports.assign(4, {});
+  CHECK(text().find("incident 0\n") != std::string::npos);
+  for (RankReport& k : r.rank_reports) {
+    k.from_ring = true;
+  }
+  CHECK(text().find("incident 0, which no longer runs here") != std::string::npos);
+  r.rank_reports[1].runs_now = true;
+  CHECK(text().find(", of which 1 of 4 processes run now") != std::string::npos);
+  for (RankReport& k : r.rank_reports) {
+    k.runs_now = true;
+  }
+  CHECK(text().find(", which runs now") != std::string::npos);
+}
+
 TEST_CASE("text: waits of one operation and call site are one line") {
   Report r;
   r.kind = Verdict::kTransport;
