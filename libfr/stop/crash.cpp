@@ -211,7 +211,7 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
       forget_crash(*r);
     }
     // The watchdog may be taking the first one back at this moment: it ends with g_crashing.
-    for (int i = 0; i < 50 && !g_told.load() && g_crashing.load() == self; ++i) {
+    for (int i = 0; i < 1000 && !g_told.load() && g_crashing.load() == self; ++i) {
       const timespec t{0, 1'000'000};
       nanosleep(&t, nullptr);
     }

@@ -120,6 +120,7 @@ void Watchdog::run() noexcept {
     requests_.serve(
         [](void* self, const char* reason, Trigger trigger) {
           auto& w = *static_cast<Watchdog*>(self);
+          w.close_survived();  // the next crash comes after it, not into it
           return w.dump(reason, trigger) ? w.store_.last_path() : nullptr;
         },
         this);
@@ -138,11 +139,7 @@ void Watchdog::run() noexcept {
     if (stacks_wanted_.exchange(false)) {
       answer_stacks();
     }
-    if (survived_.exchange(false)) {
-      dump_incident(incident_.load(), "went on: the process lives with the signal",
-                    Trigger::kWentOn);
-      r.control->claim_over(incident_.load());  // the next crash is an incident of its own
-    }
+    close_survived();
     if (r.options.dump_on_timeout) {
       check_failures();
     }
@@ -162,6 +159,14 @@ void Watchdog::run() noexcept {
 }
 
 // ---------------------------------------------------------------- what triggers
+
+// A crash that the process lived on after is over, and the next one is an incident of its own.
+void Watchdog::close_survived() noexcept {
+  if (survived_.exchange(false)) {
+    dump_incident(incident_.load(), "went on: the process lives with the signal", Trigger::kWentOn);
+    recorder_.control->claim_over(incident_.load());
+  }
+}
 
 void Watchdog::check_failures() noexcept {
   const u64 failed = get(recorder_.region.header().failed);

@@ -70,6 +70,7 @@ class Watchdog {
 
   static void* thread_main(void* self) noexcept;
   void run() noexcept;
+  void close_survived() noexcept;
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
   void back_off(u64 now_ns) noexcept;
