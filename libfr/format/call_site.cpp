@@ -23,10 +23,6 @@ bool has_ended(const RecordCopy& r) {
          (r.state == State::kCompleted || r.state == State::kFailed || r.state == State::kReleased);
 }
 
-}  // namespace
-
-namespace {
-
 bool is_native(std::string_view file) noexcept {
   return file.ends_with(".so") || inside(file, ".so.");
 }

@@ -168,8 +168,8 @@ struct Header {
   std::atomic<i32> local_rank;  // -1 unknown
   std::atomic<i32> world_size;  // 0 unknown
   u32 reserved1a;
-  std::atomic<u64>
-      run;  // the same on all ranks of one run of the job, another in the next; 0 unknown
+  // The same on all ranks of one run of the job, another in the next; 0 unknown.
+  std::atomic<u64> run;
   u32 reserved1b[10];
   // --- recorders
   alignas(64) std::atomic<u64> head;       // next ticket

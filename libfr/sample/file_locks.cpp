@@ -8,6 +8,8 @@
 
 #include "format/text.hpp"
 #include "sample/directory.hpp"
+#include "sample/process.hpp"
+#include "sample/small_file.hpp"
 
 namespace fr {
 namespace {
@@ -38,17 +40,6 @@ u64 decimal(const char* text) noexcept {
   return value;
 }
 
-void read_name(i32 pid, char* to, std::size_t size) noexcept {
-  char path[48];
-  format(path, sizeof path, "/proc/%d/comm", pid);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  const ssize_t n = fd < 0 ? 0 : read(fd, to, size - 1);
-  if (fd >= 0) {
-    close(fd);
-  }
-  to[n > 1 ? n - 1 : 0] = '\0';  // the line's end
-}
-
 void add(i32 pid, const LockLine& line, const LockLine& held, ThreadReport& to) noexcept {
   if (line.pid != pid) {
     return;
@@ -64,7 +55,7 @@ void add(i32 pid, const LockLine& line, const LockLine& held, ThreadReport& to) 
   std::memcpy(row.kind, line.kind, sizeof row.kind);
   row.holder = line.waits ? held.pid : pid;
   if (row.holder > 0) {
-    read_name(row.holder, row.holder_name, sizeof row.holder_name);
+    process_name(row.holder, row.holder_name, sizeof row.holder_name);
   }
 }
 
@@ -80,13 +71,7 @@ u64 inode_of(i32 pid, const char* descriptor) noexcept {
   char path[64];
   char text[256];
   format(path, sizeof path, "/proc/%d/fdinfo/%s", pid, descriptor);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return 0;
-  }
-  const ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
-  text[n > 0 ? n : 0] = '\0';
+  read_small_file(path, text, sizeof text);
   const char* at = std::strstr(text, "\nino:\t");
   return at != nullptr ? decimal(at + 6) : 0;
 }

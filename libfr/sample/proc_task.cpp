@@ -2,7 +2,6 @@
 #include "sample/proc_task.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,6 +16,7 @@
 #include "format/syscalls.hpp"
 #include "format/text.hpp"
 #include "sample/memory_read.hpp"
+#include "sample/small_file.hpp"
 
 namespace fr {
 namespace {
@@ -24,15 +24,7 @@ namespace {
 std::size_t read_file(i32 pid, i32 tid, const char* name, char* to, std::size_t size) noexcept {
   char path[96];
   format(path, sizeof path, "/proc/%d/task/%d/%s", pid, tid, name);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return 0;
-  }
-  const ssize_t n = read(fd, to, size - 1);
-  close(fd);
-  const std::size_t used = n > 0 ? static_cast<std::size_t>(n) : 0;
-  to[used] = '\0';
-  return used;
+  return read_small_file(path, to, size);
 }
 
 u64 number(const char*& at, u64 base) noexcept {

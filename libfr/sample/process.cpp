@@ -1,7 +1,6 @@
 // process.cpp - reads /proc/PID/task/PID/stat.
 #include "sample/process.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "format/text.hpp"
+#include "sample/small_file.hpp"
 
 namespace fr {
 namespace {
@@ -20,22 +20,23 @@ const char* read_stat(i32 pid, char* text, std::size_t bytes) noexcept {
   // Of its first thread, which says the same: emulators answer for /proc/PID/stat themselves, and
   // give a forked child its parent's start.
   format(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
+  if (read_small_file(path, text, bytes) == 0) {
     return nullptr;
   }
-  const ssize_t n = read(fd, text, bytes - 1);
-  close(fd);
-  if (n <= 0) {
-    return nullptr;
-  }
-  text[n] = '\0';
   // pid (comm) state ppid ...: comm may hold anything, so count fields behind the last ')'
   const char* at = std::strrchr(text, ')');
   return at == nullptr || at[1] == '\0' ? nullptr : at + 2;
 }
 
 }  // namespace
+
+void process_name(i32 pid, char* to, std::size_t size) noexcept {
+  char path[48];
+  format(path, sizeof path, "/proc/%d/comm", pid);
+  if (const std::size_t n = read_small_file(path, to, size); n != 0) {
+    to[n - 1] = '\0';  // the line's end
+  }
+}
 
 u64 pid_namespace() noexcept {
   struct stat st;

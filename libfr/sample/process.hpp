@@ -13,6 +13,9 @@ u64 process_start(i32 pid) noexcept;
 // a living process for dead would remove its ring.
 bool is_alive(i32 pid, u64 start) noexcept;
 
+// Its name in /proc/PID/comm, 15 bytes and the line's end at most; "" unknown.
+void process_name(i32 pid, char* to, std::size_t size) noexcept;
+
 // The state letter in /proc/PID/stat: R S D Z T t X ...; ' ' when there is no such process.
 char process_state(i32 pid) noexcept;
 

@@ -2,7 +2,6 @@
 // only and hand on to whatever was there before, so that the process dies as it would have.
 #include "stop/exit_signals.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
+#include "sample/process.hpp"
 #include "sample/thread_sampler.hpp"
 #include "watch/control_page.hpp"
 #include "watch/watchdog.hpp"
@@ -54,14 +54,8 @@ void describe_sender(i32 pid, char* to, std::size_t size) noexcept {
   if (pid <= 0) {
     return;
   }
-  char path[32];
-  char name[32] = "";
-  format(path, sizeof path, "/proc/%d/comm", pid);
-  if (const int fd = open(path, O_RDONLY | O_CLOEXEC); fd >= 0) {
-    const ssize_t n = read(fd, name, sizeof name - 1);
-    name[n > 0 ? n - 1 : 0] = '\0';  // without the newline
-    close(fd);
-  }
+  char name[32];
+  process_name(pid, name, sizeof name);
   format(to, size, name[0] != '\0' ? "sent by process %d (%s)" : "sent by process %d", pid, name);
 }
 

@@ -1,32 +1,21 @@
 // oom.cpp - the cgroup's counter of OOM kills.
 #include "watch/oom.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <climits>
 #include <cstring>
 
 #include "format/text.hpp"
+#include "sample/small_file.hpp"
 
 namespace fr {
 namespace {
 
-bool read_text(const char* path, char* to, std::size_t size) noexcept {
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return false;
-  }
-  const ssize_t n = read(fd, to, size - 1);
-  close(fd);
-  to[n > 0 ? n : 0] = '\0';
-  return n > 0;
-}
-
 // "oom_kill 3" at the start of a line.
 i64 counter(const char* path) noexcept {
   char text[1024];
-  if (!read_text(path, text, sizeof text)) {
+  if (read_small_file(path, text, sizeof text) == 0) {
     return -1;
   }
   for (const char* line = text; line != nullptr; line = std::strchr(line, '\n')) {
@@ -72,7 +61,7 @@ i64 oom_kills(const char* root) noexcept {
   char text[4096];
   char path[PATH_MAX];
   format(path, sizeof path, "%s/proc/self/cgroup", root);
-  if (!read_text(path, text, sizeof text)) {
+  if (read_small_file(path, text, sizeof text) == 0) {
     return -1;
   }
   // Lines "number:controllers:path": of version 2 "0::/path", of version 1 "7:memory:/path". Both

@@ -68,14 +68,14 @@ FR_API void fr_set_run(uint64_t run) FR_NOEXCEPT;
 typedef uint32_t fr_group_t; /* 0: no group (records of the process itself) */
 
 typedef struct fr_group_info {
-  uint32_t struct_bytes; /* sizeof(fr_group_info) */
-  int32_t n_ranks;       /* members; 0 = unknown */
-  int32_t own_rank;      /* own rank within the group; -1 = not a member or unknown */
-  uint32_t flags;        /* 0 */
-  const char* name;      /* unique within the process among living groups, e.g. "0" */
-  const char* desc;      /* e.g. "default_pg"; may be NULL */
-  const char* backend;   /* e.g. "gloo", "cpu:gloo,cuda:nccl"; may be NULL */
-  const int32_t* ranks;  /* global ranks, n_ranks of them in group order; NULL = unknown */
+  uint32_t struct_bytes;  /* sizeof(fr_group_info) */
+  int32_t n_ranks;        /* members; 0 = unknown */
+  int32_t own_rank;       /* own rank within the group; -1 = not a member or unknown */
+  uint32_t flags;         /* 0 */
+  const char* name;       /* unique within the process among living groups, e.g. "0" */
+  const char* desc;       /* e.g. "default_pg"; may be NULL */
+  const char* backend;    /* e.g. "gloo", "cpu:gloo,cuda:nccl"; may be NULL */
+  const int32_t* ranks;   /* global ranks, n_ranks of them in group order; NULL = unknown */
 } fr_group_info;
 
 /* Registers a group and records its creation. A name registered again is a new instance with
@@ -101,9 +101,9 @@ FR_API uint32_t fr_generation(void) FR_NOEXCEPT;
 #define FR_MAX_FRAMES 32
 
 typedef struct fr_frame {
-  uint32_t file; /* string id */
-  uint32_t func; /* string id */
-  uint32_t line; /* 1-based; 0 = unknown */
+  uint32_t file;  /* string id */
+  uint32_t func;  /* string id */
+  uint32_t line;  /* 1-based; 0 = unknown */
 } fr_frame;
 
 /* Interns a call stack, innermost frame first, at most FR_MAX_FRAMES (the rest is cut). Warm.
@@ -133,7 +133,7 @@ enum fr_python_frame_flags {
 };
 
 enum fr_python_facts {
-  FR_PYTHON_THREAD = 1, /* the interpreter knows this thread */
+  FR_PYTHON_THREAD = 1,   /* the interpreter knows this thread */
   FR_PYTHON_HOLDS_GIL = 2
 };
 
@@ -169,22 +169,22 @@ enum fr_kind {
   FR_COLLECTIVE = 1, /* seq counts per group, from 1 */
   FR_SEND = 2,       /* seq counts per (group, peer, direction), from 1 */
   FR_RECV = 3,
-  FR_LIFECYCLE = 4, /* init_process_group, new_group, destroy_process_group, ... : a host call that
+  FR_LIFECYCLE = 4,  /* init_process_group, new_group, destroy_process_group, ... : a host call that
                         begins and ends; counted apart from collectives */
-  FR_NOTE = 5,      /* text breadcrumb */
-  FR_SPAN = 6,      /* named stretch of user code */
-  FR_STEP = 7       /* iteration number in seq */
+  FR_NOTE = 5,       /* text breadcrumb */
+  FR_SPAN = 6,       /* named stretch of user code */
+  FR_STEP = 7        /* iteration number in seq */
 };
 
 enum fr_flags {
-  FR_ASYNC = 1,     /* async_op=True: the caller does not wait at once */
-  FR_WAIT_ONLY = 2, /* completion is seen only inside wait(): in flight for the watchdog only
+  FR_ASYNC = 1,      /* async_op=True: the caller does not wait at once */
+  FR_WAIT_ONLY = 2,  /* completion is seen only inside wait(): in flight for the watchdog only
                         between fr_wait_begin and fr_wait_end */
-  FR_UNTRACKED = 4, /* completion is not seen: state unknown after enqueue; in flight only where
+  FR_UNTRACKED = 4,  /* completion is not seen: state unknown after enqueue; in flight only where
                         somebody says so, between fr_wait_begin and fr_wait_end */
-  FR_COALESCED = 8, /* one operation over several tensors that the caller issued separately */
-  FR_CAPTURED = 16, /* recorded into a graph of the device, not run; its replays are not records */
-  FR_COUNTED = 128 /* in fr_ticket.flags only, set by fr_begin: the frontiers count the operation */
+  FR_COALESCED = 8,  /* one operation over several tensors that the caller issued separately */
+  FR_CAPTURED = 16,  /* recorded into a graph of the device, not run; its replays are not records */
+  FR_COUNTED = 128   /* in fr_ticket.flags only, set by fr_begin: the frontiers count the operation */
 };
 
 /* dtype codes: torch's ScalarType + 1; 0 = unknown. fr_dtype_name() gives "Float", "BFloat16"...
@@ -196,30 +196,30 @@ enum fr_flags {
  *   with FR_SHAPE_SPLITS: n, then n input split sizes; n, then n output split sizes
  * Dimensions and splits of 2^32-1 and more are stored as 0xffffffff. */
 enum fr_shape_flags {
-  FR_SHAPE_SAME_OUT = 1u << 24, /* outputs look like the inputs; no words for them */
-  FR_SHAPE_CUT = 1u << 25,      /* did not fit FR_MAX_SHAPE_WORDS: what is missing is at the end */
+  FR_SHAPE_SAME_OUT = 1u << 24,  /* outputs look like the inputs; no words for them */
+  FR_SHAPE_CUT = 1u << 25,       /* did not fit FR_MAX_SHAPE_WORDS: what is missing is at the end */
   FR_SHAPE_SPLITS = 1u << 26
 };
 #define FR_MAX_SHAPE_WORDS 512
 
 typedef struct fr_op {
-  uint32_t struct_bytes; /* sizeof(fr_op) */
+  uint32_t struct_bytes;   /* sizeof(fr_op) */
   fr_group_t group;
-  uint32_t op;      /* fr_intern("all_reduce") */
-  uint16_t kind;    /* enum fr_kind */
-  uint16_t flags;   /* enum fr_flags */
-  int32_t peer;     /* rank within the group: peer of a send/recv, root of a collective; -1 none */
-  uint8_t in_dtype; /* of the first input; 0 unknown */
+  uint32_t op;             /* fr_intern("all_reduce") */
+  uint16_t kind;           /* enum fr_kind */
+  uint16_t flags;          /* enum fr_flags */
+  int32_t peer;            /* rank within the group: peer of a send/recv, root of a collective; -1 none */
+  uint8_t in_dtype;        /* of the first input; 0 unknown */
   uint8_t out_dtype;
   uint8_t reduce_op;
   uint8_t reserved0;
-  uint32_t timeout_ms; /* 0 unknown */
-  uint32_t stack;      /* stack id, 0 none, FR_STACK_CAPTURE: ask the provider */
-  uint64_t in_numel;   /* elements over all inputs */
+  uint32_t timeout_ms;     /* 0 unknown */
+  uint32_t stack;          /* stack id, 0 none, FR_STACK_CAPTURE: ask the provider */
+  uint64_t in_numel;       /* elements over all inputs */
   uint64_t out_numel;
-  uint64_t seq;          /* FR_STEP and FR_SPAN only; operations are counted by fr */
-  const uint32_t* shape; /* shape words, NULL = not captured */
-  uint32_t n_shape;      /* words, at most FR_MAX_SHAPE_WORDS */
+  uint64_t seq;            /* FR_STEP and FR_SPAN only; operations are counted by fr */
+  const uint32_t* shape;   /* shape words, NULL = not captured */
+  uint32_t n_shape;        /* words, at most FR_MAX_SHAPE_WORDS */
   uint32_t reserved1;
 } fr_op;
 
@@ -231,7 +231,7 @@ typedef struct fr_ticket {
   uint64_t ticket; /* position in the ring + 1; all ones: found no slot; 0: not recording */
   uint64_t seq;
   uint32_t group;
-  uint16_t lane; /* P2P lane row */
+  uint16_t lane;   /* P2P lane row */
   uint8_t kind;
   uint8_t flags;
 } fr_ticket;
@@ -322,7 +322,7 @@ FR_API const void* fr_region(size_t* bytes) FR_NOEXCEPT;
  * environment is read afresh at each call. Copies like snprintf. Cold. */
 FR_API size_t fr_option(const char* name, char* value, size_t bytes) FR_NOEXCEPT;
 
-FR_API const char* fr_dtype_name(uint8_t code) FR_NOEXCEPT; /* "" for 0, "?" when unknown */
+FR_API const char* fr_dtype_name(uint8_t code) FR_NOEXCEPT;     /* "" for 0, "?" when unknown */
 FR_API const char* fr_reduce_op_name(uint8_t code) FR_NOEXCEPT;
 FR_API const char* fr_version(void) FR_NOEXCEPT;
 

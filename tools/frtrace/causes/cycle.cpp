@@ -168,6 +168,15 @@ bool is_program_way(const Facts& f, const Problem& p) {
   return !messages || roles.size() == 1;
 }
 
+// Each in the operation that it waits in.
+void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
+  for (const int i : who) {
+    c.guilty.push_back(
+        guilty_rank(f, i, why, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
+  }
+  sort_by_rank(c.guilty);
+}
+
 Cause deadlock(const Facts& f, const Problem& p) {
   Cause c;
   if (is_below_the_host(f, p) || may_be_moving(f, p)) {
@@ -194,11 +203,7 @@ Cause deadlock(const Facts& f, const Problem& p) {
   } else {
     c.assume(Assume::kPeersOrder);
   }
-  for (const int i : who) {
-    c.guilty.push_back(guilty_rank(f, i, c.rule == Rule::kCycle ? Why::kOnCycle : Why::kOtherOrder,
-                                   f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
-  }
-  sort_by_rank(c.guilty);
+  blame(f, who, c.rule == Rule::kCycle ? Why::kOnCycle : Why::kOtherOrder, c);
   return c;
 }
 
@@ -291,11 +296,7 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   c.operations = p.pending;
   c.pending = p.pending.empty() ? -1 : p.pending.front();
   c.explains = p.explains;
-  for (const int i : p.evidence) {
-    c.guilty.push_back(
-        guilty_rank(f, i, Why::kOnCycle, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
-  }
-  sort_by_rank(c.guilty);
+  blame(f, p.evidence, Why::kOnCycle, c);
   return c;
 }
 

@@ -87,6 +87,18 @@ std::optional<std::string> complete(Arguments& a, std::vector<std::string>& rank
 
 }  // namespace
 
+std::optional<int> parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    app.exit(e);
+    return kUsage;
+  }
+  return std::nullopt;
+}
+
 std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
   CLI::App app{
       "Says what is stuck in a distributed job, and which rank did it.\n"
@@ -132,13 +144,8 @@ std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
   app.footer(
       "Exit status: 0 no fault found, 1 fault found, 2 wrong usage, 3 nothing readable,\n"
       "4 evidence not sufficient to decide.");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    app.exit(e);
-    return kUsage;
+  if (const auto status = parse(app, argc, argv)) {
+    return status;
   }
   if (const auto wrong = complete(a, ranks, groups)) {
     std::fputs(printable(fmt::format("frtrace: {}", *wrong)).c_str(), stderr);

@@ -9,6 +9,10 @@
 #include "model/case.hpp"
 #include "report/render.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace frtrace {
 
 enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
@@ -26,6 +30,7 @@ struct Arguments {
 };
 
 // An exit status where there is nothing more to do: --help, --version, wrong usage (said on stderr).
+std::optional<int> parse(CLI::App& app, int argc, char** argv);
 std::optional<int> read_arguments(int argc, char** argv, Arguments& out);
 
 }  // namespace frtrace

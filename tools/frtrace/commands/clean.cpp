@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "commands/arguments.hpp"
 #include "format/layout.hpp"
 #include "report/lines.hpp"
 #include "sample/process.hpp"
@@ -21,8 +22,6 @@
 namespace frtrace {
 
 namespace {
-
-constexpr int kDone = 0, kNothing = 3;
 
 // The first bytes of a file as one of the shared structs; nullptr: it has fewer.
 template <class T>
@@ -97,7 +96,7 @@ int clean_rings(const std::string& shm_dir) {
   ::close(dir);
   fmt::print("removed {} rings and {} control pages of dead jobs, {:.1f} MiB; {} rings stay\n",
              rings, pages, static_cast<double>(bytes) / (1 << 20), stay);
-  return kDone;
+  return kNoFault;
 }
 
 }  // namespace frtrace

@@ -1,8 +1,8 @@
 // stacks.cpp - `frtrace stacks`: where all threads of a running process, or of a job, are now.
 //
 // A process with fr gets the signal that its ring names and writes where its threads are to a file
-// beside its ring, which is read and removed. For one that does not answer, its ring is shown. For a process without
-// fr, the command of another tool is printed, not run.
+// beside its ring, which is read and removed. For one that does not answer, its ring is shown. For a
+// process without fr, the command of another tool is printed, not run.
 #include "commands/stacks.hpp"
 
 #include <dirent.h>
@@ -18,6 +18,7 @@
 #include <iterator>
 #include <thread>
 
+#include "commands/arguments.hpp"
 #include "format/file_name.hpp"
 #include "format/view.hpp"
 #include "input/files.hpp"
@@ -32,7 +33,6 @@ namespace frtrace {
 
 namespace {
 
-constexpr int kShown = 0, kUsage = 2, kNothing = 3;
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(20);
 
@@ -165,13 +165,8 @@ int stacks_command(int argc, char** argv) {
   app.add_option("target", target, "process id or name of a job")->required();
   app.add_option("--shm-dir", shm_dir, "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
   app.add_flag("--json", json, "as JSON (schema frtrace.stacks/1)");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    app.exit(e);
-    return kUsage;
+  if (const auto status = parse(app, argc, argv)) {
+    return *status;
   }
   const bool is_pid = target.find_first_not_of("0123456789") == std::string::npos;
   const int pid = is_pid ? std::atoi(target.c_str()) : 0;
@@ -204,7 +199,7 @@ int stacks_command(int argc, char** argv) {
                 << (is_stopped(pid) ? " is stopped" : " does not answer")
                 << "; its stacks: " << other_tools(pid) << "\n";
     }
-    return by_ring(processes, json) ? kShown : kNothing;
+    return by_ring(processes, json) ? kNoFault : kNothing;
   }
   const LoadResult input = load_paths(answers, "");
   for (const std::string& path : answers) {
@@ -218,7 +213,7 @@ int stacks_command(int argc, char** argv) {
     look_at_lock_files(tree);
     std::cout << (json ? render_stacks_json(tree) : render_stacks_text(tree));
   }
-  return cases.empty() ? kNothing : kShown;
+  return cases.empty() ? kNothing : kNoFault;
 }
 
 }  // namespace frtrace

@@ -5,25 +5,18 @@
 #include <map>
 #include <set>
 
+#include "facts/facts.hpp"
 #include "facts/limits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
-namespace {
-
-std::size_t index(int i) {
-  return static_cast<std::size_t>(i);
-}
-
 // ---- counts
 
-struct Place {
-  std::string op;
-  std::string file;
-  std::uint32_t line = 0;
-  auto operator<=>(const Place&) const = default;
-};
+namespace {
+
+using Place = SiteCounts::Place;
+
 struct Count {
   std::uint64_t times = 0, first = 0;  // number of the first
   Site site;
@@ -31,15 +24,15 @@ struct Count {
 };
 
 std::uint64_t first_kept(const Case& c, int group, int evidence) {
-  const Group& g = c.groups[index(group)];
+  const Group& g = c.groups[idx(group)];
   const auto at = g.position.find(c.evidence_of(evidence).id.rank);
-  const GroupEvidence* e = at == g.position.end() ? nullptr : c.member(g, index(at->second));
+  const GroupEvidence* e = at == g.position.end() ? nullptr : c.member(g, idx(at->second));
   return e == nullptr ? 1 : std::max<std::uint64_t>(1, e->first_kept);
 }
 
 std::map<Place, Count> counts_of(const Case& c, int group, int evidence, std::uint64_t from) {
   const RankEvidence& e = c.evidence_of(evidence);
-  const std::vector<int>& groups = c.group_of[index(evidence)];
+  const std::vector<int>& groups = c.group_of[idx(evidence)];
   std::map<std::pair<Id, std::uint32_t>, Count> by_id;
   for (const Record& r : e.records) {
     if (r.kind == Kind::kCollective && r.seq >= from && r.group < groups.size() &&
@@ -65,22 +58,18 @@ std::map<Place, Count> counts_of(const Case& c, int group, int evidence, std::ui
 
 }  // namespace
 
-std::vector<SiteCount> site_counts(const Case& c, int group, int evidence,
-                                   const std::vector<int>& others) {
-  std::uint64_t from = first_kept(c, group, evidence);
-  for (const int i : others) {
-    from = std::max(from, first_kept(c, group, i));
+SiteCounts::SiteCounts(const Case& c, int group, std::vector<int> others)
+    : c_(c), group_(group), others_(std::move(others)) {
+  for (const int i : others_) {
+    from_ = std::max(from_, first_kept(c_, group_, i));
   }
-  const std::map<Place, Count> own = counts_of(c, group, evidence, from);
-  struct Seen {
-    SiteCount out;
-    std::uint64_t first = 0;
-    std::size_t ranks = 0;
-  };
-  std::map<Place, Seen> all;
-  for (const int i : others) {
-    for (auto& [place, n] : counts_of(c, group, i, from)) {
-      Seen& to = all[place];
+}
+
+const SiteCounts::OfOthers& SiteCounts::of_others(std::uint64_t from) {
+  const auto [it, added] = of_others_.try_emplace(from);
+  for (std::size_t k = 0; added && k < others_.size(); ++k) {
+    for (auto& [place, n] : counts_of(c_, group_, others_[k], from)) {
+      Seen& to = it->second[place];
       if (to.ranks++ == 0) {
         to.out = {n.op, n.site, 0, n.times, n.times, from == 1};
         to.first = n.first;
@@ -89,7 +78,13 @@ std::vector<SiteCount> site_counts(const Case& c, int group, int evidence,
       to.out.most = std::max(to.out.most, n.times);
     }
   }
-  for (const auto& [place, n] : own) {
+  return it->second;
+}
+
+std::vector<SiteCount> SiteCounts::of(int evidence) {
+  const std::uint64_t from = std::max(from_, first_kept(c_, group_, evidence));
+  OfOthers all = of_others(from);
+  for (const auto& [place, n] : counts_of(c_, group_, evidence, from)) {
     const auto [to, fresh] = all.try_emplace(place);
     to->second.out.own = n.times;
     if (fresh) {
@@ -99,7 +94,7 @@ std::vector<SiteCount> site_counts(const Case& c, int group, int evidence,
   }
   std::vector<Seen> found;
   for (auto& [place, seen] : all) {
-    seen.out.least = seen.ranks < others.size() ? 0 : seen.out.least;
+    seen.out.least = seen.ranks < others_.size() ? 0 : seen.out.least;
     if (seen.out.own < seen.out.least || seen.out.own > seen.out.most) {
       found.push_back(std::move(seen));
     }
@@ -129,7 +124,7 @@ struct Course {
     const std::set<std::uint64_t> known(others.begin(), others.end());
     for (std::size_t k = from; k < all.size(); ++k) {
       const int g = all[k].group;
-      if (known.contains(own[k]) || (g >= 0 && c.groups[index(g)].position.contains(other))) {
+      if (known.contains(own[k]) || (g >= 0 && c.groups[idx(g)].position.contains(other))) {
         roles.push_back(own[k]);
         steps.push_back(k);
       }
@@ -182,14 +177,6 @@ std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, c
   return best;
 }
 
-std::size_t agree(const Roles& a, std::size_t i, const Roles& b, std::size_t j) {
-  std::size_t n = 0;
-  while (n < limits::kAgree && i + n < a.size() && j + n < b.size() && a[i + n] == b[j + n]) {
-    ++n;
-  }
-  return n;
-}
-
 std::optional<std::int64_t> step_number(const RankEvidence& e, std::size_t record) {
   for (std::size_t k = std::min(record, e.records.size()); k-- > 0;) {
     if (e.records[k].kind == Kind::kStep) {
@@ -225,8 +212,8 @@ class Pair {
     }
     std::size_t skipped = 0, added = 0;
     for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
-      skipped = std::max(skipped, agree(own.roles, at, peer.roles, at + k));
-      added = std::max(added, agree(own.roles, at + k, peer.roles, at));
+      skipped = std::max(skipped, equal_run(own.roles, at, peer.roles, at + k));
+      added = std::max(added, equal_run(own.roles, at + k, peer.roles, at));
     }
     // In a loop of two operations one too few looks like one too many of the other: counts tell,
     // where the others are not just ahead of the rank in both.

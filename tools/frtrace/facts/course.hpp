@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,9 +22,34 @@ struct SiteCount {
   std::uint64_t own = 0, least = 0, most = 0;  // of the others
   bool whole = true;                           // counted from the first operation of the group
 };
-// Where the rank's count is below, or above, that of every other one; as the others came there.
-std::vector<SiteCount> site_counts(const Case&, int group, int evidence,
-                                   const std::vector<int>& others);
+// Ranks of a group beside the same others, whose operations are counted once for all of them.
+class SiteCounts {
+ public:
+  struct Place {
+    std::string op, file;
+    std::uint32_t line = 0;
+    auto operator<=>(const Place&) const = default;
+  };
+  SiteCounts(const Case&, int group, std::vector<int> others);
+  bool has_others() const { return !others_.empty(); }
+  // Where the rank's count is below, or above, that of every other one; as the others came there.
+  std::vector<SiteCount> of(int evidence);
+
+ private:
+  struct Seen {
+    SiteCount out;
+    std::uint64_t first = 0;
+    std::size_t ranks = 0;
+  };
+  using OfOthers = std::map<Place, Seen>;
+  const OfOthers& of_others(std::uint64_t from);
+
+  const Case& c_;
+  int group_;
+  std::vector<int> others_;
+  std::uint64_t from_ = 1;                       // the first number that all others still have
+  std::map<std::uint64_t, OfOthers> of_others_;  // by the number that is counted from
+};
 
 // The first place where a rank left out an operation that its peers issued, or added one.
 struct Parting {

@@ -107,16 +107,18 @@ bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t cont
 
 }  // namespace
 
+std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
+                      std::span<const std::uint64_t> b, std::size_t j) {
+  std::size_t n = 0;
+  while (n < limits::kAgree && i + n < a.size() && j + n < b.size() && a[i + n] == b[j + n]) {
+    ++n;
+  }
+  return n;
+}
+
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support) {
-  const auto agree = [&](std::size_t a, std::size_t b) {
-    std::size_t n = 0;
-    while (n < limits::kAgree && a + n < issued.size() && b + n < due.size() &&
-           issued[a + n] == due[b + n]) {
-      ++n;
-    }
-    return n;
-  };
+  const auto agree = [&](std::size_t a, std::size_t b) { return equal_run(issued, a, due, b); };
   Anomaly::Kind best = Anomaly::kReplaced;
   support = agree(1, 1);
   const auto consider = [&](Anomaly::Kind kind, std::size_t n) {

@@ -61,6 +61,9 @@ struct Anomaly {
   std::size_t support = 0;  // steps after it that agree with the kind
   std::size_t context = 0;  // equal steps before it, here and where `usual` was issued
 };
+// Equal keys or roles from two places on, up to what proves a shift.
+std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
+                      std::span<const std::uint64_t> b, std::size_t j);
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);

@@ -373,7 +373,8 @@ struct Site {
 
 // The user's frame (format/call_site.hpp).
 Site user_site(const RankEvidence&, std::uint32_t stack);
-// "train.py:57 load_batch (in accelerate gather)", "" when not captured. Paths below the process's directory lose it.
+// "train.py:57 load_batch (in accelerate gather)", "" when not captured. Paths below the process's
+// directory lose it.
 std::string site_text(const Site&);
 
 // The members that a call of new_group named; empty: not captured.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "words/words.hpp"
 
@@ -23,12 +24,10 @@ int group_of(const Facts& f, const Cause& c, const Guilty& g) {
 }
 
 // Members of the group that are not blamed.
-std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
+std::vector<int> others_in(const Facts& f, const std::set<int>& blamed, int group) {
   std::vector<int> out;
   for (const int i : f.group(group).evidence) {
-    const bool blamed = std::any_of(c.guilty.begin(), c.guilty.end(),
-                                    [&](const Guilty& g) { return g.evidence == i; });
-    if (i >= 0 && !blamed && !f.ev(i).records.empty()) {
+    if (i >= 0 && !blamed.contains(i) && !f.ev(i).records.empty()) {
       out.push_back(i);
     }
   }
@@ -60,24 +59,35 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
   constexpr std::size_t kShown = 2;
   std::map<std::string, std::vector<Rank>> said;
   std::vector<std::string> order;
+  std::set<int> blamed;
+  for (const Guilty& g : c.guilty) {
+    blamed.insert(g.evidence);
+  }
+  std::map<int, SiteCounts> of_group;
   for (const Guilty& g : c.guilty) {
     const int group = g.evidence < 0 ? -1 : group_of(f, c, g);
-    const std::vector<int> others = group < 0 ? std::vector<int>{} : others_in(f, c, group);
-    if (others.empty()) {
+    if (group < 0) {
       continue;
     }
-    std::vector<SiteCount> counts = site_counts(f.c, group, g.evidence, others);
+    if (!of_group.contains(group)) {
+      of_group.try_emplace(group, f.c, group, others_in(f, blamed, group));
+    }
+    SiteCounts& all = of_group.at(group);
+    if (!all.has_others()) {
+      continue;
+    }
+    std::vector<SiteCount> counts = all.of(g.evidence);
     // What only one side issued is there because the counts before it differ.
     const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
     if (std::any_of(counts.begin(), counts.end(), both)) {
       std::erase_if(counts, [&](const SiteCount& n) { return !both(n); });
     }
     for (std::size_t k = 0; k < std::min(counts.size(), kShown) && !is_plain(c, f, counts); ++k) {
-      std::vector<Rank>& who = said[count_text(counts[k])];
-      if (who.empty()) {
+      std::vector<Rank>& ranks = said[count_text(counts[k])];
+      if (ranks.empty()) {
         order.push_back(count_text(counts[k]));
       }
-      who.push_back(g.rank);
+      ranks.push_back(g.rank);
     }
   }
   for (const std::string& text : order) {
