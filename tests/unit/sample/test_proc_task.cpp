@@ -27,6 +27,22 @@
 using namespace fr;
 using namespace fr::test;
 
+TEST_CASE("tasks: who was woken in the wait for a file lock still sleeps") {
+  Task t{};
+  t.state = 'S';
+  t.looked_ns = 20'000'000;
+  t.voluntary_switches = 1;
+  t.syscall = SYS_clock_nanosleep;
+  CHECK(std::string(activity(t)) == "polling");
+  t.syscall = SYS_flock;
+  CHECK(std::string(activity(t)) == "asleep");
+  t.syscall = SYS_fcntl;
+  t.args[1] = F_SETLKW;
+  CHECK(std::string(activity(t)) == "asleep");
+  t.args[1] = F_SETLK;
+  CHECK(std::string(activity(t)) == "polling");
+}
+
 TEST_CASE("tasks: what a thread sleeps in and on") {
   TempDir dir;
   const std::string path = dir.path() + "/pipe";
