@@ -159,7 +159,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     }
     keep_ticket(s->op[slot], fr_ticket{});
     s->op[slot].closed.store(1, kRelaxed);
-    s->ops[slot].parts.store(1, kRelease);
+    publish_op(*s, slot);
     handle = make(*s, kApiHandle, slot, generation_at(*s, slot));
   } else {
     handle = begin_op(*s, comm, call, fr_ticket{});

@@ -27,7 +27,7 @@ void lose_events(Tracker& s, u32 slot, u32 generation) noexcept {
 
 }  // namespace
 
-// Claims a row for an operation with one part; kDeviceOps when none is free.
+// Claims a row; kDeviceOps when none is free. Nobody ends what is in it before publish_op().
 u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   const u32 slot = claim_row(s.ops, kDeviceOps, 0, s.op_cursor);
   if (slot == kDeviceOps) {
@@ -73,8 +73,12 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.followed.store(0, kRelaxed);
   p.has_state.store(0, kRelaxed);
   p.later.store(0, kRelaxed);
-  p.waited.store(generation_at(s, slot) << 1, kRelease);
   return slot;
+}
+
+void publish_op(Tracker& s, u32 slot) noexcept {
+  s.ops[slot].parts.store(1, kRelaxed);
+  s.op[slot].waited.store(generation_at(s, slot) << 1, kRelease);
 }
 
 // A record for one call. untracked: its end will not be seen.
@@ -126,7 +130,7 @@ Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) 
   keep_ticket(s.op[slot], t);
   s.op[slot].unseen_otherwise.store(unseen_otherwise ? 1 : 0, kRelaxed);
   s.ops[slot].ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);
-  s.ops[slot].parts.store(1, kRelease);
+  publish_op(s, slot);
   return make(s, kApiHandle, slot, generation_at(s, slot));
 }
 
@@ -262,9 +266,15 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
 void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) noexcept {
   OpPrivate& p = s.op[slot];
   DeviceOp& op = s.ops[slot];
+  // Between claim and publication a row shows the operation that had it before.
+  if (p.waited.load(kAcquire) >> 1 != generation) {
+    return;
+  }
   const fr_ticket t = ticket_of(p);
-  if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation ||
-      !first_time(p.done, generation)) {
+  const u32 mine = generation << 1 | 1;
+  u32 done = p.done.load(kAcquire);
+  if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation || done == mine ||
+      !p.done.compare_exchange_strong(done, mine)) {
     return;
   }
   if (as == State::kFailed) {

@@ -358,6 +358,7 @@ void each_op(Tracker& s, Handle group, Visit visit) noexcept {
 }
 
 u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept;
+void publish_op(Tracker& s, u32 slot) noexcept;  // with one part; its ticket is kept
 fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) noexcept;
 Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
 DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
