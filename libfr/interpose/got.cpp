@@ -311,6 +311,14 @@ void* RedirectTable::learn(Redirect& r, void* leads_to) noexcept {
   return known;
 }
 
+void RedirectTable::learn_all(void* library) noexcept {
+  for (u32 i = 0; i < n; ++i) {
+    if (rows[i].real.load() == nullptr && !rows[i].only_dlsym_users) {
+      learn(rows[i], dlsym(library, rows[i].name));
+    }
+  }
+}
+
 void redirect_calls(RedirectTable* const* tables, u32 n_tables) noexcept {
   const void* interpreter = dlsym(RTLD_DEFAULT, "Py_GetVersion");
   const std::lock_guard lock(g_lock);

@@ -56,6 +56,36 @@ enum EventState : int {
   kStGroupEndApiStart = 24
 };
 
+// What the unions of several versions share.
+struct ProxyOp {
+  int pid;
+  u8 channel;
+  int peer;
+  int n_steps;
+  int chunk_bytes;
+  int is_send;
+};
+struct ProxyStep {
+  int step;
+};
+struct KernelCh {
+  u8 channel;
+  u64 timer_ns;  // from version 4
+};
+struct NetEvent {
+  i64 id;
+  void* data;
+};
+struct NamedP2p {  // versions 2 and 3
+  const char* name;
+  u64 comm_hash;
+  const char* func;
+  void* buffer;
+  const char* datatype;
+  std::size_t count;
+  int peer;
+};
+
 // Version 6; version 5 is the same without the ce members, which lie within the union.
 struct Event6 {
   u64 type;
@@ -107,25 +137,10 @@ struct Event6 {
       u8 n_channels;
       void* parent_group;
     } p2p;
-    struct {
-      int pid;
-      u8 channel;
-      int peer;
-      int n_steps;
-      int chunk_bytes;
-      int is_send;
-    } proxy_op;
-    struct {
-      int step;
-    } proxy_step;
-    struct {
-      u8 channel;
-      u64 timer_ns;
-    } kernel_ch;
-    struct {
-      i64 id;
-      void* data;
-    } net;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
+    KernelCh kernel_ch;
+    NetEvent net;
     struct {
       u64 seq;
       const char* func;
@@ -159,38 +174,6 @@ static_assert(offsetof(Event6, kernel_ch.timer_ns) == 32 && offsetof(Event6, net
 static_assert(offsetof(Event6, ce_coll.sync) == 80 && offsetof(Event6, ce_coll.ce_seq) == 100);
 static_assert(offsetof(Event6, ce_coll.stream) == 104);
 
-// What versions 1 to 4 share in their unions.
-struct OldProxyOp {
-  int pid;
-  u8 channel;
-  int peer;
-  int n_steps;
-  int chunk_bytes;
-  int is_send;
-};
-struct OldProxyStep {
-  int step;
-};
-struct OldKernelCh {
-  u8 channel;
-  u64 timer_ns;  // version 4 only
-};
-
-struct OldP2p {  // versions 2 and 3
-  const char* name;
-  u64 comm_hash;
-  const char* func;
-  void* buffer;
-  const char* datatype;
-  std::size_t count;
-  int peer;
-};
-
-struct OldNet {
-  i64 id;
-  void* data;
-};
-
 struct Event4 {
   u8 type;
   void* parent;
@@ -217,10 +200,10 @@ struct Event4 {
       int peer;
       u8 n_channels;
     } p2p;
-    OldProxyOp proxy_op;
-    OldProxyStep proxy_step;
-    OldKernelCh kernel_ch;
-    OldNet net;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
+    KernelCh kernel_ch;
+    NetEvent net;
   };
 };
 static_assert(sizeof(Event4) == 104 && offsetof(Event4, coll) == 24);
@@ -247,13 +230,13 @@ struct Event3 {
       const char* algo;
       const char* proto;
     } coll;
-    OldP2p p2p;
-    OldProxyOp proxy_op;
-    OldProxyStep proxy_step;
+    NamedP2p p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
     struct {
       u8 channel;
     } kernel_ch;
-    OldNet net;
+    NetEvent net;
   };
 };
 static_assert(sizeof(Event3) == 120 && offsetof(Event3, coll.comm_hash) == 32);
@@ -280,9 +263,9 @@ struct Event2 {
       const char* algo;
       const char* proto;
     } coll;
-    OldP2p p2p;
-    OldProxyOp proxy_op;
-    OldProxyStep proxy_step;
+    NamedP2p p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
   };
 };
 static_assert(sizeof(Event2) == 128 && offsetof(Event2, coll.func) == 48);
@@ -320,8 +303,8 @@ struct Event1 {
       std::size_t count;
       int peer;
     } p2p;
-    OldProxyOp proxy_op;
-    OldProxyStep proxy_step;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
   };
 };
 static_assert(sizeof(Event1) == 120 && offsetof(Event1, coll.func) == 48);

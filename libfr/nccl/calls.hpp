@@ -5,7 +5,10 @@
 // non-blocking communicator may go on in the background after it returned.
 #pragma once
 
+#include <cstdio>
+
 #include "cuda/events.hpp"
+#include "interpose/got.hpp"
 #include "nccl/abi.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "nccl/wrappers.hpp"
@@ -100,8 +103,10 @@ struct Making {
   ~Making() { making(-1); }
 };
 
-template <class Call_>
-int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call_ call) noexcept {
+// Below: the call is passed on with these arguments.
+template <CallName kCall, class... A>
+int make_comm(u64 hash, i32 n_ranks, i32 rank, Comm* out, A... arguments) noexcept {
+  const char* const name = kCall.text;
   if (ready()) {
     hook_calls();  // whatever was loaded since: without the plugin nobody else looks
   }
@@ -109,7 +114,7 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
   const u64 since = now_ticks();
   const u32 row = open_comm(hash, n_ranks, rank, nullptr);
   const Lifecycle record(name, row);
-  const int result = call();
+  const int result = pass_on<kCall>(arguments...);
   const Pending pending{0, name, record.ticket, row, n_ranks, rank, out, since};
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   if (t != nullptr && t_depth > 0 && accepted(result)) {
@@ -123,14 +128,15 @@ int make_comm(const char* name, u64 hash, i32 n_ranks, i32 rank, Comm* out, Call
 
 // ncclCommSplit, Shrink, Grow of an existing communicator. salt: what tells the children of one
 // call apart, alike on the members of each.
-template <class Call_>
-int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) noexcept {
+template <CallName kCall, class... A>
+int derive_comm(Comm parent, u64 salt, Comm* out, A... arguments) noexcept {
+  const char* const name = kCall.text;
   const u32 parent_row = ready() ? comm_row(parent) : kNoComm;
   const Making now;
   const u64 since = now_ticks();
   const u64 hash = child_hash(parent_row, salt);
   const Lifecycle record(name, parent_row);
-  const int result = call();
+  const int result = pass_on<kCall>(arguments...);
   CallThread* t = hot() != nullptr ? call_thread() : nullptr;
   const bool grouped = t != nullptr && t_depth > 0 && accepted(result);
   if (!grouped && (!accepted(result) || out == nullptr || *out == nullptr)) {
@@ -147,20 +153,24 @@ int derive_comm(const char* name, Comm parent, u64 salt, Comm* out, Call_ call) 
   return result;
 }
 
-template <class Call_>
-int end_comm(const char* name, Comm comm, bool closes, const char* failing, Call_ call) noexcept {
-  const bool unmade = background_over(comm, failing != nullptr ? FR_FAILED : FR_RELEASED, failing);
+// kFails: operations that the communicator still has fail by it, else they are waited for.
+template <CallName kCall, bool kCloses, bool kFails, class... A>
+int end_comm(Comm comm, A... more) noexcept {
+  char why[64];
+  std::snprintf(why, sizeof why, "ended by %s", kCall.text);
+  const bool unmade =
+      background_over(comm, kFails ? FR_FAILED : FR_RELEASED, kFails ? why : nullptr);
   const u32 row = !unmade && ready() ? comm_row(comm) : kNoComm;
-  const Lifecycle record(name, row);
-  if (failing != nullptr) {
-    fail_operations(row, failing);
+  const Lifecycle record(kCall.text, row);
+  if (kFails) {
+    fail_operations(row, why);
   }
-  const int result = call();
-  if (result != kInProgress || closes || !goes_on(record.ticket, comm, nullptr)) {
-    record.end(result, name, nullptr);
+  const int result = pass_on<kCall>(comm, more...);
+  if (result != kInProgress || kCloses || !goes_on(record.ticket, comm, nullptr)) {
+    record.end(result, kCall.text, nullptr);
   }
-  if (closes && accepted(result)) {
-    if (failing == nullptr) {
+  if (kCloses && accepted(result)) {
+    if (!kFails) {
       cuda::settle();  // what it waited for has ended
     }
     close_comm(row, nullptr);
@@ -177,12 +187,12 @@ void begin_events(CallThread* t, Comm comm, Call& what) noexcept;
 void end_events(u64 events, bool done) noexcept;
 void end_group_events(CallThread& t, bool done) noexcept;
 
-template <class Call_>
-int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
+template <CallName kCall, class... A>
+int operation(Comm comm, Call what, A... arguments) noexcept {
   background_over(comm, FR_OK);  // one that is not ready may not be used
   const u32 row = hot() != nullptr ? comm_row(comm) : kNoComm;
   if (row == kNoComm) {
-    const int result = call();
+    const int result = pass_on<kCall>(arguments...);
     forget_link();
     return result;
   }
@@ -195,9 +205,9 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   if (alone) {
     launching(op);
   }
-  const int result = call();
+  const int result = pass_on<kCall>(arguments...);
   if (!accepted(result)) [[unlikely]] {
-    closed(op, false, ErrorText(name, result, comm).text);
+    closed(op, false, ErrorText(kCall.text, result, comm).text);
     if (alone && what.events != 0) {
       end_events(what.events, false);
     }
@@ -208,7 +218,7 @@ int operation(const char* name, Comm comm, Call what, Call_ call) noexcept {
   }
   closed(op, true, nullptr);
   if (!alone) {
-    push(*t, {op, name, {}, row, 0, 0, nullptr, 0});
+    push(*t, {op, kCall.text, {}, row, 0, 0, nullptr, 0});
   } else if (result == kSuccess) {
     launched(op);
     settle(op);

@@ -373,17 +373,16 @@ Event4 as_version4(const Event6& e) noexcept {
                  e.p2p.count, e.p2p.peer,   e.p2p.n_channels};
       break;
     case kEvProxyOp:
-      old.proxy_op = {e.proxy_op.pid,     e.proxy_op.channel,     e.proxy_op.peer,
-                      e.proxy_op.n_steps, e.proxy_op.chunk_bytes, e.proxy_op.is_send};
+      old.proxy_op = e.proxy_op;
       break;
     case kEvProxyStep:
-      old.proxy_step = {e.proxy_step.step};
+      old.proxy_step = e.proxy_step;
       break;
     case kEvKernelCh:
-      old.kernel_ch = {e.kernel_ch.channel, e.kernel_ch.timer_ns};
+      old.kernel_ch = e.kernel_ch;
       break;
     case kEvNetPlugin:
-      old.net = {e.net.id, e.net.data};
+      old.net = e.net;
       break;
     default:
       break;

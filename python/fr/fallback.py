@@ -16,52 +16,36 @@ LAYER = (
     "torch.compile, C++ callers"
 )
 
-# method of ProcessGroup -> (name, how its arguments lie, flags)
+# method of ProcessGroup -> (name, how its arguments lie)
 #   "inout": (tensors, opts)       "out_in": (outputs, inputs, opts)
 #   "send", "recv": (tensors, peer, tag)       "none": (opts)
 #   "splits": (output, input, output_splits, input_splits, opts)
 _METHODS = {
-    "allreduce": ("all_reduce", "inout", 0),
-    "allreduce_coalesced": ("all_reduce_coalesced", "inout", _fr.COALESCED),
-    "broadcast": ("broadcast", "inout", 0),
-    "reduce": ("reduce", "inout", 0),
-    "allgather": ("all_gather", "out_in", 0),
-    "_allgather_base": ("all_gather_into_tensor", "out_in", 0),
-    "all_gather_single": ("all_gather_into_tensor", "out_in", 0),
-    "allgather_coalesced": ("all_gather_coalesced", "out_in", _fr.COALESCED),
-    "allgather_into_tensor_coalesced": (
-        "all_gather_into_tensor_coalesced",
-        "out_in",
-        _fr.COALESCED,
-    ),
-    "all_gather_single_coalesced": (
-        "all_gather_into_tensor_coalesced",
-        "out_in",
-        _fr.COALESCED,
-    ),
-    "gather": ("gather", "out_in", 0),
-    "scatter": ("scatter", "out_in", 0),
-    "reduce_scatter": ("reduce_scatter", "out_in", 0),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", "out_in", 0),
-    "reduce_scatter_single": ("reduce_scatter_tensor", "out_in", 0),
-    "reduce_scatter_tensor_coalesced": (
-        "reduce_scatter_tensor_coalesced",
-        "out_in",
-        _fr.COALESCED,
-    ),
-    "reduce_scatter_single_coalesced": (
-        "reduce_scatter_tensor_coalesced",
-        "out_in",
-        _fr.COALESCED,
-    ),
-    "alltoall": ("all_to_all", "out_in", 0),
-    "alltoall_base": ("all_to_all_single", "splits", 0),
-    "all_to_all_single": ("all_to_all_single", "splits", 0),
-    "send": ("send", "send", 0),
-    "recv": ("recv", "recv", 0),
-    "recv_anysource": ("recv", "recv_any", 0),
-    "barrier": ("barrier", "none", 0),
-    "monitored_barrier": ("monitored_barrier", "none", 0),
+    "allreduce": ("all_reduce", "inout"),
+    "allreduce_coalesced": ("all_reduce_coalesced", "inout"),
+    "broadcast": ("broadcast", "inout"),
+    "reduce": ("reduce", "inout"),
+    "allgather": ("all_gather", "out_in"),
+    "_allgather_base": ("all_gather_into_tensor", "out_in"),
+    "all_gather_single": ("all_gather_into_tensor", "out_in"),
+    "allgather_coalesced": ("all_gather_coalesced", "out_in"),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", "out_in"),
+    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", "out_in"),
+    "gather": ("gather", "out_in"),
+    "scatter": ("scatter", "out_in"),
+    "reduce_scatter": ("reduce_scatter", "out_in"),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", "out_in"),
+    "reduce_scatter_single": ("reduce_scatter_tensor", "out_in"),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", "out_in"),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", "out_in"),
+    "alltoall": ("all_to_all", "out_in"),
+    "alltoall_base": ("all_to_all_single", "splits"),
+    "all_to_all_single": ("all_to_all_single", "splits"),
+    "send": ("send", "send"),
+    "recv": ("recv", "recv"),
+    "recv_anysource": ("recv", "recv_any"),
+    "barrier": ("barrier", "none"),
+    "monitored_barrier": ("monitored_barrier", "none"),
 }
 
 _DTYPES = {_fr.dtype_name(code): code for code in range(1, 64) if _fr.dtype_name(code) != "?"}
@@ -100,7 +84,8 @@ def _flat(value) -> list:
     return [value]
 
 
-def _begin(name: str, how: str, flags: int, pg, args, kwargs):
+def _begin(name: str, how: str, pg, args, kwargs):
+    flags = _fr.COALESCED if name.endswith("_coalesced") else 0
     values = [*args, *kwargs.values()]
     ins: list = []
     outs: list | None = None
@@ -205,14 +190,14 @@ def _watched_class(work_class):
 
 
 def _wrapped(method: str, original):
-    name, how, flags = _METHODS[method]
+    name, how = _METHODS[method]
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
         if not _fr.enabled():
             return original(self, *args, **kwargs)
         try:
-            ticket = _begin(name, how, flags, self, args, kwargs)
+            ticket = _begin(name, how, self, args, kwargs)
         except Exception as error:
             problems.add_error(f"recording {method}", error)
             ticket = None

@@ -127,15 +127,7 @@ class Host {
       const What early = place(parts.front().group) % 2 == 0 ? What::kSend : What::kRecv;
       std::stable_partition(parts.begin(), parts.end(),
                             [early](const Op& part) { return part.what == early; });
-      const int first = handles_;
-      for (Op& part : parts) {
-        part.async = true;
-        part.handle = handles_++;
-        ops_.push_back(std::move(part));
-      }
-      for (int h = first; h < handles_; ++h) {
-        wait(h);
-      }
+      issue_and_wait(std::move(parts));
     }
     if (host_waits) {
       sync();
@@ -147,15 +139,7 @@ class Host {
       exchange(std::move(parts), host_waits);
       return;
     }
-    const int first = handles_;
-    for (Op& part : parts) {
-      part.async = true;
-      part.handle = handles_++;
-      ops_.push_back(std::move(part));
-    }
-    for (int h = first; h < handles_; ++h) {
-      wait(h);
-    }
+    issue_and_wait(std::move(parts));
     if (host_waits) {
       sync();
     }
@@ -183,6 +167,17 @@ class Host {
   }
 
  private:
+  void issue_and_wait(std::vector<Op> parts) {
+    const int first = handles_;
+    for (Op& part : parts) {
+      part.async = true;
+      part.handle = handles_++;
+      ops_.push_back(std::move(part));
+    }
+    for (int h = first; h < handles_; ++h) {
+      wait(h);
+    }
+  }
   const Group& at(int group) const { return job_.groups[static_cast<std::size_t>(group)]; }
   int op_handle() const { return handles_ - 1; }
   Op& add(What what) {

@@ -18,28 +18,14 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
       }
       CommPrivate& p = s.comm[i];
       p.generation.fetch_add(1);
-      p.nccl_comm.store(nullptr);
-      p.mask.store(nullptr);
-      p.events.store(0);
-      p.other_events.store(0);
-      p.children.store(0);
-      p.linked.store(0);
-      p.kernels_seen.store(0);
-      p.transfers_seen.store(0);
-      p.later.store(0);
-      p.launched.store(0);
-      p.last_completed.store(0);
+      clear(p.nccl_comm, p.mask, p.events, p.other_events, p.children, p.linked, p.kernels_seen,
+            p.transfers_seen, p.later, p.launched, p.last_completed);
       p.made_ticks.store(ticks_now(s.hot->clock));
+      clear(row.group, row.pg_group, row.n_nodes, row.error, row.error_ticks, row.is_profiled);
       row.hash.store(hash);
-      row.group.store(0);
-      row.pg_group.store(0);
       row.n_ranks.store(n_ranks);
       row.rank.store(rank);
-      row.n_nodes.store(0);
       row.name.store(name != nullptr ? fr_intern(name, std::strlen(name)) : 0);
-      row.error.store(0);
-      row.error_ticks.store(0);
-      row.is_profiled.store(0);
       row.in_use.store(1, kRelease);
       use_ras();
       return i;

@@ -16,13 +16,8 @@ u32 word_id(const Tracker& s, const char* text) noexcept {
 }
 
 void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
-  if (group == 0 || !is_own(s, group) || kind_of(group) != kGroupHandle ||
-      slot_of(group) >= kApiGroups) {
-    return;
-  }
-  ApiGroup& g = s.groups[slot_of(group)];
-  if (!is_current(g.claim.load(kAcquire), group)) {
-    count(s.device->stale_handles);
+  ApiGroup* g = find_group(s, group);
+  if (g == nullptr) {
     return;
   }
   OpPrivate& p = s.op[op_slot];
@@ -30,8 +25,8 @@ void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
   if (p.group.exchange(mine, kRelaxed) == mine) {
     return;  // another part of it is there already
   }
-  p.next.store(g.first.load(kRelaxed), kRelaxed);
-  g.first.store(op_slot + 1, kRelease);
+  p.next.store(g->first.load(kRelaxed), kRelaxed);
+  g->first.store(op_slot + 1, kRelease);
 }
 
 // A device takes about a thousand launches ahead. If more have passed and no kernel was ever

@@ -37,42 +37,20 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   op.flags.store(flags, kRelaxed);
-  op.ticket.store(0, kRelaxed);
   op.stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
-  op.launching_ticks.store(0, kRelaxed);
-  op.launched_ticks.store(0, kRelaxed);
   op.comm.store(comm, kRelaxed);
-  op.channels.store(0, kRelaxed);
-  op.algorithm.store(0, kRelaxed);
-  op.protocol.store(0, kRelaxed);
-  op.parts.store(0, kRelaxed);
-  op.parts_launched.store(0, kRelaxed);
-  op.started_ticks.store(0, kRelaxed);
-  op.ended_ticks.store(0, kRelaxed);
-  op.device_start_ns.store(0, kRelaxed);
-  op.device_end_ns.store(0, kRelaxed);
-  op.channels_started.store(0, kRelaxed);
-  op.channels_ended.store(0, kRelaxed);
-  op.transfers_started.store(0, kRelaxed);
-  op.transfers_ended.store(0, kRelaxed);
+  clear(op.ticket, op.launching_ticks, op.launched_ticks, op.started_ticks, op.ended_ticks,
+        op.device_start_ns, op.device_end_ns, op.channels, op.channels_started, op.channels_ended,
+        op.transfers_started, op.transfers_ended, op.algorithm, op.protocol, op.parts,
+        op.parts_launched);
   p.send.store(call.send, kRelaxed);
   p.recv.store(call.recv, kRelaxed);
   p.func.store(static_cast<u32>(call.func), kRelaxed);
   p.peer.store(call.peer, kRelaxed);
-  p.group.store(0, kRelaxed);
-  p.next.store(0, kRelaxed);
-  p.closed.store(0, kRelaxed);
-  p.overtaken.store(0, kRelaxed);
-  p.last_end_ticks.store(0, kRelaxed);
-  p.last_transfer_ticks.store(0, kRelaxed);
   p.first_events.store(call.events, kRelaxed);
   p.last_events.store(call.events, kRelaxed);
-  p.events_done.store(0, kRelaxed);
-  p.unseen_otherwise.store(0, kRelaxed);
-  p.is_wrapped.store(0, kRelaxed);
-  p.followed.store(0, kRelaxed);
-  p.has_state.store(0, kRelaxed);
-  p.later.store(0, kRelaxed);
+  clear(p.group, p.next, p.closed, p.overtaken, p.last_end_ticks, p.last_transfer_ticks,
+        p.events_done, p.unseen_otherwise, p.is_wrapped, p.followed, p.has_state, p.later);
   return slot;
 }
 
@@ -444,44 +422,44 @@ void closed(Handle handle, bool ok, const char* error) noexcept {
   }
 }
 
-void launching(Handle handle) noexcept {
+namespace {
+
+// Calls act(tracker, slot, operation) where the handle still names one.
+template <class Act>
+void on_op(Handle handle, Act act) noexcept {
   Tracker* s = tracker_in_force();
   u32 slot = 0;
-  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
-    mark_launching(*s, slot);
+  if (DeviceOp* op = s != nullptr ? find_op(*s, handle, slot) : nullptr) {
+    act(*s, slot, *op);
   }
+}
+
+}  // namespace
+
+void launching(Handle handle) noexcept {
+  on_op(handle, [](Tracker& s, u32 slot, DeviceOp&) { mark_launching(s, slot); });
 }
 
 void launched(Handle handle) noexcept {
-  Tracker* s = tracker_in_force();
-  u32 slot = 0;
-  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
-    mark_launched(*s, slot);
-  }
+  on_op(handle, [](Tracker& s, u32 slot, DeviceOp&) { mark_launched(s, slot); });
 }
 
 void settle(Handle handle) noexcept {
-  Tracker* s = tracker_in_force();
-  u32 slot = 0;
-  if (s != nullptr && handle != 0 && find_op(*s, handle, slot) != nullptr) {
-    settle_slot(*s, slot, generation_of(handle), true);
-  }
+  on_op(handle, [handle](Tracker& s, u32 slot, DeviceOp&) {
+    settle_slot(s, slot, generation_of(handle), true);
+  });
 }
 
 void launched_later(Handle handle) noexcept {
-  Tracker* s = tracker_in_force();
-  u32 slot = 0;
-  const DeviceOp* op = s != nullptr && handle != 0 ? find_op(*s, handle, slot) : nullptr;
-  if (op == nullptr) {
-    return;
-  }
-  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0) {
-    finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
-    return;
-  }
-  s->op[slot].later.store(1, kRelaxed);
-  s->comm[op->comm.load(kRelaxed) % kComms].later.store(1, kRelease);
-  g_later.store(true, kRelease);
+  on_op(handle, [handle](Tracker& s, u32 slot, DeviceOp& op) {
+    if ((op.flags.load(kRelaxed) & kDevUnseen) != 0) {
+      finish(s, slot, generation_of(handle), State::kReleased, 0, 0);
+      return;
+    }
+    s.op[slot].later.store(1, kRelaxed);
+    s.comm[op.comm.load(kRelaxed) % kComms].later.store(1, kRelease);
+    g_later.store(true, kRelease);
+  });
 }
 
 void settle_later(const void* nccl_comm) noexcept {

@@ -196,6 +196,11 @@ inline void count(std::atomic<u64>& counter) noexcept {
   counter.fetch_add(1, kRelaxed);
 }
 
+template <class... Word>
+void clear(std::atomic<Word>&... words) noexcept {
+  (words.store({}, kRelaxed), ...);
+}
+
 // The operation that a handle names; nullptr when it is over and its row another's. Counts why not.
 inline DeviceOp* find_op(Tracker& s, Handle h, u32& slot) noexcept {
   if (h == 0) {
@@ -335,18 +340,23 @@ inline void mark_launched(Tracker& s, u32 slot) noexcept {
   }
 }
 
+inline ApiGroup* find_group(Tracker& s, Handle h) noexcept {
+  if (h == 0 || !is_own(s, h) || kind_of(h) != kGroupHandle || slot_of(h) >= kApiGroups) {
+    return nullptr;
+  }
+  ApiGroup& g = s.groups[slot_of(h)];
+  if (!is_current(g.claim.load(kAcquire), h)) {
+    count(s.device->stale_handles);
+    return nullptr;
+  }
+  return &g;
+}
+
 // Calls visit(slot) for the operations of a group.
 template <class Visit>
 void each_op(Tracker& s, Handle group, Visit visit) noexcept {
-  if (!is_own(s, group) || kind_of(group) != kGroupHandle || slot_of(group) >= kApiGroups) {
-    return;
-  }
-  ApiGroup& g = s.groups[slot_of(group)];
-  if (!is_current(g.claim.load(kAcquire), group)) {
-    count(s.device->stale_handles);
-    return;
-  }
-  u32 at = g.first.load(kAcquire);
+  const ApiGroup* g = find_group(s, group);
+  u32 at = g != nullptr ? g->first.load(kAcquire) : 0;
   for (u32 n = 0; at != 0 && at <= kDeviceOps && n < kDeviceOps; ++n) {
     const u32 slot = at - 1;
     if (s.op[slot].group.load(kRelaxed) != static_cast<u32>(group)) {

@@ -66,6 +66,29 @@ u64 named_by(Handle parent) noexcept {
   return parent >> 48 != 0 && (kind == kApiHandle || kind == kTaskHandle) ? parent : 0;
 }
 
+// A row, kPhases when there is none. op: + 1, 0 of another process; n_steps: of a kernel's channel the
+// operation's generation, see stop().
+u32 begin_phase(Tracker& s, u32 op, u64 ticket, u32 what, i32 peer, u32 n_steps, u32 pid,
+                u64 first) noexcept {
+  const u32 slot = claim_row(s.phases, kPhases, 0, s.phase_cursor);
+  if (slot == kPhases) {
+    count(s.device->phases_lost);
+    return slot;
+  }
+  Phase& f = s.phases[slot];
+  f.op.store(op, kRelaxed);
+  f.ticket.store(ticket, kRelaxed);
+  f.ticks.store(ticks_now(s.hot->clock), kRelaxed);
+  f.what.store(what, kRelaxed);
+  f.peer.store(peer, kRelaxed);
+  f.n_steps.store(n_steps, kRelaxed);
+  clear(f.next_step, f.waits);
+  f.pid.store(pid, kRelaxed);
+  f.first.store(first, kRelaxed);
+  f.second.store(0, kRelease);
+  return slot;
+}
+
 // nullptr where there is nothing to note: not recording, no handle, or another process's.
 Tracker* state_for(Handle handle) noexcept {
   Tracker* s = tracker_in_force();
@@ -98,31 +121,18 @@ Handle transfer_start(Handle parent, i32 pid, u32 channel, i32 peer, u32 n_steps
       return other_start();
     }
   }
-  const u32 slot = claim_row(s->phases, kPhases, 0, s->phase_cursor);
+  const u64 ticket = op != nullptr ? op->ticket.load(kRelaxed) : foreign ? named_by(parent) : 0;
+  const u32 slot = begin_phase(*s, op != nullptr ? op_slot + 1 : 0, ticket,
+                               (is_send ? kPhaseSend : kPhaseRecv) | channel << 8, peer, n_steps,
+                               foreign ? static_cast<u32>(pid) : 0, 0);
   if (slot == kPhases) {
-    count(s->device->phases_lost);
     return other_start();
   }
-  Phase& f = s->phases[slot];
-  f.op.store(op != nullptr ? op_slot + 1 : 0, kRelaxed);
-  f.ticket.store(op != nullptr ? op->ticket.load(kRelaxed)
-                 : foreign     ? named_by(parent)
-                               : 0,
-                 kRelaxed);
-  f.ticks.store(ticks_now(s->hot->clock), kRelaxed);
-  f.what.store((is_send ? kPhaseSend : kPhaseRecv) | channel << 8, kRelaxed);
-  f.peer.store(peer, kRelaxed);
-  f.n_steps.store(n_steps, kRelaxed);
-  f.next_step.store(0, kRelaxed);
-  f.waits.store(0, kRelaxed);
-  f.pid.store(foreign ? static_cast<u32>(pid) : 0, kRelaxed);
-  f.first.store(0, kRelaxed);
-  f.second.store(0, kRelease);
   if (op != nullptr) {
     op->transfers_started.fetch_add(1, kRelaxed);
     s->comm[op->comm.load(kRelaxed) % kComms].transfers_seen.store(1, kRelaxed);
   }
-  return make(*s, kTransferHandle, slot, f.claim.load(kRelaxed) >> 1);
+  return make(*s, kTransferHandle, slot, s->phases[slot].claim.load(kRelaxed) >> 1);
 }
 
 Handle step_start(Handle transfer, u32 step) noexcept {
@@ -176,24 +186,12 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
   s->comm[op->comm.load(kRelaxed) % kComms].kernels_seen.store(1, kRelaxed);
   op->channels_started.fetch_add(1, kRelaxed);
   mark_started(*s, op_slot, generation, device_ns);
-  const u32 slot = claim_row(s->phases, kPhases, 0, s->phase_cursor);
+  const u32 slot = begin_phase(*s, op_slot + 1, op->ticket.load(kRelaxed),
+                               kPhaseKernel | channel << 8, -1, generation, 0, device_ns);
   if (slot == kPhases) {
-    count(s->device->phases_lost);
     return make(*s, kTaskHandle, op_slot, generation, 1);  // step 1: its stop ends a channel
   }
-  Phase& f = s->phases[slot];
-  f.op.store(op_slot + 1, kRelaxed);
-  f.ticket.store(op->ticket.load(kRelaxed), kRelaxed);
-  f.ticks.store(ticks_now(s->hot->clock), kRelaxed);
-  f.what.store(kPhaseKernel | channel << 8, kRelaxed);
-  f.peer.store(-1, kRelaxed);
-  f.n_steps.store(generation, kRelaxed);  // of the operation; see stop()
-  f.next_step.store(0, kRelaxed);
-  f.waits.store(0, kRelaxed);
-  f.pid.store(0, kRelaxed);
-  f.first.store(device_ns, kRelaxed);
-  f.second.store(0, kRelease);
-  return make(*s, kKernelHandle, slot, f.claim.load(kRelaxed) >> 1);
+  return make(*s, kKernelHandle, slot, s->phases[slot].claim.load(kRelaxed) >> 1);
 }
 
 void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {

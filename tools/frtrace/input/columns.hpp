@@ -44,6 +44,19 @@ struct PresentField {  // a number that may be nil
 template <class T>
 PresentField(const char*, bool T::*, std::uint64_t T::*) -> PresentField<T>;
 
+// Members that are named as their columns: FR_FIELDS(Lane, group, peer) is
+// Field{"group", &Lane::group}, Field{"peer", &Lane::peer}; FR_TIMES the same of TimeField. Up to 64.
+#define FR_FIELDS(T, ...) FR_EXPAND(FR_EACH(Field, T, __VA_ARGS__))
+#define FR_TIMES(T, ...) FR_EXPAND(FR_EACH(TimeField, T, __VA_ARGS__))
+#define FR_EACH(Kind, T, member, ...) \
+  Kind{#member, &T::member} __VA_OPT__(, FR_AGAIN FR_PARENS(Kind, T, __VA_ARGS__))
+#define FR_AGAIN() FR_EACH
+#define FR_PARENS ()
+#define FR_EXPAND(...) FR_EXPAND1(FR_EXPAND1(FR_EXPAND1(FR_EXPAND1(__VA_ARGS__))))
+#define FR_EXPAND1(...) FR_EXPAND2(FR_EXPAND2(FR_EXPAND2(FR_EXPAND2(__VA_ARGS__))))
+#define FR_EXPAND2(...) FR_EXPAND3(FR_EXPAND3(FR_EXPAND3(FR_EXPAND3(__VA_ARGS__))))
+#define FR_EXPAND3(...) __VA_ARGS__
+
 template <class... C, class... F>
 consteval bool all_named(const std::tuple<C...>& table, const std::tuple<F...>& fields) {
   return std::apply([&](const auto&... f) { return (fr::schema::has(table, f.name) && ...); },

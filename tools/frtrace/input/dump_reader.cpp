@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
 
 #include "input/columns.hpp"
+#include "input/string_ids.hpp"
 #include "input/threads.hpp"
 
 namespace frtrace {
@@ -23,171 +23,77 @@ constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;  // of a table; fr 
 // ---- where columns and keys go
 
 constexpr std::tuple kIdentity{
-    Field{"job", &Identity::job},
-    Field{"attempt", &Identity::attempt},
-    Field{"rank", &Identity::rank},
-    Field{"local_rank", &Identity::local_rank},
-    Field{"world_size", &Identity::world_size},
-    Field{"local_world_size", &Identity::local_world_size},
-    Field{"host", &Identity::host},
-    Field{"boot_id", &Identity::boot_id},
-    Field{"pid", &Identity::pid},
-    Field{"proc_start", &Identity::proc_start},
-    Field{"run", &Identity::run},
-    Field{"command", &Identity::command},
-    Field{"cwd", &Identity::cwd},
-    Field{"recorder", &Identity::recorder},
-    Field{"n_records", &Identity::n_records},
+    FR_FIELDS(Identity, job, attempt, rank, local_rank, world_size, local_world_size, host, boot_id,
+              pid, proc_start, run, command, cwd, recorder, n_records),
 };
 static_assert(all_named(schema::kIdentity, kIdentity));
 
 constexpr std::tuple kGroup{
-    Field{"name", &GroupEvidence::name},
-    Field{"desc", &GroupEvidence::desc},
-    Field{"backend", &GroupEvidence::backend},
-    Field{"instance", &GroupEvidence::instance},
-    Field{"n_ranks", &GroupEvidence::n_ranks},
-    Field{"own_rank", &GroupEvidence::own_rank},
-    TimeField{"created", &GroupEvidence::created},
-    TimeField{"destroyed", &GroupEvidence::destroyed},
-    Field{"enqueued", &GroupEvidence::enqueued},
-    TimeField{"enqueued_time", &GroupEvidence::enqueued_time},
-    Field{"started", &GroupEvidence::started},
-    TimeField{"started_time", &GroupEvidence::started_time},
-    Field{"completed", &GroupEvidence::completed},
-    TimeField{"completed_time", &GroupEvidence::completed_time},
-    Field{"ended", &GroupEvidence::ended},
-    Field{"failed", &GroupEvidence::failed},
-    Field{"p2p_enqueued", &GroupEvidence::p2p_enqueued},
-    Field{"p2p_ended", &GroupEvidence::p2p_ended},
-    Field{"lifecycle", &GroupEvidence::lifecycle},
-    Field{"lifecycle_ended", &GroupEvidence::lifecycle_ended},
-    Field{"untracked", &GroupEvidence::untracked},
-    Field{"wait_only", &GroupEvidence::wait_only},
-    Field{"wait_only_ended", &GroupEvidence::wait_only_ended},
-    Field{"released", &GroupEvidence::released},
-    Field{"kept", &GroupEvidence::kept},
-    Field{"first_kept", &GroupEvidence::first_kept},
-    Field{"last_kept", &GroupEvidence::last_kept},
-    Field{"overwritten", &GroupEvidence::overwritten},
-    Field{"dropped", &GroupEvidence::dropped},
+    FR_FIELDS(GroupEvidence, name, desc, backend, instance, n_ranks, own_rank, enqueued, started,
+              completed, ended, failed, p2p_enqueued, p2p_ended, lifecycle, lifecycle_ended,
+              untracked, wait_only, wait_only_ended, released, kept, first_kept, last_kept,
+              overwritten, dropped),
+    FR_TIMES(GroupEvidence, created, destroyed, enqueued_time, started_time, completed_time),
 };
 static_assert(all_named(schema::kGroups, kGroup));
 
 constexpr std::tuple kLane{
-    Field{"group", &LaneEvidence::group},
-    Field{"peer", &LaneEvidence::peer},
-    Field{"enqueued", &LaneEvidence::enqueued},
-    TimeField{"enqueued_time", &LaneEvidence::enqueued_time},
-    Field{"started", &LaneEvidence::started},
-    Field{"completed", &LaneEvidence::completed},
-    TimeField{"completed_time", &LaneEvidence::completed_time},
-    Field{"ended", &LaneEvidence::ended},
-    Field{"failed", &LaneEvidence::failed},
+    FR_FIELDS(LaneEvidence, group, peer, enqueued, started, completed, ended, failed),
+    FR_TIMES(LaneEvidence, enqueued_time, completed_time),
 };
 static_assert(all_named(schema::kLanes, kLane));
 
 constexpr std::tuple kRecord{
-    Field{"ticket", &Record::ticket},
-    TimeField{"time", &Record::time},
-    Field{"kind", &Record::kind},
-    Field{"seq", &Record::seq},
-    Field{"group", &Record::group},
-    Field{"op", &Record::op},
-    Field{"stack", &Record::stack},
-    Field{"tid", &Record::tid},
-    Field{"peer", &Record::peer},
-    Field{"flags", &Record::flags},
-    Field{"in_numel", &Record::in_numel},
-    Field{"out_numel", &Record::out_numel},
-    Field{"timeout_ms", &Record::timeout_ms},
-    Field{"state", &Record::state},
-    TimeField{"started", &Record::started},
-    TimeField{"ended", &Record::ended},
-    Field{"error", &Record::error},
+    FR_FIELDS(Record, ticket, kind, seq, group, op, stack, tid, peer, flags, in_numel, out_numel,
+              timeout_ms, state, error),
+    FR_TIMES(Record, time, started, ended),
 };
 static_assert(all_named(schema::kRecords, kRecord));
 
 constexpr std::tuple kLosses{
-    Field{"dropped", &Losses::dropped},
-    Field{"overwritten", &Losses::overwritten},
-    Field{"torn", &Losses::torn},
-    Field{"status_lost", &Losses::status_lost},
-    Field{"strings_lost", &Losses::strings_lost},
-    Field{"stacks_lost", &Losses::stacks_lost},
-    Field{"groups_lost", &Losses::groups_lost},
-    Field{"groups_forgotten", &Losses::groups_forgotten},
-    Field{"lanes_lost", &Losses::lanes_lost},
-    Field{"no_group", &Losses::no_group},
+    FR_FIELDS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks_lost,
+              groups_lost, groups_forgotten, lanes_lost, no_group),
 };
 static_assert(all_named(schema::kLosses, kLosses));
 
 constexpr std::tuple kExit{
-    Field{"state", &ExitEvidence::state},     Field{"status", &ExitEvidence::status},
-    Field{"signal", &ExitEvidence::signal},   Field{"sender_pid", &ExitEvidence::sender_pid},
-    Field{"kind", &ExitEvidence::kind},       Field{"type", &ExitEvidence::type},
-    Field{"message", &ExitEvidence::message}, Field{"stack", &ExitEvidence::stack},
-    TimeField{"time", &ExitEvidence::time},
+    FR_FIELDS(ExitEvidence, state, status, signal, sender_pid, kind, type, message, stack),
+    FR_TIMES(ExitEvidence, time),
 };
 static_assert(all_named(schema::kExit, kExit));
 
 constexpr std::tuple kPeer{
-    Field{"rank", &PeerEvidence::rank},           Field{"pid", &PeerEvidence::pid},
-    Field{"state", &PeerEvidence::state},         Field{"status", &PeerEvidence::status},
-    Field{"signal", &PeerEvidence::signal},       TimeField{"exit_time", &PeerEvidence::exit_time},
-    Field{"last_op", &PeerEvidence::last_op},     Field{"last_site", &PeerEvidence::last_site},
-    Field{"exit_site", &PeerEvidence::exit_site},
+    FR_FIELDS(PeerEvidence, rank, pid, state, status, signal, last_op, last_site, exit_site),
+    FR_TIMES(PeerEvidence, exit_time),
 };
 static_assert(all_named(schema::kPeer, kPeer));
 
 constexpr std::tuple kComm{
-    Field{"hash", &CommEvidence::hash},         Field{"group", &CommEvidence::group},
-    Field{"pg_group", &CommEvidence::pg_group}, Field{"n_ranks", &CommEvidence::n_ranks},
-    Field{"rank", &CommEvidence::rank},         Field{"n_nodes", &CommEvidence::n_nodes},
-    Field{"name", &CommEvidence::name},         Field{"ended", &CommEvidence::ended},
-    Field{"error", &CommEvidence::error},       TimeField{"error_time", &CommEvidence::error_time},
-    Field{"profiled", &CommEvidence::profiled},
+    FR_FIELDS(CommEvidence, hash, group, pg_group, n_ranks, rank, n_nodes, name, ended, error,
+              profiled),
+    FR_TIMES(CommEvidence, error_time),
 };
 static_assert(all_named(schema::kComms, kComm));
 
 constexpr std::tuple kOperation{
+    FR_FIELDS(DeviceOperation, comm, state, flags, stream, channels, channels_started,
+              channels_ended, generation),
+    FR_TIMES(DeviceOperation, launching, launched, started),
     Field{"op", &DeviceOperation::row},
     PresentField{"ticket", &DeviceOperation::has_record, &DeviceOperation::ticket},
-    Field{"comm", &DeviceOperation::comm},
-    Field{"state", &DeviceOperation::state},
-    Field{"flags", &DeviceOperation::flags},
-    Field{"stream", &DeviceOperation::stream},
-    TimeField{"launching", &DeviceOperation::launching},
-    TimeField{"launched", &DeviceOperation::launched},
-    TimeField{"started", &DeviceOperation::started},
-    Field{"channels", &DeviceOperation::channels},
-    Field{"channels_started", &DeviceOperation::channels_started},
-    Field{"channels_ended", &DeviceOperation::channels_ended},
-    Field{"generation", &DeviceOperation::generation},
 };
 static_assert(all_named(schema::kOperations, kOperation));
 
 constexpr std::tuple kPhase{
+    FR_FIELDS(DevicePhase, kind, channel, peer, step, n_steps, nic, qp, socket),
+    FR_TIMES(DevicePhase, time),
     PresentField{"ticket", &DevicePhase::has_record, &DevicePhase::ticket},
-    Field{"kind", &DevicePhase::kind},
     Field{"waits_for", &DevicePhase::wait},
-    Field{"channel", &DevicePhase::channel},
-    Field{"peer", &DevicePhase::peer},
-    Field{"step", &DevicePhase::step},
-    Field{"n_steps", &DevicePhase::n_steps},
-    TimeField{"time", &DevicePhase::time},
-    Field{"nic", &DevicePhase::nic},
-    Field{"qp", &DevicePhase::qp},
-    Field{"socket", &DevicePhase::socket},
 };
 static_assert(all_named(schema::kPhases, kPhase));
 
 constexpr std::tuple kDeviceLosses{
-    Field{"comms_lost", &DeviceEvidence::comms_lost},
-    Field{"ops_lost", &DeviceEvidence::ops_lost},
-    Field{"phases_lost", &DeviceEvidence::phases_lost},
-    Field{"unmatched", &DeviceEvidence::unmatched},
-    Field{"threads_lost", &DeviceEvidence::threads_lost},
+    FR_FIELDS(DeviceEvidence, comms_lost, ops_lost, phases_lost, unmatched, threads_lost),
 };
 static_assert(all_named(schema::kDeviceLosses, kDeviceLosses));
 
@@ -198,19 +104,14 @@ constexpr std::tuple kObserver{
 static_assert(all_named(schema::kObserver, kObserver));
 
 constexpr std::tuple kCudaError{
-    Field{"code", &DeviceFailure::code},
-    Field{"name", &DeviceFailure::name},
-    Field{"text", &DeviceFailure::text},
-    Field{"call", &DeviceFailure::call},
+    FR_FIELDS(DeviceFailure, code, name, text, call),
+    FR_TIMES(DeviceFailure, time),
     PresentField{"ticket", &DeviceFailure::has_record, &DeviceFailure::ticket},
-    TimeField{"time", &DeviceFailure::time},
 };
 static_assert(all_named(schema::kCudaError, kCudaError));
 
 constexpr std::tuple kRas{
-    Field{"address", &RasEvidence::address}, Field{"format", &RasEvidence::format},
-    Field{"answer", &RasEvidence::answer},   Field{"error", &RasEvidence::error},
-    Field{"cut", &RasEvidence::cut},
+    FR_FIELDS(RasEvidence, address, format, answer, error, cut),
 };
 
 class Reader {
@@ -349,18 +250,6 @@ class Reader {
     }
   }
 
-  // Names that a dump holds as text (dtype, reduce op), as ids of this file's strings.
-  Id intern(std::string_view s) {
-    if (s.empty()) {
-      return 0;
-    }
-    const auto [it, added] = interned_.try_emplace(s, static_cast<Id>(e_.strings.size()));
-    if (added) {
-      e_.strings.emplace_back(s);
-    }
-    return it->second;
-  }
-
   // The same few words again and again.
   class Words {
    public:
@@ -368,7 +257,7 @@ class Reader {
     Id id(std::string_view s) {
       if (s != last_) {
         last_ = s;
-        id_ = reader_.intern(s);
+        id_ = reader_.ids_(s);
       }
       return id_;
     }
@@ -441,7 +330,7 @@ class Reader {
         continue;
       }
       if (r.kind == Kind::kNote) {
-        r.op = intern(text(row[shape]));
+        r.op = ids_(text(row[shape]));
       }
       r.in_dtype = dtypes.id(text(row[in_dtype]));
       r.out_dtype = out_dtypes.id(text(row[out_dtype]));
@@ -566,7 +455,7 @@ class Reader {
   const Object& root_;
   RankEvidence& e_;
   DumpTimes times_;
-  std::unordered_map<std::string_view, Id> interned_;
+  StringIds ids_{e_.strings};  // of names that a dump holds as text: dtype, reduce op
 };
 
 }  // namespace

@@ -12,42 +12,25 @@ namespace {
 // What /proc says alike of threads and of child processes.
 template <class Task>
 constexpr std::tuple kTask{
-    Field{"name", &Task::name},         Field{"state", &Task::state},
-    Field{"activity", &Task::activity}, Field{"wchan", &Task::wchan},
-    Field{"syscall", &Task::syscall},   Field{"syscall_on", &Task::syscall_on},
+    FR_FIELDS(Task, name, state, activity, wchan, syscall, syscall_on),
 };
 
 constexpr std::tuple kThread{
-    Field{"tid", &ThreadStack::tid},
-    Field{"gil", &ThreadStack::gil},
-    Field{"answer", &ThreadStack::answer},
-    Field{"answer_us", &ThreadStack::answer_us},
-    Field{"looked_ns", &ThreadStack::looked_ns},
-    Field{"cpu_ns", &ThreadStack::cpu_ns},
-    Field{"runqueue_ns", &ThreadStack::runqueue_ns},
-    Field{"whole", &ThreadStack::whole},
-    Field{"handling", &ThreadStack::handling},
+    FR_FIELDS(ThreadStack, tid, gil, answer, answer_us, looked_ns, cpu_ns, runqueue_ns, whole,
+              handling),
 };
 
 constexpr std::tuple kChild{
-    Field{"pid", &ChildProcess::pid},
-    Field{"wait_status", &ChildProcess::wait_status},
+    FR_FIELDS(ChildProcess, pid, wait_status),
 };
 
 constexpr std::tuple kLock{
-    Field{"waits", &FileLock::waits},   Field{"kind", &FileLock::kind},
-    Field{"holder", &FileLock::holder}, Field{"holder_name", &FileLock::holder_name},
-    Field{"file", &FileLock::file},
+    FR_FIELDS(FileLock, waits, kind, holder, holder_name, file),
 };
 
 constexpr std::tuple kFacts{
-    Field{"signal", &ThreadsEvidence::signal},
-    Field{"not_asked", &ThreadsEvidence::not_asked},
-    Field{"took_ns", &ThreadsEvidence::took_ns},
-    Field{"asking_ns", &ThreadsEvidence::asking_ns},
-    Field{"threads_lost", &ThreadsEvidence::threads_lost},
-    Field{"frames_lost", &ThreadsEvidence::frames_lost},
-    Field{"modules_lost", &ThreadsEvidence::modules_lost},
+    FR_FIELDS(ThreadsEvidence, signal, not_asked, took_ns, asking_ns, threads_lost, frames_lost,
+              modules_lost),
 };
 
 ThreadStack read_thread(const Object& o, std::size_t n_frames) {

@@ -57,25 +57,6 @@ Id Tables::intern(const Value& v) {
   return seen.id;
 }
 
-Id Tables::intern(std::string_view s) {
-  if (s.empty()) {
-    return 0;
-  }
-  const auto [it, added] = interned_.try_emplace(s, static_cast<Id>(e_.strings.size()));
-  if (added) {
-    e_.strings.emplace_back(s);
-  }
-  return it->second;
-}
-
-Id Tables::intern_copy(const std::string& s) {
-  const auto it = interned_.find(s);
-  if (it != interned_.end()) {
-    return it->second;
-  }
-  return intern(arena_.keep(s));
-}
-
 std::uint32_t Tables::stack_of(const Value& frames) {
   const auto list = items(frames);
   if (list.empty()) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "input/pickle.hpp"
+#include "input/string_ids.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace::torch_dump {
@@ -25,8 +26,8 @@ class Tables {
   bool step(std::size_t n = 1);  // false: there are none left
 
   Id intern(const pickle::Value& v);
-  Id intern(std::string_view s);  // stays where it is
-  Id intern_copy(const std::string& s);
+  Id intern(std::string_view s) { return ids_(s); }  // stays where it is
+  Id intern_copy(const std::string& s) { return ids_(ids_.has(s) ? s : arena_.keep(s)); }
   std::string_view keep(const std::string& s) { return arena_.keep(s); }
 
   std::uint32_t stack_of(const pickle::Value& frames);
@@ -45,7 +46,7 @@ class Tables {
   RankEvidence& e_;
   pickle::Arena arena_;
   std::array<Seen, 512> seen_;
-  std::unordered_map<std::string_view, Id> interned_;
+  StringIds ids_{e_.strings};
   std::map<std::tuple<Id, Id, std::uint32_t>, std::uint32_t> frames_;
   std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
   std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;
