@@ -135,72 +135,6 @@ void pack_lanes(Packer& p, const View& view, const Times& times) {
   });
 }
 
-void pack_notes(Packer& p, const View& view, const Times& times) {
-  const Header& h = view.header();
-  text(p, "notes");
-  p.pack_map(3);
-  const u64 step_ticks = get(h.step_ticks);
-  text(p, "step");
-  if (step_ticks == 0) {
-    p.pack_nil();
-  } else {
-    p.pack_int64(h.step.load());
-  }
-  text(p, "step_time");
-  times.pack(p, schema::Ticks{step_ticks});
-  u32 n = 0;
-  for (u32 i = 0; i < view.n_crumbs(); ++i) {
-    n += view.crumb(i) != nullptr ? 1 : 0;
-  }
-  text(p, "threads");
-  p.pack_array(n);
-  for (u32 i = 0; i < view.n_crumbs() && n > 0; ++i) {
-    const Crumb* c = view.crumb(i);
-    if (c == nullptr) {
-      continue;
-    }
-    --n;
-    // the note, torn-safe
-    u32 words[kNoteBytes / 4];
-    u32 bytes = 0;
-    u64 note_ticks = 0;
-    bool whole = false;
-    for (int tries = 0; tries < 4 && !whole; ++tries) {
-      const u32 seq = c->note_seq.load(std::memory_order_acquire);
-      bytes = c->note_bytes.load(std::memory_order_relaxed);
-      note_ticks = get(c->note_ticks);
-      for (u32 w = 0; w < std::size(words); ++w) {
-        words[w] = c->note[w].load(std::memory_order_relaxed);
-      }
-      std::atomic_thread_fence(std::memory_order_acquire);
-      whole = seq != 0 && (seq & 1) == 0 && c->note_seq.load(std::memory_order_relaxed) == seq;
-    }
-    const u32 depth = c->depth.load(std::memory_order_acquire);
-    const u32 spans = depth < kSpanDepth ? depth : kSpanDepth;
-    p.pack_map(5);
-    key_uint(p, "tid", c->tid.load());
-    text(p, "note");
-    if (whole && bytes <= kNoteBytes) {
-      text(p, {reinterpret_cast<const char*>(words), bytes});
-    } else {
-      p.pack_nil();
-    }
-    text(p, "note_time");
-    times.pack(p, schema::Ticks{whole ? note_ticks : 0});
-    text(p, "spans");
-    p.pack_array(spans);
-    for (u32 s = 0; s < spans; ++s) {
-      p.pack_array(2);
-      p.pack_uint32(c->span[s].load());
-      times.pack(p, schema::Ticks{get(c->span_ticks[s])});
-    }
-    key_uint(p, "depth", depth);
-  }
-  for (; n > 0; --n) {
-    p.pack_map(0);  // cannot happen: rows are never given back
-  }
-}
-
 // What ids in the sections before stand for.
 void pack_tables(Packer& p, const View& view) {
   const u32 n_stacks = view.n_stacks();
@@ -307,14 +241,19 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   pack_groups(p, view, times, per_group, losses);
   pack_lanes(p, view, times);
   pack_device(p, view, times);
-  pack_ras(p, facts.ras);
+  text(p, "ras");
+  if (facts.ras != nullptr) {
+    pack_map(p, times, schema::kRas, *facts.ras);
+  } else {
+    p.pack_nil();
+  }
   pack_notes(p, view, times);
   pack_exit(p, h, times);
   pack_peers(p, facts, times);
   text(p, "losses");
   pack_map(p, times, schema::kLosses, losses);
   pack_tables(p, view);
-  pack_threads(p, facts.threads);
+  pack_threads(p, facts.threads, times);
 }
 
 }  // namespace fr

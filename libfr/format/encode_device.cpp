@@ -1,6 +1,5 @@
 // encode_device.cpp - a region into a dump: NCCL's and CUDA's part.
 #include "format/packer.hpp"
-#include "format/ras_answer.hpp"
 
 namespace fr::packing {
 
@@ -85,26 +84,6 @@ void pack_device(Packer& p, const View& view, const Times& times) {
     }
     return is_used;
   });
-}
-
-void pack_ras(Packer& p, const RasAnswer* ras) {
-  text(p, "ras");
-  if (ras == nullptr) {
-    p.pack_nil();
-    return;
-  }
-  p.pack_map(7);
-  text(p, "address");
-  text(p, ras->address);
-  key_uint(p, "asked_unix_ns", ras->asked_unix_ns);
-  key_uint(p, "took_ns", ras->took_ns);
-  text(p, "format");
-  text(p, ras->json ? "json" : "text");
-  text(p, "answer");
-  text(p, {ras->text, ras->bytes});
-  key_uint(p, "cut", ras->cut ? 1 : 0);
-  text(p, "error");
-  text(p, ras->error);
 }
 
 }  // namespace fr::packing

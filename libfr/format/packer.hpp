@@ -20,12 +20,6 @@ inline void text(Packer& p, std::string_view s) {
   p.pack_str_body(s.data(), static_cast<u32>(s.size()));
 }
 
-template <std::size_t N>
-void key_text(Packer& p, const char* key, const char (&value)[N]) {
-  text(p, key);
-  text(p, schema::fixed(value));
-}
-
 inline void key_int(Packer& p, const char* key, i64 value) {
   text(p, key);
   p.pack_int64(value);
@@ -105,6 +99,24 @@ void cell(Packer& p, const Times& times, schema::Maybe<T> m) {
 }
 void cell(Packer& p, const Times& times, schema::RankRuns runs);
 void cell(Packer& p, const Times& times, schema::Shape shape);
+inline void cell(Packer& p, const Times&, schema::Truth t) {
+  t.value ? p.pack_true() : p.pack_false();
+}
+template <std::integral T, std::size_t N>
+void cell(Packer& p, const Times& times, std::span<const T, N> values) {
+  p.pack_array(static_cast<u32>(values.size()));
+  for (const T v : values) {
+    cell(p, times, v);
+  }
+}
+template <std::size_t N>
+void cell(Packer& p, const Times& times, const std::array<u32, N>& values) {
+  cell(p, times, std::span<const u32, N>(values));
+}
+template <class Columns, class Get>
+void cell(Packer& p, const Times& times, const schema::Maps<Columns, Get>& maps);
+template <class Columns, class Get>
+void cell(Packer& p, const Times& times, const schema::Rows<Columns, Get>& rows);
 
 template <class... C, class Cells>
 void pack_row(Packer& p, const Times& times, const std::tuple<C...>& columns, const Cells& cells) {
@@ -122,6 +134,21 @@ template <class... C, class Cells>
 void pack_map(Packer& p, const Times& times, const std::tuple<C...>& keys, const Cells& cells) {
   p.pack_map(sizeof...(C));
   pack_members(p, times, keys, cells);
+}
+
+template <class Columns, class Get>
+void cell(Packer& p, const Times& times, const schema::Maps<Columns, Get>& maps) {
+  p.pack_array(maps.n);
+  for (u32 i = 0; i < maps.n; ++i) {
+    pack_map(p, times, maps.columns, maps.get(i));
+  }
+}
+template <class Columns, class Get>
+void cell(Packer& p, const Times& times, const schema::Rows<Columns, Get>& rows) {
+  p.pack_array(rows.n);
+  for (u32 i = 0; i < rows.n; ++i) {
+    pack_row(p, times, rows.columns, rows.get(i));
+  }
 }
 
 // { "fields": [...], "rows": [...] } with a row for each of 0..n-1: row_of(i, row) calls row(cells),
@@ -146,10 +173,10 @@ void pack_table(Packer& p, const Times& times, const char* name, const std::tupl
 // ---- sections, in encode_device.cpp and encode_process.cpp
 
 void pack_device(Packer& p, const View& view, const Times& times);
-void pack_ras(Packer& p, const RasAnswer* ras);
 void pack_exit(Packer& p, const Header& h, const Times& times);
 void pack_peers(Packer& p, const DumpFacts& facts, const Times& times);
-void pack_threads(Packer& p, const ThreadReport* all);
+void pack_threads(Packer& p, const ThreadReport* all, const Times& times);
+void pack_notes(Packer& p, const View& view, const Times& times);
 
 }  // namespace packing
 }  // namespace fr

@@ -9,6 +9,7 @@
 // its name in README.md, and where frtrace wants it a line in tools/frtrace/input/fr_dump.cpp.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -17,6 +18,9 @@
 
 #include "format/codes.hpp"
 #include "format/hash.hpp"
+#include "format/ras_answer.hpp"
+#include "format/syscalls.hpp"
+#include "format/thread_report.hpp"
 #include "format/view.hpp"
 
 namespace fr::schema {
@@ -44,6 +48,27 @@ struct RankRuns {  // [[first, count, stride]...], nil where not captured
 struct Shape {  // the shape words, or the text of a note; nil where not captured or overwritten
   const RecordCopy& record;
 };
+struct Truth {  // true or false; a bool is 1 or 0
+  bool value;
+};
+// A list of n maps with these keys, or of n rows [cell...], of get(0) to get(n - 1). A list of
+// numbers is a span.
+template <class Columns, class Get>
+struct Maps {
+  const Columns& columns;
+  u32 n;
+  Get get;
+};
+template <class Columns, class Get>
+Maps(const Columns&, u32, Get) -> Maps<Columns, Get>;
+template <class Columns, class Get>
+struct Rows {
+  const Columns& columns;
+  u32 n;
+  Get get;
+};
+template <class Columns, class Get>
+Rows(const Columns&, u32, Get) -> Rows<Columns, Get>;
 
 template <class Get>
 struct Column {
@@ -116,6 +141,56 @@ struct CudaErrorCells {
   const View& view;
   const Cuda& cuda;
 };
+// A thread's breadcrumbs, the note as it was at one moment.
+struct CrumbCells {
+  explicit CrumbCells(const Crumb& of) noexcept;
+  const Crumb& crumb;
+  u32 note[kNoteBytes / 4];
+  u32 note_bytes = 0;
+  u64 note_ticks = 0;
+  bool is_whole = false;
+  u32 depth = 0;
+};
+struct NotesCells {
+  const Header& header;
+  u64 step_ticks;  // 0: no step was said
+  std::span<const Crumb* const> crumbs;
+};
+struct SpanCells {
+  const Crumb& crumb;
+  u32 i;
+};
+struct ThreadCells {
+  const ThreadReport& all;
+  const ThreadRow& row;
+};
+struct FrameCells {
+  const ThreadReport& all;
+  const NamedFrame& frame;
+};
+struct ModuleCells {
+  ModuleCells(const ThreadReport& all, const ModuleRow& row) noexcept;
+  const char* file;
+  char build_id[2 * sizeof(ModuleRow::build_id) + 1] = "";  // in hex
+};
+// The variables of one frame: some that lie together in ThreadReport::variables.
+struct VariablesCells {
+  const ThreadReport& all;
+  std::span<const VariableRow> rows;
+};
+struct VariableCells {
+  const ThreadReport& all;
+  const VariableRow& row;
+};
+// Those of the thread's i-th frame that has any; no rows behind the last one.
+VariablesCells variables_of(const ThreadCells& t, u32 i) noexcept;
+inline u32 frames_with_variables(const ThreadCells& t) noexcept {
+  u32 n = 0;
+  while (!variables_of(t, n).rows.empty()) {
+    ++n;
+  }
+  return n;
+}
 
 // ---- how cells are got
 
@@ -392,6 +467,135 @@ inline constexpr std::tuple kCudaError{
     Column{"stack", [](const CudaErrorCells& e) { return get(e.cuda.error_stack); }},
 };
 
+inline constexpr std::tuple kRas{
+    Column{"address", [](const RasAnswer& a) { return fixed(a.address); }},
+    Column{"asked_unix_ns", [](const RasAnswer& a) { return a.asked_unix_ns; }},
+    Column{"took_ns", [](const RasAnswer& a) { return a.took_ns; }},
+    Column{"format", [](const RasAnswer& a) { return a.json ? "json" : "text"; }},
+    Column{"answer", [](const RasAnswer& a) { return std::string_view{a.text, a.bytes}; }},
+    Column{"cut", [](const RasAnswer& a) { return a.cut; }},
+    Column{"error", [](const RasAnswer& a) { return a.error; }},
+};
+
+// ---- notes, spans, steps
+
+inline constexpr std::tuple kSpans{
+    Column{"name", [](const SpanCells& s) { return get(s.crumb.span[s.i]); }},
+    Column{"time", [](const SpanCells& s) { return Ticks{get(s.crumb.span_ticks[s.i])}; }},
+};
+
+inline constexpr std::tuple kThreadNotes{
+    Column{"tid", [](const CrumbCells& c) { return get(c.crumb.tid); }},
+    Column{"note", [](const CrumbCells& c) {
+      return Maybe<std::string_view>{c.is_whole && c.note_bytes <= kNoteBytes, {reinterpret_cast<const char*>(c.note), c.note_bytes}};
+    }},
+    Column{"note_time", [](const CrumbCells& c) { return Ticks{c.is_whole ? c.note_ticks : 0}; }},
+    Column{"spans", [](const CrumbCells& c) {
+      return Rows{kSpans, c.depth < kSpanDepth ? c.depth : kSpanDepth, [&c](u32 i) { return SpanCells{c.crumb, i}; }};
+    }},
+    Column{"depth", [](const CrumbCells& c) { return c.depth; }},
+};
+
+inline constexpr std::tuple kNotes{
+    Column{"step", [](const NotesCells& n) { return Maybe<i64>{n.step_ticks != 0, get(n.header.step)}; }},
+    Column{"step_time", [](const NotesCells& n) { return Ticks{n.step_ticks}; }},
+    Column{"threads", [](const NotesCells& n) {
+      return Maps{kThreadNotes, static_cast<u32>(n.crumbs.size()), [&n](u32 i) { return CrumbCells{*n.crumbs[i]}; }};
+    }},
+};
+
+// ---- threads
+
+inline constexpr std::tuple kVariables{
+    Column{"name", [](const VariableCells& v) { return v.all.text + v.row.name; }},
+    Column{"value", [](const VariableCells& v) { return v.all.text + v.row.value; }},
+};
+
+inline constexpr std::tuple kFrameVariables{
+    Column{"position", [](const VariablesCells& v) { return v.rows.front().frame; }},
+    Column{"values", [](const VariablesCells& v) {
+      return Rows{kVariables, static_cast<u32>(v.rows.size()), [&v](u32 i) { return VariableCells{v.all, v.rows[i]}; }};
+    }},
+};
+
+inline constexpr std::tuple kThreads{
+    Column{"tid", [](const ThreadCells& t) { return t.row.task.tid; }},
+    Column{"name", [](const ThreadCells& t) { return fixed(t.row.task.name); }},
+    Column{"state", [](const ThreadCells& t) { return std::string_view{&t.row.task.state, 1}; }},
+    Column{"activity", [](const ThreadCells& t) { return t.row.interrupted ? "interrupted" : activity(t.row.task); }},
+    Column{"wchan", [](const ThreadCells& t) { return fixed(t.row.task.wchan); }},
+    Column{"syscall", [](const ThreadCells& t) { return syscall_name(t.row.task.syscall); }},
+    Column{"syscall_number", [](const ThreadCells& t) { return t.row.task.syscall; }},
+    Column{"syscall_args", [](const ThreadCells& t) { return std::span<const u64>{t.row.task.args, t.row.task.syscall >= 0 ? 6u : 0u}; }},
+    Column{"syscall_on", [](const ThreadCells& t) { return fixed(t.row.task.target); }},
+    Column{"looked_ns", [](const ThreadCells& t) { return t.row.task.looked_ns; }},
+    Column{"cpu_ns", [](const ThreadCells& t) { return t.row.task.cpu_ns; }},
+    Column{"runqueue_ns", [](const ThreadCells& t) { return t.row.task.runqueue_ns; }},
+    Column{"voluntary_switches", [](const ThreadCells& t) { return t.row.task.voluntary_switches; }},
+    Column{"involuntary_switches", [](const ThreadCells& t) { return t.row.task.involuntary_switches; }},
+    Column{"gil", [](const ThreadCells& t) { return word(t.row.gil); }},
+    Column{"answer", [](const ThreadCells& t) { return word(t.row.answer); }},
+    Column{"answer_us", [](const ThreadCells& t) { return t.row.answer_us; }},
+    Column{"whole", [](const ThreadCells& t) { return Truth{t.row.whole}; }},
+    Column{"handling", [](const ThreadCells& t) { return t.all.text + t.row.handling; }},
+    Column{"stack", [](const ThreadCells& t) { return std::span<const u32>{t.all.stack + t.row.first_frame, t.row.n_frames}; }},
+    Column{"cut", [](const ThreadCells& t) {
+      return Maybe<std::array<u32, 2>>{t.row.python_cut != 0, {t.row.cut_after, t.row.python_cut}};
+    }},
+    Column{"variables", [](const ThreadCells& t) {
+      return Rows{kFrameVariables, frames_with_variables(t), [&t](u32 i) { return variables_of(t, i); }};
+    }},
+};
+
+inline constexpr std::tuple kFrames{
+    Column{"kind", [](const FrameCells& f) { return f.frame.python ? "python" : "native"; }},
+    Column{"function", [](const FrameCells& f) { return f.all.text + f.frame.function; }},
+    Column{"file", [](const FrameCells& f) { return f.all.text + f.frame.file; }},
+    Column{"line", [](const FrameCells& f) { return f.frame.line; }},
+    Column{"offset", [](const FrameCells& f) { return f.frame.offset; }},
+};
+
+inline constexpr std::tuple kChildren{
+    Column{"pid", [](const ChildRow& c) { return c.task.tid; }},
+    Column{"name", [](const ChildRow& c) { return fixed(c.task.name); }},
+    Column{"state", [](const ChildRow& c) { return std::string_view{&c.task.state, 1}; }},
+    Column{"activity", [](const ChildRow& c) { return activity(c.task); }},
+    Column{"wchan", [](const ChildRow& c) { return fixed(c.task.wchan); }},
+    Column{"syscall", [](const ChildRow& c) { return syscall_name(c.task.syscall); }},
+    Column{"syscall_on", [](const ChildRow& c) { return fixed(c.task.target); }},
+    Column{"wait_status", [](const ChildRow& c) { return c.wait_status; }},
+};
+
+inline constexpr std::tuple kLocks{
+    Column{"waits", [](const LockRow& l) { return Truth{l.waits}; }},
+    Column{"kind", [](const LockRow& l) { return fixed(l.kind); }},
+    Column{"holder", [](const LockRow& l) { return l.holder; }},
+    Column{"holder_name", [](const LockRow& l) { return fixed(l.holder_name); }},
+    Column{"inode", [](const LockRow& l) { return l.inode; }},
+    Column{"file", [](const LockRow& l) { return fixed(l.file); }},
+};
+
+inline constexpr std::tuple kModules{
+    Column{"file", [](const ModuleCells& m) { return m.file; }},
+    Column{"build_id", [](const ModuleCells& m) { return fixed(m.build_id); }},
+};
+
+inline constexpr std::tuple kThreadFacts{
+    Column{"signal", [](const ThreadReport& t) { return t.signal; }},
+    Column{"not_asked", [](const ThreadReport& t) { return t.why; }},
+    Column{"took_ns", [](const ThreadReport& t) { return t.took_ns; }},
+    Column{"asking_ns", [](const ThreadReport& t) { return t.asking_ns; }},
+    Column{"threads_lost", [](const ThreadReport& t) { return t.threads_lost; }},
+    Column{"frames_lost", [](const ThreadReport& t) { return t.frames_lost; }},
+    Column{"modules_lost", [](const ThreadReport& t) { return t.modules_lost; }},
+    Column{"frames", [](const ThreadReport& t) { return Rows{kFrames, t.n_frames, [&t](u32 i) { return FrameCells{t, t.frames[i]}; }}; }},
+    Column{"children_lost", [](const ThreadReport& t) { return t.children_lost; }},
+    Column{"children", [](const ThreadReport& t) { return Maps{kChildren, t.n_children, [&t](u32 i) -> const ChildRow& { return t.children[i]; }}; }},
+    Column{"locks_lost", [](const ThreadReport& t) { return t.locks_lost; }},
+    Column{"locks", [](const ThreadReport& t) { return Maps{kLocks, t.n_locks, [&t](u32 i) -> const LockRow& { return t.locks[i]; }}; }},
+    Column{"modules", [](const ThreadReport& t) { return Rows{kModules, t.n_modules, [&t](u32 i) { return ModuleCells{t, t.modules[i]}; }}; }},
+};
+
 // clang-format on
 
 // ---- looking names up, while compiling
@@ -399,6 +603,14 @@ inline constexpr std::tuple kCudaError{
 template <class... C>
 constexpr bool has(const std::tuple<C...>& table, std::string_view name) {
   return std::apply([&](const auto&... c) { return ((name == c.name) || ...); }, table);
+}
+
+// Where it stands in a row; the number of columns when it is not in the table.
+template <class... C>
+constexpr std::size_t position(const std::tuple<C...>& table, std::string_view name) {
+  std::size_t i = 0;
+  std::apply([&](const auto&... c) { ((name != c.name && (++i, true)) && ...); }, table);
+  return i;
 }
 
 // The name itself; one that is not in the table does not compile.

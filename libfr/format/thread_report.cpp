@@ -38,10 +38,4 @@ const char* activity(const Task& t) noexcept {
   return t.state == 'R' ? "runnable" : "asleep";
 }
 
-const char* answer_name(Answer a) noexcept {
-  static constexpr const char* kNames[] = {"not asked", "own",        "answered",
-                                           "blocked",   "unanswered", "gone"};
-  return kNames[static_cast<u32>(a)];
-}
-
 }  // namespace fr

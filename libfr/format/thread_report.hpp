@@ -31,7 +31,6 @@ enum : i64 { kNoSyscall = -1, kSyscallUnknown = -2, kOnProcessor = -3 };
 const char* activity(const Task& task) noexcept;
 
 enum class Answer : u8 { kNotAsked, kOwn, kAnswered, kBlocked, kUnanswered, kGone };
-const char* answer_name(Answer answer) noexcept;  // as dumps have it
 
 enum class Gil : u8 { kNone, kHolds, kWaits };
 

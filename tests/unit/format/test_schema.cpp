@@ -80,6 +80,18 @@ TEST_CASE(
   CHECK(documented("device.losses.cuda") == names(schema::kCudaLosses));
   CHECK(documented("device.observer") == names(schema::kObserver));
   CHECK(documented("device.error") == names(schema::kCudaError));
+  CHECK(documented("ras") == names(schema::kRas));
+  CHECK(documented("notes") == names(schema::kNotes));
+  CHECK(documented("notes.threads") == names(schema::kThreadNotes));
+  CHECK(documented("notes.threads.spans") == names(schema::kSpans));
+  CHECK(documented("thread") == names(schema::kThreads));
+  CHECK(documented("thread.variables") == names(schema::kFrameVariables));
+  CHECK(documented("variable") == names(schema::kVariables));
+  CHECK(documented("frame") == names(schema::kFrames));
+  CHECK(documented("module") == names(schema::kModules));
+  CHECK(documented("facts") == names(schema::kThreadFacts));
+  CHECK(documented("child") == names(schema::kChildren));
+  CHECK(documented("lock") == names(schema::kLocks));
 
   CHECK(documented("records.kind") == words(kKindWords));
   CHECK(documented("records.state") == words(kStateWords));
@@ -88,6 +100,8 @@ TEST_CASE(
   CHECK(documented("phases.waits_for") == words(kPhaseWaitWords));
   CHECK(documented("peer.state") == words(kPeerWords));
   CHECK(documented("exit.state") == words(kExitWords));
+  CHECK(documented("thread.gil") == words(kGilWords));
+  CHECK(documented("thread.answer") == words(kAnswerWords));
   CHECK(documented("clock.kind") == words(kClockWords));
 }
 
@@ -100,6 +114,8 @@ TEST_CASE("schema: codes and words lead to each other, what is not known to \"un
   check_both_ways(kPeerWords);
   check_both_ways(kSalvageWords);
   check_both_ways(kExitWords);
+  check_both_ways(kGilWords);
+  check_both_ways(kAnswerWords);
   check_both_ways(kClockWords);
   CHECK(std::string(dtype_name(dtype_code("BFloat16"))) == "BFloat16");
   CHECK(dtype_code("") == 0);

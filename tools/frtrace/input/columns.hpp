@@ -103,6 +103,16 @@ void read_map(const Object* map, const std::tuple<F...>& fields, const DumpTimes
   std::apply([&](const auto&... f) { (set(f, times, member(map, f.name), to), ...); }, fields);
 }
 
+// A row of cells without names, which lie as the schema has them.
+template <const auto& kTable, class T, class... F>
+void read_row(const Row& row, const std::tuple<F...>& fields, T& to) {
+  std::apply(
+      [&](const auto&... f) {
+        (set(f, DumpTimes{}, row[fr::schema::position(kTable, f.name)], to), ...);
+      },
+      fields);
+}
+
 // A table, its columns looked up once.
 class Table {
  public:

@@ -113,6 +113,13 @@ static_assert(all_named(schema::kCudaError, kCudaError));
 constexpr std::tuple kRas{
     FR_FIELDS(RasEvidence, address, format, answer, error, cut),
 };
+static_assert(all_named(schema::kRas, kRas));
+
+constexpr std::tuple kNotes{
+    FR_FIELDS(ThreadNotes, tid, note),
+    FR_TIMES(ThreadNotes, note_time),
+};
+static_assert(all_named(schema::kThreadNotes, kNotes));
 
 class Reader {
  public:
@@ -355,20 +362,18 @@ class Reader {
   }
 
   void notes(const Object* o) {
-    if (const auto step = to_int(member(o, "step"))) {
+    if (const auto step = to_int(member(o, schema::column(schema::kNotes, "step")))) {
       e_.has_step = true;
       e_.step = *step;
     }
-    for (const Object& thread : list(member(o, "threads"))) {
-      ThreadNotes n;
-      n.tid = number<std::uint32_t>(member(&thread, "tid"));
-      n.note = text(member(&thread, "note"));
-      n.note_time = times_(member(&thread, "note_time"));
-      for (const Object& span : list(member(&thread, "spans"))) {
+    for (const Object& thread : list(member(o, schema::column(schema::kNotes, "threads")))) {
+      ThreadNotes& n = e_.notes.emplace_back();
+      read_map(&thread, kNotes, times_, n);
+      for (const Object& span :
+           list(member(&thread, schema::column(schema::kThreadNotes, "spans")))) {
         const Row row(&span);
         n.spans.emplace_back(e_.text(number<Id>(row[0])), times_(row[1]));
       }
-      e_.notes.push_back(std::move(n));
     }
   }
 

@@ -9,44 +9,66 @@ namespace frtrace {
 
 namespace {
 
-// What /proc says alike of threads and of child processes.
-template <class Task>
-constexpr std::tuple kTask{
-    FR_FIELDS(Task, name, state, activity, wchan, syscall, syscall_on),
-};
+namespace schema = fr::schema;
 
 constexpr std::tuple kThread{
-    FR_FIELDS(ThreadStack, tid, gil, answer, answer_us, looked_ns, cpu_ns, runqueue_ns, whole,
-              handling),
+    FR_FIELDS(ThreadStack, tid, name, state, activity, wchan, syscall, syscall_on, gil, answer,
+              answer_us, looked_ns, cpu_ns, runqueue_ns, whole, handling),
 };
+static_assert(all_named(schema::kThreads, kThread));
+
+constexpr std::tuple kFrame{
+    FR_FIELDS(ThreadFrame, function, file, line, offset),
+};
+static_assert(all_named(schema::kFrames, kFrame));
 
 constexpr std::tuple kChild{
-    FR_FIELDS(ChildProcess, pid, wait_status),
+    FR_FIELDS(ChildProcess, pid, name, state, activity, wchan, syscall, syscall_on, wait_status),
 };
+static_assert(all_named(schema::kChildren, kChild));
 
 constexpr std::tuple kLock{
     FR_FIELDS(FileLock, waits, kind, holder, holder_name, file),
 };
+static_assert(all_named(schema::kLocks, kLock));
+
+constexpr std::tuple kModule{
+    FR_FIELDS(ThreadModule, file, build_id),
+};
+static_assert(all_named(schema::kModules, kModule));
 
 constexpr std::tuple kFacts{
     FR_FIELDS(ThreadsEvidence, signal, not_asked, took_ns, asking_ns, threads_lost, frames_lost,
               modules_lost),
 };
+static_assert(all_named(schema::kThreadFacts, kFacts));
+
+// A list within a thread or the facts; a key that the schema does not have does not compile.
+template <const auto& kTable>
+struct Key {
+  consteval Key(const char* key) : text(schema::column(kTable, key)) {}
+  const char* text;
+};
+List of_thread(const Object* o, Key<schema::kThreads> key) {
+  return list(member(o, key.text));
+}
+List of_facts(const Object* o, Key<schema::kThreadFacts> key) {
+  return list(member(o, key.text));
+}
 
 ThreadStack read_thread(const Object& o, std::size_t n_frames) {
   ThreadStack t;
-  read_map(&o, kTask<ThreadStack>, {}, t);
   read_map(&o, kThread, {}, t);
-  for (const Object& index : list(member(&o, "stack"))) {
+  for (const Object& index : of_thread(&o, "stack")) {
     const auto i = number<std::int64_t>(&index, -1);
     if (i >= 0 && static_cast<std::size_t>(i) < n_frames) {
       t.stack.push_back(static_cast<std::uint32_t>(i));
     }
   }
-  const Row cut(member(&o, "cut"));
+  const Row cut(member(&o, schema::column(schema::kThreads, "cut")));
   t.cut_after = number<std::uint32_t>(cut[0]);
   t.cut = number<std::uint32_t>(cut[1]);
-  for (const Object& of_frame : list(member(&o, "variables"))) {
+  for (const Object& of_frame : of_thread(&o, "variables")) {
     const Row row(&of_frame);
     FrameVariables& to = t.variables.emplace_back();
     to.frame = number<std::uint32_t>(row[0]);
@@ -60,11 +82,11 @@ ThreadStack read_thread(const Object& o, std::size_t n_frames) {
 
 ThreadFrame read_frame(const Row& row) {
   ThreadFrame f;
-  f.python = text(row[0]) == "python";
-  f.function = f.python ? std::string(text(row[1])) : demangled(std::string(text(row[1])));
-  f.file = text(row[2]);
-  f.line = number<std::uint32_t>(row[3]);
-  f.offset = number<std::uint64_t>(row[4]);
+  read_row<schema::kFrames>(row, kFrame, f);
+  f.python = text(row[schema::position(schema::kFrames, "kind")]) == "python";
+  if (!f.python) {
+    f.function = demangled(std::move(f.function));
+  }
   return f;
 }
 
@@ -77,21 +99,18 @@ ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
   }
   out.present = true;
   read_map(facts, kFacts, {}, out);
-  for (const Object& row : list(member(facts, "frames"))) {
+  for (const Object& row : of_facts(facts, "frames")) {
     out.frames.push_back(read_frame(Row(&row)));
   }
   out.children_known = member(facts, "children") != nullptr;
-  for (const Object& o : list(member(facts, "children"))) {
-    ChildProcess& c = out.children.emplace_back();
-    read_map(&o, kTask<ChildProcess>, {}, c);
-    read_map(&o, kChild, {}, c);
+  for (const Object& o : of_facts(facts, "children")) {
+    read_map(&o, kChild, {}, out.children.emplace_back());
   }
-  for (const Object& o : list(member(facts, "locks"))) {
+  for (const Object& o : of_facts(facts, "locks")) {
     read_map(&o, kLock, {}, out.locks.emplace_back());
   }
-  for (const Object& module : list(member(facts, "modules"))) {
-    const Row row(&module);
-    out.modules.push_back({std::string(text(row[0])), std::string(text(row[1]))});
+  for (const Object& module : of_facts(facts, "modules")) {
+    read_row<schema::kModules>(Row(&module), kModule, out.modules.emplace_back());
   }
   for (const Object& o : list(threads)) {
     if (is_map(&o)) {
