@@ -9,7 +9,6 @@
 #include <span>
 #include <string_view>
 
-#include "format/thread_report.hpp"
 #include "format/view.hpp"
 #include "fr/fr.h"
 
@@ -129,13 +128,6 @@ inline constexpr Word<dump::Salvage> kSalvageWords[] = {
     {dump::Salvage::kDead, "dead"}, {dump::Salvage::kUnresponsive, "unresponsive"},
     {dump::Salvage::kUnwritten, "unwritten"}, {dump::Salvage::kLeftOver, "left over"}};
 
-inline constexpr Word<Gil> kGilWords[] = {
-    {Gil::kNone, ""}, {Gil::kHolds, "holds"}, {Gil::kWaits, "waits"}};
-
-inline constexpr Word<Answer> kAnswerWords[] = {
-    {Answer::kNotAsked, "not asked"}, {Answer::kOwn, "own"}, {Answer::kAnswered, "answered"},
-    {Answer::kBlocked, "blocked"}, {Answer::kUnanswered, "unanswered"}, {Answer::kGone, "gone"}};
-
 inline constexpr Word<ExitState> kExitWords[] = {
     {kExitNoted, "noted"}, {kSignalled, "signalled"}, {kExiting, "exiting"}};
 
@@ -154,19 +146,36 @@ inline constexpr const char* kDtypes[] = {
 static_assert(std::size(kDtypes) == 47);
 inline constexpr const char* kReduceOps[] = {"", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND",
                                              "BOR", "BXOR", "PREMUL_SUM"};
-// The table that a type of code has.
-constexpr std::span<const Word<dump::Kind>> words_of(dump::Kind) { return kKindWords; }
-constexpr std::span<const Word<dump::State>> words_of(dump::State) { return kStateWords; }
-constexpr std::span<const Word<dump::DeviceState>> words_of(dump::DeviceState) { return kDeviceStateWords; }
-constexpr std::span<const Word<dump::PhaseKind>> words_of(dump::PhaseKind) { return kPhaseKindWords; }
-constexpr std::span<const Word<dump::PhaseWait>> words_of(dump::PhaseWait) { return kPhaseWaitWords; }
-constexpr std::span<const Word<dump::Peer>> words_of(dump::Peer) { return kPeerWords; }
-constexpr std::span<const Word<dump::Salvage>> words_of(dump::Salvage) { return kSalvageWords; }
-constexpr std::span<const Word<Gil>> words_of(Gil) { return kGilWords; }
-constexpr std::span<const Word<Answer>> words_of(Answer) { return kAnswerWords; }
-constexpr std::span<const Word<ExitState>> words_of(ExitState) { return kExitWords; }
-constexpr std::span<const Word<ClockKind>> words_of(ClockKind) { return kClockWords; }
 // clang-format on
+
+// The table that a type of code has.
+constexpr std::span<const Word<dump::Kind>> words_of(dump::Kind) {
+  return kKindWords;
+}
+constexpr std::span<const Word<dump::State>> words_of(dump::State) {
+  return kStateWords;
+}
+constexpr std::span<const Word<dump::DeviceState>> words_of(dump::DeviceState) {
+  return kDeviceStateWords;
+}
+constexpr std::span<const Word<dump::PhaseKind>> words_of(dump::PhaseKind) {
+  return kPhaseKindWords;
+}
+constexpr std::span<const Word<dump::PhaseWait>> words_of(dump::PhaseWait) {
+  return kPhaseWaitWords;
+}
+constexpr std::span<const Word<dump::Peer>> words_of(dump::Peer) {
+  return kPeerWords;
+}
+constexpr std::span<const Word<dump::Salvage>> words_of(dump::Salvage) {
+  return kSalvageWords;
+}
+constexpr std::span<const Word<ExitState>> words_of(ExitState) {
+  return kExitWords;
+}
+constexpr std::span<const Word<ClockKind>> words_of(ClockKind) {
+  return kClockWords;
+}
 
 // The first word of a code; "?" where it has none.
 template <class Code>

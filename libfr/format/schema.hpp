@@ -23,6 +23,24 @@
 #include "format/thread_report.hpp"
 #include "format/view.hpp"
 
+namespace fr {
+
+inline constexpr Word<Gil> kGilWords[] = {
+    {Gil::kNone, ""}, {Gil::kHolds, "holds"}, {Gil::kWaits, "waits"}};
+constexpr std::span<const Word<Gil>> words_of(Gil) {
+  return kGilWords;
+}
+
+inline constexpr Word<Answer> kAnswerWords[] = {
+    {Answer::kNotAsked, "not asked"},    {Answer::kOwn, "own"},
+    {Answer::kAnswered, "answered"},     {Answer::kBlocked, "blocked"},
+    {Answer::kUnanswered, "unanswered"}, {Answer::kGone, "gone"}};
+constexpr std::span<const Word<Answer>> words_of(Answer) {
+  return kAnswerWords;
+}
+
+}  // namespace fr
+
 namespace fr::schema {
 
 // ---- what a cell may hold beside integers and text

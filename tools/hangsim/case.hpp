@@ -1,6 +1,7 @@
 // case.hpp - one case: a job with a fault, how it ran, what evidence of it is kept, and the truth.
 #pragma once
 
+#include <algorithm>
 #include <climits>
 #include <filesystem>
 #include <memory>
@@ -12,6 +13,10 @@
 #include "sim.hpp"
 
 namespace hangsim {
+
+inline bool holds(const std::vector<int>& ranks, int r) {
+  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+}
 
 struct Answer {
   std::string kind;

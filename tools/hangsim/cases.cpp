@@ -118,10 +118,6 @@ void choose_evidence(Case& c, Random& random, bool runs) {
   }
 }
 
-bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 // Records that reach back to that step, on the rank that has most.
 int since(const Case& c, int step) {
   std::ptrdiff_t most = 0;

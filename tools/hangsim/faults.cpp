@@ -17,12 +17,6 @@ Op plain(What what) {
 
 namespace {
 
-bool any_communication(const Op& op) {
-  return op.communicates();
-}
-bool collective(const Op& op) {
-  return op.what == What::kCollective;
-}
 bool sized(const Op& op) {
   return collective(op) && !op.in.empty() && op.name != "all_to_all_single";
 }
@@ -31,7 +25,7 @@ std::optional<Plan> hang(Context& c) {
   const int r = c.any_rank();
   const bool loader = c.random.chance(30);
   const int i = loader ? c.find(r, [](const Op& op) { return op.what == What::kStep; })
-                       : c.find(r, any_communication);
+                       : c.find(r, communicates);
   if (i < 0) {
     return std::nullopt;
   }
@@ -42,62 +36,53 @@ std::optional<Plan> hang(Context& c) {
 }
 
 std::optional<Plan> stopped(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, any_communication);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op op = plain(What::kHang);
-  op.stopped = true;
-  Plan p{.kind = "missing",
-         .ranks = {r},
-         .text = "stopped (SIGSTOP) before " + c.words(c.at(r, i)),
-         .also = {"exited", "device"}};
-  c.insert(r, i, op);
-  return p;
+  return c.at_some(communicates, [&](int r, int i) {
+    Op op = plain(What::kHang);
+    op.stopped = true;
+    Plan p{.kind = "missing",
+           .ranks = {r},
+           .text = "stopped (SIGSTOP) before " + c.words(c.at(r, i)),
+           .also = {"exited", "device"}};
+    c.insert(r, i, op);
+    return p;
+  });
 }
 
 std::optional<Plan> skip(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, collective);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Plan p{.kind = "missing",
-         .ranks = {r},
-         .text = "skips " + c.words(c.at(r, i)),
-         .also = {"mismatch", "deadlock"}};
-  p.group = c.group(c.at(r, i).group).ranks;
-  p.needs_history = true;
-  c.program(r).erase(c.program(r).begin() + i);
-  return p;
+  return c.at_some(collective, [&](int r, int i) {
+    Plan p{.kind = "missing",
+           .ranks = {r},
+           .text = "skips " + c.words(c.at(r, i)),
+           .also = {"mismatch", "deadlock"}};
+    p.group = c.group(c.at(r, i).group).ranks;
+    p.needs_history = true;
+    c.program(r).erase(c.program(r).begin() + i);
+    return p;
+  });
 }
 
 std::optional<Plan> extra(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, collective);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op op = c.at(r, i);
-  op.name = c.random.chance(50) ? "all_reduce" : "broadcast";
-  op.reduce = op.name == "all_reduce" ? "SUM" : "";
-  op.peer = op.name == "all_reduce" ? -1 : 0;
-  op.in = op.out = {{37}};
-  op.dtype = "Float";
-  op.in_splits = op.out_splits = {};
-  op.parts = {};
-  op.async = false;
-  op.handle = -1;
-  op.site = c.job.site("debug.py", 17, "log_stats");
-  Plan p{.kind = "mismatch",
-         .ranks = {r},
-         .text = "one more " + c.words(op),
-         .also = {"missing", "deadlock"}};
-  p.group = c.group(op.group).ranks;
-  p.needs_history = true;
-  c.insert(r, i, op);
-  return p;
+  return c.at_some(collective, [&](int r, int i) {
+    Op op = c.at(r, i);
+    op.name = c.random.chance(50) ? "all_reduce" : "broadcast";
+    op.reduce = op.name == "all_reduce" ? "SUM" : "";
+    op.peer = op.name == "all_reduce" ? -1 : 0;
+    op.in = op.out = {{37}};
+    op.dtype = "Float";
+    op.in_splits = op.out_splits = {};
+    op.parts = {};
+    op.async = false;
+    op.handle = -1;
+    op.site = c.job.site("debug.py", 17, "log_stats");
+    Plan p{.kind = "mismatch",
+           .ranks = {r},
+           .text = "one more " + c.words(op),
+           .also = {"missing", "deadlock"}};
+    p.group = c.group(op.group).ranks;
+    p.needs_history = true;
+    c.insert(r, i, op);
+    return p;
+  });
 }
 
 // Another operation, or the same otherwise, in the slot.
@@ -164,26 +149,25 @@ std::optional<Plan> root(Context& c) {
 }
 
 std::optional<Plan> split(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, [](const Op& op) { return op.name == "all_to_all_single"; });
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op& op = c.at(r, i);
-  const int n = c.size(op), own = c.group(op.group).position(r);
-  const int other = (own + 1 + c.random.below(n - 1)) % n;
-  const std::int64_t more = c.random.between(1, 9);
-  op.in_splits[static_cast<std::size_t>(other)] += more;
-  op.in[0][0] += more;
-  const int peer = c.group(op.group).ranks[static_cast<std::size_t>(other)];
-  Plan p{.kind = "mismatch",
-         .ranks = {std::min(r, peer), std::max(r, peer)},
-         .text = fmt::format("sends {} rows more to rank {} than that expects in {}", more, peer,
-                             c.words(op)),
-         .alternatives = {{"mismatch", {r}}}};
-  p.group = c.group(op.group).ranks;
-  p.torch_blind = true;
-  return p;
+  return c.at_some(
+      [](const Op& op) { return op.name == "all_to_all_single"; },
+      [&](int r, int i) {
+        Op& op = c.at(r, i);
+        const int n = c.size(op), own = c.group(op.group).position(r);
+        const int other = (own + 1 + c.random.below(n - 1)) % n;
+        const std::int64_t more = c.random.between(1, 9);
+        op.in_splits[static_cast<std::size_t>(other)] += more;
+        op.in[0][0] += more;
+        const int peer = c.group(op.group).ranks[static_cast<std::size_t>(other)];
+        Plan p{.kind = "mismatch",
+               .ranks = {std::min(r, peer), std::max(r, peer)},
+               .text = fmt::format("sends {} rows more to rank {} than that expects in {}", more,
+                                   peer, c.words(op)),
+               .alternatives = {{"mismatch", {r}}}};
+        p.group = c.group(op.group).ranks;
+        p.torch_blind = true;
+        return p;
+      });
 }
 
 std::optional<Plan> inversion(Context& c) {
@@ -228,10 +212,6 @@ std::optional<Plan> inversion(Context& c) {
 }
 
 // ---------------------------------------------------------------- point to point
-
-bool exchange(const Op& op) {
-  return op.is_p2p() || op.what == What::kBatch;
-}
 
 // Everybody of one group sends to its next and only then receives.
 std::optional<Plan> circle(Context& c) {
@@ -281,79 +261,73 @@ std::optional<Plan> circle(Context& c) {
 }
 
 std::optional<Plan> lone_send(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, exchange);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op op = c.at(r, i);
-  Op send = op.what == What::kBatch ? op.parts[0] : op;
-  const int n = c.size(op), own = c.group(op.group).position(r);
-  send.what = What::kSend;
-  send.name = "send";
-  send.peer = own + 1 < n ? own + 1 : own - 1;
-  send.async = false;
-  send.handle = -1;
-  send.site = c.job.site("debug.py", 44, "push_stats");
-  send.in = send.out = {{512}};
-  Plan p{.kind = "mismatch",
-         .ranks = {r},
-         .text = "a send that nobody receives in step " + std::to_string(c.step),
-         .also = {"missing", "deadlock"}};
-  p.needs_history = true;
-  p.between_two = true;
-  c.insert(r, i, send);
-  return p;
+  return c.at_some(exchange, [&](int r, int i) {
+    Op op = c.at(r, i);
+    Op send = op.what == What::kBatch ? op.parts[0] : op;
+    const int n = c.size(op), own = c.group(op.group).position(r);
+    send.what = What::kSend;
+    send.name = "send";
+    send.peer = own + 1 < n ? own + 1 : own - 1;
+    send.async = false;
+    send.handle = -1;
+    send.site = c.job.site("debug.py", 44, "push_stats");
+    send.in = send.out = {{512}};
+    Plan p{.kind = "mismatch",
+           .ranks = {r},
+           .text = "a send that nobody receives in step " + std::to_string(c.step),
+           .also = {"missing", "deadlock"}};
+    p.needs_history = true;
+    p.between_two = true;
+    c.insert(r, i, send);
+    return p;
+  });
 }
 
 std::optional<Plan> missing_recv(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, [](const Op& op) {
-    return op.what == What::kRecv ||
-           (op.what == What::kBatch &&
-            std::any_of(op.parts.begin(), op.parts.end(),
-                        [](const Op& part) { return part.what == What::kRecv; }));
-  });
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op& op = c.at(r, i);
-  Plan p{.kind = "missing",
-         .ranks = {r},
-         .text = "does not receive in step " + std::to_string(c.step),
-         .also = {"mismatch", "deadlock"}};
-  p.needs_history = true;
-  p.between_two = true;
-  if (op.what == What::kRecv || op.parts.size() == 1) {
-    c.program(r).erase(c.program(r).begin() + i);
-  } else {
-    std::erase_if(op.parts, [](const Op& part) { return part.what == What::kRecv; });
-  }
-  return p;
+  return c.at_some(
+      [](const Op& op) {
+        return op.what == What::kRecv ||
+               (op.what == What::kBatch &&
+                std::any_of(op.parts.begin(), op.parts.end(),
+                            [](const Op& part) { return part.what == What::kRecv; }));
+      },
+      [&](int r, int i) {
+        Op& op = c.at(r, i);
+        Plan p{.kind = "missing",
+               .ranks = {r},
+               .text = "does not receive in step " + std::to_string(c.step),
+               .also = {"mismatch", "deadlock"}};
+        p.needs_history = true;
+        p.between_two = true;
+        if (op.what == What::kRecv || op.parts.size() == 1) {
+          c.program(r).erase(c.program(r).begin() + i);
+        } else {
+          std::erase_if(op.parts, [](const Op& part) { return part.what == What::kRecv; });
+        }
+        return p;
+      });
 }
 
 std::optional<Plan> wrong_peer(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, [&](const Op& op) { return exchange(op) && c.size(op) > 2; });
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op& op = c.at(r, i);
-  const int n = c.size(op), own = c.group(op.group).position(r);
-  for (Op* part :
-       op.what == What::kBatch ? std::vector<Op*>{&op.parts[0]} : std::vector<Op*>{&op}) {
-    const int before = part->peer;
-    do {
-      part->peer = c.random.below(n);
-    } while (part->peer == before || part->peer == own);
-  }
-  Plan p{.kind = "mismatch",
-         .ranks = {r},
-         .text = "exchanges with another peer in step " + std::to_string(c.step),
-         .also = {"missing", "deadlock"}};
-  p.needs_history = true;
-  p.between_two = true;
-  return p;
+  return c.at_some([&](const Op& op) { return exchange(op) && c.size(op) > 2; },
+                   [&](int r, int i) {
+                     Op& op = c.at(r, i);
+                     const int n = c.size(op), own = c.group(op.group).position(r);
+                     for (Op* part : op.what == What::kBatch ? std::vector<Op*>{&op.parts[0]}
+                                                             : std::vector<Op*>{&op}) {
+                       const int before = part->peer;
+                       do {
+                         part->peer = c.random.below(n);
+                       } while (part->peer == before || part->peer == own);
+                     }
+                     Plan p{.kind = "mismatch",
+                            .ranks = {r},
+                            .text = "exchanges with another peer in step " + std::to_string(c.step),
+                            .also = {"missing", "deadlock"}};
+                     p.needs_history = true;
+                     p.between_two = true;
+                     return p;
+                   });
 }
 
 // ---------------------------------------------------------------- ends
@@ -362,7 +336,7 @@ std::optional<Plan> leave(Context& c, ExitHow how) {
   const int r = c.any_rank();
   const bool at_step = how == ExitHow::kClean;
   const int i = at_step ? c.find(r, [](const Op& op) { return op.what == What::kStep; })
-                        : c.find(r, any_communication);
+                        : c.find(r, communicates);
   if (i < 0) {
     return std::nullopt;
   }
@@ -399,29 +373,26 @@ std::optional<Plan> node_lost(Context& c) {
 // ---------------------------------------------------------------- devices
 
 std::optional<Plan> device(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, any_communication);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Plan p{.kind = "device",
-         .ranks = {r},
-         .text = "a kernel before " + c.words(c.at(r, i)) + " never ends"};
-  p.needs_timing = true;
-  c.insert(r, i, plain(What::kStuckKernel));
-  return p;
+  return c.at_some(communicates, [&](int r, int i) {
+    Plan p{.kind = "device",
+           .ranks = {r},
+           .text = "a kernel before " + c.words(c.at(r, i)) + " never ends"};
+    p.needs_timing = true;
+    c.insert(r, i, plain(What::kStuckKernel));
+    return p;
+  });
 }
 
 std::optional<Plan> transport(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, [](const Op& op) { return collective(op); });
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Plan p{.kind = "transport", .ranks = {}, .text = c.words(c.at(r, i)) + " starts and never ends"};
-  p.needs_timing = true;
-  c.at(r, i).broken = true;
-  return p;
+  return c.at_some([](const Op& op) { return collective(op); },
+                   [&](int r, int i) {
+                     Plan p{.kind = "transport",
+                            .ranks = {},
+                            .text = c.words(c.at(r, i)) + " starts and never ends"};
+                     p.needs_timing = true;
+                     c.at(r, i).broken = true;
+                     return p;
+                   });
 }
 
 std::optional<Plan> two_faults(Context& c) {

@@ -56,6 +56,13 @@ struct Context {
     }
     return found.empty() ? -1 : random.pick(found);
   }
+  // What make(rank, i) plants at such an operation of some rank; nothing where that has none.
+  template <class Make>
+  std::optional<Plan> at_some(const std::function<bool(const Op&)>& wanted, Make make) {
+    const int r = any_rank();
+    const int i = find(r, wanted);
+    return i < 0 ? std::nullopt : std::optional<Plan>(make(r, i));
+  }
   Op& at(int rank, int i) { return program(rank)[static_cast<std::size_t>(i)]; }
   void insert(int rank, int i, Op op) {
     op.step = step;
@@ -82,5 +89,15 @@ Truth truth_below(const Case&, const Plan&);
 void choose_evidence_below(Case&, const Plan&, Random&);
 
 Op plain(What);  // that communicates nothing
+
+inline bool collective(const Op& op) {
+  return op.what == What::kCollective;
+}
+inline bool communicates(const Op& op) {
+  return op.communicates();
+}
+inline bool exchange(const Op& op) {
+  return op.is_p2p() || op.what == What::kBatch;
+}
 
 }  // namespace hangsim

@@ -12,65 +12,47 @@ namespace hangsim {
 
 namespace {
 
-bool collective(const Op& op) {
-  return op.what == What::kCollective;
-}
-bool communicates(const Op& op) {
-  return op.communicates();
-}
-
-bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 // ---------------------------------------------------------------- devices
 
 std::optional<Plan> stream(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, communicates);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Plan p{.kind = "device",
-         .ranks = {r},
-         .text = "a kernel before " + c.words(c.at(r, i)) + " never ends"};
-  p.kernels_tell = true;
-  c.insert(r, i, plain(What::kStuckKernel));
-  return p;
+  return c.at_some(communicates, [&](int r, int i) {
+    Plan p{.kind = "device",
+           .ranks = {r},
+           .text = "a kernel before " + c.words(c.at(r, i)) + " never ends"};
+    p.kernels_tell = true;
+    c.insert(r, i, plain(What::kStuckKernel));
+    return p;
+  });
 }
 
 std::optional<Plan> launch(Context& c) {
-  const int r = c.any_rank();
-  const int i = c.find(r, communicates);
-  if (i < 0) {
-    return std::nullopt;
-  }
-  const bool inside = c.random.chance(50);
-  c.at(r, i).launch = inside ? Launch::kInside : Launch::kNotBegun;
-  return Plan{.kind = "device",
-              .ranks = {r},
-              .text = fmt::format("{} {}",
-                                  inside ? "never comes back from the launch of" : "never launches",
-                                  c.words(c.at(r, i))),
-              .also = {"missing"}};
+  return c.at_some(communicates, [&](int r, int i) {
+    const bool inside = c.random.chance(50);
+    c.at(r, i).launch = inside ? Launch::kInside : Launch::kNotBegun;
+    return Plan{.kind = "device",
+                .ranks = {r},
+                .text = fmt::format(
+                    "{} {}", inside ? "never comes back from the launch of" : "never launches",
+                    c.words(c.at(r, i))),
+                .also = {"missing"}};
+  });
 }
 
 // A collective of a rank, of which something goes wrong at one member.
 std::optional<Plan> at_member(Context& c, Trouble::Kind kind) {
-  const int r = c.any_rank();
-  const int i = c.find(r, [&](const Op& op) { return collective(op) && c.size(op) > 1; });
-  if (i < 0) {
-    return std::nullopt;
-  }
-  Op& op = c.at(r, i);
-  const int channels = c.job.fabric.channels;
-  op.trouble.kind = kind;
-  op.trouble.from = c.group(op.group).position(r);
-  op.trouble.channel = kind == Trouble::kThread || (kind == Trouble::kKernel && c.random.chance(30))
-                           ? -1
-                           : c.random.below(channels);
-  op.trouble.step = c.random.chance(30) ? 0 : c.random.below(12);
-  return Plan{.kind = "device", .ranks = {r}, .text = c.words(op)};
+  return c.at_some([&](const Op& op) { return collective(op) && c.size(op) > 1; },
+                   [&](int r, int i) {
+                     Op& op = c.at(r, i);
+                     const int channels = c.job.fabric.channels;
+                     op.trouble.kind = kind;
+                     op.trouble.from = c.group(op.group).position(r);
+                     op.trouble.channel = kind == Trouble::kThread ||
+                                                  (kind == Trouble::kKernel && c.random.chance(30))
+                                              ? -1
+                                              : c.random.below(channels);
+                     op.trouble.step = c.random.chance(30) ? 0 : c.random.below(12);
+                     return Plan{.kind = "device", .ranks = {r}, .text = c.words(op)};
+                   });
 }
 
 std::optional<Plan> channel(Context& c) {

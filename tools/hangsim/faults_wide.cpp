@@ -11,17 +11,8 @@ namespace {
 
 using Guilts = std::vector<Guilt>;
 
-bool collective(const Op& op) {
-  return op.what == What::kCollective;
-}
 bool reduces(const Op& op) {
   return collective(op) && op.parts.empty() && !op.in.empty() && op.name != "all_to_all_single";
-}
-bool exchange(const Op& op) {
-  return op.is_p2p() || op.what == What::kBatch;
-}
-bool communicates(const Op& op) {
-  return op.communicates();
 }
 
 std::uint64_t slot_of(Context& c, int rank, int i) {

@@ -22,10 +22,6 @@ namespace schema = fr::schema;
 
 using Packer = msgpack::packer<msgpack::sbuffer>;
 
-inline bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 // How a rank's evidence came to be.
 struct How {
   bool present = true;

@@ -11,10 +11,6 @@ namespace hangsim {
 
 namespace {
 
-bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 class Witness {
  public:
   Witness(const Case& c, bool torch) : c_(c), e_(torch ? c.torch : c.fr), torch_(torch) {

@@ -476,10 +476,6 @@ class RankDump {
   Out w_;
 };
 
-bool holds(const std::vector<int>& ranks, int r) {
-  return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-}
-
 }  // namespace
 
 void write_torch(const Case& c, const std::filesystem::path& dir, int first, int last) {

@@ -16,25 +16,7 @@ namespace frtrace {
 namespace {
 
 const char* state_word(State s) {
-  switch (s) {
-    case State::kEnqueued:
-      return "enqueued";
-    case State::kStarted:
-      return "started";
-    case State::kWaiting:
-      return "waiting";
-    case State::kIdle:
-      return "idle";
-    case State::kCompleted:
-      return "completed";
-    case State::kFailed:
-      return "failed";
-    case State::kReleased:
-      return "released";
-    case State::kUnknown:
-      break;
-  }
-  return "issued";
+  return s == State::kUnknown ? "issued" : fr::word(s);
 }
 
 // What a rank issued, with its call site, and how far it got. Without the first the rank did not

@@ -11,47 +11,13 @@ namespace frtrace {
 namespace {
 
 const char* state_name(DeviceState s) {
-  switch (s) {
-    case DeviceState::kScheduled:
-      return "scheduled";
-    case DeviceState::kLaunching:
-      return "launching";
-    case DeviceState::kLaunched:
-      return "launched";
-    case DeviceState::kStarted:
-      return "started";
-    case DeviceState::kEnded:
-      return "ended";
-    case DeviceState::kUnknown:
-      break;
-  }
-  return "unknown";
+  return s == DeviceState::kUnknown ? "unknown"
+         : s == DeviceState::kEnded ? "ended"  // completed or failed
+                                    : fr::word(s);
 }
 
 const char* wait_name(PhaseWait w) {
-  switch (w) {
-    case PhaseWait::kRunning:
-      return "running";
-    case PhaseWait::kIdle:
-      return "idle";
-    case PhaseWait::kPosted:
-      return "posted";
-    case PhaseWait::kOwnKernel:
-      return "own_kernel";
-    case PhaseWait::kPeerCredit:
-      return "peer_credit";
-    case PhaseWait::kInFlight:
-      return "in_flight";
-    case PhaseWait::kData:
-      return "data";
-    case PhaseWait::kFlush:
-      return "flush";
-    case PhaseWait::kOwnKernelTakes:
-      return "own_kernel_takes";
-    case PhaseWait::kOther:
-      break;
-  }
-  return "unknown";
+  return w == PhaseWait::kOther ? "unknown" : fr::word(w);
 }
 
 std::string channels_text(const std::vector<std::uint32_t>& channels) {
