@@ -2,6 +2,8 @@
 // function of the user's in the place of both. One thread at a time: the watchdog's.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <climits>
 #include <cstddef>
 
@@ -15,7 +17,7 @@ struct Recorder;
 
 class DumpStore {
  public:
-  explicit DumpStore(const Recorder& recorder) noexcept : recorder_(recorder) {}
+  explicit DumpStore(const Recorder& recorder) noexcept;
 
   // False with errno; last_path() then is "".
   bool store(const char* name, const DumpEncoder::Bytes& bytes,
@@ -26,11 +28,14 @@ class DumpStore {
 
   // Any thread: dumps go to this function; nullptr: to files again.
   void set_sink(fr_sink sink, void* user) noexcept;
+  // Do file names still mean to this process what they mean to its peers? Not after chroot().
+  bool is_seen_by_peers() const noexcept;
   bool has_sink() const noexcept { return sink_.load() != nullptr; }
   const char* last_path() const noexcept { return last_path_; }
 
  private:
   const Recorder& recorder_;
+  const struct stat root_;  // as it was at the start
   std::atomic<fr_sink> sink_{nullptr};
   std::atomic<void*> sink_user_{nullptr};
   bool unwritable_said_ = false;

@@ -397,7 +397,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   if (ok && !went_on) {
     own_dump_ = incident;
     dumped_head_.store(head);
-    if (row != nullptr) {
+    if (row != nullptr && store_.is_seen_by_peers()) {
       row->dumped.store(incident);
     }
   }

@@ -92,6 +92,7 @@ def trace(run):
     for task in os.listdir(f"/proc/{pid}/task"):
         if libc.ptrace(0x4206, int(task), None, None) != 0:
             raise Skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+        run.traced.append(int(task))
         libc.ptrace(0x4207, int(task), None, None)
 
 

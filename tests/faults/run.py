@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 RANKS = 4
 LIMIT_S = 25  # for the evidence and the verdict of one row
 START_S = 60  # until the ranks have met
+WALL = 0x40000000  # __WALL of waitpid: threads, too
 EVIDENCE = re.compile(r"\.r(\d+)\.\d+\.(fr|ring)$")
 BIN = Path(sys.executable).parent
 
@@ -51,7 +52,7 @@ class Run:
         for name in ("shm", "tmp", "logs"):
             (self.scratch / name).mkdir()
         self.pids, self.statuses, self.mounts, self.group = {}, {}, [], None
-        self.note, self.again = "", False
+        self.note, self.again, self.traced = "", False, []
 
     def start(self, attempt=0, fault=None):
         """True in a rank, which has then ended; never in the parent."""
@@ -98,7 +99,7 @@ class Run:
     def ended(self, rank):
         if rank not in self.statuses:
             pid, status = os.waitpid(self.pids[rank], os.WNOHANG)
-            if pid == 0:
+            if pid == 0 or os.WIFSTOPPED(status):
                 return False
             self.statuses[rank] = os.waitstatus_to_exitcode(status)
         return True
@@ -160,6 +161,11 @@ class Run:
         for rank, pid in self.pids.items():
             if not self.ended(rank):
                 os.kill(pid, signal.SIGKILL)
+        for thread in self.traced:  # a process has ended when its tracer knows of all its threads
+            while thread not in self.pids.values() and not os.WIFSIGNALED(
+                os.waitpid(thread, WALL)[1]
+            ):
+                pass
         for rank in self.pids:
             while not self.ended(rank):
                 time.sleep(0.01)

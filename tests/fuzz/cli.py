@@ -4,8 +4,8 @@
 
 Content: elements of the msgpack of dumps dropped, doubled, exchanged, retyped, compressed again;
 bytes of the other formats. Files: cut, bits flipped, pages zeroed, doubled, put together, missing.
-Counted: crashes (sanitizers' too), over 10 s, over 2 GB, and where
-only files were damaged, `certain` blame of a rank that the sound set does not blame.
+Counted: crashes (sanitizers' too), over 10 s, over 2 GB, and where only files were damaged,
+`certain` blame of a rank that the sound set does not blame. test_cli.py shows each counter count.
 Run n of seed s is Random(f"{s}.{n}"): --first n --runs 1 repeats it. Exit status 1 if anything was
 counted.
 """
@@ -26,8 +26,6 @@ import msgpack
 import zstandard
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-LONGEST_S = 10
-MOST_KIB = 2 << 20
 PAGE = 4096
 MODES = (["--json"], [], ["-j"], ["--stacks"])
 
@@ -106,19 +104,24 @@ def limit():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def look(frtrace, mode, directory):
+def look(options, mode, directory):
     """(what was wrong or "", report)"""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     try:
         got = subprocess.run(
-            [frtrace, *mode, directory], capture_output=True, timeout=LONGEST_S, preexec_fn=limit
+            [options.frtrace, *mode, directory],
+            capture_output=True,
+            timeout=options.longest,
+            preexec_fn=limit,
         )
     except subprocess.TimeoutExpired:
         return "hangs", {}
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    if got.returncode not in (0, 1, 3, 4) or b"runtime error:" in got.stderr:
+    # a sanitizer's status is 1, like that of a fault found
+    reported = b"runtime error:" in got.stderr or b"Sanitizer" in got.stderr
+    if got.returncode not in (0, 1, 3, 4) or reported:
         return "crashes", {"stderr": got.stderr[-2000:].decode(errors="replace")}
-    if most > MOST_KIB and most > before:
+    if most > options.most_mib << 10 and most > before:
         return "memory", {}
     try:
         report = json.loads(got.stdout) if mode == ["--json"] and got.stdout else {}
@@ -150,9 +153,9 @@ def one_run(rnd, directories, options, scratch):
     if not files_only and rnd.random() < 0.2:
         shutil.copy(rnd.choice(strangers), target / "stranger")
     mode = MODES[0] if files_only else rnd.choice(MODES)
-    wrong, report = look(options.frtrace, mode, target)
+    wrong, report = look(options, mode, target)
     if not wrong and files_only and report:
-        sound = {r for _, ranks in blames(look(options.frtrace, MODES[0], seed)[1]) for r in ranks}
+        sound = {r for _, ranks in blames(look(options, MODES[0], seed)[1]) for r in ranks}
         if any(how == "certain" and ranks - sound for how, ranks in blames(report)):
             wrong = "wrong certain"
     return files_only, wrong, f"{seed.relative_to(DATA)} {' '.join(mode)}", report
@@ -165,6 +168,8 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--runs", type=int, default=1 << 62)
+    parser.add_argument("--longest", type=float, default=10, help="seconds of one run")
+    parser.add_argument("--most-mib", type=int, default=2048)
     parser.add_argument("--keep", type=Path, help="copy of each set that was counted")
     options = parser.parse_args()
     directories, counts, end = seeds(), Counter(), time.monotonic() + options.seconds

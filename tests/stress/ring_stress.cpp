@@ -1,4 +1,4 @@
-// ring_stress [seconds] - writers that stall in the middle of a record, readers that look on.
+// ring_stress.cpp - writers that stall in the middle of a record, readers that look on.
 //
 // A writer that is preempted between two stores while the others lap the ring resumes into a slot
 // that a later ticket has taken. Without artificial stalls this takes days to happen; here every
@@ -18,13 +18,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 #include <thread>
 #include <vector>
 
+#include "../unit/catch.hpp"
 #include "../unit/record/small_ring.hpp"
 #include "format/hash.hpp"
+#include "stress.hpp"
 
 using namespace fr;
 using namespace fr::test;
@@ -263,8 +264,8 @@ Result run_bursts(u32 slots, double seconds) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
+TEST_CASE("stress: writers that stall within a record are never read as whole") {
+  const double seconds = stress_seconds();
   const struct {
     Variant variant;
     u32 slots;
@@ -273,7 +274,6 @@ int main(int argc, char** argv) {
               {Variant::kNaive, 4},   {Variant::kNaive, 64},  {Variant::kNaive, 1024}};
   u64 torn_ring = 0;
   u64 torn_naive = 0;
-  std::printf("%u writers, %u readers, %.1f s in all\n", kWriters, kReaders, seconds);
   std::printf("%-7s %6s %12s %10s %10s %12s %14s\n", "", "slots", "written", "dropped", "skipped",
               "read", "torn accepted");
   for (const auto& [variant, slots] : runs) {
@@ -287,13 +287,6 @@ int main(int argc, char** argv) {
                 static_cast<unsigned long long>(r.torn_accepted));
     (variant == Variant::kNaive ? torn_naive : torn_ring) += r.torn_accepted;
   }
-  if (torn_ring != 0) {
-    std::printf("FAILED: a mixture of two records was read as whole\n");
-    return 1;
-  }
-  if (torn_naive == 0) {
-    std::printf("FAILED: the variant that is known to be wrong showed nothing: no teeth\n");
-    return 1;
-  }
-  return 0;
+  CHECK(torn_ring == 0);
+  CHECK(torn_naive != 0);  // the variant that is known to be wrong, or this test has no teeth
 }
