@@ -72,6 +72,11 @@ test-gpu: $(VENV)/.made-by  ## Two ranks on one GPU (PYTHON: one with a CUDA bui
 test-faults: $(VENV)/.fr-installed  ## The fault table on real ranks, about 6 min; ROWS=words of rows
 	@$(BIN)/python tests/faults/run.py $(ROWS)
 
+.PHONY: stress
+stress: build/dev/CMakeCache.txt  ## Writers stopped and killed: torn records, true counts; TIME=60
+	@cmake --build --preset dev --target fr_tests
+	@FR_STRESS_S=$(or $(TIME),60) $(if $(SEED),FR_STRESS_SEED=$(SEED)) build/dev/tests/unit/fr_tests "stress:*"
+
 .PHONY: asan tsan
 asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 	@cmake --build --preset $@

@@ -15,12 +15,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
+# Two at a time, where they wait for processes. In tests/python those of a file share a job.
+PYTEST = {
+    "python": ["-n", "2", "--dist", "loadfile"],
+    "real": ["tests/fuzz"],
+    "e2e": ["-n", "2", "--dist", "worksteal"],
+}
 
 
 def command(suite: str, results: Path) -> list[str]:
-    if suite in ("python", "e2e", "real"):
+    if suite in PYTEST:
         command = [sys.executable, "-m", "pytest", f"tests/{suite}", f"--junitxml={results}"]
-        return command + (["-n", "2", "--dist", "worksteal"] if suite == "e2e" else [])  # they wait
+        return command + PYTEST[suite]
     return ["ctest", "--preset", suite, "--output-junit", str(results)]
 
 

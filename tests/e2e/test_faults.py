@@ -8,6 +8,7 @@ ROWS = [
     "SIGKILL all, 1 s into a hang",
     "the same, dumps by the next attempt",
     "descriptors used up",
+    "chroot",
     "second crash, after one survived by longjmp",
     "SIGSTOP for 4 s: a stall that passes",
     "clock - 1 hour",

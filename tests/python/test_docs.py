@@ -39,6 +39,11 @@ def test_links_lead_to_files(path):
         r"`((?:libfr|python|tools|tests|examples)/[\w./-]+)`", path.read_text()
     ):
         missing += [] if (ROOT / target).exists() else [target]
+    # and a test in one of them: `tests/unit/x.cpp::what its name begins with`
+    for target, test in re.findall(r"`(tests/[\w./-]+)::([^`]+)`", path.read_text()):
+        source = (ROOT / target).read_text()
+        there = f"def {test}(" in source or re.search(rf'TEST_CASE\(\s*"{re.escape(test)}', source)
+        missing += [] if there else [test]
     assert not missing
 
 

@@ -138,6 +138,18 @@ TEST_CASE("control: incidents count on, with join a fresh one is shared") {
   CHECK(page.open_incident(8, 0, "long after", true) == 9);
 }
 
+TEST_CASE("control: one rank of a node warns of a hang, not each") {
+  TempDir dir;
+  ControlPage page;
+  ControlPage other;
+  open_and_join(page, dir.path(), 0);
+  open_and_join(other, dir.path(), 1);
+  const u64 now = unix_now_ns();
+  CHECK(page.claim_warning(now, 1'000'000'000));
+  CHECK_FALSE(other.claim_warning(now + 10, 1'000'000'000));
+  CHECK(other.claim_warning(now + 2'000'000'000, 1'000'000'000));
+}
+
 TEST_CASE("control: another node's incident is followed, never backwards") {
   TempDir dir;
   ControlPage page;
