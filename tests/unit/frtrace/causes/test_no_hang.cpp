@@ -79,7 +79,7 @@ TEST_CASE("an idle rank alone, dumped for a reason, decides nothing") {
 
 TEST_CASE("a hang among operations that found no room is not called ok") {
   // nothing that matters; groups without a row; operations and groups without a name
-  for (std::uint64_t Losses::*const lost :
+  for (std::uint64_t Losses::* const lost :
        {&Losses::trimmed, &Losses::no_group, &Losses::groups_lost, &Losses::strings_lost}) {
     const bool matters = lost != &Losses::trimmed;
     JobBuilder j(2);
