@@ -39,7 +39,9 @@ class Witness {
       case Guilt::kReordered:
         return lacks_sequence(g);
       case Guilt::kCircle:
-        return has_file(g.rank) ? "" : "a file of the group is lost";
+        return !has_file(g.rank)       ? "a file of the group is lost"
+               : !torch_ && !e_.frames ? "without stacks it may be one batch"
+                                       : "";
       case Guilt::kBroken:
         return e_.timing ? lacks_files(g) : "starts not recorded";
       default:

@@ -146,12 +146,19 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
          });
 }
 
-// Nothing tells when the files were written: sends and receives of a moving job may look like this.
+// Nothing tells when the files were written: sends and receives of a moving job may look like this
+// where they are those that it repeats.
 bool may_be_moving(const Facts& f, const Problem& p) {
   return std::any_of(p.pending.begin(), p.pending.end(),
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
-         std::any_of(p.evidence.begin(), p.evidence.end(),
-                     [&](int i) { return f.ev(i).holes.written_guessed; });
+         std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
+           const std::vector<Step>& steps = f.history.of(i);
+           const std::size_t at = f.stuck_step(i);
+           return f.ev(i).holes.written_guessed &&
+                  (at >= steps.size() ||
+                   std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),
+                               [&](const Step& s) { return s.key == steps[at].key; }));
+         });
 }
 
 // A circle of collectives only, or one of sends and receives in which all do the same: none of them
@@ -213,7 +220,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   std::vector<Deviant> deviants;
   bool by_peers = false;
   for (const int i : suspects) {
-    const auto a = f.anomalies.own(i, f.stuck_step(i));
+    const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
     // Without a cycle nothing but this tells that the order matters.
     if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
@@ -223,7 +230,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     deviants.clear();
     by_peers = true;
     for (const int i : suspects) {
-      if (const auto a = f.anomalies.by_peers(i)) {
+      if (const auto a = f.anomalies.by_peers(i, f.stuck_end(i))) {
         deviants.push_back({i, *a});
       }
     }

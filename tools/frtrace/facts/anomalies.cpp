@@ -98,8 +98,11 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck) const {
+std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   for (const Anomaly& a : all(i, stuck)) {
+    if (a.issued >= until) {
+      break;
+    }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
     const bool together = std::any_of(others.begin(), others.end(), [&](int j) {
       return did_likewise(j, history_.of(j).size(), i, a);
@@ -119,7 +122,7 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
   });
 }
 
-std::optional<Anomaly> Anomalies::by_peers(int i) const {
+std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::vector<Step>& steps = history_.of(i);
   if (steps.empty()) {
     return std::nullopt;
@@ -134,7 +137,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i) const {
     others.push_back(&roles(j));
   }
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
-  for (std::size_t p = std::max(from, context); p < steps.size(); ++p) {
+  for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
     struct Next {
       int ranks = 0;

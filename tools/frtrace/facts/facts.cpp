@@ -251,4 +251,11 @@ std::size_t Facts::stuck_step(int i) const {
   return stuck;
 }
 
+std::size_t Facts::stuck_end(int i) const {
+  const Front& front = graph.fronts[idx(i)];
+  const std::size_t first = stuck_step(i);
+  const std::size_t last = front.first == kNoRecord ? first : step_of(history.of(i), front.last);
+  return std::max(first, last) + 1;
+}
+
 }  // namespace frtrace

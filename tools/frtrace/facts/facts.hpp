@@ -45,6 +45,8 @@ struct Facts {
   bool is_leaving(int i) const;
   // A blocking operation's own place in the rank's history; its size: none.
   std::size_t stuck_step(int i) const;
+  // One past the steps that it is stuck in: what it issued later is no reason for that.
+  std::size_t stuck_end(int i) const;
 
   const Case& c;
   std::vector<Slots> slots;  // per group

@@ -78,13 +78,13 @@ class Anomalies {
  public:
   Anomalies(const Case& c, const History& history)
       : c_(c), history_(history), roles_(c.ranks.size()) {}
-  // What the rank did that it never did before and no peer does.
-  std::optional<Anomaly> own(int evidence, std::size_t stuck) const;
+  // What the rank did, before step `until`, that it never did before and no peer does.
+  std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
   // The rank did what `deviant` of another rank is, peers or not.
   bool did_likewise(int evidence, std::size_t stuck, int other, const Anomaly& deviant) const;
   // The same where the rank's own records do not reach back: after the same few operations, three
   // or more peers agree on something that this rank did not do.
-  std::optional<Anomaly> by_peers(int evidence) const;
+  std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
   // Operation, call site and role without the group itself: equal on ranks that do the same in
   // other groups of the kind.
   std::uint64_t role(int evidence, const Step& step) const;

@@ -408,6 +408,7 @@ class Reader {
         m.ended = r.ended;
       }
       s.batch.clear();
+      s.batches = true;
       s.max_seq = split ? std::max(s.max_seq, seq) : s.max_seq;
       return;
     }
@@ -439,12 +440,13 @@ class Reader {
     s.own = name.own >= 0 ? name.own : s.own;
     r.peer = name.peer;
     if (s.batch.empty() || s.batch_seq != batch) {
-      if (s.batch.size() > 1) {
+      if (!s.batch.empty()) {
         s.open_batches.push_back(std::move(s.batch));
       }
       s.batch.clear();
       s.batch_seq = batch;
     }
+    s.batches = s.batches || !s.batch.empty();
     s.batch.push_back(e_.records.size());
     r.batch = batch_number(r.group, batch);
     if (r.peer >= 0) {

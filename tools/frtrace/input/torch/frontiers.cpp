@@ -176,13 +176,24 @@ class Frontiers {
   }
 
   // Operations inside a batch never complete by themselves: where completed entries are left out,
-  // those of a batch that is over stay, and what tells that it is over is not there.
+  // those of a batch that is over stay, and of the entry that told so its number is left. One alone
+  // is of a batch only in a group that has some; right before another entry it stands for itself.
   void close_batches() {
+    const auto is_over = [&](const GroupState& s, const std::vector<std::size_t>& batch) {
+      const std::size_t next = batch.back() + 1;
+      const bool gap =
+          next < e_.records.size() && e_.records[next].ticket > e_.records[batch.back()].ticket + 1;
+      return batch.size() > 1 || (gap && s.batches);
+    };
     for (GroupState& s : p_.states) {
       const std::size_t newest = e_.records.size() - 1;
+      if (!s.batch.empty() && s.batch.back() != newest) {
+        s.open_batches.push_back(std::move(s.batch));
+      }
       for (const auto& batch : s.open_batches) {
         for (const std::size_t member : batch) {
-          e_.records[member].state = State::kCompleted;
+          State& state = e_.records[member].state;
+          state = is_over(s, batch) ? State::kCompleted : state;
         }
       }
       for (const std::size_t unit : s.open_units) {

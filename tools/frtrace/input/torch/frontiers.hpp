@@ -26,8 +26,9 @@ struct GroupState {
   std::int32_t own = -1;  // rank within the group, by its sends and receives
   std::map<std::pair<std::int32_t, bool>, std::size_t> lanes;  // (peer, send) -> e_.lanes
   std::vector<std::size_t> batch;                              // records of the last p2p_seq_id
-  std::vector<std::vector<std::size_t>> open_batches;  // of several, without an entry as a whole
-  std::vector<std::size_t> open_units;                 // likewise, of collectives
+  std::vector<std::vector<std::size_t>> open_batches;          // without an entry as a whole
+  bool batches = false;                 // it has batches of sends and receives
+  std::vector<std::size_t> open_units;  // likewise, of collectives
   std::uint64_t batch_seq = 0;
   std::uint64_t max_op = 0;
 };
