@@ -44,8 +44,13 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
   const Anomaly& a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. What was
   // left out for good is a skip, wherever the rank waits now.
-  const bool order =
-      in_cycle && (a.kind == Anomaly::kSwapped || (a.kind == Anomaly::kSkipped && a.novel));
+  const std::vector<Step>& first = f.history.of(deviants.front().evidence);
+  const std::vector<Record>& records = f.ev(deviants.front().evidence).records;
+  const bool of_groups = first[a.issued].group != first[a.usual].group &&
+                         records[first[a.issued].record].kind == Kind::kCollective &&
+                         records[first[a.usual].record].kind == Kind::kCollective;
+  const bool order = ((in_cycle || of_groups) && a.kind == Anomaly::kSwapped) ||
+                     (in_cycle && a.kind == Anomaly::kSkipped && a.novel);
   const bool skip = a.kind == Anomaly::kSkipped && !order;
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
@@ -153,11 +158,16 @@ bool may_be_moving(const Facts& f, const Problem& p) {
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
          std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
+           const std::vector<Record>& records = f.ev(i).records;
            const std::size_t at = f.stuck_step(i);
+           const auto same = [&](const Step& s) {
+             return s.key == steps[at].key &&
+                    records[s.record].in_numel == records[steps[at].record].in_numel;
+           };
            return f.ev(i).holes.written_guessed &&
                   (at >= steps.size() ||
                    std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),
-                               [&](const Step& s) { return s.key == steps[at].key; }));
+                               same));
          });
 }
 

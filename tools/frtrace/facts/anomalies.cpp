@@ -139,6 +139,17 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
   for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
+    const auto alike = [&](const std::vector<std::uint64_t>& of, std::size_t q) {
+      return std::equal(here - static_cast<std::ptrdiff_t>(context), here,
+                        of.begin() + static_cast<std::ptrdiff_t>(q - context));
+    };
+    bool usual = false;  // the rank did so before
+    for (std::size_t q = context; q < p && !usual; ++q) {
+      usual = own[q] == own[p] && alike(own, q);
+    }
+    if (usual) {
+      continue;
+    }
     struct Next {
       int ranks = 0;
       const std::vector<std::uint64_t>* of = nullptr;
@@ -149,9 +160,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
       const std::vector<std::uint64_t>& other = *each;
       std::set<std::uint64_t> followed;
       for (std::size_t q = context; q < other.size(); ++q) {
-        if (std::equal(here - static_cast<std::ptrdiff_t>(context), here,
-                       other.begin() + static_cast<std::ptrdiff_t>(q - context)) &&
-            followed.insert(other[q]).second) {
+        if (alike(other, q) && followed.insert(other[q]).second) {
           Next& n = next[other[q]];
           n = {n.ranks + 1, each, q};
         }

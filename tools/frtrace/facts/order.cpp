@@ -19,6 +19,7 @@ const std::vector<Step>& History::of(int evidence) const {
   built_[i] = true;
   const RankEvidence& e = case_.evidence_of(evidence);
   std::unordered_map<std::uint32_t, std::uint64_t> site_keys;
+  const std::uint64_t no_site = mix(mix(7, std::string_view()), 0);
   Signatures signatures(e);
   steps_[i].reserve(
       static_cast<std::size_t>(std::count_if(e.records.begin(), e.records.end(), communicates)));
@@ -39,6 +40,8 @@ const std::vector<Step>& History::of(int evidence) const {
     key = mix(key, static_cast<std::uint64_t>(record.kind));
     if (record.kind != Kind::kCollective) {
       key = mix(key, static_cast<std::uint64_t>(record.peer + 1));
+      // Without a call site nothing but its size tells one from the other.
+      key = it->second == no_site ? mix(key, record.in_numel) : key;
     }
     steps_[i].push_back({key, group, static_cast<std::uint32_t>(r)});
   }
@@ -254,7 +257,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
   for (std::size_t k = starts.size(); k-- > 1 && k + limits::kIterations > starts.size();) {
     const std::size_t begin = starts[k];
     const std::size_t whole = (k + 1 < starts.size() ? starts[k + 1] : steps.size()) - begin;
-    std::size_t most = 0, like = 0;
+    std::size_t most = 0, like = k - 1;
     for (std::size_t j = starts.size() - 1; j-- > 0 && most < whole;) {
       const std::size_t n = j == k ? 0 : equal_steps(steps, begin, starts[j]);
       // A later one that is like it up to the end of the file tells nothing of what comes then.
@@ -264,7 +267,14 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, most));
+      std::size_t context = most;  // of few steps also what was before the last iteration
+      while (k + 1 == starts.size() && context < limits::kPeerContext &&
+             context - most < std::min(begin, starts[like]) &&
+             steps[begin + most - 1 - context].key ==
+                 steps[starts[like] + most - 1 - context].key) {
+        ++context;
+      }
+      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, context));
     }
   }
   std::reverse(out.begin(), out.end());
