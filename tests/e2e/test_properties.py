@@ -357,7 +357,6 @@ VIOLATED = {
     ("renamed", 10): "exited becomes undecided: a rank without a file in a pipeline",
     ("innocent_lost", 4): "a stuck host in a pipeline, then the rank without a file is named",
     ("innocent_lost", 11): "a stuck device, then the rank without a file is named",
-    ("old_records_cut", 5): "with 85 records both ends of a left-out receive are named",
     **{
         ("second_fault", seed): "one of two independent faults is named"
         for seed in (1, 2, 3, 8, 11)

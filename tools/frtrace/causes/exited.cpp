@@ -243,7 +243,7 @@ bool moved_data(const Facts& f, Rank who) {
 
 // The rank left its usual order where an operation with `who` was due.
 bool left_out_with(const Facts& f, int i, Rank who) {
-  const auto a = f.anomalies.own(i, f.stuck_step(i));
+  const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
   const int group = a ? f.history.of(i)[a->usual].group : -1;
   return group >= 0 && f.group(group).position.contains(who);
 }

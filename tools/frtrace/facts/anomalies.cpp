@@ -83,12 +83,21 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
   return false;
 }
 
+// Of a file without what has completed, no order of earlier iterations is known.
 std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
+  if (c_.evidence_of(i).holes.only_active) {
+    return {};
+  }
   const std::vector<Step>& steps = history_.of(i);
   std::size_t from = stuck - std::min(stuck, limits::kRecent);
   std::vector<Anomaly> out;
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     std::erase_if(*odd, [&](const Anomaly& a) { return a.issued < from; });
+    // Iterations vary; what it is stuck in and never issued before stands out of all of them.
+    const auto here = anomaly(steps, stuck);
+    if (here && here->issued == stuck && here->novel) {
+      odd->push_back(*here);
+    }
     return std::move(*odd);
   }
   while (const auto a = anomaly(steps, from)) {
@@ -99,23 +108,36 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
+  std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until) {
-      break;
+    if (a.issued >= until || (first && !a.novel)) {
+      continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
     const bool together = std::any_of(others.begin(), others.end(), [&](int j) {
       return did_likewise(j, history_.of(j).size(), i, a);
     });
     if (!together && !shared(i, a)) {
-      return a;
+      first = a;
+      if (a.novel) {  // programs vary their order more than they issue something new
+        break;
+      }
     }
   }
-  return std::nullopt;
+  return first;
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {
   const std::uint64_t issued = roles(other)[deviant.issued], usual = roles(other)[deviant.usual];
+  const std::vector<Step>& steps = history_.of(i);
+  for (std::size_t p = stuck - std::min(stuck, limits::kRecent); deviant.novel && p < steps.size();
+       ++p) {
+    if (roles(i)[p] == issued &&
+        std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(p),
+                     [&](const Step& s) { return s.key == steps[p].key; })) {
+      return true;
+    }
+  }
   const std::vector<Anomaly> found = all(i, stuck);
   return std::any_of(found.begin(), found.end(), [&](const Anomaly& a) {
     return roles(i)[a.issued] == issued && (deviant.novel || roles(i)[a.usual] == usual);
@@ -124,10 +146,10 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
 
 std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::vector<Step>& steps = history_.of(i);
-  if (steps.empty()) {
+  const RankEvidence& e = c_.evidence_of(i);
+  if (steps.empty() || e.holes.only_active) {
     return std::nullopt;
   }
-  const RankEvidence& e = c_.evidence_of(i);
   // Without call sites much looks alike that is not.
   const bool sites = !user_site(e, e.records[steps.back().record].stack).file.empty();
   const std::size_t context = sites ? limits::kPeerContext : limits::kPeerContextBare;

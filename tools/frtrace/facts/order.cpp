@@ -248,7 +248,7 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
 
 // An iteration that is like no other one deviates where it leaves the one it is like for longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e) {
+                                                   const RankEvidence& e, std::size_t stuck) {
   const std::vector<std::size_t> starts = iteration_starts(steps, e);
   if (starts.size() < 2) {
     return std::nullopt;
@@ -267,8 +267,8 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      std::size_t context = most;  // of few steps also what was before the last iteration
-      while (k + 1 == starts.size() && context < limits::kPeerContext &&
+      std::size_t context = most;  // where it is stuck also what was before that iteration
+      while (begin + most >= stuck && context < limits::kPeerContext &&
              context - most < std::min(begin, starts[like]) &&
              steps[begin + most - 1 - context].key ==
                  steps[starts[like] + most - 1 - context].key) {
