@@ -144,6 +144,14 @@ DRAWN = {
     "all of a circle issue it for the first time": ("known", 97, "fr"),
     "late, and moving until its file was written": ("held_out", 99, "torch"),
     "a mixed circle of which nobody is told from the others": ("held_out", 226, "fr"),
+    "what a rank did after what it is stuck in is no reason": ("all", 661, "fr"),
+    "a circle of sends that nobody sent before, of copied files": ("all", 1926, "torch"),
+    "the first operation of an iteration left out": ("all", 137, "fr"),
+    "a receive left out of an exchange that alternates": ("all", 72, "fr"),
+    "two groups in the other order, of copied files": ("all", 53, "torch"),
+    "stuck in what it never issued, in iterations that vary": ("all", 442, "fr"),
+    "a batch of one that is over, of what is active only": ("all", 609, "torch"),
+    "what is active only keeps no order": ("all", 451, "torch"),
 }
 
 

@@ -261,7 +261,7 @@ def halves_table(rows, options):
     decidable / false blame."""
     columns = [c for c, _, _ in ANALYZERS if any(r["column"] == c for r in rows)]
     halves = ["known", "held_out"]
-    heads = [f"{c}, {h}" for c in columns for h in halves]
+    heads = [f"{c.removeprefix('frtrace, ')}, {h}" for c in columns for h in halves]
     lines = [f"| {options.by} | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name in [*sorted({r[options.by] for r in rows}), "all"]:
         mine = [r for r in rows if name in (r[options.by], "all")]
