@@ -171,6 +171,10 @@ RedirectTable& calls() noexcept {
   return g_table;
 }
 
+bool sees_waits() noexcept {
+  return g_table.in_force.load(std::memory_order_relaxed) != 0;
+}
+
 void find_originals() noexcept {
   for (const char* name :
        {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcuda.so.1"}) {

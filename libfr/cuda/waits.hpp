@@ -26,6 +26,9 @@ inline bool tracks_any() noexcept {
   return g_wait_tracked.load(std::memory_order_relaxed) != 0;
 }
 
+// Are the program's calls of CUDA hooked?
+bool sees_waits() noexcept;
+
 // A communicator was made with this thread's current context. Cold.
 void learn_context() noexcept;
 

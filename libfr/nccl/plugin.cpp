@@ -75,7 +75,6 @@ struct Pair {
 };
 constexpr u32 kPairs = 1u << 15;
 constexpr u32 kContexts = 256;
-constexpr u64 kPairTag = 0x7f52ull << 48;  // no user-space pointer has it
 
 struct Chain {
   const void* plugin = nullptr;  // PluginN of its version
@@ -83,6 +82,7 @@ struct Chain {
   u32 asked = 0;                 // ours, that NCCL has taken
   int events = 0;                // what it asked for
   Pair* pairs = nullptr;
+  u64 tag = 0;  // << 48 in handles of pairs: no pointer has it, nor another process's pairs
   std::atomic<u32> cursor{0};
   std::atomic<u64> lost{0};
 };
@@ -148,6 +148,7 @@ void open_chain(u32 api) noexcept {
     return;
   }
   g_chain.pairs = new (std::nothrow) Pair[kPairs]();
+  g_chain.tag = pair_salt();
   g_chain.api = version;
   g_chain.asked = api;
   g_chain.plugin = g_chain.pairs != nullptr ? found : nullptr;
@@ -167,7 +168,7 @@ void* pair_up(Handle ours, void* theirs) noexcept {
       p.generation.store(generation, std::memory_order_relaxed);
       p.ours.store(ours, std::memory_order_relaxed);
       p.theirs.store(theirs, std::memory_order_release);
-      return pointer(kPairTag | static_cast<u64>(generation) << 16 | at);
+      return pointer(g_chain.tag << 48 | static_cast<u64>(generation) << 16 | at);
     }
   }
   g_chain.lost.fetch_add(1, std::memory_order_relaxed);
@@ -176,7 +177,7 @@ void* pair_up(Handle ours, void* theirs) noexcept {
 
 Pair* pair_of(void* handle) noexcept {
   const Handle h = number(handle);
-  if (g_chain.pairs == nullptr || h >> 48 != kPairTag >> 48) {
+  if (g_chain.pairs == nullptr || h >> 48 != g_chain.tag) {
     return nullptr;
   }
   Pair& p = g_chain.pairs[h & (kPairs - 1)];
@@ -184,7 +185,7 @@ Pair* pair_of(void* handle) noexcept {
 }
 
 Handle ours_of(void* handle) noexcept {
-  if (number(handle) >> 48 != kPairTag >> 48) {
+  if (g_chain.pairs == nullptr || number(handle) >> 48 != g_chain.tag) {
     return number(handle);
   }
   const Pair* p = pair_of(handle);
@@ -395,6 +396,10 @@ struct Shim {
   // Contexts of the other plugin, by our communicator's slot.
   static inline std::atomic<void*> theirs[kContexts];
 
+  // That of a communicator of another process, whose transfer this one carries, is theirs already.
+  static void* theirs_for(void* context) noexcept {
+    return is_foreign(number(context)) ? context : theirs[slot(context)].load();
+  }
   static u32 slot(void* context) noexcept { return number(context) & (kContexts - 1); }
 
   // Older than what NCCL has taken of us. Version 5 differs from 6 in what it asks for alone.
@@ -446,7 +451,7 @@ struct Shim {
           copy.p2p.parent_group = theirs_of(copy.p2p.parent_group);
         }
       }
-      void* const their_context = theirs[slot(context)].load();
+      void* const their_context = theirs_for(context);
       if constexpr (kApi > 4) {
         if (is_version4()) {
           Event4 old = as_version4(copy);

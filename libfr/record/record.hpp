@@ -235,6 +235,9 @@ inline void end(Hot& h, const fr_ticket& t, State state, u32 error, u64 at_ticks
   set_state(h, t, state, ticks, error);
 }
 
+// A released one whose report comes late after all is in flight again.
+void reopen(Hot& h, const fr_ticket& t) noexcept;  // slow.cpp
+
 inline void wait_begin(Hot& h, const fr_ticket& t) noexcept {
   h.groups[t.group].waited.fetch_add(1, std::memory_order_relaxed);
   set_state(h, t, State::kWaiting, ticks_now(h.clock), 0);

@@ -165,6 +165,13 @@ struct Ring {
     s.tag.store(mine | static_cast<u64>(state), std::memory_order_release);
     return true;
   }
+
+  // Takes back kReleased: the ticket has no status, as when it was published.
+  bool reopen(u64 ticket) const noexcept {
+    u64 released = (ticket + 1) << 3 | static_cast<u64>(State::kReleased);
+    return status[ticket & mask].tag.compare_exchange_strong(released, 0,
+                                                             std::memory_order_acq_rel);
+  }
 };
 
 }  // namespace fr

@@ -93,6 +93,20 @@ void put_words_in_blob(Hot& h, Payload& p, const u32* words, u32 n_words) noexce
 
 }  // namespace detail
 
+void reopen(Hot& h, const fr_ticket& t) noexcept {
+  GroupRow& row = h.groups[t.group];
+  row.released.fetch_sub(1, std::memory_order_relaxed);
+  if (t.kind == FR_COLLECTIVE) {
+    row.ended.fetch_sub(1, std::memory_order_relaxed);
+  } else if (t.kind == FR_SEND || t.kind == FR_RECV) {
+    h.lanes[t.lane].ended.fetch_sub(1, std::memory_order_relaxed);
+    row.p2p_ended.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (t.ticket == kNoTicket || !h.ring.reopen(t.ticket - 1)) {
+    h.header->status_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 std::atomic<void (*)() noexcept> g_new_thread{nullptr};
 
 u32 learn_tid() noexcept {

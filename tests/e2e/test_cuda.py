@@ -85,6 +85,18 @@ def test_a_hang_is_seen_by_the_scripts_own_waits(run, scratch, how):
     assert "all_reduce #4 of" in job.log(), job.log()  # the watchdog's line
 
 
+@pytest.mark.parametrize("api", [4, 5, 6])
+def test_a_hang_that_nccl_does_not_report_is_seen_by_the_scripts_own_waits(run, api):
+    """The plugin is loaded, and NCCL reports the call and nothing below it: a broadcast of 2.29.2
+    to 2.30.7, symmetric memory, copy engines."""
+    env = {"STANDIN_NCCL_API": str(api), "STANDIN_NCCL_QUIET": "1", "FR_TIMING": "auto"}
+    job = run("polled-skip", 3, **env).await_evidence()
+    job.trace().expect("missing", [2], op="all_reduce", seq=4)
+    device = device_of(job, 0)
+    assert device["plugin_api"] == api, device
+    assert device["followed"] == 4, device
+
+
 def test_nobody_is_blamed_by_waits_alone(run):
     """All ranks issued it and wait: what their devices do is not told."""
     job = run("polled", 3, FR_TIMING="auto", STANDIN_NCCL_FAULT="device:1:4").await_evidence()

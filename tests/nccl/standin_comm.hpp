@@ -273,6 +273,9 @@ struct ncclComm {
   }
 
   void* kernel(const Task& t, int channel) const {
+    if (t.task == nullptr) {
+      return nullptr;  // its launch was not told either
+    }
     Event6 e = event(kEvKernelCh, t.task);
     e.kernel_ch.channel = static_cast<u8>(channel);
     e.kernel_ch.timer_ns = now_ns();
@@ -283,6 +286,9 @@ struct ncclComm {
     profiler.stop(handle);
   }
   void* transfer(const Task& t, bool send, int peer) const {
+    if (t.task == nullptr) {
+      return nullptr;
+    }
     Event6 e = event(kEvProxyOp, t.task);
     e.proxy_op.pid = getpid();
     e.proxy_op.peer = peer;
@@ -291,6 +297,9 @@ struct ncclComm {
     return profiler.start(e);
   }
   void* step(void* parent, int n) const {
+    if (parent == nullptr) {
+      return nullptr;
+    }
     Event6 e = event(kEvProxyStep, parent);
     e.proxy_step.step = n;
     return profiler.start(e);

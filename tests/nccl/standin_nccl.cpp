@@ -5,6 +5,7 @@
 //   STANDIN_NCCL_API=0..6       newest plugin version it knows (default 6; 0: none)
 //   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
 //   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
+//   STANDIN_NCCL_QUIET=1        no launch, kernel or transfer is told, as of a broadcast of 2.30
 //   STANDIN_NCCL_FAULT=...      what goes wrong; with :SIZE, on communicators of so many ranks only
 //     device:RANK:N             the kernel of RANK's N-th collective never starts
 //     transport:RANK:N          RANK's network loses its N-th collective
@@ -58,9 +59,10 @@ void launch_all() {
     if (c.fault.kind == "symmetric") {
       continue;
     }
+    const bool quiet = getenv("STANDIN_NCCL_QUIET") != nullptr;
     Event6 l = event(kEvKernelLaunch, t_group);
     l.launch.stream = p.task.stream;
-    void* launch = c.profiler.start(l);
+    void* launch = quiet ? nullptr : c.profiler.start(l);
     while (c.faulty("launch", p.task.n) && !p.task.is_p2p()) {
       nap();
     }
@@ -68,7 +70,7 @@ void launch_all() {
     if (is_captured(p.task.stream)) {
       continue;  // it runs when the graph does, which is never
     }
-    void* group = c.profiler.start(event(kEvGroup, nullptr));
+    void* group = quiet ? nullptr : c.profiler.start(event(kEvGroup, nullptr));
     Event6 e = event(p.task.is_p2p() ? kEvP2p : kEvColl, plugins().api >= 5 ? p.task.api : group);
     e.rank = c.rank;
     if (p.task.is_p2p()) {
@@ -89,7 +91,7 @@ void launch_all() {
       e.coll.algo = "RING";
       e.coll.proto = "SIMPLE";
     }
-    p.task.task = c.profiler.start(e);
+    p.task.task = quiet ? nullptr : c.profiler.start(e);
     c.profiler.stop(p.task.task);
     c.profiler.stop(group);
     if (p.task.is_p2p()) {  // those of one group go at once

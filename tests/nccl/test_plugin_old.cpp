@@ -157,11 +157,29 @@ void play_old(const char* symbol, u64 hash, E make) {
   e.proxy_op = {static_cast<int>(getpid()), 1, 2, 4, 4096, 1};
   void* transfer = nullptr;
   plugin.start(context, &transfer, &e);
-  Args1 args;
-  args.proxy_op = {0, 0};
-  plugin.state(transfer, kStSendRemFifoWait, &args);
+  // two steps are filled, and the peer has no room for the second: NCCL counts, it gives no index
+  void* steps[2] = {};
+  for (int step = 0; step < 2; ++step) {
+    std::memset(&e, 0, sizeof e);
+    e.type = kEvProxyStep;
+    e.parent = transfer;
+    e.proxy_step.step = step;
+    plugin.start(context, &steps[step], &e);
+    plugin.state(steps[step], kStStepSendGpuWait, nullptr);
+  }
   REQUIRE(live_phases(view()).size() == 1);
+  CHECK(live_phases(view())[0].wait() == Wait::kOwnKernel);
+  Args1 args;
+  args.proxy_op = {0, 1};
+  plugin.state(transfer, kStSendRemFifoWait, &args);
   CHECK(live_phases(view())[0].wait() == Wait::kPeerCredit);
+  plugin.state(steps[0], kStStepSendWait, nullptr);
+  plugin.stop(steps[0]);
+  CHECK(live_phases(view())[0].wait() == Wait::kOwnKernel);  // of the second
+  args.proxy_op = {0, 2};
+  plugin.state(transfer, kStSendRemFifoWait, &args);
+  CHECK(live_phases(view())[0].wait() == Wait::kPeerCredit);
+  plugin.stop(steps[1]);
   plugin.stop(transfer);
   plugin.stop(task);
   if constexpr (!kKernels) {

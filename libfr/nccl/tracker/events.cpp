@@ -45,14 +45,20 @@ void give_up(Tracker& s, u32 comm) noexcept {
   }
 }
 
-// Up to version 4 nothing ties a launch to its call but what it is about.
-DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, u32& found) noexcept {
-  const bool p2p = call.func == Func::kSend || call.func == Func::kRecv;
+bool is_p2p(const Call& call) noexcept {
+  return call.func == Func::kSend || call.func == Func::kRecv;
+}
+
+// The oldest that is not launched; released: one that was released, the report of its launch is
+// late.
+DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, bool released, u32& found) noexcept {
+  const bool p2p = is_p2p(call);
   u64 oldest = ~0ull;
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const DeviceOp& op = s.ops[slot];
     const OpPrivate& p = s.op[slot];
-    if ((op.claim.load(kAcquire) & 1) == 0 || op.comm.load(kRelaxed) != comm ||
+    const bool in_use = (op.claim.load(kAcquire) & 1) != 0;
+    if (in_use == released || op.comm.load(kRelaxed) != comm ||
         op.parts_launched.load(kRelaxed) >= op.parts.load(kRelaxed) ||
         p.func.load(kRelaxed) != static_cast<u32>(call.func) ||
         op.ticket.load(kRelaxed) >= oldest) {
@@ -67,7 +73,16 @@ DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, u32& found) noexcept 
     oldest = op.ticket.load(kRelaxed);
     found = slot;
   }
-  return oldest != ~0ull ? &s.ops[found] : nullptr;
+  if (oldest == ~0ull) {
+    return nullptr;
+  }
+  return released ? task_late(s, found, generation_at(s, found)) : &s.ops[found];
+}
+
+// Up to version 4 nothing ties a launch to its call but what it is about.
+DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, u32& found) noexcept {
+  DeviceOp* op = match_op(s, comm, call, false, found);
+  return op != nullptr ? op : match_op(s, comm, call, true, found);
 }
 
 }  // namespace
@@ -82,7 +97,11 @@ Handle group_api_start(Handle context, bool captured) noexcept {
   if (s == nullptr || comm_of(*s, context) == kNoComm) {
     return other_start();
   }
-  (void)captured;
+  // One operation late; for captures that are not begun through a call that is hooked.
+  if (s->capture_reported.load(kRelaxed) != captured) [[unlikely]] {
+    s->capture_reported.store(captured, kRelaxed);
+    apply_mask(*s);
+  }
   const u32 slot = claim_row(s->groups, kApiGroups, 0, s->group_cursor);
   if (slot == kApiGroups) {
     count(s->device->ops_lost);
@@ -101,7 +120,7 @@ void group_api_stop(Handle group) noexcept {
     // A non-blocking communicator launches afterwards, a group that failed never: wrappers know.
     if (s->op[slot].is_wrapped.load(kRelaxed) == 0) {
       mark_launched(*s, slot);
-      settle_slot(*s, slot, generation_at(*s, slot), false);
+      settle_slot(*s, slot, generation_at(*s, slot));
     }
   });
   if (!release_row(s->groups[slot_of(group) % kApiGroups], generation_of(group))) {
@@ -196,6 +215,7 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
   }
   u32 slot = 0;
   DeviceOp* op = nullptr;
+  bool first_seen = false;
   if (parent != 0 && is_own(*s, parent) && kind_of(parent) == kApiHandle) {
     op = find_op(*s, parent, slot);
     if (op == nullptr) {
@@ -204,6 +224,11 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
     if ((op->flags.load(kRelaxed) & kDevCaptured) != 0) {
       op->parts_launched.fetch_add(1, kRelaxed);  // counts the replays
       return make(*s, kTaskHandle, slot, generation_of(parent));
+    }
+    const bool over = (op->claim.load(kAcquire) & 1) == 0;
+    if ((over || (op->flags.load(kRelaxed) & kDevUnseen) != 0) && sees_kernels(*s, comm) &&
+        !is_alone(*s, comm) && task_late(*s, slot, generation_of(parent)) == nullptr) {
+      return other_start();
     }
     if (s->op[slot].ticket.load(kRelaxed) == 0) {
       const bool unseen = !sees_end(*s, comm) || is_alone(*s, comm);
@@ -229,14 +254,26 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
       slot = slot_of(handle);
       op = &s->ops[slot];
       s->op[slot].closed.store(1, kRelease);
+      first_seen = true;
       count(s->device->unmatched);
     }
   }
-  op->channels.fetch_add(channels, kRelaxed);
+  // The rank copies what it sends itself without kernel channels and without the network, whatever
+  // is announced.
+  const bool to_itself =
+      is_p2p(call) && call.peer >= 0 && call.peer == s->comms[comm].rank.load(kRelaxed);
+  if (to_itself) {
+    s->op[slot].self_parts.fetch_add(1, kRelaxed);
+  } else {
+    op->channels.fetch_add(channels, kRelaxed);
+  }
   op->algorithm.store(word_id(*s, algo), kRelaxed);
   op->protocol.store(word_id(*s, proto), kRelaxed);
   mark_launched(*s, slot);
   op->parts_launched.fetch_add(1, kRelease);
+  if (to_itself && first_seen) {
+    settle_slot(*s, slot, generation_at(*s, slot));  // nothing else does
+  }
   return make(*s, kTaskHandle, slot, generation_at(*s, slot));
 }
 
@@ -244,9 +281,12 @@ Handle ce_start(Handle context, Handle parent, const Call& call) noexcept {
   const Handle handle = task_start(context, parent, call, 0, "CE", nullptr);
   Tracker* s = tracker_in_force();
   u32 slot = 0;
-  // Copy engines: no kernel whose end could be reported.
+  // Copy engines: no kernel whose end could be reported. Whoever sees the call end settles it.
   if (s != nullptr && kind_of(handle) == kTaskHandle && find_op(*s, handle, slot) != nullptr) {
-    finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
+    s->ops[slot].flags.fetch_or(kDevUnseen, kRelaxed);
+    if (parent == 0 || kind_of(parent) != kApiHandle) {
+      settle_slot(*s, slot, generation_of(handle));
+    }
   }
   return handle;
 }

@@ -50,7 +50,8 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.first_events.store(call.events, kRelaxed);
   p.last_events.store(call.events, kRelaxed);
   clear(p.group, p.next, p.closed, p.overtaken, p.last_end_ticks, p.last_transfer_ticks,
-        p.events_done, p.unseen_otherwise, p.is_wrapped, p.followed, p.has_state, p.later);
+        p.events_done, p.unseen_otherwise, p.is_wrapped, p.followed, p.has_state, p.self_parts,
+        p.later);
   return slot;
 }
 
@@ -162,7 +163,7 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   if ((op.flags.load(kRelaxed) & kDevCaptured) != 0 || cuda::is_capturing() ||
-      op.launched_ticks.load(kRelaxed) == 0) {
+      op.launched_ticks.load(kRelaxed) == 0 || !cuda::sees_waits()) {
     return false;
   }
   const u64 stream = op.stream.load(kRelaxed);
@@ -194,8 +195,10 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
 
 }  // namespace
 
-// is_back: the call is, its work is in the stream.
-void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept {
+// The call is back, its work is in the stream. What NCCL has not reported a launch of by now it
+// reports late (behind a running graph) or never (a broadcast of NCCL 2.29 and 2.30, symmetric
+// memory, copy engines): the program's own waits report it, see task_late().
+void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
     return;
@@ -204,15 +207,39 @@ void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept {
   if ((flags & kDevTimed) != 0 && (flags & kDevCaptured) == 0) {
     return;  // the events will report it
   }
-  if ((flags & kDevUnseen) != 0) {
-    const OpPrivate& p = s.op[slot];
-    if (p.followed.load(kRelaxed) != 0 || (is_back && follow(s, slot, generation))) {
-      return;
-    }
+  const u32 parts = op.parts.load(kRelaxed);
+  if ((flags & kDevUnseen) == 0 && op.parts_launched.load(kAcquire) >= parts &&
+      s.op[slot].self_parts.load(kRelaxed) < parts) {
+    return;
   }
-  if ((flags & kDevUnseen) != 0 || op.parts_launched.load(kAcquire) < op.parts.load(kRelaxed)) {
+  op.flags.fetch_or(kDevUnseen, kRelaxed);
+  if (s.op[slot].followed.load(kRelaxed) == 0 && !follow(s, slot, generation)) {
     finish(s, slot, generation, State::kReleased, 0, 0);
   }
+}
+
+// Its launch is reported after the call was back: from now on its kernels report it. One that was
+// released is in flight again, unless its row is another's.
+DeviceOp* task_late(Tracker& s, u32 slot, u32 generation) noexcept {
+  DeviceOp& op = s.ops[slot];
+  OpPrivate& p = s.op[slot];
+  u32 claim = op.claim.load(kAcquire);
+  if ((claim & 1) == 0) {
+    const u32 over = generation << 1 | 1;
+    if ((claim >> 1 & kGenerationMask) != generation || p.done.load(kAcquire) != over ||
+        (op.flags.load(kRelaxed) & kDevFailed) != 0 || op.ended_ticks.load(kRelaxed) != 0 ||
+        !op.claim.compare_exchange_strong(claim, claim | 1, kAcquire, kRelaxed)) {
+      return nullptr;
+    }
+    const fr_ticket t = ticket_of(p);
+    if (is_counted(t) && (t.flags & FR_UNTRACKED) == 0) {
+      reopen(*s.hot, t);
+    }
+    p.overtaken.store(0, kRelaxed);
+    p.done.store(generation << 1, kRelease);
+  }
+  op.flags.fetch_and(~u32{kDevUnseen}, kRelaxed);
+  return &op;
 }
 
 // quiet: no more channels will come.
@@ -445,9 +472,8 @@ void launched(Handle handle) noexcept {
 }
 
 void settle(Handle handle) noexcept {
-  on_op(handle, [handle](Tracker& s, u32 slot, DeviceOp&) {
-    settle_slot(s, slot, generation_of(handle), true);
-  });
+  on_op(handle,
+        [handle](Tracker& s, u32 slot, DeviceOp&) { settle_slot(s, slot, generation_of(handle)); });
 }
 
 void launched_later(Handle handle) noexcept {
@@ -474,7 +500,7 @@ void settle_later(const void* nccl_comm) noexcept {
     if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm &&
         s->op[slot].later.exchange(0, kRelaxed) != 0) {
       mark_launched(*s, slot);
-      settle_slot(*s, slot, claim >> 1 & kGenerationMask, true);
+      settle_slot(*s, slot, claim >> 1 & kGenerationMask);
     }
   }
 }
@@ -667,8 +693,9 @@ bool leave() noexcept {
   if (op == nullptr) {
     return handle != 0;  // over already, its row another's
   }
-  const bool unseen = (op->flags.load(kRelaxed) & kDevUnseen) != 0;
-  if (unseen && s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+  const OpPrivate& p = s->op[slot];
+  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0 && p.is_wrapped.load(kRelaxed) == 0 &&
+      p.followed.load(kRelaxed) == 0) {
     finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
     return true;
   }

@@ -52,7 +52,7 @@ u32 thread_slot() noexcept {
 // KernelCh makes NCCL put a host node into captured graphs: not requested while one is captured.
 // One word for all communicators of one copy of the library.
 void apply_mask(Tracker& s) noexcept {
-  const bool capturing = cuda::is_capturing();
+  const bool capturing = cuda::is_capturing() || s.capture_reported.load(kRelaxed);
   u32 others = 0;
   for (u32 i = 1; i < kComms; ++i) {
     others |= s.comm[i].other_events.load(kRelaxed);
@@ -209,6 +209,17 @@ bool is_active() noexcept {
 bool stamps_wanted() noexcept {
   const Tracker* s = tracker_in_force();
   return s != nullptr && s->stamps;
+}
+
+bool is_foreign(Handle handle) noexcept {
+  const Tracker* s = tracker_in_force();
+  return s != nullptr && !is_own(*s, handle);
+}
+
+u64 pair_salt() noexcept {
+  const Tracker* s = tracker_in_force();
+  const u64 even = s != nullptr ? s->salt & ~u64{1} : 0;  // those of handles are odd
+  return even != 0 ? even : 0x8000;
 }
 
 void set_library_version(u32 version) noexcept {

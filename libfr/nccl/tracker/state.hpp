@@ -60,6 +60,7 @@ struct OpPrivate {
   std::atomic<u64> events_done;                // the last of them that reported its end
   std::atomic<u32> unseen_otherwise;           // NCCL does not report its end
   std::atomic<u32> is_wrapped;                 // by a wrapper, which says when it is launched
+  std::atomic<u32> self_parts;                 // launched: sends and receives of the rank itself
   std::atomic<u32> later;                      // NCCL goes on with its launch in the background
   // Wait-tracked, see cuda/waits.hpp:
   std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
@@ -123,6 +124,7 @@ struct Tracker {
                     {"SIMPLE", 0},        {"CE", 0},    {"UNKNOWN", 0},
                     {nullptr, 0},         {nullptr, 0}, {nullptr, 0},
                     {nullptr, 0}};
+  std::atomic<bool> capture_reported{false};  // by NCCL with its last group of calls
   std::atomic<u32> op_cursor{0}, phase_cursor{0}, group_cursor{0};
   OpPrivate op[kDeviceOps] = {};
   ApiGroup groups[kApiGroups] = {};
@@ -248,10 +250,10 @@ inline u32 comm_of(Tracker& s, Handle context) noexcept {
   return slot;
 }
 
-// A free row, its generation one up; n when all that were looked at are in use.
+// A free row, its generation one up; n when all are in use.
 template <class Row>
 u32 claim_row(Row* rows, u32 n, u32 first, std::atomic<u32>& cursor) noexcept {
-  for (u32 tries = 0; tries < 128; ++tries) {
+  for (u32 tries = 0; tries < n; ++tries) {
     const u32 slot = cursor.fetch_add(1, kRelaxed) % n;
     if (slot < first) {
       continue;
@@ -373,7 +375,8 @@ fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) n
 Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
 DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
 void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept;
-void settle_slot(Tracker& s, u32 slot, u32 generation, bool is_back) noexcept;
+void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept;
+DeviceOp* task_late(Tracker& s, u32 slot, u32 generation) noexcept;  // nullptr: too late
 void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept;
 void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) noexcept;
 

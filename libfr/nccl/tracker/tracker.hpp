@@ -69,6 +69,8 @@ bool ready() noexcept;
 bool is_active() noexcept;
 // Does FR_TIMING allow the library's device stamps?
 bool stamps_wanted() noexcept;
+bool is_foreign(Handle handle) noexcept;  // another process's
+u64 pair_salt() noexcept;                 // 16 bits, not those of this process's own handles
 void set_library_version(u32 version) noexcept;
 u32 library_version() noexcept;
 void set_hooked(u32 n) noexcept;

@@ -30,6 +30,19 @@ void set_wait(Tracker& s, Phase& f, u32 step, Wait wait) noexcept {
   }
 }
 
+// Up to version 3: the kernel has filled all before step `end`, and what of them was not sent needs
+// room at the peer. Version 1 counts smaller steps than slices, so several may be meant.
+void filled_up_to(Tracker& s, Phase& f, u32 end) noexcept {
+  const u32 next = f.next_step.load(kRelaxed);
+  const u32 first = end > 8 && next < end - 8 ? end - 8 : next;
+  for (u32 step = first; step < end; ++step) {
+    if ((f.waits.load(kRelaxed) >> 4 * (step % 8) & 15) == static_cast<u32>(Wait::kOwnKernel)) {
+      set_wait(s, f, step, Wait::kPeerCredit);
+    }
+  }
+  kernel_moved(s, f);
+}
+
 void channel_ended(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
   if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation) {
@@ -221,7 +234,7 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
   }
   if (kind == kTransferHandle) {
     if (event_state == kStSendRemFifoWait) {
-      set_wait(*s, *f, step, Wait::kPeerCredit);
+      filled_up_to(*s, *f, step);
     }
     return;
   }
@@ -230,8 +243,9 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
     case kStStepSendGpuWait:
       set_wait(*s, *f, step, Wait::kOwnKernel);
       break;
-    case kStStepSendPeerWait:
+    case kStStepSendPeerWait:  // filled by the kernel
       set_wait(*s, *f, step, Wait::kPeerCredit);
+      kernel_moved(*s, *f);
       break;
     case kStStepSendWait:
       f->first.fetch_add(bytes_or_ns, kRelaxed);
@@ -265,6 +279,7 @@ void stop(Handle handle) noexcept {
     case kStepHandle:
       if (Phase* f = find_phase(*s, handle)) {
         set_wait(*s, *f, step_of(handle), Wait::kNone);
+        kernel_moved(*s, *f);  // it filled or took what this step moved
         // the handle has the step's low bits only
         const u32 next = f->next_step.load(kRelaxed);
         const u32 ahead = (step_of(handle) + 1 - next) & kStepMask;

@@ -19,6 +19,12 @@ namespace {
 // From which version of the profiler's interface on.
 constexpr std::uint32_t kTellsKernels = 3, kTellsLaunches = 5;
 
+// Does silence mean that a kernel does not run? What was asked for decides: NCCL 2.31 is not asked.
+bool tells_kernels(const DeviceEvidence& d) {
+  constexpr std::uint32_t kKernelEvents = 64;  // ncclProfileKernelCh
+  return d.plugin_api >= kTellsKernels && (d.events == 0 || (d.events & kKernelEvents) != 0);
+}
+
 bool is_launched(const DeviceOperation& o) {
   return o.state == DeviceState::kLaunched || o.state == DeviceState::kStarted;
 }
@@ -235,13 +241,12 @@ std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) c
   return of(evidence, counterpart_record(c_, *g, e, e.records[record], evidence));
 }
 
-// The other member has finished it. Of sends and receives nothing says so: which ones belong
-// together is known by their order only.
+// The other member has finished it, or its side of a send or receive.
 bool Devices::is_done(const OnDevice& at, int evidence) const {
   const RankEvidence& e = c_.evidence_of(at.evidence);
   const Group* g = group(at);
   const std::size_t record = record_of(e, (*this)[at]);
-  if (g == nullptr || record == SIZE_MAX || e.records[record].kind != Kind::kCollective) {
+  if (g == nullptr || record == SIZE_MAX) {
     return false;
   }
   const std::size_t other = counterpart_record(c_, *g, e, e.records[record], evidence);
@@ -398,8 +403,9 @@ class Devices::Walk {
       return;
     }
     const CommEvidence* comm = d_.comm(at);
-    if (for_kernel && all_seen && comm != nullptr && comm->n_ranks > 0 &&
-        comm->n_nodes == static_cast<std::uint32_t>(comm->n_ranks)) {
+    const bool only_network = comm != nullptr && comm->n_ranks > 0 &&
+                              comm->n_nodes == static_cast<std::uint32_t>(comm->n_ranks);
+    if (all_seen && ((for_kernel && only_network) || is_owed_nothing(at))) {
       add_stalled(at, StalledDevice::kKernel);
       return;
     }
@@ -407,6 +413,17 @@ class Devices::Walk {
       out_.busy.push_back(at);
     }
     out_.open = true;
+  }
+
+  // Its transfers have ended, and all other members are through with it.
+  bool is_owed_nothing(const OnDevice& at) const {
+    const DeviceOperation& o = d_[at];
+    const Group* g = d_.group(at);
+    return o.channels_started != 0 && o.transfers_started != 0 &&
+           o.transfers_started == o.transfers_ended && g != nullptr &&
+           std::all_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+             return other == at.evidence || (other >= 0 && d_.is_done(at, other));
+           });
   }
 
   // A started operation's transfer waits for the other end, or for what is between.
@@ -502,7 +519,7 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
 
 bool Devices::may_run(const OnDevice& at) const {
   const RankEvidence& e = c_.evidence_of(at.evidence);
-  return (*this)[at].state == DeviceState::kLaunched && e.device.plugin_api < kTellsKernels &&
+  return (*this)[at].state == DeviceState::kLaunched && !tells_kernels(e.device) &&
          ((*this)[at].flags & kDeviceTimed) == 0 && !stream_busy_with(e, at.operation);
 }
 

@@ -77,7 +77,7 @@ static_assert(all_named(schema::kComms, kComm));
 
 constexpr std::tuple kOperation{
     FR_FIELDS(DeviceOperation, comm, state, flags, stream, channels, channels_started,
-              channels_ended, generation),
+              channels_ended, transfers_started, transfers_ended, generation),
     FR_TIMES(DeviceOperation, launching, launched, started),
     Field{"op", &DeviceOperation::row},
     PresentField{"ticket", &DeviceOperation::has_record, &DeviceOperation::ticket},
@@ -384,6 +384,7 @@ class Reader {
     DeviceEvidence& d = e_.device;
     d.present = true;
     d.plugin_api = number<std::uint32_t>(member(o, "plugin_api"));
+    d.events = number<std::uint32_t>(member(o, "events"));
     d.process = number<std::uint32_t>(member(o, "process"));
     read_map(member(o, "losses"), kDeviceLosses, times_, d);
     comms(Table(member(o, "comms")));

@@ -210,6 +210,7 @@ struct DeviceOperation {
   std::uint64_t stream = 0;  // 0: the default one, or unknown
   Time launching = 0, launched = 0, started = 0;
   std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
+  std::uint32_t transfers_started = 0, transfers_ended = 0;
   std::uint32_t generation = 0;                    // of the row
   std::uint32_t phase_first = 0, phase_count = 0;  // into DeviceEvidence::phases
 };
@@ -250,6 +251,7 @@ struct DeviceFailure {
 struct DeviceEvidence {
   bool present = false;
   std::uint32_t plugin_api = 0;  // 0: NCCL did not ask for fr
+  std::uint32_t events = 0;      // bits of those that fr asked NCCL for; 0 not told
   std::uint32_t process = 0;     // a number that NCCL knows its process by; 0 not told
   std::uint64_t comms_lost = 0, ops_lost = 0, phases_lost = 0, unmatched = 0, threads_lost = 0;
   std::vector<CommEvidence> comms;  // by row

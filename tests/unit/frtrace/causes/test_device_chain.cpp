@@ -352,6 +352,53 @@ TEST_CASE("a transfer that another process of the node runs is followed") {
   }
 }
 
+TEST_CASE("what was asked of NCCL says what silence means, not its version") {
+  DeviceJob j = job(4);
+  for (Rank r = 0; r < 4; ++r) {
+    j.on_device(r, kWorld, kGrads, r == 2 ? DeviceState::kLaunched : DeviceState::kStarted);
+    if (r != 2) {
+      const int next = (r + 1) % 4;
+      j.rank(r).device.operations.back().channels_started = 0;
+      DeviceJob::Added{j.rank(r)}.send(next,
+                                       next == 2 ? PhaseWait::kInFlight : PhaseWait::kOwnKernel);
+    }
+  }
+  const bool asked = GENERATE(true, false);
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).device.events = asked ? 0x1fdf : 0x1f9f;
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == (asked ? Ranks{2} : Ranks{}));
+}
+
+TEST_CASE("a receive waits for what its sender has sent: between them it was lost") {
+  DeviceJob j = job(4);
+  j.issue(1, kWorld, to(kSend, 2), State::kCompleted);
+  j.on_device(2, kWorld, to(kRecv, 1), DeviceState::kStarted).channels(1).recv(1, PhaseWait::kData);
+  j.advance(20);
+  const Report r = j.diagnose();
+  REQUIRE(r.links.size() == 1);
+  CHECK(r.links[0].from == 1);
+  CHECK(r.links[0].to == 2);
+}
+
+TEST_CASE("a kernel that nobody owes anything and that does not end is its device's") {
+  DeviceJob j = job(4, 4);
+  for (Rank r = 0; r < 4; ++r) {
+    j.on_device(r, kWorld, kGrads, DeviceState::kStarted).channels(2, 2);
+    auto& op = j.rank(r).device.operations.back();
+    op.transfers_started = 4;
+    op.transfers_ended = r == 1 && GENERATE(false, true) ? 3 : 4;
+    if (r != 1) {
+      j.complete(r, kWorld, j.rank(r).records.size() - 1);
+    }
+  }
+  const bool owed = j.rank(1).device.operations.back().transfers_ended == 3;
+  j.advance(20);
+  CHECK(j.diagnose().ranks == (owed ? Ranks{} : Ranks{1}));
+}
+
 TEST_CASE("a channel that never ran stands, also where no transfer waits for it") {
   DeviceJob j = job(4, 1);  // one node: nothing goes over the network
   for (Rank r = 0; r < 4; ++r) {
