@@ -4,11 +4,13 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
 
 #include "compat.hpp"
+#include "format/call_site.hpp"
 #include "fr/fr.h"
 
 namespace fr {
@@ -98,14 +100,19 @@ void after_fork_in_child() noexcept {
 
 // ---------------------------------------------------------------- text
 
-// Interns a unicode object as UTF-8, cut at 1 KiB; 0 when it is none.
-u32 intern_text(PyObject* object) noexcept {
-  compat::Text text;
-  if (!compat::text_of(object, &text)) {
-    return 0;
-  }
+// A unicode object as UTF-8, cut at 1 KiB; "" when it is none.
+struct Utf8 {
+  explicit Utf8(PyObject* object) noexcept;
+  std::string_view view() const noexcept { return {buffer, used}; }
   char buffer[1024];
   std::size_t used = 0;
+};
+
+Utf8::Utf8(PyObject* object) noexcept {
+  compat::Text text;
+  if (!compat::text_of(object, &text)) {
+    return;
+  }
   for (Py_ssize_t i = 0; i < text.length && used + 4 <= sizeof buffer; ++i) {
     u32 c = 0;
     if (text.kind == 1) {
@@ -134,20 +141,49 @@ u32 intern_text(PyObject* object) noexcept {
       buffer[used++] = static_cast<char>(0x80 | (c & 0x3f));
     }
   }
-  return fr_intern(buffer, used);
+}
+
+// 0 when it is none.
+u32 intern_text(PyObject* object) noexcept {
+  const Utf8 text(object);
+  return fr_intern(text.buffer, text.used);
 }
 
 // ---------------------------------------------------------------- walk
 
 #if FR_RAW_FRAMES
 
-struct Site {
+// Frames that make a call site another one, beyond those that are kept: the user's may lie there.
+constexpr u32 kDeepest = 128;
+
+struct Place {
   compat::Frame* frame;
   PyCodeObject* code;
 };
 
+bool is_users(PyCodeObject* code) noexcept {
+  return !is_library_file(Utf8(code->co_filename).view());
+}
+
+// Libraries upon libraries may fill all frames that a stack has: the last of them then gives way to
+// the user's innermost frame, without which the call site says little.
+void keep_user_frame(Place* places) noexcept {
+  Place& last = places[FR_MAX_FRAMES - 1];
+  u32 left = kDeepest - FR_MAX_FRAMES;
+  if (std::any_of(places, places + FR_MAX_FRAMES,
+                  [](const Place& s) { return is_users(s.code); })) {
+    return;
+  }
+  for (compat::Frame* f = last.frame; f != nullptr && left > 0; f = compat::previous(f), --left) {
+    if (PyCodeObject* code = compat::code_of(f); code != nullptr && is_users(code)) {
+      last = {f, code};
+      return;
+    }
+  }
+}
+
 // Slow exit of capture_stack: first time this stack is seen, or table full.
-__attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, const Site* sites,
+__attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, Place* places,
                                               u32 n) noexcept {
   pthread_mutex_lock(&g_miss_lock);
   forget_older(generation);
@@ -156,11 +192,14 @@ __attribute__((cold, noinline)) u32 symbolize(u64 key, u32 generation, const Sit
     id = 0;  // libfr's own table of stacks filled up long before
   }
   if (id == kUnknown) {
+    if (n == FR_MAX_FRAMES) {
+      keep_user_frame(places);
+    }
     fr_frame frames[FR_MAX_FRAMES];
     for (u32 i = 0; i < n; ++i) {
-      frames[i].file = intern_text(sites[i].code->co_filename);
-      frames[i].func = intern_text(compat::name_of(sites[i].code));
-      frames[i].line = static_cast<u32>(compat::line_of(sites[i].frame, sites[i].code));
+      frames[i].file = intern_text(places[i].code->co_filename);
+      frames[i].func = intern_text(compat::name_of(places[i].code));
+      frames[i].line = static_cast<u32>(compat::line_of(places[i].frame, places[i].code));
     }
     id = fr_stack(frames, n);
     insert(key, static_cast<u32>(id));  // also 0: a full table is tried once per stack
@@ -209,17 +248,20 @@ std::uint32_t capture_stack() noexcept {
   if (tstate == nullptr) {
     return 0;
   }
-  Site sites[FR_MAX_FRAMES];
+  Place places[FR_MAX_FRAMES];
   u32 n = 0;
+  u32 left = kDeepest;
   const u32 generation = fr_generation();
   u64 hash = mix(generation + kP0, kP1);
-  for (compat::Frame* frame = compat::current_frame(tstate); frame != nullptr && n < FR_MAX_FRAMES;
-       frame = compat::previous(frame)) {
+  for (compat::Frame* frame = compat::current_frame(tstate); frame != nullptr && left > 0;
+       frame = compat::previous(frame), --left) {
     PyCodeObject* code = compat::code_of(frame);
     if (code == nullptr) {
       continue;
     }
-    sites[n++] = {frame, code};
+    if (n < FR_MAX_FRAMES) {
+      places[n++] = {frame, code};
+    }
     // Independent multiplications per frame; only the last line is a chain.
     const u64 a = mix(reinterpret_cast<std::uintptr_t>(code) ^ kP0, compat::site_of(frame) ^ kP1);
     const auto file = reinterpret_cast<std::uintptr_t>(code->co_filename);
@@ -236,7 +278,7 @@ std::uint32_t capture_stack() noexcept {
   if (__builtin_expect(id != kUnknown, 1)) {
     return static_cast<u32>(id);
   }
-  return symbolize(hash, generation, sites, n);
+  return symbolize(hash, generation, places, n);
 #else
   return capture_public();
 #endif

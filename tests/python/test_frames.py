@@ -166,3 +166,29 @@ def test_same_stack_same_id(launch):
         n=0,
     )
     assert ran.result == [1, True, True]
+
+
+def test_the_users_line_below_more_library_frames_than_a_stack_keeps(launch):
+    (ran,) = launch(
+        """
+        import os, sys
+        import fr
+        from fr import _fr
+        os.mkdir("site-packages")
+        with open("site-packages/deep.py", "w") as f:
+            f.write("import fr\\ndef call(n, g):\\n"
+                    "    return call(n - 1, g) if n else fr.end(fr.begin(g, 'deep'))\\n")
+        sys.path.insert(0, "site-packages")
+        import deep
+        def first():
+            deep.call(40, fr.group("g", [0])); return sys._getframe().f_lineno
+        def second():
+            deep.call(40, fr.group("g", [0])); return sys._getframe().f_lineno
+        lines = [first(), second()]
+        stacks = [r["stack"] for r in _fr.records() if r["op"] == "deep"]
+        result([[[len(s), *s[-1][1:]] for s in stacks], lines])
+        """,
+        n=0,
+    )
+    stacks, lines = ran.result
+    assert stacks == [[32, lines[0], "first"], [32, lines[1], "second"]]
