@@ -7,7 +7,6 @@ none. Nothing in here may break the training script: what fails goes to problems
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import functools
 import importlib
@@ -511,34 +510,24 @@ def _chain_excepthooks() -> None:
     threading.excepthook = thread_excepthook
 
 
-@harmless("noting the place of an exit")
-def _note_exit() -> None:
-    if _fr.enabled() and threading.current_thread() is threading.main_thread():
-        _fr.exit_site(_fr.capture_stack())
-
-
 def _watch_sys_exit() -> None:
-    """Python has thrown the traceback of SystemExit away when the process ends.
+    """Python has thrown the traceback of SystemExit away when the process ends: fr notes its birth.
 
-    Not seen: `raise SystemExit`, and a `from sys import exit` before `import fr`.
+    Until 3.11 sys.exit leaves that to whoever looks at the exception first.
     """
+    _fr.watch_system_exit()
+    if sys.version_info >= (3, 12):
+        return
     original = sys.exit
 
     @functools.wraps(original)
     def exit(status=None, /):
-        _note_exit()
-        original(status)
+        try:
+            original(status)
+        except SystemExit:
+            raise
 
     sys.exit = exit
-    quitter = type(getattr(builtins, "exit", None))  # of the module site: exit(), quit()
-    if quitter.__module__ == "_sitebuiltins":
-        original_call = quitter.__call__
-
-        def __call__(self, code=None):
-            _note_exit()
-            original_call(self, code)
-
-        quitter.__call__ = __call__
 
 
 def _guard_threads() -> None:

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -119,6 +120,24 @@ void register_writer(const py::object& fn) {
   fr_register_writer(user == nullptr ? nullptr : &call_writer, user);
 }
 
+initproc g_system_exit_init = nullptr;
+
+// An exception is made where it is raised, and SystemExit leaves no other trace of that place.
+int note_system_exit(PyObject* self, PyObject* args, PyObject* kwargs) {
+  if (fr_enabled() != 0 && gettid() == getpid()) {
+    fr_exit_site(fr::capture_stack());
+  }
+  return g_system_exit_init(self, args, kwargs);
+}
+
+void watch_system_exit() {
+  auto* type = reinterpret_cast<PyTypeObject*>(PyExc_SystemExit);
+  if (g_system_exit_init == nullptr) {
+    g_system_exit_init = type->tp_init;
+    type->tp_init = &note_system_exit;
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_fr, m) {
@@ -152,7 +171,7 @@ PYBIND11_MODULE(_fr, m) {
   m.def("stack", &stack, py::arg("frames"));
   m.def("capture_stack", &fr::capture_stack);
   m.def("guard_thread", &fr_guard_thread);
-  m.def("exit_site", &fr_exit_site, py::arg("stack"));
+  m.def("watch_system_exit", &watch_system_exit);
   m.def("dump", &dump, py::arg("reason") = "manual");
   m.def("register_writer", &register_writer);
   m.def(

@@ -159,7 +159,9 @@ next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
     assert summary.endswith("... ValueError: bad sample"), summary
 
 
-@pytest.mark.parametrize("how", ["exit(3)", "sys.exit(3)", "sys.exit(3) # caught"])
+@pytest.mark.parametrize(
+    "how", ["exit(3)", "sys.exit(3)", "raise SystemExit(3)", "sys.exit(3) # caught"]
+)
 def test_the_place_of_sys_exit_is_kept(start, how):
     p = start(
         f"""
