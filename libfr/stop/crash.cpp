@@ -193,6 +193,8 @@ void forget_crash(Recorder& r) noexcept {
   g_crashing.store(0);
 }
 
+void on_crash(int signal, siginfo_t* info, void* context) noexcept;
+
 // A handler left the first one by longjmp: operations were recorded since, and this is another fault.
 // Else it is the same one, raised again by a handler that hands on to us.
 bool is_next_crash(const Recorder& r, const siginfo_t& info) noexcept {
@@ -200,7 +202,7 @@ bool is_next_crash(const Recorder& r, const siginfo_t& info) noexcept {
          r.region.header().head.load() != g_head.load();
 }
 
-void on_crash(int signal, siginfo_t* info, void* context) noexcept {
+void handle_crash(int signal, siginfo_t* info, void* context) noexcept {
   const int kept_errno = errno;
   const auto self = static_cast<i32>(syscall(SYS_gettid));
   Recorder* r = recorder();
@@ -267,6 +269,66 @@ void on_crash(int signal, siginfo_t* info, void* context) noexcept {
       now.sa_sigaction == on_crash) {
     forget_crash(*r);
   }
+}
+
+// A thread of the program's may have an alternate stack of a page, most of which the kernel has
+// filled when the handler begins: one such thread at a time gets this one.
+constexpr u64 kTight_bytes = 16 * 1024;
+alignas(64) unsigned char g_roomy_stack[kAltStackBytes];
+std::atomic<bool> g_roomy_taken{false};
+
+struct CrashCall {
+  int signal;
+  siginfo_t* info;
+  void* context;
+};
+
+void handle_on_this_stack(CrashCall* call) noexcept {
+  // Not on the alternate stack any more, the kernel would put the next handler at its top again,
+  // over the frames that this one returns to.
+  stack_t none{};
+  stack_t small{};
+  none.ss_flags = SS_DISABLE;
+  sigaltstack(&none, &small);
+  handle_crash(call->signal, call->info, call->context);
+  sigaltstack(&small, nullptr);
+}
+
+// The old stack pointer is kept in a register that calls preserve.
+__attribute__((noinline)) void handle_on_roomy_stack(CrashCall* call) noexcept {
+  void* top = g_roomy_stack + sizeof g_roomy_stack;
+  auto* function = &handle_on_this_stack;
+#if defined(__x86_64__)
+  asm volatile("movq %%rsp, %%rbx; movq %[top], %%rsp; callq *%[function]; movq %%rbx, %%rsp"
+               : "+D"(call), [top] "+S"(top), [function] "+a"(function)
+               :
+               : "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2", "xmm3",
+                 "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+                 "xmm14", "xmm15", "memory", "cc");
+#elif defined(__aarch64__)
+  register CrashCall* argument asm("x0") = call;
+  asm volatile("mov x19, sp; mov sp, %[top]; blr %[function]; mov sp, x19"
+               : "+r"(argument), [top] "+r"(top), [function] "+r"(function)
+               :
+               : "x19", "x30", "memory", "cc", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8",
+                 "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x18", "v0", "v1", "v2", "v3",
+                 "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",
+                 "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+#endif
+}
+
+void on_crash(int signal, siginfo_t* info, void* context) noexcept {
+  const auto here = reinterpret_cast<u64>(__builtin_frame_address(0));
+  const auto low = reinterpret_cast<u64>(
+      static_cast<const ucontext_t*>(context)->uc_stack.ss_sp);  // of the alternate stack
+  const bool tight = here > low && here - low < kTight_bytes;
+  if (tight && !g_roomy_taken.exchange(true)) {
+    CrashCall call{signal, info, context};
+    handle_on_roomy_stack(&call);
+    g_roomy_taken.store(false);  // not where a handler left by longjmp
+    return;
+  }
+  handle_crash(signal, info, context);
 }
 
 void release_stack(void* memory) noexcept {

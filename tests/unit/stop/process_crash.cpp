@@ -1,6 +1,7 @@
 // process_crash.cpp - a recording process crashes: what its dump says, and that it dies as it would
 // have without the recorder.
 #include <signal.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -77,6 +78,31 @@ TEST_CASE("crash: a handler that lives with the signal is called, and the crash 
   CHECK(scene.dumps().front() == "job.a0.r0.1.fr");
   CHECK((scene.dumps().size() == 1 || scene.dumps()[1] == "job.a0.r0.1.later.fr"));
   CHECK(scene.rings().empty());
+}
+
+TEST_CASE(
+    "crash: the program's alternate stack of 4 KiB is enough, also while threads are sampled") {
+  if (getauxval(AT_MINSIGSTKSZ) > 4096 - 512) {
+    return;  // the frame that the kernel puts there does not fit on this processor
+  }
+  Scene scene;
+  Child child = scene.start(0, {}, []() -> int {
+    child_begin(child_group());
+    constexpr std::size_t kPage = 4096;
+    auto* pages = static_cast<char*>(
+        mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(pages, kPage, PROT_NONE);  // whoever needs more dies here
+    stack_t own{};
+    own.ss_sp = pages + kPage;
+    own.ss_size = kPage;
+    if (sigaltstack(&own, nullptr) != 0) {
+      return 1;
+    }
+    *reinterpret_cast<volatile char*>(8) = 1;
+    return 0;
+  });
+  const Dump d = crashed(scene, child.wait(), SIGSEGV);
+  CHECK(d["exit"]["message"].text().find("address 0x8: nothing is mapped there; thread ") == 0);
 }
 
 TEST_CASE("crash: with FR_CRASHES=0 the process dies without a dump") {
