@@ -182,6 +182,10 @@ struct ThreadCells {
   const ThreadReport& all;
   const ThreadRow& row;
 };
+struct ChildCells {
+  const ThreadReport& all;
+  const ChildRow& row;
+};
 struct FrameCells {
   const ThreadReport& all;
   const NamedFrame& frame;
@@ -574,14 +578,15 @@ inline constexpr std::tuple kFrames{
 };
 
 inline constexpr std::tuple kChildren{
-    Column{"pid", [](const ChildRow& c) { return c.task.tid; }},
-    Column{"name", [](const ChildRow& c) { return fixed(c.task.name); }},
-    Column{"state", [](const ChildRow& c) { return std::string_view{&c.task.state, 1}; }},
-    Column{"activity", [](const ChildRow& c) { return activity(c.task); }},
-    Column{"wchan", [](const ChildRow& c) { return fixed(c.task.wchan); }},
-    Column{"syscall", [](const ChildRow& c) { return syscall_name(c.task.syscall); }},
-    Column{"syscall_on", [](const ChildRow& c) { return fixed(c.task.target); }},
-    Column{"wait_status", [](const ChildRow& c) { return c.wait_status; }},
+    Column{"pid", [](const ChildCells& c) { return c.row.task.tid; }},
+    Column{"name", [](const ChildCells& c) { return fixed(c.row.task.name); }},
+    Column{"state", [](const ChildCells& c) { return std::string_view{&c.row.task.state, 1}; }},
+    Column{"activity", [](const ChildCells& c) { return activity(c.row.task); }},
+    Column{"wchan", [](const ChildCells& c) { return fixed(c.row.task.wchan); }},
+    Column{"syscall", [](const ChildCells& c) { return syscall_name(c.row.task.syscall); }},
+    Column{"syscall_on", [](const ChildCells& c) { return fixed(c.row.task.target); }},
+    Column{"wait_status", [](const ChildCells& c) { return c.row.wait_status; }},
+    Column{"stack", [](const ChildCells& c) { return std::span<const u32>{c.all.stack + c.row.first_frame, c.row.n_frames}; }},
 };
 
 inline constexpr std::tuple kLocks{
@@ -608,7 +613,7 @@ inline constexpr std::tuple kThreadFacts{
     Column{"modules_lost", [](const ThreadReport& t) { return t.modules_lost; }},
     Column{"frames", [](const ThreadReport& t) { return Rows{kFrames, t.n_frames, [&t](u32 i) { return FrameCells{t, t.frames[i]}; }}; }},
     Column{"children_lost", [](const ThreadReport& t) { return t.children_lost; }},
-    Column{"children", [](const ThreadReport& t) { return Maps{kChildren, t.n_children, [&t](u32 i) -> const ChildRow& { return t.children[i]; }}; }},
+    Column{"children", [](const ThreadReport& t) { return Maps{kChildren, t.n_children, [&t](u32 i) { return ChildCells{t, t.children[i]}; }}; }},
     Column{"locks_lost", [](const ThreadReport& t) { return t.locks_lost; }},
     Column{"locks", [](const ThreadReport& t) { return Maps{kLocks, t.n_locks, [&t](u32 i) -> const LockRow& { return t.locks[i]; }}; }},
     Column{"modules", [](const ThreadReport& t) { return Rows{kModules, t.n_modules, [&t](u32 i) { return ModuleCells{t, t.modules[i]}; }}; }},

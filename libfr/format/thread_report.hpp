@@ -70,13 +70,15 @@ struct VariableRow {
 struct ChildRow {
   Task task;
   i32 wait_status;  // of one that has ended; -1 it lives
+  u32 first_frame;  // Python frames of its main thread, into ThreadReport::stack
+  u32 n_frames;
 };
 
 // A lock of a file, flock() or fcntl(), that the process waits for or holds.
 struct LockRow {
   bool waits;
-  char kind[8];          // FLOCK, POSIX, as /proc/locks has it
-  i32 holder;            // process; -1: an open file description
+  char kind[8];          // FLOCK, POSIX, OFDLCK, as /proc/locks has it
+  i32 holder;            // process; -1 unknown
   char holder_name[16];  // "" unknown
   u64 inode;
   char file[168];  // "" unknown

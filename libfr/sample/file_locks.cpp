@@ -2,6 +2,7 @@
 #include "sample/file_locks.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr u32 kListBytes = 1 << 20;  // of /proc/locks that are read, some 16,000 locks
 constexpr u32 kDescriptors = 4096;   // of a process that are looked at for the file of a lock
+constexpr u32 kOthers = 16 * 1024;   // of all processes that are looked at for a holder
 
 // The word that `at` is at; `at` goes behind it.
 std::size_t take_word(const char*& at, char* to, std::size_t size) noexcept {
@@ -74,6 +76,71 @@ u64 inode_of(i32 pid, const char* descriptor) noexcept {
   read_small_file(path, text, sizeof text);
   const char* at = std::strstr(text, "\nino:\t");
   return at != nullptr ? decimal(at + 6) : 0;
+}
+
+// ---- locks of open file descriptions (F_OFD_SETLKW), for which /proc/locks names no process: one
+// that has such a description says so in its fdinfo.
+
+struct HolderSearch {
+  i32 self;
+  u64 inode;
+  i32 pid;  // whose descriptors are looked at
+  i32 found;
+  u32 left;
+};
+
+void look_at_descriptor(const char* descriptor, void* context) noexcept {
+  HolderSearch& s = *static_cast<HolderSearch*>(context);
+  if (s.found != 0 || s.left == 0) {
+    return;
+  }
+  --s.left;
+  char path[64];
+  char text[1024];
+  format(path, sizeof path, "/proc/%d/fdinfo/%s", s.pid, descriptor);
+  read_small_file(path, text, sizeof text);
+  for (char* at = std::strstr(text, "\nlock:\t"); at != nullptr;) {
+    char* end = std::strchr(at + 1, '\n');
+    if (end != nullptr) {
+      *end = '\0';
+    }
+    LockLine line{};
+    if (parse_lock_line(at + 7, line) && line.inode == s.inode && line.pid < 0) {
+      s.found = s.pid;
+    }
+    if (end != nullptr) {
+      *end = '\n';
+    }
+    at = end != nullptr ? std::strstr(end, "\nlock:\t") : nullptr;
+  }
+}
+
+void look_at_process(const char* name, void* context) noexcept {
+  HolderSearch& s = *static_cast<HolderSearch*>(context);
+  s.pid = static_cast<i32>(decimal(name));
+  if (s.pid <= 0 || s.pid == s.self || s.found != 0) {
+    return;
+  }
+  char path[48];
+  format(path, sizeof path, "/proc/%d/fdinfo", s.pid);
+  each_entry(path, look_at_descriptor, context);
+}
+
+void add_description_locks(i32 pid, ThreadReport& to) noexcept {
+  for (u32 i = 0; i < to.n_threads && to.n_locks < ThreadReport::kLocks; ++i) {
+    const Task& t = to.threads[i].task;
+    if (t.syscall != SYS_fcntl || t.args[1] != F_OFD_SETLKW) {
+      continue;
+    }
+    char descriptor[16];
+    format(descriptor, sizeof descriptor, "%d", static_cast<int>(t.args[0]));
+    HolderSearch search{pid, inode_of(pid, descriptor), 0, 0, kOthers};
+    if (search.inode != 0) {
+      each_entry("/proc", look_at_process, &search);
+      LockLine line{true, "OFDLCK", pid, search.inode};
+      add(pid, line, {false, "", search.found != 0 ? search.found : -1, search.inode}, to);
+    }
+  }
 }
 
 void name_file(const char* descriptor, void* context) noexcept {
@@ -149,6 +216,7 @@ void sample_file_locks(i32 pid, ThreadReport& to) noexcept {
     used = used + 1 == sizeof text ? 0 : used;  // no line is that long
   }
   close(fd);
+  add_description_locks(pid, to);
   if (to.n_locks != 0) {
     char path[48];
     format(path, sizeof path, "/proc/%d/fd", pid);

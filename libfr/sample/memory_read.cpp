@@ -1,4 +1,4 @@
-// memory_read.cpp - process_vm_readv on this process, /proc/self/mem where it is missing.
+// memory_read.cpp - process_vm_readv; on this process /proc/self/mem where that is missing.
 #include "sample/memory_read.hpp"
 
 #include <fcntl.h>
@@ -14,9 +14,20 @@ namespace {
 // Where seccomp forbids process_vm_readv. A descriptor of the parent's would read the parent.
 std::atomic<int> g_mem_fd{-1};
 
+// Read in signal handlers: no lazy allocation.
+thread_local i32 t_other __attribute__((tls_model("initial-exec"))) = 0;
+
 constexpr std::size_t kPage = 4096;
 
 }  // namespace
+
+PeekOther::PeekOther(i32 pid) noexcept {
+  t_other = pid;
+}
+
+PeekOther::~PeekOther() {
+  t_other = 0;
+}
 
 void prepare_peek() noexcept {
   const int fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
@@ -33,8 +44,8 @@ std::size_t peek_some(u64 address, void* to, std::size_t bytes) noexcept {
   }
   const iovec local{to, bytes};
   const iovec remote{reinterpret_cast<void*>(address), bytes};
-  ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
-  if (n < 0 && errno != EFAULT) {
+  ssize_t n = process_vm_readv(t_other != 0 ? t_other : getpid(), &local, 1, &remote, 1, 0);
+  if (n < 0 && errno != EFAULT && t_other == 0) {
     const int fd = g_mem_fd.load();
     n = fd >= 0 ? pread(fd, to, bytes, static_cast<off_t>(address)) : 0;
   }

@@ -1,4 +1,4 @@
-// memory_read.hpp - reads own memory that may not be there: a bad address is an answer, not a fault.
+// memory_read.hpp - reads memory that may not be there: a bad address is an answer, not a fault.
 // Async-signal-safe; costs a system call.
 #pragma once
 
@@ -10,6 +10,16 @@ namespace fr {
 
 // Once per process, before the first peek; again in a forked child.
 void prepare_peek() noexcept;
+
+// While one lives, what this thread peeks at is the memory of that process, where the kernel lets a
+// parent (or an owner) read it.
+class PeekOther {
+ public:
+  explicit PeekOther(i32 pid) noexcept;
+  ~PeekOther();
+  PeekOther(const PeekOther&) = delete;
+  PeekOther& operator=(const PeekOther&) = delete;
+};
 
 // Copies what is readable from address on, at most `bytes`; returns how much that was.
 std::size_t peek_some(u64 address, void* to, std::size_t bytes) noexcept;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "format/text.hpp"
+
 namespace fr {
 namespace {
 
@@ -120,9 +122,11 @@ void ModuleTable::add_line(const char* line, Module& current) noexcept {
   text_used += static_cast<u32>(length);
 }
 
-void ModuleTable::read() noexcept {
+void ModuleTable::read(i32 pid) noexcept {
   n = lost = text_used = 0;
-  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  char file[32];
+  format(file, sizeof file, "/proc/%d/maps", pid);
+  const int fd = open(file, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return;
   }
@@ -151,6 +155,12 @@ void ModuleTable::read() noexcept {
   if (current.begin != 0) {
     finish(current);
   }
+}
+
+const Module* ModuleTable::find_file(const char* file) const noexcept {
+  const Module* m = std::find_if(modules, modules + n,
+                                 [&](const Module& x) { return std::strcmp(path(x), file) == 0; });
+  return m != modules + n ? m : nullptr;
 }
 
 bool ModuleTable::is_c_library(const Module& m) const noexcept {

@@ -1,6 +1,6 @@
-// modules.hpp - which file each address of this process comes from, and which function.
+// modules.hpp - which file each address of a process comes from, and which function.
 //
-// Read from /proc/self/maps and from the mapped ELF headers and symbol tables, through peek: the
+// Read from /proc/PID/maps and from the mapped ELF headers and symbol tables, through peek: the
 // dynamic loader's own functions take its lock, which a thread that hangs inside dlopen() holds.
 // No allocation, no lock; async-signal-safe.
 #pragma once
@@ -32,9 +32,10 @@ struct ModuleTable {
   static constexpr u32 kTextBytes = 128 * 1024;
   static constexpr u32 kBufferBytes = 48 * 1024;
 
-  // Reads the maps afresh.
-  void read() noexcept;
-  const Module* find(u64 pc) const noexcept;          // nullptr: in no file
+  // Reads the maps afresh; of the process that this thread peeks at.
+  void read(i32 pid) noexcept;
+  const Module* find(u64 pc) const noexcept;  // nullptr: in no file
+  const Module* find_file(const char* path) const noexcept;
   bool is_c_library(const Module& m) const noexcept;  // or the kernel's part of it
   const char* path(const Module& m) const noexcept { return text + m.path; }
   // Names functions: symbols[] sorted by pc, those found get name and start.

@@ -27,6 +27,7 @@ constexpr u64 kBetweenSamples_ns = 20'000'000;  // between the two samples of /p
 constexpr u32 kNativeFrames = 128;
 constexpr u32 kShownFrames = 160;  // of one thread, in the dump
 constexpr u32 kVariableFrames = 4;
+constexpr u32 kChildFrames = 32;
 constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
 
 template <class T>
@@ -55,6 +56,23 @@ u64 hash_text(const char* bytes, std::size_t n) noexcept {
   return h ^ h >> 29;
 }
 
+void add_children(i32 pid, i32 tid, ThreadReport& out) noexcept {
+  each_child(
+      pid, tid,
+      [](i32 child, void* context) {
+        auto& to = *static_cast<ThreadReport*>(context);
+        if (to.n_children == ThreadReport::kChildren) {
+          ++to.children_lost;
+          return;
+        }
+        ChildRow& row = to.children[to.n_children];
+        row = {};
+        row.task.tid = child;
+        to.n_children += sample_first(child, row.task) ? 1 : 0;
+      },
+      &out);
+}
+
 }  // namespace
 
 // What a collection needs beside its result.
@@ -80,6 +98,8 @@ struct ThreadStacks::Work {
   Symbol symbols[kSymbols];
   u32 text_index[kIndex];   // offset into text, 0 free
   u32 frame_index[kIndex];  // frame + 1, 0 free
+  char interpreter[512];    // its file
+  u64 interpreter_at;
 
   u32 intern(ThreadReport& out, const char* text) noexcept {
     const std::size_t n = std::strlen(text);
@@ -173,9 +193,12 @@ struct ThreadStacks::Work {
     return index;
   }
 
-  u32 named(ThreadReport& out, const fr_python_frame& raw_frame) noexcept {
+  // process: 0 our own; at the same address others may have other code.
+  u32 named(ThreadReport& out, const fr_python_frame& raw_frame, i32 process = 0) noexcept {
     bool is_new = false;
-    const u64 key = (raw_frame.code * 0x9e3779b97f4a7c15ull ^ raw_frame.where) * 2 +
+    const u64 key = (raw_frame.code * 0x9e3779b97f4a7c15ull ^ raw_frame.where ^
+                     static_cast<u64>(process) << 44) *
+                        2 +
                     (raw_frame.flags & FR_FRAME_ENTRY);
     const u32 index = find(out, key, true, &is_new);
     if (is_new) {
@@ -203,8 +226,8 @@ struct ThreadStacks::Work {
   // by the first function with a name within the interpreter's file.
   bool waits_for_gil(const ThreadRow& row, const Raw& r) const noexcept {
     const fr_python* p = fr::python();
-    const Module* interpreter = p != nullptr ? modules.find(p->eval_begin) : nullptr;
-    if (interpreter == nullptr) {
+    const Module* own = p != nullptr ? modules.find(p->eval_begin) : nullptr;
+    if (own == nullptr) {
       return false;
     }
     bool waits = row.task.syscall == SYS_futex;  // it wakes up every 5 ms, so often it does not
@@ -214,7 +237,7 @@ struct ThreadStacks::Work {
       const u64 pc = pcs[r.first_pc + i];
       const Symbol* s = symbol(pc);
       const bool named = s != nullptr && peek_text(s->name, name, sizeof name);
-      if (const Module* m = modules.find(pc); m != interpreter) {
+      if (const Module* m = modules.find(pc); m != own) {
         if (m != nullptr && !modules.is_c_library(*m)) {
           return false;  // that library's own wait
         }
@@ -241,6 +264,46 @@ struct ThreadStacks::Work {
       return false;
     }
     return false;
+  }
+
+  // Where the main thread of a child is that runs the same interpreter: a worker of a DataLoader.
+  void read_child(ThreadReport& out, ChildRow& child) noexcept {
+    const fr_python* p = fr::python();
+    fr_python_frame* frames = python + n_python;
+    const u32 room = std::min(kPython - n_python, kPythonFrames);
+    const PeekOther other(child.task.tid);
+    u32 n = p->other(0, frames, room);  // forked: all lies where it lies here
+    if (n == 0) {
+      modules.read(child.task.tid);
+      const Module* there = modules.find_file(interpreter);
+      const i64 shift = there != nullptr ? static_cast<i64>(there->begin - interpreter_at) : 0;
+      n = shift != 0 ? p->other(shift, frames, room) : 0;
+    }
+    child.first_frame = out.n_words;
+    for (u32 i = 0; i < n && i < kChildFrames && out.n_words < ThreadReport::kStackWords; ++i) {
+      if (const u32 frame = named(out, frames[i], child.task.tid); frame != ~0u) {
+        out.stack[out.n_words++] = frame;
+      }
+    }
+    child.n_frames = out.n_words - child.first_frame;
+    p->other(0, nullptr, 0);
+  }
+
+  // Last of all: the table of modules is theirs afterwards.
+  void read_children(ThreadReport& out) noexcept {
+    const fr_python* p = fr::python();
+    const Module* own = p != nullptr ? modules.find(p->eval_begin) : nullptr;
+    if (own == nullptr || p->other == nullptr) {
+      return;
+    }
+    interpreter_at = own->begin;
+    format(interpreter, sizeof interpreter, "%s", modules.path(*own));
+    for (u32 i = 0; i < out.n_children; ++i) {
+      // A process that the kernel keeps may keep its memory's lock, too.
+      if (std::strchr("RSTt", out.children[i].task.state) != nullptr) {
+        read_child(out, out.children[i]);
+      }
+    }
   }
 
   void add_variables(ThreadReport& out, const ThreadRow& row, u32 position,
@@ -408,20 +471,12 @@ void ThreadStacks::list(i32 pid) noexcept {
       &c);
   ThreadReport& out = *report_;
   for (u32 i = 0; i < out.n_threads; ++i) {
-    each_child(
-        pid, out.threads[i].task.tid,
-        [](i32 child, void* context) {
-          auto& to = *static_cast<ThreadReport*>(context);
-          if (to.n_children == ThreadReport::kChildren) {
-            ++to.children_lost;
-            return;
-          }
-          ChildRow& row = to.children[to.n_children];
-          row = {};
-          row.task.tid = child;
-          to.n_children += sample_first(child, row.task) ? 1 : 0;
-        },
-        &out);
+    add_children(pid, out.threads[i].task.tid, out);
+  }
+  // Workers may be a server's, which is our child.
+  const u32 own = out.n_children;
+  for (u32 i = 0; i < own; ++i) {
+    add_children(out.children[i].task.tid, out.children[i].task.tid, out);
   }
 }
 
@@ -651,10 +706,11 @@ const ThreadReport* ThreadStacks::collect() noexcept {
   const u64 begun = monotonic_ns();
   reset();
   list(getpid());
-  work_->modules.read();
+  work_->modules.read(getpid());
   second_sample(getpid(), begun);
   signal_all();
   name_all();
+  work_->read_children(*report_);
   report_->took_ns = monotonic_ns() - begun;
   return report_;
 }
@@ -665,7 +721,7 @@ const ThreadReport* ThreadStacks::collect_own(const ucontext_t& context) noexcep
   }
   reset();
   Work& w = *work_;
-  w.modules.read();
+  w.modules.read(getpid());
   ThreadRow& row = report_->threads[report_->n_threads++];
   row = {};
   row.task.tid = static_cast<i32>(syscall(SYS_gettid));

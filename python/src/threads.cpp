@@ -35,19 +35,21 @@ bool copy(u64 address, T& to) noexcept {
   return fr_peek(address, &to, sizeof to) == sizeof to;
 }
 
+// The interpreter of another process lies so far beyond ours; see other().
+thread_local i64 t_shift = 0;
+
+bool is_type(const PyTypeObject* found, const PyTypeObject& type) noexcept {
+  return reinterpret_cast<u64>(found) == reinterpret_cast<u64>(&type) + static_cast<u64>(t_shift);
+}
+
 // ---------------------------------------------------------------- on the interrupted thread
 
-u32 walk(fr_python_frame* out, u32 limit, u32* total, u32* facts) {
-  *total = *facts = 0;
-  PyThreadState* tstate = PyGILState_GetThisThreadState();
-  if (tstate == nullptr || limit <= kTail) {
-    return 0;
-  }
-  *facts = FR_PYTHON_THREAD | (compat::holds_gil(tstate) ? FR_PYTHON_HOLDS_GIL : 0);
-  const u64 address = reinterpret_cast<u64>(tstate);
+// Frames of the thread state at that address.
+u32 walk_from(u64 address, fr_python_frame* out, u32 limit, u32* total) noexcept {
   PyThreadState state;
   u64 at = 0;
-  if (!copy(address, state) || !copy(compat::current_frame_at(&state, address), at)) {
+  if (limit <= kTail || !copy(address, state) ||
+      !copy(compat::current_frame_at(&state, address), at)) {
     return 0;
   }
   u32 n = 0;
@@ -78,6 +80,16 @@ u32 walk(fr_python_frame* out, u32 limit, u32* total, u32* facts) {
   return n < limit ? n : limit;
 }
 
+u32 walk(fr_python_frame* out, u32 limit, u32* total, u32* facts) {
+  *total = *facts = 0;
+  PyThreadState* tstate = PyGILState_GetThisThreadState();
+  if (tstate == nullptr) {
+    return 0;
+  }
+  *facts = FR_PYTHON_THREAD | (compat::holds_gil(tstate) ? FR_PYTHON_HOLDS_GIL : 0);
+  return walk_from(reinterpret_cast<u64>(tstate), out, limit, total);
+}
+
 u64 handled() {
   PyThreadState* tstate = PyGILState_GetThisThreadState();
   u64 at = 0;
@@ -102,7 +114,8 @@ u64 handled() {
 bool text_at(u64 address, char* to, std::size_t size) noexcept {
   to[0] = '\0';
   PyASCIIObject head;
-  if (!copy(address, head) || head.ob_base.ob_type != &PyUnicode_Type || head.state.compact == 0) {
+  if (!copy(address, head) || !is_type(head.ob_base.ob_type, PyUnicode_Type) ||
+      head.state.compact == 0) {
     return false;
   }
   const u64 data =
@@ -146,7 +159,7 @@ class Bytes {
  public:
   explicit Bytes(u64 object) noexcept {
     PyVarObject head;
-    if (copy(object, head) && head.ob_base.ob_type == &PyBytes_Type && head.ob_size > 0) {
+    if (copy(object, head) && is_type(head.ob_base.ob_type, PyBytes_Type) && head.ob_size > 0) {
       at_ = object + offsetof(PyBytesObject, ob_sval);
       left_ = static_cast<u64>(head.ob_size);
     }
@@ -223,7 +236,7 @@ u32 line_at(const PyCodeObject& code, i64 byte) noexcept {
 }
 
 bool code_at(u64 address, PyCodeObject& code) noexcept {
-  return copy(address, code) && Py_TYPE(reinterpret_cast<PyObject*>(&code)) == &PyCode_Type;
+  return copy(address, code) && is_type(Py_TYPE(reinterpret_cast<PyObject*>(&code)), PyCode_Type);
 }
 
 int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char* function,
@@ -240,6 +253,72 @@ int name(const fr_python_frame* frame, char* file, std::size_t file_bytes, char*
   // Before its first instruction a frame is at the line of its definition.
   *line = byte < 0 ? static_cast<u32>(std::max(code.co_firstlineno, 0)) : line_at(code, byte);
   return 1;
+}
+
+// ---------------------------------------------------------------- other processes
+
+// How a thread state is found from outside; both are found in ourselves at import.
+u64 g_interpreter_at = 0;  // address of a pointer to the main interpreter
+u64 g_threads_offset = 0;  // within the interpreter: pointer to the youngest thread state
+
+void find_threads() noexcept {
+  Dl_info info{};
+  ElfW(Sym)* symbol = nullptr;
+  void* runtime = dlsym(RTLD_DEFAULT, "_PyRuntime");
+  PyInterpreterState* main = PyInterpreterState_Main();
+  if (runtime == nullptr || main == nullptr ||
+      dladdr1(runtime, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 ||
+      symbol == nullptr || PyInterpreterState_Get() != main) {
+    return;
+  }
+  const auto find = [](u64 from, u64 bytes, const void* wanted) -> u64 {
+    constexpr u64 kChunk = 512;
+    u64 words[kChunk];
+    for (u64 at = 0; at < bytes; at += sizeof words) {
+      const u64 n = fr_peek(from + at, words, std::min<u64>(sizeof words, bytes - at)) / 8;
+      const u64* found = std::find(words, words + n, reinterpret_cast<u64>(wanted));
+      if (found != words + n) {
+        return from + at + static_cast<u64>(found - words) * 8;
+      }
+    }
+    return 0;
+  };
+  constexpr u64 kMost = 256 * 1024;
+  // A new one stands where the youngest is kept, and nowhere else.
+  PyThreadState* youngest = PyThreadState_New(main);
+  const auto base = reinterpret_cast<u64>(main);
+  const u64 head = youngest != nullptr ? find(base, kMost, youngest) : 0;
+  if (youngest != nullptr) {
+    PyThreadState_Clear(youngest);
+    PyThreadState_Delete(youngest);
+  }
+  g_threads_offset = head != 0 ? head - base : 0;
+  g_interpreter_at = head != 0 ? find(reinterpret_cast<u64>(runtime), symbol->st_size, main) : 0;
+}
+
+u32 other(i64 shift, fr_python_frame* out, u32 limit) {
+  t_shift = shift;
+  u64 interpreter = 0;
+  u64 thread = 0;
+  if (limit == 0 || g_interpreter_at == 0 ||
+      !copy(g_interpreter_at + static_cast<u64>(shift), interpreter) ||
+      !copy(interpreter + g_threads_offset, thread)) {
+    return 0;
+  }
+  constexpr int kMaxThreads = 4096;
+  u64 oldest = 0;
+  PyThreadState state;
+  for (int i = 0; i < kMaxThreads && thread != 0; ++i) {
+    if (!copy(thread, state) || reinterpret_cast<u64>(state.interp) != interpreter) {
+      return 0;
+    }
+    oldest = thread;
+    thread = reinterpret_cast<u64>(state.next);
+  }
+  u32 total = 0;
+  const u32 n = oldest != 0 ? walk_from(oldest, out, limit, &total) : 0;
+  PyCodeObject code;
+  return n != 0 && code_at(out[0].code, code) ? n : 0;
 }
 
 // ---------------------------------------------------------------- variables
@@ -679,6 +758,8 @@ void install_thread_walker() noexcept {
   p.handled = &handled;
   p.exception = &exception;
   find_evaluator(p);
+  find_threads();
+  p.other = &other;
   fr_set_python(&p);
 #endif
 }

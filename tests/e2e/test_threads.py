@@ -568,7 +568,7 @@ class Dataset(torch.utils.data.Dataset):
 ready()
 next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
 """,
-        "waits for a batch of its DataLoader: worker ",
+        "(pt_data_worker) is asleep in clock_nanosleep, in Dataset.__getitem__() at target.py:",
     ),
     "stopped worker": (
         """
@@ -616,6 +616,38 @@ with a:
         "opens the FIFO pipe, which nobody has opened at its other end",
     ),
 }
+
+
+WORK = """
+import time
+def load(path):
+    open(path, "w").close()
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_python_stack_of_a_worker_process(start, method):
+    """Read from its memory: of one that inherited fr, and of those that never heard of it."""
+    p = start(
+        f"""
+import multiprocessing
+open("work.py", "w").write({WORK!r})
+sys.path.insert(0, os.getcwd())
+del __file__  # children do not run this file again
+import work
+worker = multiprocessing.get_context({method!r}).Process(target=work.load, args=("there",))
+worker.start()
+while not os.path.exists("there"):
+    time.sleep(0.01)
+ready()
+worker.join()
+"""
+    ).ready()
+    classes = p.dump().stacks()
+    stacks = [c["stack"] for c in classes if c["role"].endswith(", a child process")]
+    frames = [python_frames(stack) for stack in stacks]
+    assert ("work.py", 5, "load") in [f[0] for f in frames if f], classes
 
 
 @pytest.mark.parametrize("hang", HANGS)

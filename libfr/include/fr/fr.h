@@ -157,10 +157,14 @@ typedef struct fr_python {
   uint64_t (*handled)(void);
   /* "ValueError: bad batch, at train.py:23 in load", later, like name. Returns the bytes used. */
   size_t (*exception)(uint64_t exception, char* out, size_t bytes);
+  /* Later, like name: innermost frames of the main thread of another process, which fr_peek reads
+   * meanwhile, and whose interpreter lies `shift` bytes beyond ours. Until the next call name reads
+   * that process too; limit 0: it reads our own again. */
+  uint32_t (*other)(int64_t shift, fr_python_frame* frames, uint32_t limit);
 } fr_python;
 FR_API void fr_set_python(const fr_python* python) FR_NOEXCEPT;
 
-/* Copies own memory that may not be there; returns how much was readable. Async-signal-safe. */
+/* Copies memory that may not be there; returns how much was readable. Async-signal-safe. */
 FR_API size_t fr_peek(uint64_t address, void* to, size_t bytes) FR_NOEXCEPT;
 
 /* ------------------------------------------------------------------ operations */

@@ -90,6 +90,9 @@ std::size_t memory_of(const RankEvidence& e) {
   for (const ThreadFrame& f : e.threads.frames) {
     n += text_of(f.function) + text_of(f.file);
   }
+  for (const ChildProcess& c : e.threads.children) {
+    n += size_of(c.stack);
+  }
   for (const ThreadStack& s : e.threads.threads) {
     n += size_of(s.stack) + size_of(s.variables) + text_of(s.name) + text_of(s.syscall_on);
     for (const FrameVariables& v : s.variables) {

@@ -56,15 +56,21 @@ List of_facts(const Object* o, Key<schema::kThreadFacts> key) {
   return list(member(o, key.text));
 }
 
+std::vector<std::uint32_t> read_stack(const List& indices, std::size_t n_frames) {
+  std::vector<std::uint32_t> out;
+  for (const Object& index : indices) {
+    const auto i = number<std::int64_t>(&index, -1);
+    if (i >= 0 && static_cast<std::size_t>(i) < n_frames) {
+      out.push_back(static_cast<std::uint32_t>(i));
+    }
+  }
+  return out;
+}
+
 ThreadStack read_thread(const Object& o, std::size_t n_frames) {
   ThreadStack t;
   read_map(&o, kThread, {}, t);
-  for (const Object& index : of_thread(&o, "stack")) {
-    const auto i = number<std::int64_t>(&index, -1);
-    if (i >= 0 && static_cast<std::size_t>(i) < n_frames) {
-      t.stack.push_back(static_cast<std::uint32_t>(i));
-    }
-  }
+  t.stack = read_stack(of_thread(&o, "stack"), n_frames);
   const Row cut(member(&o, schema::column(schema::kThreads, "cut")));
   t.cut_after = number<std::uint32_t>(cut[0]);
   t.cut = number<std::uint32_t>(cut[1]);
@@ -104,7 +110,10 @@ ThreadsEvidence read_threads(const Object* threads, const Object* facts) {
   }
   out.children_known = member(facts, "children") != nullptr;
   for (const Object& o : of_facts(facts, "children")) {
-    read_map(&o, kChild, {}, out.children.emplace_back());
+    ChildProcess& c = out.children.emplace_back();
+    read_map(&o, kChild, {}, c);
+    c.stack =
+        read_stack(list(member(&o, schema::column(schema::kChildren, "stack"))), out.frames.size());
   }
   for (const Object& o : of_facts(facts, "locks")) {
     read_map(&o, kLock, {}, out.locks.emplace_back());

@@ -2,7 +2,6 @@
 #include "model/hints.hpp"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -96,20 +95,6 @@ bool is_worker(const ChildProcess& c) {
   return has(c.name, "pt_data_worker");
 }
 
-std::string state_text(const ChildProcess& c) {
-  if (c.state == "Z") {
-    return WIFSIGNALED(c.wait_status)
-               ? fmt::format("was killed by signal {}", WTERMSIG(c.wait_status))
-           : c.wait_status >= 0
-               ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
-               : "has ended";
-  }
-  std::string out = "is " + c.activity;
-  out += c.syscall.empty() ? "" : " in " + c.syscall;
-  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
-  return out + (c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "");
-}
-
 std::string loader_worker(const Look& l) {
   if (l.python("_try_get_data", "dataloader.py", 16) < 0 &&
       l.python("_get_data", "dataloader.py", 16) < 0) {
@@ -132,7 +117,7 @@ std::string loader_worker(const Look& l) {
       return out + ", and so on";
     }
     out += fmt::format("{} {} {} ({}) {}", shown++ == 0 ? ":" : ",", named ? "worker" : "child",
-                       c.pid, c.name, state_text(c));
+                       c.pid, c.name, child_text(t, c, l.e.id.cwd));
   }
   return shown != 0 ? out : out + ": it has no child process, its workers are gone";
 }
@@ -146,7 +131,7 @@ std::string child(const Look& l) {
   for (const ChildProcess& c : l.e.threads.children) {
     if (c.pid == pid) {
       return fmt::format("waits for its child process {} ({}), which {}", c.pid, c.name,
-                         state_text(c));
+                         child_text(l.e.threads, c, l.e.id.cwd));
     }
   }
   return {};

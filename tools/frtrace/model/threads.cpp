@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
 
@@ -243,6 +244,24 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
     out += "; it did not answer the sampling signal";
   }
   return out;
+}
+
+std::string child_text(const ThreadsEvidence& all, const ChildProcess& c, std::string_view cwd) {
+  if (c.state == "Z") {
+    return WIFSIGNALED(c.wait_status)
+               ? fmt::format("was killed by signal {}", WTERMSIG(c.wait_status))
+           : c.wait_status >= 0
+               ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
+               : "has ended";
+  }
+  std::string out = "is " + c.activity;
+  out += c.syscall.empty() ? "" : " in " + c.syscall;
+  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
+  out += c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "";
+  ThreadStack main;
+  main.stack = c.stack;
+  const std::string where = where_text(all, main, cwd);
+  return out + (where.empty() ? "" : ", in " + where);
 }
 
 }  // namespace frtrace

@@ -49,7 +49,8 @@ struct ThreadStack {
 struct ChildProcess {
   int pid = 0;
   std::string name, state, activity, wchan, syscall, syscall_on;
-  int wait_status = -1;  // of one that has ended
+  int wait_status = -1;              // of one that has ended
+  std::vector<std::uint32_t> stack;  // Python frames of its main thread, innermost first
 };
 
 // A lock of a file, flock() or fcntl(), that the process waits for or holds.
@@ -77,6 +78,10 @@ struct ThreadsEvidence {
   std::vector<FileLock> locks;  // older recorders did not look
   std::vector<ThreadStack> threads;
 };
+
+// "asleep in futex of /x, in load() at data.py:9, called from train.py:20"; of one that has ended
+// "has exited with status 3".
+std::string child_text(const ThreadsEvidence&, const ChildProcess&, std::string_view cwd = {});
 
 // The thread whose id is the process's; nullptr when it is not there.
 const ThreadStack* main_thread(const ThreadsEvidence&, int pid);

@@ -34,6 +34,8 @@ class Builder {
  public:
   explicit Builder(StackTree& to) : out_(to) {}
 
+  static constexpr u32 kHidden = ~0u;
+
   u32 intern(std::string text) {
     const auto [it, fresh] =
         ids_.try_emplace(std::move(text), static_cast<u32>(out_.frames.size()));
@@ -45,7 +47,6 @@ class Builder {
 
   void add(const StackInput& in, const StackStyle& style) {
     // Names once per rank; a stack is then numbers.
-    constexpr u32 kHidden = ~0u;
     std::vector<u32> frame(in.threads->frames.size());
     for (std::size_t i = 0; i < frame.size(); ++i) {
       const ThreadFrame& f = in.threads->frames[i];
@@ -73,22 +74,52 @@ class Builder {
       if (t.stack.empty()) {
         key.push_back(intern(fmt::format("[{}]", doing_text(*in.threads, t))));
       }
-      const auto [it, fresh] = classes_.try_emplace(key, static_cast<u32>(out_.classes.size()));
+      bool fresh = false;
+      StackClass& c = class_of(key, in.rank, fresh);
       if (fresh) {
-        StackClass& c = out_.classes.emplace_back();
-        c.role = out_.frames[key[0]];
-        c.frontier = out_.frames[key[1]];
-        c.frames.assign(key.begin() + 2, key.end());
         c.doing = doing_text(*in.threads, t);
         if (main && in.evidence != nullptr) {
           c.where = where_lines(*in.evidence);
           c.lock = lock_wait(*in.evidence);
         }
       }
-      StackClass& c = out_.classes[it->second];
-      c.ranks.push_back(in.rank);
-      ++c.threads;
     }
+    for (const ChildProcess& c : in.threads->children) {
+      if (!c.stack.empty() && style.all_threads) {
+        add_child(c, in.rank, frame);
+      }
+    }
+  }
+
+  void add_child(const ChildProcess& c, Rank rank, const std::vector<u32>& frame) {
+    std::vector<u32> key = {intern(c.name + ", a child process"), intern("")};
+    for (auto f = c.stack.rbegin(); f != c.stack.rend(); ++f) {
+      if (frame[*f] != kHidden) {
+        key.push_back(frame[*f]);
+      }
+    }
+    bool fresh = false;
+    StackClass& k = class_of(key, rank, fresh);
+    if (fresh) {
+      k.doing = fmt::format("process {}: {}{}", c.pid, c.activity,
+                            c.syscall.empty() ? "" : " in " + c.syscall);
+    }
+  }
+
+  // key: role, frontier, frames.
+  StackClass& class_of(const std::vector<u32>& key, Rank rank, bool& fresh) {
+    const auto [it, is_new] = classes_.try_emplace(key, static_cast<u32>(out_.classes.size()));
+    fresh = is_new;
+    if (fresh) {
+      StackClass& c = out_.classes.emplace_back();
+      c.role = out_.frames[key[0]];
+      c.frontier = out_.frames[key[1]];
+      c.frames.assign(key.begin() + 2, key.end());
+    }
+    StackClass& c = out_.classes[it->second];
+    c.ranks.push_back(rank);
+    ++c.threads;
+    return c;
   }
 
   void finish() {
