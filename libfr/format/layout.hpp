@@ -605,9 +605,11 @@ struct alignas(64) PeerRow {
   char last_site[192];              // behind its NUL, where there is room: the place of sys.exit
   std::atomic<u64> hung;            // incident whose stall lasts on this rank; 0 none
   std::atomic<u64> warned_unix_ns;  // its last warning of a stall
-  // --- the rank that salvages it
-  alignas(64) std::atomic<u64> salvaged;  // incident + 1, claimed by CAS
-  u64 reserved1[7];
+  // --- peers, by CAS
+  alignas(64) std::atomic<u64> salvaged;  // by the one that salvages it: incident + 1
+  std::atomic<u32> late_told;             // 1: one has said that it is late again and again
+  u32 reserved1;
+  u64 reserved2[6];
 };
 static_assert(sizeof(PeerRow) == 576);
 

@@ -46,7 +46,10 @@ void pause_ns(u64 ns) {
 }  // namespace
 
 Watchdog::Watchdog(Recorder& recorder) noexcept
-    : recorder_(recorder), store_(recorder), salvage_(recorder, encoder_, threads_, store_) {}
+    : recorder_(recorder),
+      store_(recorder),
+      salvage_(recorder, encoder_, threads_, store_),
+      late_rank_(recorder) {}
 
 bool Watchdog::start() noexcept {
   Recorder& r = recorder_;
@@ -155,6 +158,7 @@ void Watchdog::run() noexcept {
     check_stalls(now);
     check_went_on(now);
     salvage_.check_peers(now);
+    late_rank_.look(now);
   }
 }
 

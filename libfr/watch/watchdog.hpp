@@ -7,6 +7,7 @@
 #include "format/encode.hpp"
 #include "sample/thread_sampler.hpp"
 #include "watch/dump_store.hpp"
+#include "watch/late_rank.hpp"
 #include "watch/requests.hpp"
 #include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
@@ -91,6 +92,7 @@ class Watchdog {
   WriterThread writer_;
   RingCopier copier_;
   Salvage salvage_;
+  LateRank late_rank_;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};
   std::atomic<u64> incident_{0};

@@ -1,10 +1,11 @@
 """Bugs as users make them: four real ranks, and what the verdict says of them."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import FRTRACE, HERE
+from conftest import FRTRACE, HERE, wait_until
 
 SCRIPT = HERE / "user_job.py"
 
@@ -43,6 +44,7 @@ def blamed(trace):
     [
         ("flock_barrier", "take_flock", "locked_barrier"),
         ("fcntl_barrier", "take_fcntl", "locked_barrier"),
+        ("ofd_barrier", "take_ofd", "locked_barrier"),  # no process is named in /proc/locks
         ("filelock_barrier", None, "filelock_barrier"),  # its own line is the library's
     ],
 )
@@ -115,6 +117,19 @@ def test_silent_skip_in_a_mesh(verdict):
     assert parted.startswith("rank 3 left out all_reduce at ")
     assert f"user_job.py:{line_of('tensor_parallel')} mesh_skip in step 6; since then" in parted
     assert parted.endswith("the numbers are wrong from there")
+
+
+def test_a_late_rank_is_told_once_while_the_job_runs(launch, scratch):
+    job = launch("straggler", 4, script=SCRIPT)
+    wait_until("a word of rank 2", lambda: "is late again and again" in job.log())
+    (scratch / "stop").touch()
+    job.await_exit()
+    (line,) = [text for text in job.log().splitlines() if "late again and again" in text]
+    told = re.search(r"rank 2 is late .*: (\d+) of the last 10 all_reduce at (\S+) waited", line)
+    assert told, line
+    assert int(told[1]) >= 5
+    assert told[2] == f"user_job.py:{line_of('waits_for_late')}"
+    assert line.endswith(f"frtrace stacks {job.processes[2].pid}"), line
 
 
 def test_another_root(verdict):

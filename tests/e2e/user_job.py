@@ -6,6 +6,7 @@ Lines marked `# @name` are looked up by test_user_bugs.py.
 import fcntl
 import os
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,11 @@ def take_fcntl(file):
     fcntl.lockf(file, fcntl.LOCK_EX)  # @take_fcntl
 
 
+def take_ofd(file):
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLKW, lock)  # @take_ofd
+
+
 def prepare(take):
     """Rank 0 has the lock first and meets the others inside."""
     with (SCRATCH / "dataset.lock").open("w") as file:
@@ -55,6 +61,10 @@ def flock_barrier():
 
 def fcntl_barrier():
     prepare(take_fcntl)
+
+
+def ofd_barrier():
+    prepare(take_ofd)
 
 
 def filelock_barrier():
@@ -117,6 +127,16 @@ def mesh_skip():
 def broadcast_root():
     dist.broadcast(torch.ones(16, 16), src=2 if RANK == 2 else 0)
     dist.barrier()
+
+
+def straggler():
+    """Rank 2 takes longer, until the test has seen that this was said."""
+    stop = torch.zeros(1)
+    while not stop:
+        time.sleep(0.2 if RANK == 2 else 0)
+        dist.all_reduce(torch.ones(4))  # @waits_for_late
+        stop += (SCRATCH / "stop").exists()
+        dist.broadcast(stop, src=0)
 
 
 def main():
