@@ -221,7 +221,7 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
   Part part{{}, style.full ? kAll : most, least, noun};
   for (const Finding& f : r.findings) {
     if (std::find(ids.begin(), ids.end(), f.id) != ids.end()) {
-      part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not the others: " : "") + f.text);
+      part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not to blame: " : "") + f.text);
     }
   }
   return part;

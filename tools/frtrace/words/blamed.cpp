@@ -211,7 +211,7 @@ class Describe : public DeviceWords {
       line("left no file, and no rank of its node knows of its process");
       return;
     }
-    line("left no file, so its place in the code is not known; all waits end at it");
+    line("left no file, so its place in the code is not known; in the end all wait for it");
   }
 
   // Of a process that was on its way out the place where its dump was written explains nothing.

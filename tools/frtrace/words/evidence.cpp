@@ -95,10 +95,10 @@ constexpr AssumeRow kAssumptions[] = {
     {Assume::kOtherMayBeFirst,
      "rank {first} may be what stopped them, before rank {last} was ended"},
     {Assume::kShortHang, "the wait had lasted only {time} when the evidence was written"},
-    {Assume::kEarlierIterations, "the order of earlier iterations decides"},
-    {Assume::kPeersOrder, "the order of most ranks decides"},
+    {Assume::kEarlierIterations, "decided by the order of earlier iterations"},
+    {Assume::kPeersOrder, "decided by the order of most ranks"},
     {Assume::kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
-    {Assume::kTieByPrecedent, "as many ranks on either side, earlier iterations decide"},
+    {Assume::kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
     {Assume::kTie, "as many ranks on either side, and the evidence does not show which is right"},
     {Assume::kFewAreWrong, "the few are taken to be wrong, not the many"},
     {Assume::kRecordsNotKept, "not all members' records of that operation are kept"},
@@ -159,8 +159,8 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::only_active, "hold only what was in flight when they were written", false},
       {&Holes::no_stacks, "hold no call sites", false},
       {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
-      {&Holes::no_members, "do not list the members of groups: taken from whose records name them",
-       true},
+      {&Holes::no_members,
+       "do not list the members of groups: members are the ranks whose records name a group", true},
       {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
       {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
        true},
@@ -335,7 +335,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
     reasons += ", none of " + ranks_words(f.c.missing);
   }
   if (fault || r.kind == Verdict::kOk) {
-    reasons += doubts.all().empty() ? ", nothing lost that matters" : "";
+    reasons += doubts.all().empty() ? ", and it is complete where it matters" : "";
     for (const std::string& doubt : doubts.all()) {
       reasons += "; " + doubt;
     }

@@ -181,11 +181,12 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
     case Rule::kLeftOrder:
     case Rule::kSkippedInCycle:
       say(r, "why",
-          fmt::format("the ranks wait for each other in a cycle; only {} left the order of {}",
-                      ranks_words(guilty),
-                      c.by_peers ? "the other ranks"
-                      : one      ? "its own earlier iterations"
-                                 : "their own earlier iterations"));
+          fmt::format(
+              "the ranks wait for each other in a cycle; only {} departed from the order of {}",
+              ranks_words(guilty),
+              c.by_peers ? "the other ranks"
+              : one      ? "its own earlier iterations"
+                         : "their own earlier iterations"));
       return;
     case Rule::kDeviceBehind:
       say(r, "why",

@@ -291,7 +291,7 @@ std::string Summary::network() const {
                   l.from == l.to ? fmt::format("between card and device of rank {}", l.from)
                                  : fmt::format("from rank {} to rank {}", l.from, l.to));
   if (c_.chain.links.size() > 1) {
-    out += fmt::format(" and on {} more way{}", c_.chain.links.size() - 1,
+    out += fmt::format(" and over {} more link{}", c_.chain.links.size() - 1,
                        c_.chain.links.size() == 2 ? "" : "s");
   }
   return out;
@@ -311,10 +311,9 @@ std::string Summary::slow() const {
 
 std::string Summary::group_order() const {
   const GroupCalls& calls = *c_.calls;
-  std::string out =
-      fmt::format("{} made group {} by new_group of other members than ", who(), calls.ordinal);
   if (calls.tie) {
-    return out + "one another";
+    return fmt::format("{} called new_group for group {}, each with other members", who(),
+                       calls.ordinal);
   }
   std::vector<int> most;
   for (const GroupCalls::Call& call : calls.classes.at(calls.most)) {
@@ -322,8 +321,9 @@ std::string Summary::group_order() const {
   }
   const auto other = std::find_if(calls.classes.begin(), calls.classes.end(),
                                   [&](const auto& x) { return x.first != calls.most; });
-  return out + fmt::format("{}: of {} instead of {}", ranks_words(f_.ranks(most)),
-                           ranks_words(other->first), ranks_words(calls.most));
+  return fmt::format("{} called new_group for group {} with {}, where {} called it with {}", who(),
+                     calls.ordinal, ranks_words(other->first), ranks_words(f_.ranks(most)),
+                     ranks_words(calls.most));
 }
 
 std::string Summary::cycle_parts() const {
@@ -441,8 +441,8 @@ std::string Summary::text() const {
     case Rule::kLockCycle:
       return lock_cycle();
     case Rule::kNoEvidence:
-      return fmt::format("{} left no evidence and {} waited for in {} by {}", who(),
-                         one() ? "is" : "are", op_text(), ranks_words(waiting(*p_)));
+      return fmt::format("{} left no evidence; {} for {} in {}", who(), wait_verb(waiting(*p_)),
+                         one() ? "it" : "them", op_text());
     case Rule::kNeverStarted:
       return never_started();
     case Rule::kNoExit:

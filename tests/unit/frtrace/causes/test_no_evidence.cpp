@@ -7,7 +7,7 @@
 using namespace frtest;
 
 TEST_CASE("a rank without evidence") {
-  SECTION("all waits end at it: exited, possible") {
+  SECTION("in the end all wait for it: exited, possible") {
     JobBuilder j(4);
     iterations(j, 3);
     j.some({0, 1, 3}, kWorld, kLoss);

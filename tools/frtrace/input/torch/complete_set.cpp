@@ -442,7 +442,7 @@ void find_failures(const std::vector<Member>& members, bool moves) {
       r.state = State::kFailed;
       r.error = static_cast<Id>(m.e->strings.size());
       m.e->strings.push_back(fmt::format(
-          "ended without rank {}: timed out, or its connection closed", absent->id.rank));
+          "ended without rank {}: it timed out, or a connection closed", absent->id.rank));
       g.completed = std::min(g.completed, least);
       g.ended = std::min(g.ended, least);
       ++g.failed;
