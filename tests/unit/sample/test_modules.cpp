@@ -28,7 +28,7 @@ using namespace fr::test;
 TEST_CASE("modules: the file and the function of an address, as the loader knows them") {
   prepare_peek();
   auto modules = std::make_unique<ModuleTable>();
-  modules->read();
+  modules->read(getpid());
   std::vector<Symbol> symbols;
   for (void* p : {reinterpret_cast<void*>(&::strtol), reinterpret_cast<void*>(&::qsort),
                   reinterpret_cast<void*>(&::pthread_create)}) {

@@ -49,7 +49,7 @@ void unwind_here() {
 TEST_CASE("unwind: as the compiler's own unwinder sees it") {
   prepare_peek();
   g_modules = std::make_unique<ModuleTable>();
-  g_modules->read();
+  g_modules->read(getpid());
   g_unwinder = std::make_unique<Unwinder>(g_modules.get());
   for (const int depth : {0, 5, 60}) {
     CAPTURE(depth);

@@ -49,8 +49,8 @@ struct ThreadStack {
 struct ChildProcess {
   int pid = 0;
   std::string name, state, activity, wchan, syscall, syscall_on;
-  int wait_status = -1;              // of one that has ended
-  std::vector<std::uint32_t> stack;  // Python frames of its main thread, innermost first
+  int wait_status = -1;                   // of one that has ended
+  std::vector<std::uint32_t> stack = {};  // Python frames of its main thread, innermost first
 };
 
 // A lock of a file, flock() or fcntl(), that the process waits for or holds.
