@@ -1,4 +1,4 @@
-// abi.hpp - what NCCL passes to profiler plugins of versions 1 to 6, and the few types of its
+// abi.hpp - what NCCL passes to profiler plugins of versions 1 to 7, and the few types of its
 // public interface that our wrappers pass on. Own definitions: libfr is built without NCCL's
 // headers. Sizes and places as measured against NCCL 2.23 to 2.30.
 #pragma once
@@ -173,6 +173,13 @@ static_assert(offsetof(Event6, proxy_op.n_steps) == 36 && offsetof(Event6, proxy
 static_assert(offsetof(Event6, kernel_ch.timer_ns) == 32 && offsetof(Event6, net.data) == 32);
 static_assert(offsetof(Event6, ce_coll.sync) == 80 && offsetof(Event6, ce_coll.ce_seq) == 100);
 static_assert(offsetof(Event6, ce_coll.stream) == 104);
+
+// Version 7 (NCCL 2.31) has more behind the same members: a tag of the program's, the kernel's
+// variant. Nothing of it is read.
+struct Event7 : Event6 {
+  char more[24];
+};
+static_assert(sizeof(Event7) == 136);
 
 struct Event4 {
   u8 type;
@@ -374,7 +381,8 @@ using Plugin3 = Plugin<Event3, Args1, int*>;
 using Plugin4 = Plugin<Event4, Args4, int*, const char*, u64, int, int, int, Logger>;
 using Plugin6 = Plugin<Event6, Args4, u64, int*, const char*, int, int, int, Logger>;
 using Plugin5 = Plugin6;  // the same signatures
-static_assert(sizeof(Plugin1) == 48 && sizeof(Plugin6) == 48);
+using Plugin7 = Plugin<Event7, Args4, u64, int*, const char*, int, int, int, Logger>;
+static_assert(sizeof(Plugin1) == 48 && sizeof(Plugin7) == 48);
 
 // ---------------------------------------------------------------- public interface
 

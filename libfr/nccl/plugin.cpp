@@ -1,4 +1,4 @@
-// plugin.cpp - libfr.so as NCCL's profiler plugin, versions 1 to 6 side by side. Each is a
+// plugin.cpp - libfr.so as NCCL's profiler plugin, versions 1 to 7 side by side. Each is a
 // thin shim onto nccl_tracker.hpp. A plugin that the user named before us is called through.
 //
 // Every callback returns success, whatever happens: NCCL disables profilers that do not.
@@ -26,7 +26,7 @@ constexpr u32 kAsk5 = kAsk3 | kEvGroupApi | kEvCollApi | kEvP2pApi | kEvKernelLa
 constexpr u32 kAsk6 = kAsk5 | kEvCeColl;
 
 // What a plugin of each version may ask for.
-constexpr int kKnownTo[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff};
+constexpr int kKnownTo[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff, 0xffff};
 
 void* pointer(Handle h) noexcept {
   return reinterpret_cast<void*>(h);
@@ -349,7 +349,9 @@ int init_theirs(const P& plugin, void** context, int* events, const CommFacts&) 
 int init_theirs(const Plugin4& plugin, void** context, int* events, const CommFacts& f) noexcept {
   return plugin.init(context, events, f.name, f.hash, f.n_nodes, f.n_ranks, f.rank, f.log);
 }
-int init_theirs(const Plugin6& plugin, void** context, int* events, const CommFacts& f) noexcept {
+template <class P>
+  requires(std::is_same_v<P, Plugin6> || std::is_same_v<P, Plugin7>)
+int init_theirs(const P& plugin, void** context, int* events, const CommFacts& f) noexcept {
   return plugin.init(context, f.hash, events, f.name, f.n_nodes, f.n_ranks, f.rank, f.log);
 }
 
@@ -521,6 +523,7 @@ using Shim3 = Shim<3, Event3, Args1, Plugin3>;
 using Shim4 = Shim<4, Event4, Args4, Plugin4>;
 using Shim5 = Shim<5, Event6, Args4, Plugin5>;
 using Shim6 = Shim<6, Event6, Args4, Plugin6>;
+using Shim7 = Shim<7, Event7, Args4, Plugin7>;
 
 // NCCL keeps calling with whatever is put here: never NULL.
 void give(void** context, Handle h) noexcept {
@@ -581,4 +584,6 @@ FR_EXPORT Plugin5 ncclProfiler_v5 = {"fr",        init_new<Shim5, 5>, Shim5::sta
                                      Shim5::stop, Shim5::state,       Shim5::finalize};
 FR_EXPORT Plugin6 ncclProfiler_v6 = {"fr",        init_new<Shim6, 6>, Shim6::start,
                                      Shim6::stop, Shim6::state,       Shim6::finalize};
+FR_EXPORT Plugin7 ncclProfiler_v7 = {"fr",        init_new<Shim7, 7>, Shim7::start,
+                                     Shim7::stop, Shim7::state,       Shim7::finalize};
 }

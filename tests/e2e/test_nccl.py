@@ -107,7 +107,7 @@ def status_of(scratch, rank):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("api,background", [(4, ""), (5, ""), (6, ""), (6, "1")])
+@pytest.mark.parametrize("api,background", [(4, ""), (5, ""), (6, ""), (6, "1"), (7, "")])
 def test_a_run_without_fault_leaves_nothing(run, scratch, api, background):
     job = run("none", 3, api=api, NCCL_JOB_IN_BACKGROUND=background, **QUIET)
     assert job.await_exit() == {0: 0, 1: 0, 2: 0}, job.log()

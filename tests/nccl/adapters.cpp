@@ -138,11 +138,6 @@ int init5(void** context, u64 hash, int* mask, const char* name, int nodes, int 
 
 void log_nothing(int, unsigned long, const char*, int, const char*, ...) {}
 
-// Version 7 (NCCL 2.31) has more at the end of some events.
-struct Event7 : Event6 {
-  char newer[24];
-};
-
 // The newest version of the library, as the translator of an older plugin shows it.
 template <class P, class E, class A>
 void play(const P& plugin) {

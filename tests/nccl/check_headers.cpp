@@ -181,3 +181,13 @@ VALUE(kStGroupStartApiStop, ncclProfilerGroupStartApiStop);
 VALUE(kStGroupEndApiStart, ncclProfilerGroupEndApiStart);
 VALUE(kNetIb1 - 1, NCCL_PROFILER_NET_TYPE_IB);
 VALUE(kNetSocket1 - 1, NCCL_PROFILER_NET_TYPE_SOCK);
+
+#ifdef PROFILER_V7_H_
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // Event7 is a struct behind another one
+COMMON(Event7, ncclProfilerEventDescr_v7_t);
+KERNEL(Event7, ncclProfilerEventDescr_v7_t);
+CHANNELS(Event7, ncclProfilerEventDescr_v7_t);
+API(Event7, ncclProfilerEventDescr_v7_t);
+PLUGIN(Plugin7, ncclProfiler_v7_t);
+static_assert(kSame<decltype(Plugin7::init), decltype(ncclProfiler_v7_t::init)>);
+#endif

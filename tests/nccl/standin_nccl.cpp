@@ -2,7 +2,7 @@
 // as NCCL does, and simulates communicators between real processes over shared memory. There is no
 // data and no device; a progress thread per communicator plays the kernels and the network.
 //
-//   STANDIN_NCCL_API=0..6       newest plugin version it knows (default 6; 0: none)
+//   STANDIN_NCCL_API=0..7       newest plugin version it knows (default 7; 0: none)
 //   STANDIN_NCCL_NODES=N        nodes that it says there are (default 1)
 //   STANDIN_NCCL_VERSION=23102  what it says it is (default: one that knows that plugin version)
 //   STANDIN_NCCL_QUIET=1        no launch, kernel or transfer is told, as of a broadcast of 2.30
@@ -264,8 +264,8 @@ API(ncclGetVersion, (int* version), ()) {
     return 0;
   }
   const char* newest = getenv("STANDIN_NCCL_API");
-  const int api = newest != nullptr ? atoi(newest) : 6;
-  static constexpr int kVersions[] = {21805, 22304, 22501, 22602, 22703, 22809, 23007};
+  const int api = newest != nullptr ? atoi(newest) : 7;
+  static constexpr int kVersions[] = {21805, 22304, 22501, 22602, 22703, 22809, 23007, 23203};
   *version = kVersions[api];
   return 0;
 }

@@ -29,7 +29,7 @@ inline Plugins& plugins() {
     const char* name = getenv("NCCL_PROFILER_PLUGIN");
     void* library = name != nullptr ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
     const char* newest = getenv("STANDIN_NCCL_API");
-    for (int v = newest != nullptr ? atoi(newest) : 6; library != nullptr && v > 0; --v) {
+    for (int v = newest != nullptr ? atoi(newest) : 7; library != nullptr && v > 0; --v) {
       found.newest = dlsym(library, ("ncclProfiler_v" + std::to_string(v)).c_str());
       if (found.newest != nullptr) {
         found.api = v;
@@ -70,6 +70,7 @@ struct Profiler {
   static void with_plugin(Visit visit) {
     void* p = plugins().newest;
     switch (plugins().api) {
+      case 7:
       case 6:
       case 5:
         visit(*static_cast<Plugin6*>(p), Event6{}, Args4{});
@@ -185,7 +186,9 @@ struct Profiler {
     }
     with_plugin([&](auto& plugin, auto own, auto) {
       if constexpr (std::is_same_v<decltype(own), Event6>) {
-        plugin.start(context, &handle, const_cast<Event6*>(&e));
+        Event7 newest{};  // the others are its beginning
+        static_cast<Event6&>(newest) = e;
+        plugin.start(context, &handle, &newest);
       } else if (translate(e, own)) {
         plugin.start(context, &handle, &own);
       }
