@@ -1,5 +1,5 @@
 // plugin.cpp - libfr.so as NCCL's profiler plugin, versions 1 to 7 side by side. Each is a
-// thin shim onto nccl_tracker.hpp. A plugin that the user named before us is called through.
+// thin shim onto tracker.hpp. A plugin that the user named before us is called through.
 //
 // Every callback returns success, whatever happens: NCCL disables profilers that do not.
 #include <dlfcn.h>

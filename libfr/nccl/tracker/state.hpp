@@ -1,11 +1,12 @@
-// state.hpp - what the parts of the tracker (nccl_tracker.hpp) share: the state of one
-// process, handles, rows. Not for others.
+// state.hpp - what the parts of the tracker (tracker.hpp) share: the state of one process, handles,
+// rows. Not for others.
 //
-//   nccl_state.cpp       the state's making, names and numbers of NCCL's, graph captures
-//   nccl_comms.cpp       communicators: made, found, merged, failed, closed
-//   nccl_operations.cpp  records of operations: begun, launched, settled, ended
-//   nccl_events.cpp      the plugin's events of calls and launches
-//   nccl_transfers.cpp   the plugin's events of transfers, steps and kernel channels
+//   state.cpp       the state's making, names and numbers of NCCL's, graph captures
+//   comms.cpp       communicators: made, found, merged, failed, closed
+//   operations.cpp  records of operations: begun, launched, settled, ended
+//   scopes.cpp      the framework's calls that operations belong to
+//   events.cpp      the plugin's events of calls and launches
+//   transfers.cpp   the plugin's events of transfers, steps and kernel channels
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // tracker.hpp - what NCCL reports, made into records: communicators, operations, their channels
-// and transfers. The profiler plugin (nccl_profiler.cpp) and the wrappers (nccl_calls.cpp) both
+// and transfers. The profiler plugin (plugin.cpp) and the wrappers (calls.cpp) both
 // speak to this, so an operation that both see is one record.
 //
 //   wrapper  ->  open()  ----------- record, DeviceOp ----.
