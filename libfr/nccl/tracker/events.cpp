@@ -45,10 +45,6 @@ void give_up(Tracker& s, u32 comm) noexcept {
   }
 }
 
-bool is_p2p(const Call& call) noexcept {
-  return call.func == Func::kSend || call.func == Func::kRecv;
-}
-
 // The oldest that is not launched; released: one that was released, the report of its launch is
 // late.
 DeviceOp* match_op(Tracker& s, u32 comm, const Call& call, bool released, u32& found) noexcept {
@@ -165,7 +161,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
       slot = slot_of(scope.op);
     }
     handle = scope.op;
-  } else if (call.func == Func::kSend || call.func == Func::kRecv) {
+  } else if (is_p2p(call)) {
     // The peer is reported with its launch: the record is made then, the row says it was issued.
     slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
     if (slot == kDeviceOps) {

@@ -93,8 +93,7 @@ Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) 
   const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
                                 is_one_sided(call.func) || is_alone(s, comm);
   const bool unseen = unseen_otherwise && call.events == 0;
-  const u32 flags = (call.func == Func::kSend || call.func == Func::kRecv ? u32{kDevP2p} : 0) |
-                    (call.captured ? u32{kDevCaptured} : 0) |
+  const u32 flags = (is_p2p(call) ? u32{kDevP2p} : 0) | (call.captured ? u32{kDevCaptured} : 0) |
                     (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0) |
                     (call.events != 0 ? u32{kDevTimed} : 0);
   const u32 slot = claim_op(s, comm, call, flags);
@@ -145,7 +144,7 @@ DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slo
 // The operation's kernel runs. device_ns 0: by what is seen of it, no clock says when.
 void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept {
   OpPrivate& p = s.op[slot];
-  if (!first_time(p.is_started, generation)) {
+  if (!first_time(s.ops[slot], p.is_started, generation)) {
     return;
   }
   s.ops[slot].started_ticks.store(ticks_now(s.hot->clock), kRelaxed);
@@ -276,10 +275,7 @@ void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) n
     return;
   }
   const fr_ticket t = ticket_of(p);
-  const u32 mine = generation << 1 | 1;
-  u32 done = p.done.load(kAcquire);
-  if ((op.claim.load(kAcquire) >> 1 & kGenerationMask) != generation || done == mine ||
-      !p.done.compare_exchange_strong(done, mine)) {
+  if (!first_time(op, p.done, generation)) {
     return;
   }
   if (as == State::kFailed) {
@@ -607,7 +603,7 @@ void apply(Tracker& s, u32 slot, u32 generation, const cuda::EventsSeen& seen) n
   }
   // NCCL's own stamps, channel by channel, are better where there are some.
   const bool nccl_reports = op.channels_started.load(kAcquire) != 0;
-  if (first && !nccl_reports && first_time(p.is_started, generation)) {
+  if (first && !nccl_reports && first_time(op, p.is_started, generation)) {
     u64 at = seen.start_ticks != 0 ? seen.start_ticks : ticks_now(s.hot->clock);
     // The two clocks are tied to some microseconds only; nothing starts before its launch.
     const u64 launching = op.launching_ticks.load(kRelaxed);

@@ -319,10 +319,17 @@ inline u32 generation_at(const Tracker& s, u32 slot) noexcept {
   return s.ops[slot].claim.load(kRelaxed) >> 1 & kGenerationMask;
 }
 
-// Whoever turns the word from this generation's 0 into its 1 does what is to be done once.
-inline bool first_time(std::atomic<u32>& word, u32 generation) noexcept {
+// Whoever sets the word to this generation's 1 does what is to be done once; nobody does when the
+// row is another operation's, or becomes it meanwhile.
+inline bool first_time(const DeviceOp& op, std::atomic<u32>& word, u32 generation) noexcept {
   const u32 mine = generation << 1 | 1;
-  return word.exchange(mine, std::memory_order_acq_rel) != mine;
+  u32 seen = word.load(kAcquire);
+  return seen != mine && (op.claim.load(kAcquire) >> 1 & kGenerationMask) == generation &&
+         word.compare_exchange_strong(seen, mine);
+}
+
+inline bool is_p2p(const Call& call) noexcept {
+  return call.func == Func::kSend || call.func == Func::kRecv;
 }
 
 inline void mark_launching(Tracker& s, u32 slot) noexcept {
