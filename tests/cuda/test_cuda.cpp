@@ -253,10 +253,11 @@ TEST_CASE("cuda: an error names the oldest operation in flight, also when only f
   rank.all_reduce();
   standin_cuda_break(719);
   CHECK(eventually([] { return cuda().error_ready.load() == 1; }));
-  REQUIRE(collectives().size() == 2);
   // the error is there first, then the operation fails with it
-  CHECK(eventually([] { return collectives()[0].state == State::kFailed; }));
+  CHECK(eventually([] { return in_state(State::kFailed) == 1; }));
   const auto records = collectives();
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].state == State::kFailed);
   CHECK(view().string(records[0].error) ==
         "CUDA: kernel failed (cudaErrorLaunchFailure, 719), returned by cuEventQuery");
   CHECK(cuda().error_ticket.load() == records[0].ticket + 1);
