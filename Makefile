@@ -16,6 +16,9 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 # What the installed package is built from.
 SOURCES := $(shell find libfr python tools/frtrace tools/cmake CMakeLists.txt pyproject.toml -type f \
              -not -name '*.md' -not -path '*/__pycache__/*' 2>/dev/null)
+# pip builds in the tree that `make test` completes, so that nothing is compiled twice.
+SHARED_TREE := -C build-dir=build/dev -C "build.targets=fr;frtrace;_fr" \
+  $(patsubst %,-C cmake.define.%=ON,FR_BUILD_TESTS FR_BUILD_EXAMPLES)
 # A venv made from another interpreter than the one named on the command line is made anew.
 NAMED := $(if $(filter command% environment%,$(origin PYTHON)),$(PYTHON))
 ifneq ($(NAMED),)
@@ -40,7 +43,8 @@ venv: $(VENV)/.made-by  ## Make .venv with torch and the test tools
 
 $(VENV)/.fr-installed: $(SOURCES) | setup $(VENV)/.made-by
 	@echo "install: building fr into $(VENV)"
-	@$(BIN)/pip --disable-pip-version-check install -qq --no-build-isolation --no-deps --force-reinstall .
+	@$(BIN)/pip --disable-pip-version-check install -qq --no-build-isolation --no-deps --force-reinstall \
+	  $(SHARED_TREE) .
 	@echo "install: building the adapter for the installed torch"
 	@$(BIN)/python -m fr --build-adapter
 	@touch $@
@@ -53,7 +57,8 @@ demo: $(VENV)/.fr-installed  ## Four real ranks hang, frtrace names the culprit;
 	@$(BIN)/python tools/demo.py $(FAULT)
 
 .PHONY: test
-test: $(VENV)/.fr-installed build/dev/CMakeCache.txt  ## All tests: C++, Python, end to end
+test: $(VENV)/.fr-installed  ## All tests: C++, Python, end to end
+	@[ -e build/dev/CMakeCache.txt ] || cmake --preset dev
 	@cmake --build --preset dev
 	@$(BIN)/python tools/run_tests.py dev python real e2e
 

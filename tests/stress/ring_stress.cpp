@@ -32,7 +32,7 @@ using namespace fr::test;
 
 namespace {
 
-constexpr u32 kWriters = 3;
+constexpr u32 kRingWriters = 3;
 constexpr u32 kReaders = 2;
 
 using Words = u64[kPayloadWords];
@@ -104,7 +104,7 @@ Result run(u32 slots, Variant variant, double seconds) {
   std::atomic<u64> read{0};
   std::atomic<u64> torn{0};
   std::vector<std::thread> threads;
-  for (u32 w = 0; w < kWriters; ++w) {
+  for (u32 w = 0; w < kRingWriters; ++w) {
     threads.emplace_back([&, w] {
       Random random{w + 1};
       u64 n = 0;

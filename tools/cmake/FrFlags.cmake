@@ -9,3 +9,9 @@ if(FR_SANITIZE)
   target_compile_options(fr_flags INTERFACE -fsanitize=${FR_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(fr_flags INTERFACE -fsanitize=${FR_SANITIZE})
 endif()
+
+# With FR_UNITY the target's sources are compiled some at a time. Not for libfr, whose objects are
+# checked one by one.
+function(fr_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${FR_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+endfunction()

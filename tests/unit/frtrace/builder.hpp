@@ -34,8 +34,6 @@ struct Op {
   std::vector<std::uint32_t> shape = {};
 };
 
-inline constexpr Time kSecond = 1'000'000'000;
-
 class JobBuilder {
  public:
   explicit JobBuilder(int world, std::string job = "j") : world_(world) {

@@ -5,13 +5,12 @@
 #include "nccl/abi.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "support.hpp"
+#include "watch/ranks.hpp"
 
 using namespace fr;
 using namespace fr::test;
 
 namespace {
-
-const Environment kFast = {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", "0.4"}};
 
 // A collective whose kernel runs on one of two channels, whose network waits for rank 1.
 void hang_in_the_network(bool starts) {

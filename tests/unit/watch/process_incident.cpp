@@ -11,13 +11,12 @@
 #include "recorder/recorder.hpp"
 #include "support.hpp"
 #include "watch/control_page.hpp"
+#include "watch/ranks.hpp"
 
 using namespace fr;
 using namespace fr::test;
 
 namespace {
-
-const Environment kFast = {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", "0.4"}};
 
 std::string beside(const Scene& scene, int rank, int incident, const char* what) {
   std::string path = scene.dump_path(rank, incident);

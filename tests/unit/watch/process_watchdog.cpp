@@ -6,13 +6,12 @@
 
 #include "catch.hpp"
 #include "support.hpp"
+#include "watch/ranks.hpp"
 
 using namespace fr;
 using namespace fr::test;
 
 namespace {
-
-const Environment kFast = {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", "0.4"}};
 
 u32 count(const std::string& text, const std::string& part) {
   u32 n = 0;
@@ -20,10 +19,6 @@ u32 count(const std::string& text, const std::string& part) {
     ++n;
   }
   return n;
-}
-
-bool wait_for(const std::string& path) {
-  return eventually([&] { return exists(path); });
 }
 
 std::string reason(const Scene& scene, int incident) {

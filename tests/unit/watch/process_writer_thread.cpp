@@ -16,23 +16,23 @@ using namespace fr::test;
 
 namespace {
 
-Scene* g_scene;  // for callbacks in children
+Scene* g_writer_scene;  // for callbacks in children
 
 }  // namespace
 
 TEST_CASE("writers: a replaced file writer gets every dump instead of a file") {
   Scene scene;
-  g_scene = &scene;
+  g_writer_scene = &scene;
   Child child = scene.start(0, {}, [&] {
     fr_replace_file_writer(
         [](const char* name, const void* data, size_t bytes, void* user) {
-          std::ofstream out(g_scene->home.path() + "/sunk", std::ios::binary);
+          std::ofstream out(g_writer_scene->home.path() + "/sunk", std::ios::binary);
           out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-          g_scene->board.cell[1] =
-              std::string(name) == "job.a0.r0.1.fr" && user == &g_scene ? 1 : 2;
+          g_writer_scene->board.cell[1] =
+              std::string(name) == "job.a0.r0.1.fr" && user == &g_writer_scene ? 1 : 2;
           return 0;
         },
-        &g_scene);
+        &g_writer_scene);
     child_group();
     const int ok = fr_dump("sunk", nullptr, 0);
     fr_replace_file_writer([](const char*, const void*, size_t, void*) { return 5; }, nullptr);
@@ -48,15 +48,16 @@ TEST_CASE("writers: a replaced file writer gets every dump instead of a file") {
 
 TEST_CASE("writers: a registered writer gets the file's content after it is safe") {
   Scene scene;
-  g_scene = &scene;
+  g_writer_scene = &scene;
   Child child = scene.start(0, {}, [&] {
     fr_register_writer(
         [](const char* path, const void* data, size_t bytes, uint64_t incident, const char* reason,
            void*) {
           const std::string content(static_cast<const char*>(data), bytes);
-          const bool good = content == read_file(path) && incident == g_scene->board.cell[2] + 1 &&
+          const bool good = content == read_file(path) &&
+                            incident == g_writer_scene->board.cell[2] + 1 &&
                             std::string(reason) == "hello";
-          g_scene->board.cell[good ? 2 : 3].fetch_add(1);
+          g_writer_scene->board.cell[good ? 2 : 3].fetch_add(1);
         },
         nullptr);
     child_group();
@@ -76,10 +77,10 @@ TEST_CASE("writers: a registered writer gets the file's content after it is safe
 
 TEST_CASE("writers: the dump at exit reaches the registered writer too") {
   Scene scene;
-  g_scene = &scene;
+  g_writer_scene = &scene;
   Child child = scene.start(0, {}, [&] {
     fr_register_writer([](const char*, const void*, size_t, uint64_t, const char*,
-                          void*) { g_scene->board.cell[1] = 1; },
+                          void*) { g_writer_scene->board.cell[1] = 1; },
                        nullptr);
     child_begin(child_group());
     return 1;
@@ -91,11 +92,11 @@ TEST_CASE("writers: the dump at exit reaches the registered writer too") {
 
 TEST_CASE("writers: a slow writer does not hold up dumps") {
   Scene scene;
-  g_scene = &scene;
+  g_writer_scene = &scene;
   Child child = scene.start(0, {}, [&] {
     fr_register_writer(
         [](const char*, const void*, size_t, uint64_t, const char*, void*) {
-          while (g_scene->board.cell[1] == 0) {
+          while (g_writer_scene->board.cell[1] == 0) {
             usleep(1000);
           }
         },

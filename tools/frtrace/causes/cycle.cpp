@@ -5,14 +5,11 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 
 namespace frtrace {
 
 namespace {
-
-bool holds(const std::vector<int>& list, int v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
-}
 
 struct Deviant {
   int evidence;
@@ -86,7 +83,7 @@ std::optional<Cause> skipped_in_cycle(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     for (const int a : f.graph[k].absent) {
       const std::vector<Step>& steps = f.history.of(a);
-      const auto how = holds(p.evidence, a) ? deviation(steps, f.graph[k].group) : std::nullopt;
+      const auto how = contains(p.evidence, a) ? deviation(steps, f.graph[k].group) : std::nullopt;
       if (!how || !seen.insert(a).second) {
         continue;
       }
@@ -302,7 +299,7 @@ namespace {
 // long before the holder is one that needs the others, so no order of operations is wrong.
 std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   const bool lock = std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
-    return holds(p.evidence, f.graph.lock_holders[idx(i)]);
+    return contains(p.evidence, f.graph.lock_holders[idx(i)]);
   });
   if (!lock) {
     return std::nullopt;

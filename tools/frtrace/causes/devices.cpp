@@ -5,15 +5,12 @@
 
 #include "causes/rules.hpp"
 #include "facts/pending.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
 namespace {
-
-bool holds(const std::vector<int>& list, int v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
-}
 
 Why why_of(StalledDevice::Why why) {
   switch (why) {
@@ -187,7 +184,7 @@ std::set<int> stalled_ranks(const DeviceChain& chain) {
 // The operation that the ranks are behind in: the earliest; of one rank what it issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
   const auto behind = [&](const Pending& p) {
-    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return holds(who, i); });
+    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); });
   };
   int best = -1;
   std::size_t first = kNoRecord;
@@ -216,7 +213,7 @@ bool is_chain(const Facts& f, const std::vector<int>& who) {
   std::map<int, std::set<int>> by_group;
   for (const Pending& p : f.graph.pending) {
     for (const int i : p.lagging) {
-      if (holds(who, i) && p.kind != Kind::kCollective) {
+      if (contains(who, i) && p.kind != Kind::kCollective) {
         by_group[p.group].insert(i);
       }
     }
@@ -227,11 +224,11 @@ bool is_chain(const Facts& f, const std::vector<int>& who) {
 
 // The operation that this rank's device is behind in; `main` if it is one.
 int lags_in(const Facts& f, int i, int main) {
-  if (holds(f.graph[main].lagging, i)) {
+  if (contains(f.graph[main].lagging, i)) {
     return main;
   }
   const auto it = std::find_if(f.graph.pending.begin(), f.graph.pending.end(),
-                               [&](const Pending& p) { return holds(p.lagging, i); });
+                               [&](const Pending& p) { return contains(p.lagging, i); });
   return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
 }
 
@@ -435,7 +432,7 @@ std::vector<Cause> device_error(const Facts& f) {
   const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
   const std::vector<int> lagging = problem_ranks(f, Problem::kLagging);
   const auto holds_up = [&](int i) {
-    if (holds(idle, i) || holds(lagging, i)) {
+    if (contains(idle, i) || contains(lagging, i)) {
       return true;
     }
     return idle.empty() && lagging.empty() &&
@@ -453,7 +450,7 @@ std::vector<Cause> device_error(const Facts& f) {
     if (!holds_up(e.evidence)) {
       return {};
     }
-    if (!holds(who, e.evidence)) {
+    if (!contains(who, e.evidence)) {
       who.push_back(e.evidence);
     }
   }

@@ -4,6 +4,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 
 namespace frtrace {
 
@@ -106,7 +107,7 @@ int waited_in_vain(const Facts& f, int i) {
     }
     for (const int k : own) {
       const std::vector<int>& absent = f.settled[k].absent;
-      if (std::find(absent.begin(), absent.end(), a) != absent.end()) {
+      if (contains(absent, a)) {
         return a;
       }
     }
@@ -296,7 +297,7 @@ std::vector<Cause> no_evidence(const Facts& f) {
   };
   for (std::size_t i = 0; i < f.missing_exits.size(); ++i) {
     const Rank rank = f.c.missing[i];
-    if (f.missing_exits[i].ended() && std::find(who.begin(), who.end(), rank) != who.end()) {
+    if (f.missing_exits[i].ended() && contains(who, rank)) {
       add(rank, why_of(f.missing_exits[i]));
     }
   }

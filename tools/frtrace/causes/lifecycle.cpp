@@ -4,6 +4,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 #include "model/hints.hpp"
 
 namespace frtrace {
@@ -202,7 +203,7 @@ std::vector<Cause> lifecycle(const Facts& f) {
     const bool came = std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
       return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began && r.seq >= number;
     });
-    const bool in = std::find(members.begin(), members.end(), i) != members.end();
+    const bool in = contains(members, i);
     if (!in && !came && !f.exit(i).ended() && !is_local(op)) {
       c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
     }

@@ -6,16 +6,13 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "facts/pending.hpp"
+#include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
 namespace {
-
-bool holds(const std::vector<int>& list, int v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
-}
 
 // A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
 // issued it before.
@@ -125,8 +122,9 @@ bool stands_alone(const Facts& f, int i) {
   }
   const double hang_s = e.timeout_s();
   return seconds_between(e.records.back().time, e.written) >= hang_s / 2 &&
-         std::any_of(f.settled.pending.begin(), f.settled.pending.end(),
-                     [&](const Pending& p) { return holds(p.absent, i) && p.seconds() >= hang_s; });
+         std::any_of(f.settled.pending.begin(), f.settled.pending.end(), [&](const Pending& p) {
+           return contains(p.absent, i) && p.seconds() >= hang_s;
+         });
 }
 
 // Where sends and receives are not recorded, many that did not come rather wait than stopped; so
@@ -153,7 +151,7 @@ bool is_moving(const Facts& f, int i) {
   }
   const bool failed =
       std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
-        return holds(p.absent, i) &&
+        return contains(p.absent, i) &&
                std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
       });
   return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
@@ -186,7 +184,7 @@ int waited_in(const Facts& f, int i, int main) {
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
     const int own = static_cast<int>(k);
-    if (holds(p.absent, i) && best != main &&
+    if (contains(p.absent, i) && best != main &&
         (best < 0 || own == main || p.waits.size() > f.graph[best].waits.size())) {
       best = own;
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "causes/rules.hpp"
+#include "model/contains.hpp"
 
 namespace frtrace {
 
@@ -9,9 +10,8 @@ int main_pending(const Facts& f, const std::vector<int>& blamed, bool absent) {
   int best = -1;
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
-    const bool waits_for = std::any_of(p.absent.begin(), p.absent.end(), [&](int a) {
-      return std::find(blamed.begin(), blamed.end(), a) != blamed.end();
-    });
+    const bool waits_for =
+        std::any_of(p.absent.begin(), p.absent.end(), [&](int a) { return contains(blamed, a); });
     if (absent && !waits_for) {
       continue;
     }

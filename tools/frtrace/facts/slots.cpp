@@ -5,6 +5,7 @@
 #include <map>
 
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -219,7 +220,7 @@ class SlotView {
       d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
       d.strict = d.strict && is_strict(e.text(r.op));
       d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq_;
-      const bool misfit = std::find(misfits.begin(), misfits.end(), m) != misfits.end();
+      const bool misfit = contains(misfits, m);
       by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
     }
     if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong

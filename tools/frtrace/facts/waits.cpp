@@ -8,6 +8,7 @@
 #include "facts/file_locks.hpp"
 #include "facts/graph.hpp"
 #include "facts/pending.hpp"
+#include "model/contains.hpp"
 
 namespace frtrace {
 
@@ -80,8 +81,8 @@ class Builder {
   // The rank waits here now: nothing earlier of it is pending, and it has not left.
   bool waits_now(const Pending& p, const Wait& w) const {
     const Exit& exit = exits_[static_cast<std::size_t>(w.evidence)];
-    const bool lags = std::find(p.lagging.begin(), p.lagging.end(), w.evidence) != p.lagging.end();
-    const bool queued = std::find(p.busy.begin(), p.busy.end(), w.evidence) != p.busy.end() ||
+    const bool lags = contains(p.lagging, w.evidence);
+    const bool queued = contains(p.busy, w.evidence) ||
                         (!w.failed && runs_in_order(c_, p) && w.record != kNoRecord &&
                          !g_.fronts[static_cast<std::size_t>(w.evidence)].holds(w.record));
     return !lags && !queued && !exit.clean() && (!exit.primary() || exit.kind == ExitKind::kGone);
@@ -158,7 +159,7 @@ class Builder {
     if (p.rank >= 0) {
       for (std::size_t k = 0; k < g_.pending.size(); ++k) {
         const std::vector<Rank>& u = g_.pending[k].unknown;
-        if (std::find(u.begin(), u.end(), p.rank) != u.end()) {
+        if (contains(u, p.rank)) {
           p.pending.push_back(static_cast<int>(k));
         }
       }
@@ -170,9 +171,7 @@ class Builder {
   // Who waits for a rank that waits for nobody, and for what reason.
   Problem::Kind kind_of_rank(int evidence, std::vector<int>& pending) const {
     bool absent = false, lags = false;
-    const auto has = [&](const std::vector<int>& list) {
-      return std::find(list.begin(), list.end(), evidence) != list.end();
-    };
+    const auto has = [&](const std::vector<int>& list) { return contains(list, evidence); };
     for (std::size_t k = 0; k < g_.pending.size(); ++k) {
       const Pending& p = g_.pending[k];
       const bool missing = has(p.absent), behind = has(p.lagging);

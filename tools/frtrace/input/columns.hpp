@@ -68,7 +68,7 @@ struct DumpTimes {
   Time base = 0;
   Time operator()(const Object* o) const {
     const std::optional<std::int64_t> v = to_int(o);
-    constexpr Time kYear = Time{366} * 86'400 * 1'000'000'000;
+    constexpr Time kYear = Time{366} * 86'400 * kSecond;
     return v && *v > -kYear && *v < 10 * kYear ? plausible(base + *v) : 0;
   }
 };

@@ -166,7 +166,7 @@ class Reader {
   // Times of records are counted in ticks from the start; what was read from the clock is not.
   void clock() {
     constexpr Time kSlewed = 2'000'000'000;  // less is a clock that was corrected bit by bit
-    constexpr Time kLongest = Time{100} * 365 * 86400 * 1'000'000'000;
+    constexpr Time kLongest = Time{100} * 365 * 86400 * kSecond;
     const List anchors = list(member(member(&root_, "clock"), "anchors"));
     const Object* first = nullptr;
     for (const Object& o : anchors) {

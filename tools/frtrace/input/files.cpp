@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMaxDepth = 2;
+constexpr int kMaxFolders = 2;
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 31;
 
 // How a file begins tells what it is.
@@ -57,7 +57,7 @@ class Content {
     } else if (static_cast<std::uintmax_t>(st.st_size) > kMaxFileBytes) {
       error_ = "larger than any dump";
     } else {
-      modified_ = Time{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+      modified_ = Time{st.st_mtim.tv_sec} * kSecond + st.st_mtim.tv_nsec;
       wanted_ = static_cast<std::size_t>(st.st_size);
       read_until(std::min(wanted_, kBegin));
     }
@@ -168,7 +168,8 @@ void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candi
     const fs::path& path = entry.path();
     struct stat st{};
     const bool hidden = path.filename().string().front() == '.';
-    if (::stat(path.c_str(), &st) != 0 || (S_ISDIR(st.st_mode) && (depth >= kMaxDepth || hidden)) ||
+    if (::stat(path.c_str(), &st) != 0 ||
+        (S_ISDIR(st.st_mode) && (depth >= kMaxFolders || hidden)) ||
         (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) ||
         !visited.insert({st.st_dev, st.st_ino}).second) {
       continue;

@@ -9,7 +9,7 @@ namespace frtrace {
 
 namespace {
 
-constexpr std::size_t kMaxDepth = 16;
+constexpr std::size_t kMaxNesting = 16;
 
 // msgpack-c's parser, to a flat list of elements: no allocation per element, and what stands
 // before a cut stays readable.
@@ -73,7 +73,7 @@ class Tape : public msgpack::null_visitor {
     return add(o);
   }
   bool open(Object::Type type) {
-    if (open_.size() >= kMaxDepth) {
+    if (open_.size() >= kMaxNesting) {
       return false;
     }
     open_.push_back(size_);

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
 
@@ -214,7 +215,7 @@ void Windows::keep_window(RankEvidence& e,
     }
     if (r.kind == Kind::kCollective && r.group < pins.size()) {
       const auto& seqs = pins[r.group];
-      if (std::find(seqs.begin(), seqs.end(), r.seq) != seqs.end()) {
+      if (contains(seqs, r.seq)) {
         const std::size_t last = std::min(n, i + kNeighbours + 1);
         std::fill(keep.begin() + static_cast<std::ptrdiff_t>(i - std::min(i, kNeighbours)),
                   keep.begin() + static_cast<std::ptrdiff_t>(last), true);

@@ -73,7 +73,7 @@ const LockFile& look_at(const std::string& path) {
         char real[PATH_MAX];
         if (::stat(path.c_str(), &st) == 0) {
           say(fmt::format("{} {}",
-                          static_cast<Time>(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec,
+                          static_cast<Time>(st.st_mtim.tv_sec) * kSecond + st.st_mtim.tv_nsec,
                           ::realpath(path.c_str(), real) != nullptr ? real : ""));
         }
       },
@@ -96,7 +96,7 @@ std::string state_of(const std::string& path, Time process_start) {
   if (file.made == 0) {
     return "it is gone by now";
   }
-  const Time now = static_cast<Time>(::time(nullptr)) * 1'000'000'000;
+  const Time now = static_cast<Time>(::time(nullptr)) * kSecond;
   std::string out = fmt::format("it still exists, made {} ago",
                                 duration_text(static_cast<double>(now - file.made) / 1e9));
   const std::string holders = holders_of(file.real_path);

@@ -20,6 +20,7 @@ namespace frtrace {
 
 using Rank = std::int32_t;
 using Time = std::int64_t;
+inline constexpr Time kSecond = 1'000'000'000;
 using Id = std::uint32_t;
 
 // What a file claims as a time, 0 when it is none: sums and differences of times never overflow.

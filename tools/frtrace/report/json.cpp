@@ -95,10 +95,10 @@ Json time_json(Time t) {
   if (t <= 0) {
     return nullptr;
   }
-  const std::time_t seconds = static_cast<std::time_t>(t / 1'000'000'000);
+  const std::time_t seconds = static_cast<std::time_t>(t / kSecond);
   std::tm utc{};
   ::gmtime_r(&seconds, &utc);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", utc, t % 1'000'000'000 / 1000);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}+00:00", utc, t % kSecond / 1000);
 }
 
 // null: it lasts, or nothing is known.

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "facts/slots.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
@@ -129,8 +130,7 @@ Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFil
   t.size = g.ranks.size();
   std::vector<std::size_t> members;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-    if (filter.ranks.empty() ||
-        std::find(filter.ranks.begin(), filter.ranks.end(), g.ranks[m]) != filter.ranks.end()) {
+    if (filter.ranks.empty() || contains(filter.ranks, g.ranks[m])) {
       members.push_back(m);
       if (const GroupEvidence* e = c.member(g, m)) {
         t.last = std::max(t.last, std::min(e->enqueued, std::uint64_t{1} << 62));

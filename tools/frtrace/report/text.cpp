@@ -9,6 +9,7 @@
 #include <map>
 #include <tuple>
 
+#include "model/contains.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
 
@@ -48,9 +49,8 @@ std::string headline(const Report& r) {
 }
 
 bool shows(const TextStyle& style, const std::vector<Rank>& ranks) {
-  return style.ranks.empty() || std::any_of(ranks.begin(), ranks.end(), [&](Rank r) {
-           return std::find(style.ranks.begin(), style.ranks.end(), r) != style.ranks.end();
-         });
+  return style.ranks.empty() ||
+         std::any_of(ranks.begin(), ranks.end(), [&](Rank r) { return contains(style.ranks, r); });
 }
 
 // The end of a long path names the file.
@@ -220,7 +220,7 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
                    std::size_t most, std::size_t least, const char* noun) {
   Part part{{}, style.full ? kAll : most, least, noun};
   for (const Finding& f : r.findings) {
-    if (std::find(ids.begin(), ids.end(), f.id) != ids.end()) {
+    if (contains(ids, f.id)) {
       part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not to blame: " : "") + f.text);
     }
   }
@@ -243,7 +243,7 @@ std::string lives_text(const Report& r) {
 std::string when_text(const Report& r, const TextStyle& style) {
   std::string out;
   if (r.time > 0) {
-    const std::time_t t = static_cast<std::time_t>(r.time / 1'000'000'000);
+    const std::time_t t = static_cast<std::time_t>(r.time / kSecond);
     std::tm local{};
     ::localtime_r(&t, &local);
     const bool stuck = r.kind != Verdict::kOk && r.kind != Verdict::kSlow;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "model/contains.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -240,7 +241,7 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       r.devices.push_back(words.report(order[i]));
     }
     const Rank rank = f.rank(order[i].evidence);
-    if (std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end()) {
+    if (contains(r.ranks, rank)) {
       continue;  // it is part of what is said of that rank
     }
     if (shown == kShown) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "words/words.hpp"
 
@@ -43,9 +44,7 @@ std::string last_issued(const Facts& f, int i) {
 
 // Others wait for it, or nobody could be named.
 bool matters(const Facts& f, const Report& r, int i) {
-  const auto awaits = [&](const Pending& p) {
-    return std::find(p.absent.begin(), p.absent.end(), i) != p.absent.end();
-  };
+  const auto awaits = [&](const Pending& p) { return contains(p.absent, i); };
   return r.kind == Verdict::kUndecided ||
          std::any_of(f.graph.pending.begin(), f.graph.pending.end(), awaits);
 }
@@ -55,7 +54,7 @@ bool matters(const Facts& f, const Report& r, int i) {
 void add_elsewhere(const Facts& f, Report& r) {
   std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const bool blamed = std::find(r.ranks.begin(), r.ranks.end(), f.rank(i)) != r.ranks.end();
+    const bool blamed = contains(r.ranks, f.rank(i));
     if (f.graph.waits(i) || blamed || !matters(f, r, i)) {
       continue;
     }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "input/ras.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 #include "words/words.hpp"
 
@@ -203,8 +204,7 @@ void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
     if (e->holes.no_status && !e->holes.only_active &&
         std::none_of(e->records.begin(), e->records.end(), communicates)) {
       who.push_back(e->id.rank);
-      counts = counts || !fault ||
-               std::find(r.ranks.begin(), r.ranks.end(), who.back()) != r.ranks.end();
+      counts = counts || !fault || contains(r.ranks, who.back());
     }
   }
   if (!who.empty()) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "model/contains.hpp"
 #include "words/diagnose.hpp"
 #include "words/words.hpp"
 
@@ -134,7 +135,7 @@ Report explain(const Facts& f, const Judgement& j) {
   for (const Cause& c : j.causes) {
     CauseReport cause = cause_report(f, c, waiting);
     for (const Guilty& g : c.guilty) {
-      if (std::find(r.ranks.begin(), r.ranks.end(), g.rank) != r.ranks.end()) {
+      if (contains(r.ranks, g.rank)) {
         continue;
       }
       r.ranks.push_back(g.rank);

@@ -7,6 +7,7 @@
 
 #include "facts/limits.hpp"
 #include "input/ras.hpp"
+#include "model/contains.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -30,10 +31,6 @@ std::string short_error(std::string_view error) {
   out = out.substr(0, out.find(". "));
   constexpr std::size_t kShown = 160;
   return out.size() > kShown ? out.substr(0, kShown) + "..." : out;
-}
-
-bool holds(const std::vector<int>& list, int v) {
-  return std::find(list.begin(), list.end(), v) != list.end();
 }
 
 std::string branch_text(const Branch& x) {
@@ -87,7 +84,7 @@ void add_followers(const Facts& f, const Cause& c, Report& r) {
     }
   }
   for (const int i : f.primary) {
-    if (!holds(blamed, i)) {
+    if (!contains(blamed, i)) {
       followers.push_back(i);
     }
   }
@@ -288,8 +285,7 @@ void add_device_errors(const Facts& f, Report& r) {
   constexpr std::size_t kShown = 8;
   std::size_t shown = 0, left = 0;
   for (const DeviceError& x : f.device_errors) {
-    const bool blamed =
-        std::find(r.ranks.begin(), r.ranks.end(), f.rank(x.evidence)) != r.ranks.end();
+    const bool blamed = contains(r.ranks, f.rank(x.evidence));
     if (blamed && r.kind == Verdict::kDevice) {
       continue;  // it is part of what is said of that rank
     }

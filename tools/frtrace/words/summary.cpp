@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "words/words.hpp"
 
@@ -34,8 +35,7 @@ class Summary : public Names {
   std::string op_text() const { return p_ == nullptr ? "an operation" : pending(*p_); }
   std::vector<Rank> innocent_waiting() const {
     std::vector<Rank> out = p_ == nullptr ? std::vector<Rank>{} : waiting(*p_);
-    std::erase_if(
-        out, [&](Rank r) { return std::find(guilty_.begin(), guilty_.end(), r) != guilty_.end(); });
+    std::erase_if(out, [&](Rank r) { return contains(guilty_, r); });
     return out;
   }
   // "; ranks 0,1 wait in all_reduce #41 of default_pg"
@@ -258,9 +258,7 @@ bool Summary::started_it() const {
 std::string Summary::behind() const {
   std::vector<Rank> others = f_.group(p_->group).ranks;
   std::sort(others.begin(), others.end());
-  std::erase_if(others, [&](Rank r) {
-    return std::find(guilty_.begin(), guilty_.end(), r) != guilty_.end();
-  });
+  std::erase_if(others, [&](Rank r) { return contains(guilty_, r); });
   const char* device = one() ? "its device" : "their devices";
   const std::string own =
       p_->starts_seen && !c_.chain.stalled.empty() ? stalled_text(op_text())

@@ -17,8 +17,6 @@ namespace {
 
 using Set = TorchSet;
 
-constexpr Time kSecond = 1'000'000'000;
-
 bool is_gloo(const RankEvidence& e, const GroupEvidence& g) {
   return e.text(g.backend) == "gloo";
 }

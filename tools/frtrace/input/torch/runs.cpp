@@ -11,7 +11,6 @@ namespace frtrace {
 
 namespace {
 
-constexpr Time kSecond = 1'000'000'000;
 // Between the last operation of a run and the first that is kept of the next: the launcher's
 // restart alone takes longer, the hosts of a run are never so far ahead of each other.
 constexpr Time kApart = 60 * kSecond;

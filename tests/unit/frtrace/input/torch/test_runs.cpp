@@ -9,8 +9,6 @@ using namespace frtrace;
 
 namespace {
 
-constexpr Time kSecond = 1'000'000'000;
-
 // n all_reduces, one a second, each late by up to `jitter`.
 std::unique_ptr<RankEvidence> rank_file(int n, Time begin, Time jitter) {
   auto e = std::make_unique<RankEvidence>();
