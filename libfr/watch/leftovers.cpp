@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -59,127 +60,142 @@ void remove_dead_pages(const char* dir, u64 pid_namespace) noexcept {
       &c);
 }
 
-}  // namespace
+constexpr u64 kMaxAge_ns = 24 * 3600 * kSecond_ns;
+constexpr u64 kMaxBytes = 512ull << 20;  // of other jobs' rings
+constexpr u32 kMostLeftovers = 512;
 
-// Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
-// earlier run under the same name) become dumps; others are cleaned up by age and total size.
-void Salvage::take_leftovers() noexcept {
-  Recorder& r = recorder_;
-  if (r.region.dir.empty()) {
-    return;
-  }
-  constexpr u64 kMaxAge_ns = 24 * 3600 * kSecond_ns;
-  constexpr u64 kMaxBytes = 512ull << 20;
-  struct Leftover {
-    char name[256];
-    u64 last_ns;
-    u64 bytes;
-    bool ours;
-    bool safe;  // its own dump has everything
-    u64 incident;
-  };
-  struct Context {
-    const Recorder& recorder;
-    Leftover* list;
-    u32 n;
-  };
-  constexpr u32 kMost = 512;
-  void* memory = mmap(nullptr, sizeof(Leftover) * kMost, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return;
-  }
-  Context c{r, static_cast<Leftover*>(memory), 0};
-  each_entry(
-      r.region.dir.c_str(),
-      [](const char* name, void* context) {
-        auto& x = *static_cast<Context*>(context);
-        NameParts parts;
-        if (x.n == kMost || !parse_name(name, parts) || parts.is_fr || std::strlen(name) > 255) {
-          return;
-        }
-        char path[PATH_MAX];
-        format(path, sizeof path, "%s/%s", x.recorder.region.dir.c_str(), name);
-        Mapping m = map_file(path);
-        const View view = View::of(m.base, m.bytes);
-        const Header& own = x.recorder.region.header();
-        if (view.ok() && view.header().pid_namespace == own.pid_namespace &&
-            !is_alive(view.header().pid, view.header().proc_start)) {
-          const Header& h = view.header();
-          bool peer = false;  // died since this run began: an incident of ours will salvage it
-          for (const PeerRow& row : x.recorder.control->page().peers) {
-            peer = peer || (row.state.load() >= kPeerLive && row.pid.load() == h.pid &&
-                            get(row.proc_start) == h.proc_start);
-          }
-          if (!peer) {
-            Leftover& l = x.list[x.n++];
-            format(l.name, sizeof l.name, "%s", name);
-            l.last_ns = get(h.heartbeat_unix_ns) > h.start_unix_ns ? get(h.heartbeat_unix_ns)
-                                                                   : h.start_unix_ns;
-            l.bytes = m.bytes;
-            l.safe = get(h.crash_dumped) != 0;
-            l.incident = get(h.incident) + 1;
-            // The same name in another place is another job, that had the same MASTER_PORT.
-            l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt &&
-                     std::strncmp(h.dump_dir, own.dump_dir, sizeof h.dump_dir) == 0;
-          }
-        }
-        unmap_file(m);
-      },
-      &c);
+// The ring of a dead process.
+struct Leftover {
+  char name[256];
+  u64 last_ns;
+  u64 bytes;
+  bool ours;
+  bool safe;  // its own dump has everything
+  u64 incident;
+};
 
-  u64 total = 0;
-  for (u32 i = 0; i < c.n; ++i) {
-    total += c.list[i].ours ? 0 : c.list[i].bytes;
-  }
-  const u64 now = unix_now_ns();
-  for (u32 i = 0; i < c.n; ++i) {
-    Leftover& l = c.list[i];
-    char path[PATH_MAX];
-    char taken[PATH_MAX];
-    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), l.name);
-    if (l.safe) {
-      unlink(path);
-    } else if (l.ours) {
-      // renamed first: one of the ranks that start now gets it
-      format(taken, sizeof taken, "%s/%s.%d", r.region.dir.c_str(), l.name, getpid());
-      if (rename(path, taken) == 0) {
-        bool stored = false, again = true;
-        for (u64 k = 0; again && k < kMostOfOneIncident; ++k) {
-          stored = salvage_file(taken, l.incident + k, dump::Salvage::kLeftOver, false);
-          again = !stored && errno == EEXIST;
-        }
-        if (stored) {
-          unlink(taken);
-        } else {
-          rename(taken, path);
-        }
-      }
-    } else if (now > l.last_ns + kMaxAge_ns) {
-      unlink(path);
-      total -= l.bytes;
+struct Leftovers {
+  const Recorder& recorder;
+  Leftover* list;
+  u32 n;
+};
+
+// A process of this run that died since the run began: an incident of ours will salvage it.
+bool is_peer(const Recorder& r, const Header& h) noexcept {
+  for (const PeerRow& row : r.control->page().peers) {
+    if (row.state.load() >= kPeerLive && row.pid.load() == h.pid &&
+        get(row.proc_start) == h.proc_start) {
+      return true;
     }
+  }
+  return false;
+}
+
+void add_leftover(const char* name, void* context) noexcept {
+  auto& to = *static_cast<Leftovers*>(context);
+  NameParts parts;
+  if (to.n == kMostLeftovers || !parse_name(name, parts) || parts.is_fr ||
+      std::strlen(name) > 255) {
+    return;
+  }
+  char path[PATH_MAX];
+  format(path, sizeof path, "%s/%s", to.recorder.region.dir.c_str(), name);
+  Mapping m = map_file(path);
+  const View view = View::of(m.base, m.bytes);
+  const Header& own = to.recorder.region.header();
+  if (view.ok() && view.header().pid_namespace == own.pid_namespace &&
+      !is_alive(view.header().pid, view.header().proc_start) &&
+      !is_peer(to.recorder, view.header())) {
+    const Header& h = view.header();
+    Leftover& l = to.list[to.n++];
+    format(l.name, sizeof l.name, "%s", name);
+    l.last_ns = std::max(get(h.heartbeat_unix_ns), h.start_unix_ns);
+    l.bytes = m.bytes;
+    l.safe = get(h.crash_dumped) != 0;
+    l.incident = get(h.incident) + 1;
+    // The same name in another place is another job, that had the same MASTER_PORT.
+    l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt &&
+             std::strncmp(h.dump_dir, own.dump_dir, sizeof h.dump_dir) == 0;
+  }
+  unmap_file(m);
+}
+
+// Until what is left of other jobs is no more than kMaxBytes, the oldest first.
+void bound_bytes(const char* dir, Leftovers& left) noexcept {
+  u64 total = 0;
+  for (u32 i = 0; i < left.n; ++i) {
+    total += left.list[i].ours ? 0 : left.list[i].bytes;
   }
   while (total > kMaxBytes) {
     Leftover* oldest = nullptr;
-    for (u32 i = 0; i < c.n; ++i) {
-      Leftover& l = c.list[i];
-      if (!l.ours && l.bytes != 0 && now <= l.last_ns + kMaxAge_ns &&
-          (oldest == nullptr || l.last_ns < oldest->last_ns)) {
+    for (u32 i = 0; i < left.n; ++i) {
+      Leftover& l = left.list[i];
+      if (!l.ours && l.bytes != 0 && (oldest == nullptr || l.last_ns < oldest->last_ns)) {
         oldest = &l;
       }
     }
     if (oldest == nullptr) {
-      break;
+      return;
     }
     char path[PATH_MAX];
-    format(path, sizeof path, "%s/%s", r.region.dir.c_str(), oldest->name);
+    format(path, sizeof path, "%s/%s", dir, oldest->name);
     unlink(path);
     total -= oldest->bytes;
     oldest->bytes = 0;
   }
-  munmap(memory, sizeof(Leftover) * kMost);
-  remove_dead_pages(r.region.dir.c_str(), r.region.header().pid_namespace);
+}
+
+}  // namespace
+
+// Makes a dump of that ring, under the first number of an incident that is free.
+void Salvage::take_leftover(const char* path, u64 incident) noexcept {
+  // renamed first: one of the ranks that start now gets it
+  char taken[PATH_MAX];
+  format(taken, sizeof taken, "%s.%d", path, getpid());
+  if (rename(path, taken) != 0) {
+    return;
+  }
+  bool stored = false, again = true;
+  for (u64 k = 0; again && k < kMostOfOneIncident; ++k) {
+    stored = salvage_file(taken, incident + k, dump::Salvage::kLeftOver, false);
+    again = !stored && errno == EEXIST;
+  }
+  if (stored) {
+    unlink(taken);
+  } else {
+    rename(taken, path);
+  }
+}
+
+// Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
+// earlier run under the same name) become dumps; others are cleaned up by age and total size.
+void Salvage::take_leftovers() noexcept {
+  const char* dir = recorder_.region.dir.c_str();
+  if (dir[0] == '\0') {
+    return;
+  }
+  constexpr std::size_t kBytes = sizeof(Leftover) * kMostLeftovers;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return;
+  }
+  Leftovers left{recorder_, static_cast<Leftover*>(memory), 0};
+  each_entry(dir, &add_leftover, &left);
+  const u64 now = unix_now_ns();
+  for (u32 i = 0; i < left.n; ++i) {
+    Leftover& l = left.list[i];
+    char path[PATH_MAX];
+    format(path, sizeof path, "%s/%s", dir, l.name);
+    if (l.ours && !l.safe) {
+      take_leftover(path, l.incident);
+    } else if (l.safe || now > l.last_ns + kMaxAge_ns) {
+      unlink(path);
+      l.bytes = 0;
+    }
+  }
+  bound_bytes(dir, left);
+  munmap(memory, kBytes);
+  remove_dead_pages(dir, recorder_.region.header().pid_namespace);
 }
 
 }  // namespace fr

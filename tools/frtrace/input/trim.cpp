@@ -45,6 +45,28 @@ bool in_flight(const Record& r) {
   return unfinished(r) && r.state != State::kUnknown && r.state != State::kFailed;
 }
 
+// Equal shapes are kept once.
+void compact_shapes(RankEvidence& e) {
+  std::vector<std::uint32_t> words;
+  std::map<std::vector<std::uint32_t>, std::uint32_t> shapes;
+  for (Record& r : e.records) {
+    const std::uint64_t end = std::uint64_t{r.shape_first} + r.shape_count;
+    if (r.shape_count == 0 || end > e.shape_words.size()) {
+      r.shape_count = 0;
+      continue;
+    }
+    const auto first = e.shape_words.begin() + r.shape_first;
+    const auto [it, added] =
+        shapes.try_emplace(std::vector<std::uint32_t>(first, first + r.shape_count), words.size());
+    if (added) {
+      words.insert(words.end(), it->first.begin(), it->first.end());
+    }
+    r.shape_first = it->second;
+  }
+  words.shrink_to_fit();
+  e.shape_words = std::move(words);
+}
+
 // Only what the rest still refers to stays.
 void compact(RankEvidence& e) {
   std::vector<std::string> strings(1);
@@ -88,24 +110,11 @@ void compact(RankEvidence& e) {
     }
     i = new_stack[i];
   };
-  std::vector<std::uint32_t> words;
-  std::map<std::vector<std::uint32_t>, std::uint32_t> shapes;
   for (Record& r : e.records) {
     id(r.op), id(r.in_dtype), id(r.out_dtype), id(r.reduce_op), id(r.error);
     stack(r.stack);
-    const std::uint64_t end = std::uint64_t{r.shape_first} + r.shape_count;
-    if (r.shape_count == 0 || end > e.shape_words.size()) {
-      r.shape_count = 0;
-      continue;
-    }
-    const auto first = e.shape_words.begin() + r.shape_first;
-    const auto [it, added] =
-        shapes.try_emplace(std::vector<std::uint32_t>(first, first + r.shape_count), words.size());
-    if (added) {
-      words.insert(words.end(), it->first.begin(), it->first.end());
-    }
-    r.shape_first = it->second;
   }
+  compact_shapes(e);
   stack(e.exit.stack);
   for (Frame& f : frames) {
     id(f.file), id(f.func);
@@ -116,11 +125,9 @@ void compact(RankEvidence& e) {
   strings.shrink_to_fit();
   frames.shrink_to_fit();
   stacks.shrink_to_fit();
-  words.shrink_to_fit();
   e.strings = std::move(strings);
   e.frames = std::move(frames);
   e.stacks = std::move(stacks);
-  e.shape_words = std::move(words);
   // Of the settings only this one is asked for.
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.options.shrink_to_fit();

@@ -174,16 +174,20 @@ std::vector<std::string> common_operations(const Table& t) {
   return out;
 }
 
-// The first `rows` rows, in as many blocks of columns as it takes.
-void render(std::string& out, const Table& t, std::size_t width, std::size_t rows) {
-  const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
-  std::string head =
+std::string title(const Table& t, std::size_t width) {
+  const std::string head =
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
           : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
-  out += fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
+  return fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
                      t.backend.empty() ? "" : ", " + printable(t.backend),
                      t.last == 0 ? ", no collectives" : "");
+}
+
+// The first `rows` rows, in as many blocks of columns as it takes.
+void render(std::string& out, const Table& t, std::size_t width, std::size_t rows) {
+  const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
+  out += title(t, width);
   if (t.last == 0) {
     return;
   }

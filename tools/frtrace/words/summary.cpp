@@ -60,6 +60,9 @@ class Summary : public Names {
   std::string stalled_text(const std::string& operation) const;
   std::string cycle_parts() const;
   std::string never_started() const;
+  std::string never_issued() const;
+  std::string extra() const;
+  std::string no_exit() const;
   std::string lock_cycle() const;
 
   const Cause& c_;
@@ -368,6 +371,32 @@ std::string Summary::never_started() const {
                      wait_verb(f_.ranks(c_.others)));
 }
 
+std::string Summary::never_issued() const {
+  const bool further = std::any_of(c_.guilty.begin(), c_.guilty.end(),
+                                   [&](const Guilty& g) { return g.pending != c_.pending; });
+  return fmt::format("{} {} {}{}{}", who(),
+                     c_.rule == Rule::kLeft ? "exited without issuing" : "never issued", op_text(),
+                     who_waits("there"), further ? ", and others elsewhere" : "");
+}
+
+std::string Summary::extra() const {
+  const Guilty& g = c_.guilty.front();
+  const bool finished =
+      std::all_of(c_.others.begin(), c_.others.end(), [&](int i) { return f_.is_leaving(i); });
+  return fmt::format(
+      "{} issued {}{}, which no other rank issued; {} {}", who(), op_text(),
+      g.issued == kNoRecord ? "" : at(g.evidence, f_.ev(g.evidence).records[g.issued].stack),
+      others(), finished ? "finished without it" : "never issued it");
+}
+
+std::string Summary::no_exit() const {
+  return fmt::format(
+      "{} {} not exit: {} destroyed {} process groups, and Python waits for {} "
+      "other threads to end",
+      who(), one() ? "does" : "do", one() ? "it has" : "they have", one() ? "its" : "their",
+      one() ? "its" : "their");
+}
+
 std::string Summary::text() const {
   switch (c_.rule) {
     case Rule::kGroupOrder:
@@ -402,24 +431,10 @@ std::string Summary::text() const {
       return fmt::format("{} issued {} and no longer respond{}; the others wait there", who(),
                          op_text(), one() ? "s" : "");
     case Rule::kNeverIssued:
-    case Rule::kLeft: {
-      const bool further = std::any_of(c_.guilty.begin(), c_.guilty.end(),
-                                       [&](const Guilty& g) { return g.pending != c_.pending; });
-      return fmt::format("{} {} {}{}{}", who(),
-                         c_.rule == Rule::kLeft ? "exited without issuing" : "never issued",
-                         op_text(), who_waits("there"), further ? ", and others elsewhere" : "");
-    }
+    case Rule::kLeft:
+      return never_issued();
     case Rule::kExtra:
-      return fmt::format(
-          "{} issued {}{}, which no other rank issued; {} {}", who(), op_text(),
-          c_.guilty.front().issued == kNoRecord
-              ? ""
-              : at(c_.guilty.front().evidence,
-                   f_.ev(c_.guilty.front().evidence).records[c_.guilty.front().issued].stack),
-          others(),
-          std::all_of(c_.others.begin(), c_.others.end(), [&](int i) { return f_.is_leaving(i); })
-              ? "finished without it"
-              : "never issued it");
+      return extra();
     case Rule::kStoppedHost:
       return fmt::format(
           "{} stopped after {}, though peers that wait in the same operation went on", who(),
@@ -444,11 +459,7 @@ std::string Summary::text() const {
     case Rule::kNeverStarted:
       return never_started();
     case Rule::kNoExit:
-      return fmt::format(
-          "{} {} not exit: {} destroyed {} process groups, and Python waits for {} "
-          "other threads to end",
-          who(), one() ? "does" : "do", one() ? "it has" : "they have", one() ? "its" : "their",
-          one() ? "its" : "their");
+      return no_exit();
     case Rule::kLifecycle:
       return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
                          wait_verb(f_.ranks(c_.others)));
