@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch_fork
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "job.py"
@@ -111,11 +112,13 @@ def frtrace(*args):
 
 
 class Job:
-    """Ranks of one job: under torchrun, or one process each started here."""
+    """Ranks of one job: under torchrun, or one process each started here: forked from one that has
+    imported torch, where that is the same to them."""
 
     def __init__(self, scratch, fault, ranks, *, torchrun=False, attempt=0, env=None, rank_env=None,
-                 script=SCRIPT, torchrun_args=(), preexec=None, absent=()):  # fmt: skip
+                 script=SCRIPT, torchrun_args=(), preexec=None, absent=(), fork=True):  # fmt: skip
         self.ranks = ranks
+        self.fork = fork and preexec is None and not torchrun
         self.preexec = preexec
         self.scratch = scratch
         self.name = (env or {}).get("FR_JOB", "job")
@@ -152,15 +155,19 @@ class Job:
                 self._start(rank, command, base | rendezvous | own)
 
     def _start(self, key, command, env):
+        forked = self.fork and torch_fork.fits(command, env)
+        start, how = subprocess.Popen, {"preexec_fn": self._before_exec}
+        if forked:
+            start, how = torch_fork.Forked, {}
         with (self.logs / str(key)).open("w") as log:
-            self.processes[key] = subprocess.Popen(
+            self.processes[key] = start(
                 command,
                 env=env,
                 cwd=self.scratch,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=self._before_exec,
+                **how,
             )
 
     def _before_exec(self):

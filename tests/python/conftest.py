@@ -12,6 +12,7 @@ import uuid
 
 import interpreters
 import pytest
+import torch_fork
 
 PRELUDE = """
 import atexit as _atexit, json as _json, os as _os, time as _time
@@ -61,9 +62,10 @@ def adapter_built():
 
 
 def launcher(tmp_path_factory, interpreter):
-    """launch(script, n=1, env={...}, check=True) -> [Ran...]; n=0: no rank variables."""
+    """launch(script, n=1, env={...}, check=True) -> [Ran...]; n=0: no rank variables. Ranks that
+    import torch before fr are forked from a process that has, where that is the same to them."""
 
-    def run(script, n=1, env=None, check=True, args=(), python=("-u",)):
+    def run(script, n=1, env=None, check=True, args=(), python=("-u",), fork=True):
         where = tmp_path_factory.mktemp("ranks")
         path = where / "script.py"
         path.write_text(PRELUDE + textwrap.dedent(script))
@@ -91,9 +93,11 @@ def launcher(tmp_path_factory, interpreter):
                     MASTER_PORT=str(port),
                 )
             own.update(interpreter.env | (env or {}))
+            command = [interpreter.executable, *python, str(path), *args]
+            forked = fork and torch_fork.fits(command, own)
             processes.append(
-                subprocess.Popen(
-                    [interpreter.executable, *python, str(path), *args],
+                (torch_fork.Forked if forked else subprocess.Popen)(
+                    command,
                     env=own,
                     cwd=where,
                     text=True,

@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("adapter_built")
 
 OPS = """
-import fr
 import torch, torch.distributed as dist
+import fr
 torch.set_num_threads(1)
 
 def user_function(t):
@@ -232,8 +232,8 @@ def test_lifecycle(ops):
 FRAMEWORKS = """
 import warnings
 warnings.simplefilter("ignore")
-import fr
 import torch, torch.distributed as dist
+import fr
 import torch.distributed._functional_collectives as funcol
 from torch.nn.parallel import DistributedDataParallel
 torch.set_num_threads(1)
@@ -330,7 +330,8 @@ def test_results_survive_a_reused_group_name(launch):
     """After destroy and init the same names are new groups with sequence numbers from 1."""
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         for _ in range(3):
             dist.init_process_group("gloo")
             dist.all_reduce(torch.ones(1))
@@ -350,7 +351,8 @@ def test_errors(launch):
     """A size mismatch ends in an error on at least one rank, with its text."""
     ran = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         r = dist.get_rank()
         try:
@@ -383,7 +385,8 @@ def test_a_refused_argument_is_no_incident(launch):
     """Nothing was sent and the program goes on: the record says failed, and nobody dumps."""
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         try:
             dist.all_gather_into_tensor(torch.empty(2), torch.ones(3))
@@ -431,7 +434,8 @@ def test_groups_that_come_and_go_leak_nothing_of_those_that_stay(launch):
 def test_an_operation_nobody_waits_for_is_seen_to_end(launch):
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         work = dist.all_reduce(torch.ones(1), async_op=True)
         result(done())
@@ -445,7 +449,8 @@ def test_work_without_a_future_still_behaves(launch):
     ran = launch(
         """
         import datetime
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         r = dist.get_rank()
         t = torch.full((2,), float(r))
@@ -484,7 +489,8 @@ def test_work_without_a_future_still_behaves(launch):
 def test_meta_tensors_are_not_recorded(launch):
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         from torch._subclasses.fake_tensor import FakeTensorMode
         dist.init_process_group("gloo")
         with FakeTensorMode():
@@ -502,7 +508,8 @@ def test_meta_tensors_are_not_recorded(launch):
 def test_many_tensors_are_cut_not_lost(launch):
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         dist.all_reduce_coalesced([torch.ones(2) for _ in range(400)])
         result(done())
@@ -518,7 +525,8 @@ def test_another_backend(launch):
     """The backend of torch's own tests: no options, Works that are done at once."""
     (ran,) = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("fake", rank=0, world_size=4)
         dist.all_reduce(torch.ones(1))
         dist.all_gather_into_tensor(torch.empty(4), torch.ones(1))
@@ -548,7 +556,8 @@ def test_debug_mode_of_torch(launch):
     """TORCH_DISTRIBUTED_DEBUG=DETAIL puts wrappers around the backends."""
     ran = launch(
         """
-        import fr, torch, torch.distributed as dist
+        import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(2))
         dist.barrier()
@@ -618,7 +627,7 @@ def test_a_job_without_launcher_is_named_by_its_store_and_program(launch, kind):
     arguments, name = STORES[kind]
     (ran,) = launch(
         f"""
-        import os, socket, fr, torch.distributed as dist
+        import os, socket, torch.distributed as dist, fr
         with socket.socket() as s:
             s.bind(("localhost", 0))
             port = s.getsockname()[1]
@@ -642,8 +651,8 @@ def test_the_ranks_of_a_run_share_a_number_that_another_run_has_not(launch, stor
         where = store if store == "env://" else f"file://{tmp_path}/store{run}"
         ranks = launch(
             f"""
-            import fr, msgpack, os, zstandard
             import torch.distributed as dist
+            import fr, msgpack, os, zstandard
             dist.init_process_group("gloo", init_method="{where}", world_size=2,
                                     rank=int(os.environ["RANK"]))
             dist.barrier()

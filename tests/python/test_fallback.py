@@ -100,8 +100,8 @@ def test_a_compiler_that_fails(launch):
     (ran,) = launch(
         """
         import os
-        import fr
         import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))
         result([[r["op"] for r in done() if r["kind"] == "collective"], fr.status()])
@@ -124,8 +124,8 @@ def test_the_other_ranks_wait_for_who_builds(launch):
             out.write("#!/bin/sh\\necho ran >> compiled\\nsleep 1.5\\nexit 1\\n")
         os.chmod("slow", 0o755)
         os.environ["CXX"] = os.path.abspath("slow")
-        import fr
         import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))
         result(fr.status()["python"]["problems"])
@@ -141,9 +141,9 @@ def test_the_other_ranks_wait_for_who_builds(launch):
 def test_an_unusable_library_in_the_cache(launch):
     (ran,) = launch(
         """
+        import torch, torch.distributed as dist
         import fr
         from fr import adapter
-        import torch, torch.distributed as dist
         path = adapter._build_dir() / f"adapter-{adapter._tag(torch)}.so"
         path.write_bytes(b"not a library")
         dist.init_process_group("gloo")

@@ -63,7 +63,8 @@ def test_order(launch, order):
         dist.all_reduce(torch.ones(4), group=sub)
         result([done(), fr.status()])
         dist.destroy_process_group()
-        """
+        """,
+        fork=False,
     )
     records, status = ran.result
     assert status["python"]["problems"] == []
@@ -143,8 +144,8 @@ def test_switched_off_torch_is_untouched(launch):
 def test_buffer_size_0_is_off(launch):
     (ran,) = launch(
         """
-        import fr
         import torch, torch.distributed as dist
+        import fr
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))
         result([fr.status()["on"], len(done())])
@@ -158,8 +159,8 @@ def test_init_that_fails_is_recorded(launch):
     (ran,) = launch(
         """
         import datetime
-        import fr
         import torch, torch.distributed as dist
+        import fr
         try:
             dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=1, world_size=2,
                                     timeout=datetime.timedelta(seconds=1))
@@ -178,8 +179,8 @@ def test_dataloader_workers_are_silent(launch):
     (ran,) = launch(
         """
         import os
-        import fr
         import torch, torch.distributed as dist
+        import fr
         from torch.utils.data import DataLoader, Dataset
 
         class Numbers(Dataset):
@@ -210,8 +211,8 @@ def test_a_forked_child_becomes_a_rank_of_its_own(launch):
     (ran,) = launch(
         """
         import json, os
-        import fr
         import torch, torch.distributed as dist
+        import fr
 
         def rank(where):
             store = dist.HashStore()

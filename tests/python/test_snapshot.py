@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 
 JOB = """
 import pickle
-import fr
 import torch, torch.distributed as dist
+import fr
 dist.init_process_group("gloo")
 r, n = dist.get_rank(), dist.get_world_size()
 t = torch.ones(4, 3)
