@@ -23,8 +23,11 @@ OWN = Interpreter(sys.executable)
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def interpreter(request):
-    """Each CPython of this machine that has headers, with fr built for it in build/dev."""
+    """Each CPython of this machine that has headers, with fr built for it in build/dev; of this
+    one's version, this one with the fr that is installed."""
     version = request.param
+    if version == "{}.{}".format(*sys.version_info):
+        return OWN
     where = BUILD / "tests" / "versions" / version
     if not (BUILD / "CMakeCache.txt").exists():
         pytest.skip("build/dev is not configured: cmake --preset dev")
