@@ -16,7 +16,7 @@ import threading
 import traceback
 import urllib.parse
 
-from . import _fr, adapter, fallback, nccl, problems
+from . import _fr, adapter, caught, fallback, nccl, problems
 from .problems import harmless
 
 _TARGET = "torch.distributed.distributed_c10d"
@@ -49,6 +49,7 @@ def ensure_started() -> bool:
         if _writer is not None:
             _fr.register_writer(_writer)
         nccl.hook()  # torch's libraries may have been loaded since
+        harmless("watching for caught exceptions")(caught.install)()
         if _patched is not None:
             _capture_operations()
         return True

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "compat.hpp"
+#include "format/call_site.hpp"
 #include "format/secrets.hpp"
 #include "fr/fr.h"
 #include "frames.hpp"
@@ -461,6 +462,15 @@ PyObject* without_secrets(PyObject*, PyObject* text) {
   return PyUnicode_DecodeUTF8(copy.data(), static_cast<Py_ssize_t>(copy.size()), "replace");
 }
 
+PyObject* is_library(PyObject*, PyObject* text) {
+  Py_ssize_t bytes = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text, &bytes);
+  if (data == nullptr) {
+    return nullptr;
+  }
+  return PyBool_FromLong(fr::is_library_file({data, static_cast<std::size_t>(bytes)}));
+}
+
 PyObject* step(PyObject*, PyObject* number) {
   long long value = 0;
   if (!as_long(number, &value)) {
@@ -499,6 +509,7 @@ PyMethodDef kMethods[] = {
     {"wait_end", ticket_verb<fr_wait_end>, METH_O, "The wait ended."},
     {"note", note, METH_O, "Free text; the last one of each thread is shown in a verdict."},
     {"step", step, METH_O, "Number of the current iteration."},
+    {"is_library_file", is_library, METH_O, "Of Python or a package, not the user's."},
     {"without_secrets", without_secrets, METH_O, "The text as evidence may keep it."},
     {"span_begin", span_begin, METH_O, "Opens a named span of this thread."},
     {"span_end", span_end, METH_NOARGS, "Closes this thread's innermost span."},

@@ -56,6 +56,35 @@ std::string traced_calls(const RankEvidence& e) {
   return out;
 }
 
+// The Python package's notes of exceptions that the user's code handled.
+constexpr std::string_view kCaught = "caught ";
+
+// "caught OSError at load.py:23 in fetch: no such shard, 2.0 s before its last operation", of the
+// last one; "" without.
+std::string last_caught(const RankEvidence& e) {
+  Time last_operation = 0;
+  const Record* caught = nullptr;
+  for (const Record& r : e.records) {
+    if (r.kind != Kind::kNote) {
+      last_operation = std::max(last_operation, r.time);
+    } else if (e.text(r.op).starts_with(kCaught) && (caught == nullptr || r.time > caught->time)) {
+      caught = &r;
+    }
+  }
+  if (caught == nullptr) {
+    return {};
+  }
+  std::string text(e.text(caught->op));
+  if (last_operation == 0) {
+    return text;
+  }
+  const bool before = caught->time < last_operation;
+  const double apart_s = before ? seconds_between(caught->time, last_operation)
+                                : seconds_between(last_operation, caught->time);
+  return fmt::format("{}; that was {} {} its last operation", text, duration_text(apart_s),
+                     before ? "before" : "after");
+}
+
 // "raised RuntimeError: no batch", where, and what it came from.
 std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& exit) {
   std::vector<std::string> out{"raised " + exit};
@@ -132,7 +161,7 @@ void add_breadcrumbs(const Facts& f, const RankEvidence& e, Blamed& b) {
     const auto add = [&text](const std::string& part) {
       text += (text.empty() || part.empty() ? "" : ", ") + part;
     };
-    if (!n->note.empty()) {
+    if (!n->note.empty() && !n->note.starts_with(kCaught)) {
       add(!main && n->note.starts_with(kDied) ? n->note : fmt::format("last note \"{}\"", n->note));
     }
     if (main) {
@@ -165,6 +194,9 @@ void add_breadcrumbs(const Facts& f, const RankEvidence& e, Blamed& b) {
   }
   if (more != 0) {
     b.evidence.push_back(fmt::format("and last notes of {} more threads", more));
+  }
+  if (std::string caught = last_caught(e); !caught.empty()) {
+    b.evidence.push_back(std::move(caught));
   }
   if (std::string calls = traced_calls(e); !calls.empty()) {
     b.evidence.push_back(std::move(calls));
