@@ -351,11 +351,12 @@ u32 group_of_rows(Rig& rig, int i) {
 
 }  // namespace
 
-TEST_CASE("tables: a job makes a hundred thousand groups, none is lost") {
+TEST_CASE("tables: a job makes many times more groups than there are rows, none is lost") {
+  constexpr int kMade = fr::test::kSanitized ? 10'000 : 100'000;
   Rig rig(64);
   const u32 lasting = rig.group("lasting", {0, 1, 2, 3});
   rig.collective(lasting);
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < kMade; ++i) {
     const u32 g = group_of_rows(rig, i);
     REQUIRE(g != 0);
     REQUIRE(rig.view.string(rig.row(g).name) == "temporary " + std::to_string(i));
@@ -365,11 +366,12 @@ TEST_CASE("tables: a job makes a hundred thousand groups, none is lost") {
   }
   CHECK(rig.header().groups_lost == 0);
   CHECK(rig.header().strings_lost == 0);
-  CHECK(rig.header().groups_forgotten == 100'000 - (kGroups - 2));
+  CHECK(rig.header().groups_forgotten == kMade - (kGroups - 2));
   CHECK(rig.view.string(rig.row(lasting).name) == "lasting");
   CHECK((rig.row(lasting).issued.load() & kSeqMask) == 1);
   CHECK(rig.tables->find_group("lasting") == lasting);
-  CHECK(rig.tables->find_group("temporary 99999") == 0);  // destroyed
+  CHECK(rig.tables->find_group(("temporary " + std::to_string(kMade - 1)).c_str()) ==
+        0);  // destroyed
 }
 
 TEST_CASE("tables: a row used again begins at nothing, and old records are not its own") {

@@ -187,24 +187,48 @@ class Reader {
     return out;
   }
 
+  // A process may have several groups of one name, of which pg_config keeps the last: those that it
+  // describes otherwise are groups of their own.
   std::uint32_t row_of(std::string_view name, std::string_view desc) {
-    if (last_row_ != 0 && name.data() == last_name_.data() && name.size() == last_name_.size()) {
+    if (last_row_ != 0 && name.data() == last_name_.data() && name.size() == last_name_.size() &&
+        desc.data() == last_desc_.data()) {
       return last_row_;
     }
     const auto [it, added] = rows_.try_emplace(name, static_cast<std::uint32_t>(e_.groups.size()));
+    std::uint32_t row = it->second;
     if (added) {
-      GroupEvidence g;
-      g.used = true;
-      g.name = tables_.intern(name);
-      e_.groups.push_back(std::move(g));
-      p_.states.resize(e_.groups.size());
+      add_group(tables_.intern(name));
+    } else if (const GroupEvidence& first = e_.groups[row];
+               p_.states[row].in_config && first.desc != 0 && !desc.empty() &&
+               desc != "undefined" && e_.text(first.desc) != desc) {
+      row = namesake(row, fmt::format("{} ({})", name, desc));
     }
-    GroupEvidence& g = e_.groups[it->second];
+    GroupEvidence& g = e_.groups[row];
     if (g.desc == 0 && desc != "undefined") {
       g.desc = tables_.intern(desc);
     }
     last_name_ = name;
-    last_row_ = it->second;
+    last_desc_ = desc;
+    last_row_ = row;
+    return row;
+  }
+
+  void add_group(Id name) {
+    GroupEvidence g;
+    g.used = true;
+    g.name = name;
+    e_.groups.push_back(std::move(g));
+    p_.states.resize(e_.groups.size());
+  }
+
+  std::uint32_t namesake(std::uint32_t first, const std::string& name) {
+    const auto [it, added] =
+        namesakes_.try_emplace(name, static_cast<std::uint32_t>(e_.groups.size()));
+    if (added) {
+      add_group(tables_.intern_copy(name));
+      e_.groups.back().ranks = e_.groups[first].ranks;
+      e_.groups.back().n_ranks = e_.groups[first].n_ranks;
+    }
     return it->second;
   }
 
@@ -510,8 +534,9 @@ class Reader {
   std::string version_;
   int major_ = 0, minor_ = 0;
   std::unordered_map<std::string_view, std::uint32_t> rows_;
+  std::unordered_map<std::string, std::uint32_t> namesakes_;
   std::unordered_map<std::int64_t, std::uint32_t> by_id_;
-  std::string_view last_name_;
+  std::string_view last_name_, last_desc_;
   std::uint32_t last_row_ = 0;
   std::vector<std::uint32_t> words_;
   std::uint64_t last_seq_of_all_ = 0;

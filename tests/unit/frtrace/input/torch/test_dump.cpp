@@ -72,6 +72,27 @@ TEST_CASE("torch: JSON is the same without frames") {
   CHECK(load_json(d)->groups[1].enqueued == 2);
 }
 
+TEST_CASE("torch: two groups of one name in a process are told apart by what they are for") {
+  // pg_config has one entry per name, that of the group made last.
+  json d = dump(json::array());
+  d["pg_config"] = {{"5af7", {{"name", "5af7"}, {"desc", "norms"}, {"ranks", "[0, 1, 2, 3]"}}}};
+  for (int i = 0; i < 6; ++i) {
+    json e = entry(i, i / 2 + 1);
+    e["process_group"] = {"5af7", i % 2 == 0 ? "grads" : "norms"};
+    e["pg_id"] = 1 + i % 2;
+    d["entries"].push_back(e);
+  }
+  const auto e = load(d);
+  REQUIRE(e->records.size() == 6);  // no batch of two operations of one number
+  REQUIRE(e->groups.size() == 3);
+  CHECK(e->text(e->groups[e->records[0].group].desc) == "grads");
+  CHECK(e->text(e->groups[e->records[1].group].desc) == "norms");
+  CHECK(e->text(e->groups[e->records[1].group].name) == "5af7");
+  CHECK(e->groups[1].enqueued == 3);
+  CHECK(e->groups[2].enqueued == 3);
+  CHECK(expand(e->groups[2].ranks) == std::vector<Rank>{0, 1, 2, 3});
+}
+
 TEST_CASE("torch: the bare list of 2023") {
   json list = json::array();
   for (int i = 0; i < 4; ++i) {
