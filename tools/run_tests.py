@@ -15,11 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
-# Two at a time, where they wait for processes. In tests/python those of a file share a job.
+# Several at a time, where they wait for processes. In tests/python those of a file share a job; in
+# tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
 PYTEST = {
     "python": ["-n", "2", "--dist", "loadfile"],
-    "real": ["tests/fuzz"],
-    "e2e": ["-n", "2", "--dist", "worksteal"],
+    "real": ["tests/fuzz", "tests/shapes", "-n", "2", "--dist", "worksteal"],
+    "e2e": ["-n", "4", "--dist", "load", "--maxschedchunk", "1"],
 }
 
 

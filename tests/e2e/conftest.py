@@ -1,5 +1,6 @@
 """Launches real ranks; waits for events (files, ends), never for mere time; leaves nothing."""
 
+import fcntl
 import json
 import os
 import re
@@ -21,6 +22,16 @@ SCRIPT = HERE / "job.py"
 FRTRACE = Path(sys.executable).parent / "frtrace"
 EVIDENCE = re.compile(r"\.r(?P<rank>\d+)\.(?P<incident>\d+)\.(fr|ring)$")
 PATIENCE_S = 90  # for one event; importing torch on a busy machine is the slowest of them
+
+
+LONG = re.compile(
+    r"torch_and_nccl|rows_of_the_fault|test_demo|two_jobs_at_once|torchrun|groups_than_a"
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Those that take long come first, so that no test process is left with one at the end."""
+    items.sort(key=lambda item: not LONG.search(item.name))
 
 
 def wait_until(what, condition, timeout=PATIENCE_S):
@@ -276,6 +287,28 @@ class Job:
                     pass
         for process in self.processes.values():
             process.wait(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    """made_once(name, make) -> a directory of that name, in which make(directory) has been called,
+    by one of the test processes of this run."""
+
+    def get(name, make, part=""):
+        shared = tmp_path_factory.getbasetemp()
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            shared = shared.parent
+        home = shared / name
+        home.mkdir(exist_ok=True)
+        made = home / f"{part}.made"
+        with (home / f"{part}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                make(home)
+                made.touch()
+        return home
+
+    return get
 
 
 QUIET = {"FR_TIMEOUT_S": "600", "FR_WARN_S": "600"}  # a busy machine is no hang

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import QUIET, wait_until
-from test_nccl import cuda_standin, standin, status_of  # noqa: F401  fixtures
+from test_nccl import compiler, cuda_standin, standin, status_of  # noqa: F401  fixtures
 
 SCRIPT = Path(__file__).parent / "cuda_job.py"
 

@@ -56,34 +56,43 @@ int main() {
 
 
 @pytest.fixture(scope="session")
-def standin(tmp_path_factory):
-    """The stand-in libnccl.so.2 and a library that is linked against it."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
+def compiler():
+    found = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if found is None:
         pytest.skip("no C++ compiler")
-    home = tmp_path_factory.mktemp("nccl")
-    library = home / "libnccl.so.2"
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
-    subprocess.run(
-        [compiler, *flags, "-I", ROOT / "libfr", "-I", ROOT / "libfr" / "include",
-         ROOT / "tests" / "nccl" / "standin_nccl.cpp", "-o", library,
-         "-Wl,-soname,libnccl.so.2", "-ldl"],
-        check=True,
-    )  # fmt: skip
-    source = home / "caller.cpp"
-    source.write_text(CALLER)
-    for name, extra in (("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now,-z,relro")):
+    return found
+
+
+SHARED = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+
+
+@pytest.fixture(scope="session")
+def standin(made_once, compiler):
+    """The stand-in libnccl.so.2 and a library that is linked against it."""
+
+    def make(home):
+        library = home / "libnccl.so.2"
         subprocess.run(
-            [compiler, *flags, source, "-o", home / f"lib{name}.so", extra,
-             f"-Wl,-rpath,{home}", library],
+            [compiler, *SHARED, "-I", ROOT / "libfr", "-I", ROOT / "libfr" / "include",
+             ROOT / "tests" / "nccl" / "standin_nccl.cpp", "-o", library,
+             "-Wl,-soname,libnccl.so.2", "-ldl"],
             check=True,
         )  # fmt: skip
-    (home / "program.cpp").write_text(PROGRAM)
-    subprocess.run(
-        [compiler, home / "program.cpp", "-o", home / "program", f"-Wl,-rpath,{home}", library],
-        check=True,
-    )
-    return home
+        source = home / "caller.cpp"
+        source.write_text(CALLER)
+        for name, extra in (("lazy", "-Wl,-z,lazy"), ("now", "-Wl,-z,now,-z,relro")):
+            subprocess.run(
+                [compiler, *SHARED, source, "-o", home / f"lib{name}.so", extra,
+                 f"-Wl,-rpath,{home}", library],
+                check=True,
+            )  # fmt: skip
+        (home / "program.cpp").write_text(PROGRAM)
+        subprocess.run(
+            [compiler, home / "program.cpp", "-o", home / "program", f"-Wl,-rpath,{home}", library],
+            check=True,
+        )
+
+    return made_once("nccl", make)
 
 
 @pytest.fixture
@@ -350,46 +359,49 @@ def test_ras_is_not_asked_when_nobody_wants_it(run):
 
 
 @pytest.fixture(scope="session")
-def cuda_standin(standin):
+def cuda_standin(made_once, compiler, standin):
     """The stand-ins for CUDA beside that for NCCL, and a library that is linked against all."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-rpath,{standin}"]
-    source = ROOT / "tests" / "cuda" / "standin_cuda.cpp"
-    cuda, runtime = standin / "libcuda.so.1", standin / "libcudart.so.12"
-    (standin / "cuda_caller.cpp").write_text(CUDA_CALLER)
-    for inputs, output in (
-        ([source], cuda),
-        (["-DSTANDIN_CUDART", source, cuda], runtime),
-        ([standin / "cuda_caller.cpp", standin / "libnccl.so.2", runtime, cuda], "libcaller.so"),
-    ):
-        name = Path(output).name
-        command = [compiler, *flags, *inputs, f"-Wl,-soname,{name}", "-o", standin / name]
-        subprocess.run(command, check=True)
-    return standin
+
+    def make(home):
+        flags = [*SHARED, f"-Wl,-rpath,{home}"]
+        source = ROOT / "tests" / "cuda" / "standin_cuda.cpp"
+        cuda, runtime = home / "libcuda.so.1", home / "libcudart.so.12"
+        (home / "cuda_caller.cpp").write_text(CUDA_CALLER)
+        for inputs, output in (
+            ([source], cuda),
+            (["-DSTANDIN_CUDART", source, cuda], runtime),
+            ([home / "cuda_caller.cpp", home / "libnccl.so.2", runtime, cuda], "libcaller.so"),
+        ):
+            name = Path(output).name
+            command = [compiler, *flags, *inputs, f"-Wl,-soname,{name}", "-o", home / name]
+            subprocess.run(command, check=True)
+
+    return made_once("nccl", make, "cuda")
 
 
 @pytest.fixture(scope="session")
-def torch_backend(standin):
-    """A backend of torch over the stand-in. Ten seconds to compile."""
+def torch_backend(made_once, compiler, standin):
+    """A backend of torch over the stand-in. Half a minute to compile."""
     torch = pytest.importorskip("torch")
     import pybind11
 
     from fr import adapter
 
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    includes, lib_dir = adapter._torch_paths(torch)
-    output = standin / "standin_backend.so"
-    subprocess.run(
-        [compiler, ROOT / "tests" / "nccl" / "standin_backend.cpp", "-o", output, "-shared",
-         "-fPIC", "-O0", "-std=c++20", "-w", "-DTORCH_EXTENSION_NAME=standin_backend",
-         f"-D_GLIBCXX_USE_CXX11_ABI={adapter._abi(torch)}",
-         *(flag for i in includes for flag in ("-isystem", i)),
-         "-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"],
-         f"-L{lib_dir}", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10",
-         standin / "libnccl.so.2", f"-Wl,-rpath,{standin}"],
-        check=True,
-    )  # fmt: skip
-    return output
+    def make(home):
+        includes, lib_dir = adapter._torch_paths(torch)
+        subprocess.run(
+            [compiler, ROOT / "tests" / "nccl" / "standin_backend.cpp", "-o",
+             home / "standin_backend.so", "-shared",
+             "-fPIC", "-O0", "-std=c++20", "-w", "-DTORCH_EXTENSION_NAME=standin_backend",
+             f"-D_GLIBCXX_USE_CXX11_ABI={adapter._abi(torch)}",
+             *(flag for i in includes for flag in ("-isystem", i)),
+             "-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"],
+             f"-L{lib_dir}", "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10",
+             home / "libnccl.so.2", f"-Wl,-rpath,{home}"],
+            check=True,
+        )  # fmt: skip
+
+    return made_once("nccl", make, "backend") / "standin_backend.so"
 
 
 def test_torch_and_nccl_make_one_record(launch, scratch, torch_backend, standin):
