@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 #include "nccl/abi.hpp"
@@ -241,6 +242,12 @@ void drop_root(Call& c) noexcept {
   }
 }
 
+const char* algorithm_of_v1(u8 code) noexcept {
+  static constexpr const char* kNames[] = {
+      "TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"};
+  return code < std::size(kNames) ? kNames[code] : nullptr;
+}
+
 template <u32 kApi, class E>
 Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
   Call c;
@@ -261,6 +268,8 @@ Handle begin_event(Handle context, const E& e, Handle parent) noexcept {
       if constexpr (kApi >= 2) {
         algo = e.coll.algo;
         proto = e.coll.proto;
+      } else {
+        algo = algorithm_of_v1(e.coll.algo);
       }
       return task_start(context, parent, c, channels, algo, proto);
     }

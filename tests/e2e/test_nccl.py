@@ -205,10 +205,10 @@ def test_a_kernel_that_takes_nothing(run):
 
 
 def test_a_kernel_that_takes_nothing_beside_others(run):
-    """It may wait for another of its node, which it reaches past what is seen."""
+    """Others are on its node, but both neighbours of its ring are beyond the network."""
     trace = run("none", 3, "kernel:1:4").await_evidence().trace()
-    trace.expect("undecided", [])
-    assert "the kernel of rank 1 runs and neither consumes nor produces" in trace.verdict["summary"]
+    trace.expect("device", [1], op="all_reduce", seq=4)
+    assert "its own kernel does not consume it" in blamed(trace, "kernel_stands")
 
 
 def test_a_stream_that_is_busy_with_another_communicator(run):

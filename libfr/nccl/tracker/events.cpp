@@ -222,7 +222,7 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
       return make(*s, kTaskHandle, slot, generation_of(parent));
     }
     const bool over = (op->claim.load(kAcquire) & 1) == 0;
-    if ((over || (op->flags.load(kRelaxed) & kDevUnseen) != 0) && sees_kernels(*s, comm) &&
+    if ((over || (op->flags.load(kRelaxed) & kDevUnseen) != 0) && sees_end(*s, comm) &&
         !is_alone(*s, comm) && task_late(*s, slot, generation_of(parent)) == nullptr) {
       return other_start();
     }

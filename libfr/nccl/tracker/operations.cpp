@@ -195,7 +195,7 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
 }  // namespace
 
 // The call is back, its work is in the stream. What NCCL has not reported a launch of by now it
-// reports late (behind a running graph) or never (a broadcast of NCCL 2.29 and 2.30, symmetric
+// reports late (behind a running graph) or never (a broadcast from NCCL 2.29 on, symmetric
 // memory, copy engines): the program's own waits report it, see task_late().
 void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   DeviceOp& op = s.ops[slot];
@@ -260,7 +260,13 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   }
   // What is announced for sends and receives is a bound, in version 3 always: not all channels need
   // to come. Then a while without another one decides.
-  if (!quiet && (ended < op.channels.load(kRelaxed) || op.channels.load(kRelaxed) == 0)) {
+  const u32 channels = op.channels.load(kRelaxed);
+  if (!quiet && (ended < channels || channels == 0)) {
+    return;
+  }
+  // A channel of a collective that did not come yet has transfers that wait for it.
+  if (ended < channels && (op.flags.load(kRelaxed) & kDevP2p) == 0 &&
+      op.transfers_started.load(kRelaxed) != op.transfers_ended.load(kAcquire)) {
     return;
   }
   finish(s, slot, generation, State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));

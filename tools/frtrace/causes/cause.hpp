@@ -142,6 +142,7 @@ enum class Rule : std::uint8_t {
   kOpenBehind,
   kOpenRunning,
   kOpenComplete,
+  kOpenStreams,
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,
@@ -150,6 +151,7 @@ enum class Rule : std::uint8_t {
   kOpenAlarm,
   kOpenAmid,
   kOpenUnattributed,
+  kOpenUnmatched,
   kOkTerminated,
   kOk
 };

@@ -134,14 +134,28 @@ std::vector<int> fewer_order(const Facts& f, const Problem& p) {
 // Versions of the profiler interface before this one report no launches.
 constexpr std::uint32_t kTellsLaunches = 5;
 
+// The rank's calls were hooked: the streams of what it waits in are known all the same.
+bool has_streams(const Facts& f, const Problem& p, int evidence) {
+  return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
+    const std::vector<Wait>& waits = f.graph[k].waits;
+    return std::all_of(waits.begin(), waits.end(), [&](const Wait& w) {
+      const auto at = w.evidence == evidence && w.record != kNoRecord
+                          ? f.devices.of(evidence, w.record)
+                          : std::nullopt;
+      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
+    });
+  });
+}
+
 // Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
 // which the hosts issued, would show what holds it up.
 bool is_below_the_host(const Facts& f, const Problem& p) {
   bool any = false, all = true;
-  for (const RankEvidence* e : f.c.ranks) {
-    const DeviceEvidence& d = e->device;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const DeviceEvidence& d = f.ev(i).device;
     any = any || d.present;
-    all = all && d.present && (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches);
+    all = all && d.present &&
+          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
   }
   return any && !all && std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
            return f.graph[k].complete;
@@ -193,8 +207,8 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
 
 Cause deadlock(const Facts& f, const Problem& p) {
   Cause c;
-  if (is_below_the_host(f, p) || may_be_moving(f, p)) {
-    c.rule = Rule::kOpenComplete;
+  if (const bool below = is_below_the_host(f, p); below || may_be_moving(f, p)) {
+    c.rule = below ? Rule::kOpenStreams : Rule::kOpenComplete;
     c.verdict = Verdict::kUndecided;
     c.pending = p.pending.front();
     c.explains = p.explains;

@@ -23,6 +23,7 @@ Why why_of(StalledDevice::Why why) {
     case StalledDevice::kChannelsAbsent:
       return Why::kChannelsNotStarted;
     case StalledDevice::kKernel:
+    case StalledDevice::kUnseenKernel:
       return Why::kKernelStalled;
     case StalledDevice::kNetworkThread:
       return Why::kNetworkThread;

@@ -4,6 +4,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/operation.hpp"
 
 namespace frtrace {
 
@@ -98,6 +99,27 @@ std::vector<Cause> unattributed(const Facts& f) {
     return {};
   }
   c.rule = Rule::kOpenUnattributed;
+  c.verdict = Verdict::kUndecided;
+  return {c};
+}
+
+// A watchdog saw a hang, its operation is still open, and nobody can be found that it waits for.
+std::vector<Cause> unmatched(const Facts& f) {
+  Cause c;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    const auto is_stuck = [&](const Record& r) {
+      return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
+    };
+    if (e.trigger == "timeout" && !f.graph.waits(i) &&
+        std::any_of(e.records.begin(), e.records.end(), is_stuck)) {
+      c.others.push_back(i);
+    }
+  }
+  if (c.others.empty()) {
+    return {};
+  }
+  c.rule = Rule::kOpenUnmatched;
   c.verdict = Verdict::kUndecided;
   return {c};
 }

@@ -43,6 +43,8 @@ constexpr RuleRow kRules[] = {
     {Tier::kNoHang, "amid", stopped_amid_iteration, "at rest in what the files do not record"},
     {Tier::kNoHang, "unattributed", unattributed,
      "the hang that was seen is among the operations that found no room"},
+    {Tier::kNoHang, "unmatched", unmatched,
+     "the hang that was seen is in an operation whose other members are not known"},
     {Tier::kNoHang, "slow", slow, "late again and again"},
 };
 

@@ -362,7 +362,11 @@ class Devices::Walk {
       out_.open = true;  // slow, but it gets on: what it waits for now is not what holds it
       return;
     }
-    bool for_others = false, for_kernel = false;
+    if (all_seen && !tells_kernels(e.device) && stands_unseen(at, phases)) {
+      add_stalled(at, StalledDevice::kUnseenKernel);
+      return;
+    }
+    bool for_others = false, for_kernel = false, by_network = true;
     if (all_seen && d_.lacks_channels(at)) {
       add_stalled(at, StalledDevice::kChannelsAbsent);
       for_others = true;
@@ -393,6 +397,7 @@ class Devices::Walk {
             for_others = true;
           }
           for_kernel = for_kernel || runs;
+          by_network = by_network && waits_for_network_alone(at, phases, p.channel);
           break;
         }
         default:
@@ -402,10 +407,15 @@ class Devices::Walk {
     if (for_others) {
       return;
     }
-    const CommEvidence* comm = d_.comm(at);
-    const bool only_network = comm != nullptr && comm->n_ranks > 0 &&
-                              comm->n_nodes == static_cast<std::uint32_t>(comm->n_ranks);
-    if (all_seen && ((for_kernel && only_network) || is_owed_nothing(at))) {
+    const auto is_transfer = [](const DevicePhase& p) { return p.kind != PhaseKind::kKernel; };
+    const auto any = std::find_if(phases.begin(), phases.end(), is_transfer);
+    if (any != phases.end() && std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+          return !is_transfer(p) || p.wait == PhaseWait::kIdle;
+        })) {
+      not_begun(at, any->carrier);
+      return;
+    }
+    if (all_seen && ((for_kernel && by_network) || is_owed_nothing(at))) {
       add_stalled(at, StalledDevice::kKernel);
       return;
     }
@@ -413,6 +423,41 @@ class Devices::Walk {
       out_.busy.push_back(at);
     }
     out_.open = true;
+  }
+
+  // What the kernel's block of this channel waits for goes over the network: with all peers, or with
+  // both that a ring has, or with the one of a send or receive.
+  bool waits_for_network_alone(const OnDevice& at, const std::vector<DevicePhase>& phases,
+                               std::uint32_t channel) const {
+    const CommEvidence* comm = d_.comm(at);
+    const DeviceOperation& o = d_[at];
+    if ((o.flags & kDeviceP2p) != 0 ||
+        (comm != nullptr && comm->n_ranks > 0 &&
+         comm->n_nodes == static_cast<std::uint32_t>(comm->n_ranks))) {
+      return true;
+    }
+    const auto has = [&](PhaseKind kind) {
+      return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+        return p.kind == kind && p.channel == channel;
+      });
+    };
+    return c_.evidence_of(at.evidence).text(o.algorithm) == "RING" && has(PhaseKind::kSend) &&
+           has(PhaseKind::kRecv);
+  }
+
+  // Where kernels are not told of: on some channel data came and is not taken, and there is room for
+  // what it would send. The kernel does not run, or stands.
+  bool stands_unseen(const OnDevice& at, const std::vector<DevicePhase>& phases) const {
+    const bool p2p = (d_[at].flags & kDeviceP2p) != 0;
+    return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+      const bool takes = p.kind == PhaseKind::kRecv && p.wait == PhaseWait::kOwnKernelTakes;
+      const bool fills = p.kind == PhaseKind::kSend && p.wait == PhaseWait::kOwnKernel;
+      return (takes || (p2p && fills)) && waits_for_network_alone(at, phases, p.channel) &&
+             (p2p || std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& other) {
+                return other.channel != p.channel || other.kind != PhaseKind::kSend ||
+                       other.wait == PhaseWait::kOwnKernel;
+              }));
+    });
   }
 
   // Its transfers have ended, and all other members are through with it.
@@ -452,7 +497,17 @@ class Devices::Walk {
       return;
     }
     const std::optional<DevicePhase> f = d_.facing(at, p, *other);
+    if (!send && p.wait == PhaseWait::kData && is_past(at, p, *other, f)) {
+      lost_between(from, to, p);
+      return;
+    }
     if (!f) {
+      // A receive's transfer is its own process's, and told when it begins, if not before.
+      if (send && d_[*other].transfers_started == 0 &&
+          c_.evidence_of(found->second).device.phases_lost == 0) {
+        not_begun(*other, -1);
+        return;
+      }
       out_.open = true;
       go(*other);
       return;
@@ -467,6 +522,19 @@ class Devices::Walk {
     } else {
       go(*other);
     }
+  }
+
+  // The sender has an acknowledgement of the step that did not come: it is at a later one, or its
+  // transfer has ended, of as many as this end had.
+  bool is_past(const OnDevice& at, const DevicePhase& p, const OnDevice& other,
+               const std::optional<DevicePhase>& f) const {
+    if (f) {
+      return f->n_steps == p.n_steps && f->step > p.step;
+    }
+    const DeviceOperation &mine = d_[at], &theirs = d_[other];
+    return c_.evidence_of(other.evidence).device.phases_lost == 0 &&
+           theirs.transfers_started == mine.transfers_started &&
+           theirs.transfers_ended > mine.transfers_ended;
   }
 
   // Its network thread has not begun with a transfer: it does one after the other.

@@ -38,6 +38,7 @@ struct StalledDevice {
     kNotStarted,      // on the stream, with nothing before it that fr knows
     kChannelsAbsent,  // channels of its kernel do not run that its transfers wait for
     kKernel,          // its kernel runs and makes no progress though it could
+    kUnseenKernel,    // the same where kernels are not told of: or it does not run
     kNetworkThread    // launched, and the library's network thread has not begun with it
   };
   OnDevice at;

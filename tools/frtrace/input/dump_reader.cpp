@@ -77,7 +77,7 @@ static_assert(all_named(schema::kComms, kComm));
 
 constexpr std::tuple kOperation{
     FR_FIELDS(DeviceOperation, comm, state, flags, stream, channels, channels_started,
-              channels_ended, transfers_started, transfers_ended, generation),
+              channels_ended, transfers_started, transfers_ended, algorithm, generation),
     FR_TIMES(DeviceOperation, launching, launched, started),
     Field{"op", &DeviceOperation::row},
     PresentField{"ticket", &DeviceOperation::has_record, &DeviceOperation::ticket},

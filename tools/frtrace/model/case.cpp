@@ -257,18 +257,25 @@ const GroupEvidence* framework_group(const RankEvidence& e, std::uint32_t row) {
   return nullptr;
 }
 
-// Groups whose members nobody lists, placed by the rank that each says to have in them.
+// Groups whose members nobody lists, placed by the rank that each says to have in them. Where none
+// knows how many there are (NCCL up to 2.26), all of the job must have said theirs.
 class OwnPlaces {
  public:
-  explicit OwnPlaces(const Case& c) : expected_(c.expected) {
+  explicit OwnPlaces(const Case& c)
+      : expected_(c.expected), is_all_(static_cast<int>(c.ranks.size()) >= c.expected) {
     for (const RankEvidence* e : c.ranks) {
       for (const GroupEvidence& g : e->groups) {
-        if (!g.used || !g.ranks.empty() || g.own_rank < 0 || g.own_rank >= g.n_ranks ||
-            g.n_ranks > expected_) {
+        const bool sized = g.n_ranks > 0;
+        if (!g.used || !g.ranks.empty() || g.own_rank < 0 || g.n_ranks > expected_ ||
+            g.own_rank >= (sized     ? g.n_ranks
+                           : is_all_ ? expected_
+                                     : 0)) {
           continue;
         }
         Places& p = places_[{e->text(g.name), g.instance, g.n_ranks}];
-        p.ranks.resize(static_cast<std::size_t>(g.n_ranks), -1);
+        p.ranks.resize(
+            std::max(p.ranks.size(), static_cast<std::size_t>(sized ? g.n_ranks : g.own_rank + 1)),
+            -1);
         Rank& slot = p.ranks[static_cast<std::size_t>(g.own_rank)];
         p.several = p.several || (slot >= 0 && slot != e->id.rank);
         p.reordered = p.reordered || g.own_rank != e->id.rank;
@@ -301,6 +308,7 @@ class OwnPlaces {
     bool reordered = false;  // not in the order of the job's ranks
   };
   int expected_;
+  bool is_all_;  // every rank of the job has evidence
   std::map<std::tuple<std::string_view, std::uint32_t, std::int32_t>, Places> places_;
 };
 

@@ -212,6 +212,7 @@ struct DeviceOperation {
   Time launching = 0, launched = 0, started = 0;
   std::uint32_t channels = 0, channels_started = 0, channels_ended = 0;
   std::uint32_t transfers_started = 0, transfers_ended = 0;
+  std::uint32_t algorithm = 0;                     // string
   std::uint32_t generation = 0;                    // of the row
   std::uint32_t phase_first = 0, phase_count = 0;  // into DeviceEvidence::phases
 };

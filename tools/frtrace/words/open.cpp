@@ -59,6 +59,10 @@ constexpr OpenRow kRows[] = {
      "all members issued {op} and it does not end on {waiters}; what devices and network do is not "
      "recorded",
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
+    {Rule::kOpenStreams,
+     "all members issued {op} and it does not end on {waiters}; they issued it and others in "
+     "orders that differ, and the evidence does not tell which of them share a stream",
+     "the streams of {waiters}: NCCL 2.28 or newer tells them, and so do calls that fr hooks"},
     {Rule::kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}"},
     {Rule::kOpenTerminated, "{told}; evidence of {missing} is lacking to say why",
@@ -80,6 +84,10 @@ constexpr OpenRow kRows[] = {
      "that "
      "found no room in the recorder: what is recorded shows nothing stuck",
      "the program's order of operations in its newest groups"},
+    {Rule::kOpenUnmatched,
+     "{others} dumped for a reason ({reason}) and what {others} {have} in flight did not end, but "
+     "the evidence does not tell who else takes part in it",
+     "the members of its group: NCCL 2.27 or newer tells them, and so does a framework"},
     {Rule::kOpenLifecycle,
      "{others} {have} been in {call} for {longest}; no operation is in flight, and the evidence "
      "does not say what the call waits for{missing_too}",

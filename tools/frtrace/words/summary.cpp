@@ -244,6 +244,11 @@ std::string Summary::stalled_text(const std::string& operation) const {
       return fmt::format("started {}, but {} did not start all its channels", operation, device);
     case StalledDevice::kKernel:
       return fmt::format("started {}, but the kernel on {} makes no progress", operation, device);
+    case StalledDevice::kUnseenKernel:
+      return fmt::format(
+          "launched {}, but {} did not take what came, nor fill what is free: the "
+          "kernel did not start, or stands",
+          operation, device);
     case StalledDevice::kNetworkThread:
       return fmt::format("started {}, but NCCL's network thread there has not begun its transfers",
                          operation);
@@ -474,6 +479,7 @@ std::string Summary::text() const {
     case Rule::kOpenBehind:
     case Rule::kOpenRunning:
     case Rule::kOpenComplete:
+    case Rule::kOpenStreams:
     case Rule::kOpenFailed:
     case Rule::kOpenNoEvidence:
     case Rule::kOpenLifecycle:
@@ -482,6 +488,7 @@ std::string Summary::text() const {
     case Rule::kOpenAlarm:
     case Rule::kOpenAmid:
     case Rule::kOpenUnattributed:
+    case Rule::kOpenUnmatched:
     case Rule::kOkTerminated:
     case Rule::kOk:
       return open_summary(f_, c_);

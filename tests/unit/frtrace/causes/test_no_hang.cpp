@@ -95,3 +95,22 @@ TEST_CASE("a hang among operations that found no room is not called ok") {
     CHECK((r.summary.find("found no room in the recorder") != std::string::npos) == matters);
   }
 }
+
+TEST_CASE("a watchdog's open operation is not ok where nobody can be found that it waits for") {
+  const bool placed = GENERATE(true, false);
+  JobBuilder j(4);
+  iterations(j, 3);
+  for (Rank r = 0; r < 4; ++r) {  // as NCCL's plugin up to version 3 knows a communicator
+    GroupEvidence& g = j.row(r, kWorld);
+    g.ranks.clear();
+    g.n_ranks = 0;
+    g.own_rank = placed ? r : -1;
+  }
+  Op receive = kRecv;
+  receive.peer = 3;
+  j.issue(0, kWorld, receive);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (placed ? Verdict::kMissing : Verdict::kUndecided));
+  CHECK(r.ranks == (placed ? Ranks{3} : Ranks{}));
+}
