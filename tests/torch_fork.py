@@ -161,13 +161,18 @@ def dress(told):
     unbuffered = at == 2 or bool(env.get("PYTHONUNBUFFERED"))
     sys.orig_argv[:], sys.argv[:] = command, command[at:]
     sys.path[0] = os.path.dirname(os.path.realpath(command[at]))
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
-    for name, fd, errors in (("stdout", 1, None), ("stderr", 2, "backslashreplace")):
-        file = open(fd, "wb", 0 if unbuffered else -1, closefd=False)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        mode, before = "w" if fd else "r", getattr(sys, name)
+        file = open(fd, mode + "b", 0 if unbuffered and fd else -1, closefd=False)
+        getattr(file, "raw", file).name = f"<{name}>"
         stream = io.TextIOWrapper(
-            file, errors=errors, line_buffering=fd == 2, write_through=unbuffered
+            file,
+            before.encoding,
+            before.errors,
+            line_buffering=fd == 2 and not unbuffered,
+            write_through=unbuffered,
         )
-        stream.mode = "w"
+        stream.mode = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     return sys.argv[0]
@@ -181,6 +186,7 @@ def main_module(script):
     sys.modules["torch_fork"] = sys.modules["__main__"]
     main = sys.modules["__main__"] = type(sys)("__main__")
     main.__dict__.update(__file__=script, __loader__=loader, __builtins__=__builtins__)
+    main.__dict__.update(__annotations__={}, __cached__=None)
     return main.__dict__, compile(loader.get_data(script), script, "exec", dont_inherit=True)
 
 
