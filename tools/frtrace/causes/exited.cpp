@@ -249,6 +249,12 @@ bool left_out_with(const Facts& f, int i, Rank who) {
   return group >= 0 && f.group(group).position.contains(who);
 }
 
+// The rank left its usual order where what others wait for it in was due.
+bool left_out_of(const Facts& f, int i, const Pending& p) {
+  const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
+  return a && f.history.of(i)[a->usual].group == p.group;
+}
+
 // A rank that left its usual order may be what the one without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
@@ -257,6 +263,11 @@ bool has_suspect(const Facts& f, Rank who) {
     for (const Wait& w : p.waits) {
       if (compared.size() < kCompared && f.group(p.group).position.contains(who) &&
           compared.insert(w.evidence).second && left_out_with(f, w.evidence, who)) {
+        return true;
+      }
+    }
+    for (const int i : p.absent) {
+      if (compared.size() < kCompared && left_out_of(f, i, p)) {
         return true;
       }
     }

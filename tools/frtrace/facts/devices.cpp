@@ -407,12 +407,8 @@ class Devices::Walk {
     if (for_others) {
       return;
     }
-    const auto is_transfer = [](const DevicePhase& p) { return p.kind != PhaseKind::kKernel; };
-    const auto any = std::find_if(phases.begin(), phases.end(), is_transfer);
-    if (any != phases.end() && std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
-          return !is_transfer(p) || p.wait == PhaseWait::kIdle;
-        })) {
-      not_begun(at, any->carrier);
+    if (const auto carrier = idle_carrier(at, phases)) {
+      not_begun(at, *carrier);
       return;
     }
     if (all_seen && ((for_kernel && by_network) || is_owed_nothing(at))) {
@@ -423,6 +419,23 @@ class Devices::Walk {
       out_.busy.push_back(at);
     }
     out_.open = true;
+  }
+
+  // Its network thread has begun none of its transfers: whose thread that is. Not beside a peer of
+  // which nothing is known: how far transfers with the dead get is the network's affair.
+  std::optional<int> idle_carrier(const OnDevice& at,
+                                  const std::vector<DevicePhase>& phases) const {
+    std::optional<int> carrier;
+    for (const DevicePhase& p : phases) {
+      if (p.kind == PhaseKind::kKernel) {
+        continue;
+      }
+      if (p.wait != PhaseWait::kIdle || !c_.index.contains(d_.peer(at, p.peer))) {
+        return std::nullopt;
+      }
+      carrier = carrier.value_or(p.carrier);
+    }
+    return carrier;
   }
 
   // What the kernel's block of this channel waits for goes over the network: with all peers, or with
