@@ -351,7 +351,7 @@ u32 group_of_rows(Rig& rig, int i) {
 
 }  // namespace
 
-TEST_CASE("tables: a job makes many times more groups than there are rows, none is lost") {
+TEST_CASE("tables: a job makes groups without end, none is lost") {
   constexpr int kMade = fr::test::kSanitized ? 10'000 : 100'000;
   Rig rig(64);
   const u32 lasting = rig.group("lasting", {0, 1, 2, 3});
