@@ -1,5 +1,6 @@
 """A rank that is forked from a process that has imported torch is as one of an own interpreter."""
 
+import functools
 import json
 import os
 import select
@@ -75,10 +76,16 @@ def ended(process):
     return told, process.returncode
 
 
+def fresh_process(*args, **kwargs):
+    """As Job starts one: a shell that runs the tests in the background leaves SIGINT ignored."""
+    default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(*args, preexec_fn=default, **kwargs)
+
+
 @pytest.mark.parametrize("options", [(), ("-u",)])
 def test_a_forked_rank_is_as_a_fresh_one(start, options):
     fresh, forked = (
-        ended(start(kind, "pass", *options)) for kind in (subprocess.Popen, torch_fork.Forked)
+        ended(start(kind, "pass", *options)) for kind in (fresh_process, torch_fork.Forked)
     )
     assert fresh[1] == forked[1] == 0
     for what, told in fresh[0].items():
