@@ -16,9 +16,11 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 # What the installed package is built from.
 SOURCES := $(shell find libfr python tools/frtrace tools/cmake CMakeLists.txt pyproject.toml -type f \
              -not -name '*.md' -not -path '*/__pycache__/*' 2>/dev/null)
-# pip builds in the tree that `make test` completes, so that nothing is compiled twice.
+# pip builds in the tree that `make test` completes, so that nothing is compiled twice. FR_WERROR=ON,
+# as in CI: warnings are errors there, too.
 SHARED_TREE := -C build-dir=build/dev -C "build.targets=fr;frtrace;_fr" \
-  $(patsubst %,-C cmake.define.%=ON,FR_BUILD_TESTS FR_BUILD_EXAMPLES)
+  $(patsubst %,-C cmake.define.%=ON,FR_BUILD_TESTS FR_BUILD_EXAMPLES) \
+  -C cmake.define.FR_WERROR=$(or $(FR_WERROR),OFF)
 # A venv made from another interpreter than the one named on the command line is made anew.
 NAMED := $(if $(filter command% environment%,$(origin PYTHON)),$(PYTHON))
 ifneq ($(NAMED),)
@@ -57,8 +59,7 @@ demo: $(VENV)/.fr-installed  ## Four real ranks hang, frtrace names the culprit;
 	@$(BIN)/python tools/demo.py $(FAULT)
 
 .PHONY: test
-test: $(VENV)/.fr-installed  ## All tests: C++, Python, end to end
-	@[ -e build/dev/CMakeCache.txt ] || cmake --preset dev
+test: $(VENV)/.fr-installed build/dev/CMakeCache.txt  ## All tests: C++, Python, end to end
 	@cmake --build --preset dev
 	@$(BIN)/python tools/run_tests.py dev python real e2e
 
@@ -126,6 +127,7 @@ bench-frtrace: build/release/CMakeCache.txt $(VENV)/.made-by  ## Measure frtrace
 	@$(BIN)/python tests/bench/bench_frtrace.py --frtrace build/release/tools/frtrace/frtrace \
 	  --hangsim build/release/tools/hangsim/hangsim --torch-python $(BIN)/python $(if $(MOST),--most $(MOST))
 
+build/dev/CMakeCache.txt: | $(VENV)/.fr-installed
 build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by
 	@cmake --preset $*
 

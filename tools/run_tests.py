@@ -6,10 +6,11 @@
 
 Results are kept as JUnit files in build/test-results. A test that fails runs once more, alone: on a
 busy machine one of thousands may wait in vain. Those that pass only then are named, and counted in
-the last line; one that fails twice has failed.
+the last line; one that fails twice has failed, and so has one in which a sanitizer found something.
 """
 
 import collections
+import re
 import subprocess
 import sys
 import time
@@ -23,26 +24,28 @@ MOST_AGAIN = 5  # failures of one suite; more are no accident
 # tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
 PYTEST = {
     "python": ["-n", "2", "--dist", "loadfile"],
-    "real": ["tests/fuzz", "tests/shapes", "-n", "2", "--dist", "worksteal"],
+    "real": ["-n", "2", "--dist", "worksteal"],
     "e2e": ["-n", "4", "--dist", "load", "--maxschedchunk", "1"],
 }
+MORE_FOLDERS = {"real": ["tests/fuzz", "tests/shapes"]}
+FINDING = re.compile(r"Sanitizer: |: runtime error: ")
 
 
 def command(suite: str, results: Path, again: bool = False) -> list[str]:
     if suite in PYTEST:
         command = [sys.executable, "-m", "pytest", f"--junitxml={results}", f"tests/{suite}"]
-        extra = [part for part in PYTEST[suite] if part.startswith("tests/")]
-        return command + (["--last-failed", *extra] if again else PYTEST[suite])
+        command += MORE_FOLDERS.get(suite, [])
+        return command + (["--last-failed"] if again else PYTEST[suite])
     command = ["ctest", "--preset", suite, "--output-junit", str(results)]
     return command + (["--rerun-failed", "-j", "1"] if again else [])
 
 
 def cases(results: Path) -> dict[str, str]:
-    """passed, failed or skipped, by the test's name."""
+    """passed, failed, found (by a sanitizer) or skipped, by the test's name."""
     found = {}
     for case in ElementTree.parse(results).iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:
-            outcome = "failed"
+            outcome = "found" if FINDING.search("".join(case.itertext())) else "failed"
         elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
             outcome = "skipped"
         else:
@@ -79,8 +82,7 @@ def run(suite: str) -> bool:
     if status != 0 and first.exists() and 0 < len(failed) <= MOST_AGAIN:
         print(f"== {suite}: once more, alone: {', '.join(failed)}", flush=True)
         again = execute(suite, second, True)
-        left = [name for name, outcome in outcomes(suite).items() if outcome == "failed"]
-        status = status if left else again
+        status = status if {"failed", "found"} & set(outcomes(suite).values()) else again
     print(f"== {suite}: {time.monotonic() - start:.0f} s, status {status}", flush=True)
     return status == 0 and first.exists()
 
@@ -101,9 +103,9 @@ def main() -> int:
         for name in (name for name, outcome in found.items() if outcome == "again"):
             print(f"{suite}: passed only when run again: {name}")
     again = f" ({counts['again']} only when run again)" if counts["again"] else ""
-    passed = counts["passed"] + counts["again"]
-    print(f"{passed} passed{again}, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 0 if fine and counts["failed"] == 0 else 1
+    passed, failed = counts["passed"] + counts["again"], counts["failed"] + counts["found"]
+    print(f"{passed} passed{again}, {failed} failed, {counts['skipped']} skipped")
+    return 0 if fine and failed == 0 else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "format/call_site.hpp"
+#include "format/hash.hpp"
 #include "format/text.hpp"
 #include "sample/sampling_signal.hpp"
 
@@ -17,14 +18,6 @@ namespace {
 constexpr u32 kChildFrames = 32;
 constexpr u32 kPythonTail = 32;  // outermost ones that stay when the middle is cut
 
-u64 hash_text(const char* bytes, std::size_t n) noexcept {
-  u64 h = 0xcbf29ce484222325ull;
-  for (std::size_t i = 0; i < n; ++i) {
-    h = (h ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3ull;
-  }
-  return h ^ h >> 29;
-}
-
 }  // namespace
 
 u32 ThreadStacks::Work::intern(ThreadReport& out, const char* text) noexcept {
@@ -32,7 +25,7 @@ u32 ThreadStacks::Work::intern(ThreadReport& out, const char* text) noexcept {
   if (n == 0) {
     return 0;
   }
-  u32 at = static_cast<u32>(hash_text(text, n));
+  u32 at = static_cast<u32>(hash_bytes(text, n));
   for (u32 probe = 0; probe < 64; ++probe, ++at) {
     u32& slot = text_index[at & (kIndex - 1)];
     if (slot == 0) {

@@ -15,7 +15,10 @@ _TOOLS = (4, 3)  # ids that nobody owns; trace_calls begins at 5
 _EVERY_NS = 1_000_000_000  # of one function: one that always catches does not push out the rest
 _FRAMES = 64
 
-_seen: dict[int, list] = {}  # id of a code object: it, next time to note; None for a library's
+# id of a code object: it, next time to note (None for a library's). Generated code comes and goes:
+# the table begins anew when it is full.
+_MOST_SEEN = 4096
+_seen: dict[int, list] = {}
 _tool = None
 
 
@@ -40,6 +43,8 @@ def _handled(code, _offset, error):
     try:
         kept = _seen.get(id(code))  # hashing a code object takes a microsecond
         if kept is None:
+            if len(_seen) == _MOST_SEEN:
+                _seen.clear()
             library = _fr.is_library_file(code.co_filename)
             kept = _seen[id(code)] = [code, None if library else 0]
         due = kept[1]
@@ -50,7 +55,7 @@ def _handled(code, _offset, error):
             kept[1] = now + _EVERY_NS
             _fr.note(_text(code, error))
     except Exception as problem:  # an exception's own __str__, perhaps
-        problems.add_error("noting a caught exception", problem)
+        problems.add(f"noting a caught exception: {type(problem).__name__}")
 
 
 def install() -> None:

@@ -1,5 +1,6 @@
 // Processes that ended while others wait for them, and ranks without evidence.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "causes/rules.hpp"
@@ -242,34 +243,36 @@ bool moved_data(const Facts& f, Rank who) {
   return false;
 }
 
-// The rank left its usual order where an operation with `who` was due.
-bool left_out_with(const Facts& f, int i, Rank who) {
+// Where the rank left its usual order: the group of what was due; -1.
+int left_out_group(const Facts& f, int i) {
   const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
-  const int group = a ? f.history.of(i)[a->usual].group : -1;
-  return group >= 0 && f.group(group).position.contains(who);
+  return a ? f.history.of(i)[a->usual].group : -1;
 }
 
-// The rank left its usual order where what others wait for it in was due.
-bool left_out_of(const Facts& f, int i, const Pending& p) {
-  const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
-  return a && f.history.of(i)[a->usual].group == p.group;
-}
-
-// A rank that left its usual order may be what the one without evidence waits for.
+// A rank that left its usual order, where an operation with `who` was due or what others wait for it
+// in, may be what the one without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
-  std::set<int> compared;
+  std::map<int, int> left_out;  // by evidence; of no more than kCompared
+  const auto group_of = [&](int i) {
+    if (const auto it = left_out.find(i); it != left_out.end()) {
+      return it->second;
+    }
+    return left_out.size() < kCompared ? left_out[i] = left_out_group(f, i) : -1;
+  };
   for (const Pending& p : f.graph.pending) {
     for (const Wait& w : p.waits) {
-      if (compared.size() < kCompared && f.group(p.group).position.contains(who) &&
-          compared.insert(w.evidence).second && left_out_with(f, w.evidence, who)) {
+      if (!f.group(p.group).position.contains(who)) {
+        break;
+      }
+      const int group = group_of(w.evidence);
+      if (group >= 0 && f.group(group).position.contains(who)) {
         return true;
       }
     }
-    for (const int i : p.absent) {
-      if (compared.size() < kCompared && left_out_of(f, i, p)) {
-        return true;
-      }
+    if (std::any_of(p.absent.begin(), p.absent.end(),
+                    [&](int i) { return group_of(i) == p.group; })) {
+      return true;
     }
   }
   return false;

@@ -85,43 +85,41 @@ std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   return 2 * c.others.size() > f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
 }
 
-// A watchdog saw a hang that the records do not show: it is among the operations that found no room.
-std::vector<Cause> unattributed(const Facts& f) {
+namespace {
+
+// A watchdog of some ranks saw a hang; those of them that also show what `shows` asks for.
+template <class Shows>
+std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
   Cause c;
+  c.rule = rule;
+  c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const Losses& lost = f.ev(i).losses;
-    if (f.ev(i).trigger == "timeout" &&
-        (lost.no_group != 0 || lost.groups_lost != 0 || lost.strings_lost != 0)) {
+    if (f.ev(i).trigger == "timeout" && shows(i)) {
       c.others.push_back(i);
     }
   }
-  if (c.others.empty()) {
-    return {};
-  }
-  c.rule = Rule::kOpenUnattributed;
-  c.verdict = Verdict::kUndecided;
-  return {c};
+  return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
 }
 
-// A watchdog saw a hang, its operation is still open, and nobody can be found that it waits for.
+}  // namespace
+
+// The records do not show the hang: it is among the operations that found no room.
+std::vector<Cause> unattributed(const Facts& f) {
+  return open_hang(f, Rule::kOpenUnattributed, [&](int i) {
+    const Losses& lost = f.ev(i).losses;
+    return lost.no_group != 0 || lost.groups_lost != 0 || lost.strings_lost != 0;
+  });
+}
+
+// The operation is still open, and nobody can be found that it waits for.
 std::vector<Cause> unmatched(const Facts& f) {
-  Cause c;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  return open_hang(f, Rule::kOpenUnmatched, [&](int i) {
     const RankEvidence& e = f.ev(i);
-    const auto is_stuck = [&](const Record& r) {
-      return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
-    };
-    if (e.trigger == "timeout" && !f.graph.waits(i) &&
-        std::any_of(e.records.begin(), e.records.end(), is_stuck)) {
-      c.others.push_back(i);
-    }
-  }
-  if (c.others.empty()) {
-    return {};
-  }
-  c.rule = Rule::kOpenUnmatched;
-  c.verdict = Verdict::kUndecided;
-  return {c};
+    return !f.graph.waits(i) &&
+           std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+             return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
+           });
+  });
 }
 
 // Nothing is stuck; a rank keeps the others waiting all the time.

@@ -357,6 +357,12 @@ bool Attendance::lagging_starts(Pending& p, const std::vector<Seen>& queued,
   return true;
 }
 
+bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, Time& when) const {
+  const GroupEvidence* e = c_.member(g, member);
+  return e != nullptr && !p.waits_here(g.evidence[member]) &&
+         (left_together(c_, g, member, p.seq, when) != 0 || e->completed >= p.seq);
+}
+
 // Others ended it, or something later that nobody ends without all: whoever has it pending is
 // behind with its device or with the thread that observes it. A completion is seen by a poll, so
 // this holds only for evidence that was taken later than the others' end. False: all of it is
@@ -371,7 +377,7 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
       continue;
     }
     Time when = 0;
-    if (left_together(c_, g, i, p.seq, when) != 0 || e->completed >= p.seq) {
+    if (has_left(p, g, i, when)) {
       ended.emplace_back(g.evidence[i], when != 0 ? when : e->completed_time);
     }
     released = released || (e->completed < p.seq && e->released != 0);
@@ -499,10 +505,8 @@ bool Attendance::was_entered_by_all(const Pending& p) const {
   }
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
-    const GroupEvidence* member = c_.member(g, i);
     Time when = 0;
-    if (member != nullptr && !p.waits_here(g.evidence[i]) &&
-        (left_together(c_, g, i, p.seq, when) != 0 || member->completed >= p.seq)) {
+    if (has_left(p, g, i, when)) {
       return true;
     }
   }

@@ -36,6 +36,8 @@ class Attendance {
   bool came_all(Pending&, const std::vector<int>& earlier) const;
   bool lagging_starts(Pending&, const std::vector<Seen>& queued,
                       const std::vector<Seen>& started) const;
+  // The member is through with it; when, where that is dated.
+  bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
   bool was_entered_by_all(const Pending&) const;
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
