@@ -2,6 +2,7 @@
 // order is that of their start; what exits does so in the same order.
 #include "recorder/parts.hpp"
 
+#include "cuda/captures.hpp"
 #include "cuda/events.hpp"
 #include "cuda/waits.hpp"
 #include "nccl/ras.hpp"
@@ -20,7 +21,10 @@ constexpr Part kTable[] = {
     {.name = "exit signals", .start = install_end_handlers, .every_second = check_end_handlers},
     {.name = "exit", .start = install_exit_hook},
     {.name = "crash", .start = install_crash_handlers, .every_second = check_survived},
-    {.name = "cuda", .before_exit = cuda::look, .stop = cuda::stop},
+    {.name = "cuda",
+     .every_second = cuda::lapse_captures,
+     .before_exit = cuda::look,
+     .stop = cuda::stop},
     {.name = "nccl",
      .make = nccl::renew_ras,
      .every_tick = nccl::settle_all,

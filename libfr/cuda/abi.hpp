@@ -15,7 +15,9 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kDeinitialized = 4;
 inline constexpr int kNotReady = 600;
 inline constexpr int kContextDestroyed = 709;
-inline constexpr int kCaptureImplicit = 906;  // a default stream, while another one is captured
+inline constexpr int kCaptureUnsupported = 900;  // this call has invalidated a capture
+inline constexpr int kCaptureInvalidated = 901;  // an earlier one has
+inline constexpr int kCaptureImplicit = 906;     // a default stream, while another one is captured
 
 inline constexpr int kCaptureActive = 1;       // of cuStreamIsCapturing; 0 none, 2 invalidated
 inline constexpr int kCaptureModeRelaxed = 2;  // of cuThreadExchangeStreamCaptureMode

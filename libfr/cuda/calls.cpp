@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "cuda/abi.hpp"
+#include "cuda/captures.hpp"
 #include "cuda/errors.hpp"
 #include "cuda/events.hpp"
 #include "cuda/waits.hpp"
@@ -17,6 +18,9 @@ template <CallName kCall, class... A>
 int watched(A... arguments) noexcept {
   const int result = pass_on<kCall>(arguments...);
   if (result != kSuccess && result != kNotReady) [[unlikely]] {
+    if (result == kCaptureUnsupported || result == kCaptureInvalidated) {
+      captures_ended();  // it does not say which, and ending it is the program's affair
+    }
     report_error(result, kCall.text);
   }
   return result;
@@ -104,6 +108,7 @@ int destroy_event(Event event) noexcept {
 
 template <CallName kCall>
 int destroy_stream(Stream stream) noexcept {
+  capture_ended(stream);
   if (tracks_any()) {
     abandon_stream(stream);
   }
@@ -114,14 +119,14 @@ template <CallName kCall, class... More>
 int begin_capture(Stream stream, More... more) noexcept {
   const int result = pass_on<kCall>(stream, more...);
   if (result == kSuccess) {
-    capture_began();
+    capture_began(stream);
   }
   return result;
 }
 
 template <CallName kCall>
 int end_capture(Stream stream, void* graph) noexcept {
-  capture_ended();  // failed or not, the capture is over
+  capture_ended(stream);  // failed or not, the capture is over
   return pass_on<kCall>(stream, graph);
 }
 
@@ -129,15 +134,30 @@ int end_capture(Stream stream, void* graph) noexcept {
 template <CallName kCall>
 int device_reset() noexcept {
   abandon_all();
+  captures_ended();
   lose_contexts();
   return pass_on<kCall>();
 }
 
+// What begins and ends captures, in the runtime and the driver. _ptsz: as called by programs that
+// are compiled for the per-thread default stream. The driver's first version of the call takes no
+// mode, and reads none.
+#define FR_CAPTURE_HOOKS(begin, begin_to_graph, end)                                             \
+  FR_HOOK(begin, begin_capture, int),                                                            \
+      FR_HOOK(begin_to_graph, begin_capture, void*, const void*, const void*, std::size_t, int), \
+      FR_HOOK(end, end_capture)
+
 Redirect g_rows[] = {
-    FR_HOOK("cudaStreamBeginCapture", begin_capture, int),
-    FR_HOOK("cudaStreamBeginCaptureToGraph", begin_capture, void*, const void*, const void*,
-            std::size_t, int),
-    FR_HOOK("cudaStreamEndCapture", end_capture),
+    FR_CAPTURE_HOOKS("cudaStreamBeginCapture", "cudaStreamBeginCaptureToGraph",
+                     "cudaStreamEndCapture"),
+    FR_CAPTURE_HOOKS("cudaStreamBeginCapture_ptsz", "cudaStreamBeginCaptureToGraph_ptsz",
+                     "cudaStreamEndCapture_ptsz"),
+    FR_CAPTURE_HOOKS("cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph",
+                     "cuStreamEndCapture"),
+    FR_CAPTURE_HOOKS("cuStreamBeginCapture_v2_ptsz", "cuStreamBeginCaptureToGraph_ptsz",
+                     "cuStreamEndCapture_ptsz"),
+    FR_HOOK("cuStreamBeginCapture", begin_capture, int),
+    FR_HOOK("cuStreamBeginCapture_ptsz", begin_capture, int),
     FR_HOOK("cudaDeviceReset", device_reset),
     FR_HOOK("cudaStreamDestroy", destroy_stream),
     FR_HOOK("cudaEventDestroy", destroy_event),

@@ -35,26 +35,9 @@ constexpr struct Lasting {
     {911, "cudaErrorExternalDevice", "error of an external device"},
 };
 
-std::atomic<i32> g_captures{0};
 std::atomic<bool> g_reported{false};
 
 }  // namespace
-
-void capture_began() noexcept {
-  g_captures.fetch_add(1);
-  kOperations.capture_changed();
-}
-
-void capture_ended() noexcept {
-  if (g_captures.fetch_sub(1) <= 0) {
-    g_captures.store(0);  // the hooks came in the middle of one
-  }
-  kOperations.capture_changed();
-}
-
-bool is_capturing() noexcept {
-  return g_captures.load(std::memory_order_relaxed) > 0;
-}
 
 // The oldest operation in flight fails with it: nothing that is known says that the device was at
 // another one.

@@ -1,4 +1,4 @@
-// errors.hpp - the first asynchronous error of the process, and whether a stream is being captured.
+// errors.hpp - the first asynchronous error of the process.
 #pragma once
 
 namespace fr::cuda {
@@ -10,8 +10,5 @@ void report_error(int code, const char* call) noexcept;
 // The first error's operation is known. Until then fr-cuda, which meets the same error, must leave
 // in flight what it can no longer observe: the failed one is among these.
 bool is_error_reported() noexcept;
-
-void capture_began() noexcept;
-void capture_ended() noexcept;
 
 }  // namespace fr::cuda

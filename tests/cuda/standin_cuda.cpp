@@ -25,7 +25,7 @@ int cuStreamDestroy_v2(void*);
 int cuStreamQuery(void*);
 int cuStreamSynchronize(void*);
 int cuCtxSynchronize();
-int cuStreamBeginCapture(void*, int);
+int cuStreamBeginCapture_v2(void*, int);
 int cuStreamEndCapture(void*, void**);
 int standin_cuda_error();
 }
@@ -79,9 +79,19 @@ EXPORT int cudaMalloc(void**, size_t) {
   return keep(2);  // there is no memory
 }
 EXPORT int cudaStreamBeginCapture(void* stream, int mode) {
-  return keep(cuStreamBeginCapture(stream, mode));
+  return keep(cuStreamBeginCapture_v2(stream, mode));
+}
+EXPORT int cudaStreamBeginCaptureToGraph(void* stream, void*, const void*, const void*, size_t,
+                                         int mode) {
+  return keep(cuStreamBeginCapture_v2(stream, mode));
 }
 EXPORT int cudaStreamEndCapture(void* stream, void** graph) {
+  return keep(cuStreamEndCapture(stream, graph));
+}
+EXPORT int cudaStreamBeginCapture_ptsz(void* stream, int mode) {
+  return keep(cuStreamBeginCapture_v2(stream, mode));
+}
+EXPORT int cudaStreamEndCapture_ptsz(void* stream, void** graph) {
   return keep(cuStreamEndCapture(stream, graph));
 }
 
@@ -319,6 +329,7 @@ EXPORT int cuStreamDestroy_v2(void* stream) {
   const std::lock_guard guard(device().lock);
   const std::lock_guard inner(s->lock);
   s->queue.clear();
+  s->capturing.store(0);
   device().free_streams.push_back(s);
   return 0;
 }
@@ -342,11 +353,18 @@ EXPORT int cuStreamSynchronize(void* stream) {
     }
   }
 }
-EXPORT int cuStreamBeginCapture(void* stream, int mode) {
+EXPORT int cuStreamBeginCapture_v2(void* stream, int mode) {
   BEGIN()
   stream_of(stream)->capturing.store(1);
   device().global_captures.fetch_add(mode == 0 ? 1 : 0);
   return 0;
+}
+EXPORT int cuStreamBeginCapture(void* stream) {
+  return cuStreamBeginCapture_v2(stream, 0);
+}
+EXPORT int cuStreamBeginCaptureToGraph(void* stream, void*, const void*, const void*, size_t,
+                                       int mode) {
+  return cuStreamBeginCapture_v2(stream, mode);
 }
 EXPORT int cuStreamEndCapture(void* stream, void** graph) {
   Stream* s = stream_of(stream);
@@ -354,6 +372,12 @@ EXPORT int cuStreamEndCapture(void* stream, void** graph) {
   device().global_captures.store(0);
   *graph = s;
   return state == 1 ? 0 : kWrongThread;
+}
+EXPORT int cuStreamBeginCapture_v2_ptsz(void* stream, int mode) {
+  return cuStreamBeginCapture_v2(stream, mode);
+}
+EXPORT int cuStreamEndCapture_ptsz(void* stream, void** graph) {
+  return cuStreamEndCapture(stream, graph);
 }
 EXPORT int cuStreamIsCapturing(void* stream, int* state) {
   BEGIN()
