@@ -19,6 +19,7 @@ VERSIONS = [v for v in hosts.VERSIONS if EVERYTHING or v not in ("2.24", "2.28",
 # What the plugin alone cannot tell, and wrappers or the program's waits can.
 MORE = {
     "never_launched": ("2.23", "2.27"),
+    "never_ends": ("2.23", "2.31"),
     "silent_broadcast": ("2.30", "2.31", "2.32"),
     "broadcast_network": ("2.30",),
     "opposite_orders": ("2.23", "2.27"),

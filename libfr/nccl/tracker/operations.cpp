@@ -209,6 +209,11 @@ void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   const u32 parts = op.parts.load(kRelaxed);
   if ((flags & kDevUnseen) == 0 && op.parts_launched.load(kAcquire) >= parts &&
       s.op[slot].self_parts.load(kRelaxed) < parts) {
+    // Transfers end before the kernel that they are for does: the program's waits are better.
+    if (!sees_kernels(s, op.comm.load(kRelaxed) % kComms) &&
+        s.op[slot].followed.load(kRelaxed) == 0) {
+      follow(s, slot, generation);
+    }
     return;
   }
   op.flags.fetch_or(kDevUnseen, kRelaxed);

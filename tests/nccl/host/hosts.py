@@ -67,6 +67,7 @@ PLUGIN = {
 }
 WHOLE = PLUGIN | {
     "never_launched": {ALL: ("device", [2])},
+    "never_ends": {ALL: ("device", [1])},
     # The program waits for what NCCL says nothing of: who came, not what the device does.
     "broadcast_network": {ALL: ("transport", [(1, 2)]), SILENT: ("undecided", [])},
     "silent_broadcast": {ALL: MISSING},

@@ -473,11 +473,11 @@ class Devices::Walk {
     });
   }
 
-  // Its transfers have ended, and all other members are through with it.
+  // It runs, its transfers have ended, and all other members are through with it.
   bool is_owed_nothing(const OnDevice& at) const {
     const DeviceOperation& o = d_[at];
     const Group* g = d_.group(at);
-    return o.channels_started != 0 && o.transfers_started != 0 &&
+    return o.state == DeviceState::kStarted && o.transfers_started != 0 &&
            o.transfers_started == o.transfers_ended && g != nullptr &&
            std::all_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
              return other == at.evidence || (other >= 0 && d_.is_done(at, other));
