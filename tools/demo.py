@@ -45,6 +45,7 @@ class Job:
             FR_SHM_DIR=str(shm),
             FR_WARN_S=str(WARN_S),
             FR_TIMEOUT_S=str(TIMEOUT_S),
+            FR_VERDICT="0",  # the demo asks frtrace itself
         )
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(RANKS), SCRIPT, "--fault", fault]

@@ -619,7 +619,11 @@ struct Control {
   u32 row_bytes;
   u32 row_count;
   i32 attempt;
-  u64 reserved0[5];
+  // --- one rank of the node, by CAS
+  std::atomic<u64> verdict;         // last incident that one has started frtrace for
+  std::atomic<u64> dump_said;       // last incident whose dumps one has told of on stderr
+  std::atomic<u64> warned_unix_ns;  // when one last told of a stall
+  u64 reserved0[2];
   // --- the rank that opens an incident (CAS on incident)
   alignas(64) std::atomic<u64> incident;  // 0 none yet
   std::atomic<u64> incident_unix_ns;

@@ -107,6 +107,9 @@ constexpr OptionSpec kTable[] = {
      "where dumps go; of PyTorch's names the directory part", {}, 0, {}, jobs_dump_dir},
     {"FR_KEEP_DUMPS", {}, "4", K::kCount, &O::keep_dumps,
      "incidents kept per rank; older ones are removed, the first is always kept"},
+    {"FR_VERDICT", {}, "1", K::kBool, &O::verdict,
+     "after an incident one rank has frtrace read the dumps: the verdict on stderr, and in FR_DUMP_DIR "
+     "as <job>.verdict.txt and .json"},
     {"FR_SHM_DIR", {}, "/dev/shm", K::kDirectory, &O::shm_dir, "where the live ring is mapped"},
     {"FR_STACKS", {"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, "python", K::kWord,
      &O::stacks, "call-site stacks per record: off, python, native (adds C++ frames)",

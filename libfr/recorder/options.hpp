@@ -38,6 +38,7 @@ struct Options {
   u64 timeout_ns;
   std::string dump_dir;
   u32 keep_dumps;
+  bool verdict;  // frtrace runs after an incident
   std::string shm_dir;
   std::string job;
   Stacks stacks;

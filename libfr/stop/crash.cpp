@@ -26,6 +26,8 @@ namespace {
 
 constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr u64 kDump_ns = 5'000'000'000ull;
+constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
+constexpr u64 kWord_ns = 5'000'000'000ull;     // torchrun's error file, with the verdict
 constexpr std::size_t kAltStackBytes = 128 * 1024;
 constexpr u32 kToldFrames = 12;
 
@@ -168,7 +170,12 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   t.add(", ");
   t.add(frames);
   const Interrupted here(&context);
-  return r.watchdog->request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
+  const bool dumped = r.watchdog->request_dump(reason, Trigger::kCrash, kDump_ns, nullptr, 0);
+  if (dumped) {
+    r.watchdog->verdict().await_start(kElected_ns);
+    r.watchdog->verdict().leave_word(kWord_ns);
+  }
+  return dumped;
 }
 
 // The process lives on after all.

@@ -38,10 +38,12 @@ constexpr u64 kDump_ns = 5'000'000'000ull;
 constexpr u64 kDumpAlive_ns = 1'000'000'000ull;  // where the script has a handler of its own
 constexpr u64 kCopy_ns = 3'000'000'000ull;       // likewise of the rings
 constexpr u64 kCopyAlive_ns = 500'000'000ull;
-std::atomic<bool> g_evidence_left{false};  // the handler has begun
-std::atomic<i32> g_leaving{0};             // thread whose handler is at it; 0 none, or done
-std::atomic<int> g_deferred{0};            // signal that came meanwhile on that thread
-std::atomic<bool> g_ring_copied{false};    // and it worked
+constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
+constexpr u64 kWord_ns = 8'000'000'000ull;     // torchrun's error file, with the verdict
+std::atomic<bool> g_evidence_left{false};      // the handler has begun
+std::atomic<i32> g_leaving{0};                 // thread whose handler is at it; 0 none, or done
+std::atomic<int> g_deferred{0};                // signal that came meanwhile on that thread
+std::atomic<bool> g_ring_copied{false};        // and it worked
 
 // Will the process die of it? Not where the script has a handler of its own.
 bool is_fatal(int signal) noexcept {
@@ -99,11 +101,14 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
   // Launchers give a process 30 s between SIGTERM and SIGKILL, often less; one that goes on has
   // other things to do.
   const Interrupted here(context);
-  if (r.watchdog->request_dump(reason, Trigger::kEndSignal, fatal ? kDump_ns : kDumpAlive_ns,
-                               nullptr, 0)) {
-    if (g_ring_copied.exchange(true)) {
-      r.watchdog->copier().remove_own_copy();
-    }
+  const bool dumped = r.watchdog->request_dump(reason, Trigger::kEndSignal,
+                                               fatal ? kDump_ns : kDumpAlive_ns, nullptr, 0);
+  if (dumped && g_ring_copied.exchange(true)) {
+    r.watchdog->copier().remove_own_copy();
+  }
+  if (dumped && fatal) {
+    r.watchdog->verdict().await_start(kElected_ns);
+    r.watchdog->verdict().leave_word(kWord_ns);
   }
 }
 
@@ -115,7 +120,7 @@ i32 own_tid() noexcept {
 // on the thread that writes it: it goes on with that, and then the first signal ends the process, or
 // the second, deferred one.
 bool await_first(int signal) noexcept {
-  const u64 deadline = monotonic_ns() + kCopy_ns + kDump_ns;
+  const u64 deadline = monotonic_ns() + kCopy_ns + kDump_ns + kElected_ns + kWord_ns;
   while (g_leaving.load() != 0 && monotonic_ns() < deadline) {
     if (g_leaving.load() == own_tid()) {
       g_deferred.store(signal);

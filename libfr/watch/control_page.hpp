@@ -30,8 +30,12 @@ class ControlPage {
   bool lasts(u64 incident) const noexcept;
   // True for the one rank of this node that is to say that the incident is over.
   bool claim_over(u64 incident) noexcept;
-  // True where no other rank of this node has warned of a stall within apart_ns.
-  bool claim_warning(u64 now_unix_ns, u64 apart_ns) noexcept;
+  // True for the one rank of this node that is to say that it is dumped.
+  bool claim_dump_line(u64 incident) noexcept;
+  // This rank has a stall to warn of. Then one of those that have says it, true, unless one did
+  // within apart_ns: for "ranks 0,1,3 of this node: ", or "" where it is alone.
+  void note_warning(u64 now_unix_ns) noexcept;
+  bool claim_warning(u64 now_unix_ns, u64 apart_ns, char* ranks, std::size_t bytes) noexcept;
   // Copies the current reason; "" while being written.
   void reason(char* text, std::size_t bytes) const noexcept;
   // Another node opened this incident (seen in FR_DUMP_DIR).

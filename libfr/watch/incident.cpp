@@ -16,6 +16,17 @@ constexpr u64 kJoinWindow_ns = 30'000'000'000ull;
 // that hang: whoever ends a job by hand does so one process after the other.
 constexpr u64 kLasts_ns = 600'000'000'000ull;
 
+// True for whoever gets the word up to `to`.
+bool raise_to(std::atomic<u64>& word, u64 to) noexcept {
+  u64 seen = word.load();
+  while (seen < to) {
+    if (word.compare_exchange_weak(seen, to)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_dead(const PeerRow& row) noexcept {
@@ -63,24 +74,39 @@ bool ControlPage::lasts(u64 incident) const noexcept {
 }
 
 bool ControlPage::claim_over(u64 incident) noexcept {
-  u64 said = page_->over.load();
-  while (said < incident) {
-    if (page_->over.compare_exchange_weak(said, incident)) {
-      return true;
-    }
-  }
-  return false;
+  return raise_to(page_->over, incident);
 }
 
-bool ControlPage::claim_warning(u64 now_unix_ns, u64 apart_ns) noexcept {
-  for (const PeerRow& row : page_->peers) {
-    const u64 warned = row.warned_unix_ns.load();
-    if (&row != own_ && warned != 0 && warned + apart_ns > now_unix_ns && warned <= now_unix_ns) {
-      return false;
-    }
-  }
+bool ControlPage::claim_dump_line(u64 incident) noexcept {
+  return raise_to(page_->dump_said, incident);
+}
+
+void ControlPage::note_warning(u64 now_unix_ns) noexcept {
   if (own_ != nullptr) {
     own_->warned_unix_ns.store(now_unix_ns);
+  }
+}
+
+bool ControlPage::claim_warning(u64 now, u64 apart_ns, char* ranks, std::size_t bytes) noexcept {
+  u64 said = page_->warned_unix_ns.load();
+  ranks[0] = '\0';
+  if ((said <= now && said + apart_ns > now) ||
+      !page_->warned_unix_ns.compare_exchange_strong(said, now)) {
+    return false;
+  }
+  std::size_t used = 0;
+  u32 n = 0;
+  for (const PeerRow& row : page_->peers) {
+    const u64 warned = row.warned_unix_ns.load();
+    if (warned != 0 && warned <= now && now - warned < apart_ns &&
+        row.state.load(std::memory_order_acquire) == kPeerLive) {
+      used += format(ranks + used, bytes - used, n++ == 0 ? "ranks %d" : ",%d", row.rank.load());
+    }
+  }
+  if (n > 1) {
+    format(ranks + used, bytes - used, " of this node: ");
+  } else {
+    ranks[0] = '\0';
   }
   return true;
 }

@@ -19,6 +19,9 @@
 namespace fr {
 namespace {
 
+constexpr u64 kElected_ns = 2'000'000'000;
+constexpr u64 kWord_ns = 8'000'000'000;
+
 void at_exit(int status, void*) noexcept {
   Recorder* r = recorder();
   if (r != nullptr && r->pid == getpid()) {
@@ -134,6 +137,10 @@ void shut_down(Recorder& r, int status) noexcept {
   r.watchdog->await_peers();
   if (!clean) {
     r.watchdog->writer().await(2000);
+    r.watchdog->verdict().await_start(kElected_ns);
+    if (status != 0) {
+      r.watchdog->verdict().leave_word(kWord_ns);
+    }
   }
   g_hot.store(nullptr, std::memory_order_release);
   if (safe && !r.region.name.empty()) {

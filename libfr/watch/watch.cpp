@@ -1,10 +1,14 @@
 // watch.cpp - makes the parts of watch/ when a recorder starts.
 #include "watch/watch.hpp"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <climits>
+#include <cstdlib>
+#include <cstring>
 #include <string>
+#include <string_view>
 
 #include "format/file_name.hpp"
 #include "format/text.hpp"
@@ -67,7 +71,53 @@ void note_dump_request(int signal, u64 what) noexcept {
   }
 }
 
+// frtrace is installed as a command of the Python that this library is a package of; else on PATH.
+std::string find_frtrace() {
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<const void*>(&note_dump_request), &here) != 0 &&
+      here.dli_fname != nullptr) {
+    const std::string file = here.dli_fname;
+    const std::string package = file.substr(0, file.rfind('/') + 1);
+    for (const char* bin : {"../../../../bin/", "../bin/"}) {  // lib/pythonX.Y/...; pip --target
+      const std::string path = package + bin + "frtrace";
+      if (!package.empty() && access(path.c_str(), X_OK) == 0) {
+        return path;
+      }
+    }
+  }
+  const char* directories = std::getenv("PATH");
+  for (std::string_view rest = directories != nullptr ? directories : ""; !rest.empty();) {
+    const std::size_t end = rest.find(':');
+    const std::string path = std::string(rest.substr(0, end)) + "/frtrace";
+    if (path.front() == '/' && access(path.c_str(), X_OK) == 0) {
+      return path;
+    }
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+  }
+  return "";
+}
+
 }  // namespace
+
+void VerdictThread::prepare(const Recorder& recorder) {
+  recorder_ = &recorder;
+  const char* error_file = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (error_file != nullptr && std::strlen(error_file) < sizeof error_file_) {
+    std::strcpy(error_file_, error_file);
+  }
+  const std::string frtrace = recorder.options.verdict ? find_frtrace() : "";
+  if (frtrace.size() < sizeof frtrace_) {
+    std::strcpy(frtrace_, frtrace.c_str());
+  }
+  // What the program may need; not LD_PRELOAD, which would start a recorder in it.
+  const char** to = environment_;
+  for (const char* name : {"PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "TZ", "LANG", "LC_ALL"}) {
+    if (const char* value = std::getenv(name)) {
+      *to++ = strdup((std::string(name) + "=" + value).c_str());
+    }
+  }
+  *to = "FR_ENABLE=0";
+}
 
 void make_watch(Recorder& r) {
   const Options& o = r.options;
@@ -81,6 +131,7 @@ void make_watch(Recorder& r) {
   r.first_incident = r.control->page().incident.load();
   h.incident.store(r.first_incident);
   r.watchdog = new Watchdog(r);
+  r.watchdog->verdict().prepare(r);
 }
 
 void start_watch(Recorder& r) noexcept {

@@ -32,6 +32,7 @@ namespace {
 constexpr u64 kSecond_ns = 1'000'000'000ull;
 constexpr u64 kTick_ns = 100'000'000ull;
 constexpr u64 kHung_ns = kSecond_ns;  // without progress for this long at a dump: part of its hang
+constexpr u64 kGather_ns = kSecond_ns / 2;  // ranks that stall together notice it within that
 constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // RAS gathers from all processes of the job, and waits for those that are gone: it is asked so long
 // before a dump for a stall. Other dumps wait for it this long.
@@ -71,6 +72,9 @@ bool Watchdog::start() noexcept {
   if (!start_thread(RingCopier::thread_main, &copier_, "fr-copier") ||
       !start_thread(thread_main, this, "fr-watchdog")) {
     return false;
+  }
+  if (verdict_.is_needed()) {
+    start_thread(VerdictThread::thread_main, &verdict_, "fr-verdict");
   }
   requests_.serve_begins();
   writer_.set_kept();
@@ -156,6 +160,7 @@ void Watchdog::run() noexcept {
       dump_incident(current, reason, Trigger::kPeer);
     }
     check_stalls(now);
+    warn(now);
     check_went_on(now);
     salvage_.check_peers(now);
     late_rank_.look(now);
@@ -245,13 +250,28 @@ void Watchdog::check_stalls(u64 now) noexcept {
                   device[0] != '\0' ? ": " : "", device);
     if (warn) {
       s.warned = true;
-      if (r.control->claim_warning(unix_now_ns(), r.options.warn_ns)) {
-        log_line(kLogWarn, "%s", reason);
+      r.control->note_warning(unix_now_ns());
+      if (warning_due_ns_ == 0) {
+        format(warning_, sizeof warning_, "%s", reason);
+        warning_due_ns_ = now + kGather_ns;
       }
     }
     if (dump_now) {
       dump(reason, Trigger::kTimeout);
     }
+  }
+}
+
+// One rank of the node says it for all that wait by then.
+void Watchdog::warn(u64 now) noexcept {
+  if (warning_due_ns_ == 0 || now < warning_due_ns_) {
+    return;
+  }
+  warning_due_ns_ = 0;
+  char ranks[200];
+  if (recorder_.control->claim_warning(unix_now_ns(), recorder_.options.warn_ns, ranks,
+                                       sizeof ranks)) {
+    log_line(kLogWarn, "%s%s", ranks, warning_);
   }
 }
 
@@ -411,12 +431,17 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
     return false;
   }
   failures_dumped_.store(failed);
-  log_line(
-      trigger == Trigger::kPeer || trigger == Trigger::kManual || went_on ? kLogInfo : kLogWarn,
-      "dump %llu (%s) in %.1f ms: %s", static_cast<unsigned long long>(incident), reason,
-      static_cast<double>(monotonic_ns() - begun) / 1e6, store_.last_path());
+  // One rank of the node says it.
+  const bool quiet = trigger == Trigger::kPeer || trigger == Trigger::kManual || went_on ||
+                     !r.control->claim_dump_line(incident);
+  log_line(quiet ? kLogInfo : kLogWarn, "dump %llu (%s) in %.1f ms: %s",
+           static_cast<unsigned long long>(incident), reason,
+           static_cast<double>(monotonic_ns() - begun) / 1e6, store_.last_path());
   store_.prune();
   writer_.queue(incident, reason, store_.last_path());
+  if (!went_on && !store_.has_sink()) {
+    verdict_.ask(incident);
+  }
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include "watch/requests.hpp"
 #include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
+#include "watch/verdict.hpp"
 #include "watch/writer_thread.hpp"
 
 namespace fr {
@@ -47,6 +48,7 @@ class Watchdog {
 
   WriterThread& writer() noexcept { return writer_; }
   RingCopier& copier() noexcept { return copier_; }
+  VerdictThread& verdict() noexcept { return verdict_; }
   DumpStore& store() noexcept { return store_; }
 
   u64 incident() const noexcept { return incident_.load(); }
@@ -74,6 +76,7 @@ class Watchdog {
   void close_survived() noexcept;
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
+  void warn(u64 now_ns) noexcept;
   void back_off(u64 now_ns) noexcept;
   void mark_hung(u64 incident, u64 now_ns) noexcept;
   void check_went_on(u64 now_ns) noexcept;
@@ -91,6 +94,7 @@ class Watchdog {
   DumpStore store_;
   WriterThread writer_;
   RingCopier copier_;
+  VerdictThread verdict_;
   Salvage salvage_;
   LateRank late_rank_;
   int pipe_fd_ = -1;
@@ -99,6 +103,8 @@ class Watchdog {
   std::atomic<bool> survived_{false};
   std::atomic<bool> stacks_wanted_{false};
   bool loss_said_[3] = {};
+  char warning_[400] = {};  // to be said at warning_due_ns_, monotonic; 0 none
+  u64 warning_due_ns_ = 0;
   u64 own_dump_ = 0;          // last incident that this rank dumped by itself
   std::atomic<u64> hung_{0};  // incident whose stall lasts; 0 none
   u64 hung_failures_ = 0;     // operations that had failed when it was dumped

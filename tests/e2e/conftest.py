@@ -147,6 +147,7 @@ class Job:
             "FR_JOB": "job",
             "FR_SHM_DIR": str(scratch / "shm"),
             "FR_TIMEOUT_S": "2",
+            "FR_VERDICT": "0",  # test_verdict.py has it; elsewhere it would only take time
             "FR_WARN_S": "1",
             "OMP_NUM_THREADS": "1",
         } | (env or {})

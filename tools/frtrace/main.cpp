@@ -13,6 +13,7 @@
 #include "commands/arguments.hpp"
 #include "commands/clean.hpp"
 #include "commands/stacks.hpp"
+#include "commands/verdict.hpp"
 #include "input/files.hpp"
 #include "live/lock_files.hpp"
 #include "recorder/options.hpp"
@@ -240,6 +241,9 @@ int main(int argc, char** argv) {
   try {
     if (argc > 1 && std::string_view(argv[1]) == "stacks") {
       return frtrace::stacks_command(argc - 1, argv + 1);
+    }
+    if (argc > 1 && std::string_view(argv[1]) == "verdict") {
+      return frtrace::verdict_command(argc - 1, argv + 1);
     }
     return run(argc, argv);
   } catch (const std::exception& e) {

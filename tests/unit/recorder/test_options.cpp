@@ -88,25 +88,16 @@ TEST_CASE("NCCL's own words on its RAS service") {
 TEST_CASE("every row of the table: its name beats the aliases, each alias beats the default") {
   // name -> a value, another, and how each is shown
   const std::map<std::string, std::vector<std::string>> values = {
-      {"FR_ENABLE", {"0", "1"}},
-      {"FR_BUFFER_SIZE", {"128", "256"}},
-      {"FR_DUMP_ON_TIMEOUT", {"0", "1"}},
-      {"FR_WARN_S", {"1.5", "2"}},
-      {"FR_TIMEOUT_S", {"3", "4"}},
-      {"FR_DUMP_DIR", {"/a/x", "/b/y"}},
-      {"FR_KEEP_DUMPS", {"7", "8"}},
-      {"FR_SHM_DIR", {"/s1", "/s2"}},
-      {"FR_JOB", {"j1", "j2"}},
-      {"FR_STACKS", {"native", "python"}},
-      {"FR_TIMING", {"events", "auto"}},
-      {"FR_PIPE", {"/p/1", "/p/2"}},
-      {"FR_SIGNAL", {"USR1", "USR2"}},
-      {"FR_CACHE_DIR", {"/c1", "/c2"}},
-      {"FR_LOG", {"debug", "off"}},
-      {"FR_THREADS", {"proc", "off"}},
-      {"FR_LOCALS", {"0", "1"}},
-      {"FR_CRASHES", {"0", "1"}},
-      {"FR_RAS", {"h:1", "0"}}};
+      {"FR_ENABLE", {"0", "1"}},           {"FR_BUFFER_SIZE", {"128", "256"}},
+      {"FR_DUMP_ON_TIMEOUT", {"0", "1"}},  {"FR_WARN_S", {"1.5", "2"}},
+      {"FR_TIMEOUT_S", {"3", "4"}},        {"FR_DUMP_DIR", {"/a/x", "/b/y"}},
+      {"FR_KEEP_DUMPS", {"7", "8"}},       {"FR_VERDICT", {"0", "1"}},
+      {"FR_SHM_DIR", {"/s1", "/s2"}},      {"FR_JOB", {"j1", "j2"}},
+      {"FR_STACKS", {"native", "python"}}, {"FR_TIMING", {"events", "auto"}},
+      {"FR_PIPE", {"/p/1", "/p/2"}},       {"FR_SIGNAL", {"USR1", "USR2"}},
+      {"FR_CACHE_DIR", {"/c1", "/c2"}},    {"FR_LOG", {"debug", "off"}},
+      {"FR_THREADS", {"proc", "off"}},     {"FR_LOCALS", {"0", "1"}},
+      {"FR_CRASHES", {"0", "1"}},          {"FR_RAS", {"h:1", "0"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);

@@ -145,9 +145,28 @@ TEST_CASE("control: one rank of a node warns of a hang, not each") {
   open_and_join(page, dir.path(), 0);
   open_and_join(other, dir.path(), 1);
   const u64 now = unix_now_ns();
-  CHECK(page.claim_warning(now, 1'000'000'000));
-  CHECK_FALSE(other.claim_warning(now + 10, 1'000'000'000));
-  CHECK(other.claim_warning(now + 2'000'000'000, 1'000'000'000));
+  const u64 second = 1'000'000'000;
+  char ranks[64];
+  page.note_warning(now);
+  other.note_warning(now + 5);
+  CHECK(page.claim_warning(now + 10, second, ranks, sizeof ranks));
+  CHECK(std::string(ranks) == "ranks 0,1 of this node: ");
+  CHECK_FALSE(other.claim_warning(now + 20, second, ranks, sizeof ranks));
+  other.note_warning(now + 2 * second);
+  CHECK(other.claim_warning(now + 2 * second, second, ranks, sizeof ranks));
+  CHECK(std::string(ranks).empty());  // rank 0 went on since
+}
+
+TEST_CASE("control: one rank of a node tells of its dumps") {
+  TempDir dir;
+  ControlPage page;
+  ControlPage other;
+  open_and_join(page, dir.path(), 0);
+  open_and_join(other, dir.path(), 1);
+  CHECK(other.claim_dump_line(3));
+  CHECK_FALSE(page.claim_dump_line(3));
+  CHECK_FALSE(page.claim_dump_line(2));
+  CHECK(page.claim_dump_line(4));
 }
 
 TEST_CASE("control: another node's incident is followed, never backwards") {

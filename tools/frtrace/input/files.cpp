@@ -137,6 +137,11 @@ bool temporary(std::string_view name) {
   return name.find(".tmp") != std::string_view::npos || (!name.empty() && name.front() == '.');
 }
 
+// What `frtrace verdict` leaves beside the dumps is no evidence.
+bool is_verdict(std::string_view name) {
+  return name.ends_with(".verdict.json") || name.ends_with(".verdict.txt");
+}
+
 struct Candidate {
   std::string path;
   bool asked_for;  // given as an argument, or lying directly in a given directory
@@ -176,7 +181,7 @@ void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candi
     }
     if (S_ISDIR(st.st_mode)) {
       collect(path, depth + 1, visited, out, result);
-    } else {
+    } else if (!is_verdict(path.filename().string())) {
       out.push_back({path.string(), depth == 0});
     }
   }

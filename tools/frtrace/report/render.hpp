@@ -17,6 +17,7 @@ struct TextStyle {
   std::size_t width = 120;    // columns of a line
   std::vector<Rank> ranks;    // stacks of these only; empty: all
   std::string where = "DIR";  // the paths that were read, for the command that shows more
+  bool typed = true;          // by the reader, who need not be told them where they are long
   Time now = 0;               // 0: ages are left out
 };
 

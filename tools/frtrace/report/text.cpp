@@ -492,10 +492,12 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
     std::string more = fmt::format("{:{}}more: frtrace -v {}", "", kIndent, printable(style.where));
     const std::string rest = (all > shown ? fmt::format(" ({} lines)", all) : "") +
                              (style.stacks ? "" : "; with call stacks: --stacks");
-    if (columns(more + rest) > style.width) {
-      more = fmt::format("{:{}}more: the same command with -v", "", kIndent);
+    if (columns(more + rest) <= style.width) {
+      more += rest;
+    } else if (style.typed) {
+      more = fmt::format("{:{}}more: the same command with -v{}", "", kIndent, rest);
     }
-    out += more + rest + '\n';
+    out += more + '\n';
   }
   for (const std::string& line : unread) {
     out += line + '\n';

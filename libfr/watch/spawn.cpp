@@ -1,0 +1,98 @@
+// spawn.cpp - clone() and execve() by hand. posix_spawn() would make the program a child of the host,
+// whose handler of SIGCHLD and wait() would then see it; fork() would copy the page tables of a
+// process with a device's memory in them and run the handlers of pthread_atfork().
+#include "watch/spawn.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+
+namespace fr {
+namespace {
+
+constexpr std::size_t kStackBytes = 16 * 1024;
+
+struct Program {
+  const char* path;
+  const char* const* arguments;
+  const char* const* environment;
+  char* stack;  // 2 * kStackBytes
+  bool failed;
+};
+
+void close_from(unsigned first) noexcept {
+#ifdef SYS_close_range
+  if (syscall(SYS_close_range, first, ~0u, 0) == 0) {
+    return;
+  }
+#endif
+  constexpr rlim_t kMost = 65536;  // descriptors beyond are left open
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const rlim_t end = files.rlim_cur < kMost ? files.rlim_cur : kMost;
+  for (rlim_t fd = first; fd < end; ++fd) {
+    close(static_cast<int>(fd));
+  }
+}
+
+void limit(int resource, rlim_t most) noexcept {
+  rlimit now{};
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &now) == 0) {
+    now.rlim_cur = now.rlim_max < most ? now.rlim_max : most;
+    setrlimit(static_cast<__rlimit_resource_t>(resource), &now);
+  }
+}
+
+// In the memory of the process that spawns, whose thread waits meanwhile; descriptors, limits and
+// session are its own.
+__attribute__((no_sanitize("address,thread,undefined"))) int become(void* argument) {
+  auto& program = *static_cast<Program*>(argument);
+  setsid();
+  const int null = open("/dev/null", O_RDONLY);
+  if (null > 0) {
+    dup2(null, STDIN_FILENO);
+  }
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  close_from(STDERR_FILENO + 1);
+  setpriority(PRIO_PROCESS, 0, kSpawnedNice);
+  limit(RLIMIT_AS, kSpawnedMemory_bytes);
+  limit(RLIMIT_CPU, kSpawnedCpu_s);
+  limit(RLIMIT_CORE, 0);
+  execve(program.path, const_cast<char* const*>(program.arguments),
+         const_cast<char* const*>(program.environment));
+  program.failed = true;
+  _exit(127);
+}
+
+// Ends as soon as the program runs, which so has no parent here. execve() would set the signal for
+// the parent back to SIGCHLD.
+__attribute__((no_sanitize("address,thread,undefined"))) int stand_between(void* argument) {
+  auto& program = *static_cast<Program*>(argument);
+  if (clone(become, program.stack + 2 * kStackBytes, CLONE_VM | CLONE_VFORK, argument) < 0) {
+    program.failed = true;
+  }
+  _exit(0);
+}
+
+}  // namespace
+
+bool spawn(const char* path, const char* const* arguments,
+           const char* const* environment) noexcept {
+  alignas(16) char stack[2 * kStackBytes];
+  Program program{path, arguments, environment, stack, false};
+  const int between = clone(stand_between, stack + kStackBytes, CLONE_VM | CLONE_VFORK, &program);
+  if (between < 0) {
+    return false;
+  }
+  while (waitpid(between, nullptr, __WCLONE) < 0 && errno == EINTR) {
+  }
+  return !program.failed;
+}
+
+}  // namespace fr

@@ -1,0 +1,52 @@
+// process_spawn.cpp - a program that is started and has nothing more to do with its starter.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "catch.hpp"
+#include "support.hpp"
+#include "watch/spawn.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+std::atomic<int> g_children{0};
+
+bool run(const std::string& script) {
+  const char* const arguments[] = {"sh", "-c", script.c_str(), nullptr};
+  const char* const environment[] = {"MARK=only this", nullptr};
+  return spawn("/bin/sh", arguments, environment);
+}
+
+}  // namespace
+
+TEST_CASE("spawn: no child, no signal, no descriptor, an environment and a session of its own") {
+  TempDir dir;
+  struct sigaction count{}, before{};
+  count.sa_handler = [](int) { g_children.fetch_add(1); };
+  sigaction(SIGCHLD, &count, &before);
+  const int open_fd = open("/dev/null", O_RDONLY);
+  const std::string out = dir.path() + "/out";
+  REQUIRE(run("{ echo \"$MARK:$HOME:$PPID\"; ls /proc/self/fd; ps -o sid= -p $$; echo $$; } > " +
+              out + ".tmp; mv " + out + ".tmp " + out));
+  REQUIRE(eventually([&] { return exists(out); }));
+  int status = 0;
+  CHECK(waitpid(-1, &status, WNOHANG) == -1);
+  CHECK(errno == ECHILD);
+  CHECK(g_children == 0);
+  sigaction(SIGCHLD, &before, nullptr);
+  const std::string text = read_file(out);
+  CHECK(text.find("only this::") == 0);
+  CHECK(text.find(":" + std::to_string(getpid()) + "\n") == std::string::npos);
+  CHECK(text.find("\n" + std::to_string(open_fd) + "\n") == std::string::npos);
+  close(open_fd);
+}
+
+TEST_CASE("spawn: what cannot be started is said") {
+  const char* const arguments[] = {"none", nullptr};
+  const char* const environment[] = {nullptr};
+  CHECK_FALSE(spawn("/nowhere/none", arguments, environment));
+}

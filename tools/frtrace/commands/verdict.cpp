@@ -1,0 +1,358 @@
+// verdict.cpp - one process per node comes here. It waits until the dumps of the incident are there,
+// settles with those of the other nodes, by a file in the shared directory, who speaks, and then
+// reads, judges, writes <job>.verdict.txt and .json, and says it on stderr. Whatever goes wrong ends
+// this process and nothing else.
+#include "commands/verdict.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "commands/arguments.hpp"
+#include "format/file_name.hpp"
+#include "live/lock_files.hpp"
+#include "report/lines.hpp"
+#include "report/render.hpp"
+#include "words/diagnose.hpp"
+
+namespace frtrace {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr unsigned kLife_s = 180;                        // after that SIGALRM ends this process
+constexpr milliseconds kQuiet{3000};                     // no further dump comes: salvage takes 2 s
+constexpr milliseconds kLongest{30'000};                 // for dumps that come one by one
+constexpr milliseconds kEnds{1000}, kEndsLongest{4000};  // likewise of how processes ended
+constexpr milliseconds kSoon{50}, kLater{250};           // between two looks at the directory
+constexpr milliseconds kAhead{1000};         // that the node of rank 0 has over all others
+constexpr milliseconds kApart{250};          // and those have over each other
+constexpr std::chrono::seconds kStale{120};  // a claim of a process that must be gone
+constexpr std::size_t kLogColumns = 120;
+
+struct Question {
+  std::vector<std::string> dirs;
+  std::string job, host;
+  int attempt = 0;
+  std::uint64_t incident = 0;
+  int world_size = 0, node_size = 0, rank = 0;
+  std::vector<int> here;  // ranks of this node
+  bool quiet = false;
+
+  std::string prefix() const { return fmt::format("{}.a{}.", job, attempt); }
+  // The last line of the text; libfr knows by it what the text is about.
+  std::string mark() const { return fmt::format("attempt {}, incident {}\n", attempt, incident); }
+};
+
+// Those that have dumped the incident, and when the first did, by the clock of the files.
+struct Dumped {
+  std::set<int> ranks;
+  std::size_t files = 0;
+  fs::file_time_type first = fs::file_time_type::max();
+};
+
+Dumped look(const Question& q) {
+  Dumped out;
+  for (const std::string& dir : q.dirs) {
+    std::error_code ec;
+    for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
+      fr::NameParts parts;
+      if (fr::parse_name(it->path().filename().c_str(), parts) && q.job == parts.job &&
+          parts.attempt == q.attempt && parts.number == q.incident) {
+        ++out.files;
+        std::error_code gone;
+        out.ranks.insert(parts.rank);
+        const auto at = it->last_write_time(gone);
+        out.first = gone ? out.first : std::min(out.first, at);
+      }
+    }
+  }
+  return out;
+}
+
+// All of the job's, or those that came before it was quiet.
+Dumped await_dumps(const Question& q) {
+  const auto begin = Clock::now();
+  auto last = begin;
+  Dumped seen = look(q);
+  while (q.world_size == 0 || seen.ranks.size() < static_cast<std::size_t>(q.world_size)) {
+    const auto now = Clock::now();
+    if (now - last > kQuiet || now - begin > kLongest) {
+      break;
+    }
+    std::this_thread::sleep_for(now - begin < kAhead ? kSoon : kLater);
+    Dumped more = look(q);
+    last = more.ranks.size() > seen.ranks.size() ? Clock::now() : last;
+    seen = std::move(more);
+  }
+  return seen;
+}
+
+fs::path beside(const Question& q, const char* ending) {
+  for (const std::string& dir : q.dirs) {
+    std::error_code ec;
+    if (fs::is_directory(dir, ec)) {
+      return fs::path(dir) / (q.job + ending);
+    }
+  }
+  return {};
+}
+
+// Where processes end, more comes after the first dumps: how they ended.
+void await_quiet(const Question& q) {
+  const auto begin = Clock::now();
+  auto last = begin;
+  std::size_t seen = look(q).files;
+  while (Clock::now() - last < kEnds && Clock::now() - begin < kEndsLongest) {
+    std::this_thread::sleep_for(kSoon);
+    const std::size_t files = look(q).files;
+    last = files != seen ? Clock::now() : last;
+    seen = files;
+  }
+}
+
+// The verdict that is there.
+struct Last {
+  std::string summary, time;
+  int attempt = -1;
+  std::uint64_t incident = 0;
+  fs::file_time_type written = fs::file_time_type::min();
+
+  // An earlier run of the job may have left one with the same numbers.
+  bool is_of(const Question& q, fs::file_time_type first_dump) const {
+    return attempt == q.attempt && incident >= q.incident && written >= first_dump;
+  }
+};
+
+std::string text_of(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+Last read_last(const Question& q) {
+  const fs::path path = beside(q, ".verdict.json");
+  std::ifstream file(path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  Last last;
+  if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_object()) {
+    return last;
+  }
+  std::error_code ec;
+  last.written = fs::last_write_time(path, ec);
+  last.summary = text_of(json["verdict"], "summary");
+  last.time = text_of(json["verdict"], "time").substr(0, 19);  // without fractions
+  const nlohmann::json attempt = json.value("attempt", nlohmann::json());
+  const nlohmann::json incident = json.value("incident", nlohmann::json());
+  last.attempt = attempt.is_number_integer() ? attempt.get<int>() : -1;
+  last.incident = incident.is_number_unsigned() ? incident.get<std::uint64_t>() : 0;
+  return last;
+}
+
+// The file by which processes of several nodes agree on one of them; it becomes the verdict's.
+class Claim {
+ public:
+  explicit Claim(fs::path path) : path_(std::move(path)) {}
+  ~Claim() {
+    if (held_) {
+      ::unlink(path_.c_str());
+    }
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  bool take() {
+    const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+      ::close(fd);
+      held_ = true;
+    } else if (errno != EEXIST) {
+      throw std::system_error(errno, std::generic_category(), path_.string());
+    }
+    return held_;
+  }
+  // Of a process that did not come to its end.
+  void drop_stale() const {
+    struct stat st{};
+    if (::stat(path_.c_str(), &st) == 0 &&
+        std::chrono::system_clock::from_time_t(st.st_mtime) + kStale <
+            std::chrono::system_clock::now()) {
+      ::unlink(path_.c_str());
+    }
+  }
+
+ private:
+  fs::path path_;
+  bool held_ = false;
+};
+
+// False: another node has said it.
+bool wait_for_turn(const Question& q, const Dumped& seen, Claim& claim) {
+  const int node = q.node_size > 0 ? q.rank / q.node_size : 0;
+  if (node > 0) {
+    std::this_thread::sleep_for(kAhead + kApart * std::min(node - 1, 40));
+  }
+  for (;;) {
+    if (read_last(q).is_of(q, seen.first)) {
+      return false;
+    }
+    if (claim.take()) {
+      return !read_last(q).is_of(q, seen.first);
+    }
+    claim.drop_stale();
+    std::this_thread::sleep_for(kLater);
+  }
+}
+
+void replace(const fs::path& path, const std::string& text) {
+  const std::string temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
+  {
+    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+    file << text;
+    if (!file.flush()) {
+      throw std::runtime_error("cannot write " + temporary);
+    }
+  }
+  fs::rename(temporary, path);
+}
+
+// One write: lines of several processes do not mix.
+void say(const Question& q, const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    out += fmt::format("[fr {}:{}] {}\n", printable(q.host), q.rank, text.substr(at, end - at));
+    at = end + 1;
+  }
+  for (std::string_view rest = out; !rest.empty();) {
+    const ssize_t n = ::write(STDERR_FILENO, rest.data(), rest.size());
+    if (n <= 0) {
+      return;
+    }
+    rest.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+// Nodes that do not share the directory: what one of them sees would blame all the others.
+bool sees_own_node_only(const Question& q, const std::set<int>& seen) {
+  const bool several =
+      q.node_size > 0 ? q.node_size < q.world_size : static_cast<int>(q.here.size()) < q.world_size;
+  return several && std::all_of(seen.begin(), seen.end(), [&](int rank) {
+           return std::find(q.here.begin(), q.here.end(), rank) != q.here.end();
+         });
+}
+
+bool is_of_an_end(const std::string& trigger) {
+  return trigger != "timeout" && trigger != "peer" && trigger != "manual" && trigger != "pipe";
+}
+
+LoadResult read(const Question& q) {
+  LoadOptions options;
+  options.prefix = q.prefix();
+  options.threads = 2;
+  LoadResult input = load_paths(q.dirs, options);
+  // A rank that ends replaces the copy of its ring by its dump.
+  std::erase_if(input.unreadable, [](const Unreadable& u) {
+    std::error_code ec;
+    return !fs::exists(u.file, ec);
+  });
+  input.absent.clear();
+  return input;
+}
+
+int answer(const Question& q) {
+  const Dumped seen = await_dumps(q);
+  if (seen.ranks.empty()) {
+    return kNothing;
+  }
+  if (sees_own_node_only(q, seen.ranks)) {
+    if (!q.quiet) {
+      say(q, fmt::format("{} has dumps of this node's ranks only. Where the nodes do not share "
+                         "FR_DUMP_DIR, gather the\nfiles of all of them; then: frtrace DIR",
+                         printable(q.dirs.front())));
+    }
+    return kNotDecided;
+  }
+  Claim claim(beside(q, ".verdict.claim.tmp"));
+  if (!wait_for_turn(q, seen, claim)) {
+    return kNoFault;
+  }
+  LoadResult input = read(q);
+  if (std::any_of(input.evidence.begin(), input.evidence.end(),
+                  [](const auto& e) { return is_of_an_end(e->trigger); })) {
+    await_quiet(q);
+    input = read(q);
+  }
+  const std::vector<Case> cases = make_cases(input.evidence, {q.job, q.attempt, q.incident});
+  if (cases.empty()) {
+    return kNothing;
+  }
+  std::vector<Report> reports{diagnose(cases.front())};
+  look_at_lock_files(reports.front());
+  const Report& r = reports.front();
+  TextStyle style;
+  style.where = beside(q, "").parent_path().string();
+  style.typed = false;
+  style.width = kLogColumns - fmt::format("[fr {}:{}] ", q.host, q.rank).size();
+  const std::string text = render_text(reports, input, style);
+  const Last before = read_last(q);
+  replace(beside(q, ".verdict.txt"), text + q.mark());
+  replace(beside(q, ".verdict.json"), render_json(reports, input));
+  const Last now = read_last(q);  // the same hang dumps again and again
+  const bool said = before.summary == now.summary && before.time == now.time;
+  if (r.kind != Verdict::kOk && !q.quiet && !said) {
+    say(q, text);
+  }
+  return r.kind == Verdict::kOk ? kNoFault : r.kind == Verdict::kUndecided ? kNotDecided : kFault;
+}
+
+// The thread that started this process blocks all signals; the first to go when memory is short.
+void settle_in() {
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::alarm(kLife_s);
+  ::umask(077);
+  std::ofstream("/proc/self/oom_score_adj") << "1000";
+}
+
+}  // namespace
+
+int verdict_command(int argc, char** argv) {
+  CLI::App app{
+      "What the recorder starts after an incident (FR_VERDICT=1): waits for the dumps, writes\n"
+      "<job>.verdict.txt and .json beside them, and says the verdict on stderr."};
+  Question q;
+  app.add_option("dir", q.dirs, "where the dumps are, or else are")->required();
+  app.add_option("--job", q.job)->required();
+  app.add_option("--attempt", q.attempt)->required();
+  app.add_option("--incident", q.incident)->required();
+  app.add_option("--world-size", q.world_size, "ranks of the job; 0: not known");
+  app.add_option("--node-size", q.node_size, "ranks of a node; 0: not known");
+  app.add_option("--rank", q.rank, "for which it speaks");
+  app.add_option("--here", q.here, "ranks of this node")->delimiter(',');
+  app.add_option("--host", q.host);
+  app.add_flag("--quiet", q.quiet, "nothing on stderr");
+  if (const auto status = parse(app, argc, argv)) {
+    return *status;
+  }
+  settle_in();
+  return answer(q);
+}
+
+}  // namespace frtrace
