@@ -61,6 +61,7 @@ class Summary : public Names {
   std::string cycle_parts() const;
   std::string never_started() const;
   std::string never_issued() const;
+  std::string other_end() const;
   std::string extra() const;
   std::string no_exit() const;
   std::string lock_cycle() const;
@@ -380,8 +381,19 @@ std::string Summary::never_issued() const {
   const bool further = std::any_of(c_.guilty.begin(), c_.guilty.end(),
                                    [&](const Guilty& g) { return g.pending != c_.pending; });
   return fmt::format("{} {} {}{}{}", who(),
-                     c_.rule == Rule::kLeft ? "exited without issuing" : "never issued", op_text(),
-                     who_waits("there"), further ? ", and others elsewhere" : "");
+                     c_.rule == Rule::kLeft ? "exited without issuing" : "never issued",
+                     other_end(), who_waits("there"), further ? ", and others elsewhere" : "");
+}
+
+// Of a send or receive what is missing is the other end of what is pending.
+std::string Summary::other_end() const {
+  if (p_ == nullptr || p_->kind == Kind::kCollective || !one() ||
+      (guilty_.front() != p_->from && guilty_.front() != p_->to)) {
+    return op_text();
+  }
+  const bool sends = guilty_.front() == p_->from;
+  return fmt::format("the {} rank {} that {} #{} of {} waits for", sends ? "send to" : "recv from",
+                     sends ? p_->to : p_->from, op(*p_), p_->seq, f_.group(p_->group).title());
 }
 
 std::string Summary::extra() const {
