@@ -68,11 +68,12 @@ test-nccl: $(VENV)/.fr-installed  ## The real libnccl.so.2 without a GPU (fetche
 	@$(BIN)/pip --disable-pip-version-check install -qq --no-deps --target build/nccl nvidia-nccl-cu12
 	@FR_TEST_NCCL=$(abspath build/nccl/nvidia/nccl/lib/libnccl.so.2) $(BIN)/python -m pytest tests/python/test_nccl.py
 
-# Where a GPU is lent, that machine needs the working tree and build/gpu, and reaches nothing else.
+# Where a GPU is lent, that machine needs the working tree and reaches nothing else: no .venv.
 .PHONY: test-gpu
-test-gpu: $(VENV)/.made-by  ## Two ranks on one GPU (PYTHON: one with a CUDA build of torch)
-	@ls build/gpu/*.whl >/dev/null 2>&1 || $(BIN)/pip wheel -qq --no-build-isolation --no-deps -w build/gpu .
-	@$(PYTHON) tests/gpu/run.py --wheel $$(ls build/gpu/*.whl)
+test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, scikit-build-core); ONLY=cases
+	@rm -rf build/gpu
+	@$(PYTHON) -m pip --disable-pip-version-check wheel -qq --no-index --no-build-isolation --no-deps -w build/gpu .
+	@$(PYTHON) tests/gpu/run.py --wheel build/gpu/*.whl $(if $(ONLY),--only $(ONLY)) $(if $(REHEARSE),--rehearse)
 
 .PHONY: test-faults
 test-faults: $(VENV)/.fr-installed  ## The fault table on real ranks, about 6 min; ROWS=words of rows

@@ -453,9 +453,10 @@ enum DeviceOpFlags : u32 {
   kDevAdopted = 4,   // belongs to the record of a framework (torch)
   kDevUnseen = 8,    // its end is not reported
   kDevFailed = 16,
-  kDevTimed = 32,        // CUDA events report its start and its end
-  kDevHostTimes = 64,    // device_start_ns and device_end_ns are of the host's monotonic clock
-  kDevWaitTracked = 128  // wait-tracked: ended_ticks is when a wait returned
+  kDevTimed = 32,          // CUDA events report its start and its end
+  kDevHostTimes = 64,      // device_start_ns and device_end_ns are of the host's monotonic clock
+  kDevWaitTracked = 128,   // wait-tracked: ended_ticks is when a wait returned
+  kDevTransfersLost = 256  // some found no row, and are not counted
 };
 
 // One operation. How far it got follows from which ticks are set: launching (the host is in the

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -13,12 +14,27 @@ import torch
 import torch.distributed as dist
 
 CASE = sys.argv[1]
+# Without a GPU: what of a case is the host's, to try these scripts.
+REHEARSAL = bool(os.environ.get("GPU_REHEARSAL"))
+DEVICE = "cpu" if REHEARSAL else "cuda"
 RANK = int(os.environ["RANK"])
 HOME = Path(os.environ["GPU_HOME"])
 
 
+def keep(name, text):
+    """Whole or not at all: the process may be aborted at any time."""
+    part = HOME / f"part.{name}.{RANK}"
+    part.write_text(text)
+    part.rename(HOME / f"{name}.{RANK}")
+
+
 def result(**values):
-    (HOME / f"result.{RANK}").write_text(json.dumps(values))
+    keep("result", json.dumps(values))
+
+
+def synchronize():
+    if not REHEARSAL:
+        torch.cuda.synchronize()
 
 
 def settled():
@@ -31,20 +47,39 @@ def settled():
     return world
 
 
+def block_us(call, n=200):
+    """What one of n calls takes: until the last is issued, until it has ended. Fewer than a launch
+    queue holds: a full one has the host wait for the device."""
+    synchronize()
+    began = time.perf_counter()
+    for _ in range(n):
+        call()
+    issued = time.perf_counter()
+    synchronize()
+    return (issued - began) / n * 1e6, (time.perf_counter() - began) / n * 1e6
+
+
+def medians(blocks):
+    return [statistics.median(column) for column in zip(*blocks, strict=True)]
+
+
 def main():
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl", device_id=None)
-    x = torch.ones(1 << 16, device="cuda")
+    if not REHEARSAL:
+        torch.cuda.set_device(0)
+    dist.init_process_group("gloo" if REHEARSAL else "nccl", device_id=None)
+    x = torch.ones(1 << 16, device=DEVICE)
     for _ in range(3):
         dist.all_reduce(x)
-    torch.cuda.synchronize()
+    synchronize()
+    if not os.environ.get("GPU_NO_FR"):
+        keep("interface", str(fr.status().get("layers", {}).get("nccl", "")))
     if CASE == "healthy":
         out = torch.empty(2 << 16, device="cuda")
         dist.all_gather_into_tensor(out, x)
         dist.broadcast(x, 0)
         dist.reduce_scatter_tensor(x, out)
         dist.barrier()
-        torch.cuda.synchronize()
+        synchronize()
         world = settled()
         result(
             enqueued=world["enqueued"],
@@ -60,7 +95,7 @@ def main():
             dist.all_reduce(big)
             pair[1].record()
             around.append(pair)
-        torch.cuda.synchronize()
+        synchronize()
         world = settled()
         entries = fr.snapshot()["entries"]
         result(
@@ -74,17 +109,55 @@ def main():
         if RANK == 1:
             time.sleep(600)
         dist.all_reduce(x)
-        torch.cuda.synchronize()
+        synchronize()
+    elif CASE == "skip_broadcast":
+        if RANK == 1:
+            time.sleep(600)
+        dist.broadcast(x, 1)
+        synchronize()
+    elif CASE == "stopped_peer":
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            dist.send(x, 0)
+        else:
+            dist.recv(x, 1)
+        synchronize()
+    elif CASE == "self_sends":
+        splits = [x.numel() if peer == RANK else 0 for peer in range(2)]
+        for _ in range(3):
+            dist.all_to_all_single(torch.empty_like(x), x, splits, splits)
+        synchronize()
+        time.sleep(1.5 * float(os.environ["FR_TIMEOUT_S"]))  # in which a hang would show
+        result(completed=settled()["completed"])
+    elif CASE == "behind_graph":
+        long = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(long):
+            torch.cuda._sleep(1 << 31)  # about a second
+            dist.all_reduce(x)
+        synchronize()
+        before = settled()["completed"]
+        long.replay()
+        began = time.perf_counter()
+        dist.all_reduce(x)
+        issue_us = (time.perf_counter() - began) * 1e6
+        (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
+        synchronize()
+        result(
+            before=before,
+            after=settled()["completed"],
+            running=world["in_flight"],
+            issue_us=issue_us,
+        )
     elif CASE == "killed":
         if RANK == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(x)
-        torch.cuda.synchronize()
+        synchronize()
     elif CASE == "stuck_stream":
         if RANK == 1:
             torch.cuda._sleep(1 << 40)  # a kernel that spins for minutes
         dist.all_reduce(x)
-        torch.cuda.synchronize()
+        synchronize()
     elif CASE == "graph":
         before = settled()["enqueued"]
         captured = torch.cuda.CUDAGraph()
@@ -92,7 +165,7 @@ def main():
             dist.all_reduce(x)
         for _ in range(5):
             captured.replay()
-        torch.cuda.synchronize()
+        synchronize()
         records = [r for r in fr._fr.records() if r["flags"] & 16]
         result(
             before=before,
@@ -102,28 +175,21 @@ def main():
             device=fr.status()["device"],
         )
     elif CASE == "illegal_access":
-        try:
-            if RANK == 1:
-                index = torch.full((1,), 1 << 40, device="cuda")
-                x[index] = 1  # asynchronous device-side error
-            dist.all_reduce(x)
-            torch.cuda.synchronize()
-        except RuntimeError:
-            result(error=fr.status()["device"]["error"])
-            raise
+        if RANK == 1:
+            index = torch.full((1,), 1 << 40, device="cuda")
+            x[index] = 1  # asynchronous device-side error
+        dist.all_reduce(x)
+        synchronize()
     elif CASE == "overhead":
-        small = torch.ones(256, device="cuda")
-        n = 2000
-        for _ in range(200):
-            dist.all_reduce(small)
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(n):
-            dist.all_reduce(small)
-        issued = time.perf_counter()
-        torch.cuda.synchronize()
-        ended = time.perf_counter()
-        result(issue_us=(issued - began) / n * 1e6, total_us=(ended - began) / n * 1e6)
+        small = torch.ones(256, device=DEVICE)
+        alone = [dist.new_group([rank]) for rank in range(2)][RANK]
+        block_us(lambda: dist.all_reduce(small))
+        block_us(lambda: dist.all_reduce(small, group=alone))
+        issue_us, total_us = medians([block_us(lambda: dist.all_reduce(small)) for _ in range(20)])
+        alone_us, _ = medians(
+            [block_us(lambda: dist.all_reduce(small, group=alone)) for _ in range(20)]
+        )
+        result(issue_us=issue_us, total_us=total_us, alone_us=alone_us)
     dist.destroy_process_group()
 
 

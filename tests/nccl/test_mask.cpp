@@ -29,7 +29,8 @@ struct Program {
     hook();
     return 0x71;
   }
-  bool asks() const { return (comm.mask & kEvKernelCh) != 0; }
+  // The watchdog may be the one that writes it.
+  bool asks() const { return (__atomic_load_n(&comm.mask, __ATOMIC_RELAXED) & kEvKernelCh) != 0; }
 
   Comm6 comm;
   void* context = nullptr;

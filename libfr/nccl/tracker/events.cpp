@@ -7,7 +7,7 @@ namespace {
 u32 word_id(const Tracker& s, const char* text) noexcept {
   if (text != nullptr) {
     for (const Name& word : s.words) {
-      if (word.text != nullptr && std::strcmp(word.text, text) == 0) {
+      if (word.text != nullptr && is_same(word.text, text)) {
         return word.id;
       }
     }
@@ -114,7 +114,7 @@ void group_api_stop(Handle group) noexcept {
   }
   each_op(*s, group, [&](u32 slot) {
     // A non-blocking communicator launches afterwards, a group that failed never: wrappers know.
-    if (s->op[slot].is_wrapped.load(kRelaxed) == 0) {
+    if (!has(s->op[slot], kWrapped)) {
       mark_launched(*s, slot);
       settle_slot(*s, slot, generation_at(*s, slot));
     }
@@ -157,7 +157,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     if (find_op(*s, scope.op, slot) != nullptr) {
       s->ops[slot].parts.fetch_add(1, kRelaxed);
     } else {
-      scope.op = begin_op(*s, comm, call, scope.ticket);
+      scope.op = begin_op(*s, comm, call, scope.ticket, 0);
       slot = slot_of(scope.op);
     }
     handle = scope.op;
@@ -168,15 +168,11 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
       return make(*s, kApiHandle, kNoSlot, 0);
     }
     keep_ticket(s->op[slot], fr_ticket{});
-    s->op[slot].closed.store(1, kRelaxed);
-    publish_op(*s, slot);
+    publish_op(*s, slot, kClosed);
     handle = make(*s, kApiHandle, slot, generation_at(*s, slot));
   } else {
-    handle = begin_op(*s, comm, call, fr_ticket{});
+    handle = begin_op(*s, comm, call, fr_ticket{}, kClosed);
     slot = slot_of(handle);
-    if (handle != 0) {
-      s->op[slot].closed.store(1, kRelease);
-    }
   }
   if (handle == 0) {
     return make(*s, kApiHandle, kNoSlot, 0);
@@ -243,13 +239,12 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
     }
     if (op == nullptr) {
       // Its caller is not wrapped: the launch is the first that is seen of it.
-      const Handle handle = begin_op(*s, comm, call, fr_ticket{});
+      const Handle handle = begin_op(*s, comm, call, fr_ticket{}, kClosed);
       if (handle == 0) {
         return other_start();
       }
       slot = slot_of(handle);
       op = &s->ops[slot];
-      s->op[slot].closed.store(1, kRelease);
       first_seen = true;
       count(s->device->unmatched);
     }

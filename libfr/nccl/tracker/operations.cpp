@@ -20,7 +20,7 @@ bool is_one_sided(Func func) noexcept {
 void lose_events(Tracker& s, u32 slot, u32 generation) noexcept {
   s.ops[slot].flags.fetch_and(~u32{kDevTimed}, kRelaxed);
   s.op[slot].last_events.store(0, kRelaxed);
-  if (s.op[slot].unseen_otherwise.load(kRelaxed) != 0) {
+  if (has(s.op[slot], kUnseenOtherwise)) {
     finish(s, slot, generation, State::kReleased, 0, 0);
   }
 }
@@ -36,6 +36,7 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   }
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
+  p.word.store(u64{generation_at(s, slot)} << 32, kRelease);
   op.flags.store(flags, kRelaxed);
   op.stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
   op.comm.store(comm, kRelaxed);
@@ -49,15 +50,13 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.peer.store(call.peer, kRelaxed);
   p.first_events.store(call.events, kRelaxed);
   p.last_events.store(call.events, kRelaxed);
-  clear(p.group, p.next, p.closed, p.overtaken, p.last_end_ticks, p.last_transfer_ticks,
-        p.events_done, p.unseen_otherwise, p.is_wrapped, p.followed, p.has_state, p.self_parts,
-        p.later);
+  clear(p.group, p.next, p.last_end_ticks, p.last_transfer_ticks, p.events_done, p.self_parts);
   return slot;
 }
 
-void publish_op(Tracker& s, u32 slot) noexcept {
+void publish_op(Tracker& s, u32 slot, u32 bits) noexcept {
   s.ops[slot].parts.store(1, kRelaxed);
-  s.op[slot].waited.store(generation_at(s, slot) << 1, kRelease);
+  s.op[slot].word.store(u64{generation_at(s, slot)} << 32 | kPublished | bits, kRelease);
 }
 
 // A record for one call. untracked: its end will not be seen.
@@ -89,7 +88,7 @@ fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) n
 }
 
 // Row and record of a call. scope: the framework's record it belongs to, or {0}.
-Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
+Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope, u32 bits) noexcept {
   const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
                                 is_one_sided(call.func) || is_alone(s, comm);
   const bool unseen = unseen_otherwise && call.events == 0;
@@ -106,9 +105,8 @@ Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) 
     return 0;
   }
   keep_ticket(s.op[slot], t);
-  s.op[slot].unseen_otherwise.store(unseen_otherwise ? 1 : 0, kRelaxed);
   s.ops[slot].ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);
-  publish_op(s, slot);
+  publish_op(s, slot, bits | (unseen_otherwise ? u32{kUnseenOtherwise} : 0));
   return make(s, kApiHandle, slot, generation_at(s, slot));
 }
 
@@ -144,13 +142,14 @@ DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slo
 // The operation's kernel runs. device_ns 0: by what is seen of it, no clock says when.
 void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept {
   OpPrivate& p = s.op[slot];
-  if (!first_time(s.ops[slot], p.is_started, generation)) {
+  const u32 before = change(p, generation, kStart);
+  if (before == 0) {
     return;
   }
   s.ops[slot].started_ticks.store(ticks_now(s.hot->clock), kRelaxed);
   s.ops[slot].device_start_ns.store(device_ns, kRelaxed);
   const fr_ticket t = ticket_of(p);
-  if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+  if (is_counted(t) && (before & kDone) == 0) {
     started(*s.hot, t);
   }
 }
@@ -183,11 +182,11 @@ bool follow(Tracker& s, u32 slot, u32 generation) noexcept {
         scope.ticket.flags = t.flags;  // it may have more calls to come
       }
     }
-    p.has_state.store(1, kRelaxed);
+    p.word.fetch_or(kShown);
     set_state(*s.hot, t, State::kIdle, ticks_now(s.hot->clock), 0);
   }
   op.flags.fetch_or(kDevWaitTracked, kRelaxed);
-  p.followed.store(static_cast<u64>(at.row) << 48 | at.seq, kRelaxed);
+  p.word.fetch_or(kFollowed);
   cuda::publish(at, make(s, kApiHandle, slot, generation));
   return true;
 }
@@ -210,14 +209,13 @@ void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   if ((flags & kDevUnseen) == 0 && op.parts_launched.load(kAcquire) >= parts &&
       s.op[slot].self_parts.load(kRelaxed) < parts) {
     // Transfers end before the kernel that they are for does: the program's waits are better.
-    if (!sees_kernels(s, op.comm.load(kRelaxed) % kComms) &&
-        s.op[slot].followed.load(kRelaxed) == 0) {
+    if (!sees_kernels(s, op.comm.load(kRelaxed) % kComms) && !has(s.op[slot], kFollowed)) {
       follow(s, slot, generation);
     }
     return;
   }
   op.flags.fetch_or(kDevUnseen, kRelaxed);
-  if (s.op[slot].followed.load(kRelaxed) == 0 && !follow(s, slot, generation)) {
+  if (!has(s.op[slot], kFollowed) && !follow(s, slot, generation)) {
     finish(s, slot, generation, State::kReleased, 0, 0);
   }
 }
@@ -229,8 +227,7 @@ DeviceOp* task_late(Tracker& s, u32 slot, u32 generation) noexcept {
   OpPrivate& p = s.op[slot];
   u32 claim = op.claim.load(kAcquire);
   if ((claim & 1) == 0) {
-    const u32 over = generation << 1 | 1;
-    if ((claim >> 1 & kGenerationMask) != generation || p.done.load(kAcquire) != over ||
+    if ((claim >> 1 & kGenerationMask) != generation || !has(p, kDone) ||
         (op.flags.load(kRelaxed) & kDevFailed) != 0 || op.ended_ticks.load(kRelaxed) != 0 ||
         !op.claim.compare_exchange_strong(claim, claim | 1, kAcquire, kRelaxed)) {
       return nullptr;
@@ -239,8 +236,7 @@ DeviceOp* task_late(Tracker& s, u32 slot, u32 generation) noexcept {
     if (is_counted(t) && (t.flags & FR_UNTRACKED) == 0) {
       reopen(*s.hot, t);
     }
-    p.overtaken.store(0, kRelaxed);
-    p.done.store(generation << 1, kRelease);
+    change(p, generation, kReopen);
   }
   op.flags.fetch_and(~u32{kDevUnseen}, kRelaxed);
   return &op;
@@ -254,12 +250,12 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   const u32 ended = op.channels_ended.load(kAcquire);
   // Events end it where NCCL reports nothing, or, when the watchdog sees no change, not all.
   const u64 done = p.events_done.load(kAcquire);
-  if (done != 0 && done == p.last_events.load(kRelaxed) && p.closed.load(kAcquire) != 0 &&
+  if (done != 0 && done == p.last_events.load(kRelaxed) && has(p, kClosed) &&
       (started == 0 || quiet)) {
     finish(s, slot, generation, State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
     return;
   }
-  if (p.closed.load(kAcquire) == 0 || ended == 0 || ended != started ||
+  if (!has(p, kClosed) || ended == 0 || ended != started ||
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed)) {
     return;
   }
@@ -281,12 +277,9 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
 void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) noexcept {
   OpPrivate& p = s.op[slot];
   DeviceOp& op = s.ops[slot];
-  // Between claim and publication a row shows the operation that had it before.
-  if (p.waited.load(kAcquire) >> 1 != generation) {
-    return;
-  }
   const fr_ticket t = ticket_of(p);
-  if (!first_time(op, p.done, generation)) {
+  const u32 before = change(p, generation, kEnd);
+  if (before == 0) {
     return;
   }
   if (as == State::kFailed) {
@@ -304,15 +297,12 @@ void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) n
   } else {
     op.flags.fetch_or(kDevUnseen, kRelaxed);
   }
-  const bool shown = p.has_state.load(kRelaxed) != 0;
-  u32 waited = generation << 1 | 1;
-  const bool was_waited = p.waited.compare_exchange_strong(waited, generation << 1);
   release_row(op, generation);
   if (is_counted(t) &&
-      ((t.flags & FR_UNTRACKED) == 0 || as != State::kReleased || shown || was_waited)) {
+      ((t.flags & FR_UNTRACKED) == 0 || as != State::kReleased || (before & kShown) != 0)) {
     end(*s.hot, t, as, error, at);
   }
-  if (was_waited) {
+  if ((before & kWaited) != 0) {
     wait_end(*s.hot, t);
   }
 }
@@ -339,29 +329,17 @@ void if_open(Handle handle, Act act) noexcept {
 
 void wait_began(Handle handle) noexcept {
   if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
-    OpPrivate& p = s.op[slot];
-    const fr_ticket t = ticket_of(p);
-    u32 waited = generation << 1;
-    if (!is_counted(t) || !p.waited.compare_exchange_strong(waited, generation << 1 | 1)) {
-      return;
-    }
-    p.has_state.store(1, kRelaxed);
-    wait_begin(*s.hot, t);
-    // It was ended meanwhile by a thread that did not see this.
-    waited = generation << 1 | 1;
-    if (p.done.load(kAcquire) == (generation << 1 | 1) &&
-        p.waited.compare_exchange_strong(waited, generation << 1)) {
-      wait_end(*s.hot, t);
+    const fr_ticket t = ticket_of(s.op[slot]);
+    if (is_counted(t) && change(s.op[slot], generation, kBeginWait) != 0) {
+      wait_begin(*s.hot, t);
     }
   });
 }
 
 void wait_ended(Handle handle) noexcept {
   if_open(handle, [](Tracker& s, u32 slot, u32 generation) {
-    OpPrivate& p = s.op[slot];
-    u32 waited = generation << 1 | 1;
-    if (p.waited.compare_exchange_strong(waited, generation << 1)) {
-      wait_end(*s.hot, ticket_of(p));
+    if (change(s.op[slot], generation, kEndWait) != 0) {
+      wait_end(*s.hot, ticket_of(s.op[slot]));
     }
   });
 }
@@ -386,19 +364,6 @@ void untrack(Handle handle) noexcept {
 
 // ---------------------------------------------------------------- wrappers
 
-namespace {
-
-// Its wrapper learns what became of the launch.
-Handle begin_wrapped(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept {
-  const Handle op = begin_op(s, comm, call, scope);
-  if (op != 0) {
-    s.op[slot_of(op)].is_wrapped.store(1, kRelaxed);
-  }
-  return op;
-}
-
-}  // namespace
-
 Handle open(u32 comm, const Call& call) noexcept {
   Tracker* s = tracker_in_force();
   if (s == nullptr || comm == kNoComm) {
@@ -406,11 +371,11 @@ Handle open(u32 comm, const Call& call) noexcept {
   }
   Thread* t = own_thread(*s);
   if (t == nullptr) {
-    return begin_wrapped(*s, comm, call, fr_ticket{});
+    return begin_op(*s, comm, call, fr_ticket{}, kWrapped);
   }
   t->current_parts = 0;
   if (t->n_scopes == 0 || t->n_scopes > kScopes) {
-    return t->current = begin_wrapped(*s, comm, call, fr_ticket{});
+    return t->current = begin_op(*s, comm, call, fr_ticket{}, kWrapped);
   }
   auto& scope = t->scope[t->n_scopes - 1];
   u32 slot = 0;
@@ -424,7 +389,7 @@ Handle open(u32 comm, const Call& call) noexcept {
       }
     }
   } else {
-    scope.op = begin_wrapped(*s, comm, call, scope.ticket);
+    scope.op = begin_op(*s, comm, call, scope.ticket, kWrapped);
   }
   return t->current = scope.op;
 }
@@ -451,7 +416,7 @@ void closed(Handle handle, bool ok, const char* error) noexcept {
     return;
   }
   if ((op->flags.load(kRelaxed) & kDevAdopted) == 0) {
-    s->op[slot].closed.store(1, kRelease);
+    change(s->op[slot], generation_of(handle), kClose);
     try_complete(*s, slot, generation_of(handle), false);
   }
 }
@@ -489,7 +454,7 @@ void launched_later(Handle handle) noexcept {
       finish(s, slot, generation_of(handle), State::kReleased, 0, 0);
       return;
     }
-    s.op[slot].later.store(1, kRelaxed);
+    change(s.op[slot], generation_of(handle), kLaunchLater);
     s.comm[op.comm.load(kRelaxed) % kComms].later.store(1, kRelease);
     g_later.store(true, kRelease);
   });
@@ -505,7 +470,7 @@ void settle_later(const void* nccl_comm) noexcept {
   for (u32 slot = 0; slot < kDeviceOps; ++slot) {
     const u32 claim = s->ops[slot].claim.load(kAcquire);
     if ((claim & 1) != 0 && s->ops[slot].comm.load(kRelaxed) == comm &&
-        s->op[slot].later.exchange(0, kRelaxed) != 0) {
+        change(s->op[slot], claim >> 1 & kGenerationMask, kLaunchNow) != 0) {
       mark_launched(*s, slot);
       settle_slot(*s, slot, claim >> 1 & kGenerationMask);
     }
@@ -590,9 +555,12 @@ void settle_all() noexcept {
     // A communicator runs its operations in their order: what a later one has overtaken has ended,
     // and its end was not reported.
     const u64 newest = s->comm[op.comm.load(kRelaxed) % kComms].last_completed.load(kRelaxed);
-    if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest &&
-        s->op[slot].overtaken.fetch_add(1, kRelaxed) >= 2) {
-      finish(*s, slot, generation, State::kReleased, 0, 0);
+    if (op.launched_ticks.load(kRelaxed) != 0 && op.ticket.load(kRelaxed) < newest) {
+      if (has(s->op[slot], 2 * kOvertaken)) {
+        finish(*s, slot, generation, State::kReleased, 0, 0);
+      } else {
+        s->op[slot].word.fetch_add(kOvertaken);
+      }
     }
   }
 }
@@ -614,14 +582,15 @@ void apply(Tracker& s, u32 slot, u32 generation, const cuda::EventsSeen& seen) n
   }
   // NCCL's own stamps, channel by channel, are better where there are some.
   const bool nccl_reports = op.channels_started.load(kAcquire) != 0;
-  if (first && !nccl_reports && first_time(op, p.is_started, generation)) {
+  const u32 before = first && !nccl_reports ? change(p, generation, kStart) : 0;
+  if (before != 0) {
     u64 at = seen.start_ticks != 0 ? seen.start_ticks : ticks_now(s.hot->clock);
     // The two clocks are tied to some microseconds only; nothing starts before its launch.
     const u64 launching = op.launching_ticks.load(kRelaxed);
     at = at > launching ? at : launching;
     op.started_ticks.store(at, kRelaxed);
     const fr_ticket t = ticket_of(p);
-    if (is_counted(t) && p.done.load(kRelaxed) != (generation << 1 | 1)) {
+    if (is_counted(t) && (before & kDone) == 0) {
       started(*s.hot, t, at);
     }
   }

@@ -33,13 +33,11 @@ bool leave() noexcept {
   if (op == nullptr) {
     return handle != 0;  // over already, its row another's
   }
-  const OpPrivate& p = s->op[slot];
-  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0 && p.is_wrapped.load(kRelaxed) == 0 &&
-      p.followed.load(kRelaxed) == 0) {
+  if ((op->flags.load(kRelaxed) & kDevUnseen) != 0 && !has(s->op[slot], kWrapped | kFollowed)) {
     finish(*s, slot, generation_of(handle), State::kReleased, 0, 0);
     return true;
   }
-  s->op[slot].closed.store(1, kRelease);
+  change(s->op[slot], generation_of(handle), kClose);
   try_complete(*s, slot, generation_of(handle), false);
   return true;
 }

@@ -145,7 +145,7 @@ Func func_of(const char* name) noexcept {
                 {"WaitSignal", Func::kWaitSignal}};
   if (name != nullptr) {
     for (const auto& row : kNames) {
-      if (std::strcmp(row.name, name) == 0) {
+      if (is_same(row.name, name)) {
         return row.func;
       }
     }
@@ -169,13 +169,12 @@ u8 dtype_of(int nccl_datatype) noexcept {
 }
 
 u8 dtype_of(const char* name) noexcept {
-  static constexpr const char* kNames[] = {"ncclInt8",     "ncclUint8",      "ncclInt32",
-                                           "ncclUint32",   "ncclInt64",      "ncclUint64",
-                                           "ncclFloat16",  "ncclFloat32",    "ncclFloat64",
-                                           "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
-  if (name != nullptr) {
+  static constexpr const char* kNames[] = {"Int8",    "Uint8",    "Int32",      "Uint32",
+                                           "Int64",   "Uint64",   "Float16",    "Float32",
+                                           "Float64", "Bfloat16", "Float8e4m3", "Float8e5m2"};
+  if (name != nullptr && std::strncmp(name, "nccl", 4) == 0) {
     for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i) {
-      if (std::strcmp(kNames[i], name) == 0) {
+      if (is_same(kNames[i], name + 4)) {
         return dtype_of(i);
       }
     }

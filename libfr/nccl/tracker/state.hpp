@@ -51,23 +51,42 @@ struct OpPrivate {
   std::atomic<i32> peer;
   std::atomic<u32> group;                // generation << 12 | slot of the ApiGroup it is listed in
   std::atomic<u32> next;                 // operation of the same ApiGroup, + 1
-  std::atomic<u32> closed;               // all its parts are known
-  std::atomic<u32> done;                 // generation << 1 | 1 once it was ended
-  std::atomic<u32> is_started;           // generation << 1 | 1
-  std::atomic<u32> overtaken;            // at the last look: a later operation has ended
+  std::atomic<u64> word;                 // generation << 32 | what is true of it, see Bit
   std::atomic<u64> last_end_ticks;       // of a channel
   std::atomic<u64> last_transfer_ticks;  // end of a transfer
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
   std::atomic<u64> events_done;                // the last of them that reported its end
-  std::atomic<u32> unseen_otherwise;           // NCCL does not report its end
-  std::atomic<u32> is_wrapped;                 // by a wrapper, which says when it is launched
   std::atomic<u32> self_parts;                 // launched: sends and receives of the rank itself
-  std::atomic<u32> later;                      // NCCL goes on with its launch in the background
-  // Wait-tracked, see cuda/waits.hpp:
-  std::atomic<u64> followed;   // its place, row << 48 | seq; 0: none
-  std::atomic<u32> waited;     // generation << 1 | the program waits for it
-  std::atomic<u32> has_state;  // its record shows whether the program waits
 };
+
+enum Bit : u32 {
+  kPublished = 1,         // before that nobody starts, ends or waits for what is in the row
+  kClosed = 2,            // all its parts are known
+  kStarted = 4,           // its record says so
+  kDone = 8,              // it was ended
+  kWaited = 16,           // the program waits for it
+  kShown = 32,            // its record shows whether the program waits
+  kFollowed = 64,         // it has a place among cuda/waits.hpp's
+  kWrapped = 128,         // by a wrapper, which says when it is launched
+  kLater = 256,           // NCCL goes on with its launch in the background
+  kUnseenOtherwise = 512  // but for CUDA events nothing reports its end
+};
+constexpr u32 kOvertaken = 1024;  // times of three that a later operation was seen to have ended
+
+// One change of an operation's word. Of threads that want the same, one makes it: it does what goes
+// with it. None does when the row is another operation's, or becomes it meanwhile.
+struct Change {
+  u32 set = 0, clear = 0, needs = kPublished, unless = 0;
+};
+constexpr Change kClose{.set = kClosed};
+constexpr Change kStart{.set = kStarted, .unless = kStarted};
+constexpr Change kBeginWait{.set = kWaited | kShown, .unless = kWaited | kDone};
+constexpr Change kEndWait{.clear = kWaited, .needs = kWaited};
+constexpr Change kLaunchLater{.set = kLater, .unless = kDone};
+constexpr Change kLaunchNow{.clear = kLater, .needs = kLater};
+constexpr Change kEnd{.set = kDone, .clear = kWaited, .unless = kDone};
+// It was released too early.
+constexpr Change kReopen{.clear = kDone | 3 * kOvertaken, .needs = kDone};
 
 struct ApiGroup {
   std::atomic<u32> claim;
@@ -195,6 +214,16 @@ inline bool is_current(u32 claim, Handle h) noexcept {
   return (claim >> 1 & kGenerationMask) == generation_of(h);
 }
 
+// Names of NCCL's, which differ early: a call of strcmp for each row of a table costs more.
+inline bool is_same(const char* a, const char* b) noexcept {
+  for (; *a == *b; ++a, ++b) {
+    if (*a == '\0') {
+      return true;
+    }
+  }
+  return false;
+}
+
 inline void count(std::atomic<u64>& counter) noexcept {
   counter.fetch_add(1, kRelaxed);
 }
@@ -319,13 +348,20 @@ inline u32 generation_at(const Tracker& s, u32 slot) noexcept {
   return s.ops[slot].claim.load(kRelaxed) >> 1 & kGenerationMask;
 }
 
-// Whoever sets the word to this generation's 1 does what is to be done once; nobody does when the
-// row is another operation's, or becomes it meanwhile.
-inline bool first_time(const DeviceOp& op, std::atomic<u32>& word, u32 generation) noexcept {
-  const u32 mine = generation << 1 | 1;
-  u32 seen = word.load(kAcquire);
-  return seen != mine && (op.claim.load(kAcquire) >> 1 & kGenerationMask) == generation &&
-         word.compare_exchange_strong(seen, mine);
+inline bool has(const OpPrivate& p, u32 bits) noexcept {
+  return (p.word.load(kAcquire) & bits) != 0;
+}
+
+// What was true before, kPublished among it; 0: the change was not this thread's to make.
+inline u32 change(OpPrivate& p, u32 generation, const Change& c) noexcept {
+  u64 seen = p.word.load(kAcquire);
+  do {
+    const u32 bits = static_cast<u32>(seen);
+    if (seen >> 32 != generation || (bits & c.needs) != c.needs || (bits & c.unless) != 0) {
+      return 0;
+    }
+  } while (!p.word.compare_exchange_weak(seen, (seen & ~u64{c.clear}) | c.set));
+  return static_cast<u32>(seen);
 }
 
 inline bool is_p2p(const Call& call) noexcept {
@@ -378,9 +414,9 @@ void each_op(Tracker& s, Handle group, Visit visit) noexcept {
 }
 
 u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept;
-void publish_op(Tracker& s, u32 slot) noexcept;  // with one part; its ticket is kept
+void publish_op(Tracker& s, u32 slot, u32 bits) noexcept;  // with one part; its ticket is kept
 fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) noexcept;
-Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope) noexcept;
+Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope, u32 bits) noexcept;
 DeviceOp* current_op(Tracker& s, Thread* t, u32 comm, const Call& call, u32& slot) noexcept;
 void mark_started(Tracker& s, u32 slot, u32 generation, u64 device_ns) noexcept;
 void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept;

@@ -86,6 +86,9 @@ u32 begin_phase(Tracker& s, u32 op, u64 ticket, u32 what, i32 peer, u32 n_steps,
   const u32 slot = claim_row(s.phases, kPhases, 0, s.phase_cursor);
   if (slot == kPhases) {
     count(s.device->phases_lost);
+    if (op != 0 && (what & 0xff) != kPhaseKernel) {
+      s.ops[op - 1].flags.fetch_or(kDevTransfersLost, kRelaxed);
+    }
     return slot;
   }
   Phase& f = s.phases[slot];

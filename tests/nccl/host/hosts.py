@@ -64,10 +64,14 @@ PLUGIN = {
     # Up to 2.27 NCCL tells no streams: whether one waits behind the other is not known.
     "opposite_orders": {ALL: ("deadlock", [0, 1, 2, 3]), V1_4: ("undecided", [])},
     "many_peers": {ALL: MISSING},
+    "many_peers_network": {ALL: ("transport", [(1, 2)])},
+    "many_peers_kernel": {ALL: ("device", [1]), NO_KERNELS: None},
 }
 WHOLE = PLUGIN | {
     "never_launched": {ALL: ("device", [2])},
     "never_ends": {ALL: ("device", [1])},
+    # They wait for what is behind it: who is through with it is not seen.
+    "many_peers_kernel": {ALL: ("device", [1]), NO_KERNELS: ("undecided", [])},
     # The program waits for what NCCL says nothing of: who came, not what the device does.
     "broadcast_network": {ALL: ("transport", [(1, 2)]), SILENT: ("undecided", [])},
     "silent_broadcast": {ALL: MISSING},
@@ -131,7 +135,7 @@ class Job:
             "FR_DUMP_DIR": str(self.dumps), "FR_SHM_DIR": str(self.dir / "shm"), "FR_JOB": "job",
             "FR_TIMEOUT_S": "1", "FR_WARN_S": "1", "FR_RAS": "0", "WORLD_SIZE": str(RANKS),
             "HOST_SHARED": str(self.dir / "shared"), "HOST_NCCL": str(VERSIONS[version]),
-            "HOST_CHANNELS": "48" if case == "many_peers" else "2",
+            "HOST_CHANNELS": "48" if case.startswith("many_peers") else "2",
             "LD_PRELOAD" if whole else "NCCL_PROFILER_PLUGIN": library,
         }  # fmt: skip
         program = home / ("host_whole" if whole else "host_plugin")

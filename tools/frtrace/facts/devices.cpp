@@ -353,7 +353,7 @@ class Devices::Walk {
     const RankEvidence& e = c_.evidence_of(at.evidence);
     const DeviceOperation& o = d_[at];
     const std::vector<DevicePhase> phases = d_.phases(at);
-    const bool all_seen = e.device.phases_lost == 0;
+    const bool all_seen = d_.has_all_transfers(at);
     constexpr double kMoves_s = 0.5;
     if (std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
           return p.kind != PhaseKind::kKernel && p.time != 0 &&
@@ -366,6 +366,10 @@ class Devices::Walk {
       add_stalled(at, StalledDevice::kUnseenKernel);
       return;
     }
+    const auto kernels = std::count_if(phases.begin(), phases.end(), [](const DevicePhase& p) {
+      return p.kind == PhaseKind::kKernel;
+    });
+    const bool kernels_kept = kernels + o.channels_ended >= o.channels_started;
     bool for_others = false, for_kernel = false, by_network = true;
     if (all_seen && d_.lacks_channels(at)) {
       add_stalled(at, StalledDevice::kChannelsAbsent);
@@ -392,7 +396,8 @@ class Devices::Walk {
           const bool runs = std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& k) {
             return k.kind == PhaseKind::kKernel && k.channel == p.channel;
           });
-          if (!runs && all_seen && o.channels_started != 0 && o.channels_started < o.channels) {
+          if (!runs && all_seen && kernels_kept && o.channels_started != 0 &&
+              o.channels_started < o.channels) {
             add_stalled(at, StalledDevice::kChannelsAbsent);
             for_others = true;
           }
@@ -516,8 +521,7 @@ class Devices::Walk {
     }
     if (!f) {
       // A receive's transfer is its own process's, and told when it begins, if not before.
-      if (send && d_[*other].transfers_started == 0 &&
-          c_.evidence_of(found->second).device.phases_lost == 0) {
+      if (send && d_[*other].transfers_started == 0 && d_.has_all_transfers(*other)) {
         not_begun(*other, -1);
         return;
       }
@@ -545,8 +549,7 @@ class Devices::Walk {
       return f->n_steps == p.n_steps && f->step > p.step;
     }
     const DeviceOperation &mine = d_[at], &theirs = d_[other];
-    return c_.evidence_of(other.evidence).device.phases_lost == 0 &&
-           theirs.transfers_started == mine.transfers_started &&
+    return d_.has_all_transfers(other) && theirs.transfers_started == mine.transfers_started &&
            theirs.transfers_ended > mine.transfers_ended;
   }
 
@@ -596,6 +599,14 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
     return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
            (since == 0 || seconds_between(since, e.written) >= kLate_s);
   });
+}
+
+bool Devices::has_all_transfers(const OnDevice& at) const {
+  const DeviceEvidence& d = c_.evidence_of(at.evidence).device;
+  const auto lost = [](const DeviceOperation& o) { return (o.flags & fr::kDevTransfersLost) != 0; };
+  // Of an operation that is gone, or written by an fr that does not say of which: of any.
+  return d.phases_lost == 0 ||
+         (!lost((*this)[at]) && std::any_of(d.operations.begin(), d.operations.end(), lost));
 }
 
 bool Devices::may_run(const OnDevice& at) const {

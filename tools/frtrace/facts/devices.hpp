@@ -75,6 +75,8 @@ class Devices {
   std::vector<DevicePhase> phases(const OnDevice&) const;
   // Rank of the job of a rank of the operation's communicator; -1 unknown.
   Rank peer(const OnDevice&, std::int32_t comm_rank) const;
+  // The table had room for all of them.
+  bool has_all_transfers(const OnDevice&) const;
   // Another member's device got to it.
   bool started_elsewhere(const OnDevice&) const;
   // Launched, and nothing would tell if its kernel ran: its transfers are all that there is.

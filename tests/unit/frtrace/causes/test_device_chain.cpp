@@ -112,8 +112,13 @@ TEST_CASE("channels of a kernel that do not run") {
   SECTION("unless that was not kept") {
     op.channels_started = 1;
     j.rank(1).device.phases_lost = 1;
+    const bool of_another = GENERATE(false, true);
+    if (of_another) {
+      j.on_device(1, kWorld, kGrads, DeviceState::kLaunched);
+      j.rank(1).device.operations.back().flags |= fr::kDevTransfersLost;
+    }
     j.advance(20);
-    CHECK(j.diagnose().ranks.empty());
+    CHECK(j.diagnose().ranks == (of_another ? Ranks{1} : Ranks{}));
   }
   SECTION("or they have ended") {
     op.channels_started = 2;
