@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "input/files.hpp"
+#include "input/tools/settle.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "model/case.hpp"
@@ -47,6 +48,7 @@ inline void go(Loaded e, bool settle) {
   if (settle) {
     frtrace::settle_torch(all);
   }
+  frtrace::settle_tools(all);
   report(all);
   frtrace::Windows windows(0, all.size());
   for (const Loaded& one : all) {

@@ -330,7 +330,10 @@ std::vector<Cause> no_evidence(const Facts& f) {
   const bool doubtful = !f.hidden.empty() && f.hidden.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.
   const bool alone = who.size() == 1 && f.c.missing == who;
-  if ((alone || node) && lasting && !alive && !p.complete && !doubtful &&
+  // A watchdog prints nothing of a rank that has nothing in flight.
+  const bool logged = std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
+                                  [](const RankEvidence* e) { return e->holes.from_log; });
+  if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
       !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
     c.rule = Rule::kNoEvidence;
     c.verdict = Verdict::kExited;

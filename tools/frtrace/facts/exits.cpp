@@ -212,7 +212,7 @@ std::vector<Exit> exits_of_missing(const Case& c) {
 
 bool seen_alive(const Case& c, Rank rank) {
   const PeerEvidence* p = PeerTables(c).latest(rank, 0);
-  return p != nullptr && p->state == "live";
+  return c.stacks.contains(rank) || (p != nullptr && p->state == "live");
 }
 
 bool seen_by_peers(const Case& c, Rank rank) {

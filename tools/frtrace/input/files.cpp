@@ -18,6 +18,9 @@
 
 #include "format/layout.hpp"
 #include "input/memory.hpp"
+#include "input/tools/job_log.hpp"
+#include "input/tools/settle.hpp"
+#include "input/tools/stacks.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "live/symbols.hpp"
@@ -133,6 +136,11 @@ bool named_like_evidence(std::string_view name) {
   return name.ends_with(".fr") || name.ends_with(".ring");
 }
 
+bool named_like_a_log(std::string_view name) {
+  return name.ends_with(".log") || name.ends_with(".txt") || name.ends_with(".out") ||
+         name.ends_with(".err");
+}
+
 bool temporary(std::string_view name) {
   return name.find(".tmp") != std::string_view::npos || (!name.empty() && name.front() == '.');
 }
@@ -206,6 +214,34 @@ Time unix_now() {
       .count();
 }
 
+// Of a job or of a tool. False: nothing in it is evidence.
+bool load_text(const Candidate& file, Content& content, LoadResult& result) {
+  content.read_all();
+  if (!content.error().empty()) {
+    return false;
+  }
+  auto all = is_job_log(content.bytes()) ? load_job_log(content.bytes(), content.modified())
+                                         : decltype(result.evidence)();
+  if (has_faulthandler(content.bytes())) {
+    if (auto stacks = load_faulthandler(content.bytes())) {
+      all.push_back(std::move(stacks));
+    }
+  }
+  for (auto& e : all) {
+    e->file = file.path;
+    e->file_time = content.modified();
+    result.evidence.push_back(std::move(e));
+  }
+  return !all.empty();
+}
+
+// PyTorch's Flight Recorder's, or py-spy's.
+std::unique_ptr<RankEvidence> load_json(std::span<const unsigned char> bytes, std::string& why) {
+  auto e = load_torch_json(bytes, why);
+  std::string other;
+  return e != nullptr ? std::move(e) : load_py_spy(bytes, other);
+}
+
 void load_file(const Candidate& file, LoadResult& result) {
   const std::string name = fs::path(file.path).filename().string();
   const auto report = [&](std::string why) {
@@ -234,27 +270,33 @@ void load_file(const Candidate& file, LoadResult& result) {
       e = load_ring(content.bytes(), unix_now(), ring_kind(name, content.bytes()), why);
       break;
     case Format::kPickle:
+      e = load_torch_pickle(content.bytes(), why);
+      break;
     case Format::kJson:
-      e = format == Format::kPickle ? load_torch_pickle(content.bytes(), why)
-                                    : load_torch_json(content.bytes(), why);
-      if (e == nullptr && !file.asked_for && !named_like_evidence(name)) {
-        return;  // other people's JSON and pickles lie below a directory too
-      }
-      if (e != nullptr) {
-        e->file_time = content.modified();
+      e = load_json(content.bytes(), why);
+      if (e == nullptr && load_text(file, content, result)) {
+        return;  // a line of a log may begin with "["
       }
       break;
     case Format::kUnrecognised:
+      if ((file.asked_for || named_like_a_log(name)) && load_text(file, content, result)) {
+        return;
+      }
       if (file.asked_for || named_like_evidence(name)) {
         report("not recognised: neither a dump nor a ring");
       }
       return;
+  }
+  const bool ours = file.asked_for || named_like_evidence(name);
+  if (e == nullptr && (format == Format::kJson || format == Format::kPickle) && !ours) {
+    return;  // other people's lie below a directory too
   }
   if (e == nullptr) {
     report(why);
     return;
   }
   e->file = file.path;
+  e->file_time = content.modified();
   result.evidence.push_back(std::move(e));
 }
 
@@ -555,6 +597,7 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
   result.found_nothing = result.found_nothing && files.empty();
   SetReader(files, options, result).read();
   settle_torch(result.evidence);
+  settle_tools(result.evidence);
   return result;
 }
 

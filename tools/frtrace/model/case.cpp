@@ -216,7 +216,26 @@ void drop_earlier_runs(Case& c, Best& best) {
   }
 }
 
-void choose(Case& c, const std::vector<const RankEvidence*>& all) {
+// A rank whose stack may be in an operation, or wait for what it has issued, is no end of all waits.
+std::vector<const RankEvidence*> without_waiting(Case& c,
+                                                 const std::vector<const RankEvidence*>& all) {
+  std::vector<const RankEvidence*> out;
+  for (const RankEvidence* e : all) {
+    if (!e->holes.may_wait) {
+      out.push_back(e);
+      continue;
+    }
+    c.stacks[e->id.rank] = e;
+    const ThreadStack* main = main_thread(e->threads, e->id.pid);
+    c.notes.push_back(fmt::format(
+        "rank {} is {}, by {}: it may wait itself, and no operation of it is known", e->id.rank,
+        main != nullptr ? "in " + where_text(e->threads, *main) : "somewhere", e->threads_by));
+  }
+  return out;
+}
+
+void choose(Case& c, const std::vector<const RankEvidence*>& given) {
+  const std::vector<const RankEvidence*> all = without_waiting(c, given);
   const bool hang = is_hang(all, c.incident);
   std::set<Rank> older;
   Best best = best_of_ranks(c, all, hang, older);
@@ -233,6 +252,9 @@ void choose(Case& c, const std::vector<const RankEvidence*>& all) {
     world = std::max({world, e->id.world_size, rank + 1});
   }
   c.expected = std::min(world, kMaxWorld);
+  for (const auto& [rank, e] : c.stacks) {
+    c.expected = std::max(c.expected, std::min(std::max(e->id.world_size, rank + 1), kMaxWorld));
+  }
   for (Rank r = 0; r < c.expected; ++r) {
     if (!c.index.contains(r)) {
       c.missing.push_back(r);

@@ -44,6 +44,8 @@ struct Case {
   std::vector<std::string> notes;          // what was left out, and why
   // Per rank: what the same process wrote, or left, after the evidence that was chosen; oldest first.
   std::vector<std::vector<const RankEvidence*>> later;
+  // Stacks of ranks among the missing, which may be in an operation themselves.
+  std::unordered_map<Rank, const RankEvidence*> stacks;
   bool asked_for = false;  // the incident was named, not the newest taken
 
   const RankEvidence& evidence_of(int i) const { return *ranks[static_cast<std::size_t>(i)]; }

@@ -318,6 +318,9 @@ struct Holes {
   bool truncated = false;           // cut off in the middle: what comes after is unknown
   bool frontiers_at_least = false;  // lower bounds: it may have issued more than it shows
   bool written_guessed = false;     // nothing tells when it was written: no duration means anything
+  bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
+  bool only_stacks = false;         // of another tool: where threads are, and no operation
+  bool may_wait = false;            // such, of a thread that may be in an operation, or wait for one
   std::uint64_t truncated_at = 0;   // records before the cut
 };
 
@@ -355,6 +358,7 @@ struct RankEvidence {
   ExitEvidence exit;
   std::vector<PeerEvidence> peers;
   ThreadsEvidence threads;
+  std::string threads_by;  // the tool that took them; "" the recorder itself
   DeviceEvidence device;
   RasEvidence ras;
   Losses losses;

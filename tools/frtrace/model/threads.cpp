@@ -235,7 +235,7 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
       out += fmt::format(", which thread {} holds", holder->tid);
       out += where.empty() ? "" : " in " + where;
     }
-  } else if (holder == nullptr && runs_python(all, t)) {
+  } else if (holder == nullptr && runs_python(all, t) && !t.activity.empty()) {
     out += "; GIL free";
   }
   if (t.answer == "blocked") {

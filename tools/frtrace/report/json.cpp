@@ -209,10 +209,6 @@ Json report_json(const Report& r, const LoadResult& input) {
           {"input", input_json(&r, input)}};
 }
 
-int severity(const Report& r) {
-  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
-}
-
 }  // namespace
 
 std::string render_json(const std::vector<Report>& reports, const LoadResult& input,

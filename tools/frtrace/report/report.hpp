@@ -125,4 +125,9 @@ struct Report {
   std::vector<Rank> missing_ranks;
 };
 
+// Of several jobs the worst comes first.
+inline int severity(const Report& r) {
+  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
+}
+
 }  // namespace frtrace

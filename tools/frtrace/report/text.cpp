@@ -114,7 +114,9 @@ Part blamed_part(const Report& r, const TextStyle& style) {
     }
     const std::size_t n = std::min(evidence.size(), each);
     std::string head = fmt::format("rank {}", b.rank);
-    if (!b.host.empty() || b.pid != 0) {
+    if (b.host.empty() && b.pid != 0) {
+      head += fmt::format(" (pid {})", b.pid);
+    } else if (b.pid != 0) {
       head += fmt::format(" (host {}, pid {})", b.host, b.pid);
     }
     const bool placed =
@@ -411,10 +413,6 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
 
 std::size_t count_lines(const std::string& text) {
   return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-}
-
-int severity(const Report& r) {
-  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
 }
 
 std::vector<std::string> not_read(const LoadResult& input, const TextStyle& style) {

@@ -276,8 +276,13 @@ class Describe : public DeviceWords {
   void last_issued() {
     const Record* last = f_.last_operation(g_.evidence);
     if (last == nullptr) {
-      line(e_->losses.overwritten != 0 ? "its last operations are no longer in its records"
-                                       : "issued no operation at all");
+      if (e_->holes.only_stacks || e_->threads.present) {
+        line(fmt::format("its stack is all that is known of it, by {}", e_->threads_by));
+        return;
+      }
+      line(e_->holes.from_log            ? "is at a place that the log does not say"
+           : e_->losses.overwritten != 0 ? "its last operations are no longer in its records"
+                                         : "issued no operation at all");
       return;
     }
     b_.last_site = user_site(*e_, last->stack);
@@ -542,7 +547,7 @@ class Describe : public DeviceWords {
     const auto position = g.position.find(g_.rank);
     // A ring without room for all groups, or a file that names only those of its records, may lack
     // one that the rank has.
-    const bool all_listed = !e_->losses.may_have_had_other_groups() &&
+    const bool all_listed = !e_->holes.only_stacks && !e_->losses.may_have_had_other_groups() &&
                             (e_->format.empty() || e_->losses.overwritten == 0);
     if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
       line(fmt::format("never created the group {}", g.title()));

@@ -65,7 +65,8 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
   }
   std::map<int, SiteCounts> of_group;
   for (const Guilty& g : c.guilty) {
-    const int group = g.evidence < 0 ? -1 : group_of(f, c, g);
+    const bool counted = g.evidence >= 0 && !f.ev(g.evidence).holes.only_stacks;
+    const int group = counted ? group_of(f, c, g) : -1;
     if (group < 0) {
       continue;
     }

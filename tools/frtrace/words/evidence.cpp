@@ -172,6 +172,10 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::run_by_clock,
        "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
        true},
+      {&Holes::from_log,
+       "are a log: a rank that its watchdog says nothing of may be inside the operation", true},
+      {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
+       true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };

@@ -214,7 +214,8 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
                         f.rank(f.hidden.front().evidence)));
       }
       for (const Problem& p : f.graph.problems) {
-        if (p.kind == Problem::kNoEvidence && seen_alive(f.c, p.rank)) {
+        if (p.kind == Problem::kNoEvidence && seen_alive(f.c, p.rank) &&
+            !f.c.stacks.contains(p.rank)) {
           say(r, "input",
               fmt::format("other ranks saw the process of {} alive", ranks_words({p.rank})));
         }

@@ -64,7 +64,7 @@ constexpr OpenRow kRows[] = {
      "orders that differ, and the evidence does not tell which of them share a stream",
      "the streams of {waiters}: NCCL 2.28 or newer tells them, and so do calls that fr hooks"},
     {Rule::kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
-     "a dump or ring of {lacking}"},
+     "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
     {Rule::kOpenTerminated, "{told}; evidence of {missing} is lacking to say why",
      "a dump or ring of {missing}"},
     {Rule::kOkTerminated, "nothing was stuck; {told}", ""},
