@@ -18,6 +18,7 @@
 #include "live/lock_files.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
+#include "report/page.hpp"
 #include "report/render.hpp"
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
@@ -95,8 +96,9 @@ int status_of(const std::vector<Report>& reports) {
 
 struct Answers {
   std::vector<Case> cases;
-  std::vector<Report> reports;   // of each case
-  std::vector<StackTree> trees;  // likewise, where asked for
+  std::vector<Report> reports;     // of each case
+  std::vector<StackTree> trees;    // likewise, where asked for
+  std::vector<std::string> pages;  // page_data() likewise
 };
 
 // Looking at this machine, for lock files, comes after the diagnosis and changes no verdict.
@@ -104,9 +106,14 @@ Answers answers_of(const Arguments& a, const LoadResult& input) {
   Answers out;
   out.cases = make_cases(input.evidence, a.selection);
   for (const Case& c : out.cases) {
-    out.reports.push_back(diagnose(c));
+    const Facts facts(c);
+    out.reports.push_back(diagnose(facts));
     look_at_lock_files(out.reports.back());
-    if (a.stacks) {
+    if (a.wants_html()) {
+      StackTree all = merge_stacks(stack_inputs(c, {}));
+      look_at_lock_files(all);
+      out.pages.push_back(page_data(facts, out.reports.back(), all));
+    } else if (a.stacks) {
       out.trees.push_back(merge_stacks(stack_inputs(c, a.filter.ranks)));
       look_at_lock_files(out.trees.back());
     }
@@ -156,6 +163,24 @@ std::string as_table(const Arguments& a, const Answers& answers) {
   return render_table(answers.cases, filter);
 }
 
+// The page lasts: it says no ages.
+std::string as_page(const Arguments& a, const LoadResult& input, const Answers& answers) {
+  TextStyle style;
+  style.full = a.full;
+  style.where = fmt::format("{}", fmt::join(a.paths, " "));
+  return render_html({answers.reports, input, answers.pages,
+                      render_text(answers.reports, input, style), style.where});
+}
+
+// Before anything looks at them, so that none gets into any sentence.
+void drop_variables(LoadResult& input) {
+  for (const auto& e : input.evidence) {
+    for (ThreadStack& t : e->threads.threads) {
+      t.variables.clear();
+    }
+  }
+}
+
 bool write(const std::string& out, const std::string& path) {
   if (path.empty()) {
     std::fwrite(out.data(), 1, out.size(), stdout);
@@ -196,7 +221,10 @@ int report(Arguments& a) {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  const LoadResult input = load_paths(a.paths, a.load);
+  LoadResult input = load_paths(a.paths, a.load);
+  if (a.no_locals) {
+    drop_variables(input);
+  }
   const double read_s = seconds();
   progress.erase();
   const Answers answers = answers_of(a, input);
@@ -214,6 +242,8 @@ int report(Arguments& a) {
   if (a.wants_json()) {
     out = render_json(answers.reports, input,
                       answers.trees.empty() ? "" : render_stacks_json(answers.trees.front()));
+  } else if (!nothing && a.wants_html()) {
+    out = as_page(a, input, answers);
   } else if (!nothing) {
     out = a.table ? as_table(a, answers) : as_text(a, input, answers);
   }

@@ -2,10 +2,14 @@
 #include "commands/arguments.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <string_view>
 
 #include "report/lines.hpp"
 
@@ -73,8 +77,12 @@ std::vector<std::string> split(const std::vector<std::string>& texts) {
 // What CLI11 does not check.
 std::optional<std::string> complete(Arguments& a, std::vector<std::string>& ranks,
                                     std::vector<std::string>& groups) {
-  if (!a.output.empty() && !a.output.ends_with(".json") && !a.output.ends_with(".txt")) {
-    return a.output + ": the format follows from the ending, .json or .txt";
+  constexpr std::string_view kEndings[] = {".json", ".txt", ".html"};
+  if (!a.output.empty() &&
+      std::none_of(std::begin(kEndings), std::end(kEndings),
+                   [&](std::string_view e) { return a.output.ends_with(e); })) {
+    return fmt::format("{}: the format follows from the ending, {}", a.output,
+                       fmt::join(kEndings, " or "));
   }
   give_back_paths(ranks, a.paths);
   give_back_paths(groups, a.paths);
@@ -129,7 +137,10 @@ std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
   app.add_flag("--stacks,--print_stack_trace", a.stacks,
                "call-site stacks of blamed and waiting ranks, thread stacks of all as one tree");
   app.add_option("--to-torch", a.to_torch, "write PyTorch Flight Recorder pickles there");
-  app.add_option("-o", a.output, "write there instead of stdout; format by ending: .json, .txt");
+  app.add_option("-o", a.output,
+                 "write there instead of stdout; format by ending: .json, .txt, .html");
+  app.add_flag("--no-locals", a.no_locals,
+               "leave variables of stack frames out, for output that goes to others");
   app.add_option("--threads", a.load.threads,
                  "threads that read files; default: one per processor");
   app.add_flag("--all-records", a.load.all_records,

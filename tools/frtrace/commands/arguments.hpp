@@ -24,8 +24,10 @@ struct Arguments {
   TableFilter filter;
   std::string output, to_torch;  // "": stdout, none
   bool json = false, table = false, stacks = false, full = false;
+  bool no_locals = false;
   bool options = false, clean = false;  // instead of a verdict
 
+  bool wants_html() const { return output.ends_with(".html"); }
   bool wants_json() const { return json || output.ends_with(".json"); }
 };
 

@@ -26,13 +26,21 @@ struct Times {
   std::vector<Time> end;     // of the operation, on the rank's clock; 0 unknown
 };
 
-// Median of the values but one; values are few.
-double median_but(std::vector<double> values, std::size_t skip) {
-  values.erase(values.begin() + static_cast<std::ptrdiff_t>(skip));
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+// Median of the values but one.
+class MedianOfOthers {
+ public:
+  explicit MedianOfOthers(const std::vector<double>& values) : sorted_(values) {
+    std::sort(sorted_.begin(), sorted_.end());
+  }
+  double operator()(double own) const {
+    const auto at = std::lower_bound(sorted_.begin(), sorted_.end(), own) - sorted_.begin();
+    const std::size_t middle = (sorted_.size() - 1) / 2;
+    return sorted_[middle < static_cast<std::size_t>(at) ? middle : middle + 1];
+  }
+
+ private:
+  std::vector<double> sorted_;
+};
 
 struct Slot {
   int group;
@@ -111,6 +119,38 @@ class Lateness {
   }
 
   bool by_clocks() const { return by_clocks_; }
+
+  std::vector<Arrivals> arrivals() {
+    std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
+    std::vector<Arrivals> out;
+    std::vector<std::unordered_map<int, std::size_t>> members;  // evidence -> place, of each
+    for (const Slot& slot : whole_) {
+      const Group& group = c_.groups[static_cast<std::size_t>(slot.group)];
+      const Member& first = slot.members.front();
+      const RankEvidence& e = c_.evidence_of(first.first);
+      const Record& r = record(first);
+      Arrivals one;
+      one.group = group.desc.empty() ? group.name : group.desc;
+      one.op = e.text(r.op);
+      one.site = user_site(e, r.stack);
+      const auto [at, fresh] =
+          known.try_emplace({one.group, one.op, site_text(one.site)}, out.size());
+      if (fresh) {
+        out.push_back(std::move(one));
+        members.emplace_back();
+      }
+      add(slot, out[at->second], members[at->second]);
+    }
+    for (Arrivals& a : out) {
+      std::stable_sort(a.members.begin(), a.members.end(), [](const auto& x, const auto& y) {
+        return x.last != y.last ? x.last > y.last : x.sum_s > y.sum_s;
+      });
+    }
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Arrivals& a, const Arrivals& b) { return a.sum_s > b.sum_s; });
+    return out;
+  }
+
   std::vector<Straggler> stragglers() {
     std::vector<Straggler> out;
     const double share = by_clocks_ ? limits::kLateShareByClocks : limits::kLateShare;
@@ -132,6 +172,35 @@ class Lateness {
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
   OfRank& own(const Member& m) { return ranks_[static_cast<std::size_t>(m.first)]; }
+
+  void add(const Slot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
+    const Member* last = nullptr;
+    double most = 0;
+    for (const Member& m : slot.members) {
+      const double late = own(m).late[m.second];
+      const auto [at, fresh] = places.try_emplace(m.first, a.members.size());
+      if (fresh) {
+        a.members.emplace_back().evidence = m.first;
+      }
+      a.members[at->second].each_s.push_back(static_cast<float>(late));
+      if (last == nullptr || late > most) {
+        last = &m;
+        most = late;
+      }
+    }
+    ++a.slots;
+    a.sum_s += most;
+    std::size_t bucket = 0;
+    for (double edge = 1e-6; bucket + 1 < Arrivals::kBuckets && most >= edge; edge *= 2) {
+      ++bucket;
+    }
+    ++a.histogram[bucket];
+    if (most > limits::kLateLeast_s) {
+      Arrivals::Member& m = a.members[places.at(last->first)];
+      ++m.last;
+      m.sum_s += most;
+    }
+  }
 
   void add_arrivals(const Slot& slot) {
     bool ends = true, starts = true;
@@ -158,8 +227,9 @@ class Lateness {
         own(m).end[m.second] = last;  // nobody leaves before the last has come
       }
     }
+    const MedianOfOthers others(come);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      own(slot.members[k]).late[slot.members[k].second] = come[k] - median_but(come, k);
+      own(slot.members[k]).late[slot.members[k].second] = come[k] - others(come[k]);
     }
   }
 
@@ -218,11 +288,12 @@ class Lateness {
         return;
       }
     }
+    const MedianOfOthers others(busy);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
       const Member& m = slot.members[k];
       const RankEvidence& e = c_.evidence_of(m.first);
       const Record& r = record(m);
-      const double more_busy = busy[k] - median_but(busy, k);
+      const double more_busy = busy[k] - others(busy[k]);
       const double late = own(m).late[m.second];
       const double excess = std::max(-std::abs(late), std::min(late, more_busy));
       const Site site = user_site(e, r.stack);
@@ -281,6 +352,12 @@ std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots
   Lateness all(c, slots);
   by_clocks = all.by_clocks();
   return all.stragglers();
+}
+
+std::vector<Arrivals> arrivals(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {
+  Lateness all(c, slots);
+  by_clocks = all.by_clocks();
+  return all.arrivals();
 }
 
 }  // namespace frtrace

@@ -1,6 +1,9 @@
 // stragglers.hpp - ranks that come late again and again.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "facts/slots.hpp"
@@ -21,5 +24,25 @@ struct Straggler {
 };
 // `by_clocks`: ends are not recorded, the ranks' clocks had to be compared.
 std::vector<Straggler> stragglers(const Case&, const std::vector<Slots>&, bool& by_clocks);
+
+// How the ranks came to the operations of one call site, over all groups of one kind.
+struct Arrivals {
+  std::string group, op;  // the groups' description, else the name
+  Site site;
+  std::uint64_t slots = 0;  // that all members came to
+  double sum_s = 0;         // by which the last of each came after the median of the others
+  // Of slots, by that lateness: below 1 us, 2 us, 4 us, ... the last: all that is more.
+  static constexpr std::size_t kBuckets = 28;
+  std::array<std::uint32_t, kBuckets> histogram{};
+  struct Member {
+    int evidence = -1;
+    std::uint32_t last = 0;     // times that it came last, by more than hosts differ
+    double sum_s = 0;           // by which it was late then
+    std::vector<float> each_s;  // after the median of the others, in the order of its records
+  };
+  std::vector<Member> members;  // who came last most often first
+};
+// Call sites that were waited for longest first. `by_clocks` as above.
+std::vector<Arrivals> arrivals(const Case&, const std::vector<Slots>&, bool& by_clocks);
 
 }  // namespace frtrace

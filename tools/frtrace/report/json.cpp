@@ -212,7 +212,7 @@ Json report_json(const Report& r, const LoadResult& input) {
 }  // namespace
 
 std::string render_json(const std::vector<Report>& reports, const LoadResult& input,
-                        const std::string& stacks) {
+                        const std::string& stacks, int indent) {
   Json out;
   if (reports.empty()) {
     out = {{"schema", "frtrace.report/1"},
@@ -248,7 +248,7 @@ std::string render_json(const std::vector<Report>& reports, const LoadResult& in
     out["stacks"] = Json::parse(stacks, nullptr, false);
   }
   // ASCII: a terminal would obey C1 controls, which JSON allows.
-  return out.dump(1, ' ', true, Json::error_handler_t::replace) + "\n";
+  return out.dump(indent, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace frtrace

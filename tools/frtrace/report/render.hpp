@@ -22,9 +22,12 @@ struct TextStyle {
 };
 
 std::string render_text(const std::vector<Report>&, const LoadResult&, const TextStyle&);
-// stacks: JSON to go with it under "stacks".
+// Who waits where, a line for each operation and call site over all its numbers and groups.
+std::vector<std::string> waiting_lines(const Report&);
+// stacks: JSON to go with it under "stacks". indent: -1: one line.
 std::string render_json(const std::vector<Report>&, const LoadResult&,
-                        const std::string& stacks = {});
+                        const std::string& stacks = {}, int indent = 1);
+std::size_t worst_of(const std::vector<Report>&);
 
 struct TableFilter {
   std::vector<Rank> ranks;          // empty: all

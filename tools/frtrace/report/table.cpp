@@ -1,4 +1,5 @@
-// table.cpp - the table of operations: a row for each, a column per class of ranks that did the same.
+// table.cpp - the table of operations as text: a row for each, a column per class of ranks that did
+// the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,9 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "facts/slots.hpp"
-#include "model/contains.hpp"
-#include "model/operation.hpp"
+#include "report/classes.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
 
@@ -16,178 +15,10 @@ namespace frtrace {
 
 namespace {
 
-const char* state_word(State s) {
-  return s == State::kUnknown ? "issued" : fr::word(s);
-}
-
-// What a rank issued, with its call site, and how far it got. Without the first the rank did not
-// issue it, or the evidence does not show it.
-struct Cell {
-  std::string what, state;
-  auto operator<=>(const Cell&) const = default;
-  std::string text() const { return what.empty() ? state : what + ": " + state; }
-};
-
-// Ranks whose column would read the same.
-struct Column {
-  std::vector<std::size_t> members;
-  std::vector<Rank> ranks;
-  std::vector<Cell> cells;
-};
-
-// A group's columns, or those of groups that read the same but for their ranks.
-struct Table {
-  std::string desc, backend;
-  std::vector<std::string> names;
-  std::vector<Rank> ranks;
-  std::size_t size = 0;  // members of one group
-  std::uint64_t first = 0, last = 0;
-  bool differs = false;  // its ranks did not do the same
-  std::vector<Column> columns;
-
-  bool alike(const Table& other) const {
-    return desc == other.desc && !desc.empty() && backend == other.backend && size == other.size &&
-           first == other.first && last == other.last &&
-           std::equal(columns.begin(), columns.end(), other.columns.begin(), other.columns.end(),
-                      [](const Column& a, const Column& b) {
-                        return a.members == b.members && a.cells == b.cells;
-                      });
-  }
-};
-
-Cell cell_of(const Case& c, const Group& g, const Slots& slots, std::size_t m, std::uint64_t seq) {
-  if (g.evidence[m] < 0) {
-    return {"", "no evidence"};
-  }
-  const Record* r = slots.at(c, g, m, seq);
-  if (r == nullptr) {
-    const GroupEvidence* e = c.member(g, m);
-    const bool trimmed = c.evidence_of(g.evidence[m]).losses.trimmed != 0 && e != nullptr &&
-                         e->kept != 0 && seq >= e->first_kept;
-    return {"", e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten"};
-  }
-  const RankEvidence& e = c.evidence_of(g.evidence[m]);
-  Cell out{printable(operation_text(e, *r)), state_word(r->state)};
-  if (const Site s = user_site(e, r->stack); !s.file.empty()) {
-    const std::size_t slash = s.file.rfind('/');
-    out.what += fmt::format(
-        " {}:{}", printable(slash == std::string::npos ? s.file : s.file.substr(slash + 1)),
-        s.line);
-  }
-  return out;
-}
-
-// Cells that say nothing about what the rank did.
-bool is_blank(const Cell& cell) {
-  return cell.what.empty() && cell.state != "-";
-}
-
-// Ranks with equal cells from row `from` on share a column.
-std::vector<Column> columns_of(const Group& g, const std::vector<std::size_t>& members,
-                               const std::vector<std::vector<Cell>>& cells, std::size_t from) {
-  std::map<std::vector<Cell>, Column> by_cells;
-  for (std::size_t k = 0; k < members.size(); ++k) {
-    std::vector<Cell> kept(cells[k].begin() + static_cast<std::ptrdiff_t>(from), cells[k].end());
-    Column& column = by_cells[std::move(kept)];
-    column.members.push_back(members[k]);
-    column.ranks.push_back(g.ranks[members[k]]);
-  }
-  std::vector<Column> out;
-  for (auto& [kept, column] : by_cells) {
-    column.cells = kept;
-    out.push_back(std::move(column));
-  }
-  std::sort(out.begin(), out.end(),
-            [](const Column& a, const Column& b) { return a.members < b.members; });
-  return out;
-}
-
-// The first row in which ranks differ; the number of rows: in none.
-std::size_t first_difference(const std::vector<std::vector<Cell>>& cells) {
-  const std::size_t rows = cells.empty() ? 0 : cells.front().size();
-  for (std::size_t row = 0; row < rows; ++row) {
-    const Cell* told = nullptr;
-    for (const std::vector<Cell>& column : cells) {
-      if (is_blank(column[row])) {
-        continue;
-      }
-      if (told != nullptr && *told != column[row]) {
-        return row;
-      }
-      told = &column[row];
-    }
-  }
-  return rows;
-}
-
-// No columns: no member is wanted.
-Table table_of(const Case& c, const Group& g, const Slots& slots, const TableFilter& filter) {
-  Table t;
-  t.desc = g.desc;
-  t.backend = g.backend;
-  t.names = {g.name};
-  t.ranks = g.ranks;
-  t.size = g.ranks.size();
-  std::vector<std::size_t> members;
-  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-    if (filter.ranks.empty() || contains(filter.ranks, g.ranks[m])) {
-      members.push_back(m);
-      if (const GroupEvidence* e = c.member(g, m)) {
-        t.last = std::max(t.last, std::min(e->enqueued, std::uint64_t{1} << 62));
-      }
-    }
-  }
-  constexpr std::uint64_t kWindow = 40;  // rows looked through for differences
-  constexpr std::size_t kBefore = 5;     // rows shown before the first that differs
-  t.first = t.last > kWindow ? t.last - kWindow + 1 : 1;
-  for (std::size_t k = 0; filter.full && k < members.size(); ++k) {
-    const GroupEvidence* e = c.member(g, members[k]);
-    t.first = e != nullptr && e->kept != 0 ? std::min(t.first, e->first_kept) : t.first;
-  }
-  std::vector<std::vector<Cell>> cells(members.size());
-  for (std::size_t k = 0; k < members.size(); ++k) {
-    for (std::uint64_t seq = t.first; seq <= t.last; ++seq) {
-      cells[k].push_back(cell_of(c, g, slots, members[k], seq));
-    }
-  }
-  const std::size_t rows = t.last >= t.first ? t.last - t.first + 1 : 0;
-  const std::size_t differs = first_difference(cells);
-  t.differs = differs < rows;
-  const std::size_t from = filter.full || differs < kBefore ? 0 : differs - kBefore;
-  t.first += from;
-  t.columns = columns_of(g, members, cells, from);
-  return t;
-}
-
-// What all ranks that issued an operation there issued, for each row; "" where they differ.
-std::vector<std::string> common_operations(const Table& t) {
-  std::vector<std::string> out(t.last - t.first + 1);
-  for (std::size_t row = 0; row < out.size(); ++row) {
-    bool same = true;
-    for (const Column& column : t.columns) {
-      const std::string& what = column.cells[row].what;
-      same = same && (what.empty() || out[row].empty() || what == out[row]);
-      out[row] = what.empty() ? out[row] : what;
-    }
-    out[row] = same ? out[row] : std::string();
-  }
-  return out;
-}
-
-std::string title(const Table& t, std::size_t width) {
-  const std::string head =
-      t.names.size() == 1
-          ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
-          : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
-  return fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
-                     t.backend.empty() ? "" : ", " + printable(t.backend),
-                     t.last == 0 ? ", no collectives" : "");
-}
-
 // The first `rows` rows, in as many blocks of columns as it takes.
-void render(std::string& out, const Table& t, std::size_t width, std::size_t rows) {
+void render(std::string& out, const GroupTable& t, std::size_t width, std::size_t rows) {
   const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
-  out += title(t, width);
+  out += table_title(t, width);
   if (t.last == 0) {
     return;
   }
@@ -201,12 +32,12 @@ void render(std::string& out, const Table& t, std::size_t width, std::size_t row
     op_width = std::max(op_width, text.size());
   }
   op_width = std::min(op_width, std::max<std::size_t>(width / 2, kSeqWidth + 32));
-  const auto text_of = [&](const Column& column, std::size_t row) {
-    const Cell& cell = column.cells[row];
+  const auto text_of = [&](const TableColumn& column, std::size_t row) {
+    const TableCell& cell = column.cells[row];
     return common[row].empty() ? cell.text() : cell.state;
   };
   std::vector<std::size_t> natural;
-  for (const Column& column : t.columns) {
+  for (const TableColumn& column : t.columns) {
     natural.push_back(ranks_words(column.ranks).size());
     for (std::size_t row = 0; row < column.cells.size(); ++row) {
       natural.back() = std::max(natural.back(), text_of(column, row).size());
@@ -304,14 +135,14 @@ std::size_t lines_of(const std::string& s) {
   return static_cast<std::size_t>(std::count(s.begin(), s.end(), '\n'));
 }
 
-std::string whole(const Table& t, std::size_t width, std::size_t rows = SIZE_MAX) {
+std::string whole(const GroupTable& t, std::size_t width, std::size_t rows = SIZE_MAX) {
   std::string out = "\n";
   render(out, t, width, rows);
   return out;
 }
 
 // As many rows as fit, some after the first that differs in any case, then as many columns.
-std::string on_screen(const Table& t, std::size_t width) {
+std::string on_screen(const GroupTable& t, std::size_t width) {
   constexpr std::size_t kFewest = 7;
   std::string out = whole(t, width);
   if (lines_of(out) <= kBodyLines) {
@@ -342,49 +173,17 @@ std::string render_table(const std::vector<Case>& cases, const TableFilter& filt
   for (const Case& c : cases) {
     out +=
         fmt::format("job {}, attempt {}, incident {}\n", printable(c.job), c.attempt, c.incident);
-    const std::vector<Slots> slots = make_slots(c);
-    std::vector<Table> tables;
-    std::map<std::tuple<std::string, std::size_t, std::uint64_t>, std::vector<std::size_t>> sisters;
-    for (std::size_t g = 0; g < c.groups.size(); ++g) {
-      const Group& group = c.groups[g];
-      const bool wanted =
-          filter.groups.empty() ||
-          std::any_of(filter.groups.begin(), filter.groups.end(), [&](const std::string& name) {
-            return name == group.name || name == group.desc;
-          });
-      if (!wanted) {
-        continue;
-      }
-      Table t = table_of(c, group, slots[g], filter);
-      if (t.columns.empty()) {
-        continue;
-      }
-      std::vector<std::size_t>& candidates = sisters[{t.desc, t.size, t.last}];
-      const auto same = std::find_if(candidates.begin(), candidates.end(),
-                                     [&](std::size_t k) { return tables[k].alike(t); });
-      if (same == candidates.end()) {
-        candidates.push_back(tables.size());
-        tables.push_back(std::move(t));
-        continue;
-      }
-      Table& folded = tables[*same];
-      folded.names.push_back(group.name);
-      folded.ranks.insert(folded.ranks.end(), t.ranks.begin(), t.ranks.end());
-      for (std::size_t k = 0; k < t.columns.size(); ++k) {
-        std::vector<Rank>& ranks = folded.columns[k].ranks;
-        ranks.insert(ranks.end(), t.columns[k].ranks.begin(), t.columns[k].ranks.end());
-      }
-    }
+    std::vector<GroupTable> tables = group_tables(c, make_slots(c), filter);
     // On a screen: first the groups whose ranks differ, and whole groups as long as there is room.
     const bool all = filter.full || !filter.groups.empty();
     if (!all) {
-      std::stable_sort(tables.begin(), tables.end(), [](const Table& a, const Table& b) {
+      std::stable_sort(tables.begin(), tables.end(), [](const GroupTable& a, const GroupTable& b) {
         return a.differs != b.differs ? a.differs : a.last > b.last;
       });
     }
     std::string body;
     std::size_t shown = 0, left = 0;
-    for (const Table& t : tables) {
+    for (const GroupTable& t : tables) {
       const std::string text = all ? whole(t, filter.width) : on_screen(t, filter.width);
       if (all || shown == 0 || lines_of(body) + lines_of(text) <= kBodyLines) {
         body += text;

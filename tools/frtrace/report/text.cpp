@@ -182,19 +182,19 @@ std::string waiting_text(const Folded& w, bool full) {
   return out + (site.empty() ? "" : " at " + site) + ", for " + duration_text(w.seconds);
 }
 
-Part waiting_part(const Report& r, const TextStyle& style) {
-  Part part{{}, style.full ? kAll : 5, 2, "operations that ranks wait in"};
+// Of one operation and call site, over all its numbers and groups; full: each by itself.
+std::vector<Folded> folded_waits(const Report& r, bool full) {
   std::vector<Folded> all;
   std::map<std::tuple<std::string, std::string, std::string>, std::size_t> by;
   for (const Waiting& w : r.waiting) {
     const auto [at, fresh] =
         by.try_emplace({w.op, w.desc.empty() ? w.group : w.desc, site_text(w.site)}, all.size());
-    if (fresh || style.full) {
+    if (fresh || full) {
       all.emplace_back();
       all.back().first = &w;
       all.back().low = w.seq;
     }
-    Folded& f = style.full ? all.back() : all[at->second];
+    Folded& f = full ? all.back() : all[at->second];
     f.ranks.insert(f.ranks.end(), w.ranks.begin(), w.ranks.end());
     f.groups[w.title.empty() ? w.group : w.title] = true;
     f.low = std::min(f.low, w.seq);
@@ -205,12 +205,17 @@ Part waiting_part(const Report& r, const TextStyle& style) {
     std::sort(f.ranks.begin(), f.ranks.end());
     f.ranks.erase(std::unique(f.ranks.begin(), f.ranks.end()), f.ranks.end());
   }
-  if (all.size() > 1 && !style.full) {  // that of the verdict, then where most are
+  if (all.size() > 1 && !full) {  // that of the verdict, then where most are
     std::stable_sort(all.begin() + 1, all.end(), [](const Folded& a, const Folded& b) {
       return a.ranks.size() > b.ranks.size();
     });
   }
-  for (const Folded& f : all) {
+  return all;
+}
+
+Part waiting_part(const Report& r, const TextStyle& style) {
+  Part part{{}, style.full ? kAll : 5, 2, "operations that ranks wait in"};
+  for (const Folded& f : folded_waits(r, style.full)) {
     part.add(waiting_text(f, style.full),
              style.stacks && shows(style, f.ranks) ? f.first->stack : std::vector<std::string>());
   }
@@ -448,6 +453,14 @@ std::string all_of(const std::vector<Report>& reports, TextStyle style) {
 }
 
 }  // namespace
+
+std::vector<std::string> waiting_lines(const Report& r) {
+  std::vector<std::string> out;
+  for (const Folded& f : folded_waits(r, false)) {
+    out.push_back(waiting_text(f, false));
+  }
+  return out;
+}
 
 std::string render_text(const std::vector<Report>& reports, const LoadResult& input,
                         const TextStyle& style) {

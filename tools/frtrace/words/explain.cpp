@@ -178,9 +178,12 @@ Report explain(const Facts& f, const Judgement& j) {
   return r;
 }
 
-Report diagnose(const Case& c) {
-  const Facts f(c);
+Report diagnose(const Facts& f) {
   return explain(f, judge(f));
+}
+
+Report diagnose(const Case& c) {
+  return diagnose(Facts(c));
 }
 
 }  // namespace frtrace

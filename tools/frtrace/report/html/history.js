@@ -1,0 +1,2 @@
+function historySection() {}
+function openGroup(g) { select({group: g}); }
