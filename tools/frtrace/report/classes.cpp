@@ -48,6 +48,23 @@ bool is_blank(const TableCell& cell) {
   return cell.what.empty() && cell.state != "-";
 }
 
+// The first row in which something is in flight; the number of rows: in none.
+std::size_t first_open(const std::vector<std::vector<TableCell>>& cells) {
+  const std::size_t rows = cells.empty() ? 0 : cells.front().size();
+  const auto is_open = [](const TableCell& cell) {
+    return !cell.what.empty() &&
+           (cell.state == fr::word(State::kEnqueued) || cell.state == fr::word(State::kStarted) ||
+            cell.state == fr::word(State::kWaiting));
+  };
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (std::any_of(cells.begin(), cells.end(),
+                    [&](const auto& column) { return is_open(column[row]); })) {
+      return row;
+    }
+  }
+  return rows;
+}
+
 // Ranks with equal cells from row `from` on share a column.
 std::vector<TableColumn> columns_of(const Group& g, const std::vector<std::size_t>& members,
                                     const std::vector<std::vector<TableCell>>& cells,
@@ -121,7 +138,8 @@ GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const Tab
   const std::size_t rows = t.last >= t.first ? t.last - t.first + 1 : 0;
   const std::size_t differs = first_difference(cells);
   t.differs = differs < rows;
-  const std::size_t from = filter.full || differs < before ? 0 : differs - before;
+  const std::size_t of_note = t.differs ? differs : first_open(cells);
+  const std::size_t from = filter.full || of_note < before ? 0 : of_note - before;
   t.first += from;
   t.columns = columns_of(g, members, cells, from);
   return t;
@@ -149,7 +167,7 @@ std::string table_title(const GroupTable& t, std::size_t width) {
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
           : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
-  return fmt::format("{}, {}{}{}\n", shortened(printable(head), width / 2), ranks_words(t.ranks),
+  return fmt::format("{}, {}{}{}", shortened(printable(head), width / 2), ranks_words(t.ranks),
                      t.backend.empty() ? "" : ", " + printable(t.backend),
                      t.last == 0 ? ", no collectives" : "");
 }

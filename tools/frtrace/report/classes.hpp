@@ -49,7 +49,8 @@ struct GroupTable {
 };
 
 // Of the groups that the filter takes; those that read the same but for their ranks are one.
-// Without TableFilter::full from `before` rows before the first that differs.
+// Without TableFilter::full from `before` rows before the first that differs, else before the first
+// in flight.
 std::vector<GroupTable> group_tables(const Case&, const std::vector<Slots>&, const TableFilter&,
                                      std::size_t before = 5);
 // What all ranks that issued an operation there issued, for each row; "" where they differ.

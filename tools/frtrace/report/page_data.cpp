@@ -103,6 +103,10 @@ PageJson table_json(const GroupTable& t, const Report& r, PagePool& pool) {
     return std::any_of(column.ranks.begin(), column.ranks.end(),
                        [&](Rank rank) { return contains(r.ranks, rank); });
   };
+  const auto all_blamed = [&](const TableColumn& column) {
+    return std::all_of(column.ranks.begin(), column.ranks.end(),
+                       [&](Rank rank) { return contains(r.ranks, rank); });
+  };
   std::stable_sort(columns.begin(), columns.end(), [&](const TableColumn* a, const TableColumn* b) {
     const bool first = blamed(*a), second = blamed(*b);
     return first != second ? first : a->ranks.size() < b->ranks.size();
@@ -118,7 +122,7 @@ PageJson table_json(const GroupTable& t, const Report& r, PagePool& pool) {
     }
     out["c"].push_back({{"r", pool.ranks(columns[k]->ranks)},
                         {"n", columns[k]->ranks.size()},
-                        {"b", blamed(*columns[k])},
+                        {"b", all_blamed(*columns[k])},
                         {"x", std::move(cells)}});
   }
   out["more"] = columns.size() > kColumns ? columns.size() - kColumns : 0;
@@ -145,16 +149,17 @@ PageJson tables_json(const Facts& f, const Report& r, PagePool& pool) {
 PageJson stacks_json(const StackTree& tree, PagePool& pool) {
   PageJson nodes = PageJson::array(), classes = PageJson::array(), roles = PageJson::array();
   for (const StackNode& n : tree.nodes) {
-    nodes.push_back({n.frame == 0 ? 0 : pool.text(tree.frames[n.frame]), n.children, n.classes,
-                     pool.ranks(n.ranks), n.ranks.size()});
+    nodes.push_back({n.frame == 0 ? 0 : pool.text(short_frame(tree.frames[n.frame])), n.children,
+                     n.classes, pool.ranks(n.ranks), n.ranks.size()});
   }
   for (const StackClass& c : tree.classes) {
     PageJson where = PageJson::array();
     for (const std::string& line : c.where) {
       where.push_back(pool.text(line));
     }
-    classes.push_back({pool.ranks(c.ranks), c.ranks.size(), c.threads, pool.text(c.doing),
-                       pool.text(c.frontier), std::move(where)});
+    classes.push_back({pool.ranks(c.ranks), c.ranks.size(), c.threads,
+                       pool.text(contains(c.where, c.doing) ? "" : c.doing), pool.text(c.frontier),
+                       std::move(where)});
   }
   for (const StackTree::Role& role : tree.roles) {
     roles.push_back({pool.text(role.name), role.root, role.ranks});

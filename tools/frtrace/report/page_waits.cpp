@@ -161,7 +161,7 @@ std::vector<std::pair<Rank, std::vector<Rank>>> drawn(const Facts& f, const Repo
     }
   }
   const std::size_t n = f.c.ranks.size();
-  for (std::size_t k = 0; out.size() < kSpread && k < kSpread && n != 0; ++k) {
+  for (std::size_t k = 0; all.classes.empty() && k < kSpread && n != 0; ++k) {
     const Rank rank = f.c.ranks[k * n / kSpread]->id.rank;
     add(rank, {rank});
   }

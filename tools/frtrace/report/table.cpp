@@ -18,7 +18,7 @@ namespace {
 // The first `rows` rows, in as many blocks of columns as it takes.
 void render(std::string& out, const GroupTable& t, std::size_t width, std::size_t rows) {
   const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
-  out += table_title(t, width);
+  out += table_title(t, width) + '\n';
   if (t.last == 0) {
     return;
   }

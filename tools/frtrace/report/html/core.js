@@ -38,7 +38,7 @@ function el(tag, attributes, ...children) {
 }
 
 function add(node, children) {
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) {
       node.append(child instanceof Node ? child : document.createTextNode(clean(child)));
     }
@@ -87,10 +87,14 @@ function rankTitle(fold, n) {
 // What each rank does, in the order of the report; then those without evidence.
 let people = [];
 let person = new Map();  // rank -> entry of people
+let waitKinds = [];      // operations that ranks wait in, by operation, kind of group and call site
+
+// "a", "b", ...: which of them a rank waits in
+const waitLetter = (kind) => kind < 26 ? String.fromCharCode(97 + kind) : 'w';
 
 const STATES = {
   blamed: {mark: '!', words: 'blamed'},
-  wait: {mark: 'w', words: 'waits'},
+  wait: {mark: 'w', words: 'waiting'},
   gone: {mark: '×', words: 'ended'},
   run: {mark: '', words: 'does not wait'},
   none: {mark: '?', words: 'no evidence'},
@@ -100,18 +104,31 @@ function findPeople() {
   const verdict = report().verdict;
   const blamed = new Set(verdict.ranks);
   const waits = new Map();
+  waitKinds = [];
+  const kinds = new Map();
   for (const w of verdict.waiting) {
+    const words = `${w.op} of ${w.desc || w.group}` + (w.site ? ` at ${siteWords(w.site)}` : '');
+    if (!kinds.has(words)) {
+      kinds.set(words, waitKinds.length);
+      waitKinds.push({words, n: 0});
+    }
+    const kind = kinds.get(words);
     for (const r of w.ranks) {
-      waits.set(r, Math.max(waits.get(r) || 0, w.seconds));
+      if (!waits.has(r)) {
+        ++waitKinds[kind].n;
+        waits.set(r, {kind, seconds: 0});
+      }
+      waits.get(r).seconds = Math.max(waits.get(r).seconds, w.seconds);
     }
   }
   people = report().ranks.map((r) => ({
-    rank: r.rank, host: r.host, pid: r.pid, report: r, seconds: waits.get(r.rank) || 0,
+    rank: r.rank, host: r.host, pid: r.pid, report: r, seconds: waits.get(r.rank)?.seconds || 0,
+    kind: waits.get(r.rank)?.kind ?? -1,
     state: blamed.has(r.rank) ? 'blamed' : r.state !== 'runs' ? 'gone' :
         waits.has(r.rank) ? 'wait' : 'run',
   }));
   for (const rank of report().input.missing_ranks) {
-    people.push({rank, host: '', pid: 0, report: null, seconds: 0,
+    people.push({rank, host: '', pid: 0, report: null, seconds: 0, kind: -1,
                  state: blamed.has(rank) ? 'blamed' : 'none'});
   }
   people.sort((a, b) => a.rank - b.rank);
@@ -270,6 +287,10 @@ function readPalette() {
 
 function redraw() {
   for (const one of plots) {
+    if (one.lines) {
+      one.lines();
+      continue;
+    }
     const width = one.canvas.parentElement ? one.canvas.parentElement.clientWidth : 0;
     if (width < 20) {
       continue;

@@ -110,13 +110,18 @@ function hatch(context, x, y, size) {
   context.stroke();
 }
 
-function drawCell(context, cell, size, longest) {
+// Three shades in turn; letters tell more than three apart.
+function waitColour(kind) {
+  return between(palette.wait, palette['wait-soft'], (kind % 3) / 2);
+}
+
+function drawCell(context, cell, size) {
   const p = person.get(cell.rank);
   const {x, y} = cell;
   const s = size - 1;
   const fill = {
     blamed: palette.blamed,
-    wait: between(palette['wait-soft'], palette.wait, longest ? p.seconds / longest : 1),
+    wait: waitColour(p.kind),
     gone: palette.gone, run: palette.run, none: palette.back,
   }[p.state];
   context.globalAlpha = passes(cell.rank) ? 1 : 0.18;
@@ -134,14 +139,15 @@ function drawCell(context, cell, size, longest) {
   if (size >= 12) {
     context.fillStyle = p.state === 'run' || p.state === 'none' ? palette.text : palette.card;
     if (p.state === 'wait') {
-      context.fillStyle = longest && p.seconds / longest < 0.5 ? '#10202e' : palette.card;
+      context.fillStyle = p.kind % 3 === 2 ? palette.text : palette.card;
     }
     context.textAlign = 'center';
     context.textBaseline = 'middle';
-    const label = size >= 24 ? String(cell.rank) : STATES[p.state].mark;
+    const mark = p.state === 'wait' ? waitLetter(p.kind) : STATES[p.state].mark;
+    const label = size >= 24 ? String(cell.rank) : mark;
     context.fillText(label, x + s / 2, y + s / 2 + (size >= 30 ? -5 : 0.5));
     if (size >= 30) {
-      context.fillText(STATES[p.state].mark, x + s / 2, y + s / 2 + 8);
+      context.fillText(mark, x + s / 2, y + s / 2 + 8);
     }
   } else if (p.state === 'blamed') {  // larger than the others
     context.strokeStyle = palette.blamed;
@@ -156,7 +162,6 @@ function ranksSection() {
   const mesh = inferMesh();
   let blocks = hostBlocks();
   let placed = null, cursor = null;
-  const longest = Math.max(0, ...people.map((p) => p.seconds));
   const said = el('p', {class: 'said', id: 'rank-line', 'aria-live': 'polite'});
   const canvas = plot('One cell per rank; arrow keys move, Enter selects',
       (width) => (placed = layOut(blocks, width)).height,
@@ -168,7 +173,7 @@ function ranksSection() {
           context.fillText(fit(context, clean(l.label), Math.max(l.w, 20)), l.x, l.y + 1);
         }
         for (const cell of placed.cells) {
-          drawCell(context, cell, placed.size, longest);
+          drawCell(context, cell, placed.size);
         }
         for (const [rank, width] of [[view.rank, 3], [cursor, 1.5]]) {
           const cell = rank === null ? null : placed.cells.find((c) => c.rank === rank);
@@ -229,7 +234,9 @@ function ranksSection() {
     say();
     card.replaceChildren(...(view.rank === null ? [] : [rankCard(view.rank)]));
   });
-  add(body, [el('p', {class: 'legend'}, counts), el('div', {class: 'plot'}, canvas), said, card,
+  const kinds = waitKinds.slice(0, 12).map((k, i) => el('li', {},
+      el('b', {}, waitLetter(i)), ` ${k.n} ${k.n === 1 ? 'waits' : 'wait'} in ${k.words}`));
+  add(body, [el('p', {class: 'legend'}, counts), kinds.length ? el('ul', {class: 'kinds'}, kinds) : null, el('div', {class: 'plot'}, canvas), said, card,
              details('Table of the ranks', rankTable)]);
 }
 

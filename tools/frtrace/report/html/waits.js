@@ -1,1 +1,140 @@
-function waitsSection() {}
+// waits.js - who waits for whom: ranks that stand alike, the operations they wait in, and those who
+// did not come; circles are drawn as circles.
+
+const ROLES = ['wait in', 'never issued', 'not known whether they came to', 'evidence too old for',
+               'wait elsewhere before', 'their device is behind in'];
+
+// [{from, to, words}] between nodes 'c<k>' (class) and 's<k>' (operation): waiting leads to the
+// operation, the operation to those who did not come.
+function waitEdges(graph) {
+  return graph.edges.map(([c, s, role]) => role === 0 ?
+      {from: 'c' + c, to: 's' + s, role} : {from: 's' + s, to: 'c' + c, role});
+}
+
+// Columns from left to right: how many steps a node is from where the waits end.
+function layers(nodes, edges, ends) {
+  const far = new Map(ends.map((n) => [n, 0]));
+  const queue = [...ends];
+  while (queue.length) {
+    const node = queue.shift();
+    for (const e of edges) {
+      if (e.to === node && !far.has(e.from)) {
+        far.set(e.from, far.get(node) + 1);
+        queue.push(e.from);
+      }
+    }
+  }
+  const most = Math.max(0, ...far.values());
+  const columns = Array.from({length: most + 1}, () => []);
+  for (const n of nodes) {
+    columns[most - (far.has(n) ? far.get(n) : most)].push(n);
+  }
+  return columns.filter((c) => c.length);
+}
+
+// The graph of a verdict whose waits are no operations of the records.
+function plainGraph() {
+  const waiting = report().verdict.waiting.slice(0, 16);
+  return {slots: waiting.map((w) => ({words: w.op + (w.seq ? ` #${w.seq}` : '') +
+              (w.desc ? ` of ${w.desc}` : ''), n: 1, g: -1, s: w.seconds})),
+          classes: waiting.map((w) => [foldRanks(w.ranks), w.ranks.length])
+              .concat(report().verdict.ranks.length ?
+                  [[foldRanks(report().verdict.ranks), report().verdict.ranks.length]] : []),
+          edges: waiting.flatMap((_, k) => [[k, k, 0]].concat(
+              report().verdict.ranks.length ? [[waiting.length, k, 1]] : [])),
+          plain: true};
+}
+
+function waitsSection() {
+  let graph = data().waits.graph;
+  const body = section('waits', 'Who waits for whom');
+  if (graph.edges.length === 0) {
+    graph = plainGraph();
+  }
+  if (graph.edges.length === 0) {
+    add(body, [el('p', {}, 'No rank waits for another.')]);
+    return;
+  }
+  const name = (c) => graph.plain ? c[0] : text(c[0]);
+  const slotWords = (s) => (s.words || text(s.t)) + (s.n > 1 ? ` (${s.n} groups)` : '');
+  const edges = waitEdges(graph);
+  const blamed = new Set(report().verdict.ranks);
+  const guilty = graph.classes.map((c) => expand(name(c)).some((r) => blamed.has(r)));
+  const used = new Set(edges.flatMap((e) => [e.from, e.to]));
+  const nodes = graph.slots.map((_, k) => 's' + k).concat(graph.classes.map((_, k) => 'c' + k))
+      .filter((n) => used.has(n));
+  const sinks = nodes.filter((n) => !edges.some((e) => e.from === n));
+  const accused = nodes.filter((n) => n[0] === 'c' && guilty[n.slice(1)]);
+  const columns = layers(nodes, edges, accused.length ? accused : sinks.length ? sinks :
+      nodes.slice(0, 1));
+  const boxes = new Map();
+  const box = (n) => {
+    const k = Number(n.slice(1));
+    const c = graph.classes[k], s = graph.slots[k];
+    const node = n[0] === 'c' ?
+        el('div', {class: 'node' + (guilty[k] ? ' guilty' : '')},
+           (guilty[k] ? '! ' : '') + rankTitle(name(c), c[1])) :
+        el('div', {class: 'node slot'}, slotWords(s), el('div', {class: 'note'},
+                                                         `for ${duration(s.s)}`));
+    if (n[0] === 'c') {
+      node.append(' ', el('button', {class: 'link', 'aria-label': 'select its first rank',
+          onclick: () => select({rank: ranges(name(c))[0][0]})}, 'select'));
+    } else if (s.g >= 0) {
+      node.append(el('button', {class: 'link', onclick: () => openGroup(s.g)}, 'its table'));
+    }
+    boxes.set(n, node);
+    return node;
+  };
+  const chart = el('div', {class: 'waits'}, columns.map(
+      (column) => el('div', {class: 'column'}, column.map(box))));
+  const lines = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  lines.setAttribute('aria-hidden', 'true');
+  chart.prepend(lines);
+  const sentences = edges.map((e) => {
+    const c = graph.classes[Number((e.from[0] === 'c' ? e.from : e.to).slice(1))];
+    const s = graph.slots[Number((e.from[0] === 's' ? e.from : e.to).slice(1))];
+    return `${rankTitle(name(c), c[1])} ${ROLES[e.role]} ${slotWords(s)}`;
+  });
+  const left = graph.plain ? '' : [
+    graph.all_slots > graph.slots.length ? `${graph.all_slots - graph.slots.length} operations` : '',
+    graph.all_classes > graph.classes.length ?
+        `${graph.all_classes - graph.classes.length} classes of ranks` : ''].filter(Boolean)
+      .join(' and ');
+  add(body, [el('p', {class: 'note'}, 'Solid: waits in; dashed: the operation waits for those who ' +
+                'did not come. Where the waits end is on the right.'),
+             el('div', {class: 'scroll'}, chart),
+             left ? el('p', {class: 'note'}, `Not drawn: ${left}.`) : null,
+             details('The same in words', () => el('ul', {}, sentences.map((s) => el('li', {}, s))))]);
+  // A plot without a canvas: lines follow the boxes.
+  plots.push({lines: () => drawEdges(lines, chart, boxes, edges)});
+}
+
+function drawEdges(svg, chart, boxes, edges) {
+  const origin = chart.getBoundingClientRect();
+  svg.replaceChildren();
+  edges.forEach((e) => {
+    const a = boxes.get(e.from).getBoundingClientRect(), b = boxes.get(e.to).getBoundingClientRect();
+    const forward = a.right <= b.left;
+    const x1 = (forward ? a.right : a.left) - origin.left, x2 = (forward ? b.left : b.right) - origin.left;
+    const same = Math.abs(a.left - b.left) < 4;
+    const y1 = a.top + a.height * (forward ? 0.4 : 0.65) - origin.top;
+    const y2 = b.top + b.height * (forward ? 0.4 : 0.65) - origin.top;
+    const end = same ? b.left - origin.left : x2;
+    const bend = same ? -40 : (x2 - x1) / 2;
+    const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+    path.setAttribute('d', same ?
+        `M${a.left - origin.left},${y1} C${a.left - origin.left - 40},${y1} ${end - 40},${y2} ${end},${y2}` :
+        `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`);
+    path.setAttribute('fill', 'none');
+    path.setAttribute('stroke', e.role === 0 ? palette.wait : palette.blamed);
+    path.setAttribute('stroke-width', '1.8');
+    if (e.role !== 0) {
+      path.setAttribute('stroke-dasharray', '5 4');
+    }
+    const tip = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+    const back = same || forward ? -7 : 7;
+    tip.setAttribute('d', `M${end},${y2} l${back},-4 l0,8 z`);
+    tip.setAttribute('fill', e.role === 0 ? palette.wait : palette.blamed);
+    svg.append(path, tip);
+  });
+}
