@@ -241,7 +241,8 @@ function ranksSection() {
 }
 
 // Text that fits; "" where not even a few letters do.
-function fit(context, words, width) {
+function fit(context, long, width) {
+  const words = long.slice(0, 240);  // names may be of any length
   if (context.measureText(words).width <= width) {
     return words;
   }

@@ -29,7 +29,7 @@ function branch(index, wanted, takes, found) {
     return null;
   }
   const here = found || !wanted || frames.some((f) => f.toLowerCase().includes(wanted));
-  const ends = node[2].map((c) => classNode(c, wanted, here)).filter(Boolean);
+  const ends = node[2].map((c) => classNode(c, wanted, here, takes)).filter(Boolean);
   const below = node[1].map((child) => branch(child, wanted, takes, here)).filter(Boolean);
   if (ends.length + below.length === 0) {
     return null;
@@ -43,10 +43,10 @@ function branch(index, wanted, takes, found) {
       marked(frames[0], wanted)), who), lines.slice(1), ends, below);
 }
 
-function classNode(index, wanted, found) {
+function classNode(index, wanted, found, takes) {
   const [ranks, n, threads, doing, frontier, where] = data().stacks.classes[index];
   const lines = [text(doing), text(frontier), ...where.map(text)].filter(Boolean);
-  if (!found && !lines.some((line) => line.toLowerCase().includes(wanted))) {
+  if (!takes(text(ranks)) || (!found && !lines.some((line) => line.toLowerCase().includes(wanted)))) {
     return null;
   }
   const blamed = report().verdict.ranks.some((r) => holds(text(ranks), r));

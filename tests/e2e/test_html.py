@@ -1,0 +1,286 @@
+"""The page of `frtrace -o FILE.html` in a real browser: what it says, asks for and does."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import browser
+import pytest
+from conftest import FRTRACE
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools" / "hangsim"))
+import score  # noqa: E402
+
+HANGSIM = os.environ.get("FR_HANGSIM") or score.default_tool("hangsim")
+pytestmark = [
+    pytest.mark.skipif(
+        browser.find() is None,
+        reason="no browser: apt-get install chromium-headless-shell, or chromium",
+    ),
+    pytest.mark.skipif(not Path(HANGSIM).is_file(), reason="hangsim is not built"),
+]
+
+# Four ranks with plain variables in their stacks; rank 2 has not come to the last operation.
+SCRIPT = """
+import sys
+import fr
+from fr import _fr
+_fr.start()
+
+def step(group, rank):
+    learning_rate = "variable-4711"
+    for n in range(12):
+        fr.end(fr.begin(group, "all_reduce"))
+    if rank != 2:
+        fr.begin(group, "all_reduce")
+    print(fr.dump("timeout"), flush=True)
+    sys.stdin.readline()
+
+step(fr.group("default", range(4), desc="default_pg"), int(sys.argv[1]))
+"""
+
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"&"
+HOSTILE += "\u202e\u0000\u001b[31m" + "long " * 2000
+
+
+def render(out, *arguments):
+    done = subprocess.run(
+        [FRTRACE, "-o", out, *map(str, arguments)],
+        env=os.environ | {"COLUMNS": "120"},  # of text; a page has no terminal's width
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1, 4) and out.exists(), done
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("html")
+
+
+@pytest.fixture(scope="module")
+def chromium(folder):
+    one = browser.Browser(folder / "profile")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def show(chromium):
+    """show(path, link, ...) -> the page, once it is whole. At the end it has said nothing, and
+    asked for nothing but itself."""
+    pages = []
+
+    def get(path, link="", **how):
+        page = browser.Page(chromium, path, link, **how)
+        if how.get("scripts", True):
+            page.await_that("document.documentElement.dataset.ready")
+        pages.append(page)
+        return page
+
+    yield get
+    for page in pages:
+        page.js("0")
+        assert page.said() == []
+        assert {url.split("#")[0] for url in page.requests()} == {page.url.split("#")[0]}
+        page.close()
+
+
+def simulated(folder, *arguments):
+    out = folder / "-".join(map(str, arguments))
+    if not out.exists():
+        subprocess.run([HANGSIM, *map(str, arguments), "--format", "fr", "-o", out], check=True)
+    return next(out.rglob("fr"))
+
+
+@pytest.fixture(scope="module")
+def large(folder):
+    """1,024 ranks of a 3-D mesh; one left an all_reduce out."""
+    dumps = simulated(folder, "--class", "skip", "--job", "3d", "--world", 1024, "--seed", 7)
+    return dumps, render(folder / "large.html", dumps)
+
+
+@pytest.fixture(scope="module")
+def recorded(folder):
+    """Dumps of real processes, which go on."""
+    (folder / "script.py").write_text(SCRIPT)
+    dumps = folder / "dumps"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FR_")}
+    env |= {"FR_DUMP_DIR": str(dumps), "FR_SHM_DIR": str(folder), "FR_JOB": "j", "WORLD_SIZE": "4"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(folder / "script.py"), str(r)],
+            env=env | {"RANK": str(r)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(4)
+    ]
+    for r in ranks:
+        assert r.stdout.readline().strip().endswith(".fr")
+    yield dumps
+    for r in ranks:
+        r.kill()
+        r.communicate()
+
+
+def test_a_large_page_is_small_fast_and_says_what_the_text_says(large, show, folder):
+    dumps, path = large
+    assert path.stat().st_size < 5_000_000
+    page = show(path)
+    ready_ms = int(page.js("document.documentElement.dataset.ready"))
+    assert ready_ms < 2000
+    text = render(folder / "large.txt", dumps).read_text()
+    assert page.text("#text") == re.sub(r" \([^()]* ago\)", "", text)
+    assert json.loads(page.text("#report")) == json.loads(
+        render(folder / "large.json", dumps).read_text()
+    )
+    assert page.text("h1") == page.js("REPORT.verdict.summary")
+    for section in ("ranks", "frontiers", "history", "waits", "timeline", "stacks", "stragglers",
+                    "devices", "input"):  # fmt: skip
+        assert page.js(f"document.getElementById('{section}').innerText.length") > 20, section
+
+
+def test_the_verdict_needs_no_scripts(large, show):
+    page = show(large[1], scripts=False)
+    assert "rank 106 skipped all_reduce #10" in page.text("h1")
+    assert page.js("document.querySelector('#verdict').innerText.includes('optimizer.py:57')")
+    assert page.js("document.querySelector('noscript p').innerText.includes('Scripts are off')")
+
+
+def cell(page, rank):
+    """Where a rank's cell is on the canvas, by the layout that draws it."""
+    width = "document.querySelector('#ranks canvas').clientWidth"
+    return page.js(
+        f"(() => {{ const p = layOut(hostBlocks(), {width});"
+        f"const c = p.cells.find((c) => c.rank === {rank});"
+        "return [c.x + p.size / 2, c.y + p.size / 2]; })()"
+    )
+
+
+def test_clicks_keys_and_links_select_a_rank_and_a_group(large, show):
+    page = show(large[1], height=1600)
+    page.click_on("#ranks canvas", *cell(page, 106))
+    assert page.js("location.hash") == "#rank=106"
+    assert page.text("#rank-line").startswith("rank 106, host node013")
+    assert page.text("#rank-card h3").startswith("rank 106")
+    page.js("document.querySelector('#ranks canvas').focus()")
+    page.press("ArrowRight", 39)
+    page.press("Enter", 13)
+    assert page.js("location.hash") == "#rank=107"
+    page.press("Escape", 27)
+    assert page.js("location.hash") == ""
+    page.click_on("#frontiers button.link")
+    assert page.js("location.hash").startswith("#group=")
+    page.click_on(".hist td button.odd")
+    assert "#10: never issued" in page.text("#history .said")
+
+    page = show(large[1], "#rank=42&group=mesh_dp")
+    assert page.text("#rank-card h3").startswith("rank 42")
+    assert page.js("report().groups[view.group].desc") == "mesh_dp"
+    assert page.js("document.querySelector('#history').getBoundingClientRect().top < 900")
+
+
+def test_a_filter_takes_ranks_and_hosts(large, show):
+    page = show(large[1])
+    page.js(
+        "(() => { const f = document.getElementById('filter'); f.value = '3,17-20,node013';"
+        "f.dispatchEvent(new Event('input')); })()"
+    )
+    assert page.js("[...view.filter].sort((a, b) => a - b).join()") == (
+        "3,17,18,19,20,104,105,106,107,108,109,110,111"
+    )
+
+
+@pytest.mark.parametrize("width", (360, 1280))
+def test_nothing_is_wider_than_the_window(large, recorded, show, folder, width):
+    for path in (large[1], render(folder / "recorded.html", recorded)):
+        page = show(path, width=width)
+        page.js("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert page.js("document.documentElement.scrollWidth") <= width
+        # Else what cannot be reached is cut: it stands in something that scrolls.
+        wide = page.js(
+            "[...document.querySelectorAll('main *')].filter((e) => !e.closest('.scroll') &&"
+            "e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 90))"
+        )
+        assert wide == []
+
+
+def test_stacks_are_searched_and_variables_left_out_on_request(recorded, show, folder):
+    path = render(folder / "with.html", recorded)
+    page = show(path)
+    assert "variable-4711" in page.text("#stacks")
+    page.js(
+        "(() => { const f = document.getElementById('stack-search'); f.value = 'no such';"
+        "f.dispatchEvent(new Event('input')); })()"
+    )
+    assert "Nothing of that kind" in page.text("#stacks .tree")
+    page.js("document.getElementById('stack-search').value = 'STEP'")
+    page.click_on("#only-blamed")  # nobody is: the wait is too young
+    assert "Nothing of that kind" in page.text("#stacks .tree")
+    page.click_on("#only-blamed")
+    assert page.text("#stacks .tree mark") == "step"
+    assert "all_reduce #13" in page.text("#stacks .tree")
+    page.js("select({rank: 2})")
+    assert "all_reduce #13" not in page.text("#stacks .tree")
+    assert "variable-4711" not in render(folder / "no.html", "--no-locals", recorded).read_text()
+
+
+def test_hostile_names_stay_text(show, folder):
+    dumps = folder / "hostile"
+    dumps.mkdir()
+    for rank in range(3):
+        entries = [
+            {
+                "process_group": ["0", HOSTILE],
+                "profiling_name": f"nccl:all_reduce{HOSTILE}",
+                "collective_seq_id": n,
+                "state": "scheduled" if n == 4 else "completed",
+                "frames": [{"name": HOSTILE, "filename": f"/home/{HOSTILE}.py", "line": 7}],
+                "input_sizes": [[4]],
+                "output_sizes": [[4]],
+                "input_dtypes": ["Float"],
+                "output_dtypes": ["Float"],
+                "time_created_ns": 1_700_000_000_000_000_000 + n * 1000,
+                "record_id": n,
+                "is_p2p": False,
+            }
+            for n in range(1, 4 if rank == 2 else 5)
+        ]
+        dump = {
+            "version": "2.10",
+            "pg_config": {"0": {"name": "0", "desc": HOSTILE, "ranks": "[0, 1, 2]"}},
+            "pg_status": {},
+            "entries": entries,
+        }
+        (dumps / f"trace_{rank}.json").write_text(json.dumps(dump))
+    page = show(render(folder / "hostile.html", dumps))
+    assert page.js("window.hacked") is None
+    assert page.js("document.images.length") == 0
+    assert page.js("document.scripts.length") == 3
+    assert "<img src=x" in page.js("document.body.innerText")
+    visible = page.js("document.body.innerText")
+    assert not re.search("[\u202e\u0000\u001b]", visible)
+
+
+def test_dark_and_print(recorded, show, folder):
+    path = render(folder / "recorded.html", recorded)
+    page = show(path, dark=True)
+    back = "getComputedStyle(document.body).backgroundColor"
+    assert page.js(back) == "rgb(17, 22, 27)"
+    page.click_on("#theme")
+    assert page.js(back) == "rgb(255, 255, 255)"
+    assert len(page.call("Page.printToPDF")["data"]) > 10_000
+
+
+def test_what_cannot_be_written_is_said(recorded, folder):
+    done = subprocess.run(
+        [FRTRACE, "-o", folder / "none" / "x.html", recorded], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "cannot write" in done.stderr
