@@ -91,18 +91,17 @@ def show(chromium):
         page.close()
 
 
-def simulated(folder, *arguments):
-    out = folder / "-".join(map(str, arguments))
-    if not out.exists():
-        subprocess.run([HANGSIM, *map(str, arguments), "--format", "fr", "-o", out], check=True)
-    return next(out.rglob("fr"))
-
-
 @pytest.fixture(scope="module")
-def large(folder):
+def large(made_once):
     """1,024 ranks of a 3-D mesh; one left an all_reduce out."""
-    dumps = simulated(folder, "--class", "skip", "--job", "3d", "--world", 1024, "--seed", 7)
-    return dumps, render(folder / "large.html", dumps)
+
+    def make(home):
+        command = [HANGSIM, "--class", "skip", "--job", "3d", "--world", "1024", "--seed", "7"]
+        subprocess.run([*command, "--format", "fr", "-o", home / "dumps"], check=True)
+        render(home / "page.html", next(home.rglob("fr")))
+
+    home = made_once("html-large", make)
+    return next(home.rglob("fr")), home / "page.html"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ const SORTS = {
   'most operations': (a, b) => b.slots - a.slots,
   'most often one rank last': (a, b) => mostLast(b) - mostLast(a),
 };
-const mostLast = (site) => site.members.length ? site.members[0][1] / site.slots : 0;
+const mostLast = (site) => site.members.length ? site.members[0][1] / site.members[0][3] : 0;
 
 function arrivalsSection() {
   const {sites, all, by_clocks: byClocks} = data().arrivals;
@@ -39,10 +39,10 @@ function arrivalsSection() {
 
 function siteNode(site, k) {
   const [rank, last] = site.members[0] || [null, 0];
-  const share = Math.round(100 * last / site.slots);
+  const share = Math.round(100 * mostLast(site));
   const head = `${text(site.op)} of ${text(site.group)}` + (text(site.site) ? ` at ${text(site.site)}` :
       '') + `: ${site.slots} operations, ${duration(site.sum / 1e6 / site.slots)} on average` +
-      (last ? `; rank ${rank} last in ${share} %` : '; nobody late by more than 1 ms');
+      (last ? `; rank ${rank} last in ${share} % of its own` : '; nobody late by more than 1 ms');
   const node = el('details', {open: k === 0}, el('summary', {}, head));
   const late = site.members.filter((m) => m[1] > 0).slice(0, 12);
   add(node, [histogram(site), late.length ? table(['rank', 'last', 'of', 'share', 'late then, on average'],

@@ -285,8 +285,12 @@ function readPalette() {
   }
 }
 
-function redraw() {
+// All of them, or that of one canvas.
+function redraw(canvas) {
   for (const one of plots) {
+    if (canvas instanceof Node && one.canvas !== canvas) {
+      continue;
+    }
     if (one.lines) {
       one.lines();
       continue;
@@ -314,9 +318,17 @@ function at(event) {
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
+// Black or white, whichever can be read on "#rrggbb" or "rgb(r,g,b)".
+function inkOn(fill) {
+  const parts = fill[0] === '#' ? [0, 1, 2].map((i) => part(fill, i)) :
+      fill.match(/\d+/g).map(Number);
+  const light = parts.map((v) => (v / 255) ** 2.2);
+  return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.19 ? '#000000' : '#ffffff';
+}
+
+const part = (c, i) => parseInt(c.slice(1 + 2 * i, 3 + 2 * i), 16);
 // Between two colours "#rrggbb".
 function between(a, b, share) {
-  const part = (c, i) => parseInt(c.slice(1 + 2 * i, 3 + 2 * i), 16);
   const s = Math.max(0, Math.min(1, share));
   return 'rgb(' + [0, 1, 2].map((i) => Math.round(part(a, i) + (part(b, i) - part(a, i)) * s))
       .join(',') + ')';

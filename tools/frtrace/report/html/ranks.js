@@ -137,10 +137,7 @@ function drawCell(context, cell, size) {
     hatch(context, x, y, s);
   }
   if (size >= 12) {
-    context.fillStyle = p.state === 'run' || p.state === 'none' ? palette.text : palette.card;
-    if (p.state === 'wait') {
-      context.fillStyle = p.kind % 3 === 2 ? palette.text : palette.card;
-    }
+    context.fillStyle = inkOn(fill);
     context.textAlign = 'center';
     context.textBaseline = 'middle';
     const mark = p.state === 'wait' ? waitLetter(p.kind) : STATES[p.state].mark;
@@ -196,7 +193,7 @@ function ranksSection() {
     if ((cell ? cell.rank : null) !== cursor) {
       cursor = cell ? cell.rank : null;
       say();
-      redraw();
+      redraw(canvas);
     }
   });
   canvas.addEventListener('click', (event) => {
@@ -209,7 +206,7 @@ function ranksSection() {
       event.preventDefault();
       cursor = next;
       say();
-      redraw();
+      redraw(canvas);
     } else if (event.key === 'Enter' || event.key === ' ') {
       event.preventDefault();
       select({rank: cursor});

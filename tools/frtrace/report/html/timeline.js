@@ -101,12 +101,12 @@ function timelineSection() {
     const middle = span[0] + (span[1] - span[0]) * share;
     const length = Math.min(Math.max((span[1] - span[0]) * factor, 10), 1e12);
     span = [middle - length * share, middle + length * (1 - share)];
-    redraw();
+    redraw(canvas);
   };
   const move = (share) => {
     const by = (span[1] - span[0]) * share;
     span = [span[0] + by, span[1] + by];
-    redraw();
+    redraw(canvas);
   };
   timelineMouse(canvas, {boxes, rows, said, zoom, move, left});
   canvas.addEventListener('keydown', (event) => {
@@ -117,7 +117,7 @@ function timelineSection() {
       action();
     }
   });
-  const set = (given) => { span = given; redraw(); };
+  const set = (given) => { span = given; redraw(canvas); };
   add(body, [el('p', {class: 'note'}, 'One row for the ranks that stand alike in the waits, the ' +
       'blamed first. Bars that fade to the right are still in flight. ▼ evidence written, × process ' +
       `ended. Times from ${new Date(zero / 1000).toISOString()}, clocks of hosts set right where operations tell.`),
@@ -170,7 +170,7 @@ function drawRow(context, row, k, width, [from, to], boxes) {
     context.lineWidth = 0.5;
     context.strokeRect(a, y, b - a, h);
     if (b - Math.max(a, 0) > 34) {
-      context.fillStyle = open ? palette.card : palette.text;
+      context.fillStyle = inkOn(open ? palette.wait : palette['wait-soft']);
       context.textAlign = 'left';
       context.textBaseline = 'middle';
       context.fillText(fit(context, opWords(o), b - Math.max(a, 0) - 6), Math.max(a, 0) + 3, y + h / 2 + 0.5);

@@ -120,11 +120,12 @@ function drawEdges(svg, chart, boxes, edges) {
     const y1 = a.top + a.height * (forward ? 0.4 : 0.65) - origin.top;
     const y2 = b.top + b.height * (forward ? 0.4 : 0.65) - origin.top;
     const end = same ? b.left - origin.left : x2;
+    const sag = forward ? 0 : Math.min(90, Math.abs(x2 - x1) / 4);  // backwards: below the boxes
     const bend = same ? -40 : (x2 - x1) / 2;
     const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
     path.setAttribute('d', same ?
         `M${a.left - origin.left},${y1} C${a.left - origin.left - 40},${y1} ${end - 40},${y2} ${end},${y2}` :
-        `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`);
+        `M${x1},${y1} C${x1 + bend},${y1 + sag} ${x2 - bend},${y2 + sag} ${x2},${y2}`);
     path.setAttribute('fill', 'none');
     path.setAttribute('stroke', e.role === 0 ? palette.wait : palette.blamed);
     path.setAttribute('stroke-width', '1.8');
