@@ -27,7 +27,8 @@ import zstandard
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 PAGE = 4096
-MODES = (["--json"], [], ["-j"], ["--stacks"])
+HTML = "HTML"  # a file beside the directory
+MODES = (["--json"], [], ["-j"], ["--stacks"], ["-o", HTML])
 
 
 def seeds():
@@ -109,7 +110,7 @@ def look(options, mode, directory):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     try:
         got = subprocess.run(
-            [options.frtrace, *mode, directory],
+            [options.frtrace, *(f"{directory}.html" if m == HTML else m for m in mode), directory],
             capture_output=True,
             timeout=options.longest,
             preexec_fn=limit,
