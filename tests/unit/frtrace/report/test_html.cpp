@@ -133,13 +133,14 @@ TEST_CASE("unfinished, empty and odd evidence makes a page, too") {
   bare.push_back(std::make_unique<RankEvidence>());
   bare.back()->id.rank = 0;
   CHECK_FALSE(make(bare).page.empty());
+  constexpr Time kLatest = (Time{1} << 62) - 1;  // that a loader lets through
   auto evidence = hung(4);
   for (Record& r : evidence[1]->records) {
-    r.time = INT64_MAX - 1;
-    r.ended = INT64_MIN + 1;
+    r.time = kLatest;
+    r.ended = 1;
   }
   evidence[2]->id.host = "other";
-  evidence[2]->written = INT64_MAX;
+  evidence[2]->written = kLatest;
   evidence[3].reset();
   std::erase(evidence, nullptr);
   CHECK_FALSE(make(evidence).page.empty());
