@@ -333,7 +333,7 @@ TEST_CASE("nccl: without a context nothing is recorded, and every handle is non-
   comm.context = context;
 }
 
-TEST_CASE("nccl: a captured operation is recorded once, never in flight; replays are counted") {
+TEST_CASE("nccl: a captured operation is recorded once, never in flight, replays are counted") {
   const u64 hash = 0xa9;
   Comm6 comm(hash);
   void* group = comm.group_api(true);

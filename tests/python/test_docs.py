@@ -70,3 +70,14 @@ def test_a_block_that_differs_is_seen():
 
 def test_the_map_of_libfr_is_short():
     assert len((ROOT / "libfr/README.md").read_text().split()) <= 1500
+
+
+def test_ctest_runs_each_test():
+    """It takes a name with a semicolon for two, runs neither and calls that passed."""
+    cases = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "tests").rglob("*.cpp")
+        for name in re.findall(r'TEST_CASE\(\s*((?:"[^"]*"\s*)+)', path.read_text())
+        if ";" in name
+    ]
+    assert not cases

@@ -87,7 +87,7 @@ TEST_CASE("nccl: a hang's dump has the operation, its channels and what its netw
   CHECK(d["device"]["losses"]["ops_lost"].natural() == 0);
 }
 
-TEST_CASE("nccl: launched and not started is said, too; a killed rank's ring has it all") {
+TEST_CASE("nccl: launched and not started is said, too, a killed rank's ring has it all") {
   Scene scene;
   Child child = scene.start(0, {{"FR_WARN_S", "0.2"}, {"FR_TIMEOUT_S", "60"}}, [] {
     hang_in_the_network(false);

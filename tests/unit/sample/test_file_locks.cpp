@@ -34,7 +34,7 @@ TEST_CASE("file locks: lines of /proc/locks") {
   }
 }
 
-TEST_CASE("file locks: who waits, who holds, for which file; flock() and fcntl()") {
+TEST_CASE("file locks: who waits, who holds, for which file, flock() and fcntl()") {
   const bool by_fcntl = GENERATE(false, true);
   CAPTURE(by_fcntl);
   TempDir dir;

@@ -152,6 +152,7 @@ enum class Rule : std::uint8_t {
   kOpenAmid,
   kOpenUnattributed,
   kOpenUnmatched,
+  kOpenNoOperations,
   kOkTerminated,
   kOk
 };

@@ -122,6 +122,20 @@ std::vector<Cause> unmatched(const Facts& f) {
   });
 }
 
+// No file holds an operation: stacks, or what NCCL counts.
+std::vector<Cause> without_operations(const Facts& f) {
+  Cause c;
+  c.rule = Rule::kOpenNoOperations;
+  c.verdict = Verdict::kUndecided;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (!f.ev(i).holes.only_stacks) {
+      return {};
+    }
+    c.others.push_back(i);
+  }
+  return {c};
+}
+
 // Nothing is stuck; a rank keeps the others waiting all the time.
 std::vector<Cause> slow(const Facts& f) {
   bool by_clocks = false;

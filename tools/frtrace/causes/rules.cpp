@@ -45,6 +45,8 @@ constexpr RuleRow kRules[] = {
      "the hang that was seen is among the operations that found no room"},
     {Tier::kNoHang, "unmatched", unmatched,
      "the hang that was seen is in an operation whose other members are not known"},
+    {Tier::kNoHang, "without operations", without_operations,
+     "stacks and counters alone do not show what is in flight"},
     {Tier::kNoHang, "slow", slow, "late again and again"},
 };
 

@@ -54,6 +54,7 @@ std::vector<Cause> alarm_alone(const Facts&);
 std::vector<Cause> stopped_amid_iteration(const Facts&);
 std::vector<Cause> unattributed(const Facts&);
 std::vector<Cause> unmatched(const Facts&);
+std::vector<Cause> without_operations(const Facts&);
 std::vector<Cause> slow(const Facts&);
 
 // ---- shared by rules

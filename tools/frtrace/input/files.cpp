@@ -18,6 +18,7 @@
 
 #include "format/layout.hpp"
 #include "input/memory.hpp"
+#include "input/ras.hpp"
 #include "input/tools/job_log.hpp"
 #include "input/tools/settle.hpp"
 #include "input/tools/stacks.hpp"
@@ -222,6 +223,9 @@ bool load_text(const Candidate& file, Content& content, LoadResult& result) {
   }
   auto all = is_job_log(content.bytes()) ? load_job_log(content.bytes(), content.modified())
                                          : decltype(result.evidence)();
+  if (all.empty()) {
+    all = load_ras(content.bytes());
+  }
   if (has_faulthandler(content.bytes())) {
     if (auto stacks = load_faulthandler(content.bytes())) {
       all.push_back(std::move(stacks));

@@ -165,4 +165,49 @@ std::vector<std::string> ras_lines(const RasEvidence& ras) {
   return out;
 }
 
+std::vector<std::unique_ptr<RankEvidence>> load_ras(std::span<const unsigned char> bytes) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20, kMostRanks = 1 << 17;
+  std::vector<std::unique_ptr<RankEvidence>> out;
+  const std::string_view answer(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (bytes.size() > kMostBytes || answer.find("\"communicators\"") == std::string_view::npos) {
+    return out;
+  }
+  const Json json = Json::parse(bytes.begin(), bytes.end(), nullptr, false);
+  const Json* largest = nullptr;
+  for (const Json& comm : at(json, "communicators")) {
+    if (largest == nullptr || number(comm, "size") > number(*largest, "size")) {
+      largest = &comm;
+    }
+  }
+  if (largest == nullptr) {
+    return out;
+  }
+  const std::int64_t size = number(*largest, "size");
+  for (const Json& rank : at(*largest, "ranks")) {
+    const std::int64_t number_of_rank = number(rank, "rank");
+    if (number_of_rank < 0 || number_of_rank >= size ||
+        size > static_cast<std::int64_t>(kMostRanks) || out.size() == kMostRanks) {
+      continue;
+    }
+    auto e = std::make_unique<RankEvidence>();
+    e->strings.emplace_back();
+    e->stacks.emplace_back();
+    e->groups.emplace_back();
+    e->groups[0].used = true;
+    e->id.rank = static_cast<Rank>(number_of_rank);
+    e->id.world_size = static_cast<int>(size);
+    e->id.host = text(rank, "host").substr(0, 256);
+    e->id.pid = static_cast<int>(number(rank, "pid"));
+    e->id.recorder = "NCCL's RAS";
+    e->holes.only_stacks = true;
+    if (out.empty()) {
+      e->ras.asked = true;
+      e->ras.format = "json";
+      e->ras.answer = answer;
+    }
+    out.push_back(std::move(e));
+  }
+  return out;
+}
+
 }  // namespace frtrace

@@ -220,8 +220,10 @@ void drop_earlier_runs(Case& c, Best& best) {
 std::vector<const RankEvidence*> without_waiting(Case& c,
                                                  const std::vector<const RankEvidence*>& all) {
   std::vector<const RankEvidence*> out;
+  const bool only = std::all_of(all.begin(), all.end(),
+                                [](const RankEvidence* e) { return e->holes.only_stacks; });
   for (const RankEvidence* e : all) {
-    if (!e->holes.may_wait) {
+    if (only || !e->holes.may_wait) {
       out.push_back(e);
       continue;
     }

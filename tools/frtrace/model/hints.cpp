@@ -229,8 +229,9 @@ FileLockWait file_lock_of(const Look& l) {
         out.holder_name = lock.holder_name;
       }
     }
-    // Calls of fcntl() that ask for no lock do not sleep.
-    out.file = flock || out.holder >= 0 ? l.t.syscall_on : "";
+    // Calls of fcntl() that ask for no lock do not sleep. One that does may be missing from the
+    // kernel's list for a moment: the signal of the sampling wakes it.
+    out.file = flock || out.holder >= 0 || l.t.activity == "asleep" ? l.t.syscall_on : "";
   }
   return out;
 }

@@ -320,8 +320,8 @@ struct Holes {
   bool written_guessed = false;     // nothing tells when it was written: no duration means anything
   bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
   bool only_stacks = false;         // of another tool: where threads are, and no operation
-  bool may_wait = false;            // such, of a thread that may be in an operation, or wait for one
-  std::uint64_t truncated_at = 0;   // records before the cut
+  bool may_wait = false;           // such, of a thread that may be in an operation, or wait for one
+  std::uint64_t truncated_at = 0;  // records before the cut
 };
 
 struct RankEvidence {

@@ -23,7 +23,7 @@ std::string place_of(const Facts& f, int i) {
     return {};
   }
   std::string out = "{} in " + where;
-  if (t->activity != "interrupted") {
+  if (t->activity != "interrupted" && !t->activity.empty()) {
     out += fmt::format(", {}{}{}", t->activity, t->syscall.empty() ? "" : " in ", t->syscall);
   }
   const int holder = f.graph.lock_holders[idx(i)];

@@ -88,6 +88,9 @@ constexpr OpenRow kRows[] = {
      "{others} dumped for a reason ({reason}) and what {others} {have} in flight did not end, but "
      "the evidence does not tell who else takes part in it",
      "the members of its group: NCCL 2.27 or newer tells them, and so does a framework"},
+    {Rule::kOpenNoOperations,
+     "the files of {others} hold no operations: nothing shows what is stuck",
+     "dumps of fr or of PyTorch's Flight Recorder, or the job's log"},
     {Rule::kOpenLifecycle,
      "{others} {have} been in {call} for {longest}; no operation is in flight, and the evidence "
      "does not say what the call waits for{missing_too}",

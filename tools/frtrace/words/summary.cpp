@@ -501,6 +501,7 @@ std::string Summary::text() const {
     case Rule::kOpenAmid:
     case Rule::kOpenUnattributed:
     case Rule::kOpenUnmatched:
+    case Rule::kOpenNoOperations:
     case Rule::kOkTerminated:
     case Rule::kOk:
       return open_summary(f_, c_);

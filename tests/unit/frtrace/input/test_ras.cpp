@@ -2,6 +2,9 @@
 #include "builder.hpp"
 #include "catch.hpp"
 #include "input/ras.hpp"
+#include "input/tools/settle.hpp"
+#include "model/case.hpp"
+#include "words/diagnose.hpp"
 
 using namespace frtest;
 
@@ -109,4 +112,32 @@ TEST_CASE("ras: it is shown beside the verdict and does not change it") {
     return out;
   };
   CHECK(ras_of(silent) == "NCCL's RAS at localhost:28028 did not answer: no answer\n");
+}
+
+TEST_CASE("ras: a file alone decides nothing, and its counts are shown") {
+  const std::string file = "{\"communicators\": [{\"hash\": \"0xabc\", \"size\": 3, \"ranks\": [" +
+                           json_rank(0, 45) + "," + json_rank(1, 44) + "," + json_rank(2, 45) +
+                           "]}]}";
+  auto all = load_ras({reinterpret_cast<const unsigned char*>(file.data()), file.size()});
+  REQUIRE(all.size() == 3);
+  for (const auto& e : all) {
+    e->file = "run/ras.json";
+  }
+  settle_tools(all);
+  const std::vector<Case> cases = make_cases(all, {});
+  REQUIRE(cases.size() == 1);
+  const Report r = diagnose(cases[0]);
+  CHECK(r.kind == Verdict::kUndecided);
+  const auto is_count = [](const Finding& f) {
+    return f.text.find("AllReduce operations launched: ranks 0,2: 45; rank 1: 44") !=
+           std::string::npos;
+  };
+  CHECK(std::any_of(r.findings.begin(), r.findings.end(), is_count));
+}
+
+TEST_CASE("ras: a file that is none") {
+  for (const std::string file : {"{}", "{\"communicators\": 3}", "{\"communicators\": [{}]}",
+                                 "{\"communicators\": [{\"ranks\": [{\"rank\": -5}]}]}", "["}) {
+    CHECK(load_ras({reinterpret_cast<const unsigned char*>(file.data()), file.size()}).empty());
+  }
 }

@@ -45,7 +45,7 @@ TEST_CASE("the user's frame is the first outside torch and fr") {
   CHECK(user_site(e, 77) == Site{});
 }
 
-TEST_CASE("installed packages are not the user's; what the user called of them is named") {
+TEST_CASE("installed packages are not the user's, what the user called of them is named") {
   RankEvidence e;
   e.id.cwd = "/w";
   e.strings = {"",

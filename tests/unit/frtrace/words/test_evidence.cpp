@@ -23,7 +23,7 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
              "span \"load\" open for 20.0 s"));
 }
 
-TEST_CASE("notes of many threads: the main one first, few, none twice; traced calls as a stack") {
+TEST_CASE("notes of many threads: the main one first, few, none twice, traced calls as a stack") {
   JobBuilder j(2);
   iterations(j, 2);
   RankEvidence& e = j.rank(1);

@@ -89,6 +89,20 @@ bool give_stacks(RankEvidence& stacks, const All& all) {
   return given;
 }
 
+// What NCCL counted goes with the first other evidence, and says which process each rank is. True:
+// nothing is left to tell.
+bool give_counts(const RankEvidence& counts, const All& all) {
+  for (const auto& e : all) {
+    if (e.get() != &counts && (!is_tools(*e) || e->holes.from_log)) {
+      if (counts.ras.asked && !e->ras.asked) {
+        e->ras = counts.ras;
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
 struct JobOf {
   std::string job;
   int attempt = 0;
@@ -122,6 +136,18 @@ void settle_tools(All& all) {
       dumped.insert(e->id.rank);
     }
   }
+  // RAS knows the ranks of processes that other tools have looked at.
+  for (const auto& e : all) {
+    const auto same = std::find_if(all.begin(), all.end(), [&](const auto& o) {
+      return o != e && o->id.rank >= 0 && o->id.pid == e->id.pid && e->id.pid != 0;
+    });
+    if (e->holes.only_stacks && e->id.rank < 0 && same != all.end()) {
+      e->id.rank = (*same)->id.rank;
+    }
+  }
+  std::erase_if(all, [&](const auto& e) {
+    return e->holes.only_stacks && !e->threads.present && give_counts(*e, all);
+  });
   for (const auto& e : all) {
     if (e->holes.only_stacks) {
       e->id.rank = e->id.rank >= 0 ? e->id.rank : rank_by_path(e->file);
@@ -162,7 +188,7 @@ void settle_tools(All& all) {
     e->written = e->written != 0 ? e->written : job.written != 0 ? job.written : e->file_time;
     if (e->holes.only_stacks) {
       e->threads_by = e->id.recorder;
-      e->holes.may_wait = may_wait(*e);
+      e->holes.may_wait = e->threads.present && may_wait(*e);
     }
   }
 }

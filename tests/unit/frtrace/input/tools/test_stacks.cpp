@@ -54,7 +54,7 @@ TEST_CASE("py-spy: what is no such array is refused") {
   }
 }
 
-TEST_CASE("faulthandler: the last dump of a text; the main thread is its last") {
+TEST_CASE("faulthandler: the last dump of a text, the main thread is its last") {
   const std::string text =
       "Thread 0x00007f01 (most recent call first):\n  File \"old.py\", line 1 in old\n"
       "training goes on\n"
@@ -75,7 +75,7 @@ TEST_CASE("faulthandler: the last dump of a text; the main thread is its last") 
   CHECK_FALSE(has_faulthandler(view_of_text("(most recent call first)")));
 }
 
-TEST_CASE("stacks: by rank in the name or the folder; those that may wait stand for nobody") {
+TEST_CASE("stacks: by rank in the name or the folder, those that may wait stand for nobody") {
   std::vector<std::unique_ptr<RankEvidence>> all;
   all.push_back(spied("stacks/n1.3.json"));
   all.push_back(spied("logs/attempt_0/2/stderr.log"));
@@ -89,8 +89,13 @@ TEST_CASE("stacks: by rank in the name or the folder; those that may wait stand 
   all.push_back(std::move(waits));
   settle_tools(all);
   CHECK(all[0]->holes.may_wait);
+  auto other = std::make_unique<RankEvidence>(*all[0]);  // of a rank with operations
+  other->id.rank = 0;
+  other->holes = {};
+  all.push_back(std::move(other));
   const std::vector<Case> cases = make_cases(all, {});
   REQUIRE(cases.size() == 1);
-  CHECK(cases[0].ranks.empty());
-  CHECK(cases[0].missing == std::vector<Rank>{0, 1});
+  CHECK(cases[0].ranks.size() == 1);
+  CHECK(cases[0].missing == std::vector<Rank>{1});
+  CHECK(cases[0].stacks.contains(1));
 }
