@@ -94,13 +94,21 @@ bool ControlPage::claim_warning(u64 now, u64 apart_ns, char* ranks, std::size_t 
       !page_->warned_unix_ns.compare_exchange_strong(said, now)) {
     return false;
   }
+  // In order, though the rows are in that of the ranks' starts.
   std::size_t used = 0;
   u32 n = 0;
-  for (const PeerRow& row : page_->peers) {
-    const u64 warned = row.warned_unix_ns.load();
-    if (warned != 0 && warned <= now && now - warned < apart_ns &&
-        row.state.load(std::memory_order_acquire) == kPeerLive) {
-      used += format(ranks + used, bytes - used, n++ == 0 ? "ranks %d" : ",%d", row.rank.load());
+  for (i32 last = -1, next = 0; next >= 0; last = next) {
+    next = -1;
+    for (const PeerRow& row : page_->peers) {
+      const u64 warned = row.warned_unix_ns.load();
+      const i32 rank = row.rank.load();
+      if (rank > last && (next < 0 || rank < next) && warned != 0 && warned <= now &&
+          now - warned < apart_ns && row.state.load(std::memory_order_acquire) == kPeerLive) {
+        next = rank;
+      }
+    }
+    if (next >= 0) {
+      used += format(ranks + used, bytes - used, n++ == 0 ? "ranks %d" : ",%d", next);
     }
   }
   if (n > 1) {

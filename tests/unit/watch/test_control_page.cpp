@@ -142,8 +142,8 @@ TEST_CASE("control: one rank of a node warns of a hang, not each") {
   TempDir dir;
   ControlPage page;
   ControlPage other;
-  open_and_join(page, dir.path(), 0);
-  open_and_join(other, dir.path(), 1);
+  open_and_join(page, dir.path(), 1);
+  open_and_join(other, dir.path(), 0);
   const u64 now = unix_now_ns();
   const u64 second = 1'000'000'000;
   char ranks[64];
@@ -154,7 +154,7 @@ TEST_CASE("control: one rank of a node warns of a hang, not each") {
   CHECK_FALSE(other.claim_warning(now + 20, second, ranks, sizeof ranks));
   other.note_warning(now + 2 * second);
   CHECK(other.claim_warning(now + 2 * second, second, ranks, sizeof ranks));
-  CHECK(std::string(ranks).empty());  // rank 0 went on since
+  CHECK(std::string(ranks).empty());  // rank 1 went on since
 }
 
 TEST_CASE("control: one rank of a node tells of its dumps") {
