@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools" / "hangsim"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import dump_sets  # noqa: E402
 import score  # noqa: E402
+import score_slow  # noqa: E402
 
 HANGSIM = os.environ.get("FR_HANGSIM") or score.default_tool("hangsim")
 FRTRACE = os.environ.get("FR_FRTRACE") or score.default_tool("frtrace")
@@ -70,6 +71,19 @@ def classes(part=0):
 def make(directory, cls, *arguments):
     command = [HANGSIM, "--class", cls, "-o", str(directory), *map(str, arguments)]
     subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("cls", score_slow.CLASSES)
+def test_slow_jobs(cls, tmp_path):
+    """Nobody else is named, whose time it is is right, and most are found."""
+    options = argparse.Namespace(
+        frtrace=FRTRACE, hangsim=HANGSIM, seed=1, count=COUNT, format="fr", failures=True
+    )
+    rows = score_slow.score_class(cls, options, tmp_path)
+    assert len(rows) == COUNT
+    assert not any(r["blame"] for r in rows)
+    assert all(r.get("cause", True) for r in rows)
+    assert sum(r["exact"] for r in rows) >= (2 if cls == "slow_rarely" else COUNT // 2)
 
 
 @pytest.mark.parametrize("cls", classes())

@@ -132,6 +132,23 @@ def test_a_late_rank_is_told_once_while_the_job_runs(launch, scratch):
     assert line.endswith(f"frtrace stacks {job.processes[2].pid}"), line
 
 
+def test_who_is_late_since_which_step(verdict):
+    trace = verdict("slow_data")
+    trace.expect("slow", [1])
+    (late,) = trace.report["stragglers"]
+    assert (late["rank"], late["op"], late["cause"]) == (1, "all_reduce", "host")
+    assert late["site"]["line"] == line_of("slow_data")
+    assert abs(late["since_step"] - 12) <= 1
+    assert not late["since_oldest"]
+    assert late["of"] - late["late"] <= 3
+    assert late["last"] >= late["of"] - 3
+    assert 0.02 < late["median_s"] < 0.2
+    assert "rank 1: all_reduce of default_pg" in trace.text
+    (change,) = late["step_time_changes"]
+    assert abs(change["step"] - 12) <= 2
+    assert change["after_s"] > 2 * change["before_s"]
+
+
 def test_another_root(verdict):
     trace = verdict("broadcast_root")
     trace.expect("mismatch", [2])

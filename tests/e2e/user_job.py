@@ -139,6 +139,19 @@ def straggler():
         dist.broadcast(stop, src=0)
 
 
+def slow_data():
+    """From step 12 on rank 1 takes longer for its data."""
+    for step in range(45):
+        fr.step(step)
+        time.sleep(0.002 if RANK != 1 or step < 12 else 0.04)
+        dist.all_reduce(torch.ones(4))  # @slow_data
+    done("slow_data")
+    await_done("slow_data", *range(WORLD))
+    fr.dump("slow")
+    while True:
+        signal.pause()
+
+
 def main():
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(4))

@@ -5,6 +5,7 @@
 #include <climits>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -71,6 +72,15 @@ struct DeviceError {
   std::string name, text;
 };
 
+// Of a job that is slow: who makes it so.
+struct Slow {
+  std::vector<int> ranks = {};
+  std::string cause = "host", pattern = "always";
+  int since = 1;  // step
+  // Per rank, of each of its groups the number of the first operation since then.
+  std::vector<std::vector<std::pair<int, std::uint64_t>>> first = {};
+};
+
 struct Case {
   std::string cls, name;
   std::uint64_t seed = 0;
@@ -84,6 +94,7 @@ struct Case {
   bool held_out = false;  // of a kind of job that no rule knows
   bool below = false;     // the fault is below the host: no PyTorch dumps, they do not tell of it
   Evidence fr, torch;
+  std::optional<Slow> slow;
   std::vector<int> renamed;  // rank -> its new name
   int attempt = 0;
   std::shared_ptr<Case> earlier;  // the attempt before, whose files are still there
@@ -102,6 +113,7 @@ struct Class {
 const std::vector<Class>& classes();
 const std::vector<Class>& classes_below();
 const std::vector<Class>& classes_wide();
+const std::vector<Class>& classes_slow();
 
 // cls empty: any, of those below the host if `below`. world 0, kind empty: by seed.
 Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
@@ -111,6 +123,9 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
 // faults: no more than so many of those that its class plants.
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
                     Half half, int faults = INT_MAX);
+
+// Of jobs in which nothing is stuck.
+Case make_slow_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world);
 
 // One operation as a recorder shows it at some moment.
 struct Seen {

@@ -420,7 +420,7 @@ std::vector<std::string> job_kinds() {
   return out;
 }
 
-Job make_job(std::string_view kind, int world, Random& random) {
+Job make_job(std::string_view kind, int world, Random& random, int steps) {
   for (const Kind& k : kKinds) {
     if (k.name != kind) {
       continue;
@@ -431,11 +431,12 @@ Job make_job(std::string_view kind, int world, Random& random) {
     job.world = world > 0 ? world : kWorlds[random.below(7)];
     if (kind != "ddp" && kind != "fsdp" && job.world % 4 != 0) {
       job.kind = "ddp";
-      return make_job("ddp", world, random);
+      return make_job("ddp", world, random, steps);
     }
     job.backend = "nccl";
     job.ranks_per_node = job.world >= 16 ? 8 : (random.chance(50) ? 4 : 8);
     job.steps = random.between(7, 12);
+    job.steps = steps > 0 ? steps : job.steps;
     job.batched_p2p = kind == "ring" ? true : random.chance(60);
     job.queue_limit = random.between(16, 120);
     job.early_end = random.chance(30);

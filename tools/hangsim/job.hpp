@@ -129,8 +129,8 @@ struct Job {
 };
 
 std::vector<std::string> job_kinds();
-// world 0: a random small one.
-Job make_job(std::string_view kind, int world, Random&);
+// world 0: a random small one; steps 0: a few.
+Job make_job(std::string_view kind, int world, Random&, int steps = 0);
 
 // Kinds with widely drawn parameters. Of those held out no rule of an analyzer may know.
 enum class Half : std::uint8_t { kKnown, kHeldOut, kAll };

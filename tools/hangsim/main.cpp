@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <map>
@@ -35,7 +36,10 @@ const std::map<std::string, Half> kHalves = {
     {"known", Half::kKnown}, {"held_out", Half::kHeldOut}, {"all", Half::kAll}};
 
 void write(const Options& o, std::uint64_t seed) {
-  Case c = o.half.empty()
+  const bool slow = std::any_of(classes_slow().begin(), classes_slow().end(),
+                                [&](const Class& cls) { return o.cls == cls.name; });
+  Case c = slow ? make_slow_case(seed, o.cls, o.kind, o.world)
+           : o.half.empty()
                ? make_case(seed, o.cls, o.kind, o.world, o.below)
                : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half), o.faults);
   if (o.shift.size() == 2) {
@@ -130,6 +134,10 @@ int main(int argc, char** argv) {
     }
     fmt::print("\n--half:\n");
     for (const Class& c : classes_wide()) {
+      fmt::print("{:14} {}\n", c.name, c.text);
+    }
+    fmt::print("\nslow, by --class:\n");
+    for (const Class& c : classes_slow()) {
       fmt::print("{:14} {}\n", c.name, c.text);
     }
     fmt::print("\njobs: {}\nknown: {}\nheld_out: {}\n", fmt::join(job_kinds(), " "),

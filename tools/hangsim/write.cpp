@@ -109,6 +109,22 @@ void write_truth(const Case& c, const std::filesystem::path& file) {
   if (!c.renamed.empty()) {
     root["renamed"] = c.renamed;
   }
+  if (c.slow) {
+    Json first = Json::array();
+    for (std::size_t k = 0; k < c.slow->first.size(); ++k) {
+      Json of = Json::object();
+      for (const auto& [g, seq] : c.slow->first[k]) {
+        const Group& group = c.job.groups[static_cast<std::size_t>(g)];
+        of[group.name + "/" + group.desc] = seq;
+      }
+      first.push_back({{"rank", c.slow->ranks[k]}, {"seq", std::move(of)}});
+    }
+    root["slow"] = {{"cause", c.slow->cause},
+                    {"pattern", c.slow->pattern},
+                    {"steps", c.job.steps},
+                    {"since_step", c.slow->since},
+                    {"first", std::move(first)}};
+  }
   if (c.below) {
     root["fr"]["links"] = c.fr_truth.links;
   }

@@ -201,7 +201,7 @@ struct Cause {
   StalledDevice::Why stalled = StalledDevice::kNotStarted;
   std::string lifecycle;    // the call
   std::vector<int> others;  // evidence of ranks that the words name besides
-  std::vector<Straggler> late;
+  Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain
 
   void assume(Assume what, std::vector<Rank> ranks = {}, double seconds = 0) {

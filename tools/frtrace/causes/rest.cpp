@@ -138,26 +138,24 @@ std::vector<Cause> without_operations(const Facts& f) {
 
 // Nothing is stuck; a rank keeps the others waiting all the time.
 std::vector<Cause> slow(const Facts& f) {
-  bool by_clocks = false;
   Cause c;
-  c.late = stragglers(f.c, f.slots, by_clocks);
-  const double noticed_s = by_clocks ? limits::kLateByClocks_s : limits::kLate_s;
-  std::erase_if(c.late, [&](const Straggler& s) { return s.typical_s < noticed_s; });
-  if (c.late.empty() || f.c.ranks.size() < 2) {
+  c.late = stragglers(f.c, f.slots);
+  const std::vector<Straggler>& late = c.late.ranks;
+  if (late.empty() || f.c.ranks.size() < 2) {
     return {};
   }
-  // More than a third of the ranks: uneven work, not stragglers.
-  if (c.late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
+  // More than a third of the ranks, and not one node: uneven work, not stragglers.
+  if (c.late.node.empty() && late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
     c.rule = Rule::kOk;
     return {c};
   }
   c.rule = Rule::kSlow;
   c.verdict = Verdict::kSlow;
-  for (const Straggler& s : c.late) {
+  for (const Straggler& s : late) {
     c.guilty.push_back(guilty_rank(f, s.evidence, Why::kLate));
-    c.guilty.back().issued = s.record;
+    c.guilty.back().issued = s.worst().record;
   }
-  c.assume(by_clocks ? Assume::kClocksAgree : Assume::kRingsOnly);
+  c.assume(c.late.by_clocks ? Assume::kClocksAgree : Assume::kRingsOnly);
   return {c};
 }
 

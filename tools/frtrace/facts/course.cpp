@@ -58,6 +58,15 @@ std::map<Place, Count> counts_of(const Case& c, int group, int evidence, std::ui
 
 }  // namespace
 
+std::optional<std::int64_t> step_number(const RankEvidence& e, std::size_t record) {
+  for (std::size_t k = std::min(record, e.records.size()); k-- > 0;) {
+    if (e.records[k].kind == Kind::kStep) {
+      return static_cast<std::int64_t>(e.records[k].seq);
+    }
+  }
+  return std::nullopt;
+}
+
 SiteCounts::SiteCounts(const Case& c, int group, std::vector<int> others)
     : c_(c), group_(group), others_(std::move(others)) {
   for (const int i : others_) {
@@ -175,15 +184,6 @@ std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, c
     }
   }
   return best;
-}
-
-std::optional<std::int64_t> step_number(const RankEvidence& e, std::size_t record) {
-  for (std::size_t k = std::min(record, e.records.size()); k-- > 0;) {
-    if (e.records[k].kind == Kind::kStep) {
-      return static_cast<std::int64_t>(e.records[k].seq);
-    }
-  }
-  return std::nullopt;
 }
 
 class Pair {

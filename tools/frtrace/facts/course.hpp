@@ -51,6 +51,9 @@ class SiteCounts {
   std::map<std::uint64_t, OfOthers> of_others_;  // by the number that is counted from
 };
 
+// The program's step in which the rank issued that; none: it does not tell, or the ring lost it.
+std::optional<std::int64_t> step_number(const RankEvidence&, std::size_t record);
+
 // The first place where a rank left out an operation that its peers issued, or added one.
 struct Parting {
   bool left_out = true;

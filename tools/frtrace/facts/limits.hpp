@@ -76,8 +76,30 @@ inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;
 // usual time between its calls).
 inline constexpr int kLateAgain = 5;
 inline constexpr double kLateMostly = 0.6, kLateLeast_s = 0.001, kLateOfStep = 0.02;
-// What the rank costs the others, of the time looked at; more where clocks had to be compared.
-inline constexpr double kLateShare = 0.1, kLateShareByClocks = 0.15;
+// What the rank costs the others, of the time looked at; more where clocks had to be compared, or
+// where there are few calls.
+inline constexpr double kLateShare = 0.1, kLateShareUnsure = 0.15;
+inline constexpr int kLateFew = 10;
+// Late only since some call: more of them, and clearer, as any series has bad stretches.
+inline constexpr int kLateAgainSince = 16;
+inline constexpr double kLateMostlySince = 0.8;
+// Now and then: so often at least, by more than the usual time between its calls each (whole steps
+// are lost), where chance would choose one rank so often in less than this share of jobs. What that
+// costs is spread over many steps.
+inline constexpr std::size_t kRareAgain = 3;
+inline constexpr double kRareTimes = 1, kRareChance = 0.01, kRareShare = 0.05;
+// More and more: of so many calls, the last third is this many times as late as the first, and each
+// half has a part of the rise.
+inline constexpr std::size_t kGrowFewest = 9;
+inline constexpr double kGrowTimes = 1.5, kGrowEach = 0.2;
+// Beside one that loses most, ranks that lose less than this share of it follow from it.
+inline constexpr double kStandsOut = 0.5;
+// Whose time a lateness is: so much of it, else nobody's clearly.
+inline constexpr double kLateOfOne = 0.7;
+// The time of a step changed: by a share, with steps enough on either side, beyond this chance; a
+// report has room for a few.
+inline constexpr double kChangeBy = 0.2, kChangeChance = 0.001;
+inline constexpr std::size_t kChangeFewest = 8, kChanges = 4;
 
 // ---- comparisons that grow with the square of the members
 inline constexpr std::size_t kSplitMembers = 512;

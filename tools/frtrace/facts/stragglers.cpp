@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 
@@ -21,26 +22,24 @@ constexpr double kUnknown = -1;
 
 // Of one rank, parallel to its records. Seconds; kUnknown where not measured.
 struct Times {
-  std::vector<double> late;  // after the median of the other members
-  std::vector<double> busy;  // host time between the end of what came before and this
-  std::vector<Time> end;     // of the operation, on the rank's clock; 0 unknown
+  std::vector<double> late;          // after the median of the other members
+  std::vector<double> busy;          // between the end of what came before and this
+  std::vector<double> host;          // of that, until it was issued
+  std::vector<std::uint64_t> site;   // call site and operation
+  std::vector<std::uint64_t> place;  // and those of what came before
+  std::vector<Time> end;             // of the operation, on the rank's clock; 0 unknown
 };
 
-// Median of the values but one.
-class MedianOfOthers {
- public:
-  explicit MedianOfOthers(const std::vector<double>& values) : sorted_(values) {
-    std::sort(sorted_.begin(), sorted_.end());
+// Per value the median of the others.
+std::vector<double> medians_but(const std::vector<double>& values) {
+  std::vector<double> sorted = values, out;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t m = (values.size() - 1) / 2;
+  for (const double v : values) {
+    out.push_back(sorted[v <= sorted[m] ? m + 1 : m]);
   }
-  double operator()(double own) const {
-    const auto at = std::lower_bound(sorted_.begin(), sorted_.end(), own) - sorted_.begin();
-    const std::size_t middle = (sorted_.size() - 1) / 2;
-    return sorted_[middle < static_cast<std::size_t>(at) ? middle : middle + 1];
-  }
-
- private:
-  std::vector<double> sorted_;
-};
+  return out;
+}
 
 struct Slot {
   int group;
@@ -88,38 +87,51 @@ std::vector<Slot> whole_slots(const Case& c, const std::vector<Slots>& slots) {
   return out;
 }
 
-// What a rank is later than the others by its own doing, at one call site.
+// At one call site.
 struct Tally {
-  int of = 0;
-  double sum = 0;
-  std::size_t record = 0;
   int group = -1;
-  std::vector<double> each;
+  std::uint64_t site = 0;  // whatever came before
+  std::uint32_t members = 0;
+  bool starts = true;
+  std::vector<LateCall> each;
+};
+
+using Tallies = std::unordered_map<std::uint64_t, Tally>;
+
+// What is tallied of one call: seconds of its own, and whether that was the host's.
+struct Own {
+  double busy = 0, host = 0;
 };
 
 class Lateness {
  public:
   Lateness(const Case& c, const std::vector<Slots>& slots)
       : c_(c), whole_(whole_slots(c, slots)), ranks_(c.ranks.size()) {
+    keep_ended();
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::vector<Record>& records = c.ranks[i]->records;
       ranks_[i].late.assign(records.size(), kUnknown);
       ranks_[i].busy.assign(records.size(), kUnknown);
+      ranks_[i].host.assign(records.size(), kUnknown);
       for (const Record& r : records) {
         ranks_[i].end.push_back(r.ended);
       }
+      add_places(i);
     }
     for (const Slot& slot : whole_) {
       add_arrivals(slot);
     }
     add_busy_times();
+    std::vector<std::vector<std::size_t>> before(ranks_.size());  // per group, one past its last
     for (const Slot& slot : whole_) {
       add_tallies(slot);
+    }
+    for (const Slot& slot : whole_) {
+      add_over_group(slot, before);
     }
   }
 
   bool by_clocks() const { return by_clocks_; }
-
   std::vector<Arrivals> arrivals() {
     std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
     std::vector<Arrivals> out;
@@ -151,12 +163,21 @@ class Lateness {
     return out;
   }
 
-  std::vector<Straggler> stragglers() {
+  // With `over_group`: by the time since the group of each operation met last.
+  std::vector<Straggler> late(bool over_group) const {
     std::vector<Straggler> out;
-    const double share = by_clocks_ ? limits::kLateShareByClocks : limits::kLateShare;
+    const double noticed_s = by_clocks_ ? limits::kLateByClocks_s : limits::kLate_s;
+    Tallies OfRank::* const which = over_group ? &OfRank::over_group : &OfRank::tallies;
+    const Rare rare = count_rare(which);
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      Straggler s = sum_up(i);
-      if (s.lost_s > share * s.span_s) {
+      Straggler s = sum_up(i, ranks_[i].*which, rare);
+      if (s.sites.empty() || s.worst().typical_s < noticed_s) {
+        continue;
+      }
+      if (s.lost_s > noticed_share(s.worst()) * s.span_s) {
+        for (LateSite& site : s.sites) {
+          add_step_changes(i, site);
+        }
         out.push_back(std::move(s));
       }
     }
@@ -164,10 +185,17 @@ class Lateness {
   }
 
  private:
+  double noticed_share(const LateSite& site) const {
+    return site.pattern == LatePattern::kNowAndThen   ? limits::kRareShare
+           : by_clocks_ || site.of < limits::kLateFew ? limits::kLateShareUnsure
+                                                      : limits::kLateShare;
+  }
+
   using Member = std::pair<int, std::size_t>;  // evidence, record
   struct OfRank : Times {
-    std::unordered_map<std::uint64_t, Tally> tallies;  // per call site
-    Time first = 0, last = 0;                          // of what is tallied
+    Tallies tallies;           // of the time since what came before
+    Tallies over_group;        // since the operation of the same group before
+    Time first = 0, last = 0;  // of what is tallied
   };
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
@@ -202,6 +230,43 @@ class Lateness {
     }
   }
 
+  // Of a job that runs, a few have not ended yet; without any end the clocks must do.
+  void keep_ended() {
+    const auto open = [&](const Slot& slot) {
+      return std::any_of(slot.members.begin(), slot.members.end(),
+                         [&](const Member& m) { return record(m).ended == 0; });
+    };
+    const auto n = std::count_if(whole_.begin(), whole_.end(), open);
+    if (2 * n < static_cast<std::ptrdiff_t>(whole_.size())) {
+      std::erase_if(whole_, open);
+    }
+  }
+
+  // A call site is told apart by what came before it: the first layer of an iteration, whose calls
+  // wait for its data, is none of the others.
+  void add_places(std::size_t i) {
+    const RankEvidence& e = *c_.ranks[i];
+    std::unordered_map<std::uint64_t, std::uint64_t> known;  // by stack and operation
+    std::uint64_t before = 0;
+    ranks_[i].place.assign(e.records.size(), 0);
+    ranks_[i].site.assign(e.records.size(), 0);
+    for (std::size_t r = 0; r < e.records.size(); ++r) {
+      const Record& one = e.records[r];
+      if (one.kind != Kind::kCollective && one.kind != Kind::kSend && one.kind != Kind::kRecv) {
+        continue;
+      }
+      const auto [it, fresh] = known.try_emplace(std::uint64_t{one.stack} << 32 | one.op, 0);
+      if (fresh) {
+        const Site site = user_site(e, one.stack);
+        it->second =
+            mix(mix(mix(7, site.file), static_cast<std::uint64_t>(site.line)), e.text(one.op));
+      }
+      ranks_[i].site[r] = it->second;
+      ranks_[i].place[r] = mix(it->second, before);
+      before = it->second;
+    }
+  }
+
   void add_arrivals(const Slot& slot) {
     bool ends = true, starts = true;
     for (const Member& m : slot.members) {
@@ -227,9 +292,9 @@ class Lateness {
         own(m).end[m.second] = last;  // nobody leaves before the last has come
       }
     }
-    const MedianOfOthers others(come);
+    const std::vector<double> usual = medians_but(come);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      own(slot.members[k]).late[slot.members[k].second] = come[k] - others(come[k]);
+      own(slot.members[k]).late[slot.members[k].second] = come[k] - usual[k];
     }
   }
 
@@ -269,6 +334,7 @@ class Lateness {
         const Time begin = one.started >= one.time ? one.started : one.time;
         if (before != 0) {
           ranks_[i].busy[r] = std::max(0.0, seconds_between(before, begin));
+          ranks_[i].host[r] = std::max(0.0, seconds_between(before, one.time));
         }
         Time end = ranks_[i].end[r];
         if (end == 0 && one.kind == Kind::kRecv) {
@@ -281,63 +347,207 @@ class Lateness {
   }
 
   void add_tallies(const Slot& slot) {
-    std::vector<double> busy;
+    std::vector<Own> each;
     for (const Member& m : slot.members) {
-      busy.push_back(own(m).busy[m.second]);
-      if (busy.back() < 0) {
+      each.push_back({own(m).busy[m.second], own(m).host[m.second]});
+      if (each.back().busy < 0) {
         return;
       }
     }
-    const MedianOfOthers others(busy);
-    for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      const Member& m = slot.members[k];
-      const RankEvidence& e = c_.evidence_of(m.first);
-      const Record& r = record(m);
-      const double more_busy = busy[k] - others(busy[k]);
-      const double late = own(m).late[m.second];
-      const double excess = std::max(-std::abs(late), std::min(late, more_busy));
-      const Site site = user_site(e, r.stack);
-      const std::uint64_t key = mix(mix(mix(static_cast<std::uint64_t>(slot.group) + 3, site.file),
-                                        static_cast<std::uint64_t>(site.line)),
-                                    e.text(r.op));
-      OfRank& rank = own(m);
-      Tally& t = rank.tallies[key];
-      ++t.of;
-      t.sum += excess;
-      t.record = m.second;
-      t.group = slot.group;
-      t.each.push_back(excess);
-      rank.first = rank.first == 0 ? r.time : std::min(rank.first, r.time);
-      rank.last = std::max(rank.last, r.time);
+    tally(slot, each, &OfRank::tallies);
+  }
+
+  // Ranks that are late together excuse each other in the groups that they share; what each of them
+  // was busy since the group met last tells that it did not only wait.
+  void add_over_group(const Slot& slot, std::vector<std::vector<std::size_t>>& before) {
+    std::vector<Own> each;
+    bool whole = true;
+    for (const Member& m : slot.members) {
+      auto& last = before[static_cast<std::size_t>(m.first)];
+      last.resize(c_.groups.size(), 0);
+      std::size_t& from = last[static_cast<std::size_t>(slot.group)];
+      Own sum;
+      whole = whole && from != 0;
+      for (std::size_t r = from; r <= m.second; ++r) {
+        sum.busy += std::max(0.0, own(m).busy[r]);
+        sum.host += std::max(0.0, own(m).host[r]);
+      }
+      each.push_back(sum);
+      from = m.second + 1;
+    }
+    if (whole) {
+      tally(slot, each, &OfRank::over_group);
     }
   }
 
-  // Over the call sites at which the rank is late most of the times; the worst one is shown.
-  Straggler sum_up(std::size_t i) {
-    OfRank& rank = ranks_[i];
-    Straggler s;
-    s.evidence = static_cast<int>(i);
-    s.span_s = rank.first == 0 ? 0 : seconds_between(rank.first, rank.last);
-    double worst = 0;
-    for (auto& [key, t] : rank.tallies) {
-      const double floor = std::max(limits::kLateLeast_s, limits::kLateOfStep * s.span_s / t.of);
-      const int late = static_cast<int>(
-          std::count_if(t.each.begin(), t.each.end(), [&](double x) { return x > floor; }));
-      if (t.of < limits::kLateAgain || late < limits::kLateMostly * t.of || t.sum <= 0) {
-        continue;
+  void tally(const Slot& slot, const std::vector<Own>& each, Tallies OfRank::* where) {
+    std::vector<double> busy, host, device, late;
+    bool starts = true;
+    for (std::size_t k = 0; k < each.size(); ++k) {
+      const Member& m = slot.members[k];
+      busy.push_back(each[k].busy);
+      host.push_back(each[k].host);
+      device.push_back(each[k].busy - each[k].host);
+      late.push_back(own(m).late[m.second]);
+      starts = starts && record(m).started >= record(m).time;
+    }
+    const auto last =
+        static_cast<std::size_t>(std::max_element(late.begin(), late.end()) - late.begin());
+    const std::vector<double> usual = medians_but(busy), usual_host = medians_but(host),
+                              usual_device = medians_but(device);
+    for (std::size_t k = 0; k < slot.members.size(); ++k) {
+      const Member& m = slot.members[k];
+      const double excess = std::max(-std::abs(late[k]), std::min(late[k], busy[k] - usual[k]));
+      const Time t_at = at(static_cast<std::size_t>(m.first), m.second);
+      own(m).first = own(m).first == 0 ? t_at : std::min(own(m).first, t_at);
+      own(m).last = std::max(own(m).last, t_at);
+      Tally& t =
+          (own(m).*where)[mix(own(m).place[m.second], static_cast<std::uint64_t>(slot.group) + 3)];
+      t.group = slot.group;
+      t.site = mix(own(m).site[m.second], static_cast<std::uint64_t>(slot.group) + 3);
+      t.members = static_cast<std::uint32_t>(slot.members.size());
+      t.starts = t.starts && starts;
+      t.each.push_back({static_cast<std::uint32_t>(m.second), static_cast<float>(excess),
+                        static_cast<float>(host[k] - usual_host[k]),
+                        static_cast<float>(device[k] - usual_device[k]), k == last && late[k] > 0});
+    }
+  }
+
+  // Hosts run ahead of their devices: an operation is at where it began or ended.
+  Time at(std::size_t i, std::size_t r) const {
+    const Record& one = c_.ranks[i]->records[r];
+    return std::max({one.time, one.started, ranks_[i].end[r]});
+  }
+  double usual_gap(std::size_t i, std::size_t calls) const {
+    return seconds_between(ranks_[i].first, ranks_[i].last) / static_cast<double>(calls);
+  }
+  double rare_floor(std::size_t i, std::size_t calls) const {
+    return std::max(limits::kLate_s, limits::kRareTimes * usual_gap(i, calls));
+  }
+
+  // What is rare may come after anything.
+  static Tallies by_site(const Tallies& tallies) {
+    Tallies out;
+    for (const auto& [key, t] : tallies) {
+      Tally& all = out[t.site];
+      std::vector<LateCall> each = std::move(all.each);
+      each.insert(each.end(), t.each.begin(), t.each.end());
+      all = t;
+      all.each = std::move(each);
+    }
+    for (auto& [key, t] : out) {
+      std::sort(t.each.begin(), t.each.end(),
+                [](const LateCall& a, const LateCall& b) { return a.record < b.record; });
+    }
+    return out;
+  }
+
+  using Rare = std::unordered_map<std::uint64_t, std::size_t>;  // per call site: of all ranks
+  Rare count_rare(Tallies OfRank::* where) const {
+    Rare out;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      Rare calls;
+      for (const auto& [key, t] : ranks_[i].*where) {
+        calls[t.site] += t.each.size();
       }
-      s.lost_s += t.sum;
-      if (t.sum > worst) {
-        worst = t.sum;
-        s.late = late;
-        s.of = t.of;
-        s.record = t.record;
-        s.group = t.group;
-        std::nth_element(t.each.begin(), t.each.begin() + t.of / 2, t.each.end());
-        s.typical_s = t.each[static_cast<std::size_t>(t.of / 2)];
+      for (const auto& [key, t] : ranks_[i].*where) {
+        const double floor = rare_floor(i, calls[t.site]);
+        out[t.site] += static_cast<std::size_t>(std::count_if(
+            t.each.begin(), t.each.end(), [&](const LateCall& x) { return x.late > floor; }));
       }
     }
+    return out;
+  }
+
+  // Over the call sites at which the rank is late again and again.
+  Straggler sum_up(std::size_t i, const Tallies& tallies, const Rare& rare) const {
+    Straggler s;
+    s.evidence = static_cast<int>(i);
+    for (const auto& [key, t] : tallies) {
+      const double floor =
+          std::max(limits::kLateLeast_s, limits::kLateOfStep * usual_gap(i, t.each.size()));
+      if (const auto found = late_mostly(t.each, floor)) {
+        s.sites.push_back(site_of(t, *found));
+      }
+    }
+    if (s.sites.empty()) {
+      for (const auto& [key, t] : by_site(tallies)) {
+        if (const auto found =
+                late_now_and_then(t.each, rare_floor(i, t.each.size()), rare.at(key), t.members)) {
+          s.sites.push_back(site_of(t, *found));
+        }
+      }
+    }
+    double host = 0, device = 0;
+    std::unordered_map<int, double> lost;
+    Time since = ranks_[i].last;
+    for (const LateSite& site : s.sites) {
+      host += site.host_s;
+      device += site.device_s;
+      // The same seconds count in other groups, too.
+      lost[site.group] += site.lost_s;
+      s.lost_s = std::max(s.lost_s, lost[site.group]);
+      const bool all = site.since_kept || site.pattern == LatePattern::kNowAndThen;
+      since = std::min(since, all ? ranks_[i].first : at(i, site.first));
+    }
+    s.span_s = seconds_between(since, ranks_[i].last);
+    s.by = whose(host, device);
+    std::sort(s.sites.begin(), s.sites.end(), [](const LateSite& a, const LateSite& b) {
+      return std::tie(b.lost_s, a.record) < std::tie(a.lost_s, b.record);
+    });
     return s;
+  }
+
+  static LateSite site_of(const Tally& t, const LateSeries& found) {
+    LateSite site;
+    static_cast<LateSeries&>(site) = found;
+    site.group = t.group;
+    site.record = t.each.back().record;
+    site.first = t.each[found.since].record;
+    site.since_kept = found.since == 0;
+    site.starts = t.starts;
+    site.by = whose(found.host_s, found.device_s);
+    return site;
+  }
+
+  static LateBy whose(double host, double device) {
+    const double all = host + device;
+    return all <= 0                             ? LateBy::kUnknown
+           : host >= limits::kLateOfOne * all   ? LateBy::kHost
+           : device >= limits::kLateOfOne * all ? LateBy::kDevice
+                                                : LateBy::kUnknown;
+  }
+
+  // By the program's own steps where it tells them, else from call to call there.
+  void add_step_changes(std::size_t i, LateSite& site) const {
+    const std::vector<Record>& records = c_.ranks[i]->records;
+    std::vector<std::size_t> at;
+    for (std::size_t r = 0; r < records.size(); ++r) {
+      if (records[r].kind == Kind::kStep) {
+        at.push_back(r);
+      }
+    }
+    if (at.size() < 2 * limits::kChangeFewest) {
+      at.clear();
+      const RankEvidence& e = *c_.ranks[i];
+      const Record& there = records[site.record];
+      const Site place = user_site(e, there.stack);
+      for (std::size_t r = 0; r < records.size(); ++r) {
+        const Record& one = records[r];
+        if (one.kind == there.kind && one.group == there.group && one.op == there.op &&
+            (one.stack == there.stack || user_site(e, one.stack) == place)) {
+          at.push_back(r);
+        }
+      }
+    }
+    std::vector<double> gaps;
+    for (std::size_t k = 1; k < at.size(); ++k) {
+      gaps.push_back(seconds_between(records[at[k - 1]].time, records[at[k]].time));
+    }
+    site.steps = changes(gaps);
+    for (Change& one : site.steps) {
+      one.at = at[one.at];
+    }
   }
 
   const Case& c_;
@@ -348,10 +558,23 @@ class Lateness {
 
 }  // namespace
 
-std::vector<Straggler> stragglers(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {
-  Lateness all(c, slots);
-  by_clocks = all.by_clocks();
-  return all.stragglers();
+Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
+  const Lateness all(c, slots);
+  Stragglers out;
+  out.by_clocks = all.by_clocks();
+  out.ranks = all.late(false);
+  if (out.by_clocks) {
+    drop_late_clocks(c, out.ranks);
+    return out;
+  }
+  if (out.ranks.empty()) {
+    out.ranks = standing_out(c, all.late(true));
+  }
+  out.node = late_node(c, out.ranks);
+  for (Straggler& s : out.ranks) {
+    s.by = out.node.empty() ? s.by : LateBy::kNode;
+  }
+  return out;
 }
 
 std::vector<Arrivals> arrivals(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {

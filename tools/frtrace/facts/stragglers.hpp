@@ -6,24 +6,47 @@
 #include <string>
 #include <vector>
 
+#include "facts/late_series.hpp"
 #include "facts/slots.hpp"
 #include "model/case.hpp"
 
 namespace frtrace {
 
-// A rank that comes later than the other members by its own host time: not because what it waited
-// for before ended late.
+// Whose time makes a rank late.
+enum class LateBy : std::uint8_t { kUnknown, kHost, kDevice, kNode };
+
+// One rank at one call site.
+struct LateSite : LateSeries {
+  int group = -1;
+  std::size_t record = 0;   // its last operation there
+  std::size_t first = 0;    // its first late one
+  bool since_kept = false;  // as long as the ring goes back, maybe longer
+  bool starts = false;      // when operations began on the devices is recorded
+  LateBy by = LateBy::kUnknown;
+  std::vector<Change> steps;  // of the time of its steps; `at` is a record
+};
+
+// A rank that comes later than the other members by its own time: not because what it waited for
+// before ended late.
 struct Straggler {
   int evidence = -1;
-  int group = -1;          // of the call site where it loses most
-  std::size_t record = 0;  // its last operation there
-  int late = 0, of = 0;    // there
-  double typical_s = 0;    // median lateness there
-  double lost_s = 0;       // at all such call sites
-  double span_s = 0;       // of the records
+  std::vector<LateSite> sites;  // where it loses most first
+  LateBy by = LateBy::kUnknown;
+  double lost_s = 0;  // at all such call sites
+  double span_s = 0;  // of the records, since it is late
+  const LateSite& worst() const { return sites.front(); }
 };
-// `by_clocks`: ends are not recorded, the ranks' clocks had to be compared.
-std::vector<Straggler> stragglers(const Case&, const std::vector<Slots>&, bool& by_clocks);
+
+struct Stragglers {
+  std::vector<Straggler> ranks;
+  bool by_clocks = false;  // ends are not recorded, the ranks' clocks had to be compared
+  std::string node;        // all of them, and most of its ranks; "" none
+};
+Stragglers stragglers(const Case&, const std::vector<Slots>&);
+// The node of all of them, if that is most of its ranks; "" none.
+std::string late_node(const Case&, const std::vector<Straggler>&);
+std::vector<Straggler> standing_out(const Case&, std::vector<Straggler>);
+void drop_late_clocks(const Case&, std::vector<Straggler>&);
 
 // How the ranks came to the operations of one call site, over all groups of one kind.
 struct Arrivals {
@@ -42,7 +65,7 @@ struct Arrivals {
   };
   std::vector<Member> members;  // who came last most often first
 };
-// Call sites that were waited for longest first. `by_clocks` as above.
+// Call sites that were waited for longest first. `by_clocks` as in Stragglers.
 std::vector<Arrivals> arrivals(const Case&, const std::vector<Slots>&, bool& by_clocks);
 
 }  // namespace frtrace

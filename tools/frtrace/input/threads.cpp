@@ -11,11 +11,11 @@ namespace {
 
 namespace schema = fr::schema;
 
-constexpr std::tuple kThread{
+constexpr std::tuple kThreadRow{
     FR_FIELDS(ThreadStack, tid, name, state, activity, wchan, syscall, syscall_on, gil, answer,
               answer_us, looked_ns, cpu_ns, runqueue_ns, whole, handling),
 };
-static_assert(all_named(schema::kThreads, kThread));
+static_assert(all_named(schema::kThreads, kThreadRow));
 
 constexpr std::tuple kFrame{
     FR_FIELDS(ThreadFrame, function, file, line, offset),
@@ -69,7 +69,7 @@ std::vector<std::uint32_t> read_stack(const List& indices, std::size_t n_frames)
 
 ThreadStack read_thread(const Object& o, std::size_t n_frames) {
   ThreadStack t;
-  read_map(&o, kThread, {}, t);
+  read_map(&o, kThreadRow, {}, t);
   t.stack = read_stack(of_thread(&o, "stack"), n_frames);
   const Row cut(member(&o, schema::column(schema::kThreads, "cut")));
   t.cut_after = number<std::uint32_t>(cut[0]);

@@ -77,6 +77,40 @@ Json devices_json(const Report& r) {
   return out;
 }
 
+// step null: the program does not tell its steps.
+Json late_json(const Report& r) {
+  const auto step = [](const std::optional<std::int64_t>& n) { return n ? Json(*n) : Json(); };
+  Json out = Json::array();
+  for (const LateReport& l : r.late) {
+    Json steps = Json::array();
+    for (const LateReport::Step& s : l.steps) {
+      steps.push_back({{"step", step(s.step)},
+                       {"seq", s.seq == 0 ? Json() : Json(s.seq)},
+                       {"before_s", s.before_s},
+                       {"after_s", s.after_s}});
+    }
+    out.push_back({{"rank", l.rank},
+                   {"host", l.host},
+                   {"group", l.group},
+                   {"desc", l.desc},
+                   {"op", l.op},
+                   {"site", site_json(l.site)},
+                   {"late", l.late},
+                   {"last", l.last},
+                   {"of", l.of},
+                   {"median_s", l.median_s},
+                   {"worst_s", l.worst_s},
+                   {"since_step", step(l.since_step)},
+                   {"since_seq", l.since_seq},
+                   {"since_oldest", l.since_kept},
+                   {"pattern", l.pattern},
+                   {"cause", l.cause},
+                   {"device_starts", l.starts},
+                   {"step_time_changes", std::move(steps)}});
+  }
+  return out;
+}
+
 Json links_json(const Report& r) {
   Json out = Json::array();
   for (const Link& l : r.links) {
@@ -204,6 +238,7 @@ Json report_json(const Report& r, const LoadResult& input) {
           {"findings", std::move(findings)},
           {"devices", devices_json(r)},
           {"links", links_json(r)},
+          {"stragglers", late_json(r)},
           {"groups", std::move(groups)},
           {"ranks", std::move(ranks)},
           {"input", input_json(&r, input)}};

@@ -39,6 +39,27 @@ struct Waiting {
   std::vector<std::string> stack;
 };
 
+// A rank that comes late to one call site again and again.
+struct LateReport {
+  struct Step {  // the time of its steps changed here
+    std::optional<std::int64_t> step;
+    std::uint64_t seq = 0;  // 0: told by steps, not by operations
+    double before_s = 0, after_s = 0;
+  };
+  Rank rank = -1;
+  std::string group, desc, op, host;
+  Site site;
+  int late = 0, last = 0, of = 0;
+  double median_s = 0, worst_s = 0;
+  std::optional<std::int64_t> since_step;  // none: the program does not tell its steps
+  std::uint64_t since_seq = 0;
+  bool since_kept = false;  // that is the oldest one kept: it may have been late before
+  std::string pattern;      // always, growing, now_and_then
+  std::string cause;        // host, device, node, unknown
+  bool starts = false;      // of the devices: recorded
+  std::vector<Step> steps;
+};
+
 struct Finding {
   std::string id;  // "why", "consequence", "lost", "input", "excluded", "context", "end", ...
   std::string text;
@@ -116,6 +137,7 @@ struct Report {
   Time time = 0;  // when the first wait of the verdict began, else when the evidence was taken
   std::vector<Blamed> blamed;
   std::vector<Waiting> waiting;
+  std::vector<LateReport> late;
   std::vector<Finding> findings;
   std::vector<DeviceReport> devices;  // of a verdict that follows from them
   std::vector<Link> links;

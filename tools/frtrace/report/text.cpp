@@ -305,6 +305,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
   out.push_back(waiting_part(r, style));
   findings({"link", "device"}, 4, 1, "operations on devices");
+  findings({"late"}, 6, 2, "places where ranks come late");
   findings({"need"}, 1, 1, "");
   findings({"elsewhere"}, 4, 1, "places of ranks that do not wait");
   findings({"excluded"}, 3, 0, "that wait for others themselves");

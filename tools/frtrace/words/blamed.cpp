@@ -511,14 +511,9 @@ class Describe : public DeviceWords {
   }
 
   void late() {
-    for (const Straggler& s : c_.late) {
+    for (const Straggler& s : c_.late.ranks) {
       if (s.evidence == g_.evidence) {
-        first(fmt::format(
-            "late in {} of {} {} of {}{}, by {} each; its own host time before them makes the "
-            "difference, {:.0f} % of {}",
-            s.late, s.of, b_.op, f_.group(s.group).title(),
-            at(g_.evidence, e_->records[s.record].stack), duration_text(s.typical_s),
-            100 * s.lost_s / s.span_s, duration_text(s.span_s)));
+        first(LateWords(f_).line(s));
       }
     }
   }

@@ -159,6 +159,7 @@ Report explain(const Facts& f, const Judgement& j) {
     add_cause_findings(f, c, r);
     add_course(f, c, r);
     add_devices(f, c, r);
+    LateWords(f).add(c.late, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.
   const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kSkippedInCycle ||

@@ -199,11 +199,11 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
       }
       return;
     case Rule::kOk:
-      if (!c.late.empty()) {
+      if (!c.late.ranks.empty()) {
         say(r, "context",
             fmt::format("{} ranks of {} come later than the others to some operations: uneven "
                         "work, not stragglers",
-                        c.late.size(), f.c.ranks.size()));
+                        c.late.ranks.size(), f.c.ranks.size()));
       }
       return;
     case Rule::kOpenNoEvidence: {

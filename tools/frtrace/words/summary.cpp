@@ -55,7 +55,6 @@ class Summary : public Names {
   std::string behind() const;
   std::string device_error() const;
   std::string network() const;
-  std::string slow() const;
   std::string group_order() const;
   std::string stalled_text(const std::string& operation) const;
   std::string cycle_parts() const;
@@ -304,18 +303,6 @@ std::string Summary::network() const {
   return out;
 }
 
-std::string Summary::slow() const {
-  const Straggler& worst =
-      *std::max_element(c_.late.begin(), c_.late.end(),
-                        [](const Straggler& a, const Straggler& b) { return a.lost_s < b.lost_s; });
-  const RankEvidence& e = f_.ev(worst.evidence);
-  const Record& r = e.records[worst.record];
-  return fmt::format("{} {} late repeatedly: {} of {}{}, by {} in {} of {}; the others wait for it",
-                     who(), one() ? "is" : "are", e.text(r.op), f_.group(worst.group).title(),
-                     at(worst.evidence, r.stack), duration_text(worst.typical_s), worst.late,
-                     worst.of);
-}
-
 std::string Summary::group_order() const {
   const GroupCalls& calls = *c_.calls;
   if (calls.tie) {
@@ -481,7 +468,7 @@ std::string Summary::text() const {
       return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
                          wait_verb(f_.ranks(c_.others)));
     case Rule::kSlow:
-      return slow();
+      return LateWords(f_).summary(c_.late);
     case Rule::kOpenFewOrMany:
     case Rule::kOpenUnrecorded:
     case Rule::kOpenErrors:

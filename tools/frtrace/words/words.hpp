@@ -46,6 +46,22 @@ class DeviceWords : public Names {
   std::string title(const OnDevice&) const;
 };
 
+// Who comes late, where, since when and by whose time.
+class LateWords : public Names {
+ public:
+  using Names::Names;
+  std::string summary(const Stragglers&) const;
+  std::string line(const Straggler&) const;  // a sentence without its subject
+  void add(const Stragglers&, Report&) const;
+
+ private:
+  std::string place(int evidence, const LateSite&) const;
+  std::string since(int evidence, const LateSite&) const;
+  std::string how(const LateSite&) const;
+  std::string by(const Straggler&, const LateSite&) const;
+  void add_holes(const Stragglers&, Report&) const;
+};
+
 // "ranks 1,2 wait", "rank 1 waits"
 std::string wait_verb(const std::vector<Rank>&);
 

@@ -1,7 +1,9 @@
 // test_stragglers.cpp - verdicts `slow`: ranks that are late again and again.
+#include <cmath>
 #include <functional>
 
 #include "catch.hpp"
+#include "facts/late_series.hpp"
 #include "jobs.hpp"
 
 using namespace frtest;
@@ -27,7 +29,125 @@ JobBuilder paced(int ranks, int steps, bool ends, const std::function<double(int
   return j;
 }
 
+struct Late {
+  double host = 0, device = 0;  // seconds, of that rank in that step
+};
+
+// Steps of 2 s that tell their number; two nodes of two ranks, device times recorded.
+JobBuilder stepped(int steps, const std::function<Late(Rank, int)>& late) {
+  JobBuilder j(4);
+  Time step = j.now();
+  for (int n = 1; n <= steps; ++n) {
+    Time end = step + 2'000'000;
+    for (Rank r = 0; r < 4; ++r) {
+      const Late own = late(r, n);
+      Record& mark = j.issue(r, kWorld, kGrads, State::kCompleted);
+      mark.kind = Kind::kStep;
+      mark.seq = static_cast<std::uint64_t>(n);
+      mark.time = step;
+      Record& rec = j.issue(r, kWorld, kGrads, State::kCompleted);
+      rec.seq = static_cast<std::uint64_t>(n);
+      rec.time = step + 1000 + static_cast<Time>(own.host * 1e9);
+      rec.started = rec.time + 1000 + static_cast<Time>(own.device * 1e9);
+      end = std::max(end, rec.started + 1'000'000);
+      GroupEvidence& g = j.row(r, kWorld);
+      g.enqueued = g.completed = g.ended = static_cast<std::uint64_t>(n);
+    }
+    for (Rank r = 0; r < 4; ++r) {
+      j.rank(r).records.back().ended = end;
+    }
+    step = end + 2 * kSecond;
+  }
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).id.host = r < 2 ? "n0" : "n1";
+  }
+  j.advance(seconds_between(j.now(), step) + 0.1);
+  return j;
+}
+
 }  // namespace
+
+TEST_CASE("whose time makes a rank late, and since which step") {
+  const bool host = GENERATE(true, false);
+  const Report r = stepped(40, [&](Rank rank, int n) {
+                     const double s = rank == 1 && n >= 13 ? 0.8 : 0;
+                     return Late{host ? s : 0, host ? 0 : s};
+                   }).diagnose();
+  CHECK(r.kind == Verdict::kSlow);
+  CHECK(r.ranks == Ranks{1});
+  REQUIRE(r.late.size() == 1);
+  const LateReport& late = r.late.front();
+  CHECK(late.cause == (host ? "host" : "device"));
+  CHECK(late.pattern == "always");
+  CHECK(late.since_step == 13);
+  CHECK_FALSE(late.since_kept);
+  CHECK(late.last == 28);
+  CHECK(late.of == 28);
+  CHECK(std::abs(late.median_s - 0.8) < 0.01);
+  // From there on all steps take longer.
+  REQUIRE(late.steps.size() == 1);
+  CHECK(late.steps.front().step.value_or(-1) == 13);
+}
+
+TEST_CASE("a node is late when most of its ranks are and no other is") {
+  const auto job = [](Rank first, Rank last) {
+    return stepped(30,
+                   [=](Rank rank, int) { return Late{rank >= first && rank <= last ? 0.8 : 0, 0}; })
+        .diagnose();
+  };
+  const Report node = job(2, 3), apart = job(1, 2);
+  CHECK(node.ranks == Ranks{2, 3});
+  REQUIRE(node.late.size() == 2);
+  CHECK(node.late.front().cause == "node");
+  CHECK(node.summary.find("on node n1") != std::string::npos);
+  CHECK(apart.kind == Verdict::kOk);  // half of the ranks, on both nodes: uneven work
+}
+
+TEST_CASE("late now and then, and later and later") {
+  const auto one = [](double (*of)(int)) {
+    return stepped(300, [=](Rank rank, int n) { return Late{rank == 2 ? of(n) : 0, 0}; })
+        .diagnose();
+  };
+  const Report rare = one([](int n) { return n % 60 == 7 ? 20.0 : 0; });
+  CHECK(rare.ranks == Ranks{2});
+  REQUIRE(rare.late.size() == 1);
+  CHECK(rare.late.front().pattern == "now_and_then");
+  CHECK(rare.late.front().late == 5);
+  CHECK(rare.late.front().of == 299);  // nothing came before the first
+  CHECK(rare.late.front().since_step == 7);
+  const Report growing = one([](int n) { return 0.005 * n; });
+  CHECK(growing.ranks == Ranks{2});
+  REQUIRE(growing.late.size() == 1);
+  CHECK(growing.late.front().pattern == "growing");
+  // Each of the ranks once or twice is chance.
+  const Report all = stepped(300, [](Rank rank, int n) {
+                       return Late{n % 30 == 4 && n / 30 % 4 == rank ? 20.0 : 0, 0};
+                     }).diagnose();
+  CHECK(all.kind == Verdict::kOk);
+  CHECK(all.late.empty());
+}
+
+TEST_CASE("changes of a level, not of single values") {
+  std::vector<double> x(60, 1.0);
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    x[k] += 0.01 * static_cast<double>(k * 7 % 5) + (k % 11 == 3 ? 5 : 0);
+  }
+  CHECK(changes(x).empty());
+  for (std::size_t k = 25; k < x.size(); ++k) {
+    x[k] += 1;
+  }
+  const std::vector<Change> found = changes(x);
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().at == 25);
+  CHECK(found.front().before < 1.1);
+  CHECK(found.front().after > 1.9);
+  // The first of the many are the least of them: they belong to them all the same.
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    x[k] = k < 12 ? 1 : 2 + 0.01 * static_cast<double>(k);
+  }
+  REQUIRE(changes(x).size() == 1);
+  CHECK(changes(x).front().at == 12);
+}
 
 TEST_CASE("a rank that is late again and again is slow, by ends or by clocks") {
   const bool ends = GENERATE(true, false);

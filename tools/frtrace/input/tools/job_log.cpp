@@ -35,7 +35,7 @@ constexpr std::string_view kSignalMark = "Received a dump signal due to a collec
 constexpr std::string_view kStackMark = "Stack trace of the failed collective:";
 constexpr std::string_view kNotJoined = ", but didn't join collective #";
 constexpr std::string_view kNotFinished = "] joined but didn't finish collective #";
-constexpr std::size_t kMostRanks = 1 << 17, kMostLine = 4096, kMostFrames = 64;
+constexpr std::size_t kMostRanks = 1 << 17, kMostLine = 4096, kMostSaidFrames = 64;
 
 // The number behind `mark`; nothing where there is none.
 std::optional<std::int64_t> number_after(std::string_view line, std::string_view mark) {
@@ -90,7 +90,7 @@ struct Timeout {
   std::vector<std::string> stack;
 };
 
-struct GroupState {
+struct GroupSaid {
   std::string desc;
   bool counted = false;
   std::uint64_t enqueued = 0, completed = 0;
@@ -98,7 +98,7 @@ struct GroupState {
 };
 
 struct RankState {
-  std::map<std::string, GroupState> groups;
+  std::map<std::string, GroupSaid> groups;
   std::optional<Timeout> last;  // not yet known of which group
   std::string last_group;
   std::uint64_t last_seq = 0;
@@ -219,7 +219,7 @@ class LogReader {
         name.resize(open);
       }
       name = name.empty() ? std::string(place.substr(0, place.find(' '))) : name;
-      GroupState& g = r.groups[name.substr(0, 64)];
+      GroupSaid& g = r.groups[name.substr(0, 64)];
       g.desc = desc.empty() ? g.desc : desc.substr(0, 128);
       auto enqueued = number_after(text, "ast enqueued NCCL work: ");
       auto completed = number_after(text, "ast completed NCCL work: ");
@@ -246,7 +246,7 @@ class LogReader {
   // A timeout whose group no line names is of the default group.
   static void settle(RankState& r, const std::string& group) {
     if (r.last) {
-      GroupState& g = r.groups[group.empty() ? "0" : group];
+      GroupSaid& g = r.groups[group.empty() ? "0" : group];
       g.enqueued = std::max(g.enqueued, r.last->seq);
       g.completed =
           g.counted || r.last->seq == 0 ? g.completed : std::max(g.completed, r.last->seq - 1);
@@ -275,7 +275,7 @@ class LogReader {
       const auto t = group->second.timeouts.find(r.last_seq);
       stack = t != group->second.timeouts.end() ? &t->second.stack : nullptr;
     }
-    if (stack != nullptr && stack->size() < kMostFrames) {
+    if (stack != nullptr && stack->size() < kMostSaidFrames) {
       stack->emplace_back(text.substr(mark));
     }
   }
@@ -298,7 +298,7 @@ class LogReader {
       if (rank < 0 || rank >= static_cast<Rank>(kMostRanks)) {
         continue;
       }
-      GroupState& g = ranks_[rank].groups["0"];
+      GroupSaid& g = ranks_[rank].groups["0"];
       g.enqueued = std::max(g.enqueued, static_cast<std::uint64_t>(*seq) - before);
       g.completed = std::max(g.completed, static_cast<std::uint64_t>(*seq) - 1);
       g.counted = true;
@@ -322,7 +322,7 @@ class RankBuilder {
     e_.groups[0].used = true;
   }
 
-  void add(const std::string& name, const GroupState& g) {
+  void add(const std::string& name, const GroupSaid& g) {
     const auto row = static_cast<std::uint32_t>(e_.groups.size());
     GroupEvidence& to = e_.groups.emplace_back();
     to.used = true;
