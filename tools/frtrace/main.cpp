@@ -19,6 +19,7 @@
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
 #include "report/page.hpp"
+#include "report/perfetto.hpp"
 #include "report/render.hpp"
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
@@ -181,6 +182,17 @@ void drop_variables(LoadResult& input) {
   }
 }
 
+std::string as_trace(const Arguments& a, const Answers& answers) {
+  PerfettoOptions options;
+  options.ranks = a.filter.ranks;
+  options.groups = a.filter.groups;
+  PerfettoTrace trace = render_perfetto(answers.cases, answers.reports, options);
+  if (!trace.left_out.empty()) {
+    complain("frtrace: " + trace.left_out);
+  }
+  return std::move(trace.data);
+}
+
 bool write(const std::string& out, const std::string& path) {
   if (path.empty()) {
     std::fwrite(out.data(), 1, out.size(), stdout);
@@ -244,6 +256,8 @@ int report(Arguments& a) {
                       answers.trees.empty() ? "" : render_stacks_json(answers.trees.front()));
   } else if (!nothing && a.wants_html()) {
     out = as_page(a, input, answers);
+  } else if (!nothing && a.output.ends_with(".perfetto-trace")) {
+    out = as_trace(a, answers);
   } else if (!nothing) {
     out = a.table ? as_table(a, answers) : as_text(a, input, answers);
   }

@@ -77,7 +77,7 @@ std::vector<std::string> split(const std::vector<std::string>& texts) {
 // What CLI11 does not check.
 std::optional<std::string> complete(Arguments& a, std::vector<std::string>& ranks,
                                     std::vector<std::string>& groups) {
-  constexpr std::string_view kEndings[] = {".json", ".txt", ".html"};
+  constexpr std::string_view kEndings[] = {".json", ".txt", ".html", ".perfetto-trace"};
   if (!a.output.empty() &&
       std::none_of(std::begin(kEndings), std::end(kEndings),
                    [&](std::string_view e) { return a.output.ends_with(e); })) {
@@ -138,7 +138,8 @@ std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
                "call-site stacks of blamed and waiting ranks, thread stacks of all as one tree");
   app.add_option("--to-torch", a.to_torch, "write PyTorch Flight Recorder pickles there");
   app.add_option("-o", a.output,
-                 "write there instead of stdout; format by ending: .json, .txt, .html");
+                 "write there instead of stdout; format by ending: .json, .txt, .html, "
+                 ".perfetto-trace");
   app.add_flag("--no-locals", a.no_locals,
                "leave variables of stack frames out, for output that goes to others");
   app.add_option("--threads", a.load.threads,

@@ -84,6 +84,12 @@ constexpr std::tuple kOperation{
 };
 static_assert(all_named(schema::kOperations, kOperation));
 
+constexpr std::tuple kDeviceSpan{
+    TimeField{"device_start", &DeviceSpan::start},
+    TimeField{"device_end", &DeviceSpan::end},
+};
+static_assert(all_named(schema::kOperations, kDeviceSpan));
+
 constexpr std::tuple kPhase{
     FR_FIELDS(DevicePhase, kind, channel, peer, step, n_steps, nic, qp, socket),
     FR_TIMES(DevicePhase, time),
@@ -417,6 +423,7 @@ class Reader {
 
   void operations(const Table& t) {
     const RowReader fields(t, kOperation, times_);
+    const RowReader times(t, kDeviceSpan, times_);
     for (const Object& o : t.rows()) {
       const Row row(&o);
       if (row.empty() || e_.device.operations.size() >= kMaxDeviceRows) {
@@ -426,8 +433,18 @@ class Reader {
       fields.read(row, d);
       if (is_unfinished(d)) {
         e_.device.operations.push_back(d);
+      } else if (DeviceSpan span{.ticket = d.ticket}; d.has_record) {
+        times.read(row, span);
+        if (span.start != 0 && span.end >= span.start) {
+          e_.device.spans.push_back(span);
+        }
       }
     }
+    // Of a record that several operations make up, the first.
+    std::sort(e_.device.spans.begin(), e_.device.spans.end(),
+              [](const DeviceSpan& a, const DeviceSpan& b) {
+                return std::tie(a.ticket, a.start) < std::tie(b.ticket, b.start);
+              });
   }
 
   void phases(const Table& t) {

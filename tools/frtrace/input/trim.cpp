@@ -241,6 +241,11 @@ void Windows::keep_window(RankEvidence& e,
   }
   e.losses.trimmed += n - kept.size();
   e.records = std::move(kept);
+  std::erase_if(e.device.spans, [&](const DeviceSpan& s) {
+    return !std::binary_search(e.records.begin(), e.records.end(), s,
+                               [](const auto& a, const auto& b) { return a.ticket < b.ticket; });
+  });
+  e.device.spans.shrink_to_fit();
   compact(e);
 }
 

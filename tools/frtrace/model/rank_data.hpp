@@ -240,6 +240,12 @@ struct CarriedPhase {
 };
 std::string over_text(const DevicePhase&);  // "NIC 0, queue pair 77", "socket 12"; "" not told
 
+// When the device ran an operation that has ended.
+struct DeviceSpan {
+  std::uint64_t ticket = 0;  // of its record
+  Time start = 0, end = 0;
+};
+
 // The first asynchronous error of CUDA.
 struct DeviceFailure {
   bool present = false;
@@ -257,7 +263,8 @@ struct DeviceEvidence {
   std::uint32_t process = 0;     // a number that NCCL knows its process by; 0 not told
   std::uint64_t comms_lost = 0, ops_lost = 0, phases_lost = 0, unmatched = 0, threads_lost = 0;
   std::vector<CommEvidence> comms;  // by row
-  // Only what has not ended, and what is live of it.
+  std::vector<DeviceSpan> spans;    // by ticket
+  // Of all else only what has not ended, and what is live of it.
   std::vector<DeviceOperation> operations;  // as they were issued
   std::vector<DevicePhase> phases;
   std::vector<CarriedPhase> carried;

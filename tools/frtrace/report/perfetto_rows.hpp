@@ -1,0 +1,92 @@
+// perfetto_rows.hpp - what of a case is drawn, when, and on which track.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "facts/slots.hpp"
+#include "model/case.hpp"
+#include "report/perfetto.hpp"
+#include "report/perfetto_packets.hpp"
+#include "report/report.hpp"
+
+namespace frtrace {
+
+// In the order in which those of one moment are written: an end frees its track, a part lies within
+// its whole.
+enum class Drawn : std::uint8_t {
+  kPartEnd,
+  kEnd,
+  kBegin,
+  kPart,     // of an operation: the time on the device, or since its start was seen
+  kInstant,  // an operation whose end is not recorded
+  kStep,
+  kSpan,
+  kOpenSpan,  // `record` is a thread's number << 8 and the span's depth
+  kNote,
+  kDump,
+  kExit,
+  kVerdict,
+};
+
+struct TraceItem {
+  Time time = 0;
+  std::uint32_t track = 0;   // in TraceRows::tracks
+  std::uint32_t rank = 0;    // in TraceRows::ranks; of kVerdict: the case
+  std::uint32_t record = 0;  // of its evidence
+  Drawn what = Drawn::kBegin;
+};
+
+struct TraceRank {
+  const Case* c = nullptr;
+  std::size_t case_index = 0;
+  int evidence = -1;
+  Time ahead = 0;  // of its clock, before that of the case's first rank
+  bool blamed = false;
+  std::uint32_t track = 0;
+  std::unordered_map<std::uint32_t, std::uint32_t> lag_tracks;  // by row of the group
+};
+
+// The collectives of one group by number: what its members' records have in common.
+struct TraceGroup {
+  std::uint64_t first = 0;             // number of the first that anybody still has
+  std::uint64_t correlation = 0;       // of that
+  std::vector<Time> earliest;          // arrival
+  std::vector<std::uint32_t> members;  // that have it
+  std::unordered_map<std::uint64_t, std::uint64_t> flows;  // of the verdict's, by number
+};
+
+// A send and its receive.
+struct TracePair {
+  std::uint64_t number = 0;  // correlation
+  bool sent = false, received = false;
+};
+
+struct TraceRows {
+  std::vector<PerfettoPackets::Track> tracks;  // `parent`: index + 1 in here
+  std::vector<TraceRank> ranks;
+  std::vector<TraceItem> items;                 // by time
+  std::vector<std::vector<TraceGroup>> groups;  // of each case
+  std::unordered_map<std::uint64_t, TracePair> pairs;
+  std::uint64_t without_time = 0;  // operations
+
+  const RankEvidence& evidence(const TraceItem& i) const {
+    const TraceRank& r = ranks[i.rank];
+    return r.c->evidence_of(r.evidence);
+  }
+};
+
+std::uint64_t pair_key(const TraceRank&, int group, const Record&);
+// The row's group in the case; -1: none.
+int group_index(const TraceRank&, std::uint32_t row);
+// The device's time of a record; {0, 0}: not known.
+std::pair<Time, Time> on_device(const RankEvidence&, const Record&);
+
+// `most_records`: of each rank, around the verdict's moment; 0: all. What is in flight is kept.
+TraceRows make_trace_rows(const std::vector<Case>&, const std::vector<Report>&,
+                          const PerfettoOptions&, std::size_t most_records);
+
+}  // namespace frtrace
