@@ -78,7 +78,7 @@ def query(path, *queries):
     assert got.returncode == 0, got.stderr.decode()
     replies = stream.FromString(got.stdout).msg
     assert all(not m.append_result.error for m in replies)
-    out, cells = [], []
+    out, cells, columns = [], [], 0
     for result in (m.query_result for m in replies if m.HasField("query_result")):
         assert not result.error, result.error
         columns = columns if cells else len(result.column_names)

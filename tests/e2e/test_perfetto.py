@@ -110,7 +110,7 @@ def test_slices_are_the_operations(tmp_path, kind):
 def test_the_verdicts_slot_is_a_chain(tmp_path):
     dumps = simulate(tmp_path, "--class", "skip", "--job", "ddp", "--seed", 1)
     said = verdict(dumps)
-    waiting = [w for w in said["waiting"]]
+    waiting = said["waiting"]
     chains, lags, first = query(
         trace_of(dumps),
         "select extract_arg(o.arg_set_id, 'debug.seq'), extract_arg(i.arg_set_id, 'debug.seq'),"

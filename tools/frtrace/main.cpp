@@ -12,6 +12,7 @@
 
 #include "commands/arguments.hpp"
 #include "commands/clean.hpp"
+#include "commands/metrics.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
 #include "input/files.hpp"
@@ -283,6 +284,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "metrics") {
+      return frtrace::metrics_command(argc - 1, argv + 1);
+    }
     if (argc > 1 && std::string_view(argv[1]) == "stacks") {
       return frtrace::stacks_command(argc - 1, argv + 1);
     }
