@@ -26,26 +26,33 @@ struct Program {
   bool failed;
 };
 
+// Calls of the kernel alone in what follows: a sanitizer's versions of these functions keep books in
+// the memory that is shared.
+template <class... Argument>
+long kernel(long number, Argument... arguments) noexcept {
+  return syscall(number, arguments...);
+}
+
 void close_from(unsigned first) noexcept {
 #ifdef SYS_close_range
-  if (syscall(SYS_close_range, first, ~0u, 0) == 0) {
+  if (kernel(SYS_close_range, first, ~0u, 0) == 0) {
     return;
   }
 #endif
   constexpr rlim_t kMost = 65536;  // descriptors beyond are left open
   rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
+  kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &files);
   const rlim_t end = files.rlim_cur < kMost ? files.rlim_cur : kMost;
   for (rlim_t fd = first; fd < end; ++fd) {
-    close(static_cast<int>(fd));
+    kernel(SYS_close, static_cast<int>(fd));
   }
 }
 
 void limit(int resource, rlim_t most) noexcept {
   rlimit now{};
-  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &now) == 0) {
+  if (kernel(SYS_prlimit64, 0, resource, nullptr, &now) == 0) {
     now.rlim_cur = now.rlim_max < most ? now.rlim_max : most;
-    setrlimit(static_cast<__rlimit_resource_t>(resource), &now);
+    kernel(SYS_prlimit64, 0, resource, &now, nullptr);
   }
 }
 
@@ -53,21 +60,21 @@ void limit(int resource, rlim_t most) noexcept {
 // session are its own.
 __attribute__((no_sanitize("address,thread,undefined"))) int become(void* argument) {
   auto& program = *static_cast<Program*>(argument);
-  setsid();
-  const int null = open("/dev/null", O_RDONLY);
+  kernel(SYS_setsid);
+  const long null = kernel(SYS_openat, AT_FDCWD, "/dev/null", O_RDONLY, 0);
   if (null > 0) {
-    dup2(null, STDIN_FILENO);
+    kernel(SYS_dup3, static_cast<int>(null), STDIN_FILENO, 0);
   }
-  dup2(STDERR_FILENO, STDOUT_FILENO);
+  kernel(SYS_dup3, STDERR_FILENO, STDOUT_FILENO, 0);
   close_from(STDERR_FILENO + 1);
-  setpriority(PRIO_PROCESS, 0, kSpawnedNice);
+  kernel(SYS_setpriority, PRIO_PROCESS, 0, kSpawnedNice);
   limit(RLIMIT_AS, kSpawnedMemory_bytes);
   limit(RLIMIT_CPU, kSpawnedCpu_s);
   limit(RLIMIT_CORE, 0);
-  execve(program.path, const_cast<char* const*>(program.arguments),
-         const_cast<char* const*>(program.environment));
+  kernel(SYS_execve, program.path, program.arguments, program.environment);
   program.failed = true;
-  _exit(127);
+  kernel(SYS_exit_group, 127);
+  return 127;
 }
 
 // Ends as soon as the program runs, which so has no parent here. execve() would set the signal for
@@ -77,7 +84,8 @@ __attribute__((no_sanitize("address,thread,undefined"))) int stand_between(void*
   if (clone(become, program.stack + 2 * kStackBytes, CLONE_VM | CLONE_VFORK, argument) < 0) {
     program.failed = true;
   }
-  _exit(0);
+  kernel(SYS_exit_group, 0);
+  return 0;
 }
 
 }  // namespace

@@ -78,6 +78,8 @@ TEST_CASE("verdict: FR_VERDICT=0 starts nothing") {
   CHECK(w.callstack(0).find("verdict: frtrace " + w.scene.dump_dir) != std::string::npos);
 }
 
+// TSan loses track of the synchronisation of a thread that has shared its memory with a process.
+#ifndef __SANITIZE_THREAD__
 TEST_CASE("verdict: one rank's error file has the verdict, the others have their own line") {
   WithFrtrace w;
   Child first = start_rank(w.scene, 0, w.options(0), 2);
@@ -94,6 +96,7 @@ TEST_CASE("verdict: one rank's error file has the verdict, the others have their
   CHECK(w.callstack(1).find("EXITED rank 9") == std::string::npos);
   CHECK(w.callstack(1).find("verdict: frtrace ") != std::string::npos);
 }
+#endif
 
 TEST_CASE("verdict: an error file that is there stays, a clean exit leaves none") {
   WithFrtrace w;
