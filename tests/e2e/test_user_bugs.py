@@ -139,7 +139,7 @@ def test_who_is_late_since_which_step(verdict):
     assert (late["rank"], late["op"], late["cause"]) == (1, "all_reduce", "host")
     assert late["site"]["line"] == line_of("slow_data")
     assert abs(late["since_step"] - 12) <= 1
-    assert not late["since_oldest"]
+    assert not late["since_first"]
     assert late["of"] - late["late"] <= 3
     assert late["last"] >= late["of"] - 3
     assert 0.02 < late["median_s"] < 0.2

@@ -102,7 +102,7 @@ Json late_json(const Report& r) {
                    {"worst_s", l.worst_s},
                    {"since_step", step(l.since_step)},
                    {"since_seq", l.since_seq},
-                   {"since_oldest", l.since_kept},
+                   {"since_first", l.since_kept},
                    {"pattern", l.pattern},
                    {"cause", l.cause},
                    {"device_starts", l.starts},

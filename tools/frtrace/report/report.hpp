@@ -53,7 +53,7 @@ struct LateReport {
   double median_s = 0, worst_s = 0;
   std::optional<std::int64_t> since_step;  // none: the program does not tell its steps
   std::uint64_t since_seq = 0;
-  bool since_kept = false;  // that is the oldest one kept: it may have been late before
+  bool since_kept = false;  // that is the first compared: it may have been late before
   std::string pattern;      // always, growing, now_and_then
   std::string cause;        // host, device, node, unknown
   bool starts = false;      // of the devices: recorded

@@ -56,7 +56,7 @@ std::string LateWords::since(int evidence, const LateSite& s) const {
   const auto step = step_number(e, s.first);
   const std::string when =
       step ? fmt::format("step {}", *step) : fmt::format("#{}", e.records[s.first].seq);
-  return s.since_kept ? fmt::format("since {} at least, the oldest kept", when) : "since " + when;
+  return s.since_kept ? fmt::format("since {} at least, the first compared", when) : "since " + when;
 }
 
 // "by 300 ms in 10 of 10"
