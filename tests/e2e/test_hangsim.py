@@ -166,6 +166,7 @@ DRAWN = {
     "stuck in what it never issued, in iterations that vary": ("all", 442, "fr"),
     "a batch of one that is over, of what is active only": ("all", 609, "torch"),
     "what is active only keeps no order": ("all", 451, "torch"),
+    "an operation left out between exchanges, whose first ones are lost": ("all", 160, "fr"),
 }
 
 

@@ -64,8 +64,21 @@ const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
 // A peer that has the usual way too did the same after the same: it is the program's way.
 bool Anomalies::shared(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
-  const auto context = static_cast<std::ptrdiff_t>(std::min(a.context, limits::kSharedContext));
   const auto here = own.begin() + static_cast<std::ptrdiff_t>(a.issued);
+  auto context = static_cast<std::ptrdiff_t>(std::min(a.context, limits::kSharedContext));
+  // In a loop of few operations as much context as tells this turn from the rank's own others.
+  const auto usual_here = [&] {
+    for (auto q = own.begin() + std::min<std::ptrdiff_t>(context, here - own.begin()); q < here;
+         ++q) {
+      if (*q == *here && std::equal(here - context, here, q - context)) {
+        return true;
+      }
+    }
+    return false;
+  };
+  while (context < static_cast<std::ptrdiff_t>(a.context) && usual_here()) {
+    ++context;
+  }
   for (const int j : peers(i, true)) {
     const std::vector<std::uint64_t>& other = roles(j);
     bool did = false, does = false;

@@ -145,8 +145,19 @@ struct Course {
   }
 };
 
-// Where both rings have the same operation of the group that they share most of; 0, 0 where both
-// have all.
+// The step from which on no record of the rank is lost: a ring keeps the last operations of each
+// group longer than what came between them.
+std::size_t whole_from(const Case& c, const History& h, int evidence) {
+  const std::vector<Record>& records = c.evidence_of(evidence).records;
+  std::size_t first = records.empty() ? 0 : records.size() - 1;
+  while (first > 0 && records[first - 1].ticket + 1 == records[first].ticket) {
+    --first;
+  }
+  return step_of(h.of(evidence), first);
+}
+
+// Where both rings have the same operation of the group that they share most of, and all since;
+// 0, 0 where both have all.
 std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, const History& h,
                                                                 int a, int b) {
   const auto whole = [&](int i) {
@@ -156,18 +167,23 @@ std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, c
   if (whole(a) && whole(b)) {
     return std::pair<std::size_t, std::size_t>(0, 0);
   }
-  const auto find = [&](int i, int group, std::uint64_t seq) {
+  // First place at or after `from` of a collective of the group, not before its number `seq`.
+  const auto find = [&](int i, std::size_t from, int group, std::uint64_t seq) {
     const std::vector<Step>& steps = h.of(i);
     const std::vector<Record>& records = c.evidence_of(i).records;
-    return static_cast<std::size_t>(std::find_if(steps.begin(), steps.end(),
-                                                 [&](const Step& s) {
-                                                   const Record& r = records[s.record];
-                                                   return s.group == group &&
-                                                          r.kind == Kind::kCollective &&
-                                                          r.seq == seq;
-                                                 }) -
-                                    steps.begin());
+    while (from < steps.size()) {
+      const Record& r = records[steps[from].record];
+      if (steps[from].group == group && r.kind == Kind::kCollective && r.seq >= seq) {
+        break;
+      }
+      ++from;
+    }
+    return from;
   };
+  const auto seq_at = [&](int i, std::size_t step) {
+    return c.evidence_of(i).records[h.of(i)[step].record].seq;
+  };
+  const std::size_t from_a = whole_from(c, h, a), from_b = whole_from(c, h, b);
   std::optional<std::pair<std::size_t, std::size_t>> best;
   for (std::size_t g = 0; g < c.groups.size(); ++g) {
     const auto& position = c.groups[g].position;
@@ -176,9 +192,14 @@ std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, c
         !position.contains(c.evidence_of(b).id.rank)) {
       continue;
     }
-    const std::uint64_t seq = std::max(first_kept(c, group, a), first_kept(c, group, b));
-    const std::pair at(find(a, group, seq), find(b, group, seq));
-    const bool there = at.first < h.of(a).size() && at.second < h.of(b).size();
+    std::pair at(find(a, from_a, group, 0), find(b, from_b, group, 0));
+    if (at.first == h.of(a).size() || at.second == h.of(b).size()) {
+      continue;
+    }
+    const std::uint64_t seq = std::max(seq_at(a, at.first), seq_at(b, at.second));
+    at = {find(a, at.first, group, seq), find(b, at.second, group, seq)};
+    const bool there = at.first < h.of(a).size() && at.second < h.of(b).size() &&
+                       seq_at(a, at.first) == seq_at(b, at.second);
     if (there && (!best || at.first + at.second < best->first + best->second)) {
       best = at;
     }
