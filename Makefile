@@ -79,6 +79,16 @@ test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, sc
 test-faults: $(VENV)/.fr-installed  ## The fault table on real ranks, about 6 min; ROWS=words of rows
 	@$(BIN)/python tests/faults/run.py $(ROWS)
 
+# As root: namespaces, munge and sshd. Debian starts the services of packages that it installs where
+# systemd runs; the tests start their own and end them.
+CLUSTER_PACKAGES := slurm-wlm munge openssh-server openssh-client pdsh clustershell tmux
+.PHONY: test-cluster
+test-cluster: $(VENV)/.fr-installed  ## Two nodes on this machine: Slurm, ssh, pdsh, clush, kubectl's stand-in (root)
+	@for package in $(CLUSTER_PACKAGES); do \
+	  tools/setup.sh $(PYTHON) $$package || echo "test-cluster: no $$package: its tests are skipped"; \
+	done
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/cluster $(if $(ONLY),-k "$(ONLY)")
+
 .PHONY: stress
 stress: build/dev/CMakeCache.txt  ## Writers stopped and killed: torn records, true counts; TIME=60
 	@cmake --build --preset dev --target fr_tests
