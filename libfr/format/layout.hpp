@@ -206,7 +206,8 @@ struct Header {
   std::atomic<u32> ask_signal;    // with kDumpRequest it requests a dump, with kStacksRequest a
                                   // file beside the ring and no incident; 0 none
   u32 reserved3;
-  u64 reserved2[3];
+  std::atomic<u64> warned_unix_ns;  // when a stall was last worth a warning; 0 never
+  u64 reserved2[2];
   Anchor first;  // at start
   Anchor last;   // refreshed about every second
   // --- texts, NUL-terminated, written once at start

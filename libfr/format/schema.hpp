@@ -401,6 +401,7 @@ inline constexpr std::tuple kIdentity{
     Column{"recorder", [](const Header& h) { return fixed(h.recorder); }},
     Column{"memory", [](const Header& h) { return h.anonymous != 0 ? "anonymous" : "shm"; }},
     Column{"n_records", [](const Header& h) { return h.n_records; }},
+    Column{"warned", [](const Header& h) { return UnixNs{get(h.warned_unix_ns)}; }},
 };
 
 inline constexpr std::tuple kLosses{

@@ -250,7 +250,9 @@ void Watchdog::check_stalls(u64 now) noexcept {
                   device[0] != '\0' ? ": " : "", device);
     if (warn) {
       s.warned = true;
-      r.control->note_warning(unix_now_ns());
+      const u64 unix_now = unix_now_ns();
+      r.region.header().warned_unix_ns.store(unix_now);
+      r.control->note_warning(unix_now);
       if (warning_due_ns_ == 0) {
         format(warning_, sizeof warning_, "%s", reason);
         warning_due_ns_ = now + kGather_ns;

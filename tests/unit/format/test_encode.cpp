@@ -327,6 +327,7 @@ TEST_CASE("dump: salvage, exit record and a long note") {
   const std::string text(200, 'n');
   note(rig.hot, text.data(), text.size());
   rig.header().heartbeat_unix_ns = rig.header().start_unix_ns + 7;
+  rig.header().warned_unix_ns = rig.header().start_unix_ns + 6;
   DumpFacts facts;
   facts.salvaged_by = 3;
   facts.salvage = dump::Salvage::kDead;
@@ -335,6 +336,7 @@ TEST_CASE("dump: salvage, exit record and a long note") {
   CHECK(d["salvage"]["by_rank"].integer() == 3);
   CHECK(d["salvage"]["why"].text() == "dead");
   CHECK(d["salvage"]["last_sign_unix_ns"].natural() == rig.header().start_unix_ns + 7);
+  CHECK(d["identity"]["warned"].integer() == 6);
   CHECK(d["exit"]["state"].text() == "noted");
   CHECK(d["exit"]["kind"].text() == "exception");
   CHECK(d["exit"]["type"].text() == "ValueError");

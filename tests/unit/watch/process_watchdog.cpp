@@ -60,6 +60,7 @@ TEST_CASE("hang: an operation without progress is warned of, then dumped, the pr
   const Dump d = Dump::load(scene.dump_path(0, 1));
   CHECK(d["trigger"].text() == "timeout");
   CHECK(d["incident"].integer() == 1);
+  CHECK(d["identity"]["warned"].integer() > 0);
   const std::string reason = d["reason"].text();
   CHECK(reason.find("no progress for") == 0);
   CHECK(reason.find("all_reduce #1 of default_pg at train.py:91 (step)") != std::string::npos);

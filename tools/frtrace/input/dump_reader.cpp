@@ -25,6 +25,7 @@ constexpr std::size_t kMaxDeviceRows = std::size_t{1} << 16;  // of a table; fr 
 constexpr std::tuple kIdentity{
     FR_FIELDS(Identity, job, attempt, rank, local_rank, world_size, local_world_size, host, boot_id,
               pid, proc_start, run, command, cwd, recorder, n_records),
+    FR_TIMES(Identity, warned),
 };
 static_assert(all_named(schema::kIdentity, kIdentity));
 
@@ -158,6 +159,7 @@ class Reader {
     }
     if (e_.clock_set != 0) {
       unset(e_.written);
+      unset(e_.id.warned);
       unset(e_.exit.time);
       for (PeerEvidence& p : e_.peers) {
         unset(p.exit_time);

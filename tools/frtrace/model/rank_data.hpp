@@ -295,6 +295,7 @@ struct Identity {
   std::uint64_t proc_start = 0;
   std::uint64_t run = 0;  // the same on all ranks of one run of the job; 0 unknown
   Time start = 0;
+  Time warned = 0;  // when a stall was last worth a warning; 0 none
   bool anonymous = false;
   std::uint64_t n_records = 0;
 };
