@@ -9,7 +9,7 @@ from pathlib import Path
 
 import browser
 import pytest
-from conftest import FRTRACE
+from conftest import FRTRACE, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools" / "hangsim"))
@@ -37,6 +37,7 @@ def step(group, rank):
         fr.end(fr.begin(group, "all_reduce"))
     if rank != 2:
         fr.begin(group, "all_reduce")
+    sys.stdin.readline()
     print(fr.dump("timeout"), flush=True)
     sys.stdin.readline()
 
@@ -111,17 +112,22 @@ def recorded(folder):
     dumps = folder / "dumps"
     env = {k: v for k, v in os.environ.items() if not k.startswith("FR_")}
     env |= {"FR_DUMP_DIR": str(dumps), "FR_SHM_DIR": str(folder), "FR_JOB": "j", "WORLD_SIZE": "4"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "script.py"), str(r)],
-            env=env | {"RANK": str(r)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(4)
-    ]
+    with (folder / "log").open("w") as log:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(folder / "script.py"), str(r)],
+                env=env | {"RANK": str(r), "FR_WARN_S": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            for r in range(4)
+        ]
+    wait_until("a warning", lambda: "no progress" in (folder / "log").read_text())
     for r in ranks:
+        r.stdin.write("dump\n")
+        r.stdin.flush()
         assert r.stdout.readline().strip().endswith(".fr")
     yield dumps
     for r in ranks:
@@ -221,14 +227,84 @@ def test_stacks_are_searched_and_variables_left_out_on_request(recorded, show, f
     )
     assert "Nothing of that kind" in page.text("#stacks .tree")
     page.js("document.getElementById('stack-search').value = 'STEP'")
-    page.click_on("#only-blamed")  # nobody is: the wait is too young
-    assert "Nothing of that kind" in page.text("#stacks .tree")
+    page.click_on("#only-blamed")  # rank 2, which waits in nothing
+    assert page.text("#stacks .tree mark") == "step"
+    assert "! rank 2" in page.text("#stacks .tree")
+    assert "all_reduce #13" not in page.text("#stacks .tree")
     page.click_on("#only-blamed")
     assert page.text("#stacks .tree mark") == "step"
     assert "all_reduce #13" in page.text("#stacks .tree")
     page.js("select({rank: 2})")
     assert "all_reduce #13" not in page.text("#stacks .tree")
     assert "variable-4711" not in render(folder / "no.html", "--no-locals", recorded).read_text()
+
+
+def test_the_timeline_marks_warnings_and_dumps(recorded, show, folder):
+    page = show(render(folder / "marks.html", recorded))
+    rows = page.js("data().waits.timeline.rows")
+    alone, waiting = ([r for r in rows if (r["rank"] == 2) == is_2] for is_2 in (True, False))
+    assert waiting and all(0 < r["ops"][-1][0] < r["warn"] < r["dump"] for r in waiting)
+    assert all(r["warn"] == -1 for r in alone)
+    assert "△ warned" in page.text("#timeline .note") and "▼ evidence" in page.text(
+        "#timeline .note"
+    )
+    page.js("document.querySelectorAll('#timeline details').forEach((d) => { d.open = true; })")
+    page.await_that("document.querySelectorAll('#timeline table').length === 2")
+    assert "△ warned: no progress" in page.text("#timeline details:last-of-type table")
+    page.js("[...document.querySelectorAll('#timeline button')][1].click()")  # all of the time
+    x = page.js(
+        "(() => { const w = document.querySelector('#timeline canvas').clientWidth - 150;"
+        "const [from, to] = timeAll(data().waits.timeline.rows);"
+        f"return 150 + ({waiting[0]['warn']} - from) / (to - from) * w; }})()"
+    )
+    page.click_on("#timeline canvas", x, 22 + 26 * rows.index(waiting[0]) + 13)
+    assert "warned: no progress, after" in page.text("#timeline .said")
+
+
+def simulated(folder, kind, seed):
+    """A page of a simulated job, and what --json says of it."""
+    home = folder / f"{kind}-{seed}"
+    command = [HANGSIM, "--class", kind, "--seed", str(seed), "--format", "fr", "-o", home]
+    subprocess.run(list(map(str, command)), check=True)
+    dumps = next(home.rglob("fr"))
+    report = json.loads(render(home / "report.json", dumps).read_text())
+    return render(home / "page.html", dumps), report
+
+
+def test_stragglers_are_told_as_the_report_tells_them(show, folder, large):
+    path, report = simulated(folder, "slow_host", 3)
+    assert report["verdict"]["kind"] == "slow" and report["stragglers"]
+    page = show(path)
+    rows = page.js(
+        "[...document.querySelectorAll('#late tbody tr')].map((r) => [...r.children].map("
+        "(c) => c.textContent))"
+    )
+    assert len(rows) == len(report["stragglers"])
+    for row, late in zip(rows, report["stragglers"], strict=True):
+        assert row[0].startswith(f"rank {late['rank']} ({late['host']})")
+        assert row[1].startswith(f"{late['op']} of {late['desc']} at ")
+        assert row[2:4] == [f"{late['last']} of {late['of']}", f"{late['late']} of {late['of']}"]
+        assert str(late["since_step"] or late["since_seq"]) in row[7]
+        assert late["cause"] in row[8]
+    page = show(large[1])
+    assert "Something is stuck" in page.text("#stragglers > p")
+
+
+def test_who_came_with_another_operation_is_said_to(show, folder):
+    path, report = simulated(folder, "branch", 1)
+    assert report["verdict"]["kind"] == "mismatch"
+    (rank,) = report["verdict"]["ranks"]
+    page = show(path)
+    page.js("document.querySelectorAll('#waits details').forEach((d) => { d.open = true; })")
+    page.await_that("document.querySelectorAll('#waits li').length")
+    said = page.js("[...document.querySelectorAll('#waits li')].map((l) => l.textContent)")
+    assert any(line.startswith(f"rank {rank} issued something else as ") for line in said), said
+    assert page.js("document.querySelectorAll('#waits .column').length") >= 2
+    # every line between two boxes is within the drawing
+    assert page.js(
+        "[...document.querySelectorAll('#waits path')].every((p) => { const a = p.getBBox();"
+        "return a.x >= 0 && a.x + a.width <= p.ownerSVGElement.clientWidth; })"
+    )
 
 
 def test_hostile_names_stay_text(show, folder):
@@ -272,6 +348,17 @@ def test_dark_and_print(recorded, show, folder):
     path = render(folder / "recorded.html", recorded)
     page = show(path, dark=True)
     back = "getComputedStyle(document.body).backgroundColor"
+    # light on paper, plots too
+    drawn = "document.querySelector('#ranks canvas').toDataURL()"
+    dark = page.js(drawn)
+    page.js("dispatchEvent(new Event('beforeprint'))")
+    assert page.js(drawn) != dark
+    page.js("dispatchEvent(new Event('afterprint'))")
+    assert page.js(drawn) == dark
+    scheme = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.call("Emulation.setEmulatedMedia", media="print", features=scheme)
+    assert page.js(back) == "rgb(255, 255, 255)"
+    page.call("Emulation.setEmulatedMedia", media="", features=scheme)
     assert page.js(back) == "rgb(17, 22, 27)"
     page.click_on("#theme")
     assert page.js(back) == "rgb(255, 255, 255)"

@@ -19,7 +19,7 @@ namespace {
 
 using WaitJson = nlohmann::json;
 
-enum WaitRole { kWaits, kAbsent, kUnknownRank, kStaleRank, kBusy, kLaggingRank };
+enum WaitRole { kWaits, kAbsent, kUnknownRank, kStaleRank, kBusy, kLaggingRank, kDiffers };
 using Standing = std::vector<std::pair<std::size_t, int>>;  // (slot, WaitRole), sorted
 
 // An operation that ranks wait in, or the same one of groups of a kind.
@@ -37,7 +37,15 @@ struct WaitClasses {
   std::vector<std::pair<Standing, std::vector<Rank>>> classes;  // blamed, then largest first
 };
 
-std::map<Rank, Standing> standings(const Facts& f, std::vector<WaitSlot>& slots) {
+// The members met there with different operations.
+bool differ(const Facts& f, const Pending& p) {
+  return p.kind == Kind::kCollective &&
+         std::any_of(f.divergences.begin(), f.divergences.end(),
+                     [&](const Divergence& d) { return d.group == p.group && d.seq == p.seq; });
+}
+
+std::map<Rank, Standing> standings(const Facts& f, const Report& report,
+                                   std::vector<WaitSlot>& slots) {
   const Names names(f);
   std::map<std::tuple<std::string, std::string, std::uint64_t, int>, std::size_t> known;
   std::map<Rank, Standing> out;
@@ -61,8 +69,10 @@ std::map<Rank, Standing> standings(const Facts& f, std::vector<WaitSlot>& slots)
     slot.seconds = std::max(slot.seconds, p.seconds());
     slot.waits += p.waits.size();
     const auto stand = [&](Rank rank, WaitRole role) { out[rank].emplace_back(at->second, role); };
+    const bool differing = differ(f, p);
     for (const Wait& w : p.waits) {
-      stand(f.rank(w.evidence), kWaits);
+      const Rank rank = f.rank(w.evidence);
+      stand(rank, differing && contains(report.ranks, rank) ? kDiffers : kWaits);
     }
     for (const auto& [list, role] :
          {std::pair{&p.absent, kAbsent}, std::pair{&p.stale, kStaleRank}, std::pair{&p.busy, kBusy},
@@ -81,7 +91,7 @@ std::map<Rank, Standing> standings(const Facts& f, std::vector<WaitSlot>& slots)
 WaitClasses wait_classes(const Facts& f, const Report& r) {
   WaitClasses out;
   std::map<std::pair<bool, Standing>, std::vector<Rank>> classes;
-  for (auto& [rank, standing] : standings(f, out.slots)) {
+  for (auto& [rank, standing] : standings(f, r, out.slots)) {
     std::sort(standing.begin(), standing.end());
     standing.erase(std::unique(standing.begin(), standing.end()), standing.end());
     classes[{!contains(r.ranks, rank), standing}].push_back(rank);
@@ -215,11 +225,15 @@ WaitJson timeline_json(const Facts& f, const Report& r, const WaitClasses& all, 
   }
   for (std::size_t k = 0; k < rows.size(); ++k) {
     const int i = f.c.index.at(rows[k].first);
-    const Time written = plausible(f.ev(i).written), ended = plausible(f.exit(i).time);
+    Time written = plausible(f.ev(i).written), ended = plausible(f.exit(i).time);
+    if (f.ev(i).process_gone && ended == 0) {  // it left no word: its last sign of life
+      std::swap(written, ended);
+    }
     const auto mark = [&](Time t) { return t == 0 ? -1 : (t - shifts[k] - zero) / 1000; };
     out.push_back({{"rank", rows[k].first},
                    {"for", pool.ranks(rows[k].second)},
                    {"n", rows[k].second.size()},
+                   {"warn", mark(plausible(f.ev(i).id.warned))},
                    {"dump", mark(written)},
                    {"exit", mark(ended)},
                    {"ops", row_json(f, i, shifts[k], zero, pool)}});

@@ -7,15 +7,50 @@ const SORTS = {
 };
 const mostLast = (site) => site.members.length ? site.members[0][1] / site.members[0][3] : 0;
 
+const LATE_CAUSES = {host: 'its own host time', device: 'its device, issued in time',
+                     node: 'its node', unknown: 'not clear'};
+const LATE_PATTERNS = {always: 'always', growing: 'more and more', now_and_then: 'now and then'};
+const ofAll = (n, of) => `${n} of ${of}`;
+
+// What frtrace says of ranks that come late by their own time, per call site.
+function stragglersNode() {
+  const late = report().stragglers;
+  if (late.length === 0) {
+    return el('p', {}, ['ok', 'slow'].includes(report().verdict.kind) ?
+        'No rank comes late to a call site again and again by its own time.' :
+        'Something is stuck: what came before it, below, is not judged.');
+  }
+  const most = 64;
+  const since = (l) => (l.since_step === null ? `#${l.since_seq}` : `step ${l.since_step}`) +
+      (l.since_first ? ' at least, the first compared' : '');
+  const rows = late.slice(0, most).map((l) => [
+    el('button', {class: 'link', onclick: () => select({rank: l.rank})}, where(l.rank)),
+    `${l.op} of ${l.desc || l.group}` + (l.site ? ` at ${siteWords(l.site)}` : ''),
+    ofAll(l.last, l.of), ofAll(l.late, l.of), duration(l.median_s), duration(l.worst_s),
+    LATE_PATTERNS[l.pattern], since(l),
+    LATE_CAUSES[l.cause] + (l.cause === 'host' && !l.device_starts ?
+        ' (or its device: when that began was not recorded)' : '')]);
+  const changes = late.slice(0, most).flatMap((l) => l.step_time_changes.map((c) => `rank ${l.rank}, ${
+      l.op} of ${l.desc || l.group}: its steps take ${duration(c.after_s)} instead of ${
+      duration(c.before_s)} from ${c.step === null ? `#${c.seq}` : `step ${c.step}`} on`));
+  return el('div', {id: 'late'}, table(['rank', 'comes late to', 'last of all', 'late', 'by (median)',
+      'at most', 'how', 'since', 'whose time'], rows), changes.length ? el('ul', {},
+          changes.map((c) => el('li', {}, c))) : null,
+      late.length > most ? el('p', {}, `and ${late.length - most} more, in the JSON`) : null);
+}
+
 function arrivalsSection() {
   const {sites, all, by_clocks: byClocks} = data().arrivals;
-  const body = section('stragglers', 'Stragglers', 'Of operations that all members completed: who ' +
-      'came last, and by how much after the median of the others. ' + (byClocks ?
-          'Ends are not recorded: the ranks\' clocks were compared, so small differences say little.' : ''));
+  const body = section('stragglers', 'Stragglers');
+  add(body, [stragglersNode()]);
   if (sites.length === 0) {
     add(body, [el('p', {}, 'No operation that all members of a group completed is kept.')]);
     return;
   }
+  add(body, [el('h3', {}, 'Who came last'), el('p', {class: 'note'}, 'Of operations that all ' +
+      'members completed: who came last, and by how much after the median of the others, whatever ' +
+      'kept them. ' + (byClocks ? 'Ends are not recorded: the ranks\' clocks were compared, so ' +
+          'small differences say little.' : ''))]);
   const place = el('div', {});
   const choice = el('select', {id: 'arrivals-sort', onchange: () => draw(choice.value)},
                     Object.keys(SORTS).map((name) => el('option', {}, name)));
@@ -38,18 +73,18 @@ function arrivalsSection() {
 }
 
 function siteNode(site, k) {
-  const [rank, last] = site.members[0] || [null, 0];
-  const share = Math.round(100 * mostLast(site));
+  const [rank, last, , own] = site.members[0] || [null, 0];
   const head = `${text(site.op)} of ${text(site.group)}` + (text(site.site) ? ` at ${text(site.site)}` :
-      '') + `: ${site.slots} operations, ${duration(site.sum / 1e6 / site.slots)} on average` +
-      (last ? `; rank ${rank} last in ${share} % of its own` : '; nobody late by more than 1 ms');
-  const node = el('details', {open: k === 0}, el('summary', {}, head));
+      '') + `: ${site.slots} operation${site.slots === 1 ? '' : 's'}, ${
+      duration(site.sum / 1e6 / site.slots)} on average` +
+      (last ? `; rank ${rank} last in ${ofAll(last, own)} of its own` : '; nobody late by more than 1 ms');
   const late = site.members.filter((m) => m[1] > 0).slice(0, 12);
+  const node = el('details', {open: k === 0 && late.length > 0}, el('summary', {}, head));
   add(node, [histogram(site), late.length ? table(['rank', 'last', 'of', 'share', 'late then, on average'],
       late.map(([r, times, sum, of]) => [
         el('button', {class: 'link', onclick: () => select({rank: r})}, `rank ${r}`), String(times),
         String(of), `${Math.round(100 * times / of)} %`, duration(sum / times / 1e6)])) : null,
-      heatStrip(site)]);
+      late.length ? heatStrip(site) : null]);
   node.addEventListener('toggle', redraw);
   return node;
 }

@@ -269,9 +269,9 @@ function details(summary, fill, attributes) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue('--' + name)
     .trim();
 
-// A canvas as wide as its place. draw(context, width, colours) returns its height.
-function plot(label, heightOf, draw) {
-  const canvas = el('canvas', {role: 'img', 'aria-label': label, tabindex: 0});
+// A canvas as wide as its place, focusable where keys do something: draw(context, width, height).
+function plot(label, heightOf, draw, keys = false) {
+  const canvas = el('canvas', {role: 'img', 'aria-label': label, tabindex: keys ? 0 : null});
   const one = {canvas, heightOf, draw, width: 0};
   plots.push(one);
   return canvas;

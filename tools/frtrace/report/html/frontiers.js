@@ -62,6 +62,7 @@ const BAND = 11;
 function drawFronts(context, width, values) {
   const step = width / people.length;
   const most = values.map((v) => v.reduce((a, b) => Math.max(a, b), 0));
+  const behindAt = [];
   values.forEach((v, c) => {
     const y = c * (BAND + 1);
     const columns = Math.min(people.length, Math.floor(width));
@@ -76,15 +77,22 @@ function drawFronts(context, width, values) {
       if (worst < 0 && !lost) {
         continue;
       }
-      context.fillStyle = worst > 0 ?
-          between(palette['behind-soft'], palette.behind, Math.log1p(worst) / Math.log1p(most[c])) :
-          lost ? palette.gone : palette.even;
       const x = Math.floor(i * width / columns);
-      const next = Math.floor((i + 1) * width / columns);
-      const h = lost && worst <= 0 ? 4 : BAND;  // a thin mark says that nothing is known
-      context.fillRect(x, y + (BAND - h) / 2, Math.max(1, next - x - (step > 6 ? 1 : 0)), h);
+      const w = Math.max(1, Math.floor((i + 1) * width / columns) - x - (step > 6 ? 1 : 0));
+      if (worst > 0) {
+        behindAt.push([x, y, w, between(palette['behind-soft'], palette.behind,
+                                        Math.log1p(worst) / Math.log1p(most[c]))]);
+        continue;
+      }
+      context.fillStyle = lost ? palette.gone : palette.even;
+      const h = lost ? 4 : BAND;  // a thin mark says that nothing is known
+      context.fillRect(x, y + (BAND - h) / 2, w, h);
     }
   });
+  for (const [x, y, w, fill] of behindAt) {  // over the others, and wide enough to be seen
+    context.fillStyle = fill;
+    context.fillRect(Math.min(x, width - 3), y, Math.max(w, 3), BAND);
+  }
   if (view.rank !== null) {
     const at = people.findIndex((p) => p.rank === view.rank);
     context.fillStyle = palette.focus;

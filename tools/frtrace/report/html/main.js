@@ -84,12 +84,23 @@ function start() {
     readPalette();
     redraw();
   });
-  let opened = [];
-  addEventListener('beforeprint', () => {
+  let opened = [], theme;
+  const setTheme = (name) => {
+    const {dataset} = document.documentElement;
+    name === undefined ? delete dataset.theme : dataset.theme = name;
+    readPalette();
+    redraw();
+  };
+  addEventListener('beforeprint', () => {  // paper is light, and opens nothing
     opened = [...document.querySelectorAll('#verdict details:not([open])')];
     opened.forEach((d) => { d.open = true; });
+    theme = document.documentElement.dataset.theme;
+    setTheme('light');
   });
-  addEventListener('afterprint', () => opened.forEach((d) => { d.open = false; }));
+  addEventListener('afterprint', () => {
+    opened.forEach((d) => { d.open = false; });
+    setTheme(theme);
+  });
   addEventListener('keydown', (event) => {
     if (event.key === 'Escape' && view.rank !== null) {
       select({rank: null});

@@ -77,30 +77,34 @@ function meshBlocks(axes) {
   return [...blocks.values()];
 }
 
-const LABEL = 14;
-// Places every cell: [{rank, x, y}], labels, the height; cells get smaller until lines fit.
+// Places every cell: [{rank, x, y}], labels, the height; cells get smaller until lines fit. Of very
+// many ranks each line of blocks has one label, before it.
 function layOut(blocks, width) {
   const count = people.length;
-  let size = count <= 64 ? 34 : count <= 256 ? 24 : count <= 2048 ? 15 : 9;
+  const many = count > 2048;
+  const left = many ? 76 : 0, above = many ? 0 : 14, between = many ? 4 : 8;
+  let size = count <= 64 ? 34 : count <= 256 ? 24 : many ? 6 : 15;
   const widest = Math.max(...blocks.map((b) => Math.max(...b.rows.map((r) => r.length))));
-  size = Math.max(3, Math.min(size, Math.floor((width - 2) / widest)));
+  size = Math.max(3, Math.min(size, Math.floor((width - left - 2) / widest)));
   const cells = [], labels = [];
-  let x = 0, y = 0, lowest = 0;
+  let x = left, y = 0, lowest = 0;
   for (const block of blocks) {
     const columns = Math.max(...block.rows.map((r) => r.length));
     const w = columns * size;
-    if (x > 0 && x + w > width) {
-      x = 0;
-      y = lowest + 6;
+    if (x > left && x + w > width) {
+      x = left;
+      y = lowest + (many ? 4 : 6);
     }
-    labels.push({x, y, w, label: block.label});
+    if (!many || x === left) {
+      labels.push({x: many ? 0 : x, y, w: many ? left - 6 : w, label: block.label, many});
+    }
     block.rows.forEach((row, j) => row.forEach((rank, i) => {
-      cells.push({rank, x: x + i * size, y: y + LABEL + j * size});
+      cells.push({rank, x: x + i * size, y: y + above + j * size});
     }));
-    lowest = Math.max(lowest, y + LABEL + block.rows.length * size);
-    x += w + 8;
+    lowest = Math.max(lowest, y + above + block.rows.length * size);
+    x += w + between;
   }
-  return {cells, labels, size, height: lowest + 2};
+  return {cells, labels, size, height: lowest + 4};
 }
 
 function hatch(context, x, y, size) {
@@ -154,6 +158,30 @@ function drawCell(context, cell, size) {
   context.globalAlpha = 1;
 }
 
+function drawRanks(context, placed, cursor) {
+  context.fillStyle = palette.soft;
+  context.textAlign = 'left';
+  context.textBaseline = 'top';
+  let below = 0;
+  for (const l of placed.labels) {
+    if (!l.many || l.y >= below) {  // lines of cells may be closer than those of text
+      context.fillText(fit(context, clean(l.label), Math.max(l.w, 20)), l.x, l.y + (l.many ? -2 : 1));
+      below = l.y + 20;
+    }
+  }
+  for (const cell of placed.cells) {
+    drawCell(context, cell, placed.size);
+  }
+  for (const [rank, width] of [[view.rank, 3], [cursor, 1.5]]) {
+    const cell = rank === null ? null : placed.cells.find((c) => c.rank === rank);
+    if (cell) {
+      context.strokeStyle = palette.focus;
+      context.lineWidth = width;
+      context.strokeRect(cell.x - 1, cell.y - 1, placed.size + 1, placed.size + 1);
+    }
+  }
+}
+
 function ranksSection() {
   const body = section('ranks', 'Ranks');
   const mesh = inferMesh();
@@ -162,25 +190,7 @@ function ranksSection() {
   const said = el('p', {class: 'said', id: 'rank-line', 'aria-live': 'polite'});
   const canvas = plot('One cell per rank; arrow keys move, Enter selects',
       (width) => (placed = layOut(blocks, width)).height,
-      (context) => {
-        context.fillStyle = palette.soft;
-        context.textBaseline = 'top';
-        for (const l of placed.labels) {
-          context.textAlign = 'left';
-          context.fillText(fit(context, clean(l.label), Math.max(l.w, 20)), l.x, l.y + 1);
-        }
-        for (const cell of placed.cells) {
-          drawCell(context, cell, placed.size);
-        }
-        for (const [rank, width] of [[view.rank, 3], [cursor, 1.5]]) {
-          const cell = rank === null ? null : placed.cells.find((c) => c.rank === rank);
-          if (cell) {
-            context.strokeStyle = palette.focus;
-            context.lineWidth = width;
-            context.strokeRect(cell.x - 1, cell.y - 1, placed.size + 1, placed.size + 1);
-          }
-        }
-      });
+      (context) => drawRanks(context, placed, cursor), true);
   const hit = (event) => {
     const [x, y] = at(event);
     return placed && placed.cells.find((c) => x >= c.x && x < c.x + placed.size &&

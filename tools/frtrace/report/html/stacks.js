@@ -49,7 +49,7 @@ function classNode(index, wanted, found, takes) {
   if (!takes(text(ranks)) || (!found && !lines.some((line) => line.toLowerCase().includes(wanted)))) {
     return null;
   }
-  const blamed = report().verdict.ranks.some((r) => holds(text(ranks), r));
+  const blamed = report().verdict.ranks.filter((r) => holds(text(ranks), r)).length === n;
   return el('div', {class: 'end'}, el('p', {}, el('b', {}, (blamed ? '! ' : '') +
       rankTitle(text(ranks), n)), threads > n ? `, ${threads} threads` : ''),
       lines.map((line) => el('p', {class: 'who'}, marked(line, wanted))));

@@ -20,7 +20,7 @@ function timeAround(rows) {
 function timeAll(rows) {
   const times = rows.flatMap((r) => [...r.ops.map((o) => o[0]),
                                      ...r.ops.filter((o) => o[1] > 0).map((o) => o[0] + o[1]),
-                                     r.dump, r.exit]).filter((t) => t >= 0);
+                                     r.warn, r.dump, r.exit]).filter((t) => t >= 0);
   let from = Infinity, to = -Infinity;
   for (const t of times) {
     from = Math.min(from, t);
@@ -55,6 +55,37 @@ function drawAxis(context, width, height, [from, to]) {
   }
 }
 
+const timeLeft = (width) => width < 560 ? 70 : 150;  // where bars begin, beside the ranks
+
+// chart: {rows, span, boxes: [x, y, w, h, row, operation] of what is drawn}
+function drawTimes(chart, context, width, height) {
+  const x0 = timeLeft(width), w = width - x0;
+  const blamed = new Set(report().verdict.ranks);
+  chart.boxes.length = 0;
+  context.save();
+  context.translate(x0, 0);
+  context.beginPath();
+  context.rect(0, 0, w, height);
+  context.clip();
+  drawAxis(context, w, height, chart.span);
+  chart.rows.forEach((row, k) => drawRow(context, row, k, w, chart.span, chart.boxes));
+  context.restore();
+  chart.rows.forEach((row, k) => {
+    const y = TIME_AXIS + k * TIME_ROW;
+    context.fillStyle = blamed.has(row.rank) ? palette.blamed : palette.text;
+    context.textAlign = 'left';
+    context.textBaseline = 'middle';
+    const words = (blamed.has(row.rank) ? '! ' : '') + `rank ${row.rank}` +
+        (row.n > 1 ? ` of ${row.n} alike` : '');
+    context.fillText(fit(context, words, x0 - 6), 0, y + TIME_ROW / 2);
+    if (row.rank === view.rank) {
+      context.strokeStyle = palette.focus;
+      context.lineWidth = 2;
+      context.strokeRect(1, y + 1, width - 2, TIME_ROW - 2);
+    }
+  });
+}
+
 function timelineSection() {
   const {rows, zero_us: zero} = data().waits.timeline;
   const body = section('timeline', 'Timeline');
@@ -63,52 +94,22 @@ function timelineSection() {
     add(body, [el('p', {}, 'The evidence has no times of operations.')]);
     return;
   }
-  let span = around;
-  const blamed = new Set(report().verdict.ranks);
-  const boxes = [];  // [x, y, w, row, op] of what is drawn
-  const label = 150;
+  const chart = {rows, span: around, boxes: []};
   const said = el('p', {class: 'said', 'aria-live': 'polite'});
-  const left = (width) => width < 560 ? 70 : label;
   const canvas = plot('Operations over time; + and - zoom, arrow keys move',
-      () => TIME_AXIS + rows.length * TIME_ROW + 6,
-      (context, width, height) => {
-        boxes.length = 0;
-        const x0 = left(width), w = width - x0;
-        context.save();
-        context.translate(x0, 0);
-        context.beginPath();
-        context.rect(0, 0, w, height);
-        context.clip();
-        drawAxis(context, w, height, span);
-        rows.forEach((row, k) => drawRow(context, row, k, w, span, boxes));
-        context.restore();
-        rows.forEach((row, k) => {
-          const y = TIME_AXIS + k * TIME_ROW;
-          context.fillStyle = blamed.has(row.rank) ? palette.blamed : palette.text;
-          context.textAlign = 'left';
-          context.textBaseline = 'middle';
-          const words = (blamed.has(row.rank) ? '! ' : '') + `rank ${row.rank}` +
-              (row.n > 1 ? ` of ${row.n} alike` : '');
-          context.fillText(fit(context, words, x0 - 6), 0, y + TIME_ROW / 2);
-          if (row.rank === view.rank) {
-            context.strokeStyle = palette.focus;
-            context.lineWidth = 2;
-            context.strokeRect(1, y + 1, width - 2, TIME_ROW - 2);
-          }
-        });
-      });
+      () => TIME_AXIS + rows.length * TIME_ROW + 6, drawTimes.bind(null, chart), true);
+  const set = (given) => { chart.span = given; redraw(canvas); };
   const zoom = (factor, share) => {
-    const middle = span[0] + (span[1] - span[0]) * share;
-    const length = Math.min(Math.max((span[1] - span[0]) * factor, 10), 1e12);
-    span = [middle - length * share, middle + length * (1 - share)];
-    redraw(canvas);
+    const [from, to] = chart.span;
+    const middle = from + (to - from) * share;
+    const length = Math.min(Math.max((to - from) * factor, 10), 1e12);
+    set([middle - length * share, middle + length * (1 - share)]);
   };
   const move = (share) => {
-    const by = (span[1] - span[0]) * share;
-    span = [span[0] + by, span[1] + by];
-    redraw(canvas);
+    const by = (chart.span[1] - chart.span[0]) * share;
+    set(chart.span.map((t) => t + by));
   };
-  timelineMouse(canvas, {boxes, rows, said, zoom, move, left});
+  timelineMouse(canvas, chart, said, zoom, move);
   canvas.addEventListener('keydown', (event) => {
     const action = {'+': () => zoom(0.6, 0.5), '=': () => zoom(0.6, 0.5), '-': () => zoom(1.6, 0.5),
                     ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15)}[event.key];
@@ -117,21 +118,40 @@ function timelineSection() {
       action();
     }
   });
-  const set = (given) => { span = given; redraw(canvas); };
+  const buttons = {'around the fault': () => set(around), 'all': () => set(timeAll(rows)),
+                   '+': () => zoom(0.6, 0.5), '−': () => zoom(1.6, 0.5)};
   add(body, [el('p', {class: 'note'}, 'One row for the ranks that stand alike in the waits, the ' +
-      'blamed first. Bars that fade to the right are still in flight. ▼ evidence written, × process ' +
-      `ended. Times from ${new Date(zero / 1000).toISOString()}, clocks of hosts set right where operations tell.`),
-      el('p', {class: 'controls'}, [['around the fault', () => set(around)],
-          ['all', () => set(timeAll(rows))], ['+', () => zoom(0.6, 0.5)], ['−', () => zoom(1.6, 0.5)]]
-          .map(([words, act]) => [el('button', {onclick: act}, words), ' ']),
+      'blamed first. Bars that fade to the right are still in flight. ' + timeLegend(rows) +
+      `Times from ${new Date(zero / 1000).toISOString()}, clocks of hosts set right where operations tell.`),
+      el('p', {class: 'controls'}, Object.entries(buttons).map(
+          ([words, act]) => [el('button', {onclick: act}, words), ' ']),
           el('span', {class: 'note'}, 'click the plot, then the wheel zooms; drag moves')),
       el('div', {class: 'plot'}, canvas), said,
-      details('Last operations as a table', () => table(['rank', 'stands for', 'operation', 'state',
-                                                         'begun after', 'lasted', 'at'],
-          rows.flatMap((row) => row.ops.slice(-3).map((o) => [String(row.rank),
-              rankTitle(text(row.for), row.n), opWords(o), text(o[6]), duration(o[0] / 1e6),
-              o[1] >= 0 ? duration(o[1] / 1e6) : o[1] === -1 ? 'in flight' : 'not known',
-              text(o[7])]))))]);
+      details('Last operations as a table', () => lastOperations(rows)),
+      details('Warnings, dumps and ends as a table', () => timeMarks(rows))]);
+}
+
+// What a row has besides operations: [its key, mark, words]
+const TIME_MARKS = [['warn', '△', 'warned: no progress'], ['dump', '▼', 'evidence written'],
+                    ['exit', '×', 'process ended, or its last sign']];
+
+const timeLegend = (rows) => TIME_MARKS.filter(([key]) => rows.some((row) => row[key] >= 0))
+    .map(([, mark, words]) => `${mark} ${words}. `).join('');
+
+function timeMarks(rows) {
+  return table(['rank', 'stands for', 'what', 'after'], rows.flatMap((row) => TIME_MARKS
+      .filter(([key]) => row[key] >= 0).map(([key, mark, words]) => [String(row.rank),
+          rankTitle(text(row.for), row.n), `${mark} ${words}`, seconds(row[key])])));
+}
+
+const seconds = (us) => `${(us / 1e6).toFixed(3)} s`;
+
+function lastOperations(rows) {
+  return table(['rank', 'stands for', 'operation', 'state', 'begun after', 'lasted', 'at'],
+      rows.flatMap((row) => row.ops.slice(-3).map((o) => [String(row.rank),
+          rankTitle(text(row.for), row.n), opWords(o), text(o[6]), seconds(o[0]),
+          o[1] >= 0 ? duration(o[1] / 1e6) : o[1] === -1 ? 'in flight' : 'not known',
+          text(o[7])])));
 }
 
 const opWords = (o) => `${text(o[3])} #${o[5]}` + (o[4] >= 0 ? ` of ${groupName(o[4])}` : '');
@@ -139,7 +159,8 @@ const opWords = (o) => `${text(o[3])} #${o[5]}` + (o[4] >= 0 ? ` of ${groupName(
 function drawRow(context, row, k, width, [from, to], boxes) {
   const y = TIME_AXIS + k * TIME_ROW + 5, h = TIME_ROW - 10;
   const xOf = (t) => (t - from) / (to - from) * width;
-  const end = row.dump >= 0 ? xOf(row.dump) : width;
+  const last = Math.max(row.dump, row.exit);  // nobody knows what was in flight after that
+  const end = last >= 0 ? xOf(last) : width;
   let waits = false;  // operations issued behind the first in flight are ticks: bars would hide it
   for (const o of row.ops) {
     const x = xOf(o[0]);
@@ -177,24 +198,29 @@ function drawRow(context, row, k, width, [from, to], boxes) {
     }
     boxes.push([a, y, b - a, h, row, o]);
   }
-  context.fillStyle = palette.text;
   context.textAlign = 'center';
   context.textBaseline = 'middle';
-  for (const [t, mark] of [[row.dump, '▼'], [row.exit, '×']]) {
-    if (t >= 0 && xOf(t) >= -5 && xOf(t) <= width + 5) {
-      context.fillText(mark, xOf(t), y + h / 2);
+  for (const [key, mark] of TIME_MARKS) {
+    const x = xOf(row[key]);
+    if (row[key] >= 0 && x >= -5 && x <= width + 5) {
+      context.strokeStyle = palette.back;  // bars and their words lie below
+      context.lineWidth = 3;
+      context.strokeText(mark, x, y + h / 2);
+      context.fillStyle = palette.text;
+      context.fillText(mark, x, y + h / 2);
+      boxes.push([x - 6, y, 12, h, row, null, key]);
     }
   }
 }
 
-function timelineMouse(canvas, {boxes, rows, said, zoom, move, left}) {
+function timelineMouse(canvas, chart, said, zoom, move) {
   let drag = null;
   canvas.addEventListener('wheel', (event) => {
     if (document.activeElement !== canvas && !event.ctrlKey) {
       return;  // the page scrolls
     }
     event.preventDefault();
-    const x0 = left(canvas.clientWidth);
+    const x0 = timeLeft(canvas.clientWidth);
     zoom(event.deltaY < 0 ? 0.8 : 1.25, Math.max(0, (at(event)[0] - x0) / (canvas.clientWidth - x0)));
   }, {passive: false});
   canvas.addEventListener('pointerdown', (event) => { drag = at(event)[0]; });
@@ -203,21 +229,27 @@ function timelineMouse(canvas, {boxes, rows, said, zoom, move, left}) {
   canvas.addEventListener('pointermove', (event) => {
     const [x, y] = at(event);
     if (drag !== null && event.buttons) {
-      move((drag - x) / (canvas.clientWidth - left(canvas.clientWidth)));
+      move((drag - x) / (canvas.clientWidth - timeLeft(canvas.clientWidth)));
       drag = x;
       return;
     }
-    const inside = x - left(canvas.clientWidth);
-    const found = [...boxes].reverse().find(([bx, by, bw, bh]) => inside >= bx && inside <= bx + bw &&
+    const inside = x - timeLeft(canvas.clientWidth);
+    const found = [...chart.boxes].reverse().find(([bx, by, bw, bh]) => inside >= bx && inside <= bx + bw &&
                                             y >= by && y <= by + bh);
-    said.textContent = found ? clean(`rank ${found[4].rank}: ${opWords(found[5])}, ` +
-        `${text(found[5][6])}` + (found[5][1] >= 0 ? `, ${duration(found[5][1] / 1e6)}` : '') +
-        (text(found[5][7]) ? ` at ${text(found[5][7])}` : '')) : '';
+    said.textContent = found ? clean(boxWords(found)) : '';
   });
   canvas.addEventListener('click', (event) => {
     const k = Math.floor((at(event)[1] - TIME_AXIS) / TIME_ROW);
-    if (rows[k] && at(event)[0] < left(canvas.clientWidth)) {
-      select({rank: rows[k].rank});
+    if (chart.rows[k] && at(event)[0] < timeLeft(canvas.clientWidth)) {
+      select({rank: chart.rows[k].rank});
     }
   });
+}
+
+function boxWords([, , , , row, o, key]) {
+  if (o === null) {
+    return `rank ${row.rank}: ${TIME_MARKS.find((m) => m[0] === key)[2]}, after ${seconds(row[key])}`;
+  }
+  return `rank ${row.rank}: ${opWords(o)}, ${text(o[6])}` +
+      (o[1] >= 0 ? `, ${duration(o[1] / 1e6)}` : '') + (text(o[7]) ? ` at ${text(o[7])}` : '');
 }

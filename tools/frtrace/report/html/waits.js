@@ -1,8 +1,13 @@
 // waits.js - who waits for whom: ranks that stand alike, the operations they wait in, and those who
 // did not come; circles are drawn as circles.
 
-const ROLES = ['wait in', 'never issued', 'not known whether they came to', 'evidence too old for',
-               'wait elsewhere before', 'their device is behind in'];
+// What one rank, what several do with an operation; in the order of WaitRole.
+const ROLES = [['waits in', 'wait in'], ['never issued', 'never issued'],
+               ['may have come to', 'may have come to'],
+               ['has evidence too old to tell of', 'have evidence too old to tell of'],
+               ['waits elsewhere before', 'wait elsewhere before'],
+               ['has a device that is behind in', 'have devices that are behind in'],
+               ['issued something else as', 'issued something else as']];
 
 // [{from, to, words}] between nodes 'c<k>' (class) and 's<k>' (operation): waiting leads to the
 // operation, the operation to those who did not come.
@@ -13,22 +18,31 @@ function waitEdges(graph) {
 
 // Columns from left to right: how many steps a node is from where the waits end.
 function layers(nodes, edges, ends) {
-  const far = new Map(ends.map((n) => [n, 0]));
-  const queue = [...ends];
-  while (queue.length) {
-    const node = queue.shift();
-    for (const e of edges) {
-      if (e.to === node && !far.has(e.from)) {
-        far.set(e.from, far.get(node) + 1);
-        queue.push(e.from);
+  const far = new Map();
+  const reach = (queue) => {
+    queue.forEach((n) => far.set(n, 0));
+    while (queue.length) {
+      const node = queue.shift();
+      for (const e of edges) {
+        if (e.to === node && !far.has(e.from)) {
+          far.set(e.from, far.get(node) + 1);
+          queue.push(e.from);
+        }
       }
     }
+  };
+  reach([...ends]);
+  for (;;) {  // what does not lead there ends elsewhere, or goes round
+    const left = nodes.filter((n) => !far.has(n));
+    if (left.length === 0) {
+      break;
+    }
+    const sinks = left.filter((n) => !edges.some((e) => e.from === n));
+    reach(sinks.length ? sinks : left.slice(0, 1));
   }
   const most = Math.max(0, ...far.values());
   const columns = Array.from({length: most + 1}, () => []);
-  for (const n of nodes) {
-    columns[most - (far.has(n) ? far.get(n) : most)].push(n);
-  }
+  nodes.forEach((n) => columns[most - far.get(n)].push(n));
   return columns.filter((c) => c.length);
 }
 
@@ -63,10 +77,8 @@ function waitsSection() {
   const used = new Set(edges.flatMap((e) => [e.from, e.to]));
   const nodes = graph.slots.map((_, k) => 's' + k).concat(graph.classes.map((_, k) => 'c' + k))
       .filter((n) => used.has(n));
-  const sinks = nodes.filter((n) => !edges.some((e) => e.from === n));
   const accused = nodes.filter((n) => n[0] === 'c' && guilty[n.slice(1)]);
-  const columns = layers(nodes, edges, accused.length ? accused : sinks.length ? sinks :
-      nodes.slice(0, 1));
+  const columns = layers(nodes, edges, accused);
   const boxes = new Map();
   const box = (n) => {
     const k = Number(n.slice(1));
@@ -93,7 +105,7 @@ function waitsSection() {
   const sentences = edges.map((e) => {
     const c = graph.classes[Number((e.from[0] === 'c' ? e.from : e.to).slice(1))];
     const s = graph.slots[Number((e.from[0] === 's' ? e.from : e.to).slice(1))];
-    return `${rankTitle(name(c), c[1])} ${ROLES[e.role]} ${slotWords(s)}`;
+    return `${rankTitle(name(c), c[1])} ${ROLES[e.role][c[1] === 1 ? 0 : 1]} ${slotWords(s)}`;
   });
   const left = graph.plain ? '' : [
     graph.all_slots > graph.slots.length ? `${graph.all_slots - graph.slots.length} operations` : '',
@@ -101,7 +113,7 @@ function waitsSection() {
         `${graph.all_classes - graph.classes.length} classes of ranks` : ''].filter(Boolean)
       .join(' and ');
   add(body, [el('p', {class: 'note'}, 'Solid: waits in; dashed: the operation waits for those who ' +
-                'did not come. Where the waits end is on the right.'),
+                'did not come, or came with another one. Where the waits end is on the right.'),
              el('div', {class: 'scroll'}, chart),
              left ? el('p', {class: 'note'}, `Not drawn: ${left}.`) : null,
              details('The same in words', () => el('ul', {}, sentences.map((s) => el('li', {}, s))))]);
