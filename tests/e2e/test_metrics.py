@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -39,6 +40,23 @@ if rank == 0:
     dist.all_reduce(torch.ones(1))
 while True:
     signal.pause()
+"""
+
+
+# More groups and operations than are told apart; no torch is needed for that.
+MANY = """
+import sys
+import fr
+from fr import _fr
+_fr.start()
+groups = [fr.group(f"g{i}", range(8), desc=f"group {i}") for i in range(24)]
+for _ in range(3):
+    for group in groups:
+        for k in range(9):
+            fr.end(fr.begin(group, f"op_{k}"))
+fr.step(3)
+print("ready", flush=True)
+sys.stdin.readline()
 """
 
 
@@ -144,6 +162,45 @@ def test_two_jobs_a_hang_a_death_and_a_restart(start, scratch):
     assert value(found, "fr_ranks_expected", fr_job="one") == 2
     two.kill()
     assert value(look(scratch)[1], "fr_ranks", fr_job="two") == 0
+
+
+def test_a_node_has_at_most_600_series(scratch):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("FR_")} | QUIET
+    env |= {"FR_SHM_DIR": str(scratch / "shm"), "FR_JOB": "big", "FR_DUMP_DIR": str(scratch)}
+    env |= {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", MANY], env=env | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for r in range(8)
+    ]  # fmt: skip
+    try:
+        assert [r.stdout.readline() for r in ranks] == ["ready\n"] * 8
+        text, found = look(scratch)
+    finally:
+        for r in ranks:
+            r.kill()
+            r.communicate()
+    is_clean(text)
+    assert len(found) <= 600
+    counts = {k: v for (name, k), v in found.items() if name == "fr_operations_total"}
+    assert sum(counts.values()) == 8 * 3 * 24 * 9  # none is left out
+    assert {dict(k)["group"] for k in counts} >= {"other", "group 0"}
+    assert {dict(k)["op"] for k in counts} >= {"other", "op_0"}
+    assert value(found, "fr_ranks", fr_job="big") == 8
+
+
+def test_counters_go_on_over_a_restart(start, listening, scratch):
+    def calls():
+        with urllib.request.urlopen(listening, timeout=20) as reply:
+            found = series(reply.read().decode())
+        return value(found, "fr_operations_total", fr_job="one", group="tp", op="broadcast")
+
+    start("one").kill()
+    assert calls() == 40
+    start("one", attempt=1)
+    assert calls() == 80
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

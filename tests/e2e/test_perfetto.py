@@ -124,6 +124,26 @@ def test_the_verdicts_slot_is_a_chain(tmp_path):
     assert lags == [(0,)] and first[0][0] > 0
 
 
+def test_the_counter_is_the_lag(tmp_path):
+    dumps = simulate(tmp_path, "--class", "skip", "--job", "ddp", "--seed", 1)
+    calls = collections.defaultdict(dict)
+    for rank, record in operations(dumps):
+        calls[record["group"], record["seq"]][rank] = record["time"]
+    most = collections.Counter()
+    for times in calls.values():
+        for rank, time in times.items():
+            most[rank] = max(most[rank], time - min(times.values()))
+    ((*rows,),) = query(
+        trace_of(dumps),
+        "select r.name, max(c.value) from counter c join track t on t.id = c.track_id"
+        " join track r on r.id = t.parent_id where t.name glob 'arrival lag*' group by 1",
+    )
+    told = {int(name.split()[1]): value for name, value in rows}
+    assert told.keys() == most.keys()
+    # what clocks of hosts are apart is corrected in the trace
+    assert all(abs(told[rank] - most[rank]) < 500_000 for rank in told), (told, most)
+
+
 def test_sends_lead_to_their_receives(tmp_path):
     dumps = simulate(tmp_path, "--class", "missing", "--job", "ring", "--seed", 2)
     pairs, sends, errors = query(
