@@ -45,13 +45,15 @@ bool is_hang(const std::vector<const RankEvidence*>& all, std::uint64_t incident
 }
 
 // Of a hang the first dump tells how it was: what came later shows how it was ended. Of anything else
-// the last one, which knows how the process ended. A ring, read later, may show what was done to the
-// job after.
-bool better(const RankEvidence& a, const RankEvidence& b, bool hang) {
+// the last one, which knows how the process ended; so too of an incident before this one, which the
+// rank may have outlived. A ring, read later, may show what was done to the job after.
+bool better(const RankEvidence& a, const RankEvidence& b, std::uint64_t incident, bool hang) {
   const auto order = [&](const RankEvidence& e) {
+    const bool now = e.incident >= incident;
     const bool own_dump = e.source == Source::kDump && !e.salvaged;
-    return std::tuple(e.incident, !says_went_on(e), hang && !is_beside(e), own_dump, e.written,
-                      e.records.size(), std::string_view(e.file));
+    return std::tuple(e.incident, now ? !says_went_on(e) : is_final(e),
+                      now && hang && !is_beside(e), now && own_dump, e.written, e.records.size(),
+                      std::string_view(e.file));
   };
   return order(a) > order(b);
 }
@@ -91,7 +93,7 @@ void add_later(Case& c, const std::vector<const RankEvidence*>& all) {
     }
     const RankEvidence& chosen = c.evidence_of(it->second);
     if (e != &chosen && same_process(*e, chosen) && e->incident >= chosen.incident &&
-        (is_beside(*e) || e->written >= chosen.written)) {
+        (e->written >= chosen.written || (is_beside(*e) && !is_beside(chosen)))) {
       c.later[static_cast<std::size_t>(it->second)].push_back(e);
     }
   }
@@ -111,7 +113,7 @@ Best first_of(const std::vector<const RankEvidence*>& all, std::uint64_t inciden
   for (const RankEvidence* e : all) {
     if (e->incident == incident && !is_beside(*e)) {
       const RankEvidence*& slot = out[e->id.rank];
-      slot = slot == nullptr || better(*e, *slot, true) ? e : slot;
+      slot = slot == nullptr || better(*e, *slot, incident, true) ? e : slot;
     }
   }
   return out;
@@ -174,7 +176,7 @@ Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool ha
       continue;
     }
     const RankEvidence*& slot = best[e->id.rank];
-    if (slot == nullptr || better(*e, *slot, hang)) {
+    if (slot == nullptr || better(*e, *slot, c.incident, hang)) {
       slot = e;
     }
   }

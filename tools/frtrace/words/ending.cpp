@@ -13,8 +13,9 @@ namespace {
 
 const RankEvidence* went_on(const Facts& f, int i) {
   const auto& later = f.c.later[idx(i)];
-  const auto it = std::find_if(later.begin(), later.end(),
-                               [](const RankEvidence* e) { return e->trigger == "went_on"; });
+  const auto it = std::find_if(later.begin(), later.end(), [&](const RankEvidence* e) {
+    return e->trigger == "went_on" && e->incident >= f.c.incident;
+  });
   return it == later.end() ? nullptr : *it;
 }
 
