@@ -1,7 +1,6 @@
 // frtrace - reads what the ranks of a job left behind and says what is stuck, and who did it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "commands/arguments.hpp"
 #include "commands/clean.hpp"
+#include "commands/doctor.hpp"
 #include "commands/metrics.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
@@ -45,17 +45,6 @@ void print_options() {
     }
     fmt::print("{}\n    default {}: {}\n", names, o.default_text, o.meaning);
   }
-}
-
-// Of the terminal; COLUMNS is for a pipe. 120 where neither is known.
-std::size_t terminal_width() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
-    return size.ws_col;
-  }
-  const char* given = std::getenv("COLUMNS");
-  const int columns = given != nullptr ? std::atoi(given) : 0;
-  return columns >= 40 ? static_cast<std::size_t>(columns) : 120;
 }
 
 // "\r reading 1200 of 16384 files", on a terminal and only when it takes long.
@@ -284,6 +273,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "doctor") {
+      return frtrace::doctor_command(argc - 1, argv + 1);
+    }
     if (argc > 1 && std::string_view(argv[1]) == "metrics") {
       return frtrace::metrics_command(argc - 1, argv + 1);
     }

@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
 
@@ -94,6 +96,16 @@ std::optional<std::string> complete(Arguments& a, std::vector<std::string>& rank
 }
 
 }  // namespace
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) {
+    return size.ws_col;
+  }
+  const char* given = std::getenv("COLUMNS");
+  const int columns = given != nullptr ? std::atoi(given) : 0;
+  return columns >= 40 ? static_cast<std::size_t>(columns) : 120;
+}
 
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {

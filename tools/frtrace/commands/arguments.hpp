@@ -35,4 +35,7 @@ struct Arguments {
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 std::optional<int> read_arguments(int argc, char** argv, Arguments& out);
 
+// Of the terminal; COLUMNS is for a pipe. 120 where neither is known.
+std::size_t terminal_width();
+
 }  // namespace frtrace

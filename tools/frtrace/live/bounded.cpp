@@ -1,11 +1,13 @@
 // bounded.cpp - looks at files from a child process, so that a hung mount costs only seconds.
 #include "live/bounded.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -69,6 +71,12 @@ std::string mount_of(std::string_view path) {
 
 std::set<std::string> g_given_up;
 
+int left_ms(std::chrono::steady_clock::time_point until) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      until - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 24 * 3'600'000));
+}
+
 }  // namespace
 
 void give_up_on(std::string_view path) {
@@ -80,7 +88,8 @@ bool given_up_on(std::string_view path) {
 }
 
 bool in_child(const std::function<void(const Say&)>& work, const Say& heard,
-              std::chrono::milliseconds patience) {
+              std::chrono::milliseconds patience, std::chrono::milliseconds longest) {
+  const auto until = std::chrono::steady_clock::now() + longest;
   int ends[2];
   if (::pipe(ends) != 0) {
     return false;
@@ -95,7 +104,8 @@ bool in_child(const std::function<void(const Say&)>& work, const Say& heard,
   bool ended = child < 0;
   while (!ended) {
     pollfd wait{ends[0], POLLIN, 0};
-    const int ready = ::poll(&wait, 1, static_cast<int>(patience.count()));
+    const int ready =
+        ::poll(&wait, 1, std::min(left_ms(until), static_cast<int>(patience.count())));
     if (ready < 0 && errno == EINTR) {
       continue;
     }
@@ -124,6 +134,56 @@ bool in_child(const std::function<void(const Say&)>& work, const Say& heard,
     ::waitpid(child, nullptr, ended ? 0 : WNOHANG);
   }
   return ended && child > 0;
+}
+
+Output output_of(const std::vector<std::string>& argv, std::chrono::milliseconds longest) {
+  Output out;
+  const auto until = std::chrono::steady_clock::now() + longest;
+  std::vector<char*> arguments;
+  for (const std::string& a : argv) {
+    arguments.push_back(const_cast<char*>(a.c_str()));
+  }
+  arguments.push_back(nullptr);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    return out;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    ::dup2(nothing, 0);
+    ::dup2(ends[1], 1);
+    ::dup2(ends[1], 2);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  ::close(ends[1]);
+  constexpr std::size_t kMost = std::size_t{16} << 20;
+  while (child > 0 && !out.ended) {
+    pollfd wait{ends[0], POLLIN, 0};
+    const int ready = ::poll(&wait, 1, left_ms(until));
+    if (ready < 0 && errno == EINTR) {
+      continue;
+    }
+    if (ready <= 0 || out.text.size() > kMost) {
+      break;
+    }
+    char bytes[4096];
+    const ssize_t n = ::read(ends[0], bytes, sizeof bytes);
+    out.ended = n <= 0;
+    out.text.append(bytes, n > 0 ? static_cast<std::size_t>(n) : 0);
+  }
+  ::close(ends[0]);
+  if (child > 0) {
+    int status = 0;
+    if (!out.ended) {
+      ::kill(child, SIGKILL);
+    }
+    if (::waitpid(child, &status, out.ended ? 0 : WNOHANG) == child && WIFEXITED(status)) {
+      out.status = WEXITSTATUS(status);
+    }
+  }
+  return out;
 }
 
 }  // namespace frtrace

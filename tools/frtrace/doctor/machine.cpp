@@ -1,0 +1,412 @@
+#include "doctor/machine.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "live/bounded.hpp"
+#include "metrics/node.hpp"
+#include "recorder/options.hpp"
+#include "sample/process.hpp"
+
+namespace frtrace::doctor {
+
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::chrono::milliseconds kCommand{10'000};
+
+std::optional<std::string> whole_file(const std::string& path, bool records) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) {
+    return std::nullopt;
+  }
+  std::string out;
+  char part[16384];
+  ssize_t n = 0;
+  bool failed = false;
+  while (out.size() < (records ? 64 * kMostBytes : kMostBytes)) {
+    n = ::read(fd, part, sizeof part);
+    if (n < 0 && errno == EPIPE && records) {
+      continue;  // overwritten meanwhile
+    }
+    if (n <= 0) {
+      failed = n < 0 && errno != EAGAIN;
+      break;
+    }
+    out.append(part, static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  return failed && out.empty() ? std::nullopt : std::optional(std::move(out));
+}
+
+// The shortest of the last operations.
+double timeout_of(const fr::View& view) {
+  double shortest = 0;
+  const std::uint32_t slots = view.n_slots();
+  const std::uint64_t head = view.header().head.load();
+  fr::RecordCopy record;
+  for (std::uint64_t i = 1; slots > 0 && i <= std::min<std::uint64_t>(head, 64); ++i) {
+    const auto slot = static_cast<std::uint32_t>((head - i) % slots);
+    if (view.read(slot, record) == fr::Slot::kWhole && record.payload.timeout_ms > 0) {
+      const double s = record.payload.timeout_ms / 1e3;
+      shortest = shortest == 0 ? s : std::min(shortest, s);
+    }
+  }
+  return shortest;
+}
+
+// "NAME=value\tsource\n" of the table of options in a ring.
+std::string option_in(std::string_view table, std::string_view name) {
+  for (const std::string& line : lines_of(table)) {
+    if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == '=') {
+      return line.substr(name.size() + 1, line.find('\t') - name.size() - 1);
+    }
+  }
+  return "";
+}
+
+// Living ranks of the job in this pid namespace: pid, rank, local rank, ranks here, ranks of all,
+// job, directory of the dumps, timeout, FR_TIMEOUT_S, by tabs.
+std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
+  const std::string dir = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
+  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR* d = fd >= 0 ? ::fdopendir(fd) : nullptr;
+  std::string out;
+  while (const dirent* e = d != nullptr ? ::readdir(d) : nullptr) {
+    const std::string name = e->d_name;
+    if (!name.ends_with(".ring")) {
+      continue;
+    }
+    const MappedRing ring(fd, name);
+    if (!ring.view().ok()) {
+      continue;
+    }
+    const fr::Header& h = ring.view().header();
+    const std::string its(h.job, ::strnlen(h.job, sizeof h.job));
+    if (its == job && h.pid_namespace == fr::pid_namespace() && fr::is_alive(h.pid, h.proc_start)) {
+      out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
+                         h.local_rank.load(), h.local_world_size, h.world_size.load(), its,
+                         std::string(h.dump_dir, ::strnlen(h.dump_dir, sizeof h.dump_dir)),
+                         timeout_of(ring.view()), option_in(ring.view().options(), "FR_TIMEOUT_S"));
+    }
+  }
+  if (d != nullptr) {
+    ::closedir(d);
+  }
+  return out;
+}
+
+}  // namespace
+
+Machine::Machine(Where where) : where_(std::move(where)) {}
+
+std::optional<std::string> Machine::try_read(std::string_view path) const {
+  return whole_file(path_of(path), false);
+}
+
+std::string Machine::line(std::string_view path) const {
+  const std::string text = read(path);
+  return trimmed(text.substr(0, text.find('\n')));
+}
+
+bool Machine::exists(std::string_view path) const {
+  struct stat st{};
+  return ::lstat(path_of(path).c_str(), &st) == 0;
+}
+
+std::vector<std::string> Machine::list(std::string_view path) const {
+  std::vector<std::string> out;
+  DIR* d = ::opendir(path_of(path).c_str());
+  while (const dirent* e = d != nullptr ? ::readdir(d) : nullptr) {
+    if (e->d_name[0] != '.') {
+      out.emplace_back(e->d_name);
+    }
+  }
+  if (d != nullptr) {
+    ::closedir(d);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string Machine::link(std::string_view path) const {
+  char to[4096];
+  const ssize_t n = ::readlink(path_of(path).c_str(), to, sizeof to);
+  return n > 0 ? std::string(to, static_cast<std::size_t>(n)) : "";
+}
+
+std::optional<std::string> Machine::ask(const std::string& name, const Ask& live) {
+  const auto [it, fresh] = answers_.try_emplace(name);
+  if (fresh) {
+    std::string file = name;
+    std::replace(file.begin(), file.end(), '/', '_');
+    it->second = where_.root.empty() ? live() : whole_file(where_.root + "/answers/" + file, false);
+  }
+  return it->second;
+}
+
+std::optional<std::string> Machine::command(const std::string& name,
+                                            const std::vector<std::string>& argv) {
+  return ask(name, [&]() -> std::optional<std::string> {
+    for (const std::string& other : hanging_) {
+      if (other.substr(0, other.find(' ')) == name.substr(0, name.find(' '))) {
+        hanging_.insert(name);  // the same program
+        return std::nullopt;
+      }
+    }
+    Output out = output_of(argv, kCommand);
+    if (!out.ended) {
+      hanging_.insert(name);
+    }
+    return out.ended && out.status == 0 ? std::optional(std::move(out.text)) : std::nullopt;
+  });
+}
+
+std::optional<Space> Machine::space(const std::string& path) {
+  const auto answer = ask("statvfs:" + path, [&]() -> std::optional<std::string> {
+    std::optional<std::string> got;
+    in_child(
+        [&](const Say& say) {
+          struct statvfs s{};
+          if (::statvfs(path.c_str(), &s) == 0) {
+            const double block = static_cast<double>(s.f_frsize);
+            say(fmt::format("{} {} {} {}", static_cast<double>(s.f_blocks) * block,
+                            static_cast<double>(s.f_bavail) * block, s.f_files, s.f_favail));
+          }
+        },
+        [&](std::string_view said) { got = said; });
+    return got;
+  });
+  const std::vector<std::string> words = words_of(answer.value_or(""));
+  if (words.size() != 4) {
+    return std::nullopt;
+  }
+  return Space{number_of(words[0]), number_of(words[1]), number_of(words[2]), number_of(words[3])};
+}
+
+double Machine::uptime_s() const {
+  return number_of(read("/proc/uptime"));
+}
+
+// "6,1234,5678901,-;text"
+std::vector<KernelLine> Machine::from_kmsg(const std::string& text) const {
+  std::vector<KernelLine> out;
+  const double now = uptime_s();
+  for (const std::string& line : lines_of(text)) {
+    const std::vector<std::string> head = split(line.substr(0, line.find(';')), ',');
+    if (head.size() >= 3 && line.find(';') != std::string::npos) {
+      out.push_back({now - number_of(head[2]) * 1e-6, line.substr(line.find(';') + 1)});
+    }
+  }
+  return out;
+}
+
+const std::optional<std::vector<KernelLine>>& Machine::kernel_log() {
+  if (std::exchange(log_read_, true)) {
+    return log_;
+  }
+  if (const auto kmsg = whole_file(where_.root + "/dev/kmsg", true)) {
+    log_ = from_kmsg(*kmsg);
+    return log_;
+  }
+  const auto journal = command("journalctl", {"journalctl", "-k", "-b", "-q", "--no-pager", "-o",
+                                              "short-unix", "-n", "50000"});
+  if (journal && !journal->empty()) {
+    const double now =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    log_.emplace();
+    for (const std::string& line : lines_of(*journal)) {
+      const std::size_t text = line.find("kernel: ");
+      if (text != std::string::npos) {
+        log_->push_back({now - number_of(line), line.substr(text + 8)});
+      }
+    }
+  }
+  return log_;
+}
+
+void Machine::find_processes() {
+  const auto ranks = where_.job.empty() ? std::nullopt : ask("ranks", [&] {
+    return std::optional(ranks_by_rings(where_.shm_dir, where_.job));
+  });
+  for (const std::string& line : lines_of(ranks.value_or(""))) {
+    const std::vector<std::string> w = split(line, '\t');
+    if (w.size() == 9) {
+      processes_.push_back({w[0],
+                            std::atoi(w[1].c_str()),
+                            std::atoi(w[2].c_str()),
+                            std::atoi(w[3].c_str()),
+                            std::atoi(w[4].c_str()),
+                            w[5],
+                            w[6],
+                            number_of(w[7]),
+                            number_of(w[8]),
+                            {},
+                            false});
+    }
+  }
+  std::sort(processes_.begin(), processes_.end(),
+            [](const Process& a, const Process& b) { return a.rank < b.rank; });
+  if (processes_.empty()) {
+    processes_.emplace_back();
+  }
+  for (Process& p : processes_) {
+    const auto environ = try_read("/proc/" + p.pid + "/environ");
+    p.env_known = environ.has_value();
+    for (const std::string& entry : split(environ.value_or(""), '\0')) {
+      const std::size_t at = entry.find('=');
+      if (at != std::string::npos) {
+        p.env[entry.substr(0, at)] = entry.substr(at + 1);
+      }
+    }
+    const fr::EnvIdentity id = fr::read_identity([&](const char* name) -> const char* {
+      const auto it = p.env.find(name);
+      return it != p.env.end() ? it->second.c_str() : nullptr;
+    });
+    p.rank = p.rank >= 0 ? p.rank : id.rank;
+    p.world = p.world > 0 ? p.world : id.world_size;
+    p.local_world = p.local_world > 0 ? p.local_world : id.local_world_size;
+  }
+}
+
+const std::vector<Process>& Machine::processes() {
+  if (processes_.empty()) {
+    find_processes();
+  }
+  return processes_;
+}
+
+int Machine::world() {
+  return processes().front().world;
+}
+
+int Machine::ranks_here() {
+  const int n = processes().front().local_world;
+  return std::max({n, is_job() ? static_cast<int>(processes().size()) : 0, 1});
+}
+
+std::optional<bool> Machine::spans_nodes() {
+  const Process& p = processes().front();
+  if (p.world > 0 && p.local_world > 0) {
+    return p.world > p.local_world;
+  }
+  if (p.world == 1) {
+    return false;
+  }
+  return std::nullopt;
+}
+
+std::string Machine::env(const std::string& name) {
+  for (const Process& p : processes()) {
+    if (p.env_known) {
+      const auto it = p.env.find(name);
+      return it != p.env.end() ? it->second : "";
+    }
+  }
+  return "";
+}
+
+bool Machine::env_known() {
+  return std::any_of(processes().begin(), processes().end(),
+                     [](const Process& p) { return p.env_known; });
+}
+
+std::string Machine::seen(const std::string& path) {
+  const std::string inside = "/proc/" + processes().front().pid + "/root" + path;
+  return is_job() && exists(inside) ? inside : path;
+}
+
+bool Machine::same_network() {
+  const std::string own = link("/proc/self/ns/net");
+  const std::string its = link("/proc/" + processes().front().pid + "/ns/net");
+  return own.empty() || its.empty() || own == its;
+}
+
+bool Machine::is_virtual() const {
+  return read("/proc/cpuinfo").find(" hypervisor") != std::string::npos;
+}
+
+bool Machine::has_library(const std::string& prefix) {
+  std::vector<std::string> dirs = split(env("LD_LIBRARY_PATH"), ':');
+  for (const char* dir :
+       {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64"}) {
+    dirs.emplace_back(dir);
+  }
+  return std::any_of(dirs.begin(), dirs.end(), [&](const std::string& dir) {
+    const std::vector<std::string> names = list(seen(dir));
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name.starts_with(prefix); });
+  });
+}
+
+std::vector<std::string> split(std::string_view text, char at) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(at), text.size());
+    out.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  return split(text, '\n');
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> out;
+  constexpr std::string_view kSpace = " \t\r\n";
+  for (std::size_t at = 0; (at = text.find_first_not_of(kSpace, at)) != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kSpace, at), text.size());
+    out.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return out;
+}
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t from = text.find_first_not_of(kSpace);
+  return from == std::string_view::npos
+             ? ""
+             : std::string(text.substr(from, text.find_last_not_of(kSpace) - from + 1));
+}
+
+double number_of(std::string_view text, double otherwise) {
+  const std::string copy(text);
+  char* end = nullptr;
+  const double value = std::strtod(copy.c_str(), &end);
+  return end == copy.c_str() ? otherwise : value;
+}
+
+std::string field_of(std::string_view text, std::string_view name) {
+  for (const std::string& line : lines_of(text)) {
+    if (line.starts_with(name) && line.size() > name.size() &&
+        (line[name.size()] == ':' || line[name.size()] == ' ' || line[name.size()] == '\t')) {
+      return trimmed(line.substr(name.size() + 1));
+    }
+  }
+  return "";
+}
+
+std::string bytes_text(double bytes) {
+  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
+    if (bytes < 1024 || *unit == 'G') {
+      return fmt::format("{:.{}f} {}", bytes, *unit == 'G' && bytes < 100 ? 1 : 0, unit);
+    }
+    bytes /= 1024;
+  }
+  return "";
+}
+
+}  // namespace frtrace::doctor
