@@ -30,7 +30,7 @@ COUNT = 6  # of each class, seeds from 1
 SEEDS = {
     "in_flight": [4795],  # a few ranks late by milliseconds are no stragglers
     "inversion": [4439, 4761],
-    "straggler": [4192],
+    "straggler": [27, 150, 4192],  # messages that the ring lost, or gloo's files lack
     "two_faults": [21],
     # below the host
     "behind": [147, 779, 977],  # those who finished go on, one does not
@@ -83,7 +83,7 @@ def test_slow_jobs(cls, tmp_path):
     assert len(rows) == COUNT
     assert not any(r["blame"] for r in rows)
     assert all(r.get("cause", True) for r in rows)
-    assert sum(r["exact"] for r in rows) >= (2 if cls == "slow_rarely" else COUNT // 2)
+    assert sum(r["exact"] for r in rows) >= COUNT - 1
 
 
 @pytest.mark.parametrize("cls", classes())

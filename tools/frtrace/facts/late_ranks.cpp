@@ -1,12 +1,14 @@
 // Which of the ranks that are late stand for themselves: a node, one rank beside its followers, none
 // where only clocks differ.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "facts/limits.hpp"
 #include "facts/stragglers.hpp"
+#include "model/contains.hpp"
 
 namespace frtrace {
 
@@ -24,7 +26,98 @@ std::vector<Time> late_times(const Case& c, const Straggler& s) {
   return out;
 }
 
+// Of a group that both are in, the largest: its operations part time into rounds. -1: none.
+int common_group(const Case& c, int a, int b) {
+  int out = -1;
+  std::size_t most = 0;
+  for (std::size_t g = 0; g < c.groups.size(); ++g) {
+    const std::vector<int>& members = c.groups[g].evidence;
+    if (members.size() > most && contains(members, a) && contains(members, b)) {
+      out = static_cast<int>(g);
+      most = members.size();
+    }
+  }
+  return out;
+}
+
+// From the operation before the late one to that.
+struct Gap {
+  Time begin = 0, end = 0;
+};
+
+// Per round in which the rank is late: the first time.
+std::map<std::uint64_t, Gap> late_rounds(const Case& c, const Straggler& s, int group) {
+  const RankEvidence& e = c.evidence_of(s.evidence);
+  const std::vector<int>& groups = c.group_of[static_cast<std::size_t>(s.evidence)];
+  std::vector<std::uint64_t> round(e.records.size());
+  std::uint64_t now = 0;
+  for (std::size_t r = 0; r < e.records.size(); ++r) {
+    const Record& one = e.records[r];
+    round[r] = now;
+    if (one.kind == Kind::kCollective && one.group < groups.size() && groups[one.group] == group) {
+      now = one.seq;
+    }
+  }
+  std::map<std::uint64_t, Gap> out;
+  for (const LateSite& site : s.sites) {
+    for (const std::uint32_t r : site.records) {
+      const Gap gap{r == 0 ? e.records[r].time : e.records[r - 1].time, e.records[r].time};
+      const auto [it, added] = out.try_emplace(round[r], gap);
+      it->second = gap.end < it->second.end ? gap : it->second;
+    }
+  }
+  return out;
+}
+
+// Not before the other one, as far as clocks tell, and later on the whole.
+bool comes_after(const Gap& gap, const Gap& other) {
+  const Time unsure = static_cast<Time>(limits::kLateByClocks_s * 1e9);
+  return other.begin <= gap.begin + unsure && other.end <= gap.end + unsure &&
+         (other.begin - gap.begin) + (other.end - gap.end) < 0;
+}
+
+// In most rounds in which it is late, the other one was late before.
+bool follows(const Case& c, const Straggler& s, const Straggler& other) {
+  const int group = common_group(c, s.evidence, other.evidence);
+  if (group < 0) {
+    return false;
+  }
+  const std::map<std::uint64_t, Gap> own = late_rounds(c, s, group),
+                                     before = late_rounds(c, other, group);
+  const auto n = std::count_if(own.begin(), own.end(), [&](const auto& one) {
+    const auto it = before.find(one.first);
+    return it != before.end() && comes_after(one.second, it->second);
+  });
+  return static_cast<double>(n) >= limits::kFollows * static_cast<double>(own.size());
+}
+
+// PyTorch's files of gloo jobs lack sends and receives: who waits in one seems to be busy.
+bool may_lack_messages(const RankEvidence& e) {
+  return !e.format.empty() && std::any_of(e.groups.begin(), e.groups.end(), [&](const auto& g) {
+    return e.text(g.backend) == "gloo";
+  });
+}
+
 }  // namespace
+
+void fold_followers(const Case& c, std::vector<Straggler>& late) {
+  std::vector<bool> gone(late.size(), false);
+  for (std::size_t i = 0; i < late.size(); ++i) {
+    if (!may_lack_messages(c.evidence_of(late[i].evidence))) {
+      continue;
+    }
+    for (std::size_t k = 0; k < late.size() && !gone[i]; ++k) {
+      if (k != i && !gone[k] && follows(c, late[i], late[k])) {
+        gone[i] = true;
+        late[k].followers.push_back(late[i].evidence);
+        std::move(late[i].followers.begin(), late[i].followers.end(),
+                  std::back_inserter(late[k].followers));
+      }
+    }
+  }
+  std::size_t i = 0;
+  std::erase_if(late, [&](const Straggler&) { return gone[i++]; });
+}
 
 // Most ranks of one node are late, over the same time, and none of another node is.
 std::string late_node(const Case& c, const std::vector<Straggler>& late) {
@@ -49,6 +142,16 @@ std::string late_node(const Case& c, const std::vector<Straggler>& late) {
     }
   }
   return elsewhere != 0 && 2 * late.size() > there ? node : "";
+}
+
+// A node, of which some of its ranks were found to be late before.
+bool takes_in(const Case& c, const std::vector<Straggler>& node,
+              const std::vector<Straggler>& some) {
+  return !late_node(c, node).empty() &&
+         std::all_of(some.begin(), some.end(), [&](const Straggler& s) {
+           return std::any_of(node.begin(), node.end(),
+                              [&](const Straggler& of) { return of.evidence == s.evidence; });
+         });
 }
 
 // Of those whose own time is longer only when whole rounds of a group are compared: who stands out,

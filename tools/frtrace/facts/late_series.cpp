@@ -82,6 +82,7 @@ LateSeries sum_up(const Calls& calls, std::size_t since, double floor_s, bool al
       s.lost_s += call.late;
     }
     if (late) {
+      s.records.push_back(call.record);
       s.worst_s = std::max(s.worst_s, static_cast<double>(call.late));
       s.host_s += std::max(0.0F, call.host);
       s.device_s += std::max(0.0F, call.device);

@@ -24,7 +24,8 @@ struct LateSeries {
   std::size_t since = 0;  // first of the calls that count
   int late = 0, of = 0, last = 0;
   double typical_s = 0, worst_s = 0, lost_s = 0;
-  double host_s = 0, device_s = 0;  // of the late ones
+  double host_s = 0, device_s = 0;     // of the late ones
+  std::vector<std::uint32_t> records;  // of the late ones
 };
 
 // Late by more than floor_s most of the times, at least since some call.

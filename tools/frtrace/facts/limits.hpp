@@ -87,13 +87,15 @@ inline constexpr double kLateMostlySince = 0.8;
 // are lost), where chance would choose one rank so often in less than this share of jobs. What that
 // costs is spread over many steps.
 inline constexpr std::size_t kRareAgain = 3;
-inline constexpr double kRareTimes = 1, kRareChance = 0.01, kRareShare = 0.05;
+inline constexpr double kRareTimes = 1, kRareChance = 0.02, kRareShare = 0.05;
 // More and more: of so many calls, the last third is this many times as late as the first, and each
 // half has a part of the rise.
 inline constexpr std::size_t kGrowFewest = 9;
 inline constexpr double kGrowTimes = 1.5, kGrowEach = 0.2;
 // Beside one that loses most, ranks that lose less than this share of it follow from it.
 inline constexpr double kStandsOut = 0.5;
+// Late in so many of its rounds only after another rank was late: because of that.
+inline constexpr double kFollows = 0.8;
 // Whose time a lateness is: so much of it, else nobody's clearly.
 inline constexpr double kLateOfOne = 0.7;
 // The time of a step changed: by a share, with steps enough on either side, beyond this chance; a

@@ -357,6 +357,13 @@ class Lateness {
     tally(slot, each, &OfRank::tallies);
   }
 
+  // fr's rings keep collectives longer than sends and receives: time spent in one that was
+  // overwritten is not the rank's own. PyTorch's forget in order, and batches have numbers too.
+  bool none_lost(int evidence, std::size_t first, std::size_t last) const {
+    const RankEvidence& e = c_.evidence_of(evidence);
+    return !e.format.empty() || e.records[last].ticket - e.records[first].ticket == last - first;
+  }
+
   // Ranks that are late together excuse each other in the groups that they share; what each of them
   // was busy since the group met last tells that it did not only wait.
   void add_over_group(const Slot& slot, std::vector<std::vector<std::size_t>>& before) {
@@ -367,7 +374,7 @@ class Lateness {
       last.resize(c_.groups.size(), 0);
       std::size_t& from = last[static_cast<std::size_t>(slot.group)];
       Own sum;
-      whole = whole && from != 0;
+      whole = whole && from != 0 && none_lost(m.first, from - 1, m.second);
       for (std::size_t r = from; r <= m.second; ++r) {
         sum.busy += std::max(0.0, own(m).busy[r]);
         sum.host += std::max(0.0, own(m).host[r]);
@@ -397,7 +404,12 @@ class Lateness {
                               usual_device = medians_but(device);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
       const Member& m = slot.members[k];
-      const double excess = std::max(-std::abs(late[k]), std::min(late[k], busy[k] - usual[k]));
+      const double own_s = busy[k] - usual[k];
+      // Since the group met last all members had the same time: what one was busy longer, the
+      // others waited, be it in operations of other groups.
+      const double excess = where == &OfRank::over_group
+                                ? own_s
+                                : std::max(-std::abs(late[k]), std::min(late[k], own_s));
       const Time t_at = at(static_cast<std::size_t>(m.first), m.second);
       own(m).first = own(m).first == 0 ? t_at : std::min(own(m).first, t_at);
       own(m).last = std::max(own(m).last, t_at);
@@ -563,12 +575,14 @@ Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
   Stragglers out;
   out.by_clocks = all.by_clocks();
   out.ranks = all.late(false);
+  fold_followers(c, out.ranks);
   if (out.by_clocks) {
     drop_late_clocks(c, out.ranks);
     return out;
   }
-  if (out.ranks.empty()) {
-    out.ranks = standing_out(c, all.late(true));
+  std::vector<Straggler> own = standing_out(c, all.late(true));
+  if (out.ranks.empty() || (out.ranks.size() > 1 && takes_in(c, own, out.ranks))) {
+    out.ranks = std::move(own);
   }
   out.node = late_node(c, out.ranks);
   for (Straggler& s : out.ranks) {

@@ -32,8 +32,9 @@ struct Straggler {
   int evidence = -1;
   std::vector<LateSite> sites;  // where it loses most first
   LateBy by = LateBy::kUnknown;
-  double lost_s = 0;  // at all such call sites
-  double span_s = 0;  // of the records, since it is late
+  double lost_s = 0;           // at all such call sites
+  double span_s = 0;           // of the records, since it is late
+  std::vector<int> followers;  // evidence of ranks that are late because of it
   const LateSite& worst() const { return sites.front(); }
 };
 
@@ -45,7 +46,10 @@ struct Stragglers {
 Stragglers stragglers(const Case&, const std::vector<Slots>&);
 // The node of all of them, if that is most of its ranks; "" none.
 std::string late_node(const Case&, const std::vector<Straggler>&);
+bool takes_in(const Case&, const std::vector<Straggler>& node, const std::vector<Straggler>& some);
 std::vector<Straggler> standing_out(const Case&, std::vector<Straggler>);
+// Who is late only after another one, in operations that its file does not record, goes with that.
+void fold_followers(const Case&, std::vector<Straggler>&);
 void drop_late_clocks(const Case&, std::vector<Straggler>&);
 
 // How the ranks came to the operations of one call site, over all groups of one kind.

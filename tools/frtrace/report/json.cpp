@@ -89,6 +89,18 @@ Json late_json(const Report& r) {
                        {"before_s", s.before_s},
                        {"after_s", s.after_s}});
     }
+    Json also = Json::array();
+    for (const LateReport::Place& p : l.also) {
+      also.push_back({{"group", p.group},
+                      {"desc", p.desc},
+                      {"op", p.op},
+                      {"site", site_json(p.site)},
+                      {"late", p.late},
+                      {"last", p.last},
+                      {"of", p.of},
+                      {"median_s", p.median_s},
+                      {"worst_s", p.worst_s}});
+    }
     out.push_back({{"rank", l.rank},
                    {"host", l.host},
                    {"group", l.group},
@@ -106,7 +118,9 @@ Json late_json(const Report& r) {
                    {"pattern", l.pattern},
                    {"cause", l.cause},
                    {"device_starts", l.starts},
-                   {"step_time_changes", std::move(steps)}});
+                   {"step_time_changes", std::move(steps)},
+                   {"also", std::move(also)},
+                   {"followers", l.followers}});
   }
   return out;
 }

@@ -39,8 +39,14 @@ struct Waiting {
   std::vector<std::string> stack;
 };
 
-// A rank that comes late to one call site again and again.
+// A rank that comes late again and again, for one cause: the call site where it loses most.
 struct LateReport {
+  struct Place {
+    std::string group, desc, op;
+    Site site;
+    int late = 0, last = 0, of = 0;
+    double median_s = 0, worst_s = 0;
+  };
   struct Step {  // the time of its steps changed here
     std::optional<std::int64_t> step;
     std::uint64_t seq = 0;  // 0: told by steps, not by operations
@@ -58,6 +64,8 @@ struct LateReport {
   std::string cause;        // host, device, node, unknown
   bool starts = false;      // of the devices: recorded
   std::vector<Step> steps;
+  std::vector<Place> also;      // where it is late for the same cause
+  std::vector<Rank> followers;  // late because of it
 };
 
 struct Finding {

@@ -59,6 +59,9 @@ class LateWords : public Names {
   std::string since(int evidence, const LateSite&) const;
   std::string how(const LateSite&) const;
   std::string by(const Straggler&, const LateSite&) const;
+  LateReport report(const Straggler&, const LateSite&) const;
+  static void merge(const LateReport& from, LateReport& to);
+  void add_line(const Straggler&, const LateSite&, Report&) const;
   void add_holes(const Stragglers&, Report&) const;
 };
 

@@ -171,3 +171,118 @@ TEST_CASE("clocks apart make no straggler where ends are recorded") {
   }
   CHECK(j.diagnose().kind == Verdict::kOk);
 }
+
+namespace {
+
+// Four ranks pass data round a ring, twice, then meet. Rank 1 begins each step `late` behind the
+// others, who wait in the ring: to the all_reduce all of them come together.
+JobBuilder around(int steps, double late_s, bool overwritten) {
+  JobBuilder j(4);
+  Time step = j.now();
+  const Time late = static_cast<Time>(late_s * 1e9), ms = 1'000'000;
+  for (int n = 0; n < steps; ++n) {
+    for (Rank r = 0; r < 4; ++r) {
+      for (int hop = 0; hop < 2; ++hop) {
+        const Time begin = step + (hop == 0 ? (r == 1 ? late : 0) : late + 20 * ms);
+        for (Op op : {kSend, kRecv}) {
+          op.peer = op.kind == Kind::kSend ? (r + 1) % 4 : (r + 3) % 4;
+          Record& rec = j.issue(r, kWorld, op, State::kCompleted);
+          rec.time = rec.started = begin;
+          rec.ended = step + late + (hop == 0 ? 2 : 22) * ms;
+        }
+      }
+      Record& rec = j.issue(r, kWorld, kGrads, State::kCompleted);
+      rec.time = rec.started = step + late + 40 * ms + (r + n) % 3 * 100'000;
+      rec.ended = step + late + 42 * ms;
+      rec.seq = static_cast<std::uint64_t>(n + 1);
+      GroupEvidence& g = j.row(r, kWorld);
+      g.enqueued = g.completed = g.ended = rec.seq;
+    }
+    step += late + 60 * ms;
+  }
+  if (overwritten) {
+    std::erase_if(j.rank(3).records, [](const Record& r) { return r.kind != Kind::kCollective; });
+  }
+  j.advance(seconds_between(j.now(), step) + 0.1);
+  return j;
+}
+
+}  // namespace
+
+TEST_CASE("a rank for which the others wait in sends and receives is slow") {
+  const Report r = around(30, 0.3, false).diagnose();
+  CHECK(r.kind == Verdict::kSlow);
+  CHECK(r.ranks == Ranks{1});
+  REQUIRE(r.late.size() == 1);
+  CHECK(r.late.front().cause == "host");
+  CHECK(around(30, 0, false).diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("time in receives that the ring has lost is nobody's own") {
+  CHECK(around(30, 0.3, true).diagnose().kind == Verdict::kOk);
+}
+
+TEST_CASE("one entry for a rank and a cause, with its call sites") {
+  JobBuilder j(4);
+  const Op other{.line = 9, .file = "norm.py"};
+  const Time start = j.now(), ms = 1'000'000;
+  for (int n = 0; n < 20; ++n) {
+    for (Rank r = 0; r < 4; ++r) {
+      for (int k = 0; k < 3; ++k) {
+        Record& rec = j.issue(r, kWorld, k == 1 ? other : kGrads, State::kCompleted);
+        const Time begin = start + (n * 3 + k) * 1000 * ms;
+        rec.time = rec.started = begin + (r == 2 ? (k == 1 ? 200 : 400) * ms : r * 10'000);
+        rec.ended = begin + 410 * ms;
+        GroupEvidence& g = j.row(r, kWorld);
+        g.completed = g.ended = g.enqueued;
+      }
+    }
+  }
+  j.advance(60.5);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{2});
+  REQUIRE(r.late.size() == 1);
+  CHECK(r.late.front().site.file == "train.py");
+  CHECK(r.late.front().of ==
+        39);  // after itself and after the other one, of 40: nothing before one
+  REQUIRE(r.late.front().also.size() == 1);
+  CHECK(r.late.front().also.front().site.file == "norm.py");
+}
+
+TEST_CASE("who is late after another one, in messages that the files lack, goes with it") {
+  // Two pairs; rank 1 waits for rank 3 in a receive that no file of gloo's has.
+  const auto job = [](bool gloo) {
+    JobBuilder j(4);
+    const int low = j.group("1", {0, 1}, "tp"), high = j.group("2", {2, 3}, "tp");
+    const Time start = j.now(), ms = 1'000'000;
+    for (int n = 0; n < 30; ++n) {
+      const Time step = start + n * 2000 * ms;
+      for (Rank r = 0; r < 4; ++r) {
+        Record& own = j.issue(r, r < 2 ? low : high, kGrads, State::kCompleted);
+        own.time = step + (r == 3 ? 800 : r == 1 ? 840 : 5) * ms;
+        Record& all = j.issue(r, kWorld, kGrads, State::kCompleted);
+        all.time = step + 900 * ms;
+        for (const int g : {r < 2 ? low : high, kWorld}) {
+          j.row(r, g).completed = j.row(r, g).ended = j.row(r, g).enqueued;
+        }
+      }
+    }
+    for (Rank r = 0; r < 4; ++r) {
+      RankEvidence& e = j.rank(r);
+      e.format = "torch 2.10 pickle";
+      if (gloo) {
+        e.strings.emplace_back("gloo");
+        for (GroupEvidence& g : e.groups) {
+          g.backend = static_cast<Id>(e.strings.size() - 1);
+        }
+      }
+    }
+    j.advance(60.5);
+    return j.diagnose();
+  };
+  const Report folded = job(true);
+  CHECK(folded.ranks == Ranks{3});
+  REQUIRE(folded.late.size() == 1);
+  CHECK(folded.late.front().followers == Ranks{1});
+  CHECK(job(false).ranks != Ranks{3});
+}
