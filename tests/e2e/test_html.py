@@ -307,6 +307,20 @@ def test_who_came_with_another_operation_is_said_to(show, folder):
     )
 
 
+def test_sends_of_a_pipeline_are_one_box(show, folder):
+    path, _ = simulated(folder, "two_faults", 3)
+    page = show(path)
+    boxes = page.js("[...document.querySelectorAll('#waits .slot')].map((b) => b.textContent)")
+    assert len([b for b in boxes if b.startswith("send #13-24 of mesh_pp (8 groups)")]) == 1, boxes
+    assert not [b for b in boxes if b.startswith("send #") and "-" not in b.split(" of ")[0]]
+    # a rank does not both wait in an operation and elsewhere before it
+    lines = page.js(
+        "(() => { const g = data().waits.graph; return g.edges.filter(([c, s, r]) => r === 0 &&"
+        "g.slots[s].of === 1 && g.edges.some((e) => e[0] === c && e[1] === s && e[2] === 4)); })()"
+    )
+    assert lines == []
+
+
 def test_hostile_names_stay_text(show, folder):
     dumps = folder / "hostile"
     dumps.mkdir()

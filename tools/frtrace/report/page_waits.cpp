@@ -22,14 +22,23 @@ using WaitJson = nlohmann::json;
 enum WaitRole { kWaits, kAbsent, kUnknownRank, kStaleRank, kBusy, kLaggingRank, kDiffers };
 using Standing = std::vector<std::pair<std::size_t, int>>;  // (slot, WaitRole), sorted
 
-// An operation that ranks wait in, or the same one of groups of a kind.
+// An operation that ranks wait in, or the same one of groups of a kind; of sends and of receives all
+// of such a kind: a pipeline has many at a time.
 struct WaitSlot {
   std::string text;
-  std::string family;
+  std::string op, title, family;               // of the first of `groups`, of all
+  std::uint64_t first = UINT64_MAX, last = 0;  // seq
   int group = -1;
   std::set<int> groups;
   double seconds = 0;
-  std::size_t waits = 0;
+  std::size_t waits = 0, operations = 0;
+
+  std::string words() const {
+    const std::string& of = groups.size() == 1 ? title : family;
+    return operations == 1 ? text
+           : first == last ? fmt::format("{} #{} of {}", op, first, of)
+                           : fmt::format("{} #{}-{} of {}", op, first, last, of);
+  }
 };
 
 struct WaitClasses {
@@ -56,15 +65,21 @@ std::map<Rank, Standing> standings(const Facts& f, const Report& report,
     const Group& g = f.group(p.group);
     const std::string op = names.op(p);
     const std::string family = g.desc.empty() ? g.name : g.desc;
+    const bool collective = p.kind == Kind::kCollective;
     const auto [at, fresh] =
-        known.try_emplace({op, family, p.seq, p.kind == Kind::kCollective ? 0 : 1}, slots.size());
+        known.try_emplace({op, family, collective ? p.seq : 0, collective ? 0 : 1}, slots.size());
     if (fresh) {
       slots.emplace_back();
       slots.back().text = names.pending(p);
-      slots.back().family = fmt::format("{} #{} of {}", op, p.seq, family);
+      slots.back().op = op;
+      slots.back().title = g.title();
+      slots.back().family = family;
       slots.back().group = p.group;
     }
     WaitSlot& slot = slots[at->second];
+    slot.first = std::min(slot.first, p.seq);
+    slot.last = std::max(slot.last, p.seq);
+    ++slot.operations;
     slot.groups.insert(p.group);
     slot.seconds = std::max(slot.seconds, p.seconds());
     slot.waits += p.waits.size();
@@ -72,6 +87,9 @@ std::map<Rank, Standing> standings(const Facts& f, const Report& report,
     const bool differing = differ(f, p);
     for (const Wait& w : p.waits) {
       const Rank rank = f.rank(w.evidence);
+      if (contains(p.busy, w.evidence)) {
+        continue;  // what it waits in first is what counts
+      }
       stand(rank, differing && contains(report.ranks, rank) ? kDiffers : kWaits);
     }
     for (const auto& [list, role] :
@@ -128,8 +146,9 @@ WaitJson graph_json(const WaitClasses& all, PagePool& pool) {
   for (std::size_t k = 0; k < order.size() && k < kSlots; ++k) {
     const WaitSlot& s = all.slots[order[k]];
     place[order[k]] = k;
-    slots.push_back({{"t", pool.text(s.groups.size() == 1 ? s.text : s.family)},
+    slots.push_back({{"t", pool.text(s.words())},
                      {"n", s.groups.size()},
+                     {"of", s.operations},
                      {"g", s.group},
                      {"s", s.seconds}});
   }

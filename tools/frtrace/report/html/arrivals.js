@@ -131,7 +131,7 @@ function heatStrip(site) {
         });
       });
   return el('div', {}, el('div', {class: 'note'},
-      `Rank by operations in their order; the darkest is ${duration(most / 1e6)} late` +
+      `Rank by operations in their order; the strongest colour: ${duration(most / 1e6)} late` +
       (site.n > rows.length ? `; ${site.n - rows.length} more ranks are not drawn` : '')),
       el('div', {class: 'plot'}, canvas));
 }

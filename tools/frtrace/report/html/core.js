@@ -96,7 +96,7 @@ const STATES = {
   blamed: {mark: '!', words: 'blamed'},
   wait: {mark: 'w', words: 'waiting'},
   gone: {mark: '×', words: 'ended'},
-  run: {mark: '', words: 'does not wait'},
+  run: {mark: '', words: 'does not wait', several: 'do not wait'},
   none: {mark: '?', words: 'no evidence'},
 };
 
@@ -166,11 +166,13 @@ function groupTitle(g) {
   return `${group.desc ? group.desc + ' ' : ''}(${group.name})`;
 }
 
+// Number and unit stay on one line.
 function duration(seconds) {
   const s = Math.abs(seconds);
-  return s >= 100 ? `${seconds.toFixed(0)} s` : s >= 1 ? `${seconds.toFixed(1)} s` :
-      s >= 1e-3 ? `${(seconds * 1e3).toFixed(s >= 0.1 ? 0 : 1)} ms` :
-      s === 0 ? '0' : `${(seconds * 1e6).toFixed(0)} µs`;
+  const [n, unit] = s >= 100 ? [seconds.toFixed(0), 's'] : s >= 1 ? [seconds.toFixed(1), 's'] :
+      s >= 1e-3 ? [(seconds * 1e3).toFixed(s >= 0.1 ? 0 : 1), 'ms'] :
+      [(seconds * 1e6).toFixed(0), 'µs'];
+  return s === 0 ? '0' : `${n}\u00a0${unit}`;
 }
 
 // ---- what is selected

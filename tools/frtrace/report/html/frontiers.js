@@ -105,7 +105,7 @@ function frontiersSection() {
   const most = 48;
   const body = section('frontiers', 'Frontiers',
       'How far each rank got: ranks from left to right, for each group three bands: enqueued, ' +
-      'started, completed. Grey: level with the front of its group; orange: behind it, the darker ' +
+      'started, completed. Grey: level with the front of its group; orange: behind it, the stronger ' +
       'the more operations; a thin line: no evidence.');
   const said = el('p', {class: 'said', 'aria-live': 'polite'});
   const all = rows.map((row) => ({row, values: behind(row)}));

@@ -87,7 +87,7 @@ function layOut(blocks, width) {
   const widest = Math.max(...blocks.map((b) => Math.max(...b.rows.map((r) => r.length))));
   size = Math.max(3, Math.min(size, Math.floor((width - left - 2) / widest)));
   const cells = [], labels = [];
-  let x = left, y = 0, lowest = 0;
+  let x = left, y = many ? 4 : 0, lowest = 0;
   for (const block of blocks) {
     const columns = Math.max(...block.rows.map((r) => r.length));
     const w = columns * size;
@@ -234,7 +234,8 @@ function ranksSection() {
   }
   const counts = Object.keys(STATES).map((state) => {
     const n = people.filter((p) => p.state === state).length;
-    return n ? el('span', {class: 'key s-' + state}, `${n} ${STATES[state].words}`) : null;
+    const {words, several} = STATES[state];
+    return n ? el('span', {class: 'key s-' + state}, `${n} ${n > 1 && several || words}`) : null;
   });
   const card = el('div', {id: 'rank-card'});
   listeners.push(() => {

@@ -1,7 +1,8 @@
 // waits.js - who waits for whom: ranks that stand alike, the operations they wait in, and those who
 // did not come; circles are drawn as circles.
 
-// What one rank, what several do with an operation; in the order of WaitRole.
+// What one rank, what several do with an operation; in the order of WaitRole. Of operations that are
+// drawn as one, some may be waited in and others never issued by the same ranks.
 const ROLES = [['waits in', 'wait in'], ['never issued', 'never issued'],
                ['may have come to', 'may have come to'],
                ['has evidence too old to tell of', 'have evidence too old to tell of'],
@@ -105,7 +106,8 @@ function waitsSection() {
   const sentences = edges.map((e) => {
     const c = graph.classes[Number((e.from[0] === 'c' ? e.from : e.to).slice(1))];
     const s = graph.slots[Number((e.from[0] === 's' ? e.from : e.to).slice(1))];
-    return `${rankTitle(name(c), c[1])} ${ROLES[e.role][c[1] === 1 ? 0 : 1]} ${slotWords(s)}`;
+    const some = s.of > 1 ? 'some of ' : '';
+    return `${rankTitle(name(c), c[1])} ${ROLES[e.role][c[1] === 1 ? 0 : 1]} ${some}${slotWords(s)}`;
   });
   const left = graph.plain ? '' : [
     graph.all_slots > graph.slots.length ? `${graph.all_slots - graph.slots.length} operations` : '',
