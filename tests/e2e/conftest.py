@@ -111,9 +111,13 @@ def assert_site(site, mark, said):
     assert site["function"], said
 
 
-def frtrace(*args):
+def frtrace(*args, **env):
     got = subprocess.run(
-        [FRTRACE, "--json", *map(str, args)], capture_output=True, text=True, timeout=60
+        [FRTRACE, "--json", *map(str, args)],
+        env=os.environ | {k: str(v) for k, v in env.items()},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     try:
         report = json.loads(got.stdout)

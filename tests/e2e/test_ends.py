@@ -2,10 +2,11 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import QUIET, frtrace, line_of, wait_until
+from conftest import FRTRACE, QUIET, frtrace, line_of, wait_until
 
 
 def test_no_fault_leaves_nothing(launch):
@@ -68,7 +69,7 @@ def test_sigkill_of_all_ranks(launch, scratch):
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
 
 
-def test_killed_for_want_of_memory(launch):
+def test_killed_for_want_of_memory(launch, scratch):
     """Both ranks in one control group, as in a container; the kernel ends the larger one."""
     with ControlGroup() as group:
         job = launch("oom", 2, preexec=group.enter, env={"FR_TIMEOUT_S": "600"})
@@ -79,6 +80,17 @@ def test_killed_for_want_of_memory(launch):
         trace = job.await_evidence().trace().expect("exited", [1])
         said = str(trace.verdict)
         assert "the kernel's OOM killer has killed 1 process of its control group" in said
+        # and what the other rank's control group says
+        trace = frtrace(job.dumps, FR_SHM_DIR=scratch / "shm")
+        (doctor,) = trace.report["doctor"]
+        assert doctor["id"] == "memory" and "has ended 1 process" in doctor["value"], doctor
+        text = subprocess.run(
+            [FRTRACE, job.dumps],
+            env=os.environ | {"FR_SHM_DIR": str(scratch / "shm")},
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert "doctor: memory: the kernel's OOM killer has ended 1 process" in text, text
 
 
 class ControlGroup:

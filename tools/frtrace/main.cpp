@@ -15,6 +15,7 @@
 #include "commands/metrics.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
+#include "doctor/bearing.hpp"
 #include "input/files.hpp"
 #include "live/lock_files.hpp"
 #include "recorder/options.hpp"
@@ -92,7 +93,7 @@ struct Answers {
   std::vector<std::string> pages;  // page_data() likewise
 };
 
-// Looking at this machine, for lock files, comes after the diagnosis and changes no verdict.
+// Looking at this machine, for lock files and for what else bears on it, comes after the diagnosis and changes no verdict.
 Answers answers_of(const Arguments& a, const LoadResult& input) {
   Answers out;
   out.cases = make_cases(input.evidence, a.selection);
@@ -100,6 +101,7 @@ Answers answers_of(const Arguments& a, const LoadResult& input) {
     const Facts facts(c);
     out.reports.push_back(diagnose(facts));
     look_at_lock_files(out.reports.back());
+    look_at_machine(out.reports.back(), {"", "", fr::read_options().shm_dir}, false);
     if (a.wants_html()) {
       StackTree all = merge_stacks(stack_inputs(c, {}));
       look_at_lock_files(all);

@@ -21,8 +21,10 @@
 #include <thread>
 
 #include "commands/arguments.hpp"
+#include "doctor/bearing.hpp"
 #include "format/file_name.hpp"
 #include "live/lock_files.hpp"
+#include "recorder/options.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
 #include "words/diagnose.hpp"
@@ -303,6 +305,7 @@ int answer(const Question& q) {
   }
   std::vector<Report> reports{diagnose(cases.front())};
   look_at_lock_files(reports.front());
+  look_at_machine(reports.front(), {"", "", fr::read_options().shm_dir}, true);
   const Report& r = reports.front();
   TextStyle style;
   style.where = beside(q, "").parent_path().string();

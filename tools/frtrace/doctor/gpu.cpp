@@ -22,10 +22,17 @@ std::size_t gpus_on_bus(Machine& m) {
 }
 
 Finding no_gpu(Machine& m) {
-  return needs_gpu(m) ? bad("the job has CUDA's libraries loaded, and there is no NVIDIA device",
-                            "the driver is not loaded, or the container was given no GPU",
-                            "load the driver; --gpus all, --gres=gpu:N, nvidia.com/gpu: N")
-                      : not_here("no NVIDIA GPU");
+  if (!needs_gpu(m)) {
+    return not_here("no NVIDIA GPU");
+  }
+  constexpr char kWhy[] = "the driver is not loaded, or the container was given no GPU";
+  constexpr char kRemedy[] = "load the driver; --gpus all, --gres=gpu:N, nvidia.com/gpu: N";
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"}) {
+    if (const std::string value = m.env(name); !value.empty()) {
+      return bad(fmt::format("{}={}, and no NVIDIA device", name, value), kWhy, kRemedy);
+    }
+  }
+  return warn("the job has CUDA's libraries loaded, and no NVIDIA device", kWhy, kRemedy);
 }
 
 // One line per GPU of a query of nvidia-smi, fields by commas.
@@ -68,6 +75,9 @@ std::string wrong_gpus(const Query& q, std::size_t field, Wrong wrong) {
   return out;
 }
 
+// One call of nvidia-smi, which takes seconds where persistence mode is off.
+constexpr char kCommon[] = "persistence_mode,memory.used,ecc.errors.uncorrected.volatile.total";
+
 bool is_count(const std::string& text) {
   return number_of(text) > 0;
 }
@@ -106,6 +116,12 @@ Finding check_gpu_count(Machine& m) {
   m.alike("gpus", fmt::format("{}", std::max(driver, bus)));
   if (driver < bus) {
     return bad(fmt::format("{} on the PCI bus, {} known to the driver", bus, driver));
+  }
+  const Query q = query(m, kCommon);
+  const std::string said = m.failure(std::string("nvidia-smi ") + kCommon);
+  if (q.instead && said.find("Failed to initialize NVML") != std::string::npos) {
+    return bad(said, "the driver was replaced under its loaded module, or does not run",
+               "reboot, or reload the nvidia modules");
   }
   const std::string visible = m.env("CUDA_VISIBLE_DEVICES");
   const std::size_t named = split(visible, ',').size();
@@ -176,11 +192,11 @@ Finding check_row_remap(Machine& m) {
 }
 
 Finding check_ecc(Machine& m) {
-  const Query q = query(m, "ecc.errors.uncorrected.volatile.total");
+  const Query q = query(m, kCommon);
   if (q.instead) {
     return *q.instead;
   }
-  const std::string wrong = wrong_gpus(q, 0, is_count);
+  const std::string wrong = wrong_gpus(q, 2, is_count);
   return wrong.empty() ? ok("none since the driver was loaded") : bad(wrong);
 }
 
@@ -258,7 +274,7 @@ Finding check_throttling(Machine& m) {
 }
 
 Finding check_gpu_empty(Machine& m) {
-  const Query used = query(m, "memory.used");
+  const Query used = query(m, kCommon);
   if (used.instead) {
     return *used.instead;
   }
@@ -279,14 +295,14 @@ Finding check_gpu_empty(Machine& m) {
   if (!foreign.empty()) {
     return warn("on the GPUs, and not of this job: " + foreign);
   }
-  const std::string full = m.is_job() ? "" : wrong_gpus(used, 0, [](const std::string& mib) {
+  const std::string full = m.is_job() ? "" : wrong_gpus(used, 1, [](const std::string& mib) {
     return number_of(mib) > 1024;
   });
   return full.empty() ? ok("only this job's processes") : warn("MiB in use: " + full);
 }
 
 Finding check_persistence(Machine& m) {
-  const Query q = query(m, "persistence_mode");
+  const Query q = query(m, kCommon);
   if (q.instead) {
     return *q.instead;
   }

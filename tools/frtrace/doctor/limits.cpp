@@ -269,7 +269,7 @@ Finding check_core_dumps(Machine& m) {
     }
   }
   // a program behind a pipe is given all of it, whatever the limit
-  return (pattern.starts_with('|') ? resident : core) > 8192 * kMiB ? warn(value) : ok(value);
+  return (pattern.starts_with('|') ? resident : core) > 32768 * kMiB ? warn(value) : ok(value);
 }
 
 }  // namespace frtrace::doctor

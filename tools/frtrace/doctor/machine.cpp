@@ -167,8 +167,16 @@ std::optional<std::string> Machine::command(const std::string& name,
     if (!out.ended) {
       hanging_.insert(name);
     }
+    if (out.ended && out.status != 0) {
+      failed_[name] = trimmed(out.text.substr(0, out.text.find('\n')));
+    }
     return out.ended && out.status == 0 ? std::optional(std::move(out.text)) : std::nullopt;
   });
+}
+
+std::string Machine::failure(const std::string& name) const {
+  const auto it = failed_.find(name);
+  return it != failed_.end() ? it->second : line("/answers/failed " + name);
 }
 
 std::optional<Space> Machine::space(const std::string& path) {

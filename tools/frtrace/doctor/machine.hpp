@@ -59,6 +59,8 @@ class Machine {
   std::optional<std::string> ask(const std::string& name, const Ask& live);
   // stdout and stderr of a program that ended with 0; nullopt: it is not installed or has failed.
   std::optional<std::string> command(const std::string& name, const std::vector<std::string>& argv);
+  // The first line of what a program said that failed.
+  std::string failure(const std::string& name) const;
   // A program that was given up; it may still hang.
   bool hangs(const std::string& name) const { return hanging_.contains(name); }
   std::optional<Space> space(const std::string& path);
@@ -97,6 +99,7 @@ class Machine {
   std::vector<Process> processes_;
   std::map<std::string, std::optional<std::string>> answers_;
   std::set<std::string> hanging_;
+  std::map<std::string, std::string> failed_;
   bool log_read_ = false;
   std::optional<std::vector<KernelLine>> log_;
   std::map<std::string, std::string> values_;

@@ -22,11 +22,11 @@ namespace frtrace::doctor {
 namespace {
 
 struct Interface {
-  std::string name, address;  // IPv4
-  int prefix = 0;             // bits of its network
+  std::string name, address;
+  int prefix = 0;  // bits of its network
 };
 
-// Interfaces that are up and have an address, of IPv4: "eth0 10.0.0.1 24".
+// Interfaces that are up, and their addresses but for link-local ones: "eth0 10.0.0.1 24".
 std::optional<std::string> addresses() {
   std::string out;
   ifaddrs* all = nullptr;
@@ -34,14 +34,26 @@ std::optional<std::string> addresses() {
     return std::nullopt;
   }
   for (const ifaddrs* a = all; a != nullptr; a = a->ifa_next) {
-    if (a->ifa_addr != nullptr && a->ifa_netmask != nullptr && (a->ifa_flags & IFF_UP) != 0 &&
-        a->ifa_addr->sa_family == AF_INET) {
+    if (a->ifa_addr == nullptr || a->ifa_netmask == nullptr || (a->ifa_flags & IFF_UP) == 0) {
+      continue;
+    }
+    char text[INET6_ADDRSTRLEN] = "";
+    int bits = 0;
+    if (a->ifa_addr->sa_family == AF_INET) {
       sockaddr_in address{}, mask{};
       std::memcpy(&address, a->ifa_addr, sizeof address);
       std::memcpy(&mask, a->ifa_netmask, sizeof mask);
-      char text[INET_ADDRSTRLEN] = "";
       ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
-      out += fmt::format("{} {} {}\n", a->ifa_name, text, __builtin_popcount(mask.sin_addr.s_addr));
+      bits = __builtin_popcount(mask.sin_addr.s_addr);
+    } else if (a->ifa_addr->sa_family == AF_INET6) {
+      sockaddr_in6 address{};
+      std::memcpy(&address, a->ifa_addr, sizeof address);
+      if (!IN6_IS_ADDR_LINKLOCAL(&address.sin6_addr)) {
+        ::inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
+      }
+    }
+    if (*text != '\0') {
+      out += fmt::format("{} {} {}\n", a->ifa_name, text, bits);
     }
   }
   ::freeifaddrs(all);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,7 @@ void write_all(int fd, const void* data, std::size_t n) {
 }
 
 [[noreturn]] void run(const std::function<void(const Say&)>& work, int fd) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it may start others, and be given up itself
   ::signal(SIGPIPE, SIG_IGN);
   try {
     work([fd](std::string_view text) {
@@ -150,6 +152,7 @@ Output output_of(const std::vector<std::string>& argv, std::chrono::milliseconds
   }
   const pid_t child = ::fork();
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int nothing = ::open("/dev/null", O_RDONLY);
     ::dup2(nothing, 0);
     ::dup2(ends[1], 1);

@@ -176,6 +176,14 @@ Json causes_json(const Report& r) {
   return out;
 }
 
+Json doctor_json(const Report& r) {
+  Json out = Json::array();
+  for (const DoctorReport& d : r.doctor) {
+    out.push_back({{"id", d.id}, {"name", d.name}, {"value", d.value}, {"remedy", d.remedy}});
+  }
+  return out;
+}
+
 Json report_json(const Report& r, const LoadResult& input) {
   Json blamed = Json::array();
   for (const Blamed& b : r.blamed) {
@@ -253,6 +261,7 @@ Json report_json(const Report& r, const LoadResult& input) {
           {"devices", devices_json(r)},
           {"links", links_json(r)},
           {"stragglers", late_json(r)},
+          {"doctor", doctor_json(r)},
           {"groups", std::move(groups)},
           {"ranks", std::move(ranks)},
           {"input", input_json(&r, input)}};

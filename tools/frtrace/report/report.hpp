@@ -104,6 +104,11 @@ struct CauseReport {
   std::string summary;
 };
 
+// Bad on this machine, and bears on the verdict.
+struct DoctorReport {
+  std::string id, name, value, remedy;
+};
+
 // How the incident ended, where that is known.
 struct Ended {
   std::string how;          // "went_on", "killed", "exited"
@@ -151,6 +156,7 @@ struct Report {
   std::vector<Link> links;
   std::vector<GroupReport> groups;
   std::vector<RankReport> rank_reports;
+  std::vector<DoctorReport> doctor;
   int read = 0, expected = 0;
   std::vector<Rank> missing_ranks;
 };

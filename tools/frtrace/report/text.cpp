@@ -234,6 +234,19 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
   return part;
 }
 
+// What this machine may have to do with it.
+Part doctor_part(const Report& r, const TextStyle& style) {
+  Part part{{}, style.full ? kAll : 1, 1, ""};
+  for (const DoctorReport& d : r.doctor) {
+    const std::string more =
+        r.doctor.size() == 1 || style.full
+            ? ""
+            : fmt::format(" (and {} more: frtrace doctor)", r.doctor.size() - 1);
+    part.add(fmt::format("doctor: {}: {}{}; {}", d.name, d.value, more, d.remedy));
+  }
+  return part;
+}
+
 // Of rings, which stay after their processes: whether the job still runs on this machine.
 std::string lives_text(const Report& r) {
   const auto count = [&](bool RankReport::* what) {
@@ -302,6 +315,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   out.push_back(blamed_part(r, style));
   findings({"cause"}, 2, 1, "causes");
   findings({"why", "hint"}, 3, 1, "reasons");
+  out.push_back(doctor_part(r, style));
   findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
   out.push_back(waiting_part(r, style));
   findings({"link", "device"}, 4, 1, "operations on devices");

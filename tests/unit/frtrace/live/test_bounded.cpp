@@ -14,6 +14,7 @@
 #include "thread_stacks.hpp"
 
 using namespace frtest;
+using namespace std::chrono_literals;
 
 TEST_CASE("a file that does not answer holds nobody up") {
   std::vector<std::string> heard;
@@ -40,4 +41,13 @@ TEST_CASE("a file that does not answer holds nobody up") {
   give_up_on("/proc/1/no such file");
   CHECK(given_up_on("/proc/self"));
   CHECK_FALSE(given_up_on("/"));
+}
+
+TEST_CASE("a program that does not end is given up") {
+  const Output said = output_of({"sh", "-c", "echo out; echo err >&2; exit 3"}, 10s);
+  CHECK((said.ended && said.status == 3));
+  CHECK(said.text == "out\nerr\n");
+  const Output hangs = output_of({"sh", "-c", "echo begun; exec sleep 60"}, 200ms);
+  CHECK_FALSE(hangs.ended);
+  CHECK(output_of({"no such program"}, 10s).status == 127);
 }
