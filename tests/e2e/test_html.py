@@ -259,6 +259,13 @@ def test_the_timeline_marks_warnings_and_dumps(recorded, show, folder):
     )
     page.click_on("#timeline canvas", x, 22 + 26 * rows.index(waiting[0]) + 13)
     assert "warned: no progress, after" in page.text("#timeline .said")
+    drawn = "document.querySelector('#timeline canvas').toDataURL()"
+    seen = [page.js(drawn)]
+    page.js("document.querySelector('#timeline canvas').focus()")
+    for key, code in (("+", 187), ("ArrowRight", 39), ("-", 189)):
+        page.press(key, code)
+        seen.append(page.js(drawn))
+    assert len(set(seen)) == 4
 
 
 def simulated(folder, kind, seed):
@@ -272,20 +279,27 @@ def simulated(folder, kind, seed):
 
 
 def test_stragglers_are_told_as_the_report_tells_them(show, folder, large):
-    path, report = simulated(folder, "slow_host", 3)
+    path, report = simulated(folder, "slow_drifting", 6)
     assert report["verdict"]["kind"] == "slow" and report["stragglers"]
     page = show(path)
     rows = page.js(
         "[...document.querySelectorAll('#late tbody tr')].map((r) => [...r.children].map("
         "(c) => c.textContent))"
     )
-    assert len(rows) == len(report["stragglers"])
-    for row, late in zip(rows, report["stragglers"], strict=True):
-        assert row[0].startswith(f"rank {late['rank']} ({late['host']})")
+    told = [
+        (s, place) for s in report["stragglers"] for place in (s, *s["also"])
+    ]  # the call site where it loses most, and others
+    assert any(s["also"] for s in report["stragglers"])
+    for row, (whole, late) in zip(rows, told, strict=True):
         assert row[1].startswith(f"{late['op']} of {late['desc']} at ")
         assert row[2:4] == [f"{late['last']} of {late['of']}", f"{late['late']} of {late['of']}"]
-        assert str(late["since_step"] or late["since_seq"]) in row[7]
-        assert late["cause"] in row[8]
+        if late is whole:
+            assert row[0].startswith(f"rank {late['rank']} ({late['host']})")
+            assert str(late["since_step"] or late["since_seq"]) in row[7]
+            assert late["cause"] in row[8]
+    changes = [c for s in report["stragglers"] for c in s["step_time_changes"]]
+    items = page.js("[...document.querySelectorAll('#late li')].map((l) => l.textContent)")
+    assert changes and len(items) == len(changes)
     page = show(large[1])
     assert "Something is stuck" in page.text("#stragglers > p")
 
@@ -319,6 +333,25 @@ def test_sends_of_a_pipeline_are_one_box(show, folder):
         "g.slots[s].of === 1 && g.edges.some((e) => e[0] === c && e[1] === s && e[2] === 4)); })()"
     )
     assert lines == []
+
+
+def test_the_policy_forbids_requests_and_scripts(recorded, chromium, folder):
+    page = browser.Page(chromium, render(folder / "policy.html", recorded))
+    page.await_that("document.documentElement.dataset.ready")
+    tried = {
+        "connect-src": "fetch('https://example.invalid/x').catch(() => 0)",
+        "img-src": "new Image().src = 'https://example.invalid/x.png'",
+        "script-src-elem": "document.body.append(Object.assign(document.createElement('script'),"
+        "{textContent: 'window.hacked = 1'}))",
+    }
+    for directive, attempt in tried.items():
+        forbidden = page.js(
+            "new Promise((ok) => { addEventListener('securitypolicyviolation', (e) =>"
+            f"ok(e.violatedDirective), {{once: true}}); {attempt}; }})"
+        )
+        assert forbidden == directive
+    assert page.js("window.hacked") is None
+    page.close()
 
 
 def test_hostile_names_stay_text(show, folder):

@@ -10,9 +10,8 @@ const mostLast = (site) => site.members.length ? site.members[0][1] / site.membe
 const LATE_CAUSES = {host: 'its own host time', device: 'its device, issued in time',
                      node: 'its node', unknown: 'not clear'};
 const LATE_PATTERNS = {always: 'always', growing: 'more and more', now_and_then: 'now and then'};
-const ofAll = (n, of) => `${n} of ${of}`;
 
-// What frtrace says of ranks that come late by their own time, per call site.
+// What frtrace says of ranks that come late by their own time: where each loses most, and where else.
 function stragglersNode() {
   const late = report().stragglers;
   if (late.length === 0) {
@@ -23,16 +22,19 @@ function stragglersNode() {
   const most = 64;
   const since = (l) => (l.since_step === null ? `#${l.since_seq}` : `step ${l.since_step}`) +
       (l.since_first ? ' at least, the first compared' : '');
-  const rows = late.slice(0, most).map((l) => [
-    el('button', {class: 'link', onclick: () => select({rank: l.rank})}, where(l.rank)),
-    `${l.op} of ${l.desc || l.group}` + (l.site ? ` at ${siteWords(l.site)}` : ''),
-    ofAll(l.last, l.of), ofAll(l.late, l.of), duration(l.median_s), duration(l.worst_s),
-    LATE_PATTERNS[l.pattern], since(l),
-    LATE_CAUSES[l.cause] + (l.cause === 'host' && !l.device_starts ?
-        ' (or its device: when that began was not recorded)' : '')]);
-  const changes = late.slice(0, most).flatMap((l) => l.step_time_changes.map((c) => `rank ${l.rank}, ${
-      l.op} of ${l.desc || l.group}: its steps take ${duration(c.after_s)} instead of ${
-      duration(c.before_s)} from ${c.step === null ? `#${c.seq}` : `step ${c.step}`} on`));
+  const place = (p) => [`${p.op} of ${p.desc || p.group}` + (p.site ? ` at ${siteWords(p.site)}` : ''),
+                        `${p.last} of ${p.of}`, `${p.late} of ${p.of}`, duration(p.median_s),
+                        duration(p.worst_s)];
+  const rows = late.slice(0, most).flatMap((l) => [[
+    el('button', {class: 'link', onclick: () => select({rank: l.rank})}, where(l.rank)), ...place(l),
+    LATE_PATTERNS[l.pattern], since(l), LATE_CAUSES[l.cause] + (l.cause === 'host' &&
+        !l.device_starts ? ' (or its device: when that began was not recorded)' : '')],
+    ...l.also.map((p) => ['and', ...place(p), '', '', 'the same'])]);
+  const changes = late.slice(0, most).flatMap((l) => [
+    l.followers.length ? `late only because rank ${l.rank} is: ${rankWords(foldRanks(l.followers))}` : '',
+    ...l.step_time_changes.map((c) => `rank ${l.rank}: its steps take ${duration(c.after_s)} instead ` +
+        `of ${duration(c.before_s)} from ${c.step === null ? `#${c.seq}` : `step ${c.step}`} on`)])
+      .filter(Boolean);
   return el('div', {id: 'late'}, table(['rank', 'comes late to', 'last of all', 'late', 'by (median)',
       'at most', 'how', 'since', 'whose time'], rows), changes.length ? el('ul', {},
           changes.map((c) => el('li', {}, c))) : null,
@@ -77,7 +79,7 @@ function siteNode(site, k) {
   const head = `${text(site.op)} of ${text(site.group)}` + (text(site.site) ? ` at ${text(site.site)}` :
       '') + `: ${site.slots} operation${site.slots === 1 ? '' : 's'}, ${
       duration(site.sum / 1e6 / site.slots)} on average` +
-      (last ? `; rank ${rank} last in ${ofAll(last, own)} of its own` : '; nobody late by more than 1 ms');
+      (last ? `; rank ${rank} last in ${last} of its ${own}` : '; nobody late by more than 1 ms');
   const late = site.members.filter((m) => m[1] > 0).slice(0, 12);
   const node = el('details', {open: k === 0 && late.length > 0}, el('summary', {}, head));
   add(node, [histogram(site), late.length ? table(['rank', 'last', 'of', 'share', 'late then, on average'],
