@@ -32,5 +32,9 @@ def test_the_ranks_of_a_running_job(launch, scratch):
     assert said["versions"][0] == "ok" and "torch 2." in said["versions"][1], said["versions"]
     assert said["dump_dir"][1].endswith(f"free in {job.dumps}"), said["dump_dir"]
     assert said["watchdogs"][0] == "ok" or "FR_TIMEOUT_S is 600 s" in said["watchdogs"][1]
+    got = subprocess.run(
+        [FRTRACE, "doctor", "--shm-dir", scratch / "shm"], capture_output=True, text=True
+    )
+    assert "no job: this process's environment (--job of: job)" in got.stdout, got.stdout
     # being looked at does the job no harm
     job.await_live("missing").expect("missing", [1])

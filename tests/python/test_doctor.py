@@ -450,6 +450,14 @@ def test_a_cuda_job_without_a_gpu(tmp_path):
     assert checks["gpu_count"]["value"] == "CUDA_VISIBLE_DEVICES=0,1, and no NVIDIA device"
 
 
+def test_a_container_that_is_given_two_of_three_gpus(tmp_path):
+    checks, _ = examined(machine(tmp_path / "all", HEALTHY | gpu(3)))
+    assert checks["gpu_count"]["value"] == "3 on the PCI bus, 2 known to the driver"
+    own = {"/proc/self/mountinfo": "80 70 0:60 / /proc/driver/nvidia rw - tmpfs tmpfs rw\n"}
+    checks, _ = examined(machine(tmp_path / "some", HEALTHY | gpu(3) | own))
+    assert (checks["gpu_count"]["state"], checks["gpu_count"]["value"]) == ("ok", "2")
+
+
 def test_a_driver_that_does_not_answer(tmp_path):
     """What nvidia-smi says when it fails is the finding."""
     said = "Failed to initialize NVML: Driver/library version mismatch"

@@ -1,6 +1,7 @@
 #include "commands/doctor.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,12 +30,17 @@ struct DoctorArguments {
   bool json = false, full = false;
 };
 
-std::string title_of(const doctor::Examination& e) {
+std::string title_of(const doctor::Examination& e, const std::string& shm_dir) {
+  const std::vector<std::string> jobs =
+      e.job.empty() ? doctor::jobs_here(shm_dir) : std::vector<std::string>();
   const std::string of =
-      e.job.empty() ? "no job: this process's environment"
-                    : fmt::format("job {}, {}", e.job,
-                                  e.ranks.empty() ? fmt::format("{} processes", e.processes)
-                                                  : ranks_words({e.ranks.begin(), e.ranks.end()}));
+      !jobs.empty()
+          ? fmt::format("no job: this process's environment (--job of: {})", fmt::join(jobs, ", "))
+      : e.job.empty()
+          ? "no job: this process's environment"
+          : fmt::format("job {}, {}", e.job,
+                        e.ranks.empty() ? fmt::format("{} processes", e.processes)
+                                        : ranks_words({e.ranks.begin(), e.ranks.end()}));
   return fmt::format("doctor: {}, {}", e.host, of);
 }
 
@@ -94,7 +100,7 @@ int doctor_command(int argc, char** argv) {
   }
   const std::vector<doctor::Item> items = doctor::items_of(e);
   std::cout << (a.json ? doctor::examination_json(e)
-                       : doctor::render_items(title_of(e), items, style_of(a)));
+                       : doctor::render_items(title_of(e, a.where.shm_dir), items, style_of(a)));
   return doctor::status_of(items);
 }
 

@@ -113,8 +113,13 @@ Finding check_gpu_count(Machine& m) {
   if (!has_gpus(m)) {
     return no_gpu(m);
   }
-  m.alike("gpus", fmt::format("{}", std::max(driver, bus)));
-  if (driver < bus) {
+  // A container that is given some of the GPUs has those alone in /proc, and all on the bus.
+  const std::string given = m.env("NVIDIA_VISIBLE_DEVICES");
+  const bool some =
+      (!given.empty() && given != "all") ||
+      m.read("/proc/self/mountinfo").find(" /proc/driver/nvidia") != std::string::npos;
+  m.alike("gpus", fmt::format("{}", some ? driver : std::max(driver, bus)));
+  if (driver < bus && !some) {
     return bad(fmt::format("{} on the PCI bus, {} known to the driver", bus, driver));
   }
   const Query q = query(m, kCommon);

@@ -74,7 +74,7 @@ std::string option_in(std::string_view table, std::string_view name) {
   return "";
 }
 
-// Living ranks of the job in this pid namespace: pid, rank, local rank, ranks here, ranks of all,
+// Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here, ranks of all,
 // job, directory of the dumps, timeout, FR_TIMEOUT_S, by tabs.
 std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
   const std::string dir = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
@@ -92,7 +92,8 @@ std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
     }
     const fr::Header& h = ring.view().header();
     const std::string its(h.job, ::strnlen(h.job, sizeof h.job));
-    if (its == job && h.pid_namespace == fr::pid_namespace() && fr::is_alive(h.pid, h.proc_start)) {
+    if ((job.empty() || its == job) && h.pid_namespace == fr::pid_namespace() &&
+        fr::is_alive(h.pid, h.proc_start)) {
       out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
                          h.local_rank.load(), h.local_world_size, h.world_size.load(), its,
                          std::string(h.dump_dir, ::strnlen(h.dump_dir, sizeof h.dump_dir)),
@@ -106,6 +107,15 @@ std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
 }
 
 }  // namespace
+
+std::vector<std::string> jobs_here(const std::string& shm_dir) {
+  std::set<std::string> jobs;
+  for (const std::string& line : lines_of(ranks_by_rings(shm_dir, ""))) {
+    const std::vector<std::string> w = split(line, '\t');
+    jobs.insert(w.size() > 5 ? w[5] : "");
+  }
+  return {jobs.begin(), jobs.end()};
+}
 
 Machine::Machine(Where where) : where_(std::move(where)) {}
 

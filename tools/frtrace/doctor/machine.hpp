@@ -41,6 +41,9 @@ struct Where {
   std::string shm_dir;  // of its rings
 };
 
+// Jobs with living ranks here, by their rings.
+std::vector<std::string> jobs_here(const std::string& shm_dir);
+
 class Machine {
  public:
   using Ask = std::function<std::optional<std::string>()>;
