@@ -13,6 +13,7 @@
 #include "commands/clean.hpp"
 #include "commands/doctor.hpp"
 #include "commands/metrics.hpp"
+#include "commands/reduce.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
 #include "doctor/bearing.hpp"
@@ -280,6 +281,9 @@ int main(int argc, char** argv) {
     }
     if (argc > 1 && std::string_view(argv[1]) == "metrics") {
       return frtrace::metrics_command(argc - 1, argv + 1);
+    }
+    if (argc > 1 && std::string_view(argv[1]) == "reduce") {
+      return frtrace::reduce_command(argc - 1, argv + 1);
     }
     if (argc > 1 && std::string_view(argv[1]) == "stacks") {
       return frtrace::stacks_command(argc - 1, argv + 1);

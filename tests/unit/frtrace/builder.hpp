@@ -111,7 +111,7 @@ class JobBuilder {
     if (!op.shape.empty()) {
       rec.shape_first = static_cast<std::uint32_t>(e.shape_words.size());
       rec.shape_count = static_cast<std::uint32_t>(op.shape.size());
-      e.shape_words.insert(e.shape_words.end(), op.shape.begin(), op.shape.end());
+      e.shape_words.edit().insert(e.shape_words.end(), op.shape.begin(), op.shape.end());
     }
     if (op.kind == Kind::kCollective) {
       rec.seq = ++own.enqueued;

@@ -63,7 +63,9 @@ double Facts::usual_wait_s(std::size_t fewest) const {
     std::vector<double> gaps;
     for (std::size_t r = records.size() - std::min(records.size(), limits::kUsualWaitRecords) + 1;
          r < records.size(); ++r) {
-      gaps.push_back(seconds_between(records[r - 1].time, records[r].time));
+      if (records[r - 1].time != 0 && records[r].time != 0) {
+        gaps.push_back(seconds_between(records[r - 1].time, records[r].time));
+      }
     }
     if (gaps.size() >= fewest) {
       const auto high = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() * 95 / 100);

@@ -234,8 +234,8 @@ class Reader {
     for (const Object& o : list(member(&root_, "frames"))) {
       const Row row(&o);
       e_.frames.push_back({number<Id>(row[0]), number<Id>(row[1]), number<std::uint32_t>(row[2])});
-      if (const Id name = e_.frames.back().func; name < e_.strings.size()) {
-        e_.strings[name] = demangled(std::move(e_.strings[name]));  // FR_STACKS=native
+      if (const Id name = (*e_.frames).back().func; name < e_.strings.size()) {
+        e_.strings.edit()[name] = demangled(e_.strings[name]);  // FR_STACKS=native
       }
     }
     std::vector<std::uint32_t> stack;
@@ -480,7 +480,7 @@ class Reader {
   const Object& root_;
   RankEvidence& e_;
   DumpTimes times_;
-  StringIds ids_{e_.strings};  // of names that a dump holds as text: dtype, reduce op
+  StringIds ids_{e_.strings.edit()};  // of names that a dump holds as text: dtype, reduce op
 };
 
 }  // namespace

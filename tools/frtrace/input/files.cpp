@@ -14,6 +14,7 @@
 #include <new>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "format/layout.hpp"
@@ -25,6 +26,7 @@
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "live/symbols.hpp"
+#include "reduce/summary.hpp"
 
 namespace frtrace {
 
@@ -134,7 +136,7 @@ class Content {
 
 // By its name one of ours: worth a line when it cannot be read, wherever it was found.
 bool named_like_evidence(std::string_view name) {
-  return name.ends_with(".fr") || name.ends_with(".ring");
+  return name.ends_with(".fr") || name.ends_with(".ring") || name.ends_with(reduce::kEnding);
 }
 
 bool named_like_a_log(std::string_view name) {
@@ -239,6 +241,19 @@ bool load_text(const Candidate& file, Content& content, LoadResult& result) {
   return !all.empty();
 }
 
+void load_summary(const Candidate& file, bool all_records, Content& content, LoadResult& result) {
+  std::string why;
+  reduce::All all = reduce::decode(content.bytes(), all_records, why);
+  if (!why.empty()) {
+    result.unreadable.push_back({file.path, why});
+    return;
+  }
+  for (auto& e : all) {
+    e->file = file.path + "/" + e->file;
+    result.evidence.push_back(std::move(e));
+  }
+}
+
 // PyTorch's Flight Recorder's, or py-spy's.
 std::unique_ptr<RankEvidence> load_json(std::span<const unsigned char> bytes, std::string& why) {
   auto e = load_torch_json(bytes, why);
@@ -246,7 +261,8 @@ std::unique_ptr<RankEvidence> load_json(std::span<const unsigned char> bytes, st
   return e != nullptr ? std::move(e) : load_py_spy(bytes, other);
 }
 
-void load_file(const Candidate& file, LoadResult& result) {
+// all_records: of a summary, also what is not needed of every rank.
+void load_file(const Candidate& file, bool all_records, LoadResult& result) {
   const std::string name = fs::path(file.path).filename().string();
   const auto report = [&](std::string why) {
     result.unreadable.push_back({file.path, std::move(why)});
@@ -266,6 +282,9 @@ void load_file(const Candidate& file, LoadResult& result) {
   std::unique_ptr<RankEvidence> e;
   switch (format) {
     case Format::kControl:
+      return;
+    case Format::kSummary:
+      load_summary(file, all_records, content, result);
       return;
     case Format::kFrDump:
       e = load_fr(content.bytes(), why);
@@ -403,7 +422,10 @@ class SetReader {
     if (each_[i].evidence.empty()) {
       return;
     }
-    const bool large = windows_.count(*each_[i].evidence.front());
+    bool large = false;
+    for (const auto& e : each_[i].evidence) {
+      large = windows_.count(*e);
+    }
     stage_[i] = Stage::kWhole;
     if (large) {
       cut_whole(i);
@@ -420,7 +442,7 @@ class SetReader {
     try {
       {
         const FileMemory memory(limit_);
-        load_file(files_[i], each_[i]);
+        load_file(files_[i], !windows_.large(), each_[i]);
       }
       if (!each_[i].evidence.empty()) {
         hold(i);
@@ -434,10 +456,28 @@ class SetReader {
     }
   }
 
+  // What is gone or changed since, or too large, is not there.
+  std::unique_ptr<RankEvidence> load_again(std::size_t i) {
+    const auto [file, place] = file_of_[i];
+    try {
+      const FileMemory memory(limit_);
+      LoadResult again;
+      load_file(files_[file], true, again);
+      if (place < again.evidence.size() && limit_.take(memory_of(*again.evidence[place]))) {
+        return std::move(again.evidence[place]);
+      }
+    } catch (const std::exception&) {
+    }
+    return nullptr;
+  }
+
   // Bytes of the limit that the evidence of a file takes.
   std::size_t needed(std::size_t i) const {
     constexpr std::size_t kFree = std::size_t{64} << 10;  // bytes that each file may have besides
-    const std::size_t all = memory_of(*each_[i].evidence.front());
+    std::size_t all = 0;
+    for (const auto& e : each_[i].evidence) {
+      all += memory_of(*e);
+    }
     return all > kFree ? all - kFree : 0;
   }
   void hold(std::size_t i) {
@@ -457,16 +497,19 @@ class SetReader {
   void cut_whole(std::size_t i) {
     Stage whole = Stage::kWhole;
     if (stage_[i].compare_exchange_strong(whole, Stage::kCut)) {
-      windows_.cut(*each_[i].evidence.front());
+      for (const auto& e : each_[i].evidence) {
+        windows_.cut(*e);
+      }
       keep_at_most(i, needed(i));
     }
   }
 
   void gather() {
     for (std::size_t i = 0; i < each_.size(); ++i) {
+      std::size_t k = 0;
       for (auto& e : each_[i].evidence) {
         result_.evidence.push_back(std::move(e));
-        file_of_.push_back(i);
+        file_of_.emplace_back(i, k++);
       }
       std::move(each_[i].unreadable.begin(), each_[i].unreadable.end(),
                 std::back_inserter(result_.unreadable));
@@ -478,15 +521,14 @@ class SetReader {
   void read_again(const std::vector<std::size_t>& list, bool whole) {
     const auto read = [&](std::size_t k) {
       const std::size_t i = list[k];
-      load(file_of_[i]);
-      auto& e = each_[file_of_[i]].evidence;
-      if (e.empty()) {
-        return;  // gone or changed since, or too large: the window stays
+      auto e = load_again(i);
+      if (e == nullptr) {
+        return;  // the window stays
       }
       if (!whole) {
-        windows_.cut_again(*e.front());
+        windows_.cut_again(*e);
       }
-      result_.evidence[i] = std::move(e.front());
+      result_.evidence[i] = std::move(e);
     };
     for_all(list.size(), options_.threads, read, [](std::size_t) {});
   }
@@ -501,8 +543,35 @@ class SetReader {
   std::vector<char> over_;         // found no room beside the others
   std::vector<std::atomic<Stage>> stage_;
   std::atomic<bool> caught_up_{false};
-  std::vector<std::size_t> file_of_;  // of each evidence
+  std::vector<std::pair<std::size_t, std::size_t>> file_of_;  // of each evidence, and place in it
 };
+
+// The whole file of what a summary has, and one file in two summaries, count once.
+void drop_replaced(std::vector<std::unique_ptr<RankEvidence>>& all) {
+  using Name = std::tuple<std::string_view, int, Rank, std::uint64_t, int, Time, std::string_view>;
+  const auto name_of = [](const RankEvidence& e) {
+    const std::string_view file = e.file;
+    return Name{e.id.job,
+                e.id.attempt,
+                e.id.rank,
+                e.incident,
+                e.id.pid,
+                e.id.start,
+                file.substr(file.rfind('/') + 1)};
+  };
+  if (std::none_of(all.begin(), all.end(), [](const auto& e) { return e->holes.reduced; })) {
+    return;
+  }
+  std::set<Name> whole, seen;
+  for (const auto& e : all) {
+    if (!e->holes.reduced) {
+      whole.insert(name_of(*e));
+    }
+  }
+  std::erase_if(all, [&](const auto& e) {
+    return e->holes.reduced && (whole.contains(name_of(*e)) || !seen.insert(name_of(*e)).second);
+  });
+}
 
 }  // namespace
 
@@ -519,6 +588,9 @@ Format format_of(std::span<const unsigned char> b) {
   }
   if (b.size() >= 4 && b[0] == 0x28 && b[1] == 0xb5 && b[2] == 0x2f && b[3] == 0xfd) {
     return Format::kFrDump;
+  }
+  if (reduce::is_summary(b)) {
+    return Format::kSummary;
   }
   // Protocols 0 and 1 begin with the container: "(dp0\n", "}q\0(".
   const auto begins = [&](char first, std::string_view second) {
@@ -600,8 +672,11 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
   });
   result.found_nothing = result.found_nothing && files.empty();
   SetReader(files, options, result).read();
-  settle_torch(result.evidence);
-  settle_tools(result.evidence);
+  if (options.settle) {
+    drop_replaced(result.evidence);
+    settle_torch(result.evidence);
+    settle_tools(result.evidence);
+  }
   return result;
 }
 

@@ -14,7 +14,7 @@
 
 namespace frtrace {
 
-enum class Format { kFrDump, kRing, kControl, kPickle, kJson, kUnrecognised };
+enum class Format { kFrDump, kSummary, kRing, kControl, kPickle, kJson, kUnrecognised };
 
 struct Unreadable {
   std::string file;
@@ -45,9 +45,10 @@ std::unique_ptr<RankEvidence> load_ring(std::span<const unsigned char> bytes, Ti
 void count_kept(RankEvidence&);
 
 struct LoadOptions {
-  std::string prefix;                                     // only files whose name begins so
-  unsigned threads = 0;                                   // 0: as many as there are processors
-  bool all_records = false;                               // keep them, however many
+  std::string prefix;        // only files whose name begins so
+  unsigned threads = 0;      // 0: as many as there are processors
+  bool all_records = false;  // keep them, however many
+  bool settle = true;  // say what follows from one file for others: of all files of a job only
   std::uint64_t budget_records = std::uint64_t{2} << 20;  // beyond: windows, see load_window.hpp
   std::size_t memory_bytes = std::size_t{1} << 30;        // over all files together; see memory.hpp
   // Told now and then how many files of how many have been read, by the calling thread.

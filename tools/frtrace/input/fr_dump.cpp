@@ -163,6 +163,27 @@ std::unique_ptr<RankEvidence> load_fr(std::span<const unsigned char> bytes, std:
   }
 }
 
+void read_unpacked(std::span<const unsigned char> bytes,
+                   const std::function<void(const Object& root)>& use, std::string& why) {
+  Buffers& b = buffers();
+  const Shrinking shrinking{b};
+  std::size_t size = 0;
+  try {
+    const Unpacked unpacked = decompress(bytes, b, size, why);
+    if (unpacked == Unpacked::kFailed) {
+      return;
+    }
+    why = unpacked == Unpacked::kCut ? "truncated" : "damaged: not a whole msgpack map";
+    if (parse_msgpack(std::span(b.data).first(size), b.tape) == Parsed::kWhole) {
+      use(b.tape.front());
+    }
+  } catch (const OverLimit&) {
+    throw;
+  } catch (const std::exception& e) {
+    why = e.what();
+  }
+}
+
 std::unique_ptr<RankEvidence> read_region(const fr::View& view, std::string& why) {
   Buffers& b = buffers();
   struct Packed {

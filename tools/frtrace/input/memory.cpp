@@ -19,6 +19,25 @@ std::size_t text_of(const std::string& text) {
   return text.capacity() > sizeof(std::string) ? text.capacity() : 0;
 }
 
+// What several have in common counts in parts.
+std::size_t tables_of(const RankEvidence& e) {
+  const auto part = [](std::size_t bytes, const auto& of) {
+    return bytes / std::max<std::size_t>(of.users(), 1);
+  };
+  std::size_t strings = size_of(*e.strings), stacks = 0, frames = size_of(*e.threads.frames);
+  for (const std::string& text : e.strings) {
+    strings += text_of(text);
+  }
+  for (std::size_t i = 0; i < e.stacks.size(); ++i) {
+    stacks += (e.stacks[i].size() + 1) * sizeof(std::uint32_t);
+  }
+  for (const ThreadFrame& f : e.threads.frames) {
+    frames += text_of(f.function) + text_of(f.file);
+  }
+  return part(strings, e.strings) + part(size_of(*e.frames), e.frames) + part(stacks, e.stacks) +
+         part(size_of(*e.shape_words), e.shape_words) + part(frames, e.threads.frames);
+}
+
 }  // namespace
 
 bool MemoryLimit::take(std::size_t bytes) noexcept {
@@ -62,20 +81,13 @@ void FileMemory::give(std::size_t bytes) noexcept {
 }
 
 std::size_t memory_of(const RankEvidence& e) {
-  std::size_t n =
-      sizeof e + size_of(e.strings) + size_of(e.frames) + size_of(e.shape_words) +
-      size_of(e.groups) + size_of(e.lanes) + size_of(e.records) + size_of(e.notes) +
-      size_of(e.peers) + size_of(e.options) + size_of(e.layers) + size_of(e.threads.frames) +
-      size_of(e.threads.modules) + size_of(e.threads.children) + size_of(e.threads.locks) +
-      size_of(e.threads.threads) + size_of(e.device.comms) + size_of(e.device.operations) +
-      size_of(e.device.phases) + size_of(e.device.carried) + text_of(e.ras.answer) +
-      text_of(e.exit.message) + text_of(e.reason) + text_of(e.id.command);
-  for (const std::string& text : e.strings) {
-    n += text_of(text);
-  }
-  for (std::size_t i = 0; i < e.stacks.size(); ++i) {
-    n += (e.stacks[i].size() + 1) * sizeof(std::uint32_t);
-  }
+  std::size_t n = sizeof e + tables_of(e) + size_of(e.groups) + size_of(e.lanes) +
+                  size_of(e.records) + size_of(e.notes) + size_of(e.peers) + size_of(e.options) +
+                  size_of(e.layers) + size_of(e.threads.modules) + size_of(e.threads.children) +
+                  size_of(e.threads.locks) + size_of(e.threads.threads) + size_of(e.device.comms) +
+                  size_of(e.device.operations) + size_of(e.device.phases) +
+                  size_of(e.device.carried) + text_of(e.ras.answer) + text_of(e.exit.message) +
+                  text_of(e.reason) + text_of(e.id.command);
   for (const GroupEvidence& g : e.groups) {
     n += size_of(g.ranks);
   }
@@ -86,9 +98,6 @@ std::size_t memory_of(const RankEvidence& e) {
     for (const auto& [name, value] : *list) {
       n += text_of(name) + text_of(value);
     }
-  }
-  for (const ThreadFrame& f : e.threads.frames) {
-    n += text_of(f.function) + text_of(f.file);
   }
   for (const ChildProcess& c : e.threads.children) {
     n += size_of(c.stack);

@@ -8,6 +8,7 @@
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
+#include "reduce/words.hpp"
 
 namespace frtrace {
 
@@ -78,7 +79,7 @@ void compact(RankEvidence& e) {
     }
     if (new_id[i] == 0) {
       new_id[i] = static_cast<Id>(strings.size());
-      strings.push_back(std::move(e.strings[i]));
+      strings.push_back(e.strings[i]);
     }
     i = new_id[i];
   };
@@ -134,6 +135,14 @@ void compact(RankEvidence& e) {
   std::vector<std::pair<std::string, std::string>>().swap(e.layers);
   e.groups.shrink_to_fit();
   e.lanes.shrink_to_fit();
+}
+
+// What a summary has of a rank without its older records.
+void keep_recent(RankEvidence& e) {
+  const std::vector<bool> is_recent = reduce::recent(e);
+  std::size_t i = 0;
+  e.losses.trimmed += std::erase_if(e.records, [&](const Record&) { return !is_recent[i++]; });
+  e.records.shrink_to_fit();
 }
 
 }  // namespace
@@ -203,6 +212,10 @@ void Windows::take_signatures(const RankEvidence& e) {
 
 void Windows::keep_window(RankEvidence& e,
                           const std::vector<std::vector<std::uint64_t>>& pins) const {
+  if (e.holes.reduced && pins.empty()) {
+    keep_recent(e);
+    return;
+  }
   const std::size_t n = e.records.size();
   std::vector<bool> keep(n, false);
   std::vector<std::size_t> of_group(e.groups.size(), 0);
@@ -246,7 +259,11 @@ void Windows::keep_window(RankEvidence& e,
                                [](const auto& a, const auto& b) { return a.ticket < b.ticket; });
   });
   e.device.spans.shrink_to_fit();
-  compact(e);
+  if (e.holes.reduced) {
+    e.records.shrink_to_fit();  // its tables are those of all ranks of its file
+  } else {
+    compact(e);
+  }
 }
 
 std::vector<std::vector<std::uint64_t>> Windows::pins_of(const RankEvidence& e) const {

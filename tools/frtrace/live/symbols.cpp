@@ -98,11 +98,14 @@ void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
   const auto each = [&](const auto& fn) {
     for (const auto& e : evidence) {
       ThreadsEvidence& t = e->threads;
+      if (t.modules.empty()) {
+        continue;
+      }
       std::unordered_map<std::string_view, std::string_view> build_id;
       for (const ThreadModule& m : t.modules) {
         build_id.emplace(m.file, m.build_id);
       }
-      for (ThreadFrame& f : t.frames) {
+      for (ThreadFrame& f : t.frames.edit()) {
         const auto it = f.python || !f.function.empty() ? build_id.end() : build_id.find(f.file);
         if (it != build_id.end() && !it->second.empty()) {
           fn(f, File(it->first, it->second));

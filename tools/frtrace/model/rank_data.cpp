@@ -81,7 +81,7 @@ Shape parse_shape(const RankEvidence& e, const Record& r) {
       r.shape_count > e.shape_words.size() - r.shape_first) {
     return shape;
   }
-  const std::uint32_t* w = e.shape_words.data() + r.shape_first;
+  const std::uint32_t* w = e.shape_words->data() + r.shape_first;
   const std::uint32_t* const end = w + r.shape_count;
   const std::uint32_t head = *w++;
   const std::uint32_t n_in = head & 0xfff, n_out = (head >> 12) & 0xfff;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "format/codes.hpp"
+#include "model/shared.hpp"
 #include "model/threads.hpp"
 
 namespace frtrace {
@@ -57,6 +58,7 @@ struct Frame {
 class Stacks {
  public:
   using Words = std::span<const std::uint32_t>;
+  using value_type = std::initializer_list<std::uint32_t>;
 
   Stacks() = default;
   Stacks(std::initializer_list<std::initializer_list<std::uint32_t>> all) {
@@ -329,6 +331,7 @@ struct Holes {
   bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
   bool only_stacks = false;         // of another tool: where threads are, and no operation
   bool may_wait = false;           // such, of a thread that may be in an operation, or wait for one
+  bool reduced = false;            // from a summary, which leaves things out (reduce/shorten.hpp)
   std::uint64_t truncated_at = 0;  // records before the cut
 };
 
@@ -353,10 +356,10 @@ struct RankEvidence {
   bool process_gone = false;  // no process with that pid and start time on this machine any more
   std::vector<std::pair<std::string, std::string>> options;
   std::vector<std::pair<std::string, std::string>> layers;
-  std::vector<std::string> strings;
-  std::vector<Frame> frames;
-  Stacks stacks;
-  std::vector<std::uint32_t> shape_words;
+  Shared<std::vector<std::string>> strings;
+  Shared<std::vector<Frame>> frames;
+  Shared<Stacks> stacks;
+  Shared<std::vector<std::uint32_t>> shape_words;
   std::vector<GroupEvidence> groups;
   std::vector<LaneEvidence> lanes;
   std::vector<Record> records;  // by ticket

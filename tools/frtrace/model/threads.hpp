@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/shared.hpp"
+
 namespace frtrace {
 
 // The plain name of a C++ symbol; others as they are.
@@ -71,7 +73,7 @@ struct ThreadsEvidence {
   std::string not_asked;  // why no thread was asked
   std::uint64_t took_ns = 0, asking_ns = 0;
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
-  std::vector<ThreadFrame> frames;
+  Shared<std::vector<ThreadFrame>> frames;
   std::vector<ThreadModule> modules;  // files of native frames
   bool children_known = false;        // older recorders did not look
   std::vector<ChildProcess> children;

@@ -35,6 +35,8 @@ Json input_json(const Report* r, const LoadResult& input) {
   return {{"read", r != nullptr ? r->read : 0},
           {"expected", r != nullptr ? r->expected : 0},
           {"missing_ranks", r != nullptr ? r->missing_ranks : std::vector<Rank>{}},
+          {"reduced", r != nullptr ? r->reduced : 0},
+          {"in_question", r != nullptr ? r->in_question : std::vector<Rank>{}},
           {"unreadable", std::move(unreadable)}};
 }
 

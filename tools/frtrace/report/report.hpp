@@ -159,6 +159,8 @@ struct Report {
   std::vector<DoctorReport> doctor;
   int read = 0, expected = 0;
   std::vector<Rank> missing_ranks;
+  int reduced = 0;                // ranks read from summaries
+  std::vector<Rank> in_question;  // of those, whose whole dumps may tell more (reduce/question.hpp)
 };
 
 // Of several jobs the worst comes first.

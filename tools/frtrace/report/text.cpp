@@ -326,7 +326,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");
   findings({"ras", "context", "input"}, 3, 0, "remarks");
   if (style.full) {
-    findings({"lost", "hole"}, kAll, 0, "");
+    findings({"lost", "hole", "reduced"}, kAll, 0, "");
   }
   Part sure{{}, style.full ? kAll : 2, 1, "", true};
   for (const Finding& f : r.findings) {

@@ -176,6 +176,7 @@ Report explain(const Facts& f, const Judgement& j) {
   add_consequences(f, j, r);
   add_losses(f, j, r);
   add_ending(f, j, r);
+  add_reduced(f, r);
   return r;
 }
 

@@ -86,6 +86,8 @@ void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
 // What became of the job after the dumps; a hang that went on is none any more.
 void add_ending(const Facts&, const Judgement&, Report&);
+// What summaries leave out, and whose whole dumps would tell.
+void add_reduced(const Facts&, Report&);
 
 inline void say(Report& r, const char* id, std::string text) {
   r.findings.push_back({id, std::move(text)});

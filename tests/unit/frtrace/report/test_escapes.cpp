@@ -28,7 +28,7 @@ void plant(std::string& text) {
 
 void plant(ThreadsEvidence& t) {
   plant(t.not_asked);
-  for (ThreadFrame& f : t.frames) {
+  for (ThreadFrame& f : t.frames.edit()) {
     plant(f.function);
     plant(f.file);
   }
@@ -62,7 +62,7 @@ void plant(RankEvidence& e, bool codes) {
     plant(*text);
   }
   for (std::size_t i = 1; i < e.strings.size(); ++i) {
-    plant(e.strings[i]);
+    plant(e.strings.edit()[i]);
   }
   for (auto* list : {&e.options, &e.layers}) {
     for (auto& [name, value] : *list) {

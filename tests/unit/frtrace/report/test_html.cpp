@@ -90,7 +90,7 @@ TEST_CASE("text of evidence is no markup of the page") {
     e->file += hostile;
     e->options.emplace_back("FR_STACKS" + hostile, hostile);
     for (std::size_t i = 1; i < e->strings.size(); ++i) {
-      e->strings[i] += hostile;
+      e->strings.edit()[i] += hostile;
     }
   }
   const Made m = make(evidence);

@@ -315,7 +315,7 @@ class LogReader {
 // One rank's part of the log.
 class RankBuilder {
  public:
-  RankBuilder(RankEvidence& e, int world) : e_(e), ids_(e.strings), world_(world) {
+  RankBuilder(RankEvidence& e, int world) : e_(e), ids_(e.strings.edit()), world_(world) {
     e_.strings.emplace_back();
     e_.stacks.emplace_back();
     e_.groups.emplace_back();

@@ -167,7 +167,7 @@ std::unique_ptr<RankEvidence> load_faulthandler(std::span<const unsigned char> b
     if (thread != std::string_view::npos && line.find(kFirstMark) != std::string_view::npos) {
       if (!within) {
         t.threads.clear();  // an earlier dump
-        t.frames.clear();
+        t.frames = {};
       }
       within = true;
       if (t.threads.size() < kMostThreads) {

@@ -120,7 +120,7 @@ void Tables::keep_shape(const std::vector<std::uint32_t>& words, Record& r) {
   for (auto it = first; it != last; ++it) {
     const auto [at, n] = it->second;
     if (n == words.size() &&
-        std::memcmp(e_.shape_words.data() + at, words.data(), n * sizeof words[0]) == 0) {
+        std::memcmp(e_.shape_words->data() + at, words.data(), n * sizeof words[0]) == 0) {
       r.shape_first = at;
       r.shape_count = n;
       return;
@@ -128,7 +128,7 @@ void Tables::keep_shape(const std::vector<std::uint32_t>& words, Record& r) {
   }
   r.shape_first = static_cast<std::uint32_t>(e_.shape_words.size());
   r.shape_count = static_cast<std::uint32_t>(words.size());
-  e_.shape_words.insert(e_.shape_words.end(), words.begin(), words.end());
+  e_.shape_words.edit().insert(e_.shape_words.end(), words.begin(), words.end());
   shapes_.emplace(h, std::pair(r.shape_first, r.shape_count));
 }
 

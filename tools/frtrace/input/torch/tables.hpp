@@ -46,7 +46,7 @@ class Tables {
   RankEvidence& e_;
   pickle::Arena arena_;
   std::array<Seen, 512> seen_;
-  StringIds ids_{e_.strings};
+  StringIds ids_{e_.strings.edit()};
   std::map<std::tuple<Id, Id, std::uint32_t>, std::uint32_t> frames_;
   std::unordered_multimap<std::uint64_t, std::uint32_t> stacks_;
   std::unordered_multimap<std::uint64_t, std::pair<std::uint32_t, std::uint32_t>> shapes_;

@@ -84,7 +84,8 @@ TEST_CASE("stacks: by rank in the name or the folder, those that may wait stand 
   CHECK(all[1]->id.rank == 2);
   CHECK_FALSE(all[0]->holes.may_wait);
   auto waits = spied("rank1.json");
-  waits->threads.frames.back().file = "/x/site-packages/torch/distributed/distributed_c10d.py";
+  waits->threads.frames.edit().back().file =
+      "/x/site-packages/torch/distributed/distributed_c10d.py";
   all.clear();
   all.push_back(std::move(waits));
   settle_tools(all);

@@ -1,0 +1,156 @@
+#include <catch.hpp>
+
+#include "../builder.hpp"
+#include "reduce/shorten.hpp"
+#include "reduce/summary.hpp"
+
+using namespace frtest;
+
+namespace {
+
+constexpr int kSteps = 100;
+
+// Rank 2 never comes to the last operation.
+reduce::All ranks_of(int world) {
+  JobBuilder j(world);
+  const int pair = j.group("1", {0, 1}, "pair");
+  for (int step = 0; step < kSteps; ++step) {
+    for (int r = 0; r < world; ++r) {
+      j.issue(r, 0, {}, State::kCompleted).started = j.now();
+      if (r < 2) {
+        j.issue(r, pair, {.op = "broadcast", .shape = {1, 2, 3}}, State::kCompleted);
+      }
+      j.advance(0.001);
+    }
+  }
+  for (int r = 0; r < world; ++r) {
+    if (r != 2) {
+      j.issue(r, 0, {.op = "all_gather", .line = 77});
+    }
+  }
+  j.advance(90);
+  j.dump();
+  reduce::All all;
+  for (int r = 0; r < world; ++r) {
+    all.push_back(std::make_unique<RankEvidence>(j.rank(r)));
+    reduce::shorten(*all.back());
+  }
+  return all;
+}
+
+std::span<const unsigned char> span_of(const std::string& s) {
+  return bytes_of(s);
+}
+
+reduce::All decoded(const std::string& bytes, bool all_records = true) {
+  std::string why;
+  reduce::All all = reduce::decode(span_of(bytes), all_records, why);
+  INFO(why);
+  CHECK(why.empty());
+  return all;
+}
+
+std::string merged(std::initializer_list<const std::string*> files) {
+  reduce::All all;
+  for (const std::string* file : files) {
+    for (auto& e : decoded(*file)) {
+      reduce::shorten(*e);
+      all.push_back(std::move(e));
+    }
+  }
+  return reduce::encode(all);
+}
+
+}  // namespace
+
+TEST_CASE("a summary gives back what went into it") {
+  reduce::All all = ranks_of(4);
+  const std::string bytes = reduce::encode(all);
+  CHECK(reduce::is_summary(span_of(bytes)));
+  const reduce::All read = decoded(bytes);
+  REQUIRE(read.size() == 4);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const auto& e) { return e->id.rank == read[i]->id.rank; });
+    const RankEvidence &a = **same, &b = *read[i];
+    CHECK(b.holes.reduced);
+    CHECK(b.file == a.file);
+    REQUIRE(a.records.size() == b.records.size());
+    for (std::size_t r = 0; r < a.records.size(); ++r) {
+      const Record &x = a.records[r], &y = b.records[r];
+      CHECK(std::tie(x.ticket, x.seq, x.time, x.started, x.ended, x.group, x.state, x.kind) ==
+            std::tie(y.ticket, y.seq, y.time, y.started, y.ended, y.group, y.state, y.kind));
+      CHECK(operation_text(a, x) == operation_text(b, y));
+      CHECK(user_site(a, x.stack) == user_site(b, y.stack));
+      CHECK(x.shape_count == y.shape_count);
+    }
+  }
+  CHECK(read[0]->strings.users() > 1);  // kept once
+}
+
+TEST_CASE("old operations of a summary have no times, and older ones are counted") {
+  JobBuilder j(1);
+  for (int i = 0; i < 3000; ++i) {
+    j.issue(0, 0, {}, State::kCompleted);
+    j.advance(0.01);
+  }
+  RankEvidence& e = j.rank(0);
+  const Time last = e.records.back().time;
+  reduce::shorten(e);
+  CHECK(e.records.size() + e.losses.trimmed == 3000);
+  CHECK(e.records.size() == 2048);
+  const auto timed = std::count_if(e.records.begin(), e.records.end(),
+                                   [](const Record& r) { return r.time != 0; });
+  CHECK(timed == 512 + 1);  // the first one has its time, too
+  CHECK(last - e.records.back().time < 1000);
+  CHECK(e.records.back().seq == 3000);
+}
+
+TEST_CASE("of a large set a summary's older records are not read, and counted") {
+  reduce::All all = ranks_of(3);
+  const std::size_t of_first = all.front()->records.size();
+  const std::string bytes = reduce::encode(all);
+  const reduce::All few = decoded(bytes, false);
+  REQUIRE(few.size() == 3);
+  const RankEvidence& e = few.front()->id.rank == 0 ? *few.front() : *few.back();
+  CHECK(e.records.size() < 48);
+  CHECK(e.records.size() + e.losses.trimmed == of_first);
+}
+
+TEST_CASE("summaries merge in any order to the same bytes") {
+  reduce::All parts[3], all = ranks_of(7);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    parts[i % 3].push_back(std::move(all[i]));
+  }
+  all = ranks_of(7);
+  const std::string whole = reduce::encode(all);
+  const std::string a = reduce::encode(parts[0]), b = reduce::encode(parts[1]),
+                    c = reduce::encode(parts[2]);
+  const std::string ab = merged({&a, &b}), bc = merged({&b, &c});
+  CHECK(merged({&ab, &c}) == whole);
+  CHECK(merged({&a, &bc}) == whole);
+  CHECK(merged({&c, &b, &a}) == whole);
+  CHECK(merged({&whole, &b}) == whole);  // what is there twice counts once
+}
+
+TEST_CASE("ranks of one class cost little") {
+  reduce::All few = ranks_of(8), many = ranks_of(64);
+  const std::size_t of_few = reduce::encode(few).size(), of_many = reduce::encode(many).size();
+  CHECK(of_few < 4096);
+  CHECK(of_many - of_few < (64 - 8) * 160);
+}
+
+TEST_CASE("a damaged summary is refused, or read in part, and no more") {
+  reduce::All all = ranks_of(3);
+  const std::string sound = reduce::encode(all);
+  std::string why;
+  for (std::size_t n = 0; n < sound.size(); n += 1 + n / 16) {
+    CHECK(reduce::decode(span_of(sound.substr(0, n)), true, why).empty());
+    CHECK_FALSE(why.empty());
+  }
+  for (std::size_t i = 0; i < sound.size(); i += 1 + i / 64) {
+    std::string damaged = sound;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x55);
+    (void)reduce::decode(span_of(damaged), true, why);
+  }
+}
