@@ -13,7 +13,7 @@ constexpr std::size_t kRasBytes = 4096;
 constexpr std::size_t kRecords = 2048;  // the last ones; of those, with times:
 constexpr std::size_t kTimed = 512;
 // Times are rounded down, so that their order stays. ns; of older ones enough for who came late.
-constexpr Time kTick = 1000, kOlderTick = 1 << 17;
+constexpr Time kTick = 1000, kOlderTick = 1 << 20;
 
 void round(Record& r, Time tick) {
   for (Time* t : {&r.time, &r.started, &r.ended}) {
@@ -40,6 +40,7 @@ void shorten(RankEvidence& e) {
   if (e.holes.reduced) {
     return;
   }
+  e.holes.reduced = true;
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.layers.clear();
   e.threads.modules.clear();
