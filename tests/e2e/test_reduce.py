@@ -81,9 +81,10 @@ def answer(*paths):
 def differences(case, files, seed, folder):
     """(what all files say, what their summaries say), where these differ."""
     rng = random.Random(f"{case}{seed}")
-    summaries = [
-        reduce(folder / f"n{i}-1.frsum", part) for i, part in enumerate(nodes_of(files, rng))
-    ]
+    summaries = [folder / f"n{i}-1.frsum" for i in range(6)]
+    for path, part in zip(summaries, nodes_of(files, rng), strict=False):
+        run(FRTRACE, "reduce", "-o", path, *part)
+    summaries = [path for path in summaries if path.exists()]  # of a node, all may be unreadable
     whole, apart = answer(*files), answer(*summaries)
     one = merged(list(summaries), rng, folder)
     other = (

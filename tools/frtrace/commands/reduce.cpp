@@ -2,11 +2,15 @@
 #include "commands/reduce.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +19,7 @@
 #include "commands/arguments.hpp"
 #include "input/files.hpp"
 #include "recorder/options.hpp"
+#include "reduce/lines.hpp"
 #include "reduce/shorten.hpp"
 #include "reduce/summary.hpp"
 #include "report/lines.hpp"
@@ -28,6 +33,8 @@ namespace fs = std::filesystem;
 struct ReduceArguments {
   std::vector<std::string> paths;
   std::string output, job, shm_dir;
+  double every_s = 2;
+  bool lines = false;
 };
 
 void complain(const std::string& line) {
@@ -100,6 +107,57 @@ int reduce_once(const ReduceArguments& a) {
   return write(reduce::encode(input.evidence), a) ? kNoFault : kUsage;
 }
 
+// Waits. True: who reads the lines, or holds the other end of stdin, is gone.
+bool is_left(int wait_ms) {
+  struct stat st{};
+  const bool held =
+      ::fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
+  pollfd ends[] = {{STDOUT_FILENO, 0, 0}, {held ? STDIN_FILENO : -1, POLLIN, 0}};
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        until - std::chrono::steady_clock::now());
+    if (left.count() <= 0 || ::poll(ends, 2, static_cast<int>(left.count()) + 1) <= 0) {
+      return false;
+    }
+    char byte = 0;
+    const bool has_more = (ends[1].revents & POLLIN) != 0 && ::read(STDIN_FILENO, &byte, 1) > 0;
+    if ((ends[0].revents & POLLERR) != 0 || (ends[1].revents != 0 && !has_more)) {
+      return true;
+    }
+  }
+}
+
+Time unix_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Until nobody reads, whoever started this is gone, or no rank lives: nothing stays behind on a node.
+int say_lines(const ReduceArguments& a) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const pid_t parent = ::getppid();
+  std::string node = file_name(a.shm_dir);
+  node.resize(node.size() - std::strlen(reduce::kEnding));
+  reduce::NodeLines lines(a.shm_dir, node, a.job);
+  bool was_there = false;
+  while (::getppid() == parent) {
+    const std::string out = lines.look(unix_now());
+    if (std::fwrite(out.data(), 1, out.size(), stdout) != out.size() || std::fflush(stdout) != 0) {
+      return kNoFault;
+    }
+    was_there = was_there || !out.empty();
+    if (lines.is_over()) {
+      break;
+    }
+    if (is_left(static_cast<int>(a.every_s * 1000))) {
+      break;
+    }
+  }
+  return was_there ? kNoFault : kNothing;
+}
+
 }  // namespace
 
 int reduce_command(int argc, char** argv) {
@@ -118,10 +176,20 @@ int reduce_command(int argc, char** argv) {
                  "write there, and print the path; a directory: <host>-<n>.frsum in it; default: "
                  "stdout");
   app.add_option("--job", a.job, "only this job; default: all");
+  CLI::Option* lines =
+      app.add_flag("--lines", a.lines,
+                   "with --every: what the living rings say, as lines of JSON on stdout, only what "
+                   "changed; ends with the job, its reader or its parent");
+  app.add_option("--every", a.every_s, "seconds between two looks")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->needs(lines);
   app.add_option("--shm-dir", a.shm_dir,
                  "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
   if (const auto status = parse(app, argc, argv)) {
     return *status;
+  }
+  if (a.lines) {
+    return say_lines(a);
   }
   if (a.output.empty() && ::isatty(STDOUT_FILENO) != 0) {
     complain("frtrace: a summary is no text: -o FILE, or a pipe");

@@ -27,7 +27,7 @@ FR_MEMBERS(CarriedPhase, phase, pid, process, generation)
 FR_MEMBERS(DeviceFailure, present, code, name, text, call, has_record, ticket, time)
 FR_MEMBERS(RasEvidence, asked, address, format, answer, error, cut)
 FR_MEMBERS(Identity, job, host, boot_id, command, cwd, recorder, attempt, rank, local_rank,
-           world_size, local_world_size, pid, proc_start, run, start, anonymous, n_records)
+           world_size, local_world_size, pid, proc_start, run, start, warned, anonymous, n_records)
 FR_MEMBERS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks_lost, groups_lost,
            lanes_lost, no_group, groups_forgotten, cut, trimmed)
 FR_MEMBERS(Holes, only_active, no_stacks, no_status, no_members, no_p2p, relative_p2p,

@@ -12,8 +12,9 @@ namespace {
 constexpr std::size_t kRasBytes = 4096;
 constexpr std::size_t kRecords = 2048;  // the last ones; of those, with times:
 constexpr std::size_t kTimed = 512;
-// Times are rounded down, so that their order stays. ns; of older ones enough for who came late.
-constexpr Time kTick = 1000, kOlderTick = 1 << 20;
+// ns that times of older operations are rounded down to, so that their order stays: enough for who
+// came late. Of PyTorch's dumps they stay, as much of what these do not say follows from times.
+constexpr Time kOlderTick = 1 << 20;
 
 void round(Record& r, Time tick) {
   for (Time* t : {&r.time, &r.started, &r.ended}) {
@@ -58,7 +59,10 @@ void shorten(RankEvidence& e) {
   }
   const std::vector<bool> is_recent = recent(e);
   for (std::size_t i = 0; i < e.records.size(); ++i) {
-    round(e.records[i], is_recent[i] ? kTick : i + kTimed >= e.records.size() ? kOlderTick : 0);
+    if (!is_recent[i]) {
+      const bool timed = i + kTimed >= e.records.size();
+      round(e.records[i], !timed ? 0 : e.format.empty() ? kOlderTick : 1);
+    }
   }
   std::erase_if(e.device.spans, [&](const DeviceSpan& s) {
     const auto it = std::lower_bound(e.records.begin(), e.records.end(), s.ticket,

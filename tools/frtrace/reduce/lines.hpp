@@ -1,0 +1,58 @@
+// lines.hpp - what the rings of this node say now, as lines of JSON for a reader elsewhere: each has
+// only what changed since the line before. Costs the ranks nothing: their rings are mapped for
+// reading.
+//
+//   {"frtrace": "lines/1", "node": "n1-26", "job": "j", "attempt": 0, "at": 1760000000.123,
+//    "groups": {"0": {"name": "0", "desc": "default_pg", "n_ranks": 16}},
+//    "ranks": {"3": {"pid": 4242, "alive": true, "step": 17,
+//                    "groups": {"0": [57, 57, 56, 1760000000.0, 1759999999.1, 4, 4]}}}}
+//
+// Of a group: operations issued, started and completed, when last issued and completed, sends and
+// receives issued and ended. The keys of groups are this node's. The last line of a job has "end":
+// true.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "metrics/node.hpp"
+
+namespace frtrace::reduce {
+
+class NodeLines {
+ public:
+  static constexpr std::size_t kLineBytes = 4096;
+
+  // job "": each.
+  NodeLines(std::string shm_dir, std::string node, std::string job);
+  // Lines of at most kLineBytes with their ends; "": nothing changed. Once no rank of any job lives,
+  // `is_over()`.
+  std::string look(Time now);
+  bool is_over() const { return jobs_.empty(); }
+
+ private:
+  struct Rank {
+    std::unique_ptr<MappedRing> ring;
+    std::map<std::string, std::string> said;  // by key
+  };
+  struct Job {
+    std::string name;
+    int attempt = 0;
+    std::map<std::string, Rank> ranks;          // by file
+    std::map<std::string, std::string> said;    // groups, by their number
+    std::map<std::string, std::string> groups;  // numbers, by name and instance
+  };
+
+  void find();
+  std::string lines_of(Job& job, Time now);
+  std::string group_number(Job& job, const fr::View& view, const fr::GroupRow& row);
+
+  std::string dir_, node_, only_;
+  std::map<std::pair<std::string, int>, Job> jobs_;  // by name and attempt
+  std::set<std::string> over_;                       // files of jobs that have ended
+};
+
+}  // namespace frtrace::reduce
