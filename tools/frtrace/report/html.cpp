@@ -140,6 +140,18 @@ void waiting_list(std::string& out, const Report& r) {
   list(out, lines);
 }
 
+void doctor_list(std::string& out, const Report& r) {
+  if (r.doctor.empty()) {
+    return;
+  }
+  std::vector<std::string> lines;
+  for (const DoctorReport& d : r.doctor) {
+    lines.push_back(fmt::format("{}: {}; {}", d.name, d.value, d.remedy));
+  }
+  out += "<h3>This machine, by frtrace doctor</h3>\n";
+  list(out, lines);
+}
+
 std::string article(const Report& r, bool named) {
   std::string kind = verdict_name(r.kind);
   std::string out = fmt::format("<article class=\"verdict k-{}\">\n", kind);
@@ -165,6 +177,7 @@ std::string article(const Report& r, bool named) {
   findings(out, r, "Devices and links", {"link", "device"});
   findings(out, r, "What would decide it", {"need"});
   findings(out, r, "Elsewhere", {"elsewhere"});
+  doctor_list(out, r);
   findings(out, r, "Not to blame", {"excluded"});
   findings(out, r, "Errors and ends", {"was_late", "ended", "end", "consequence", "error"});
   findings(out, r, "Remarks", {"ras", "context", "input"});

@@ -18,13 +18,15 @@ struct Made {
   std::string page, text, json;
 };
 
-Made make(const std::vector<std::unique_ptr<RankEvidence>>& evidence) {
+Made make(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
+          const std::vector<DoctorReport>& doctor = {}) {
   const std::vector<Case> cases = make_cases(evidence, {});
   std::vector<Report> reports;
   std::vector<std::string> data;
   for (const Case& c : cases) {
     const Facts facts(c);
     reports.push_back(diagnose(facts));
+    reports.back().doctor = doctor;
     data.push_back(page_data(facts, reports.back(), merge_stacks(stack_inputs(c, {}))));
   }
   const LoadResult input;
@@ -66,6 +68,12 @@ std::string unescaped(std::string s) {
 }
 
 }  // namespace
+
+TEST_CASE("the page has what the doctor found on this machine, as text") {
+  const std::string page = make(hung(4), {{"mtu", "MTU", "<9000>", "set it"}}).page;
+  CHECK(part(page, "by frtrace doctor</h3>\n<ul>\n<li>", "</li>") == "MTU: &lt;9000&gt;; set it");
+  CHECK(make(hung(4)).page.find("by frtrace doctor</h3>") == std::string::npos);
+}
 
 TEST_CASE("the page has the verdict as text and the report as JSON") {
   const Made m = make(hung(4));
