@@ -73,7 +73,8 @@ std::map<std::string, std::string> versions_of(Machine& m, const Process& p) {
     out["cuda"] = python_value(text, "cuda");
   }
   const std::string exe = m.link("/proc/" + p.pid + "/exe");
-  out["python"] = exe.substr(exe.rfind('/') + 1);
+  const std::string program = exe.substr(exe.rfind('/') + 1);
+  out["python"] = program.starts_with("python") ? program : "";
   const std::string maps = m.read("/proc/" + p.pid + "/maps");
   for (const char* library : {"libnccl.so.", "libcudart.so."}) {
     const std::size_t at = maps.find(library);

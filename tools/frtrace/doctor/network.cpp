@@ -373,7 +373,7 @@ Finding check_subnets(Machine& m) {
                       it->second, i.name, i.address, i.prefix));
     }
   }
-  return ok(fmt::format("{} networks", seen.size()));
+  return ok(fmt::format("{} network{}", seen.size(), seen.size() == 1 ? "" : "s"));
 }
 
 }  // namespace frtrace::doctor
