@@ -101,7 +101,7 @@ asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
 
 # The newest clang; with its runtime it brings libFuzzer.
 FUZZ_CXX ?= $(shell for c in clang++ clang++-{20..14}; do command -v $$c && break; done)
-FUZZ_TARGETS := fuzz_fr fuzz_ring fuzz_pickle fuzz_json fuzz_summary
+FUZZ_TARGETS := fuzz_fr fuzz_ring fuzz_pickle fuzz_json fuzz_summary fuzz_net
 
 .PHONY: fuzz
 fuzz: $(VENV)/.made-by  ## Fuzz the loaders, FUZZ_SECONDS=60 each; installs clang

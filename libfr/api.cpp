@@ -13,6 +13,7 @@
 #include "nccl/announce.hpp"
 #include "nccl/tracker/tracker.hpp"
 #include "nccl/wrappers.hpp"
+#include "net/nodes.hpp"
 #include "recorder/log.hpp"
 #include "recorder/native_stack.hpp"
 #include "recorder/recorder.hpp"
@@ -423,12 +424,19 @@ int fr_leave(void) noexcept {
   return hot() != nullptr && nccl::leave() ? 1 : 0;
 }
 
+void fr_join_nodes(const fr_store* store) noexcept {
+  if (store != nullptr && store->struct_bytes >= sizeof(fr_store)) {
+    net::join_nodes(recorder(), *store);
+  }
+}
+
 const fr_api* fr_get_api(void) noexcept {
   static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,       fr_enabled,
                              fr_generation,  fr_group,       fr_group_find,  fr_group_destroyed,
                              fr_intern,      fr_begin,       fr_started,     fr_end,
                              fr_wait_begin,  fr_wait_end,    fr_set_layer,   fr_log,
-                             fr_enter,       fr_leave,       fr_nccl_active, fr_peek};
+                             fr_enter,       fr_leave,       fr_nccl_active, fr_peek,
+                             fr_join_nodes};
   return &api;
 }
 

@@ -40,13 +40,14 @@ endforeach()
 
 # folder: what it may include besides itself, fr/fr.h and the system's headers. Listed from the bottom:
 # a row names only folders above it, so the table cannot have a circle.
-set(folders format record sample interpose recorder watch stop cuda nccl)
+set(folders format record sample interpose recorder watch net stop cuda nccl)
 set(format_may)
 set(record_may format)
 set(sample_may format record)
 set(interpose_may format)
 set(recorder_may format record sample)
 set(watch_may format record sample recorder)
+set(net_may format record sample recorder watch)
 set(stop_may format record sample recorder watch)
 set(cuda_may format record sample recorder interpose)
 set(nccl_may format record sample recorder interpose watch cuda)
@@ -92,11 +93,12 @@ endif()
 # while any other thread may hold malloc's lock for ever, so it is held to the same.
 set(safe_files
     "^sample/" "^stop/" "^format/" "^record/"
-    "^watch/(requests|ring_copier|incident|durable_write|verdict|spawn|error_file)\\.cpp" "^recorder/(current|in_flight)\\.cpp")
+    "^watch/(requests|ring_copier|incident|durable_write|verdict|spawn|error_file)\\.cpp" "^net/(message|protocol)\\.cpp"
+    "^recorder/(current|in_flight)\\.cpp")
 # The watchdog's thread: snprintf for its log lines is all it may do beyond that.
 set(watchdog_files 
     "^watch/(watchdog|late_rank|salvage|leftovers|follower|dump_store|writer_thread|oom)\\.cpp"
-    "^recorder/(log|clock_anchor)\\.cpp")
+    "^net/(endpoint|socket)\\.cpp" "^recorder/(log|clock_anchor)\\.cpp")
 
 set(forbidden "^(malloc|calloc|realloc|free|aligned_alloc|posix_memalign|strdup|_Zn[wa].*|_Zd[la].*|\
 pthread_mutex_.*|pthread_rwlock_.*|pthread_cond_.*|pthread_once|__cxa_guard_acquire|__cxa_throw|\

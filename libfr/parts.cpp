@@ -7,6 +7,7 @@
 #include "cuda/waits.hpp"
 #include "nccl/ras.hpp"
 #include "nccl/tracker/tracker.hpp"
+#include "net/nodes.hpp"
 #include "stop/crash.hpp"
 #include "stop/exit_signals.hpp"
 #include "watch/shut_down.hpp"
@@ -17,6 +18,11 @@ namespace {
 
 constexpr Part kTable[] = {
     {.name = "watch", .make = make_watch, .start = start_watch},
+    {.name = "nodes",
+     .make = net::forget_nodes,
+     .before_dump = net::wake_endpoint,
+     .nodes_answer = net::nodes_answer,
+     .stop = net::leave_nodes},
     // after the watchdog: a handler has it write the dump
     {.name = "exit signals", .start = install_end_handlers, .every_second = check_end_handlers},
     {.name = "exit", .start = install_exit_hook},

@@ -219,7 +219,7 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   const Header& h = view.header();
   const Times times(view);
   Packer p(to);
-  p.pack_map(25);
+  p.pack_map(26);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
@@ -244,6 +244,12 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   text(p, "ras");
   if (facts.ras != nullptr) {
     pack_map(p, times, schema::kRas, *facts.ras);
+  } else {
+    p.pack_nil();
+  }
+  text(p, "nodes");
+  if (facts.nodes != nullptr) {
+    pack_map(p, times, schema::kNodes, *facts.nodes);
   } else {
     p.pack_nil();
   }

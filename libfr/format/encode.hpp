@@ -11,6 +11,7 @@
 
 namespace fr {
 
+struct NodesAnswer;
 struct RasAnswer;
 struct ThreadReport;
 namespace schema {
@@ -28,7 +29,8 @@ struct DumpFacts {
   // Does the process with this pid and start time live? nullptr: not looked up, peers count as live.
   bool (*is_alive)(i32 pid, u64 start) noexcept = nullptr;
   const ThreadReport* threads = nullptr;
-  const RasAnswer* ras = nullptr;  // nullptr: it was not asked
+  const RasAnswer* ras = nullptr;      // nullptr: it was not asked
+  const NodesAnswer* nodes = nullptr;  // nullptr: this rank told no other node
 };
 
 // Where the packed bytes of a dump go: collected in a chunk, which is handed on when it is full.

@@ -615,6 +615,43 @@ struct alignas(64) PeerRow {
 };
 static_assert(sizeof(PeerRow) == 576);
 
+// One node of the job, as the list that all nodes share has it. Written before Nodes::n, but for
+// the endpoint.
+struct NodeRow {
+  std::atomic<u64> endpoint;  // epoch << 16 | port; grows as processes take the endpoint over
+  u8 address[16];             // IPv4 in the first four bytes
+  u8 is_v6;
+  u8 reserved0;
+  u16 stride;  // of its ranks; 0: they are no such row
+  i32 first_rank;
+  u32 n_ranks;
+  char host[28];
+};
+static_assert(sizeof(NodeRow) == 64);
+inline constexpr u32 kNodes = 16384;
+
+// How this node reaches the others; all zero in a job of one node.
+struct alignas(64) Nodes {
+  // --- the rank of the node that owns its endpoint, by CAS on owner
+  std::atomic<u32> owner;    // its row + 1; 0 none yet
+  std::atomic<u32> n;        // nodes in the list; 0: there is none yet
+  std::atomic<u64> beat_ns;  // monotonic: when the owner's thread last ran; ~0: it may be waiting
+  std::atomic<u64> epoch;    // grows with each owner
+  std::atomic<u32> over;     // 1: there will be no list
+  u32 own;                   // our place in the list
+  u32 in_store;              // the same + 1, as soon as the store gave it
+  u32 counted;               // ranks of ours that the store counted
+  u32 is_listed;             // 1: the store has our address
+  u32 reserved0;
+  u8 token[16];
+  std::atomic<u64> told;  // last incident that the others were told of
+  // --- whoever learns of an incident from another node
+  std::atomic<u64> followed;  // the last one
+  u64 reserved1[6];
+  NodeRow rows[kNodes];  // the file has room for those that there are
+};
+static_assert(offsetof(Nodes, rows) == 128);
+
 struct Control {
   std::atomic<u64> magic;
   u32 version;
@@ -635,7 +672,10 @@ struct Control {
   char job[128];
   std::atomic<u64> over;  // last incident that was said to be over; CAS by the rank that says it
   alignas(64) PeerRow peers[kPeers];
+  Nodes nodes;
 };
 static_assert(sizeof(Control) % 64 == 0);
+// What every file has; of the rows behind it only those of a job of several nodes.
+inline constexpr u64 kControlBytes = offsetof(Control, nodes) + offsetof(Nodes, rows);
 
 }  // namespace fr

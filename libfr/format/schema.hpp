@@ -18,6 +18,7 @@
 
 #include "format/codes.hpp"
 #include "format/hash.hpp"
+#include "format/nodes_answer.hpp"
 #include "format/ras_answer.hpp"
 #include "format/syscalls.hpp"
 #include "format/thread_report.hpp"
@@ -498,6 +499,23 @@ inline constexpr std::tuple kRas{
     Column{"answer", [](const RasAnswer& a) { return std::string_view{a.text, a.bytes}; }},
     Column{"cut", [](const RasAnswer& a) { return a.cut; }},
     Column{"error", [](const RasAnswer& a) { return a.error; }},
+};
+
+inline constexpr std::tuple kUnanswered{
+    Column{"host", [](const NodesAnswer::Node& n) { return fixed(n.host); }},
+    Column{"first_rank", [](const NodesAnswer::Node& n) { return Maybe<i32>{n.stride != 0, n.first_rank}; }},
+    Column{"n_ranks", [](const NodesAnswer::Node& n) { return n.n_ranks; }},
+    Column{"stride", [](const NodesAnswer::Node& n) { return n.stride; }},
+};
+
+inline constexpr std::tuple kNodes{
+    Column{"nodes", [](const NodesAnswer& a) { return a.nodes; }},
+    Column{"asked", [](const NodesAnswer& a) { return a.asked; }},
+    Column{"answered", [](const NodesAnswer& a) { return a.answered; }},
+    Column{"took_ns", [](const NodesAnswer& a) { return a.took_ns; }},
+    Column{"unanswered", [](const NodesAnswer& a) {
+      return Rows{kUnanswered, a.n_named, [&a](u32 i) -> const NodesAnswer::Node& { return a.named[i]; }};
+    }},
 };
 
 // ---- notes, spans, steps

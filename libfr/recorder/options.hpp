@@ -18,6 +18,7 @@ namespace fr {
 enum class Stacks { kOff, kPython, kNative };
 enum class ThreadSampling { kOff, kProc, kSignal };
 enum class Timing { kOff, kAuto, kEvents };
+enum class ToNodes { kAuto, kDirectory, kOff };  // how incidents reach other nodes
 
 // What tells jobs apart that no launcher names; "" is unknown.
 struct JobTraits {
@@ -39,6 +40,7 @@ struct Options {
   std::string dump_dir;
   u32 keep_dumps;
   bool verdict;  // frtrace runs after an incident
+  ToNodes trigger;
   std::string shm_dir;
   std::string job;
   Stacks stacks;
@@ -87,7 +89,8 @@ struct OptionSpec {
   const char* default_text;  // parsed like any value, but where `find_default` is given
   OptionKind kind;
   std::variant<bool Options::*, u32 Options::*, u64 Options::*, int Options::*, Stacks Options::*,
-               Timing Options::*, ThreadSampling Options::*, std::string Options::*>
+               Timing Options::*, ThreadSampling Options::*, ToNodes Options::*,
+               std::string Options::*>
       member;
   const char* meaning;
   const char* words[5] = {};        // kWord: the first is the member's value `first_word`

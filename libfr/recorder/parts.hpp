@@ -12,6 +12,7 @@
 namespace fr {
 
 struct Recorder;
+struct NodesAnswer;
 struct RasAnswer;
 
 struct Part {
@@ -28,6 +29,8 @@ struct Part {
   void (*before_dump)(Recorder& r) noexcept = nullptr;
   // What was gathered, waited for at most limit_ns; nullptr: nothing was asked for.
   const RasAnswer* (*ras_answer)(u64 limit_ns) noexcept = nullptr;
+  // Which nodes were told of this incident; waited for while they are. nullptr: not by this rank.
+  const NodesAnswer* (*nodes_answer)(u64 incident) noexcept = nullptr;
 
   // exit(): operations that nobody has waited for since then are not in flight.
   void (*before_exit)(u64 since_ticks) noexcept = nullptr;

@@ -67,7 +67,8 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
   if (fd >= 0) {
     struct stat st;
     fresh = fstat(fd, &st) != 0 || st.st_size != sizeof(Control);
-    if ((!fresh || posix_fallocate(fd, 0, sizeof(Control)) == 0)) {
+    if (!fresh ||
+        (posix_fallocate(fd, 0, kControlBytes) == 0 && ftruncate(fd, sizeof(Control)) == 0)) {
       base = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
   }
@@ -87,13 +88,14 @@ void ControlPage::open(const std::string& dir, const std::string& job, i32 attem
                     page_->row_count == kPeers;
   if (fresh || !ours || !has_living_rank(*page_)) {
     // New, or left by an earlier run of the same job and attempt whose ranks are all gone.
-    std::memset(static_cast<void*>(page_), 0, sizeof(Control));
+    std::memset(static_cast<void*>(page_), 0, kControlBytes);
     page_->version = kLayoutVersion;
     page_->row_bytes = sizeof(PeerRow);
     page_->row_count = kPeers;
     page_->attempt = attempt;
     page_->incident.store(first_incident);
     page_->incident_rank.store(-1);
+    page_->nodes.told.store(first_incident);
     std::snprintf(page_->job, sizeof page_->job, "%s", job.c_str());
     page_->magic.store(kControlMagic, std::memory_order_release);
   }
@@ -143,6 +145,20 @@ bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
     }
   }
   return false;
+}
+
+bool ControlPage::make_room(u32 nodes) noexcept {
+  if (path_.empty() || nodes > kNodes) {
+    return false;
+  }
+  const int fd = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) {
+    return false;
+  }
+  // All of it now: a full file system must say so here, not by SIGBUS at a row.
+  const bool ok = posix_fallocate(fd, kControlBytes, nodes * sizeof(NodeRow)) == 0;
+  close(fd);
+  return ok;
 }
 
 void ControlPage::remove_if_last() noexcept {

@@ -38,8 +38,10 @@ class ControlPage {
   bool claim_warning(u64 now_unix_ns, u64 apart_ns, char* ranks, std::size_t bytes) noexcept;
   // Copies the current reason; "" while being written.
   void reason(char* text, std::size_t bytes) const noexcept;
-  // Another node opened this incident (seen in FR_DUMP_DIR).
-  void follow(u64 incident) noexcept;
+  // Another node opened this incident. False: it is not newer than ours.
+  bool follow(u64 incident, i32 rank, const char* reason) noexcept;
+  // Room for the list of nodes in the file; false where there is none.
+  bool make_room(u32 nodes) noexcept;
 
   // Removes the page when no rank on it lives but ourselves.
   void remove_if_last() noexcept;

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "format/file_name.hpp"
+#include "format/text.hpp"
 #include "recorder/own_thread.hpp"
 #include "recorder/recorder.hpp"
 #include "sample/directory.hpp"
@@ -65,7 +66,9 @@ void* thread_main(void* recorder) noexcept {
         },
         &c);
     if (c.newest > get(r.control->page().incident)) {
-      r.control->follow(c.newest);
+      char reason[64];
+      format(reason, sizeof reason, "incident %l of another node", c.newest);
+      r.control->follow(c.newest, -1, reason);
       r.watchdog->wake();
     }
   }

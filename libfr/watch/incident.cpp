@@ -130,17 +130,18 @@ void ControlPage::reason(char* text, std::size_t bytes) const noexcept {
   }
 }
 
-void ControlPage::follow(u64 incident) noexcept {
-  u64 current = page_->incident.load();
-  while (current < incident && !page_->incident.compare_exchange_weak(current, incident)) {
+bool ControlPage::follow(u64 incident, i32 rank, const char* reason) noexcept {
+  // Before the number: who sees that must not take it for one of this node's.
+  raise_to(page_->nodes.followed, incident);
+  if (!raise_to(page_->incident, incident)) {
+    return false;
   }
-  if (current < incident) {
-    page_->reason_seq.fetch_add(1);
-    format(page_->reason, sizeof page_->reason, "incident %l of another node", incident);
-    page_->incident_rank.store(-1);
-    page_->incident_unix_ns.store(unix_now_ns());
-    page_->reason_seq.fetch_add(1);
-  }
+  page_->reason_seq.fetch_add(1);
+  format(page_->reason, sizeof page_->reason, "%s", reason);
+  page_->incident_rank.store(rank);
+  page_->incident_unix_ns.store(unix_now_ns());
+  page_->reason_seq.fetch_add(1);
+  return true;
 }
 
 }  // namespace fr

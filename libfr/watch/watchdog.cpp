@@ -78,9 +78,9 @@ bool Watchdog::start() noexcept {
   }
   requests_.serve_begins();
   writer_.set_kept();
-  if (h.world_size.load() > h.local_world_size || h.local_world_size == 0 ||
-      !r.control->is_shared()) {
-    start_follower(r);  // ranks elsewhere
+  const bool elsewhere = h.world_size.load() > h.local_world_size || h.local_world_size == 0;
+  if ((elsewhere && r.options.trigger != ToNodes::kOff) || !r.control->is_shared()) {
+    start_follower(r);
   }
   return true;
 }
@@ -409,6 +409,9 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   for (const Part& part : kParts) {
     if (part.ras_answer != nullptr) {
       facts.ras = part.ras_answer(kAnswer_ns);
+    }
+    if (part.nodes_answer != nullptr && !went_on) {
+      facts.nodes = part.nodes_answer(incident);
     }
   }
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);

@@ -267,6 +267,8 @@ def load() -> str:
         library.fr_torch_install.restype = ctypes.c_char_p
         library.fr_torch_groups_changed.restype = None
         library.fr_torch_uninstall.restype = None
+        library.fr_torch_join_nodes.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        library.fr_torch_join_nodes.restype = None
         library.fr_torch_tensor_reader.restype = ctypes.c_void_p
         _library = library
     problem = _library.fr_torch_install(_fr.api_address())
@@ -295,6 +297,12 @@ def _read_tensors(torch) -> None:
 def groups_changed() -> None:
     if _library is not None:
         _library.fr_torch_groups_changed()
+
+
+def join_nodes(host: str, port: int) -> None:
+    """The nodes of the job find each other through torch's store there; returns at once."""
+    if _library is not None:
+        _library.fr_torch_join_nodes(host.encode(), port)
 
 
 def uninstall() -> None:

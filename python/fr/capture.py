@@ -246,6 +246,7 @@ def _after_init(args, kwargs):
     if world is not None and _fr.enabled():
         _fr.set_identity(world.rank(), world.size(), -1)
         _agree_on_run()
+        _join_nodes()
 
 
 def _agree_on_run() -> None:
@@ -259,6 +260,16 @@ def _agree_on_run() -> None:
         _fr.set_run(int(kept, 16))
     except Exception:  # no such store (MPI, a store without compare_set): the clocks tell, as far
         return
+
+
+@harmless("joining the nodes of the job")
+def _join_nodes() -> None:
+    """Where the ranks meet in a TCPStore, their nodes meet there, too (libfr/net)."""
+    store = _patched._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if getattr(store, "host", ""):
+        adapter.join_nodes(str(store.host), int(store.port))
 
 
 def _ranges(ranks) -> list[int]:

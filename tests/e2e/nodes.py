@@ -49,9 +49,10 @@ def _hold(*namespaces):
     return holder
 
 
-def _inside(holder, command):
-    at = ["nsenter", "--target", str(holder.pid), "--net", "--mount", "--uts"]
-    return [*at, f"--wd={os.getcwd()}", "--", *map(str, command)]
+def _inside(holder, command, cwd=None):
+    at = ["nsenter", "--target", str(holder.pid), "--net", "--mount", "--uts", "--"]
+    # env(1) changes the directory once inside: the path may mean another one there
+    return [*at, "env", f"--chdir={cwd or os.getcwd()}", *map(str, command)]
 
 
 class Node:
@@ -60,14 +61,13 @@ class Node:
         self.address = address
         self.disk = disk
         self._holder = holder
+        self._started = []
 
     def start(self, command, **how):
-        """Popen of the command, which is the process itself: no shell, no wrapper between."""
-        cwd = how.pop("cwd", None)
-        entered = _inside(self._holder, command)
-        if cwd is not None:
-            entered = [f"--wd={cwd}" if part.startswith("--wd=") else part for part in entered]
-        return subprocess.Popen(entered, **how)
+        """Popen of the command, which is the process itself; cwd is a path inside."""
+        command = _inside(self._holder, command, how.pop("cwd", None))
+        self._started.append(subprocess.Popen(command, **how))
+        return self._started[-1]
 
     def run(self, command, **how):
         how = {"check": True, "capture_output": True, "text": True} | how
@@ -103,7 +103,8 @@ class Node:
             self.signal(signal.SIGKILL)
             time.sleep(0.01)
         self._holder.kill()
-        self._holder.wait(timeout=10)
+        for process in (*self._started, self._holder):
+            process.wait(timeout=10)
 
 
 class Cluster:

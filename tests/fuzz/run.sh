@@ -5,7 +5,7 @@ here="$(cd "$(dirname "$0")" && pwd)"
 build="$1"
 shift
 loaders=("$@")
-[ "${#loaders[@]}" -gt 0 ] || loaders=(fr ring pickle json summary)
+[ "${#loaders[@]}" -gt 0 ] || loaders=(fr ring pickle json summary net)
 status=0
 for loader in "${loaders[@]}"; do
   found="$build/found/$loader"

@@ -355,6 +355,29 @@ FR_API const char* fr_library_path(void) FR_NOEXCEPT;
 FR_API void fr_enter(const fr_ticket* t) FR_NOEXCEPT;
 FR_API int fr_leave(void) FR_NOEXCEPT;
 
+/* ------------------------------------------------------------------ jobs of several nodes */
+
+/* A store of keys and values that all ranks of the job reach, e.g. PyTorch's. One thread of libfr calls
+ * these, which may block for as long as they like; each returns less than 0 when the store failed. */
+typedef struct fr_store {
+  uint32_t struct_bytes;
+  const char* host; /* of the store: the address that leads there is the one other nodes reach us by */
+  int port;
+  void* self; /* goes to each call */
+  int (*add)(void* self, const char* key, int64_t amount, int64_t* sum);
+  int (*set)(void* self, const char* key, const void* data, size_t bytes);
+  /* Sets the key where there is none; copies at most `room` of what it has then. */
+  int64_t (*keep)(void* self, const char* key, const void* data, size_t bytes, void* value, size_t room);
+  /* Copies at most `room` bytes of the value; returns its length, 0 where there is none. Does not wait. */
+  int64_t (*get)(void* self, const char* key, void* value, size_t room);
+  void (*close)(void* self); /* no call comes after it */
+} fr_store;
+
+/* Has the nodes of the job exchange addresses through the store, so that an incident of one reaches all
+ * (FR_TRIGGER). Copies what it is given and returns at once; each rank calls it, after the start, once its
+ * rank and world size are known. Does nothing in a job of one node. store->close is called in any case. */
+FR_API void fr_join_nodes(const fr_store* store) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ for code bound at run time */
 
 /* The calls above as a table, for adapters that are compiled elsewhere and must not link libfr. Members
@@ -380,6 +403,7 @@ typedef struct fr_api {
   int (*leave)(void);
   int (*nccl_active)(void);
   size_t (*peek)(uint64_t address, void* to, size_t bytes);
+  void (*join_nodes)(const fr_store*);
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

@@ -35,6 +35,7 @@
 #include "fr/fr.h"
 #include "groups.hpp"
 #include "plan.hpp"
+#include "store.hpp"
 #include "tensors.hpp"
 
 namespace {
@@ -320,6 +321,17 @@ __attribute__((visibility("default"))) size_t (*fr_torch_tensor_reader())(uint64
 #else
   return nullptr;
 #endif
+}
+
+// The nodes of the job find each other through the TCPStore at this address.
+__attribute__((visibility("default"))) void fr_torch_join_nodes(const char* host, int port) {
+  auto own = std::make_unique<OwnStore>();
+  own->host = host;
+  own->port = port;
+  const fr_store store = {sizeof(fr_store), own->host.c_str(), port,      own.get(),  store_add,
+                          store_set,        store_keep,        store_get, store_close};
+  own.release();  // until store_close
+  g_api->join_nodes(&store);
 }
 
 // A process group was made or destroyed.

@@ -81,6 +81,8 @@ TEST_CASE(
   CHECK(documented("device.observer") == names(schema::kObserver));
   CHECK(documented("device.error") == names(schema::kCudaError));
   CHECK(documented("ras") == names(schema::kRas));
+  CHECK(documented("nodes") == names(schema::kNodes));
+  CHECK(documented("nodes.unanswered") == names(schema::kUnanswered));
   CHECK(documented("notes") == names(schema::kNotes));
   CHECK(documented("notes.threads") == names(schema::kThreadNotes));
   CHECK(documented("notes.threads.spans") == names(schema::kSpans));

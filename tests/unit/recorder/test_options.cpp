@@ -97,7 +97,8 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
       {"FR_PIPE", {"/p/1", "/p/2"}},       {"FR_SIGNAL", {"USR1", "USR2"}},
       {"FR_CACHE_DIR", {"/c1", "/c2"}},    {"FR_LOG", {"debug", "off"}},
       {"FR_THREADS", {"proc", "off"}},     {"FR_LOCALS", {"0", "1"}},
-      {"FR_CRASHES", {"0", "1"}},          {"FR_RAS", {"h:1", "0"}}};
+      {"FR_CRASHES", {"0", "1"}},          {"FR_RAS", {"h:1", "0"}},
+      {"FR_TRIGGER", {"dir", "off"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);
@@ -183,17 +184,29 @@ TEST_CASE("a job's name is safe within file names") {
 
 TEST_CASE("a value that does not parse is named and the default used") {
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"FR_ENABLE", "maybe"},        {"FR_ENABLE", ""},
-      {"FR_BUFFER_SIZE", "many"},    {"FR_BUFFER_SIZE", "-5"},
-      {"FR_BUFFER_SIZE", "1e9"},     {"FR_BUFFER_SIZE", "99999999999999999999"},
-      {"FR_DUMP_ON_TIMEOUT", "2"},   {"FR_WARN_S", "soon"},
-      {"FR_WARN_S", "nan"},          {"FR_TIMEOUT_S", "-1"},
-      {"FR_TIMEOUT_S", "inf"},       {"FR_TIMEOUT_S", "10 s"},
-      {"FR_TIMEOUT_S", "0"},         {"FR_KEEP_DUMPS", "few"},
-      {"FR_STACKS", "all"},          {"FR_TIMING", "on"},
-      {"FR_SIGNAL", "KILL"},         {"FR_SIGNAL", "9"},
-      {"FR_SIGNAL", "NOPE"},         {"FR_LOG", "loud"},
-      {"TORCH_FR_BUFFER_SIZE", "x"}, {"TORCH_NCCL_ENABLE_TIMING", "perhaps"}};
+      {"FR_ENABLE", "maybe"},
+      {"FR_ENABLE", ""},
+      {"FR_BUFFER_SIZE", "many"},
+      {"FR_BUFFER_SIZE", "-5"},
+      {"FR_BUFFER_SIZE", "1e9"},
+      {"FR_BUFFER_SIZE", "99999999999999999999"},
+      {"FR_DUMP_ON_TIMEOUT", "2"},
+      {"FR_WARN_S", "soon"},
+      {"FR_WARN_S", "nan"},
+      {"FR_TIMEOUT_S", "-1"},
+      {"FR_TIMEOUT_S", "inf"},
+      {"FR_TIMEOUT_S", "10 s"},
+      {"FR_TIMEOUT_S", "0"},
+      {"FR_KEEP_DUMPS", "few"},
+      {"FR_STACKS", "all"},
+      {"FR_TIMING", "on"},
+      {"FR_SIGNAL", "KILL"},
+      {"FR_SIGNAL", "9"},
+      {"FR_SIGNAL", "NOPE"},
+      {"FR_LOG", "loud"},
+      {"FR_TRIGGER", "udp"},
+      {"TORCH_FR_BUFFER_SIZE", "x"},
+      {"TORCH_NCCL_ENABLE_TIMING", "perhaps"}};
   const Options defaults = read({});
   for (const auto& [name, value] : bad) {
     CAPTURE(name, value);

@@ -173,13 +173,16 @@ TEST_CASE("control: another node's incident is followed, never backwards") {
   TempDir dir;
   ControlPage page;
   open_and_join(page, dir.path(), 0);
-  page.follow(5);
+  CHECK(page.follow(5, 3, "incident 5 of another node"));
   CHECK(page.page().incident == 5);
   char reason[160];
   page.reason(reason, sizeof reason);
   CHECK(std::string(reason).find("another node") != std::string::npos);
-  page.follow(3);
+  CHECK_FALSE(page.follow(3, 3, "an older one"));
+  CHECK_FALSE(page.follow(5, 3, "the same"));
   CHECK(page.page().incident == 5);
+  CHECK(page.page().incident_rank == 3);
+  CHECK(page.page().nodes.followed == 5);
 }
 
 TEST_CASE(

@@ -122,6 +122,11 @@ constexpr std::tuple kRas{
 };
 static_assert(all_named(schema::kRas, kRas));
 
+constexpr std::tuple kNodes{
+    FR_FIELDS(NodesEvidence, asked, took_ns),
+};
+static_assert(all_named(schema::kNodes, kNodes));
+
 constexpr std::tuple kNotes{
     FR_FIELDS(ThreadNotes, tid, note),
     FR_TIMES(ThreadNotes, note_time),
@@ -144,6 +149,7 @@ class Reader {
       e_.ras.asked = true;
       read_map(ras, kRas, times_, e_.ras);
     }
+    nodes(member(&root_, "nodes"));
     notes(member(&root_, "notes"));
     read_map(member(&root_, "losses"), kLosses, times_, e_.losses);
     device(member(&root_, "device"));
@@ -187,6 +193,24 @@ class Reader {
           unix_then != 0 && unix_now != 0 && then > 0 && now >= then && now - then < kLongest;
       const Time set = sound ? (unix_now - unix_then) - (now - then) : 0;
       e_.clock_set = set > kSlewed || set < -kSlewed ? set : 0;
+    }
+  }
+
+  void nodes(const Object* nodes) {
+    read_map(nodes, kNodes, times_, e_.nodes);
+    for (const Object& o : list(member(nodes, "unanswered"))) {
+      if (e_.nodes.unanswered.size() == fr::NodesAnswer::kNamed) {
+        return;
+      }
+      const Row row(&o);
+      const auto cell = [&row](const char* name) {
+        return row[position(schema::kUnanswered, name)];
+      };
+      NodesEvidence::Silent& node = e_.nodes.unanswered.emplace_back();
+      node.host = text(cell("host"));
+      node.first_rank = number<Rank>(cell("first_rank"));
+      node.n_ranks = number<std::uint32_t>(cell("n_ranks"));
+      node.stride = number<std::uint32_t>(cell("stride"));
     }
   }
 

@@ -286,6 +286,18 @@ struct RasEvidence {
   bool cut = false;
 };
 
+// Which other nodes this rank told of the incident (libfr/net).
+struct NodesEvidence {
+  struct Silent {
+    std::string host;
+    Rank first_rank = -1;
+    std::uint32_t n_ranks = 0, stride = 0;  // stride 0: which ranks is not known
+  };
+  std::uint32_t asked = 0;  // 0: none
+  std::uint64_t took_ns = 0;
+  std::vector<Silent> unanswered;
+};
+
 struct Identity {
   std::string job, host, boot_id, command, cwd, recorder;
   int attempt = 0;
@@ -372,6 +384,7 @@ struct RankEvidence {
   std::string threads_by;  // the tool that took them; "" the recorder itself
   DeviceEvidence device;
   RasEvidence ras;
+  NodesEvidence nodes;
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

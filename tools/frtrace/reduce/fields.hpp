@@ -26,6 +26,8 @@ FR_MEMBERS(DeviceSpan, ticket, start, end)
 FR_MEMBERS(CarriedPhase, phase, pid, process, generation)
 FR_MEMBERS(DeviceFailure, present, code, name, text, call, has_record, ticket, time)
 FR_MEMBERS(RasEvidence, asked, address, format, answer, error, cut)
+FR_MEMBERS(NodesEvidence::Silent, host, first_rank, n_ranks, stride)
+FR_MEMBERS(NodesEvidence, asked, took_ns, unanswered)
 FR_MEMBERS(Identity, job, host, boot_id, command, cwd, recorder, attempt, rank, local_rank,
            world_size, local_world_size, pid, proc_start, run, start, warned, anonymous, n_records)
 FR_MEMBERS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks_lost, groups_lost,
@@ -147,10 +149,10 @@ void fields(Io& io, RankEvidence& of) {
   auto& [file, format, holes, newest, clock_set, file_time, source, id, reason, trigger, incident,
          written, salvaged, salvaged_by, oom_kills, salvage, process_gone, options, layers, strings,
          frames, stacks, shape_words, groups, lanes, records, has_step, step, notes, exit, peers,
-         threads, threads_by, device, ras, losses, unreadable_rows] = of;
+         threads, threads_by, device, ras, nodes, losses, unreadable_rows] = of;
   io(id, file, format, holes, newest, file_time, source, reason, trigger, incident, written,
      salvaged, salvaged_by, salvage, process_gone, options, layers, groups, lanes, has_step, notes,
-     exit, peers, threads, threads_by, device, ras, losses, unreadable_rows);
+     exit, peers, threads, threads_by, device, ras, nodes, losses, unreadable_rows);
   io.raw(clock_set);
   io.raw(oom_kills);
   io.raw(step);

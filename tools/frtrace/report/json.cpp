@@ -32,11 +32,17 @@ Json input_json(const Report* r, const LoadResult& input) {
   for (const std::string& path : input.absent) {
     unreadable.push_back({{"file", path}, {"why", "no such file or directory"}});
   }
+  Json silent = Json::array();
+  for (const SilentNode& n : r != nullptr ? r->silent_nodes : std::vector<SilentNode>{}) {
+    silent.push_back(
+        {{"host", n.host}, {"ranks", n.ranks}, {"n_ranks", n.n_ranks}, {"has_files", n.has_files}});
+  }
   return {{"read", r != nullptr ? r->read : 0},
           {"expected", r != nullptr ? r->expected : 0},
           {"missing_ranks", r != nullptr ? r->missing_ranks : std::vector<Rank>{}},
           {"reduced", r != nullptr ? r->reduced : 0},
           {"in_question", r != nullptr ? r->in_question : std::vector<Rank>{}},
+          {"silent_nodes", std::move(silent)},
           {"unreadable", std::move(unreadable)}};
 }
 

@@ -137,6 +137,14 @@ struct RankReport {
   std::string note;
 };
 
+// One that did not answer when a rank told it of the incident.
+struct SilentNode {
+  std::string host;
+  std::vector<Rank> ranks;    // empty: not known
+  std::uint32_t n_ranks = 0;  // that it has
+  bool has_files = false;     // of any of its ranks
+};
+
 struct Report {
   std::string job;
   int attempt = 0;
@@ -161,6 +169,7 @@ struct Report {
   std::vector<Rank> missing_ranks;
   int reduced = 0;                // ranks read from summaries
   std::vector<Rank> in_question;  // of those, whose whole dumps may tell more (reduce/question.hpp)
+  std::vector<SilentNode> silent_nodes;
 };
 
 // Of several jobs the worst comes first.

@@ -321,6 +321,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"link", "device"}, 4, 1, "operations on devices");
   findings({"late"}, 6, 2, "places where ranks come late");
   findings({"need"}, 1, 1, "");
+  findings({"silent"}, 3, 1, "nodes that did not answer");
   findings({"elsewhere"}, 4, 1, "places of ranks that do not wait");
   findings({"excluded"}, 3, 0, "that wait for others themselves");
   findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");

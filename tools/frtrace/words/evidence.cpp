@@ -250,6 +250,40 @@ void add_ras(const Facts& f, Report& r) {
   }
 }
 
+// Nodes that were told of the incident and did not answer: seen beside the verdict, and never a
+// ground for it. A network that loses messages does the same.
+void add_silent(const Facts& f, Report& r) {
+  std::map<std::string, double> waited_s;
+  for (const RankEvidence* e : f.c.ranks) {
+    for (const NodesEvidence::Silent& n : e->nodes.unanswered) {
+      SilentNode node{n.host, {}, n.n_ranks, false};
+      // No damaged file makes more of them.
+      constexpr std::uint32_t kMostRanks = 4096, kLongestStride = 0xffff;
+      constexpr Rank kLastRank = 1 << 24;
+      const bool is_known = n.stride != 0 && n.stride <= kLongestStride && n.first_rank >= 0 &&
+                            n.first_rank <= kLastRank && n.n_ranks <= kMostRanks;
+      for (std::uint32_t k = 0; is_known && k < n.n_ranks; ++k) {
+        node.ranks.push_back(n.first_rank + static_cast<Rank>(k * n.stride));
+      }
+      const std::string key = n.host + fold_ranks(node.ranks);
+      if (waited_s.try_emplace(key, static_cast<double>(e->nodes.took_ns) / 1e9).second) {
+        node.has_files = std::any_of(f.c.ranks.begin(), f.c.ranks.end(), [&](const auto* other) {
+          return node.ranks.empty() ? other->id.host == node.host
+                                    : contains(node.ranks, other->id.rank);
+        });
+        const std::string who =
+            node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks);
+        say(r, "silent",
+            fmt::format("node {} ({}) did not answer within {}{}", node.host, who,
+                        duration_text(waited_s[key]),
+                        node.has_files ? ", and left files all the same"
+                                       : " and left no files: stopped, dead or cut off"));
+        r.silent_nodes.push_back(std::move(node));
+      }
+    }
+  }
+}
+
 void add_lost_records(const Facts& f, Report& r) {
   std::uint64_t groups_lost = 0;
   for (const RankEvidence* e : f.c.ranks) {
@@ -331,6 +365,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   if (r.kind != Verdict::kOk) {
     add_ras(f, r);
   }
+  add_silent(f, r);
   add_lost_records(f, r);
   add_gaps(f, fault, doubts, r);
   add_empty(f, fault, doubts, r);

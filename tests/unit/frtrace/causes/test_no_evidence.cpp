@@ -53,6 +53,44 @@ TEST_CASE("a rank without evidence") {
     CHECK(r.ranks.empty());
     CHECK(r.summary.find("evidence of ranks 2,3 is lacking") != std::string::npos);
   }
+  SECTION("their node did not answer either: named as such, and not blamed for that") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1}, kWorld, kLoss);
+    j.rank(1).nodes = {1, 600'000'000, {{"n1", 2, 2, 1}}};
+    j.lose_file(2);
+    j.lose_file(3);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    REQUIRE(r.silent_nodes.size() == 1);
+    CHECK(r.silent_nodes[0].host == "n1");
+    CHECK(r.silent_nodes[0].ranks == Ranks{2, 3});
+    CHECK_FALSE(r.silent_nodes[0].has_files);
+    const auto silent = std::find_if(r.findings.begin(), r.findings.end(),
+                                     [](const Finding& f) { return f.id == "silent"; });
+    REQUIRE(silent != r.findings.end());
+    CHECK(silent->text ==
+          "node n1 (ranks 2,3) did not answer within 0.6 s and left no files: stopped, dead or cut "
+          "off");
+  }
+  SECTION("a node did not answer and left files: that is said, and changes nothing") {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.advance(20);
+    const Report without = j.diagnose();
+    j.rank(1).nodes = {1, 600'000'000, {{"n1", 2, 2, 1}, {"n2", -1, 8, 0}}};
+    j.rank(0).nodes = j.rank(1).nodes;
+    const Report r = j.diagnose();
+    CHECK(r.kind == without.kind);
+    CHECK(r.ranks == without.ranks);
+    CHECK(r.confidence == without.confidence);
+    REQUIRE(r.silent_nodes.size() == 2);  // each once
+    CHECK(r.silent_nodes[0].has_files);
+    CHECK(r.silent_nodes[1].ranks.empty());
+    CHECK(r.silent_nodes[1].n_ranks == 8);
+  }
   SECTION("an innocent one is lacking: the known absentee is blamed") {
     JobBuilder j(4);
     iterations(j, 3);
