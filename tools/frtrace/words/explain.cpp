@@ -18,13 +18,14 @@ void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Rep
   const Names names(f);
   // by operation and site: members may have met with different ones
   std::map<std::pair<std::string, std::string>, std::pair<Waiting, std::vector<int>>> by_site;
+  const std::string usual = names.op(p);
   for (const Wait& w : p.waits) {
     if (but.contains(w.evidence)) {
       continue;
     }
     Site site;
     std::uint32_t stack = 0;
-    std::string op = names.op(p);
+    std::string op = usual;
     if (w.record != kNoRecord) {
       op = f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].op);
       stack = f.ev(w.evidence).records[w.record].stack;
