@@ -1,5 +1,8 @@
-// fuzz_tools.cpp - what other tools print: job logs, py-spy's JSON, faulthandler's text.
+// fuzz_tools.cpp - what other tools print: job logs, py-spy's JSON, faulthandler's text, traces of
+// torch.profiler, NCCL Inspector's lines.
+#include "input/tools/inspector.hpp"
 #include "input/tools/job_log.hpp"
+#include "input/tools/kineto.hpp"
 #include "input/tools/settle.hpp"
 #include "input/tools/stacks.hpp"
 #include "target.hpp"
@@ -8,6 +11,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string why;
   const std::span<const unsigned char> bytes{data, size};
   frfuzz::go(frtrace::load_py_spy(bytes, why), false);
+  frfuzz::go(frtrace::load_kineto(bytes, why), false);
+  if (frtrace::is_inspector(bytes)) {
+    frfuzz::go(frtrace::load_inspector(bytes), false);
+  }
   if (frtrace::has_faulthandler(bytes)) {
     frfuzz::go(frtrace::load_faulthandler(bytes), false);
   }

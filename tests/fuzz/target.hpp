@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "input/files.hpp"
+#include "input/tools/inspector.hpp"
+#include "input/tools/kineto.hpp"
 #include "input/tools/settle.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
@@ -48,6 +50,8 @@ inline void go(Loaded e, bool settle) {
   if (settle) {
     frtrace::settle_torch(all);
   }
+  frtrace::settle_kineto(all);
+  frtrace::settle_inspector(all);
   frtrace::settle_tools(all);
   report(all);
   frtrace::Windows windows(0, all.size());

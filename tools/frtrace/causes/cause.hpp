@@ -153,6 +153,7 @@ enum class Rule : std::uint8_t {
   kOpenUnattributed,
   kOpenUnmatched,
   kOpenNoOperations,
+  kOpenTimesOnly,
   kOkTerminated,
   kOk
 };

@@ -136,17 +136,36 @@ std::vector<Cause> without_operations(const Facts& f) {
   return {c};
 }
 
+bool only_times(const Facts& f) {
+  return !f.c.ranks.empty() &&
+         std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
+                     [](const RankEvidence* e) { return e->holes.only_times; });
+}
+
 // Nothing is stuck; a rank keeps the others waiting all the time.
 std::vector<Cause> slow(const Facts& f) {
   Cause c;
   c.late = stragglers(f.c, f.slots);
   const std::vector<Straggler>& late = c.late.ranks;
-  if (late.empty() || f.c.ranks.size() < 2) {
+  const bool none = late.empty() || f.c.ranks.size() < 2;
+  if (none && only_times(f)) {
+    c.rule = Rule::kOpenTimesOnly;
+    c.verdict = Verdict::kUndecided;
+    for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+      c.others.push_back(i);
+    }
+    return {c};
+  }
+  if (none) {
     return {};
   }
   // More than a third of the ranks, and not one node: uneven work, not stragglers.
   if (c.late.node.empty() && late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
-    c.rule = Rule::kOk;
+    c.rule = only_times(f) ? Rule::kOpenTimesOnly : Rule::kOk;
+    c.verdict = only_times(f) ? Verdict::kUndecided : Verdict::kOk;
+    for (const Straggler& s : late) {
+      c.others.push_back(s.evidence);
+    }
     return {c};
   }
   c.rule = Rule::kSlow;

@@ -56,6 +56,7 @@ std::vector<Cause> unattributed(const Facts&);
 std::vector<Cause> unmatched(const Facts&);
 std::vector<Cause> without_operations(const Facts&);
 std::vector<Cause> slow(const Facts&);
+bool only_times(const Facts&);  // the files are a profiler's
 
 // ---- shared by rules
 

@@ -20,7 +20,9 @@
 #include "format/layout.hpp"
 #include "input/memory.hpp"
 #include "input/ras.hpp"
+#include "input/tools/inspector.hpp"
 #include "input/tools/job_log.hpp"
+#include "input/tools/kineto.hpp"
 #include "input/tools/settle.hpp"
 #include "input/tools/stacks.hpp"
 #include "input/torch/dump.hpp"
@@ -228,6 +230,11 @@ bool load_text(const Candidate& file, Content& content, LoadResult& result) {
   if (all.empty()) {
     all = load_ras(content.bytes());
   }
+  if (is_inspector(content.bytes())) {
+    if (auto counts = load_inspector(content.bytes())) {
+      all.push_back(std::move(counts));
+    }
+  }
   if (has_faulthandler(content.bytes())) {
     if (auto stacks = load_faulthandler(content.bytes())) {
       all.push_back(std::move(stacks));
@@ -254,8 +261,11 @@ void load_summary(const Candidate& file, bool all_records, Content& content, Loa
   }
 }
 
-// PyTorch's Flight Recorder's, or py-spy's.
+// PyTorch's Flight Recorder's, its profiler's, or py-spy's.
 std::unique_ptr<RankEvidence> load_json(std::span<const unsigned char> bytes, std::string& why) {
+  if (is_kineto(bytes)) {
+    return load_kineto(bytes, why);
+  }
   auto e = load_torch_json(bytes, why);
   std::string other;
   return e != nullptr ? std::move(e) : load_py_spy(bytes, other);
@@ -675,6 +685,8 @@ LoadResult load_paths(const std::vector<std::string>& paths, const LoadOptions& 
   if (options.settle) {
     drop_replaced(result.evidence);
     settle_torch(result.evidence);
+    settle_kineto(result.evidence);
+    settle_inspector(result.evidence);
     settle_tools(result.evidence);
   }
   return result;

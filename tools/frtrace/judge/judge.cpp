@@ -16,8 +16,10 @@ class Judge {
   explicit Judge(const Facts& f) : f_(f) {}
 
   Judgement run() {
+    const bool times = only_times(f_);
     for (const RuleRow& rule : rules()) {
-      if (!is_needed(rule.tier)) {
+      // A profiler's files tell nothing of a hang.
+      if (!is_needed(rule.tier) || (times && rule.propose != slow)) {
         continue;
       }
       for (Cause& c : rule.propose(f_)) {

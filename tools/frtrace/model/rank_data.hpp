@@ -345,6 +345,7 @@ struct Holes {
   bool may_wait = false;           // such, of a thread that may be in an operation, or wait for one
   bool reduced = false;            // from a summary, which leaves things out (reduce/shorten.hpp)
   std::uint64_t truncated_at = 0;  // records before the cut
+  bool only_times = false;         // of a profiler: who came when, and nothing of a hang
 };
 
 struct RankEvidence {
@@ -385,6 +386,7 @@ struct RankEvidence {
   DeviceEvidence device;
   RasEvidence ras;
   NodesEvidence nodes;
+  std::vector<std::string> witness;  // what other tools say of the job, in sentences
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

@@ -35,7 +35,7 @@ FR_MEMBERS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks
 FR_MEMBERS(Holes, only_active, no_stacks, no_status, no_members, no_p2p, relative_p2p,
            frontier_inferred, failure_inferred, run_by_clock, rank_from_name, truncated,
            frontiers_at_least, written_guessed, from_log, only_stacks, may_wait, reduced,
-           truncated_at)
+           truncated_at, only_times)
 FR_MEMBERS(FrameVariables, frame, values)
 FR_MEMBERS(FileLock, waits, holder, kind, holder_name, file)
 FR_MEMBERS(ThreadModule, file, build_id)
@@ -149,10 +149,10 @@ void fields(Io& io, RankEvidence& of) {
   auto& [file, format, holes, newest, clock_set, file_time, source, id, reason, trigger, incident,
          written, salvaged, salvaged_by, oom_kills, salvage, process_gone, options, layers, strings,
          frames, stacks, shape_words, groups, lanes, records, has_step, step, notes, exit, peers,
-         threads, threads_by, device, ras, nodes, losses, unreadable_rows] = of;
+         threads, threads_by, device, ras, nodes, witness, losses, unreadable_rows] = of;
   io(id, file, format, holes, newest, file_time, source, reason, trigger, incident, written,
      salvaged, salvaged_by, salvage, process_gone, options, layers, groups, lanes, has_step, notes,
-     exit, peers, threads, threads_by, device, ras, nodes, losses, unreadable_rows);
+     exit, peers, threads, threads_by, device, ras, nodes, losses, unreadable_rows, witness);
   io.raw(clock_set);
   io.raw(oom_kills);
   io.raw(step);

@@ -176,6 +176,8 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
        "are a log: a rank that its watchdog says nothing of may be inside the operation", true},
       {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
        true},
+      {&Holes::only_times, "are traces of torch.profiler: they tell times, and nothing of a hang",
+       true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };
@@ -221,6 +223,14 @@ void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
     if (counts) {
       doubts.add(who.size() == f.c.ranks.size() ? Confidence::kPossible : Confidence::kLikely,
                  text);
+    }
+  }
+}
+
+void add_witness(const Facts& f, Report& r) {
+  for (const RankEvidence* e : f.c.ranks) {
+    for (const std::string& line : e->witness) {
+      say(r, "witness", line);
     }
   }
 }
@@ -364,6 +374,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   }
   if (r.kind != Verdict::kOk) {
     add_ras(f, r);
+    add_witness(f, r);
   }
   add_silent(f, r);
   add_lost_records(f, r);

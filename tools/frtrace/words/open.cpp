@@ -91,6 +91,10 @@ constexpr OpenRow kRows[] = {
     {Rule::kOpenNoOperations,
      "the files of {others} hold no operations: nothing shows what is stuck",
      "dumps of fr or of PyTorch's Flight Recorder, or the job's log"},
+    {Rule::kOpenTimesOnly,
+     "traces of the profiler show none of {others} late again and again; whether something is "
+     "stuck they do not tell",
+     "dumps of fr or of PyTorch's Flight Recorder"},
     {Rule::kOpenLifecycle,
      "{others} {have} been in {call} for {longest}; no operation is in flight, and the evidence "
      "does not say what the call waits for{missing_too}",

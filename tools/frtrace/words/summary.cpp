@@ -489,6 +489,7 @@ std::string Summary::text() const {
     case Rule::kOpenUnattributed:
     case Rule::kOpenUnmatched:
     case Rule::kOpenNoOperations:
+    case Rule::kOpenTimesOnly:
     case Rule::kOkTerminated:
     case Rule::kOk:
       return open_summary(f_, c_);

@@ -91,6 +91,12 @@ class Reader {
     }
     e_.holes.truncated_at = e_.holes.truncated ? all.size() : 0;
     read_entries(all);
+    if (p_.torchcomms && !comparable()) {
+      why =
+          "a dump of torchcomms that has lost entries: its numbers count all communicators of the "
+          "process, so its operations cannot be compared";
+      return false;
+    }
     finish(p_, e_);
     return true;
   }
@@ -105,6 +111,25 @@ class Reader {
       std::from_chars(parsed.ptr + 1, end, minor_);
     }
   }
+  // torchcomms describes communicators by their backend, PyTorch the first group as default_pg.
+  bool describes_backend(std::string_view backend) const {
+    return e_.records.empty() && e_.groups.size() > 1 &&
+           std::all_of(e_.groups.begin() + 1, e_.groups.end(),
+                       [&](const GroupEvidence& g) { return e_.text(g.desc) == backend; });
+  }
+
+  // Of torchcomms (hooks/fr/FlightRecorder.cpp, 2026-08): from the first entry on, or of one
+  // communicator without sends and receives.
+  bool comparable() const {
+    std::size_t used = 0;
+    std::uint64_t messages = 0;
+    for (const GroupState& s : p_.states) {
+      used += s.collectives != 0 ? 1 : 0;
+      messages += s.p2p;
+    }
+    return (p_.first_id == 0 && !p_.gaps) || (used < 2 && messages == 0 && !p_.gaps);
+  }
+
   bool older_than(int major, int minor) const {
     return std::pair(major_, minor_) < std::pair(major, minor);
   }
@@ -399,6 +424,7 @@ class Reader {
     if (g.backend == 0) {
       g.backend = tables_.intern(name.backend);
       s.gloo = name.backend == "gloo";
+      p_.torchcomms = p_.torchcomms || describes_backend(name.backend);
     }
     const bool p2p_batch =
         name.op == "coalesced" &&
@@ -414,7 +440,8 @@ class Reader {
     p_.any_completed = p_.any_completed || r.state == State::kCompleted;
     p_.any_stack = p_.any_stack || r.stack != 0;
     const bool split = entry[kCollectiveSeq].type != Type::kNone;
-    const std::uint64_t seq = count_of(split ? entry[kCollectiveSeq] : entry[kSeqId]);
+    const std::uint64_t seq =
+        count_of(split ? entry[kCollectiveSeq] : entry[kSeqId]) + (p_.torchcomms && split ? 1 : 0);
     s.max_p2p = std::max(s.max_p2p, count_of(entry[kP2pSeq]));
     s.max_op = std::max(s.max_op, count_of(entry[kOpId]));
     p_.one_number = p_.one_number || !split;
@@ -523,7 +550,8 @@ class Reader {
 
  public:
   std::string format(std::string_view container) const {
-    return fmt::format("torch {} {}", version_.empty() ? "unversioned" : version_, container);
+    return fmt::format("{} {} {}", p_.torchcomms ? "torchcomms" : "torch",
+                       version_.empty() ? "unversioned" : version_, container);
   }
 
  private:

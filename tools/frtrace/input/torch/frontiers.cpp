@@ -34,7 +34,7 @@ class Frontiers {
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
     // torchcomms numbers the collectives of a process, whatever their group.
-    if (from_the_start && (p_.one_number || (p_.one_counter && used > 1))) {
+    if (from_the_start && (p_.torchcomms || p_.one_number || (p_.one_counter && used > 1))) {
       number_apart();
     }
     if (e_.holes.only_active) {
@@ -88,7 +88,8 @@ class Frontiers {
       g.overwritten = g.enqueued - std::min(g.enqueued, s.collectives);
       e_.losses.overwritten += e_.holes.only_active ? 0 : g.overwritten;
       g.p2p_enqueued = s.p2p;
-      e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq);
+      e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq && !p_.torchcomms) ||
+                        (p_.torchcomms && s.p2p != 0);
     }
     records_done(done);
     lanes(from_the_start);

@@ -38,6 +38,7 @@ struct Progress {
   std::vector<GroupState> states{1};      // by row
   const pickle::Value* status = nullptr;  // pg_status
   std::uint64_t first_id = 0, last_id = 0;
+  bool torchcomms = false;  // which numbers all operations of a process from 0, and names no peers
   bool one_counter = true;  // numbers of collectives rise over all groups
   bool one_number = false;  // of collectives, and of sends and receives
   bool gaps = false, any_completed = false, any_stack = false;

@@ -275,6 +275,40 @@ TEST_CASE("torch: one counter for all groups (torchcomms)") {
   CHECK(e->groups[2].completed == 1);
 }
 
+// As hooks/fr/FlightRecorder.cpp of torchcomms writes them: one number from 0 for all operations of
+// the process, (name, backend) of the communicator, states by `retired` alone.
+TEST_CASE("torch: torchcomms numbers operations of a process from 0") {
+  const auto of = [](int id, const char* op, const char* comm, bool retired) {
+    json e = entry(id, id, "scheduled", op, comm, "ncclx");
+    e["retired"] = retired;
+    return e;
+  };
+  const auto file = [](json entries) {
+    json d = dump(std::move(entries));
+    d["pg_config"] = json::object();
+    for (const char* comm : {"main", "pp", "dp"}) {
+      d["pg_config"][comm] = {{"name", comm}, {"desc", "ncclx"}, {"ranks", "[0,1]"}};
+    }
+    return d;
+  };
+  const json all[] = {of(0, "ncclx:all_reduce", "main", true), of(1, "ncclx:send", "pp", true),
+                      of(2, "ncclx:all_gather_single", "dp", true),
+                      of(3, "ncclx:all_reduce", "main", false)};
+  const auto e = load(file({all[0], all[1], all[2], all[3]}));
+  REQUIRE(e->records.size() == 4);
+  CHECK(e->format == "torchcomms 2.10 pickle");
+  CHECK(e->records[0].seq == 1);
+  CHECK(e->records[0].state == State::kCompleted);
+  CHECK(e->records[2].seq == 1);
+  CHECK(e->records[3].seq == 2);
+  CHECK(e->records[3].state == State::kEnqueued);
+  CHECK(e->holes.no_p2p);  // whom it sent to is not told
+  std::string why;
+  const std::string lost = file({all[1], all[2], all[3]}).dump();
+  CHECK(load_torch_json(frtest::bytes_of(lost), why) == nullptr);
+  CHECK(why.find("torchcomms") != std::string::npos);
+}
+
 TEST_CASE("torch: all_to_all and its splits") {
   const auto plain = load(dump({entry(0, 1, "completed", "nccl:all_to_all")}));
   CHECK(plain->records[0].shape_count == 0);  // who gets how much is not in it
