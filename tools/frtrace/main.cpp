@@ -12,6 +12,7 @@
 #include "commands/arguments.hpp"
 #include "commands/clean.hpp"
 #include "commands/doctor.hpp"
+#include "commands/live.hpp"
 #include "commands/metrics.hpp"
 #include "commands/reduce.hpp"
 #include "commands/stacks.hpp"
@@ -278,6 +279,9 @@ int main(int argc, char** argv) {
   try {
     if (argc > 1 && std::string_view(argv[1]) == "doctor") {
       return frtrace::doctor_command(argc - 1, argv + 1);
+    }
+    if (argc > 1 && std::string_view(argv[1]) == "live") {
+      return frtrace::live_command(argc - 1, argv + 1);
     }
     if (argc > 1 && std::string_view(argv[1]) == "metrics") {
       return frtrace::metrics_command(argc - 1, argv + 1);

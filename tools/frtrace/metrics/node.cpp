@@ -1,9 +1,5 @@
 #include "metrics/node.hpp"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +12,6 @@
 #include "fr/fr.h"
 #include "model/dtype.hpp"
 #include "model/operation.hpp"
-#include "sample/process.hpp"
 
 namespace frtrace {
 
@@ -63,30 +58,6 @@ double seconds(Time t) {
 
 }  // namespace
 
-MappedRing::MappedRing(int directory, const std::string& name) {
-  const int fd = ::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  struct stat st{};
-  constexpr off_t kMost = off_t{1} << 31;
-  if (fd >= 0 && ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-      st.st_size < kMost) {
-    size_ = static_cast<std::size_t>(st.st_size);
-    void* p = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
-    if (p != MAP_FAILED) {
-      data_ = p;
-      view_ = fr::View::of(data_, size_);
-    }
-  }
-  if (fd >= 0) {
-    ::close(fd);
-  }
-}
-
-MappedRing::~MappedRing() {
-  if (data_ != nullptr) {
-    ::munmap(data_, size_);
-  }
-}
-
 NodeMetrics::NodeMetrics(std::string shm_dir, std::string node, Time stuck, Judge judge)
     : shm_dir_(std::move(shm_dir)),
       node_(std::move(node)),
@@ -97,31 +68,17 @@ NodeMetrics::NodeMetrics(std::string shm_dir, std::string node, Time stuck, Judg
 // cannot be looked up and count as long as their watchdog has given a sign.
 void NodeMetrics::find_rings() {
   std::set<std::pair<int, std::uint64_t>> found;
-  const std::string dir = fmt::format("{}/fr-{}", shm_dir_, ::geteuid());
-  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* d = fd >= 0 ? ::fdopendir(fd) : nullptr;
-  while (const dirent* e = d != nullptr ? ::readdir(d) : nullptr) {
-    const std::string name = e->d_name;
-    if (!name.ends_with(".ring")) {
-      continue;
-    }
-    auto mapped = std::make_unique<MappedRing>(fd, name);
-    if (!mapped->view().ok()) {
-      continue;
-    }
+  for_each_ring(shm_dir_, [&](const std::string& path, std::unique_ptr<MappedRing> mapped) {
     const fr::Header& h = mapped->view().header();
     const std::pair key{h.pid, h.proc_start};
     if (found.insert(key).second && !rings_.contains(key)) {
       Ring ring;
-      ring.path = dir + "/" + name;
+      ring.path = path;
       ring.job = fixed(h.job, sizeof h.job);
       ring.mapped = std::move(mapped);
       rings_.emplace(key, std::move(ring));
     }
-  }
-  if (d != nullptr) {
-    ::closedir(d);
-  }
+  });
   std::erase_if(rings_, [&](const auto& r) { return !found.contains(r.first); });
 }
 
@@ -289,9 +246,8 @@ void NodeMetrics::read_fronts(Ring& ring, const fr::TickClock& clock) {
 
 void NodeMetrics::read(Ring& ring, Time now) {
   const fr::Header& h = ring.header();
-  const bool own = h.pid_namespace == fr::pid_namespace();
   const auto heartbeat = static_cast<Time>(h.heartbeat_unix_ns.load());
-  ring.alive = own ? fr::is_alive(h.pid, h.proc_start) : now - heartbeat < 60 * kSecond;
+  ring.alive = lives(h, now);
   Job& job = jobs_[ring.job];
   job.last_life = std::max(job.last_life, ring.alive ? now : heartbeat);
   const fr::TickClock clock(h);

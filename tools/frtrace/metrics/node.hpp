@@ -13,26 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "format/view.hpp"
+#include "live/mapped_ring.hpp"
 #include "metrics/text.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
-
-// One ring file, mapped for reading only. Its process may write to it, end, or remove it.
-class MappedRing {
- public:
-  MappedRing(int directory, const std::string& name);
-  ~MappedRing();
-  MappedRing(const MappedRing&) = delete;
-  MappedRing& operator=(const MappedRing&) = delete;
-  const fr::View& view() const { return view_; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
-  fr::View view_;
-};
 
 class NodeMetrics {
  public:

@@ -1,0 +1,37 @@
+// mapped_ring.hpp - the rings of this node, mapped for reading only. Their processes may write to them,
+// end, or remove them meanwhile.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "format/view.hpp"
+#include "model/rank_data.hpp"
+
+namespace frtrace {
+
+class MappedRing {
+ public:
+  MappedRing(int directory, const std::string& name);
+  ~MappedRing();
+  MappedRing(const MappedRing&) = delete;
+  MappedRing& operator=(const MappedRing&) = delete;
+  const fr::View& view() const { return view_; }  // !ok(): no ring
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+  fr::View view_;
+};
+
+// Rings of this user below `shm_dir`, as far as they can be read.
+void for_each_ring(
+    const std::string& shm_dir,
+    const std::function<void(const std::string& path, std::unique_ptr<MappedRing>)>& take);
+
+// Whether the ring's process lives. One of another pid namespace cannot be looked up and counts as
+// long as its watchdog has given a sign. now: unix time, ns.
+bool lives(const fr::Header&, Time now);
+
+}  // namespace frtrace
