@@ -15,8 +15,21 @@
 #include <vector>
 
 #include "format/hash.hpp"
+#include "recorder/job_name.hpp"
 
 namespace fr {
+
+std::string job_in_files(std::string text) {
+  for (char& c : text) {
+    const bool keep = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                      c == '-' || c == '_';
+    if (!keep) {
+      c = c == '.' ? '-' : '_';  // '.' separates the parts of a dump's name
+    }
+  }
+  return text.substr(0, 100);
+}
+
 namespace {
 
 const char* environment(const char* name) {
@@ -218,18 +231,6 @@ std::string directory_part(const std::string& prefix) {
   return slash == std::string::npos ? "." : prefix.substr(0, slash == 0 ? 1 : slash);
 }
 
-// A job name is part of file names.
-std::string file_safe(std::string text) {
-  for (char& c : text) {
-    const bool keep = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                      c == '-' || c == '_';
-    if (!keep) {
-      c = c == '.' ? '-' : '_';  // '.' separates the parts of a dump's name
-    }
-  }
-  return text.substr(0, 100);
-}
-
 // Sets the member of `row` from `text` and `shown` to the value's text; false: not understood.
 // `is_alias`: the text is that of one of PyTorch's names.
 bool parse(const OptionSpec& row, std::string text, bool is_alias, Options& o, std::string& shown) {
@@ -277,7 +278,7 @@ bool parse(const OptionSpec& row, std::string text, bool is_alias, Options& o, s
       shown = absolute(is_alias ? directory_part(text) : text);
       break;
     case OptionKind::kJob:
-      shown = file_safe(text);
+      shown = job_in_files(text);
       break;
     case OptionKind::kAddress:
       if (parse_bool(text.c_str(), yes)) {

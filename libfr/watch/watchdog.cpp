@@ -156,7 +156,12 @@ void Watchdog::run() noexcept {
       char reason[200];
       char text[160];
       r.control->reason(text, sizeof text);
-      format(reason, sizeof reason, "rank %d: %s", r.control->page().incident_rank.load(), text);
+      const i32 opener = r.control->page().incident_rank.load();
+      if (opener >= 0) {
+        format(reason, sizeof reason, "rank %d: %s", opener, text);
+      } else {
+        format(reason, sizeof reason, "%s", text);  // no rank: another node, or frtrace
+      }
       dump_incident(current, reason, Trigger::kPeer);
     }
     check_stalls(now);

@@ -1,6 +1,6 @@
-"""Two "nodes" on one machine: processes with a mount namespace of their own, in which /dev/shm is
-theirs, and a UTS namespace with their host name. On them a real Slurm (munged, slurmctld, two
-slurmd) or an sshd each. All of it lives below one temporary directory and dies with its Cluster.
+"""Two "nodes" on one machine: namespaces with a /dev/shm, a host name and processes of their own.
+On them a real Slurm (munged, slurmctld, two slurmd) or an sshd each. All of it lives below one
+temporary directory and dies with its Cluster.
 """
 
 import os
@@ -49,20 +49,21 @@ class Cluster:
     def __init__(self, scratch, names=("n1", "n2")):
         self.scratch = scratch
         self.daemons = []
-        self.homes = {name: self._make_node(name) for name in names}  # pid that holds the namespaces
+        self.homes = {name: self._make_node(name) for name in names}  # pids of their holders
 
     def _make_node(self, name):
-        """A process that holds the node's namespaces. It says that they are made."""
+        """A process that holds the node's namespaces, once they are made; number 1 of its own."""
         made = self.scratch / f"{name}.made"
         script = f"mount -t tmpfs tmpfs /dev/shm && hostname {name} && : >{made} && exec sleep inf"
-        command = ["unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", script]
-        process = self.daemon(f"node-{name}", command)
+        own = ["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        process = self.daemon(f"node-{name}", ["unshare", *own, "sh", "-c", script])
         wait_until(f"namespaces of {name}", made.exists)
-        return process.pid
+        return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
 
     def on(self, name, *command):
         """The command line that runs a command on a node."""
-        return ["nsenter", "--target", str(self.homes[name]), "--mount", "--uts", "--", *command]
+        spaces = ["--mount", "--uts", "--pid"]
+        return ["nsenter", "--target", str(self.homes[name]), *spaces, "--", *command]
 
     def daemon(self, log, command, **kwargs):
         """Starts it in a session of its own, so that what it started can be ended with it."""

@@ -11,7 +11,9 @@
 
 #include "commands/arguments.hpp"
 #include "commands/clean.hpp"
+#include "commands/collect.hpp"
 #include "commands/doctor.hpp"
+#include "commands/fan.hpp"
 #include "commands/live.hpp"
 #include "commands/metrics.hpp"
 #include "commands/reduce.hpp"
@@ -28,6 +30,7 @@
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
 #include "words/diagnose.hpp"
+#include "words/nodes.hpp"
 
 namespace {
 
@@ -102,6 +105,7 @@ Answers answers_of(const Arguments& a, const LoadResult& input) {
   for (const Case& c : out.cases) {
     const Facts facts(c);
     out.reports.push_back(diagnose(facts));
+    weigh_silent_nodes(out.reports.back(), input.nodes);
     look_at_lock_files(out.reports.back());
     look_at_machine(out.reports.back(), {"", "", fr::read_options().shm_dir}, false);
     if (a.wants_html()) {
@@ -273,27 +277,30 @@ int run(int argc, char** argv) {
   return a.clean ? clean_rings(fr::read_options().shm_dir) : report(a);
 }
 
+// What the nodes sent is then reported like any directory.
+int collect(int argc, char** argv) {
+  Arguments collected;
+  const auto status = collect_command(argc, argv, collected);
+  return status ? *status : report(collected);
+}
+
+// By the first argument; without one of these names it is a path or an option.
+constexpr struct {
+  std::string_view name;
+  int (*run)(int argc, char** argv);
+} kCommands[] = {
+    {"collect", collect},       {"doctor", doctor_command},   {"dump", dump_command},
+    {"live", live_command},     {"metrics", metrics_command}, {"node", node_command},
+    {"reduce", reduce_command}, {"stacks", stacks_command},   {"verdict", verdict_command}};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    if (argc > 1 && std::string_view(argv[1]) == "doctor") {
-      return frtrace::doctor_command(argc - 1, argv + 1);
-    }
-    if (argc > 1 && std::string_view(argv[1]) == "live") {
-      return frtrace::live_command(argc - 1, argv + 1);
-    }
-    if (argc > 1 && std::string_view(argv[1]) == "metrics") {
-      return frtrace::metrics_command(argc - 1, argv + 1);
-    }
-    if (argc > 1 && std::string_view(argv[1]) == "reduce") {
-      return frtrace::reduce_command(argc - 1, argv + 1);
-    }
-    if (argc > 1 && std::string_view(argv[1]) == "stacks") {
-      return frtrace::stacks_command(argc - 1, argv + 1);
-    }
-    if (argc > 1 && std::string_view(argv[1]) == "verdict") {
-      return frtrace::verdict_command(argc - 1, argv + 1);
+    for (const auto& command : kCommands) {
+      if (argc > 1 && argv[1] == command.name) {
+        return command.run(argc - 1, argv + 1);
+      }
     }
     return run(argc, argv);
   } catch (const std::exception& e) {

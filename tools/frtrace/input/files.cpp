@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <new>
 #include <set>
 #include <thread>
@@ -163,6 +165,15 @@ struct Candidate {
 // Directories and files by what they are, not by name: through links one may appear many times.
 using Visited = std::set<std::pair<dev_t, ino_t>>;
 
+bool read_nodes(const fs::path& path, std::vector<NodeRow>& rows) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  NodesFile file;
+  const bool is_one = parse_nodes(text, file);
+  std::move(file.nodes.begin(), file.nodes.end(), std::back_inserter(rows));
+  return is_one;
+}
+
 void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candidate>& out,
              LoadResult& result) {
   std::error_code ec;
@@ -194,6 +205,8 @@ void collect(const fs::path& dir, int depth, Visited& visited, std::vector<Candi
     }
     if (S_ISDIR(st.st_mode)) {
       collect(path, depth + 1, visited, out, result);
+    } else if (path.filename() == kNodesFile && read_nodes(path, result.nodes)) {
+      continue;
     } else if (!is_verdict(path.filename().string())) {
       out.push_back({path.string(), depth == 0});
     }

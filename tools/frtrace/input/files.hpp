@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "collect/nodes.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
@@ -26,6 +27,7 @@ struct LoadResult {
   std::vector<Unreadable> unreadable;
   bool found_nothing = true;        // no path given held a file at all
   std::vector<std::string> absent;  // paths that do not exist
+  std::vector<NodeRow> nodes;       // that `frtrace collect` asked, by its nodes.json
 };
 
 // Told by content: the first bytes are enough.

@@ -37,13 +37,20 @@ Json input_json(const Report* r, const LoadResult& input) {
     silent.push_back(
         {{"host", n.host}, {"ranks", n.ranks}, {"n_ranks", n.n_ranks}, {"has_files", n.has_files}});
   }
-  return {{"read", r != nullptr ? r->read : 0},
-          {"expected", r != nullptr ? r->expected : 0},
-          {"missing_ranks", r != nullptr ? r->missing_ranks : std::vector<Rank>{}},
-          {"reduced", r != nullptr ? r->reduced : 0},
-          {"in_question", r != nullptr ? r->in_question : std::vector<Rank>{}},
-          {"silent_nodes", std::move(silent)},
-          {"unreadable", std::move(unreadable)}};
+  Json out{{"read", r != nullptr ? r->read : 0},
+           {"expected", r != nullptr ? r->expected : 0},
+           {"missing_ranks", r != nullptr ? r->missing_ranks : std::vector<Rank>{}},
+           {"reduced", r != nullptr ? r->reduced : 0},
+           {"in_question", r != nullptr ? r->in_question : std::vector<Rank>{}},
+           {"silent_nodes", std::move(silent)},
+           {"unreadable", std::move(unreadable)}};
+  for (const NodeRow& row : input.nodes) {  // of `frtrace collect` only
+    out["nodes"].push_back({{"node", row.node},
+                            {"answered", row.answered},
+                            {"ranks", row.ranks},
+                            {"why", row.why.empty() ? Json() : Json(row.why)}});
+  }
+  return out;
 }
 
 Json branch_json(const Branch& b) {

@@ -1,0 +1,138 @@
+#include "collect/node.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "commands/arguments.hpp"
+#include "format/file_name.hpp"
+#include "live/ask_stacks.hpp"
+#include "live/incident.hpp"
+#include "live/rings.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace::collect {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Of the ranks whose rings are here: another node's may lie in the same directory.
+std::set<std::string> dumps_of(const std::vector<FoundRing>& rings) {
+  std::set<std::string> out;
+  std::set<std::string> dirs;
+  for (const FoundRing& r : rings) {
+    dirs.insert(r.dump_dir);
+  }
+  for (const std::string& dir : dirs) {
+    std::error_code ec;
+    for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
+      fr::NameParts parts;
+      if (fr::parse_name(it->path().filename().c_str(), parts) &&
+          std::any_of(rings.begin(), rings.end(), [&](const FoundRing& r) {
+            return r.dump_dir == dir && r.job == parts.job && r.attempt == parts.attempt &&
+                   r.rank == parts.rank;
+          })) {
+        out.insert(it->path().string());
+      }
+    }
+  }
+  return out;
+}
+
+void add_file(Package& p, const std::string& path) {
+  std::string bytes = content(path);
+  if (!bytes.empty()) {
+    p.files.emplace_back(fs::path(path).filename().string(), std::move(bytes));
+  }
+}
+
+void add_evidence(const NodeQuestion& q, std::vector<FoundRing> rings, Package& p) {
+  if (!q.ranks.empty()) {
+    std::erase_if(rings, [&](const FoundRing& r) {
+      return std::find(q.ranks.begin(), q.ranks.end(), r.rank) == q.ranks.end();
+    });
+  }
+  for (const FoundRing& r : rings) {
+    add_file(p, r.path);
+  }
+  for (const std::string& path : dumps_of(rings)) {
+    add_file(p, path);
+  }
+  p.said = fmt::format("{} rings", rings.size());
+}
+
+void add_dump(const NodeQuestion& q, const std::vector<FoundRing>& rings, Package& p) {
+  const auto limit = std::chrono::seconds(std::max(1, std::min(q.limit_s - 2, 15)));
+  std::vector<std::string> said;
+  bool silent = false;
+  for (const RaisedIncident& r : raise_incidents(rings, limit)) {
+    std::string text = fmt::format("incident {} of job {}", r.incident, r.job);
+    text += r.dumped.empty() ? "" : fmt::format(": {} dumped", ranks_words(r.dumped));
+    text += r.silent.empty() ? "" : fmt::format("; {} did not", ranks_words(r.silent));
+    silent = silent || !r.silent.empty();
+    said.push_back(std::move(text));
+  }
+  p.status = said.empty() ? kNothing : silent ? kNotDecided : kNoFault;
+  p.said = said.empty() ? "no rank of the job runs here" : fmt::format("{}", fmt::join(said, "; "));
+}
+
+void add_dump_and_evidence(const NodeQuestion& q, const std::vector<FoundRing>& rings, Package& p) {
+  add_dump(q, rings, p);
+  const std::string said = p.said;
+  add_evidence(q, rings, p);
+  p.said += "; " + said;
+  p.status = kNoFault;
+}
+
+void add_stacks(const std::vector<FoundRing>& rings, Package& p) {
+  for (const std::string& path : ask_stacks(rings)) {
+    add_file(p, path);
+    ::unlink(path.c_str());
+  }
+  p.status = p.files.empty() ? kNothing : kNoFault;
+  p.said = fmt::format("{} of {} answered", p.files.size(), rings.size());
+}
+
+}  // namespace
+
+Package answer(const NodeQuestion& q) {
+  Package p;
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  p.host = host;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> p.boot_id;
+  const std::vector<RingPlace> places = ring_places(q.shm_dir);
+  const std::vector<FoundRing> rings = rings_of(places, q.job);
+  for (const FoundRing& r : rings) {
+    p.ranks.push_back(r.rank);
+  }
+  if (rings.empty()) {
+    const std::vector<std::string> jobs = jobs_in(places);
+    p.status = kNothing;
+    p.said = jobs.empty() ? "no rings here"
+                          : fmt::format("no ring of that job; of {}", fmt::join(jobs, ", "));
+  } else if (q.what == "dump") {
+    add_dump(q, rings, p);
+  } else if (q.what == "stacks") {
+    add_stacks(rings, p);
+  } else if (q.dump_first) {
+    add_dump_and_evidence(q, rings, p);
+  } else {
+    add_evidence(q, rings, p);
+  }
+  return p;
+}
+
+}  // namespace frtrace::collect

@@ -1,0 +1,31 @@
+// nodes.hpp - nodes.json: who was asked, who answered, and why not (schema frtrace.nodes/1).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace frtrace {
+
+struct NodeRow {
+  std::string node;
+  bool answered = false;
+  int exit = -1;  // of the command there; -1 not known
+  double seconds = 0;
+  std::vector<int> ranks;  // that have evidence there
+  std::string host, boot_id;
+  std::string said;  // by the node
+  std::string why;   // it did not answer
+};
+
+struct NodesFile {
+  std::string job, launcher;
+  std::vector<NodeRow> nodes;
+};
+
+inline constexpr char kNodesFile[] = "nodes.json";
+
+std::string nodes_json(const NodesFile&);
+// False: the text is no such file. What is of the wrong type reads as absent.
+bool parse_nodes(const std::string& text, NodesFile&);
+
+}  // namespace frtrace

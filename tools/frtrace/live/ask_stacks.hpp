@@ -1,0 +1,17 @@
+// ask_stacks.hpp - has running processes write where their threads are, by the signal that their rings
+// name, to a file beside the ring.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "live/rings.hpp"
+
+namespace frtrace {
+
+// The files of those that answered, for the caller to read and remove.
+std::vector<std::string> ask_stacks(const std::vector<FoundRing>& rings);
+
+bool is_stopped_process(int pid);
+
+}  // namespace frtrace

@@ -1,0 +1,25 @@
+// incident.hpp - raises an incident from outside: in the control page of a job, where its ranks'
+// watchdogs look ten times a second. No rank is interrupted.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "live/rings.hpp"
+
+namespace frtrace {
+
+struct RaisedIncident {
+  std::string job;
+  std::uint64_t incident = 0;
+  std::vector<int> dumped, silent;  // ranks
+};
+
+// Of each page that a living one of these rings belongs to. One opened a moment ago is joined: on
+// another node the same command may have been faster. Waits until all have dumped, at most `limit`.
+std::vector<RaisedIncident> raise_incidents(const std::vector<FoundRing>& rings,
+                                            std::chrono::milliseconds limit);
+
+}  // namespace frtrace
