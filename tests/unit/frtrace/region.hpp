@@ -120,6 +120,7 @@ class Region {
   static constexpr std::uint32_t kDeviceRows = 4;
   static constexpr std::uint64_t kUnix = 1'700'000'000'000'000'000ull;
   fr::Header& header() { return *reinterpret_cast<fr::Header*>(base_); }
+  fr::GroupRow& group() { return at_section<fr::GroupRow>(fr::kSecGroups)[1]; }
   fr::Device& device() { return *at_section<fr::Device>(fr::kSecDevice); }
   fr::CommRow* comms() { return at_section<fr::CommRow>(fr::kSecComms); }
   fr::DeviceOp* device_ops() { return at_section<fr::DeviceOp>(fr::kSecDeviceOps); }

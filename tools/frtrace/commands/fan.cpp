@@ -263,10 +263,7 @@ void set_command(const FanOptions& o, const std::string& job, const std::string&
   l.command = {!o.frtrace.empty() ? o.frtrace
                : in_pods          ? "frtrace"
                                   : own_path(),
-               "node",
-               what,
-               "--shm-dir=" + o.shm_dir,
-               fmt::format("--limit={}", l.timeout_s)};
+               "node", what, "--shm-dir=" + o.shm_dir, fmt::format("--limit={}", l.timeout_s)};
   if (!there.empty()) {
     l.command.push_back("--job=" + there);
   }

@@ -70,8 +70,8 @@ class Page {
 std::uint64_t open_incident(fr::Control& page) {
   std::uint64_t current = page.incident.load();
   const std::uint64_t opened = page.incident_unix_ns.load(), now = wall_ns();
-  const bool is_fresh = opened != 0 && now - opened < kMoment_ns &&
-                        page.incident_rank.load() < 0 && page.over.load() < current;
+  const bool is_fresh = opened != 0 && now - opened < kMoment_ns && page.incident_rank.load() < 0 &&
+                        page.over.load() < current;
   if (is_fresh || !page.incident.compare_exchange_strong(current, current + 1)) {
     return page.incident.load();
   }

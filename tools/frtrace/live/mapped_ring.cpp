@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "sample/process.hpp"
 
 namespace frtrace {
@@ -53,6 +55,10 @@ void for_each_ring(
   if (d != nullptr) {
     ::closedir(d);
   }
+}
+
+std::string fixed(const char* text, std::size_t most) {
+  return {text, ::strnlen(text, most)};
 }
 
 bool lives(const fr::Header& h, Time now) {

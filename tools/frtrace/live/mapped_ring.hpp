@@ -30,6 +30,9 @@ void for_each_ring(
     const std::string& shm_dir,
     const std::function<void(const std::string& path, std::unique_ptr<MappedRing>)>& take);
 
+// A text of a ring's header: NUL-terminated, unless it fills its field.
+std::string fixed(const char* text, std::size_t most);
+
 // Whether the ring's process lives. One of another pid namespace cannot be looked up and counts as
 // long as its watchdog has given a sign. now: unix time, ns.
 bool lives(const fr::Header&, Time now);

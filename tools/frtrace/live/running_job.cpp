@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -17,10 +16,6 @@ namespace {
 
 constexpr std::uint64_t kLookBack = 256;  // records in which an operation is searched
 constexpr Time kStepsOver = 60 * kSecond;
-
-std::string fixed(const char* text, std::size_t most) {
-  return {text, strnlen(text, most)};
-}
 
 double seconds_to(Time from, Time now) {
   return static_cast<double>(std::max<Time>(now - from, 0)) * 1e-9;

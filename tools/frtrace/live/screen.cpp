@@ -11,7 +11,7 @@ namespace frtrace {
 
 namespace {
 
-constexpr std::size_t kMostRanks = 8;         // that are behind
+constexpr std::size_t kMostBehind = 8;        // that are behind
 constexpr std::size_t kMostVerdictLines = 8;  // where there is no more room
 
 std::string left(std::string text, std::size_t width) {
@@ -57,7 +57,7 @@ std::string step_line(const JobNow& j) {
 struct Widths {
   std::size_t group, at;
   explicit Widths(std::size_t width)
-      : group(std::clamp<std::size_t>(width / 5, 12, 26)), at(width < 100 ? 20 : 30) {}
+      : group(std::clamp<std::size_t>(width / 5, 12, 26)), at(width < 100 ? 16 : 30) {}
 };
 
 std::string group_line(const GroupNow& g, const Widths& w, std::size_t width) {
@@ -67,7 +67,7 @@ std::string group_line(const GroupNow& g, const Widths& w, std::size_t width) {
   std::string out = fmt::format("{} {:>6} {} {:>8} {:>6} {:>8}  ", left(label, w.group), g.ranks,
                                 left(g.at, w.at), g.per_s ? rate_text(*g.per_s) : "", g.in_flight,
                                 g.still_s ? duration_text(*g.still_s) : "");
-  return out + shortened(printable(behind), width - std::min(width, columns(out)));
+  return shortened(out + printable(behind), width);
 }
 
 std::string rank_line(const RankNow& r, std::size_t width) {
@@ -98,7 +98,7 @@ std::vector<std::string> lines_of(const std::string& text, std::size_t width) {
 std::vector<std::string> screen_lines(const JobNow& j, const std::string& verdict,
                                       const ScreenStyle& style) {
   std::vector<std::string> said = lines_of(verdict, style.width);
-  const std::size_t ranks = std::min(kMostRanks, j.behind.size());
+  const std::size_t ranks = std::min(kMostBehind, j.behind.size());
   const Widths w(style.width);
   std::size_t room = j.groups.size();
   if (style.height != 0) {

@@ -48,10 +48,6 @@ std::string library_text(std::uint32_t version) {
              : fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::string fixed(const char* text, std::size_t most) {
-  return {text, strnlen(text, most)};
-}
-
 double seconds(Time t) {
   return static_cast<double>(t) * 1e-9;
 }

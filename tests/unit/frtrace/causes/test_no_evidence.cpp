@@ -71,15 +71,19 @@ TEST_CASE("a rank without evidence") {
                                      [](const Finding& f) { return f.id == "silent"; });
     REQUIRE(silent != r.findings.end());
     CHECK(silent->text ==
-          "node n1 (ranks 2,3) did not answer within 0.6 s and left no files: stopped, dead or cut "
-          "off");
+          "node n1 (ranks 2,3) did not answer within 600 ms and left no files: stopped, dead or "
+          "cut off");
   }
   SECTION("a node did not answer and left files: that is said, and changes nothing") {
-    JobBuilder j(4);
-    iterations(j, 3);
-    j.some({0, 1, 3}, kWorld, kLoss);
-    j.advance(20);
-    const Report without = j.diagnose();
+    const auto hang = [](JobBuilder& job) {
+      iterations(job, 3);
+      job.some({0, 1, 3}, kWorld, kLoss);
+      job.advance(20);
+    };
+    JobBuilder plain(4), j(4);
+    hang(plain);
+    hang(j);
+    const Report without = plain.diagnose();
     j.rank(1).nodes = {1, 600'000'000, {{"n1", 2, 2, 1}, {"n2", -1, 8, 0}}};
     j.rank(0).nodes = j.rank(1).nodes;
     const Report r = j.diagnose();

@@ -32,6 +32,7 @@ class Rings {
     h.local_world_size = 4;
     h.world_size = 8;
     h.step = step;
+    r.group().enqueued_ticks = 1000 + 1'000'000 * static_cast<fr::u64>(issued);
     const auto bytes = r.bytes();
     std::ofstream(folder_ + "/" + std::to_string(h.pid) + ".ring", std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
@@ -110,7 +111,7 @@ TEST_CASE("live: rates are of what was issued since the last look") {
 }
 
 TEST_CASE(
-    "live: of a job that was started again the last attempt counts; the dead are told first") {
+    "live: of a job that was started again the last attempt counts, and the dead are told first") {
   const Rings rings;
   rings.put(0, 7);
   rings.put(0, 3, INT64_MIN, 1);
