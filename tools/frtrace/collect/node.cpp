@@ -12,10 +12,13 @@
 
 #include "commands/arguments.hpp"
 #include "format/file_name.hpp"
+#include "input/files.hpp"
 #include "live/ask_stacks.hpp"
 #include "live/incident.hpp"
 #include "live/rings.hpp"
 #include "model/operation.hpp"
+#include "reduce/shorten.hpp"
+#include "reduce/summary.hpp"
 
 namespace frtrace::collect {
 
@@ -73,6 +76,33 @@ void add_evidence(const NodeQuestion& q, std::vector<FoundRing> rings, Package& 
   p.said = fmt::format("{} rings", rings.size());
 }
 
+// What `frtrace reduce` makes of it: whether a process lives is seen only here.
+void add_summary(const std::vector<FoundRing>& rings, Package& p) {
+  std::vector<std::string> paths;
+  for (const FoundRing& r : rings) {
+    paths.push_back(r.path);
+  }
+  const std::set<std::string> dumps = dumps_of(rings);
+  paths.insert(paths.end(), dumps.begin(), dumps.end());
+  LoadOptions options;
+  options.threads = 2;
+  options.all_records = true;
+  options.settle = false;  // the collector does that, over all nodes
+  LoadResult input = load_paths(paths, options);
+  for (const auto& e : input.evidence) {
+    reduce::shorten(*e);
+  }
+  if (!input.evidence.empty()) {
+    p.files.emplace_back(p.host + reduce::kEnding, reduce::encode(input.evidence));
+  }
+  p.said = fmt::format("{} rings", rings.size());
+  if (!input.unreadable.empty()) {
+    p.said +=
+        fmt::format("; {} of {} files not read, {}: {}", input.unreadable.size(), paths.size(),
+                    input.unreadable.front().file, input.unreadable.front().why);
+  }
+}
+
 void add_dump(const NodeQuestion& q, const std::vector<FoundRing>& rings, Package& p) {
   const auto limit = std::chrono::seconds(std::max(1, std::min(q.limit_s - 2, 15)));
   std::vector<std::string> said;
@@ -88,11 +118,19 @@ void add_dump(const NodeQuestion& q, const std::vector<FoundRing>& rings, Packag
   p.said = said.empty() ? "no rank of the job runs here" : fmt::format("{}", fmt::join(said, "; "));
 }
 
-void add_dump_and_evidence(const NodeQuestion& q, const std::vector<FoundRing>& rings, Package& p) {
-  add_dump(q, rings, p);
-  const std::string said = p.said;
-  add_evidence(q, rings, p);
-  p.said += "; " + said;
+// Of all, or of those ranks; raised first where that is asked for.
+void add_evidence_or_summary(const NodeQuestion& q, const std::vector<FoundRing>& rings,
+                             Package& p) {
+  if (q.dump_first) {
+    add_dump(q, rings, p);
+  }
+  const std::string said = p.said.empty() ? "" : "; " + p.said;
+  if (q.what == "summary") {
+    add_summary(rings, p);
+  } else {
+    add_evidence(q, rings, p);
+  }
+  p.said += said;
   p.status = kNoFault;
 }
 
@@ -127,10 +165,8 @@ Package answer(const NodeQuestion& q) {
     add_dump(q, rings, p);
   } else if (q.what == "stacks") {
     add_stacks(rings, p);
-  } else if (q.dump_first) {
-    add_dump_and_evidence(q, rings, p);
   } else {
-    add_evidence(q, rings, p);
+    add_evidence_or_summary(q, rings, p);
   }
   return p;
 }

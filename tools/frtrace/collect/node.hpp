@@ -9,10 +9,10 @@
 namespace frtrace::collect {
 
 struct NodeQuestion {
-  std::string what;  // evidence, dump, stacks
+  std::string what;  // summary (of the evidence), evidence (whole), dump, stacks
   std::string job;   // "": every job here
   std::string shm_dir;
-  std::vector<int> ranks;   // evidence of these only, whole; empty: of all
+  std::vector<int> ranks;   // evidence of these only; empty: of all
   bool dump_first = false;  // raise an incident, then gather
   int limit_s = 60;
 };

@@ -5,6 +5,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +20,11 @@
 
 #include "collect/node.hpp"
 #include "commands/fan.hpp"
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "reduce/question.hpp"
 #include "report/lines.hpp"
+#include "words/diagnose.hpp"
 
 namespace frtrace {
 
@@ -55,16 +60,7 @@ class Gathering {
     file_.launcher = launcher;
   }
   void add(const NodeRow& row, const collect::Package& package) {
-    const fs::path folder = dir_ / collect::file_name(row.node);
-    std::error_code ec;
-    fs::create_directory(folder, ec);
-    for (const auto& [name, content] : package.files) {
-      std::ofstream out(folder / name, std::ios::binary | std::ios::trunc);
-      out << content;
-      if (!out.flush()) {
-        throw std::runtime_error("cannot write " + (folder / name).string());
-      }
-    }
+    add_files(row, package);
     const auto old = std::find_if(file_.nodes.begin(), file_.nodes.end(),
                                   [&](const NodeRow& r) { return r.node == row.node; });
     if (old != file_.nodes.end()) {
@@ -76,6 +72,18 @@ class Gathering {
       save();
     }
   }
+  void add_files(const NodeRow& row, const collect::Package& package) const {
+    const fs::path folder = dir_ / collect::file_name(row.node);
+    std::error_code ec;
+    fs::create_directory(folder, ec);
+    for (const auto& [name, content] : package.files) {
+      std::ofstream out(folder / name, std::ios::binary | std::ios::trunc);
+      out << content;
+      if (!out.flush()) {
+        throw std::runtime_error("cannot write " + (folder / name).string());
+      }
+    }
+  }
   // Whole or not at all: a run that is killed is resumed by it.
   void save() {
     std::sort(file_.nodes.begin(), file_.nodes.end(),
@@ -85,9 +93,13 @@ class Gathering {
     fs::rename(beside, dir_ / kNodesFile);
     saved_ = Clock::now();
   }
-  bool nobody_answered() const {
-    return std::none_of(file_.nodes.begin(), file_.nodes.end(),
-                        [](const NodeRow& row) { return row.answered; });
+  // Whether the node has one of these ranks.
+  bool has_any(const std::string& node, const std::vector<Rank>& ranks) const {
+    return std::any_of(file_.nodes.begin(), file_.nodes.end(), [&](const NodeRow& row) {
+      return row.node == node && std::any_of(row.ranks.begin(), row.ranks.end(), [&](int rank) {
+               return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+             });
+    });
   }
 
  private:
@@ -103,31 +115,39 @@ std::string default_directory(const std::string& job) {
   return fmt::format("fr-collect/{}-{:%Y%m%d-%H%M%S}", collect::file_name(job), local);
 }
 
-void gather(const FanOptions& o, const std::string& job, bool dump_first, const std::string& dir,
-            collect::Launch& launch, const std::vector<NodeRow>& absent) {
-  Gathering gathering(dir);
-  gathering.resume();
-  gathering.set_names(job, collect::launcher_name(launch.launcher));
-  for (const NodeRow& row : absent) {
-    fmt::print(stderr, "{}: {}\n", printable(row.node), printable(row.why));
-    gathering.add(row, {});
-  }
-  const std::size_t all = launch.nodes.size();
-  collect::Launch rest = launch;
-  rest.nodes.clear();
-  rest.containers.clear();
-  for (std::size_t i = 0; i < all; ++i) {
-    if (!gathering.has(launch.nodes[i])) {
-      rest.nodes.push_back(launch.nodes[i]);
-      rest.containers.push_back(i < launch.containers.size() ? launch.containers[i] : "");
+struct CollectArguments {
+  FanOptions fan;
+  std::string job, dir;
+  bool dump_first = false, whole = false;
+};
+
+// The nodes of `all` for which `wanted` is true.
+template <class Wanted>
+collect::Launch some_of(const collect::Launch& all, Wanted&& wanted) {
+  collect::Launch out = all;
+  out.nodes.clear();
+  out.containers.clear();
+  for (std::size_t i = 0; i < all.nodes.size(); ++i) {
+    if (wanted(all.nodes[i])) {
+      out.nodes.push_back(all.nodes[i]);
+      out.containers.push_back(i < all.containers.size() ? all.containers[i] : "");
     }
   }
-  if (rest.nodes.size() < all) {
-    fmt::print(stderr, "{} of {} nodes have answered before\n", all - rest.nodes.size(), all);
+  return out;
+}
+
+// First round: a summary of each node, or all that it has.
+void gather(const CollectArguments& a, const collect::Launch& launch, Gathering& gathering) {
+  collect::Launch rest =
+      some_of(launch, [&](const std::string& node) { return !gathering.has(node); });
+  if (rest.nodes.size() < launch.nodes.size()) {
+    fmt::print(stderr, "{} of {} nodes have answered before\n",
+               launch.nodes.size() - rest.nodes.size(), launch.nodes.size());
   }
   if (!rest.nodes.empty()) {
-    set_command(o, job, "evidence",
-                dump_first ? std::vector<std::string>{"--dump"} : std::vector<std::string>{}, rest);
+    set_command(a.fan, a.job, a.whole ? "evidence" : "summary",
+                a.dump_first ? std::vector<std::string>{"--dump"} : std::vector<std::string>{},
+                rest);
     collect::Fanout fanout(rest, [&](const NodeRow& row, const collect::Package& package) {
       gathering.add(row, package);
       if (row.answered && row.ranks.empty()) {
@@ -137,9 +157,58 @@ void gather(const FanOptions& o, const std::string& job, bool dump_first, const 
     fanout.run(fmt::format("collecting by {}", collect::launcher_name(rest.launcher)));
   }
   gathering.save();
-  if (!rest.files.empty()) {
+}
+
+// The ranks whose whole dumps may tell more than the summaries do.
+std::vector<Rank> in_question(const std::string& dir) {
+  const LoadResult input = load_paths({dir}, LoadOptions{});
+  std::vector<Rank> out;
+  for (const Case& c : make_cases(input.evidence, {})) {
+    const Facts facts(c);
+    const std::vector<Rank> ranks = ranks_in_question(facts, diagnose(facts));
+    out.insert(out.end(), ranks.begin(), ranks.end());
+  }
+  out.resize(std::min(out.size(), kMostInQuestion));
+  return out;
+}
+
+// Second round: all that these ranks left. Where a node does not answer its summary remains.
+void gather_whole(const CollectArguments& a, const collect::Launch& launch,
+                  const std::vector<Rank>& ranks, const Gathering& gathering) {
+  collect::Launch some =
+      some_of(launch, [&](const std::string& node) { return gathering.has_any(node, ranks); });
+  if (some.nodes.empty()) {
+    return;
+  }
+  set_command(a.fan, a.job, "evidence", {fmt::format("--ranks={}", fmt::join(ranks, ","))}, some);
+  collect::Fanout fanout(some, [&](const NodeRow& row, const collect::Package& package) {
+    gathering.add_files(row, package);
+    if (!row.answered) {
+      fmt::print(stderr, "{}: {}\n", printable(row.node), printable(row.why));
+    }
+  });
+  fanout.run(
+      fmt::format("{} whole by {}", ranks_words(ranks), collect::launcher_name(some.launcher)));
+}
+
+void collect_all(const CollectArguments& a, const collect::Launch& launch,
+                 const std::vector<NodeRow>& absent) {
+  Gathering gathering(a.dir);
+  gathering.resume();
+  gathering.set_names(a.job, collect::launcher_name(launch.launcher));
+  for (const NodeRow& row : absent) {
+    fmt::print(stderr, "{}: {}\n", printable(row.node), printable(row.why));
+    gathering.add(row, {});
+  }
+  gather(a, launch, gathering);
+  if (!a.whole) {
+    if (const std::vector<Rank> ranks = in_question(a.dir); !ranks.empty()) {
+      gather_whole(a, launch, ranks, gathering);
+    }
+  }
+  if (!launch.files.empty()) {
     std::error_code ec;
-    fs::remove_all(rest.files, ec);
+    fs::remove_all(launch.files, ec);
   }
 }
 
@@ -151,25 +220,28 @@ std::optional<int> collect_command(int argc, char** argv, Arguments& then) {
       "asked, who answered, and why not. With the -o of an earlier run only nodes that have not\n"
       "answered are asked again.",
       "frtrace collect"};
-  FanOptions o;
-  std::string job, dir;
-  bool dump_first = false;
-  app.add_option("job", job, "fr's name of the job, Slurm's number, or a Kubernetes object's name")
+  CollectArguments a;
+  app.add_option("job", a.job,
+                 "fr's name of the job, Slurm's number, or a Kubernetes object's name")
       ->required();
-  app.add_option("-o", dir, "directory for what is collected; default: fr-collect/JOB-TIME");
-  app.add_flag("--dump", dump_first, "have all ranks dump first, with the stacks of their threads");
+  app.add_option("-o", a.dir, "directory for what is collected; default: fr-collect/JOB-TIME");
+  app.add_flag("--dump", a.dump_first,
+               "have all ranks dump first, with the stacks of their threads");
+  app.add_flag("--whole", a.whole,
+               "all that every rank left; default: a summary of each node, then all of at most 64 "
+               "ranks that the verdict names or doubts");
   app.add_flag("--json", then.json, "the report as JSON (schema frtrace.report/1)");
   app.add_flag("-v,--verbose,--full", then.full, "all that is known instead of a screen");
-  add_fan_options(app, o);
+  add_fan_options(app, a.fan);
   if (const auto status = parse(app, argc, argv)) {
     return status;
   }
   collect::Launch launch;
   std::vector<NodeRow> absent;
-  if (const auto wrong = find_nodes(o, job, launch, absent)) {
+  if (const auto wrong = find_nodes(a.fan, a.job, launch, absent)) {
     return fail(*wrong);
   }
-  dir = dir.empty() ? default_directory(job) : dir;
+  const std::string dir = a.dir = a.dir.empty() ? default_directory(a.job) : a.dir;
   ::umask(077);  // frames' variables are in it
   fs::create_directories(dir);
   if (launch.launcher == collect::Launcher::kSrun) {
@@ -180,7 +252,7 @@ std::optional<int> collect_command(int argc, char** argv, Arguments& then) {
     fs::remove_all(launch.files);
     fs::create_directories(launch.files);
   }
-  gather(o, job, dump_first, dir, launch, absent);
+  collect_all(a, launch, absent);
   fmt::print(stderr, "collected in {}\n", printable(dir));
   then.paths = {dir};
   return std::nullopt;

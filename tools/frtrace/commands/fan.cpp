@@ -314,7 +314,7 @@ int node_command(int argc, char** argv) {
   CLI::App app{"What collect, dump and stacks run on each node: an answer for them on stdout."};
   collect::NodeQuestion q;
   bool lines = false;
-  app.add_option("what", q.what)->required()->check(CLI::IsMember({"evidence", "dump", "stacks"}));
+  app.add_option("what", q.what)->required()->check(CLI::IsMember({"summary", "evidence", "dump", "stacks"}));
   app.add_option("--job", q.job);
   app.add_option("--shm-dir", q.shm_dir)->required();
   app.add_option("--ranks", q.ranks)->delimiter(',');
