@@ -96,6 +96,8 @@ def test_collect_by_srun(slurm, slurm_job, tmp_path):
     assert {n: row["ranks"] for n, row in rows.items()} == {"n1": [0, 1], "n2": [2, 3]}
     assert rows["n1"]["host"] == "n1"
     assert "2 of 2 nodes answered" in got.stderr
+    assert all((tmp_path / "c" / n / f"{n}.frsum").exists() for n in rows)
+    assert "3 whole by srun: " in got.stderr, got.stderr
     assert not [p for p in (tmp_path / "c").iterdir() if p.name.startswith(".")]
     again = frtrace("collect", number, "--json", "-o", tmp_path / "c", env=slurm.env)
     assert_verdict(again)

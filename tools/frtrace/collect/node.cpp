@@ -54,10 +54,11 @@ std::set<std::string> dumps_of(const std::vector<FoundRing>& rings) {
   return out;
 }
 
-void add_file(Package& p, const std::string& path) {
+void add_file(Package& p, const std::string& path, const std::string& name = "") {
   std::string bytes = content(path);
   if (!bytes.empty()) {
-    p.files.emplace_back(fs::path(path).filename().string(), std::move(bytes));
+    p.files.emplace_back(name.empty() ? fs::path(path).filename().string() : name,
+                         std::move(bytes));
   }
 }
 
@@ -68,7 +69,9 @@ void add_evidence(const NodeQuestion& q, std::vector<FoundRing> rings, Package& 
     });
   }
   for (const FoundRing& r : rings) {
-    add_file(p, r.path);
+    // Elsewhere nobody can tell whether its process lives: of a dead one it is named as a copy is.
+    const std::string stem = fs::path(r.name).stem().string();
+    add_file(p, r.path, stem + (r.runs ? ".ring" : ".dead.ring"));
   }
   for (const std::string& path : dumps_of(rings)) {
     add_file(p, path);
