@@ -15,8 +15,9 @@ import fr
 FAULT = sys.argv[1]
 
 
-def all_have_dumped():
-    return len(list(Path(os.environ["FR_DUMP_DIR"]).glob("*.1.fr"))) == dist.get_world_size()
+def await_files(ending, n):
+    while len(list(Path(os.environ["FR_DUMP_DIR"]).glob(f"*.1.{ending}"))) < n:
+        time.sleep(0.02)  # @late
 
 
 def go_wrong():
@@ -35,10 +36,12 @@ def go_wrong():
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dist.all_reduce(torch.ones(4))
-while rank == 0 and not all_have_dumped():
-    time.sleep(0.02)  # @late
+if rank == 0:
+    await_files("fr", dist.get_world_size())
 for step in range(12):
     fr.step(step)
+    if step == 3:
+        await_files("later.fr", dist.get_world_size() - 1)  # all have seen that it went on
     if step == 6 and rank == 2:
         go_wrong()
     if (step, rank, FAULT) != (6, 2, "skip"):

@@ -2,17 +2,20 @@
 nodes: tests/cluster."""
 
 import json
+import os
 import subprocess
 
 import pytest
 from conftest import FRTRACE
 
-QUIET = {"FR_TIMEOUT_S": "600", "FR_WARN_S": "600"}
+# A name of its own: rings are found wherever processes of this user say that theirs are.
+NAME = f"collected-{os.getpid()}"
+QUIET = {"FR_JOB": NAME, "FR_TIMEOUT_S": "600", "FR_WARN_S": "600"}
 
 
 def collect(scratch, *args):
     got = subprocess.run(
-        [FRTRACE, "collect", "job", "--launcher", "local", "--json", "-o", scratch / "c"]
+        [FRTRACE, "collect", NAME, "--launcher", "local", "--json", "-o", scratch / "c"]
         + ["--shm-dir", scratch / "shm", *args],
         capture_output=True,
         text=True,
