@@ -224,6 +224,7 @@ TEST_CASE("nodes: where the owner of the endpoint is killed or stopped, another 
   job.scene.board.cell[10] = 1;
   REQUIRE(wait_for(job.dump(1, 3 - owner, 1)));
   CHECK(Dump::load(job.dump(1, 3 - owner, 1))["reason"].text().find("rank 0: node ") == 0);
+  REQUIRE(wait_for(job.dump(0, 0, 1)));  // it waits for its answers first
   CHECK(Dump::load(job.dump(0, 0, 1))["nodes"]["answered"].natural() == 1);
   if (signal == SIGSTOP) {  // it gives the endpoint up
     Child& stopped = others[static_cast<std::size_t>(owner - 1)];
