@@ -57,8 +57,12 @@ struct Masked {
 
 std::string recorder_status() {
   const Recorder* r = recorder();
-  return r != nullptr ? status_json(r->watchdog->incident(), r->watchdog->last_path())
-                      : status_json(0, "");
+  if (r == nullptr) {
+    return status_json(0, "");
+  }
+  DumpStore::Path path;
+  r->watchdog->last_path(path);
+  return status_json(r->watchdog->incident(), path);
 }
 
 // FR_STACKS=native: C++ frames first, then the provider's (Python's).

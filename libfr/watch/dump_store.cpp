@@ -64,6 +64,36 @@ void DumpStore::set_sink(fr_sink sink, void* user) noexcept {
 
 bool DumpStore::store(const char* name, const DumpEncoder::Bytes& bytes,
                       Existing existing) noexcept {
+  const bool ok = store_anywhere(name, bytes, existing);
+  tell();
+  return ok;
+}
+
+void DumpStore::tell() noexcept {
+  told_revisions_.fetch_add(1);
+  for (std::size_t i = 0; i < sizeof last_path_; ++i) {
+    told_path_[i].store(last_path_[i], std::memory_order_relaxed);
+    if (last_path_[i] == '\0') {
+      break;
+    }
+  }
+  told_revisions_.fetch_add(1, std::memory_order_release);
+}
+
+void DumpStore::last_path(Path& out) const noexcept {
+  const u32 before = told_revisions_.load(std::memory_order_acquire);
+  std::size_t i = 0;
+  do {
+    out[i] = told_path_[i].load(std::memory_order_acquire);
+  } while (out[i++] != '\0' && i < sizeof out);
+  out[sizeof out - 1] = '\0';
+  if (before % 2 != 0 || told_revisions_.load() != before) {
+    out[0] = '\0';
+  }
+}
+
+bool DumpStore::store_anywhere(const char* name, const DumpEncoder::Bytes& bytes,
+                               Existing existing) noexcept {
   if (const fr_sink sink = sink_.load()) {
     format(last_path_, sizeof last_path_, "%s", name);
     return sink(name, bytes.data, bytes.size, sink_user_.load()) == 0;

@@ -58,7 +58,7 @@ class Watchdog {
   u64 failures_dumped() const noexcept { return failures_dumped_.load(); }
   // The next ticket when this rank last dumped by itself; ~0: it has not.
   u64 dumped_head() const noexcept { return dumped_head_.load(); }
-  const char* last_path() const noexcept { return store_.last_path(); }
+  void last_path(DumpStore::Path& out) const noexcept { store_.last_path(out); }
 
  private:
   // Of one group.
