@@ -4,6 +4,7 @@
 // the process hangs.
 #pragma once
 
+#include <atomic>
 #include <span>
 
 #include "format/nodes_answer.hpp"
@@ -48,7 +49,8 @@ class Endpoint {
   Socket socket_;
   Protocol protocol_;
   Protocol::Peer* peers_ = nullptr;  // kNodes, of which the kernel gives those that are used
-  int event_fd_ = -1;
+  // -1 until prepare(): the watchdog may already wake it then.
+  std::atomic<int> event_fd_{-1};
   u16 port_ = 0;
   std::atomic<bool> has_begun_{false};
   bool is_settled_ = true;        // the protocol's last round is dealt with
