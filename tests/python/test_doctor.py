@@ -50,7 +50,7 @@ def process(pid, rank):
         f"{base}/status": status(),
         f"{base}/cgroup": "0::/job\n",
         f"{base}/comm": "python\n",
-        f"{base}/cmdline": "python\0/work/train.py\0",
+        f"{base}/cmdline": "python\0/home/user/train.py\0",
         f"{base}/exe": ("link", "/usr/bin/python3.11"),
         f"{base}/maps": "7f00 r-xp 0 08:01 1 /env/torch/lib/libtorch_cpu.so\n"
         "7f01 r-xp 0 08:01 2 /env/nvidia/lib/libcudart.so.12\n",
@@ -149,7 +149,7 @@ HEALTHY = (
         "/usr/lib/libibverbs.so.1": "",
         "/usr/lib/libnccl-net-ofi.so": "",
         "/env/torch/version.py": "__version__ = '2.13.0'\ncuda: Optional[str] = '12.8'\n",
-        "/work/train.py": "import torch\n",
+        "/home/user/train.py": "import torch\n",
         "/run/systemd/system/x": "",
         "/run/systemd/users/0": "",
         "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n",
