@@ -16,11 +16,13 @@
 #include "commands/fan.hpp"
 #include "commands/live.hpp"
 #include "commands/metrics.hpp"
+#include "commands/output.hpp"
 #include "commands/reduce.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
 #include "doctor/bearing.hpp"
 #include "input/files.hpp"
+#include "input/here.hpp"
 #include "live/lock_files.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
@@ -79,18 +81,6 @@ class Progress {
   bool drawn_ = false;
 };
 
-int status_of(const std::vector<Report>& reports) {
-  int status = kNoFault;
-  for (const Report& r : reports) {
-    if (r.kind == Verdict::kUndecided) {
-      status = status == kFault ? kFault : kNotDecided;
-    } else if (r.kind != Verdict::kOk) {
-      status = kFault;
-    }
-  }
-  return status;
-}
-
 struct Answers {
   std::vector<Case> cases;
   std::vector<Report> reports;     // of each case
@@ -145,9 +135,7 @@ std::string as_text(const Arguments& a, const LoadResult& input, const Answers& 
   style.width = std::clamp<std::size_t>(terminal_width(), 80, 120);
   style.ranks = a.filter.ranks;
   style.where = fmt::format("{}", fmt::join(a.paths, " "));
-  style.now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                  std::chrono::system_clock::now().time_since_epoch())
-                  .count();
+  style.now = unix_now();
   std::string out = render_text(answers.reports, input, style);
   for (const StackTree& tree : answers.trees) {
     out += "\n" + render_stacks_text(tree);

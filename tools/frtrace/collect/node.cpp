@@ -13,6 +13,7 @@
 #include "commands/arguments.hpp"
 #include "format/file_name.hpp"
 #include "input/files.hpp"
+#include "input/here.hpp"
 #include "live/ask_stacks.hpp"
 #include "live/incident.hpp"
 #include "live/rings.hpp"
@@ -150,9 +151,7 @@ void add_stacks(const std::vector<FoundRing>& rings, Package& p) {
 
 Package answer(const NodeQuestion& q) {
   Package p;
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  p.host = host;
+  p.host = host_name();
   std::ifstream("/proc/sys/kernel/random/boot_id") >> p.boot_id;
   const std::vector<RingPlace> places = ring_places(q.shm_dir);
   const std::vector<FoundRing> rings = rings_of(places, q.job);

@@ -119,6 +119,11 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
+void add_shm_dir(CLI::App& app, std::string& directory) {
+  app.add_option("--shm-dir", directory,
+                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+}
+
 std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
   CLI::App app{
       "Says what is stuck in a distributed job, and which rank did it.\n"

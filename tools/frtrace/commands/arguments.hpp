@@ -35,6 +35,9 @@ struct Arguments {
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 std::optional<int> read_arguments(int argc, char** argv, Arguments& out);
 
+// --shm-dir, of the commands that look at this machine's rings.
+void add_shm_dir(CLI::App& app, std::string& directory);
+
 // Of the terminal; COLUMNS is for a pipe. 120 where neither is known.
 std::size_t terminal_width();
 

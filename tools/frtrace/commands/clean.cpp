@@ -16,6 +16,7 @@
 
 #include "commands/arguments.hpp"
 #include "format/layout.hpp"
+#include "live/mapped_ring.hpp"
 #include "report/lines.hpp"
 #include "sample/process.hpp"
 
@@ -53,7 +54,7 @@ bool is_dead_page(int fd, std::string_view name, std::uint64_t own_namespace) {
 }  // namespace
 
 int clean_rings(const std::string& shm_dir) {
-  const std::string path = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
+  const std::string path = ring_directory(shm_dir);
   const int dir = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   struct stat st{};
   if (dir < 0 || ::fstat(dir, &st) != 0 || st.st_uid != ::geteuid()) {

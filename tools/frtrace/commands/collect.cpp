@@ -20,6 +20,7 @@
 
 #include "collect/node.hpp"
 #include "commands/fan.hpp"
+#include "commands/output.hpp"
 #include "input/files.hpp"
 #include "model/case.hpp"
 #include "reduce/question.hpp"
@@ -88,9 +89,9 @@ class Gathering {
   void save() {
     std::sort(file_.nodes.begin(), file_.nodes.end(),
               [](const NodeRow& a, const NodeRow& b) { return a.node < b.node; });
-    const fs::path beside = dir_ / (std::string(kNodesFile) + ".tmp");
-    std::ofstream(beside, std::ios::binary | std::ios::trunc) << nodes_json(file_);
-    fs::rename(beside, dir_ / kNodesFile);
+    if (const auto error = write_whole(dir_ / kNodesFile, nodes_json(file_))) {
+      throw std::runtime_error(fmt::format("cannot write {}: {}", kNodesFile, *error));
+    }
     saved_ = Clock::now();
   }
   // Whether the node has one of these ranks.

@@ -79,8 +79,7 @@ int doctor_command(int argc, char** argv) {
   app.add_option("--job", a.where.job, "a job whose ranks run here");
   app.add_flag("--json", a.json, "as JSON (schema frtrace.doctor/1)");
   app.add_flag("-v,--verbose,--full", a.full, "all checks, instead of a screen of 24 lines");
-  app.add_option("--shm-dir", a.where.shm_dir,
-                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+  add_shm_dir(app, a.where.shm_dir);
   app.add_option("--root", a.where.root)->group("");  // of tests
   app.footer(
       "Exit status: 0 nothing is bad, 1 something is, 2 wrong usage, 3 no such job or file,\n"

@@ -17,6 +17,7 @@
 
 #include "collect/node.hpp"
 #include "commands/arguments.hpp"
+#include "input/here.hpp"
 #include "recorder/options.hpp"
 
 namespace frtrace {
@@ -192,9 +193,7 @@ std::optional<std::string> nodes_of(const FanOptions& o, const std::string& job,
     return find_pods(o, job, l, absent);
   }
   if (l.launcher == Launcher::kLocal) {
-    char host[256] = {};
-    ::gethostname(host, sizeof host - 1);
-    l.nodes = {host};
+    l.nodes = {host_name()};
     return std::nullopt;
   }
   if (o.hosts.empty()) {
@@ -228,8 +227,7 @@ void add_fan_options(CLI::App& app, FanOptions& o) {
   app.add_option("--timeout", o.timeout_s, "seconds that a node has for its answer")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
-  app.add_option("--shm-dir", o.shm_dir,
-                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+  add_shm_dir(app, o.shm_dir);
 }
 
 std::optional<std::string> find_nodes(const FanOptions& o, const std::string& job, Launch& l,
@@ -314,7 +312,9 @@ int node_command(int argc, char** argv) {
   CLI::App app{"What collect, dump and stacks run on each node: an answer for them on stdout."};
   collect::NodeQuestion q;
   bool lines = false;
-  app.add_option("what", q.what)->required()->check(CLI::IsMember({"summary", "evidence", "dump", "stacks"}));
+  app.add_option("what", q.what)
+      ->required()
+      ->check(CLI::IsMember({"summary", "evidence", "dump", "stacks"}));
   app.add_option("--job", q.job);
   app.add_option("--shm-dir", q.shm_dir)->required();
   app.add_option("--ranks", q.ranks)->delimiter(',');

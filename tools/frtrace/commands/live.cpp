@@ -17,7 +17,9 @@
 #include <future>
 
 #include "commands/arguments.hpp"
+#include "commands/output.hpp"
 #include "input/files.hpp"
+#include "input/here.hpp"
 #include "live/lock_files.hpp"
 #include "live/running_job.hpp"
 #include "live/screen.hpp"
@@ -40,18 +42,6 @@ struct LiveArguments {
   Time stuck = 0;
 };
 
-Time unix_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-std::string host_name() {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return host;
-}
-
 std::string time_of_day() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -73,8 +63,7 @@ Said verdict_of(const std::vector<std::string>& paths, const std::string& job, T
   Said out;
   for (const Case& c : make_cases(input.evidence, selection)) {
     const std::vector<Report> reports{diagnose(c)};
-    const Report& r = reports.front();
-    if (r.time != 0 && r.time < since) {
+    if (const Time t = reports.front().time; t != 0 && t < since) {
       continue;
     }
     TextStyle style;
@@ -83,9 +72,7 @@ Said verdict_of(const std::vector<std::string>& paths, const std::string& job, T
     style.typed = false;
     style.now = unix_now();
     out.text = render_text(reports, input, style);
-    out.status = r.kind == Verdict::kOk          ? kNoFault
-                 : r.kind == Verdict::kUndecided ? kNotDecided
-                                                 : kFault;
+    out.status = status_of(reports);
   }
   return out;
 }
@@ -355,8 +342,7 @@ int live_command(int argc, char** argv) {
   app.add_flag("-1,--once", a.once, "prints once, and exits with the verdict's status");
   app.add_option("--every", a.every_s, "draws anew every so many seconds; default: 1")
       ->check(CLI::Range(0.1, 3600.0));
-  app.add_option("--shm-dir", a.shm_dir,
-                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+  add_shm_dir(app, a.shm_dir);
   if (const auto status = parse(app, argc, argv)) {
     return *status;
   }

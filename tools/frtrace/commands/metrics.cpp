@@ -17,7 +17,9 @@
 #include <fstream>
 
 #include "commands/arguments.hpp"
+#include "commands/output.hpp"
 #include "input/files.hpp"
+#include "input/here.hpp"
 #include "metrics/node.hpp"
 #include "model/case.hpp"
 #include "recorder/options.hpp"
@@ -33,18 +35,6 @@ struct MetricsArguments {
   double every_s = 0;
 };
 
-Time unix_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-std::string host_name() {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return host;
-}
-
 std::string verdict_on(const std::vector<std::string>& rings) {
   LoadOptions one_thread;
   one_thread.threads = 1;
@@ -55,19 +45,12 @@ std::string verdict_on(const std::vector<std::string>& rings) {
   return "undecided";
 }
 
-// A reader never sees half a file. Beside it: a rename does not cross file systems; not *.prom, which
-// node_exporter would read.
-bool write_whole(const std::string& path, const std::string& text) {
-  const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
-    fmt::print(stderr, "frtrace: cannot write {}: {}\n", printable(path), std::strerror(errno));
-    ::unlink(beside.c_str());
-    return false;
+bool save(const std::string& path, const std::string& text) {
+  const auto error = write_whole(path, text);
+  if (error) {
+    fmt::print(stderr, "frtrace: cannot write {}: {}\n", printable(path), *error);
   }
-  return true;
+  return !error;
 }
 
 // A socket that listens on HOST:PORT; -1: said why.
@@ -160,7 +143,7 @@ int serve(const MetricsArguments& a, NodeMetrics& node, int listening, int signa
     if (Clock::now() >= next) {
       // without a file, too: what a ring overwrites between two scrapes would go uncounted
       const std::string text = node.look(unix_now());
-      const bool written = a.output.empty() || write_whole(a.output, text);
+      const bool written = a.output.empty() || save(a.output, text);
       if (!written && !was_written) {
         return kNothing;
       }
@@ -206,8 +189,7 @@ int metrics_command(int argc, char** argv) {
   app.add_option(
       "--listen", a.listen,
       "answer Prometheus at HOST:PORT, e.g. 127.0.0.1:9836; without HOST this machine's");
-  app.add_option("--shm-dir", a.shm_dir,
-                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+  add_shm_dir(app, a.shm_dir);
   if (const auto status = parse(app, argc, argv)) {
     return *status;
   }
@@ -215,7 +197,7 @@ int metrics_command(int argc, char** argv) {
   if (a.listen.empty() && a.every_s == 0) {
     const std::string text = node.look(unix_now());
     if (!a.output.empty()) {
-      return write_whole(a.output, text) ? kNoFault : kNothing;
+      return save(a.output, text) ? kNoFault : kNothing;
     }
     std::fwrite(text.data(), 1, text.size(), stdout);
     return kNoFault;

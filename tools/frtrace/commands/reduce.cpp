@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -17,7 +16,10 @@
 #include <fstream>
 
 #include "commands/arguments.hpp"
+#include "commands/output.hpp"
 #include "input/files.hpp"
+#include "input/here.hpp"
+#include "live/mapped_ring.hpp"
 #include "recorder/options.hpp"
 #include "reduce/lines.hpp"
 #include "reduce/shorten.hpp"
@@ -44,16 +46,14 @@ void complain(const std::string& line) {
 // This user's rings on this node, and the dumps that are here.
 std::vector<std::string> default_paths(const ReduceArguments& a, const fr::Options& o) {
   const std::string dumps = o.source("FR_DUMP_DIR") != "default" ? o.dump_dir : "fr-dumps";
-  return {fmt::format("{}/fr-{}", a.shm_dir, ::geteuid()), dumps};
+  return {ring_directory(a.shm_dir), dumps};
 }
 
 // <host>-<device of the rings' directory>.frsum: containers of one machine have names of their own.
 std::string file_name(const std::string& shm_dir) {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
   struct stat st{};
   const bool known = ::stat(shm_dir.c_str(), &st) == 0;
-  return fmt::format("{}-{}{}", host, known ? static_cast<std::uint64_t>(st.st_dev) : 0,
+  return fmt::format("{}-{}{}", host_name(), known ? static_cast<std::uint64_t>(st.st_dev) : 0,
                      reduce::kEnding);
 }
 
@@ -71,7 +71,6 @@ LoadResult read(const ReduceArguments& a, const std::vector<std::string>& paths)
   return input;
 }
 
-// Written beside and renamed: who collects such files never reads half of one.
 bool write(const std::string& bytes, const ReduceArguments& a) {
   if (a.output.empty()) {
     return std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size() &&
@@ -81,13 +80,8 @@ bool write(const std::string& bytes, const ReduceArguments& a) {
   const std::string path = fs::is_directory(a.output, ec)
                                ? (fs::path(a.output) / file_name(a.shm_dir)).string()
                                : a.output;
-  const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-  file << bytes;
-  file.close();
-  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
-    complain(fmt::format("frtrace: cannot write {}: {}", path, std::strerror(errno)));
-    ::unlink(beside.c_str());
+  if (const auto error = write_whole(path, bytes)) {
+    complain(fmt::format("frtrace: cannot write {}: {}", path, *error));
     return false;
   }
   fmt::print("{}\n", printable(path));
@@ -126,12 +120,6 @@ bool is_left(int wait_ms) {
       return true;
     }
   }
-}
-
-Time unix_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // Until nobody reads, whoever started this is gone, or no rank lives: nothing stays behind on a node.
@@ -183,8 +171,7 @@ int reduce_command(int argc, char** argv) {
   app.add_option("--every", a.every_s, "seconds between two looks")
       ->check(CLI::Range(0.1, 86400.0))
       ->needs(lines);
-  app.add_option("--shm-dir", a.shm_dir,
-                 "where the rings are; default: $FR_SHM_DIR, else /dev/shm");
+  add_shm_dir(app, a.shm_dir);
   if (const auto status = parse(app, argc, argv)) {
     return *status;
   }

@@ -20,6 +20,7 @@
 #include "input/files.hpp"
 #include "live/ask_stacks.hpp"
 #include "live/lock_files.hpp"
+#include "live/mapped_ring.hpp"
 #include "model/case.hpp"
 #include "report/lines.hpp"
 #include "report/stacks_tree.hpp"
@@ -91,7 +92,7 @@ int stacks_here(const std::string& target, const std::string& shm_dir, bool json
     return !r.same_pids || !r.runs || (is_pid && r.pid != pid);
   });
   if (processes.empty()) {
-    const std::string dir = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
+    const std::string dir = ring_directory(shm_dir);
     std::cerr << (is_pid ? fmt::format("frtrace: process {} has no ring in {}: it runs without fr. "
                                        "Its stacks: {}\n",
                                        pid, printable(dir), other_tools(pid))

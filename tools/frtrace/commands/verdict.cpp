@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "commands/arguments.hpp"
+#include "commands/output.hpp"
 #include "doctor/bearing.hpp"
 #include "format/file_name.hpp"
 #include "live/lock_files.hpp"
@@ -221,15 +222,9 @@ bool wait_for_turn(const Question& q, const Dumped& seen, Claim& claim) {
 }
 
 void replace(const fs::path& path, const std::string& text) {
-  const std::string temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
-  {
-    std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-    file << text;
-    if (!file.flush()) {
-      throw std::runtime_error("cannot write " + temporary);
-    }
+  if (const auto error = write_whole(path, text)) {
+    throw std::runtime_error(fmt::format("cannot write {}: {}", path.string(), *error));
   }
-  fs::rename(temporary, path);
 }
 
 // One write: lines of several processes do not mix.
@@ -320,7 +315,7 @@ int answer(const Question& q) {
   if (r.kind != Verdict::kOk && !q.quiet && !said) {
     say(q, text);
   }
-  return r.kind == Verdict::kOk ? kNoFault : r.kind == Verdict::kUndecided ? kNotDecided : kFault;
+  return status_of(reports);
 }
 
 // The thread that started this process blocks all signals; the first to go when memory is short.

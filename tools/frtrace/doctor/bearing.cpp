@@ -1,11 +1,9 @@
 #include "doctor/bearing.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <ctime>
 
 #include "doctor/examine.hpp"
+#include "input/here.hpp"
 
 namespace frtrace {
 
@@ -18,8 +16,7 @@ constexpr Time kRecent = 24 * 3600 * kSecond;  // an older incident says nothing
 
 // The verdict is about this machine: of a blamed rank's, or of any where nobody is blamed.
 bool is_of_this_host(const Report& r) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
+  const std::string host = host_name();
   const bool blames = std::any_of(r.blamed.begin(), r.blamed.end(),
                                   [](const Blamed& b) { return !b.host.empty(); });
   return blames ? std::any_of(r.blamed.begin(), r.blamed.end(),
@@ -63,7 +60,7 @@ void look_at_machine(Report& r, doctor::Where where, bool in_job) {
   if (!in_job && !doctor::Machine(where).is_job()) {
     // of its processes nothing is left to look at, and later things have happened here
     trouble &= doctor::kDevices | doctor::kRings;
-    if (trouble == 0 || static_cast<Time>(::time(nullptr)) * kSecond - r.time > kRecent) {
+    if (trouble == 0 || unix_now() - r.time > kRecent) {
       return;
     }
   }

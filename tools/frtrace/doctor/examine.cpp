@@ -1,11 +1,11 @@
 #include "doctor/examine.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "input/here.hpp"
 #include "live/bounded.hpp"
 #include "report/lines.hpp"
 
@@ -18,8 +18,6 @@ using Json = nlohmann::json;
 constexpr std::size_t kScreen = 24, kColumn = 6;
 
 Json about(Machine& m, const std::string& job) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   const std::string named = m.line("/proc/sys/kernel/hostname");
   Json ranks = Json::array();
   for (const Process& p : m.processes()) {
@@ -27,7 +25,7 @@ Json about(Machine& m, const std::string& job) {
       ranks.push_back(p.rank);
     }
   }
-  return {{"host", named.empty() ? host : named},
+  return {{"host", named.empty() ? host_name() : named},
           {"boot_id", m.line("/proc/sys/kernel/random/boot_id")},
           {"job", job},
           {"ranks", std::move(ranks)},

@@ -74,35 +74,21 @@ std::string option_in(std::string_view table, std::string_view name) {
   return "";
 }
 
-// Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here, ranks of all,
-// job, directory of the dumps, timeout, FR_TIMEOUT_S, by tabs.
+// Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here,
+// ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, by tabs.
 std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
-  const std::string dir = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
-  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* d = fd >= 0 ? ::fdopendir(fd) : nullptr;
   std::string out;
-  while (const dirent* e = d != nullptr ? ::readdir(d) : nullptr) {
-    const std::string name = e->d_name;
-    if (!name.ends_with(".ring")) {
-      continue;
-    }
-    const MappedRing ring(fd, name);
-    if (!ring.view().ok()) {
-      continue;
-    }
-    const fr::Header& h = ring.view().header();
-    const std::string its(h.job, ::strnlen(h.job, sizeof h.job));
+  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
+    const fr::Header& h = ring->view().header();
+    const std::string its = fixed(h.job, sizeof h.job);
     if ((job.empty() || its == job) && h.pid_namespace == fr::pid_namespace() &&
         fr::is_alive(h.pid, h.proc_start)) {
       out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
                          h.local_rank.load(), h.local_world_size, h.world_size.load(), its,
-                         std::string(h.dump_dir, ::strnlen(h.dump_dir, sizeof h.dump_dir)),
-                         timeout_of(ring.view()), option_in(ring.view().options(), "FR_TIMEOUT_S"));
+                         fixed(h.dump_dir, sizeof h.dump_dir), timeout_of(ring->view()),
+                         option_in(ring->view().options(), "FR_TIMEOUT_S"));
     }
-  }
-  if (d != nullptr) {
-    ::closedir(d);
-  }
+  });
   return out;
 }
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "format/layout.hpp"
+#include "input/here.hpp"
 #include "input/memory.hpp"
 #include "input/ras.hpp"
 #include "input/tools/inspector.hpp"
@@ -226,12 +226,6 @@ RingKind ring_kind(std::string_view name, std::span<const unsigned char> bytes) 
   tail += std::to_string(pid);
   tail += ".ring";
   return name.ends_with(tail) ? RingKind::kRegion : RingKind::kCopy;
-}
-
-Time unix_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // Of a job or of a tool. False: nothing in it is evidence.

@@ -3,7 +3,6 @@
 // What a ring says is read from the dump that it makes (read_region): ring and dump cannot differ.
 // Here is what only a ring has: it may be cut off, and its process may live.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "format/view.hpp"
 #include "input/files.hpp"
 #include "input/fr_dump.hpp"
+#include "input/here.hpp"
 #include "sample/process.hpp"
 
 namespace frtrace {
@@ -20,12 +20,10 @@ namespace frtrace {
 namespace {
 
 bool same_machine(const Identity& id) {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
   std::ifstream in("/proc/sys/kernel/random/boot_id");
   std::string boot_id;
   std::getline(in, boot_id);
-  return !id.boot_id.empty() && id.boot_id == boot_id && id.host == host;
+  return !id.boot_id.empty() && id.boot_id == boot_id && id.host == host_name();
 }
 
 // A region whose file ends early: what was cut off reads as never written. Only where header and

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <set>
 #include <thread>
 
 #include "format/layout.hpp"
+#include "format/ticks.hpp"
 
 namespace frtrace {
 
@@ -22,13 +22,6 @@ namespace {
 
 constexpr std::uint64_t kMoment_ns = 5'000'000'000;
 constexpr std::chrono::milliseconds kBetweenLooks{20};
-
-std::uint64_t wall_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-         static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 // A control page, mapped to be written.
 class Page {
@@ -69,7 +62,7 @@ class Page {
 // rank opened what this command opened, nor what came from another node.
 std::uint64_t open_incident(fr::Control& page) {
   std::uint64_t current = page.incident.load();
-  const std::uint64_t opened = page.incident_unix_ns.load(), now = wall_ns();
+  const std::uint64_t opened = page.incident_unix_ns.load(), now = fr::unix_now_ns();
   const bool is_fresh = opened != 0 && now - opened < kMoment_ns && page.incident_rank.load() < 0 &&
                         page.over.load() < current;
   if (is_fresh || !page.incident.compare_exchange_strong(current, current + 1)) {

@@ -3,16 +3,15 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <climits>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <system_error>
 
+#include "input/here.hpp"
 #include "live/bounded.hpp"
 
 namespace frtrace {
@@ -96,7 +95,7 @@ std::string state_of(const std::string& path, Time process_start) {
   if (file.made == 0) {
     return "it is gone by now";
   }
-  const Time now = static_cast<Time>(::time(nullptr)) * kSecond;
+  const Time now = unix_now();
   std::string out = fmt::format("it still exists, made {} ago",
                                 duration_text(static_cast<double>(now - file.made) / 1e9));
   const std::string holders = holders_of(file.real_path);
@@ -108,9 +107,7 @@ std::string state_of(const std::string& path, Time process_start) {
 }
 
 void add_state(const LockWait& lock, std::vector<std::string>& lines) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  if (lock.path.empty() || lock.host != host) {
+  if (lock.path.empty() || lock.host != host_name()) {
     return;
   }
   for (std::string& line : lines) {

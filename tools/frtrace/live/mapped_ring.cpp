@@ -37,18 +37,19 @@ MappedRing::~MappedRing() {
   }
 }
 
-void for_each_ring(
-    const std::string& shm_dir,
-    const std::function<void(const std::string& path, std::unique_ptr<MappedRing>)>& take) {
-  const std::string dir = fmt::format("{}/fr-{}", shm_dir, ::geteuid());
-  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+std::string ring_directory(const std::string& shm_dir) {
+  return fmt::format("{}/fr-{}", shm_dir, ::geteuid());
+}
+
+void for_each_ring(const std::string& directory, const TakesRing& take, const WantsRing& wanted) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   DIR* d = fd >= 0 ? ::fdopendir(fd) : nullptr;
   while (const dirent* e = d != nullptr ? ::readdir(d) : nullptr) {
     const std::string name = e->d_name;
-    if (name.ends_with(".ring")) {
+    if (name.ends_with(".ring") && (!wanted || wanted(name))) {
       auto mapped = std::make_unique<MappedRing>(fd, name);
       if (mapped->view().ok()) {
-        take(dir + "/" + name, std::move(mapped));
+        take(name, std::move(mapped));
       }
     }
   }
@@ -61,11 +62,10 @@ std::string fixed(const char* text, std::size_t most) {
   return {text, ::strnlen(text, most)};
 }
 
-bool lives(const fr::Header& h, Time now) {
-  constexpr Time kSign = 60 * kSecond;
+bool lives(const fr::Header& h, Time now, Time sign) {
   const auto heartbeat = static_cast<Time>(h.heartbeat_unix_ns.load());
   return h.pid_namespace == fr::pid_namespace() ? fr::is_alive(h.pid, h.proc_start)
-                                                : now - heartbeat < kSign;
+                                                : now - heartbeat < sign;
 }
 
 }  // namespace frtrace

@@ -25,16 +25,20 @@ class MappedRing {
   fr::View view_;
 };
 
-// Rings of this user below `shm_dir`, as far as they can be read.
-void for_each_ring(
-    const std::string& shm_dir,
-    const std::function<void(const std::string& path, std::unique_ptr<MappedRing>)>& take);
+// The directory of this user's rings.
+std::string ring_directory(const std::string& shm_dir);
+
+// The rings in a directory, as far as they can be read; only the files that are `wanted`.
+using WantsRing = std::function<bool(const std::string& name)>;
+using TakesRing = std::function<void(const std::string& name, std::unique_ptr<MappedRing>)>;
+void for_each_ring(const std::string& directory, const TakesRing& take,
+                   const WantsRing& wanted = {});
 
 // A text of a ring's header: NUL-terminated, unless it fills its field.
 std::string fixed(const char* text, std::size_t most);
 
 // Whether the ring's process lives. One of another pid namespace cannot be looked up and counts as
-// long as its watchdog has given a sign. now: unix time, ns.
-bool lives(const fr::Header&, Time now);
+// long as its watchdog has given a sign, for so many ns. now: unix time, ns.
+bool lives(const fr::Header&, Time now, Time sign = 60 * kSecond);
 
 }  // namespace frtrace

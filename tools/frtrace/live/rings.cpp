@@ -1,14 +1,11 @@
 #include "live/rings.hpp"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -16,7 +13,8 @@
 #include <set>
 #include <tuple>
 
-#include "metrics/node.hpp"
+#include "input/here.hpp"
+#include "live/mapped_ring.hpp"
 #include "recorder/job_name.hpp"
 #include "sample/process.hpp"
 
@@ -24,7 +22,7 @@ namespace frtrace {
 
 namespace {
 
-constexpr std::uint64_t kSign_ns = 10'000'000'000;  // a watchdog's last sign, of one that runs
+constexpr Time kSign = 10 * kSecond;  // a watchdog's last sign, of one that runs
 
 void each_name(const std::string& dir, const std::function<void(const std::string&)>& tell) {
   if (DIR* d = ::opendir(dir.c_str())) {
@@ -38,10 +36,6 @@ void each_name(const std::string& dir, const std::function<void(const std::strin
 std::string link_of(const std::string& path) {
   char to[256] = {};
   return ::readlink(path.c_str(), to, sizeof to - 1) > 0 ? to : "";
-}
-
-std::string fixed_text(const char* text, std::size_t most) {
-  return {text, strnlen(text, most)};
 }
 
 // The directories fr-<uid> in it that are ours; to root all are.
@@ -60,7 +54,7 @@ void add_places(const std::string& root, const std::string& shm_dir,
 }
 
 bool is_of_job(const fr::Header& h, const std::string& job, bool same_pids) {
-  return job.empty() || fixed_text(h.job, sizeof h.job) == fr::job_in_files(job) ||
+  return job.empty() || fixed(h.job, sizeof h.job) == fr::job_in_files(job) ||
          (same_pids && variable_of(h.pid, "SLURM_JOB_ID") == job);
 }
 
@@ -69,21 +63,16 @@ FoundRing describe_ring(const fr::Header& h, const RingPlace& place, const std::
   r.path = place.path + "/" + name;
   r.name = name;
   r.root = place.root;
-  r.job = fixed_text(h.job, sizeof h.job);
-  r.host = fixed_text(h.host, sizeof h.host);
+  r.job = fixed(h.job, sizeof h.job);
+  r.host = fixed(h.host, sizeof h.host);
   r.attempt = h.attempt;
   r.rank = h.rank.load();
   r.pid = h.pid;
   r.signal = static_cast<int>(h.ask_signal.load());
   r.same_pids = h.pid_namespace == fr::pid_namespace();
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  const auto now_ns = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-                      static_cast<std::uint64_t>(now.tv_nsec);
-  r.runs = r.same_pids ? fr::is_alive(h.pid, h.proc_start)
-                       : h.heartbeat_unix_ns.load() + kSign_ns > now_ns;
-  const std::string dir = fixed_text(h.dump_dir, sizeof h.dump_dir);
-  r.dump_dir = r.root + (dir.starts_with('/') ? dir : fixed_text(h.cwd, sizeof h.cwd) + "/" + dir);
+  r.runs = lives(h, unix_now(), kSign);
+  const std::string dir = fixed(h.dump_dir, sizeof h.dump_dir);
+  r.dump_dir = r.root + (dir.starts_with('/') ? dir : fixed(h.cwd, sizeof h.cwd) + "/" + dir);
   return r;
 }
 
@@ -91,19 +80,9 @@ void each_ring(
     const std::vector<RingPlace>& places,
     const std::function<void(const fr::Header&, const RingPlace&, const std::string&)>& tell) {
   for (const RingPlace& place : places) {
-    const int fd = ::open(place.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-      continue;
-    }
-    each_name(place.path, [&](const std::string& name) {
-      if (name.ends_with(".ring")) {
-        const MappedRing ring(fd, name);
-        if (ring.view().ok()) {
-          tell(ring.view().header(), place, name);
-        }
-      }
+    for_each_ring(place.path, [&](const std::string& name, const auto& ring) {
+      tell(ring->view().header(), place, name);
     });
-    ::close(fd);
   }
 }
 
@@ -163,7 +142,7 @@ std::vector<FoundRing> rings_of(const std::vector<RingPlace>& places, const std:
 std::vector<std::string> jobs_in(const std::vector<RingPlace>& places) {
   std::set<std::string> out;
   each_ring(places, [&](const fr::Header& h, const RingPlace&, const std::string&) {
-    out.insert(fixed_text(h.job, sizeof h.job));
+    out.insert(fixed(h.job, sizeof h.job));
   });
   return {out.begin(), out.end()};
 }

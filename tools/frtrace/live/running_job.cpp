@@ -56,7 +56,7 @@ std::optional<std::int64_t> step_of(const fr::Header& h) {
 
 std::map<std::string, std::size_t> jobs_here(const std::string& shm_dir, Time now) {
   std::map<std::string, std::size_t> out;
-  for_each_ring(shm_dir, [&](const std::string&, const std::unique_ptr<MappedRing>& ring) {
+  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
     const fr::Header& h = ring->view().header();
     out[fixed(h.job, sizeof h.job)] += lives(h, now) ? 1 : 0;
   });
@@ -66,11 +66,12 @@ std::map<std::string, std::size_t> jobs_here(const std::string& shm_dir, Time no
 // Only the last attempt counts: rings of an earlier one may still be there.
 void RunningJob::find_rings(Time now) {
   std::set<std::pair<int, std::uint64_t>> found;
-  for_each_ring(shm_dir_, [&](const std::string& path, std::unique_ptr<MappedRing> mapped) {
+  const std::string dir = ring_directory(shm_dir_);
+  for_each_ring(dir, [&](const std::string& name, std::unique_ptr<MappedRing> mapped) {
     const fr::Header& h = mapped->view().header();
     const std::pair key{h.pid, h.proc_start};
     if (fixed(h.job, sizeof h.job) == job_ && found.insert(key).second && !rings_.contains(key)) {
-      rings_.emplace(key, Ring{path, std::move(mapped), false});
+      rings_.emplace(key, Ring{dir + "/" + name, std::move(mapped), false});
     }
   });
   int attempt = std::numeric_limits<int>::min();

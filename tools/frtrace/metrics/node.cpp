@@ -1,15 +1,12 @@
 #include "metrics/node.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "format/codes.hpp"
 #include "fr/fr.h"
+#include "live/rings.hpp"
 #include "model/dtype.hpp"
 #include "model/operation.hpp"
 
@@ -24,22 +21,6 @@ constexpr Time kMourned = 600 * kSecond;  // how long a job without a living ran
 
 bool is_operation(std::uint16_t kind) {
   return kind == FR_COLLECTIVE || kind == FR_SEND || kind == FR_RECV;
-}
-
-// A variable that the process was started with.
-std::string environment(int pid, std::string_view name) {
-  std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(in), {}};
-  std::size_t from = 0;
-  while (from < all.size()) {
-    const std::size_t to = std::min(all.find('\0', from), all.size());
-    const std::string_view entry(all.data() + from, to - from);
-    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
-      return std::string(entry.substr(name.size() + 1));
-    }
-    from = to + 1;
-  }
-  return "";
 }
 
 std::string library_text(std::uint32_t version) {
@@ -64,12 +45,13 @@ NodeMetrics::NodeMetrics(std::string shm_dir, std::string node, Time stuck, Judg
 // cannot be looked up and count as long as their watchdog has given a sign.
 void NodeMetrics::find_rings() {
   std::set<std::pair<int, std::uint64_t>> found;
-  for_each_ring(shm_dir_, [&](const std::string& path, std::unique_ptr<MappedRing> mapped) {
+  const std::string dir = ring_directory(shm_dir_);
+  for_each_ring(dir, [&](const std::string& name, std::unique_ptr<MappedRing> mapped) {
     const fr::Header& h = mapped->view().header();
     const std::pair key{h.pid, h.proc_start};
     if (found.insert(key).second && !rings_.contains(key)) {
       Ring ring;
-      ring.path = path;
+      ring.path = dir + "/" + name;
       ring.job = fixed(h.job, sizeof h.job);
       ring.mapped = std::move(mapped);
       rings_.emplace(key, std::move(ring));
@@ -289,7 +271,7 @@ void NodeMetrics::tell(MetricsText& out, const std::string& name, const std::vec
   Labels info = job;
   info.emplace_back("version", fixed(h.recorder, sizeof h.recorder));
   info.emplace_back("nccl", library_text(device != nullptr ? device->library_version.load() : 0));
-  info.emplace_back("slurm_job_id", environment(h.pid, "SLURM_JOB_ID"));
+  info.emplace_back("slurm_job_id", variable_of(h.pid, "SLURM_JOB_ID"));
   out.add("fr_info", "gauge", "The recorder of a job on this node.", info, 1);
   int expected = 0;
   std::size_t alive = 0;

@@ -1,16 +1,10 @@
 #include "reduce/lines.hpp"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-
-#include "sample/process.hpp"
 
 namespace frtrace::reduce {
 
@@ -21,12 +15,6 @@ using Json = nlohmann::ordered_json;
 // Times change with every look where they are told to the nanosecond.
 double seconds(const fr::TickClock& clock, std::uint64_t ticks) {
   return ticks == 0 ? 0 : static_cast<double>(clock.unix_ns(ticks) / 1'000'000) / 1000;
-}
-
-bool is_alive(const fr::Header& h, Time now) {
-  return h.pid_namespace == fr::pid_namespace()
-             ? fr::is_alive(h.pid, h.proc_start)
-             : now - static_cast<Time>(h.heartbeat_unix_ns.load()) < 60 * kSecond;
 }
 
 std::string text_of(const Json& json) {
@@ -79,39 +67,29 @@ class Lines {
 }  // namespace
 
 NodeLines::NodeLines(std::string shm_dir, std::string node, std::string job)
-    : dir_(fmt::format("{}/fr-{}", shm_dir, ::geteuid())),
-      node_(std::move(node)),
-      only_(std::move(job)) {}
+    : dir_(ring_directory(shm_dir)), node_(std::move(node)), only_(std::move(job)) {}
 
 void NodeLines::find() {
   std::set<std::string> found;
-  const int fd = ::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  DIR* d = fd >= 0 ? ::fdopendir(fd) : nullptr;
-  while (const dirent* entry = d != nullptr ? ::readdir(d) : nullptr) {
-    const std::string name = entry->d_name;
-    if (!name.ends_with(".ring") || over_.contains(name)) {
-      continue;
+  const auto is_new = [&](const std::string& name) {
+    if (over_.contains(name)) {
+      return false;
     }
     found.insert(name);
-    const bool known = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-      return job.second.ranks.contains(name);
-    });
-    auto ring = known ? nullptr : std::make_unique<MappedRing>(fd, name);
-    if (ring == nullptr || !ring->view().ok()) {
-      continue;
-    }
+    return std::none_of(jobs_.begin(), jobs_.end(),
+                        [&](const auto& job) { return job.second.ranks.contains(name); });
+  };
+  const auto take = [&](const std::string& name, std::unique_ptr<MappedRing> ring) {
     const fr::Header& h = ring->view().header();
-    const std::string job(h.job, strnlen(h.job, sizeof h.job));
+    const std::string job = fixed(h.job, sizeof h.job);
     if (only_.empty() || job == only_) {
       Job& to = jobs_[{job, h.attempt}];
       to.name = job;
       to.attempt = h.attempt;
       to.ranks[name].ring = std::move(ring);
     }
-  }
-  if (d != nullptr) {
-    ::closedir(d);
-  }
+  };
+  for_each_ring(dir_, take, is_new);
   for (auto& [key, job] : jobs_) {
     std::erase_if(job.ranks, [&](const auto& r) { return !found.contains(r.first); });
   }
@@ -135,13 +113,13 @@ std::string NodeLines::lines_of(Job& job, Time now) {
       said[key] = std::move(text);
     }
   };
-  bool lives = false;
+  bool is_running = false;
   for (auto& [file, rank] : job.ranks) {
     const fr::View& view = rank.ring->view();
     const fr::Header& h = view.header();
     const fr::TickClock clock(h);
-    const bool alive = is_alive(h, now);
-    lives = lives || alive;
+    const bool alive = lives(h, now);
+    is_running = is_running || alive;
     const std::string number = std::to_string(h.rank.load());
     say(rank.said, "pid", {"ranks", number, "pid"}, h.pid);
     say(rank.said, "alive", {"ranks", number, "alive"}, alive);
@@ -165,7 +143,7 @@ std::string NodeLines::lines_of(Job& job, Time now) {
            fr::get(row->p2p_ended)});
     }
   }
-  if (!lives) {
+  if (!is_running) {
     lines.add({"end"}, true);
     for (const auto& [file, rank] : job.ranks) {
       over_.insert(file);

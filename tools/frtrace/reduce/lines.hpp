@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "metrics/node.hpp"
+#include "live/mapped_ring.hpp"
 
 namespace frtrace::reduce {
 
