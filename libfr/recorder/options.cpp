@@ -126,6 +126,8 @@ constexpr OptionSpec kTable[] = {
     {"FR_TRIGGER", {}, "auto", K::kWord, &O::trigger,
      "how incidents reach other nodes: auto (messages between nodes, then FR_DUMP_DIR), dir, off",
      {"auto", "dir", "off"}},
+    {"FR_MISMATCH", {}, "1", K::kBool, &O::mismatch,
+     "ranks that issue different operations in one group are told of while the job runs"},
     {"FR_SHM_DIR", {}, "/dev/shm", K::kDirectory, &O::shm_dir, "where the live ring is mapped"},
     {"FR_STACKS", {"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, "python", K::kWord,
      &O::stacks, "call-site stacks per record: off, python, native (adds C++ frames)",

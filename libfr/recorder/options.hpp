@@ -41,6 +41,7 @@ struct Options {
   u32 keep_dumps;
   bool verdict;  // frtrace runs after an incident
   ToNodes trigger;
+  bool mismatch;  // ranks that issue different operations are told of while the job runs
   std::string shm_dir;
   std::string job;
   Stacks stacks;

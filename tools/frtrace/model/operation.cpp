@@ -4,56 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <functional>
-#include <map>
 #include <type_traits>
 
+#include "format/signature.hpp"
 #include "model/hash.hpp"
 
 namespace frtrace {
 
 namespace {
 
-enum class OpClass : std::uint8_t {
-  kUniform,    // sizes and dtypes of input and output equal on all
-  kInputOnly,  // reduce: the output counts on the root only
-  kGather,     // one input each, lists on the root
-  kScatter,    // one output each, lists on the root
-  kAllGather,  // own inputs may be uneven, the gathered total is not
-  kReduceScatter,
-  kAllToAll,
-  kBarrier,
-  kOther  // not known: only the name must agree
-};
-
-OpClass class_of(const std::string& canonical) {
-  static const std::map<std::string, OpClass, std::less<>> kClasses = {
-      {"allreduce", OpClass::kUniform},
-      {"allreducecoalesced", OpClass::kUniform},
-      {"allreducesparse", OpClass::kOther},
-      {"broadcast", OpClass::kUniform},
-      {"reduce", OpClass::kInputOnly},
-      {"gather", OpClass::kGather},
-      {"scatter", OpClass::kScatter},
-      {"allgather", OpClass::kAllGather},
-      {"allgathercoalesced", OpClass::kAllGather},
-      {"allgatherbase", OpClass::kUniform},
-      {"allgatherintotensor", OpClass::kUniform},
-      {"allgatherintotensorcoalesced", OpClass::kUniform},
-      {"reducescatter", OpClass::kReduceScatter},
-      {"reducescatterbase", OpClass::kUniform},
-      {"reducescattertensor", OpClass::kUniform},
-      {"reducescattertensorcoalesced", OpClass::kUniform},
-      {"alltoall", OpClass::kAllToAll},
-      {"alltoallbase", OpClass::kAllToAll},
-      {"alltoallsingle", OpClass::kAllToAll},
-      {"barrier", OpClass::kBarrier},
-      {"monitoredbarrier", OpClass::kBarrier},
-  };
-  const auto it = kClasses.find(canonical);
-  return it == kClasses.end() ? OpClass::kOther : it->second;
-}
+using fr::class_of;
+using fr::OpClass;
 
 // A word that must agree.
 struct Text {
@@ -68,20 +30,17 @@ Id dtype_of(OpClass cls, const Record& r) {
 // The one list of what must agree besides the operation. f(name, Text) and f(name, number).
 template <class F>
 void visit_signature(OpClass cls, const Record& r, F&& f) {
-  const bool in = cls == OpClass::kUniform || cls == OpClass::kInputOnly ||
-                  cls == OpClass::kGather || cls == OpClass::kReduceScatter;
-  const bool out =
-      cls == OpClass::kUniform || cls == OpClass::kScatter || cls == OpClass::kAllGather;
-  if (in) {
+  const fr::MustAgree must = fr::must_agree(cls);
+  if (must.in_size) {
     f("size", r.in_numel);
   }
-  if (out && !(in && r.in_numel == r.out_numel)) {
+  if (must.out_size && !(must.in_size && r.in_numel == r.out_numel)) {
     f("output size", r.out_numel);
   }
-  if (cls != OpClass::kBarrier && cls != OpClass::kOther) {
+  if (must.types) {
     f("dtype", Text{Text::kDtype, dtype_of(cls, r)});
     f("reduce op", Text{Text::kReduceOp, r.reduce_op});
-    if (cls != OpClass::kAllGather && cls != OpClass::kReduceScatter && cls != OpClass::kAllToAll) {
+    if (must.root) {
       f("root", static_cast<std::uint64_t>(static_cast<std::int64_t>(r.peer)));
     }
   }
@@ -90,15 +49,8 @@ void visit_signature(OpClass cls, const Record& r, F&& f) {
 }  // namespace
 
 std::string canonical_op(std::string_view op) {
-  if (const std::size_t colon = op.rfind(':'); colon != std::string_view::npos) {
-    op.remove_prefix(colon + 1);  // "c10d::allreduce_", "nccl:all_reduce"
-  }
-  std::string out;
-  for (const char ch : op) {
-    if (ch != '_') {
-      out += static_cast<char>(std::tolower(static_cast<unsigned char>(ch)));
-    }
-  }
+  std::string out(op.size(), '\0');
+  out.resize(fr::canonical_op(op, out.data(), out.size()));
   return out;
 }
 

@@ -1,0 +1,113 @@
+// agreement.hpp - do the members of a group issue the same? Reads the records of several rings as
+// they come, and finds the first operation of a group in which they differ. Nothing is recorded for
+// it; what the rings had overwritten before it was read here is not compared.
+//
+//   ring of rank 0 --+                         window of a group, by seq
+//   ring of rank 1 --+--> signature, site -->  | 811: 4 of 4 | 812: 3 of 4, differs | ...
+//   ring of rank 2 --+
+//
+// No lock, no allocation beyond one mapping. One thread at a time.
+#pragma once
+
+#include "format/signature.hpp"
+#include "format/view.hpp"
+
+namespace fr {
+
+class Agreement {
+ public:
+  static constexpr u32 kRings = kPeers;
+
+  // False: no memory.
+  bool init() noexcept;
+  void release() noexcept;  // no destructor: the watchdog runs while the process's globals end
+
+  // A ring from its record `first` on. The mapping stays until another takes the place `at`.
+  void attach(u32 at, const View& view, u64 first) noexcept;
+  // What came since the last call, but for records that began since then: they may be half written.
+  void read_all(u64 now_ns) noexcept;
+  // A difference that nobody was told of yet, as one line: who issued what, and where. Once per
+  // group. False: there is none.
+  bool tell(u64 now_ns, char* text, std::size_t bytes) noexcept;
+
+  u64 compared() const noexcept { return compared_; }    // records
+  u64 passed_by() const noexcept { return passed_by_; }  // tickets that were overwritten before
+
+ private:
+  static constexpr u32 kWindow = 1024;  // operations that members may be apart
+  static constexpr u32 kGroupsHere = 1024;
+  static constexpr u32 kTold = 32;        // lines at most: one per group
+  static constexpr u32 kSites = 64;       // call sites of a group whose agreement is known
+  static constexpr u32 kAgreed = 8;       // times that all were at a site before a deviation counts
+  static constexpr u32 kSwapWithin = 16;  // operations between the two of an exchange
+
+  struct Entry {
+    u32 seq, signature, site, other_site;
+    u16 count;
+    u8 differs;  // in the signature
+    u8 sites;    // beyond the first: 0, 1, 2 several
+  };
+  struct SiteCount {
+    u32 site;
+    u16 agreed, spoiled;
+  };
+  struct Deviation {  // all but some were at site, those at other
+    u32 seq, site, other;
+  };
+  struct Group {
+    u64 key;  // 0: free
+    u32 ring, row;
+    u32 members, counted;  // with a ring here; as of how many attachments
+    bool told;
+    u32 unnamed;
+    u32 due_seq, due_other;  // due_other: of an exchange
+    u64 due_ns;              // 0: no difference
+    Deviation deviation;     // seq 0: none
+    SiteCount sites[kSites];
+    Entry window[kWindow];
+  };
+  struct GroupRef {
+    u64 created_ticks;
+    u32 index;  // + 1; 0: not known, kNone: not compared
+  };
+  static constexpr u32 kNone = ~0u;
+  struct Name {
+    u32 hash;
+    u32 op_class;
+  };
+  struct Ring {
+    View view;
+    u64 next, seen_head;
+    Name names[kStrings];
+    u32 sites[kStacks];
+    GroupRef groups[kGroups];
+  };
+  struct Memory;
+  struct Held;
+  struct Side;
+
+  void add(Ring& ring, const Payload& p, u64 now_ns) noexcept;
+  Group* group_of(Ring& ring, const Payload& p) noexcept;
+  u32 find_group(u64 key, u32 ring, u32 row) noexcept;
+  u32 count_members(const Group& g) noexcept;
+  OpName name_of(Ring& ring, u32 op) noexcept;
+  u32 site_of(Ring& ring, u32 stack) noexcept;
+  void complete(Group& g, Entry& e, u64 now_ns) noexcept;
+  void look_for_exchange(Group& g, const Entry& e, u64 now_ns) noexcept;
+  SiteCount* count_of(Group& g, u32 site) noexcept;
+  void spoil(Group& g, u32 site) noexcept;
+  void forget_all() noexcept;
+
+  u32 find_held(const Group& g, u32 seq, Held* held) noexcept;
+  bool tell_difference(Group& g, char* text, std::size_t bytes) noexcept;
+  bool tell_exchange(Group& g, char* text, std::size_t bytes) noexcept;
+
+  Memory* memory_ = nullptr;
+  u32 n_rings_ = 0;  // places up to the last one that was attached
+  u32 attached_ = 0;
+  u32 n_groups_ = 0;
+  u64 compared_ = 0;
+  u64 passed_by_ = 0;
+};
+
+}  // namespace fr

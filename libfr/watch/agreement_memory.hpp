@@ -1,0 +1,38 @@
+// agreement_memory.hpp - what an Agreement holds: mostly zero pages that nothing touches.
+#pragma once
+
+#include <span>
+
+#include "watch/agreement.hpp"
+
+namespace fr {
+
+// The record of a member that is told of.
+struct Agreement::Held {
+  u32 ring, signature, site;
+  Payload payload;
+};
+
+struct Agreement::Memory {
+  Ring rings[kRings];
+  Group groups[kGroupsHere];
+  Held held[2][kRings];
+  RecordCopy record;
+  u64 told[kTold];  // keys of groups
+  u32 n_told;
+};
+
+// Ranges as a group has them: {first, count, stride}...
+inline bool is_in(std::span<const u32> ranges, i32 rank) noexcept {
+  for (std::size_t i = 0; i + 2 < ranges.size(); i += 3) {
+    const u32 stride = ranges[i + 2] != 0 ? ranges[i + 2] : 1;
+    const u32 ahead = static_cast<u32>(rank) - ranges[i];
+    if (rank >= 0 && static_cast<u32>(rank) >= ranges[i] && ahead % stride == 0 &&
+        ahead / stride < ranges[i + 1]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace fr

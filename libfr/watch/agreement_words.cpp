@@ -1,0 +1,304 @@
+// agreement_words.cpp - a difference in words: which ranks issued what, and where. The largest
+// class of members is right; where two are largest, no rank is named as wrong.
+#include <algorithm>
+#include <utility>
+
+#include "format/call_site.hpp"
+#include "format/codes.hpp"
+#include "format/text.hpp"
+#include "fr/fr.h"
+#include "watch/agreement_memory.hpp"
+
+namespace fr {
+namespace {
+
+constexpr u32 kSidesShown = 3;
+constexpr u32 kUnnamed =
+    8;  // differences whose records were gone, before one is told without names
+
+int length(std::string_view text) {
+  return static_cast<int>(text.size());
+}
+
+// Appends to a text of fixed size.
+struct Line {
+  char* out;
+  std::size_t bytes, used = 0;
+  template <class... A>
+  void add(const char* text, A... arguments) noexcept {
+    used += format(out + used, bytes - used, text, arguments...);
+  }
+};
+
+// " at train.py:91 (step)"; where both stacks are at the same line of the user, the frame in which
+// they differ.
+void add_site(Line& line, const View& view, u32 stack, const View& other,
+              u32 other_stack) noexcept {
+  Site site = user_site(view, stack);
+  const Site theirs = user_site(other, other_stack);
+  if (site.file == theirs.file && site.line == theirs.line) {
+    const auto own = view.stack(stack);
+    const auto others = other.stack(other_stack);
+    for (std::size_t i = 0; i < own.size() && i < others.size(); ++i) {
+      const FrameRow a = view.frame(own[i]);
+      const FrameRow b = other.frame(others[i]);
+      if (a.line != b.line || view.string(a.file) != other.string(b.file)) {
+        site = {view.string(a.file), view.string(a.func), a.line, {}, {}};
+        break;
+      }
+    }
+  }
+  if (!site.file.empty()) {
+    const std::string_view file = site.file.substr(site.file.rfind('/') + 1);
+    line.add(" at %.*s:%u (%.*s)", length(file), file.data(), site.line, length(site.function),
+             site.function.data());
+  }
+}
+
+// ", dtype Int, reduce op MAX": what the signatures differ in.
+void add_fields(Line& line, OpClass c, const Payload& own, const Payload& other) noexcept {
+  const MustAgree must = must_agree(c);
+  if (must.in_size && own.in_numel != other.in_numel) {
+    line.add(", %l elements", u64{own.in_numel});
+  }
+  if (must.out_size && own.out_numel != other.out_numel && own.out_numel != own.in_numel) {
+    line.add(", %l elements of output", u64{own.out_numel});
+  }
+  if (must.types && agreed_dtype(c, own) != agreed_dtype(c, other)) {
+    line.add(", dtype %s", dtype_name(agreed_dtype(c, own)));
+  }
+  if (must.types && own.reduce_op != other.reduce_op) {
+    line.add(", reduce op %s", reduce_op_name(own.reduce_op));
+  }
+  if (must.root && own.peer != other.peer) {
+    line.add(", root %d", own.peer);
+  }
+}
+
+std::string_view group_name(const View& view, u32 row) noexcept {
+  const GroupRow& g = *view.group(row);
+  const std::string_view desc = view.string(g.desc.load());
+  return desc.empty() ? view.string(g.name.load()) : desc;
+}
+
+}  // namespace
+
+// Members that issued the same.
+struct Agreement::Side {
+  u64 what;
+  u32 n;
+  const Held* first;
+};
+
+// The records of one operation, of the members whose ring still has it.
+u32 Agreement::find_held(const Group& g, u32 seq, Held* held) noexcept {
+  u32 n = 0;
+  RecordCopy& r = memory_->record;
+  for (u32 i = 0; i < n_rings_; ++i) {
+    Ring& ring = memory_->rings[i];
+    const u32 index = static_cast<u32>(&g - memory_->groups) + 1;
+    const auto* ref = std::find_if(std::begin(ring.groups), std::end(ring.groups),
+                                   [&](const GroupRef& x) { return x.index == index; });
+    if (!ring.view.ok() || ref == std::end(ring.groups)) {
+      continue;
+    }
+    const u32 row = static_cast<u32>(ref - ring.groups);
+    const u64 head = get(ring.view.header().head);
+    const u32 slots = ring.view.n_slots();
+    for (u64 back = 1; back <= head && back <= slots; ++back) {
+      const u64 ticket = head - back;
+      if (ring.view.read(static_cast<u32>(ticket % slots), r) == Slot::kWhole &&
+          r.payload.kind == FR_COLLECTIVE && r.payload.group == row &&
+          static_cast<u32>(r.payload.seq) == seq) {
+        held[n++] = {i, signature(name_of(ring, r.payload.op), r.payload),
+                     site_of(ring, r.payload.stack), r.payload};
+        break;
+      }
+    }
+  }
+  return n;
+}
+
+namespace {
+
+// "rank 3", "ranks 0-2,4".
+template <class RankAt>
+void add_ranks(Line& line, u32 n, RankAt rank_at) noexcept {
+  u32 shown = 0;
+  for (i32 last = -1; shown < n;) {
+    i32 first = INT32_MAX;
+    for (u32 i = 0; i < n; ++i) {
+      first = rank_at(i) > last ? std::min(first, rank_at(i)) : first;
+    }
+    if (first == INT32_MAX) {
+      break;
+    }
+    i32 end = first;
+    for (bool more = true; more;) {
+      more = false;
+      for (u32 i = 0; i < n; ++i) {
+        if (rank_at(i) == end + 1) {
+          ++end;
+          more = true;
+        }
+      }
+    }
+    line.add(shown == 0 ? (n == 1 ? "rank %d" : "ranks %d") : ",%d", first);
+    if (end > first) {
+      line.add(end == first + 1 ? ",%d" : "-%d", end);
+    }
+    shown += static_cast<u32>(end - first) + 1;
+    last = end;
+  }
+}
+
+// Sorts members into classes by what(i), the largest first; returns how many there are.
+template <class SideOf, class What, class HeldAt>
+u32 sort_sides(SideOf* sides, u32 limit, u32 n, What what, HeldAt held_at) noexcept {
+  u32 n_sides = 0;
+  for (u32 i = 0; i < n; ++i) {
+    u32 k = 0;
+    while (k < n_sides && sides[k].what != what(i)) {
+      ++k;
+    }
+    if (k == n_sides) {
+      if (n_sides == limit) {
+        continue;
+      }
+      sides[n_sides++] = {what(i), 0, held_at(i)};
+    }
+    ++sides[k].n;
+  }
+  // Stable, which std::stable_sort is not without allocating.
+  for (u32 i = 1; i < n_sides; ++i) {
+    for (u32 k = i; k > 0 && sides[k - 1].n < sides[k].n; --k) {
+      std::swap(sides[k - 1], sides[k]);
+    }
+  }
+  return n_sides;
+}
+
+}  // namespace
+
+bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcept {
+  Held* held = memory_->held[0];
+  const u32 n = find_held(g, g.due_seq, held);
+  Side sides[8];
+  const auto what = [&](u32 i) { return u64{held[i].signature}; };
+  const u32 n_sides = sort_sides(sides, 8, n, what, [&](u32 i) { return &held[i]; });
+  Line line{text, bytes};
+  if (n_sides < 2) {
+    if (++g.unnamed < kUnnamed) {
+      return false;
+    }
+    const std::string_view name = group_name(memory_->rings[g.ring].view, g.row);
+    line.add(
+        "mismatch: ranks of this node issue different operations as #%l of %.*s; which ones, "
+        "the rings (FR_BUFFER_SIZE) no longer have",
+        u64{g.due_seq}, length(name), name.data());
+    return true;
+  }
+  const bool tie = sides[0].n == sides[1].n;
+  line.add(tie ? "mismatch, nothing tells which is right: " : "mismatch: ");
+  // Who is wrong first, and against what.
+  for (u32 k = 0; k < n_sides && k < kSidesShown; ++k) {
+    const Side& side = tie ? sides[k] : sides[(k + 1) % n_sides];
+    const Held& against = *(&side == &sides[0] ? sides[1] : sides[0]).first;
+    Ring& ring = memory_->rings[side.first->ring];
+    Ring& other = memory_->rings[against.ring];
+    const Payload& p = side.first->payload;
+    line.add(k == 0 ? "" : "; ");
+    u32 places[kRings];
+    u32 n_places = 0;
+    for (u32 i = 0; i < n; ++i) {
+      if (what(i) == side.what) {
+        places[n_places++] = i;
+      }
+    }
+    add_ranks(line, n_places, [&](u32 i) {
+      return memory_->rings[held[places[i]].ring].view.header().rank.load();
+    });
+    const std::string_view op = ring.view.string(p.op);
+    const std::string_view name = group_name(ring.view, p.group);
+    line.add(" issued %.*s", length(op), op.data());
+    line.add(k == 0 ? " #%l of %.*s" : " #%l", u64{p.seq}, length(name), name.data());
+    add_site(line, ring.view, p.stack, other.view, against.payload.stack);
+    const OpName own_name = name_of(ring, p.op);
+    if (own_name.hash == name_of(other, against.payload.op).hash) {
+      add_fields(line, own_name.op_class, p, against.payload);
+    }
+  }
+  return true;
+}
+
+bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept {
+  Held* first = memory_->held[0];
+  Held* second = memory_->held[1];
+  const u32 n = find_held(g, g.due_seq, first);
+  if (n < 2 || find_held(g, g.due_other, second) != n) {
+    return false;
+  }
+  const auto sites = [&](u32 i) { return static_cast<u64>(first[i].site) << 32 | second[i].site; };
+  for (u32 i = 0; i < n; ++i) {
+    if (first[i].signature != second[i].signature || first[i].signature != first[0].signature ||
+        first[i].ring != second[i].ring) {
+      return false;
+    }
+  }
+  Side sides[3];
+  const u32 n_sides = sort_sides(sides, 3, n, sites, [&](u32 i) { return &first[i]; });
+  if (n_sides != 2 || sides[0].what != (sides[1].what << 32 | sides[1].what >> 32)) {
+    return false;
+  }
+  const bool tie = sides[0].n == sides[1].n;
+  const Side& wrong = sides[tie ? 0 : 1];
+  const Side& right = sides[tie ? 1 : 0];
+  Line line{text, bytes};
+  line.add(tie ? "mismatch, nothing tells which is right: " : "mismatch: ");
+  for (const Side* side : {&wrong, &right}) {
+    const auto at = [&](u32 i) { return memory_->rings[first[i].ring].view.header().rank.load(); };
+    u32 places[kRings];
+    u32 n_places = 0;
+    for (u32 i = 0; i < n; ++i) {
+      if (sites(i) == side->what) {
+        places[n_places++] = i;
+      }
+    }
+    const View& view = memory_->rings[side->first->ring].view;
+    const Payload& p = side->first->payload;
+    const Payload& q = second[side->first - first].payload;
+    const std::string_view op = view.string(p.op);
+    const std::string_view name = group_name(view, p.group);
+    line.add(side == &wrong ? "" : "; ");
+    add_ranks(line, n_places, [&](u32 i) { return at(places[i]); });
+    line.add(" issued %.*s #%l", length(op), op.data(), u64{p.seq});
+    if (side == &wrong) {
+      line.add(" of %.*s", length(name), name.data());
+    }
+    add_site(line, view, p.stack, view, q.stack);
+    line.add(" and #%l", u64{q.seq});
+    add_site(line, view, q.stack, view, p.stack);
+  }
+  line.add("; two equal operations are exchanged");
+  return true;
+}
+
+bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
+  for (u32 i = 0; i < kGroupsHere && n_groups_ != 0 && memory_->n_told < kTold; ++i) {
+    Group& g = memory_->groups[i];
+    if (g.key == 0 || g.due_ns == 0 || g.told || now < g.due_ns) {
+      continue;
+    }
+    const bool told =
+        g.due_other != 0 ? tell_exchange(g, text, bytes) : tell_difference(g, text, bytes);
+    g.due_ns = 0;
+    if (told) {
+      g.told = true;
+      memory_->told[memory_->n_told++] = g.key;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace fr
