@@ -199,7 +199,7 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
     return true;
   }
   const bool tie = sides[0].n == sides[1].n;
-  line.add(tie ? "mismatch, nothing tells which is right: " : "mismatch: ");
+  line.add(tie ? "mismatch: nothing tells which is right: " : "mismatch: ");
   // Who is wrong first, and against what.
   for (u32 k = 0; k < n_sides && k < kSidesShown; ++k) {
     const Side& side = tie ? sides[k] : sides[(k + 1) % n_sides];
@@ -254,7 +254,7 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
   const Side& wrong = sides[tie ? 0 : 1];
   const Side& right = sides[tie ? 1 : 0];
   Line line{text, bytes};
-  line.add(tie ? "mismatch, nothing tells which is right: " : "mismatch: ");
+  line.add(tie ? "mismatch: nothing tells which is right: " : "mismatch: ");
   for (const Side* side : {&wrong, &right}) {
     const auto at = [&](u32 i) { return memory_->rings[first[i].ring].view.header().rank.load(); };
     u32 places[kRings];

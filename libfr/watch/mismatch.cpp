@@ -105,9 +105,10 @@ void look_for_mismatch() noexcept {
   attach_rings(*r, takes_over);
   const u64 now = monotonic_ns();
   g_rings.agreement.read_all(now);
-  char text[600];
-  while (g_rings.agreement.tell(now, text, sizeof text)) {
-    log_line(kLogWarn, "%s", text);
+  char text[600] = "fr: ";  // of notes: frtrace shows them
+  constexpr std::size_t kOwn = 4;
+  while (g_rings.agreement.tell(now, text + kOwn, sizeof text - kOwn)) {
+    log_line(kLogWarn, "%s", text + kOwn);
     if (Hot* h = hot()) {
       note(*h, text, std::strlen(text));
     }

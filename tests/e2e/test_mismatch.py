@@ -28,7 +28,8 @@ CASES = {
     ),
     "reduce_op": (
         r"rank 1 issued all_reduce #\d+ of default_pg at mismatch_job.py:{reduce_op} "
-        r"\(reduce_op\), reduce op MAX; ranks 0,2,3 issued all_reduce #\d+ at mismatch_job.py:{reduce_op} "
+        r"\(reduce_op\), reduce op MAX; ranks 0,2,3 issued all_reduce #\d+ at "
+        r"mismatch_job.py:{reduce_op} "
         r"\(reduce_op\), reduce op SUM"
     ),
     "dtype": (
@@ -45,12 +46,16 @@ def test_a_mismatch_that_does_not_hang_is_told_of(launch, scratch, fault):
     begun = time.monotonic()
     wait_until("a word of it", lambda: told(job))
     assert time.monotonic() - begun < 10
+    assert not job.incidents()
+    (scratch / "told").touch()
+    job.await_evidence()
     (scratch / "stop").touch()
     assert set(job.await_exit().values()) == {0}
     (line,) = told(job)
     marks = {m: line_of(m) for m in re.findall(r"{(\w+)}", CASES[fault])}
     assert re.search("mismatch: " + CASES[fault].format(**marks), line), line
-    assert not job.incidents()
+    (shown,) = [x["text"] for x in job.trace().report["findings"] if x["id"] == "told"]
+    assert shown and shown in line, (shown, line)  # a note is shorter
 
 
 def test_it_can_be_switched_off(launch, scratch):

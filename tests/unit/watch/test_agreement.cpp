@@ -115,7 +115,7 @@ TEST_CASE("agreement: of two ranks that differ neither is named as wrong") {
   op.reduce_op = kMax;
   r.rigs[1]->begin(op);
   CHECK(r.told() ==
-        "mismatch, nothing tells which is right: rank 0 issued all_reduce #1 of desc at "
+        "mismatch: nothing tells which is right: rank 0 issued all_reduce #1 of desc at "
         "train.py:10 (step), reduce op SUM; rank 1 issued all_reduce #1 at train.py:10 (step), "
         "reduce op MAX");
 }

@@ -173,6 +173,7 @@ std::string article(const Report& r, bool named) {
   blamed_list(out, r);
   findings(out, r, "Other causes", {"cause"});
   findings(out, r, "Why", {"why", "hint", "parted", "counts", "divergence"});
+  findings(out, r, "Said while the job ran", {"told"});
   waiting_list(out, r);
   findings(out, r, "Devices and links", {"link", "device"});
   findings(out, r, "What would decide it", {"need"});

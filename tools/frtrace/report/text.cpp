@@ -315,6 +315,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   out.push_back(blamed_part(r, style));
   findings({"cause"}, 2, 1, "causes");
   findings({"why", "hint"}, 3, 1, "reasons");
+  findings({"told"}, 3, 1, "lines of the running job");
   out.push_back(doctor_part(r, style));
   findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
   out.push_back(waiting_part(r, style));

@@ -174,6 +174,7 @@ Report explain(const Facts& f, const Judgement& j) {
   if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty()) {
     add_lifecycle_waiting(f, blamed, r);
   }
+  add_told(f, r);
   add_consequences(f, j, r);
   add_losses(f, j, r);
   add_ending(f, j, r);

@@ -84,6 +84,8 @@ void add_devices(const Facts&, const Cause&, Report&);
 void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
+// What the recorder said while the job ran: ranks that issue different operations...
+void add_told(const Facts&, Report&);
 // What became of the job after the dumps; a hang that went on is none any more.
 void add_ending(const Facts&, const Judgement&, Report&);
 // What summaries leave out, and whose whole dumps would tell.

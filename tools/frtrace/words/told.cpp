@@ -1,0 +1,37 @@
+// What the recorder itself noticed while the job ran, and kept as notes of its own.
+#include <algorithm>
+#include <vector>
+
+#include "words/words.hpp"
+
+namespace frtrace {
+
+void add_told(const Facts& f, Report& r) {
+  constexpr std::string_view kOwn = "fr: ";  // fr_note of users may begin so, too: it is shown
+  constexpr std::size_t kMost = 16;
+  std::vector<std::pair<Time, std::string_view>> told;
+  const auto add = [&](Time time, std::string_view text) {
+    const bool is_own = text.starts_with(kOwn);
+    if (is_own &&
+        std::none_of(told.begin(), told.end(), [&](const auto& x) { return x.second == text; })) {
+      told.emplace_back(time, text);
+    }
+  };
+  for (const RankEvidence* e : f.c.ranks) {
+    for (const Record& record : e->records) {
+      if (record.kind == Kind::kNote) {
+        add(record.time, e->text(record.op));
+      }
+    }
+    for (const ThreadNotes& n : e->notes) {  // what the ring has overwritten
+      add(n.note_time, n.note);
+    }
+  }
+  std::stable_sort(told.begin(), told.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t k = 0; k < told.size() && k < kMost; ++k) {
+    say(r, "told", std::string(told[k].second.substr(kOwn.size())));
+  }
+}
+
+}  // namespace frtrace
