@@ -55,7 +55,7 @@ bool Endpoint::prepare() noexcept {
     return false;
   }
   peers_ = static_cast<Protocol::Peer*>(peers);
-  event_fd_.store(event_fd);
+  event_fd_ = event_fd;
   return true;
 }
 
@@ -91,8 +91,7 @@ void Endpoint::begin(u64 now_ns) noexcept {
 
 void Endpoint::wake() noexcept {
   const u64 one = 1;
-  [[maybe_unused]] const ssize_t n =
-      write(event_fd_.load(), &one, sizeof one);  // full = already awake
+  [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);  // full = already awake
 }
 
 void Endpoint::turn(u64 limit_ns) noexcept {
@@ -100,10 +99,10 @@ void Endpoint::turn(u64 limit_ns) noexcept {
   const u64 due = has_begun() ? protocol_.due_ns(now) : ~0ull;
   u64 wait = !has_begun() || limit_ns < kLongestWait_ns ? limit_ns : kLongestWait_ns;
   wait = due == ~0ull ? wait : due <= now ? 0 : due - now < wait ? due - now : wait;
-  pollfd fds[2] = {{event_fd_.load(), POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
+  pollfd fds[2] = {{event_fd_, POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
   poll(fds, has_begun() ? 2 : 1, static_cast<int>((wait + 999'999) / 1'000'000));
   u64 drained = 0;
-  [[maybe_unused]] const ssize_t n = read(event_fd_.load(), &drained, sizeof drained);
+  [[maybe_unused]] const ssize_t n = read(event_fd_, &drained, sizeof drained);
   if (!has_begun()) {
     return;
   }

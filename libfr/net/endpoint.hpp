@@ -49,8 +49,7 @@ class Endpoint {
   Socket socket_;
   Protocol protocol_;
   Protocol::Peer* peers_ = nullptr;  // kNodes, of which the kernel gives those that are used
-  // -1 until prepare(): the watchdog may already wake it then.
-  std::atomic<int> event_fd_{-1};
+  int event_fd_ = -1;
   u16 port_ = 0;
   std::atomic<bool> has_begun_{false};
   bool is_settled_ = true;        // the protocol's last round is dealt with

@@ -36,8 +36,9 @@ class NodesThread {
                   r.host),
         endpoint_(r) {}
 
+  bool prepare() noexcept { return endpoint_.prepare(); }
   bool start() noexcept {
-    const bool ok = endpoint_.prepare() && start_thread(thread_main, this, "fr-nodes");
+    const bool ok = start_thread(thread_main, this, "fr-nodes");
     if (!ok) {
       is_running_.store(false);
     }
@@ -227,7 +228,8 @@ void join_nodes(Recorder* r, const fr_store& store) noexcept {
     auto* nodes =
         new NodesThread(*r, store, !gloo.empty() ? "=" + gloo : variable("NCCL_SOCKET_IFNAME"));
     NodesThread* none = nullptr;
-    if (!g_nodes.compare_exchange_strong(none, nodes) || !nodes->start()) {
+    // Prepared before it is published: the watchdog may wake it at once.
+    if (!nodes->prepare() || !g_nodes.compare_exchange_strong(none, nodes) || !nodes->start()) {
       refuse();
     }
   } catch (...) {  // no memory: the shared directory remains

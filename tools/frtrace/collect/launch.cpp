@@ -83,13 +83,11 @@ Command ssh(const Launch& l, std::size_t node) {
   return c;
 }
 
-Command pdsh(const Launch& l) {
+// pdsh and clush take the same options; what each needs besides comes before the command's line.
+Command by_ssh(const char* tool, const Launch& l, const std::vector<std::string>& own,
+               const std::string& line) {
   Command c;
-  std::string line;
-  for (const char letter : shell_line(l.command)) {
-    line += letter == '%' ? "%%" : std::string(1, letter);  // pdsh puts %h, %u, %n in
-  }
-  c.argv = {"pdsh",
+  c.argv = {tool,
             "-R",
             "ssh",
             "-w",
@@ -101,35 +99,26 @@ Command pdsh(const Launch& l) {
             "-u",
             fmt::format("{}", l.timeout_s),
             "-S"};
+  append(c.argv, own);
   append(c.argv, l.extra);
   c.argv.push_back(line);
-  c.env = {"PDSH_RCMD_TYPE=ssh"};
   c.nodes = all_of(l);
   c.answer = Command::Answer::kLines;
   return c;
 }
 
-Command clush(const Launch& l) {
-  Command c;
-  c.argv = {"clush",
-            "-R",
-            "ssh",
-            "-w",
-            fmt::format("{}", fmt::join(l.nodes, ",")),
-            "-f",
-            fmt::format("{}", kWindow),
-            "-t",
-            fmt::format("{}", kConnect_s),
-            "-u",
-            fmt::format("{}", l.timeout_s),
-            "-S",
-            "--nostdin",
-            "--color=never"};
-  append(c.argv, l.extra);
-  c.argv.push_back(shell_line(l.command));
-  c.nodes = all_of(l);
-  c.answer = Command::Answer::kLines;
+Command pdsh(const Launch& l) {
+  std::string line;
+  for (const char letter : shell_line(l.command)) {
+    line += letter == '%' ? "%%" : std::string(1, letter);  // pdsh puts %h, %u, %n in
+  }
+  Command c = by_ssh("pdsh", l, {}, line);
+  c.env = {"PDSH_RCMD_TYPE=ssh"};
   return c;
+}
+
+Command clush(const Launch& l) {
+  return by_ssh("clush", l, {"--nostdin", "--color=never"}, shell_line(l.command));
 }
 
 Command kubectl(const Launch& l, std::size_t node) {
