@@ -13,6 +13,8 @@
 #include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
 #include "watch/control_page.hpp"
+#include "watch/mismatch.hpp"
+#include "watch/post.hpp"
 #include "watch/watchdog.hpp"
 
 namespace fr::net {
@@ -111,6 +113,7 @@ void Endpoint::turn(u64 limit_ns) noexcept {
   hear();
   check_incident(now);
   tell(now);
+  send_posts();
   settle(monotonic_ns());
 }
 
@@ -130,6 +133,10 @@ void Endpoint::hear() noexcept {
     if (heard.has_moved) {
       note_moved(nodes.rows[heard.sender], heard.epoch, heard.port);
     }
+    if (heard.is_valid && is_post(heard.message.kind)) {
+      hear_post(heard);
+      continue;
+    }
     const u64 incident = heard.message.number;
     if (heard.is_incident && incident <= control.page().incident.load() + kMostAhead) {
       char reason[sizeof Control::reason];
@@ -142,6 +149,31 @@ void Endpoint::hear() noexcept {
     if (heard.has_reply) {
       send(protocol_.reply_to(heard));
     }
+  }
+}
+
+void Endpoint::hear_post(const Protocol::Heard& heard) noexcept {
+  const Message& m = heard.message;
+  Post post{};
+  post.kind = static_cast<u8>(static_cast<u8>(m.kind) - static_cast<u8>(Kind::kHashes));
+  post.bytes = static_cast<u8>(m.reason_bytes);
+  post.node = heard.sender;
+  post.key = m.number;
+  post.members = m.rank;
+  static_assert(sizeof post.data == kReasonBytes && kReasonBytes < 256);
+  std::memcpy(post.data, m.reason, m.reason_bytes);
+  give_post(post);
+}
+
+// What the watchdog of this process has for other nodes; it compares while we have the endpoint.
+void Endpoint::send_posts() noexcept {
+  Post post;
+  for (u32 i = 0; i < kSentAtOnce && take_post(post); ++i) {
+    const auto kind = static_cast<Kind>(static_cast<u8>(Kind::kHashes) + post.kind);
+    Message m = protocol_.post(kind, post.key, post.members, post.node);
+    m.reason_bytes = post.bytes;
+    std::memcpy(m.reason, post.data, post.bytes);
+    send(m);
   }
 }
 

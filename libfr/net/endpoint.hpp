@@ -42,6 +42,8 @@ class Endpoint {
   void hear() noexcept;
   void check_incident(u64 now_ns) noexcept;
   void tell(u64 now_ns) noexcept;
+  void hear_post(const Protocol::Heard& heard) noexcept;
+  void send_posts() noexcept;
   void settle(u64 now_ns) noexcept;
   void send(const Message& m) noexcept;
 

@@ -12,8 +12,9 @@ constexpr u8 kVersion = 1;
 }  // namespace
 
 std::size_t encode(const Message& m, const Token& token, u8* to) noexcept {
-  const std::size_t reason =
-      m.kind == Kind::kIncident ? strnlen(m.reason, kReasonBytes) : std::size_t{0};
+  const std::size_t reason = is_post(m.kind)             ? m.reason_bytes
+                             : m.kind == Kind::kIncident ? strnlen(m.reason, kReasonBytes)
+                                                         : std::size_t{0};
   store_le(to, kMagic, 4);
   to[4] = kVersion;
   to[5] = static_cast<u8>(m.kind);
@@ -45,7 +46,7 @@ bool decode(const u8* bytes, std::size_t n, const Token& token, Message& to) noe
     return false;
   }
   const auto is_kind = [](u8 kind) {
-    return kind >= static_cast<u8>(Kind::kIncident) && kind <= static_cast<u8>(Kind::kAnswer);
+    return kind >= static_cast<u8>(Kind::kIncident) && kind <= static_cast<u8>(Kind::kDiffers);
   };
   if (!is_kind(bytes[5]) || !is_kind(bytes[6])) {
     return false;
@@ -59,6 +60,7 @@ bool decode(const u8* bytes, std::size_t n, const Token& token, Message& to) noe
   to.epoch = load_le(bytes + 24, 8);
   to.number = load_le(bytes + 32, 8);
   to.rank = static_cast<i32>(load_le(bytes + 40, 4));
+  to.reason_bytes = static_cast<u16>(signed_bytes - kHeadBytes);
   std::memcpy(to.reason, bytes + kHeadBytes, signed_bytes - kHeadBytes);
   to.reason[signed_bytes - kHeadBytes] = '\0';
   return true;

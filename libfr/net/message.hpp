@@ -29,7 +29,12 @@ inline constexpr std::size_t kMostBytes = kHeadBytes + kReasonBytes + sizeof(Dig
 enum class Kind : u8 {
   kIncident = 1,  // number: of the incident; all ranks are to dump
   kMoved = 2,     // number: the epoch; another process of the node has the endpoint now
-  kAnswer = 3     // number: of what is answered
+  kAnswer = 3,    // number: of what is answered
+  // What the ranks of a group issue (watch/post.hpp); number: the group's key, rank: its members on
+  // the sender's node, reason: the data. Not answered, and sent once.
+  kHashes = 4,
+  kSignatures = 5,
+  kDiffers = 6
 };
 
 struct Message {
@@ -42,8 +47,13 @@ struct Message {
   u64 epoch = 0;
   u64 number = 0;
   i32 rank = -1;
+  u16 reason_bytes = 0;  // of a post: it may hold zeros
   char reason[kReasonBytes + 1] = "";
 };
+
+inline bool is_post(Kind kind) noexcept {
+  return kind >= Kind::kHashes;
+}
 
 // Writes into `to`, of kMostBytes; returns the length.
 std::size_t encode(const Message& m, const Token& token, u8* to) noexcept;

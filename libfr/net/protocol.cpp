@@ -74,8 +74,23 @@ Protocol::Heard Protocol::receive(const u8* bytes, std::size_t n) noexcept {
         note_answer(peer);
       }
       break;
+    default:
+      break;  // a post
   }
   return heard;
+}
+
+Message Protocol::post(Kind kind, u64 number, i32 rank, u32 to) const noexcept {
+  Message m;
+  m.kind = kind;
+  m.attempt = attempt_;
+  m.sender = own_;
+  m.receiver = to;
+  m.port = port_;
+  m.epoch = epoch_;
+  m.number = number;
+  m.rank = rank;
+  return m;
 }
 
 Message Protocol::reply_to(const Heard& heard) const noexcept {

@@ -50,6 +50,9 @@ class Protocol {
   // The answer to what was heard.
   Message reply_to(const Heard& heard) const noexcept;
 
+  // A message that nobody answers; the caller fills in its data.
+  Message post(Kind kind, u64 number, i32 rank, u32 to) const noexcept;
+
   // Tells all others. A round that goes on ends: an incident says all that kMoved does.
   void begin(Kind kind, u64 number, i32 rank, const char* reason, u64 now_ns) noexcept;
   // The next message that is due; false: none now.

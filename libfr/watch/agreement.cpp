@@ -108,7 +108,8 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
   Entry& e = g->window[seq % kWindow];
   ++compared_;
   if (e.count == 0 || static_cast<i32>(seq - e.seq) > 0) {
-    e = {seq, signed_as, site, 0, 1, 0, 0};
+    e = {seq, signed_as, site, 0, 0, 1, 0, 0};
+    hash_on(*g, seq);
   } else if (e.seq != seq) {
     return;  // so far behind the others that their operation is forgotten
   } else {
@@ -176,6 +177,7 @@ u32 Agreement::find_group(u64 key, u32 ring, u32 row) noexcept {
     g.key = key;
     g.ring = ring;
     g.row = row;
+    g.hash_next = 1;
     const u64* told = memory_->told;
     g.told = std::find(told, told + memory_->n_told, key) != told + memory_->n_told;
     ++n_groups_;

@@ -11,6 +11,7 @@
 
 #include "format/signature.hpp"
 #include "format/view.hpp"
+#include "watch/post.hpp"
 
 namespace fr {
 
@@ -30,19 +31,26 @@ class Agreement {
   // group. False: there is none.
   bool tell(u64 now_ns, char* text, std::size_t bytes) noexcept;
 
+  // Over nodes: the job's list, our place in it; what is due to be told to others; what others told.
+  void set_nodes(const NodeRow* rows, u32 n, u32 own) noexcept;
+  void talk(u64 now_ns, Posts& out) noexcept;
+  void hear(const Post& post, u64 now_ns, Posts& out) noexcept;
+
   u64 compared() const noexcept { return compared_; }    // records
   u64 passed_by() const noexcept { return passed_by_; }  // tickets that were overwritten before
 
  private:
   static constexpr u32 kWindow = 1024;  // operations that members may be apart
   static constexpr u32 kGroupsHere = 1024;
-  static constexpr u32 kTold = 32;        // lines at most: one per group
+  static constexpr u32 kTold = 32;    // lines at most: one per group
+  static constexpr u32 kEpoch = 256;  // operations that one hash covers at most
+  static constexpr u32 kEnds = 16;
   static constexpr u32 kSites = 64;       // call sites of a group whose agreement is known
   static constexpr u32 kAgreed = 8;       // times that all were at a site before a deviation counts
   static constexpr u32 kSwapWithin = 16;  // operations between the two of an exchange
 
   struct Entry {
-    u32 seq, signature, site, other_site;
+    u32 seq, signature, site, other_site, hash;
     u16 count;
     u8 differs;  // in the signature
     u8 sites;    // beyond the first: 0, 1, 2 several
@@ -54,6 +62,27 @@ class Agreement {
   struct Deviation {  // all but some were at site, those at other
     u32 seq, site, other;
   };
+  struct EpochEnd {
+    u32 seq, hash;
+  };
+  // An operation as another node's ranks issued it.
+  struct Issued {
+    u32 seq, op;
+    u64 in_numel, out_numel;
+    i32 peer;
+    u8 op_class, in_dtype, out_dtype, reduce_op;
+    char text[128];
+  };
+  enum : u8 { kAgree = 1, kDiffer = 2 };
+  struct Dispute {
+    u64 key;  // of the group; 0: there is none
+    u64 begun_ns, due_ns;
+    u32 seq;  // of the hash that differed first
+    u32 asked, node;
+    i32 agree, differ;  // members on other nodes
+    Issued issued;
+    u8 opinion[kNodes];
+  };
   struct Group {
     u64 key;  // 0: free
     u32 ring, row;
@@ -62,7 +91,11 @@ class Agreement {
     u32 unnamed;
     u32 due_seq, due_other;  // due_other: of an exchange
     u64 due_ns;              // 0: no difference
-    Deviation deviation;     // seq 0: none
+    u32 home;                // node + 1 to which hashes are told; 0: not looked up
+    u32 hash_next, ripe, sent;
+    u64 hash;
+    EpochEnd ends[kEnds];
+    Deviation deviation;  // seq 0: none
     SiteCount sites[kSites];
     Entry window[kWindow];
   };
@@ -98,6 +131,18 @@ class Agreement {
   void spoil(Group& g, u32 site) noexcept;
   void forget_all() noexcept;
 
+  void hash_on(Group& g, u32 seq) noexcept;
+  u32 hash_at(const Group& g, u32 seq) const noexcept;
+  u32 home_of(Group& g) noexcept;
+  Group* group_by(u64 key) noexcept;
+  void hear_hashes(Group& g, const Post& post, u64 now_ns, Posts& out) noexcept;
+  void hear_signatures(Group& g, const Post& post, Posts& out) noexcept;
+  void hear_difference(Group& g, const Post& post, u64 now_ns) noexcept;
+  void tell_signatures(const Group& g, u32 until, u32 node, Posts& out) noexcept;
+  bool describe_own(Group& g, u32 seq, Issued& to) noexcept;
+  bool tell_dispute(Group& g, char* text, std::size_t bytes) noexcept;
+
+  i32 rank_of(const Held& held) const noexcept;
   u32 find_held(const Group& g, u32 seq, Held* held) noexcept;
   bool tell_difference(Group& g, char* text, std::size_t bytes) noexcept;
   bool tell_exchange(Group& g, char* text, std::size_t bytes) noexcept;
@@ -108,6 +153,10 @@ class Agreement {
   u32 n_groups_ = 0;
   u64 compared_ = 0;
   u64 passed_by_ = 0;
+  const NodeRow* nodes_ = nullptr;
+  u32 n_nodes_ = 0;
+  u32 own_node_ = 0;
+  u64 talked_ns_ = 0;
 };
 
 }  // namespace fr

@@ -18,6 +18,7 @@ struct Agreement::Memory {
   Group groups[kGroupsHere];
   Held held[2][kRings];
   RecordCopy record;
+  Dispute dispute;
   u64 told[kTold];  // keys of groups
   u32 n_told;
 };

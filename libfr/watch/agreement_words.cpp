@@ -1,6 +1,7 @@
 // agreement_words.cpp - a difference in words: which ranks issued what, and where. The largest
 // class of members is right; where two are largest, no rank is named as wrong.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "format/call_site.hpp"
@@ -180,6 +181,10 @@ u32 sort_sides(SideOf* sides, u32 limit, u32 n, What what, HeldAt held_at) noexc
 
 }  // namespace
 
+i32 Agreement::rank_of(const Held& held) const noexcept {
+  return memory_->rings[held.ring].view.header().rank.load();
+}
+
 bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcept {
   Held* held = memory_->held[0];
   const u32 n = find_held(g, g.due_seq, held);
@@ -215,9 +220,7 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
         places[n_places++] = i;
       }
     }
-    add_ranks(line, n_places, [&](u32 i) {
-      return memory_->rings[held[places[i]].ring].view.header().rank.load();
-    });
+    add_ranks(line, n_places, [&](u32 i) { return rank_of(held[places[i]]); });
     const std::string_view op = ring.view.string(p.op);
     const std::string_view name = group_name(ring.view, p.group);
     line.add(" issued %.*s", length(op), op.data());
@@ -256,7 +259,6 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
   Line line{text, bytes};
   line.add(tie ? "mismatch: nothing tells which is right: " : "mismatch: ");
   for (const Side* side : {&wrong, &right}) {
-    const auto at = [&](u32 i) { return memory_->rings[first[i].ring].view.header().rank.load(); };
     u32 places[kRings];
     u32 n_places = 0;
     for (u32 i = 0; i < n; ++i) {
@@ -270,7 +272,7 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
     const std::string_view op = view.string(p.op);
     const std::string_view name = group_name(view, p.group);
     line.add(side == &wrong ? "" : "; ");
-    add_ranks(line, n_places, [&](u32 i) { return at(places[i]); });
+    add_ranks(line, n_places, [&](u32 i) { return rank_of(first[places[i]]); });
     line.add(" issued %.*s #%l", length(op), op.data(), u64{p.seq});
     if (side == &wrong) {
       line.add(" of %.*s", length(name), name.data());
@@ -283,7 +285,80 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
   return true;
 }
 
+// Of our own members, for the node that compares.
+bool Agreement::describe_own(Group& g, u32 seq, Issued& to) noexcept {
+  Held* held = memory_->held[0];
+  const u32 n = find_held(g, seq, held);
+  if (n == 0) {
+    return false;
+  }
+  Ring& ring = memory_->rings[held[0].ring];
+  const Payload& p = held[0].payload;
+  const OpName name = name_of(ring, p.op);
+  to = {seq,        name.hash,   p.in_numel,  p.out_numel, p.peer, static_cast<u8>(name.op_class),
+        p.in_dtype, p.out_dtype, p.reduce_op, {}};
+  Line line{to.text, sizeof to.text};
+  add_ranks(line, n, [&](u32 i) { return rank_of(held[i]); });
+  const std::string_view op = ring.view.string(p.op);
+  line.add(" issued %.*s", length(op), op.data());
+  add_site(line, ring.view, p.stack, ring.view, 0);
+  return true;
+}
+
+bool Agreement::tell_dispute(Group& g, char* text, std::size_t bytes) noexcept {
+  const Dispute& d = memory_->dispute;
+  const Issued& theirs = d.issued;
+  Issued own;
+  if (!describe_own(g, theirs.seq, own)) {
+    return false;
+  }
+  const auto payload = [](const Issued& x) {
+    Payload p{};
+    p.in_numel = x.in_numel;
+    p.out_numel = x.out_numel;
+    p.peer = x.peer;
+    p.in_dtype = x.in_dtype;
+    p.out_dtype = x.out_dtype;
+    p.reduce_op = x.reduce_op;
+    return p;
+  };
+  const i32 with_us = static_cast<i32>(g.members) + d.agree;
+  const std::string_view name = group_name(memory_->rings[g.ring].view, g.row);
+  Line line{text, bytes};
+  line.add("mismatch: %sin #%l of %.*s ",
+           with_us == d.differ ? "nothing tells which is right: " : "", u64{theirs.seq},
+           length(name), name.data());
+  // Who is wrong first.
+  for (const bool ours : {with_us < d.differ, with_us >= d.differ}) {
+    const Issued& side = ours ? own : theirs;
+    const Issued& other = ours ? theirs : own;
+    const char* host = nodes_[ours ? own_node_ : d.node].host;
+    const i32 more = (ours ? with_us : d.differ) - (ours ? static_cast<i32>(g.members) : 0);
+    line.add("%s", side.text);
+    line.add(" on %.*s", static_cast<int>(strnlen(host, sizeof NodeRow::host)), host);
+    if (side.op == other.op) {
+      add_fields(line, static_cast<OpClass>(side.op_class), payload(side), payload(other));
+    }
+    if (ours && more > 0) {
+      line.add(" (and %d ranks of other nodes)", more);
+    }
+    line.add(ours == (with_us < d.differ) ? "; " : "");
+  }
+  return true;
+}
+
 bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
+  if (Dispute& d = memory_->dispute; d.key != 0 && d.due_ns != 0 && now >= d.due_ns) {
+    Group* g = group_by(d.key);
+    const bool told =
+        g != nullptr && !g->told && memory_->n_told < kTold && tell_dispute(*g, text, bytes);
+    d = {};
+    if (told) {
+      g->told = true;
+      memory_->told[memory_->n_told++] = g->key;
+      return true;
+    }
+  }
   for (u32 i = 0; i < kGroupsHere && n_groups_ != 0 && memory_->n_told < kTold; ++i) {
     Group& g = memory_->groups[i];
     if (g.key == 0 || g.due_ns == 0 || g.told || now < g.due_ns) {

@@ -32,10 +32,19 @@ struct Rings {
   } at[kPeers];
 };
 Rings g_rings;
+// Between this thread and that of the node's endpoint.
+Posts g_to_nodes;
+Posts g_from_nodes;
 
-// The first of the living ranks compares. One that takes that over does not tell again of what came
-// before.
+// The rank that has the node's endpoint compares; in a job of one node the first of the living. One
+// that takes that over does not tell again of what came before.
 bool is_ours(const Recorder& r, bool& takes_over) noexcept {
+  const Nodes& nodes = r.control->page().nodes;
+  const u32 owner = nodes.n.load(std::memory_order_acquire) > 1 ? nodes.owner.load() : 0;
+  if (owner != 0 && owner <= kPeers) {
+    takes_over = nodes.epoch.load() > 1;
+    return r.control->own() == &r.control->page().peers[owner - 1];
+  }
   const u64 now = unix_now_ns();
   takes_over = false;
   for (const PeerRow& peer : r.control->page().peers) {
@@ -90,6 +99,14 @@ void forget_mismatch(Recorder&) {
   new (&g_rings) Rings;  // a forked child: what was mapped stays, which is little
 }
 
+bool take_post(Post& post) noexcept {
+  return g_to_nodes.take(post);
+}
+
+void give_post(const Post& post) noexcept {
+  g_from_nodes.give(post);
+}
+
 void look_for_mismatch() noexcept {
   Recorder* r = recorder();
   bool takes_over = false;
@@ -105,6 +122,14 @@ void look_for_mismatch() noexcept {
   attach_rings(*r, takes_over);
   const u64 now = monotonic_ns();
   g_rings.agreement.read_all(now);
+  if (const Nodes& nodes = r->control->page().nodes; nodes.n.load(std::memory_order_acquire) > 1) {
+    g_rings.agreement.set_nodes(nodes.rows, nodes.n.load(), nodes.own);
+    Post post;
+    while (g_from_nodes.take(post)) {
+      g_rings.agreement.hear(post, now, g_to_nodes);
+    }
+    g_rings.agreement.talk(now, g_to_nodes);
+  }
   char text[600] = "fr: ";  // of notes: frtrace shows them
   constexpr std::size_t kOwn = 4;
   while (g_rings.agreement.tell(now, text + kOwn, sizeof text - kOwn)) {

@@ -1,7 +1,8 @@
 """A rank of a job over nodes: some steps, then what the file `go` of its node says.
 
-go: "hang" - the rank in FR_TEST_GUILTY does not come; "dump RANK" - that rank dumps by hand, and
-all go on; "end". `up.RANK` in the working directory holds what fr.status() says of the nodes.
+go: "hang" - the rank in FR_TEST_GUILTY does not come; "SUM", "MAX" - all_reduce; "dump RANK" -
+that rank dumps by hand, and all go on; "end". `up.RANK` in the working directory holds what
+fr.status() says of the nodes.
 """
 
 import os
@@ -32,6 +33,9 @@ while done != "end":
         done = go
         if go == "hang" and RANK != GUILTY:
             dist.all_reduce(torch.ones(4))
+        elif go in ("SUM", "MAX"):
+            dist.all_reduce(torch.ones(4), op=getattr(dist.ReduceOp, go))
+            Path(f"done.{RANK}").touch()
         elif go == f"dump {RANK}":
             fr.dump("by hand")
     time.sleep(0.02)

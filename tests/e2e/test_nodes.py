@@ -1,9 +1,11 @@
 """Jobs over nodes that share no directory."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 
 import conftest
 import nodes
@@ -209,3 +211,27 @@ def test_a_job_over_nodes_ends_as_it_would_without(cluster):
     for process in job.started:
         assert process.wait(timeout=conftest.PATIENCE_S) == 0, job.log()
     assert "[fr " not in job.log(), job.log()
+
+
+def test_nodes_that_issue_different_operations_are_told_of(cluster):
+    a, b = cluster
+    job = NodesJob(cluster)
+    job.await_lists()
+    job.go("SUM", a)
+    job.go("MAX", b)
+    job.wait(
+        "the operation",
+        lambda: all((n.disk / f"done.{2 * i}").exists() for i, n in enumerate(cluster)),
+    )
+    begun = time.monotonic()
+    job.wait("a word of it", lambda: "mismatch" in job.log())
+    print(f"told after {time.monotonic() - begun:.1f} s")
+    assert time.monotonic() - begun < 10
+    (line,) = [text for text in job.log().splitlines() if "mismatch" in text]
+    issued = (
+        r"ranks {0},{1} issued all_reduce at nodes_job.py:\d+ \(<module>\) on n{2}, reduce op {3}"
+    )
+    sides = [issued.format(0, 1, 0, "SUM"), issued.format(2, 3, 1, "MAX")]
+    whole = "mismatch: nothing tells which is right: in #4 of default_pg "
+    assert re.search(whole + sides[1] + "; " + sides[0], line), line
+    job.go("end")

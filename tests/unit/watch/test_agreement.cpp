@@ -1,5 +1,7 @@
 // Rings of several ranks, compared while they record.
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 #include "catch.hpp"
@@ -277,6 +279,127 @@ TEST_CASE("agreement: more groups than it has room for") {
       r.rigs[i]->row(row[i]).destroyed_ticks.store(ticks_now(r.rigs[i]->hot.clock));
     }
   }
+}
+
+namespace {
+
+// Nodes of two ranks each, all in one group, between which posts are lost as told.
+struct NodesOfTwo {
+  explicit NodesOfTwo(u32 n) : rows(n) {
+    std::vector<i32> members;
+    for (u32 i = 0; i < 2 * n; ++i) {
+      members.push_back(static_cast<i32>(i));
+    }
+    for (u32 i = 0; i < n; ++i) {
+      rows[i].first_rank = static_cast<i32>(2 * i);
+      rows[i].n_ranks = 2;
+      rows[i].stride = 1;
+      std::snprintf(rows[i].host, sizeof rows[i].host, "n%u", i);
+      nodes.push_back(std::make_unique<Ranks>(2));
+      for (u32 k = 0; k < 2; ++k) {
+        Rig& rig = *nodes[i]->rigs[k];
+        rig.header().rank.store(static_cast<i32>(2 * i + k));
+        nodes[i]->world = rig.group("all", members);
+      }
+    }
+    for (u32 i = 0; i < n; ++i) {
+      nodes[i]->agreement.set_nodes(rows.data(), n, i);
+    }
+  }
+  void all(u32 times, u32 wrong_node = ~0u) {
+    for (u32 n = 0; n < times; ++n) {
+      for (u32 i = 0; i < nodes.size(); ++i) {
+        for (u32 k = 0; k < 2; ++k) {
+          fr_op op = nodes[i]->all_reduce(k, i == wrong_node ? 20 : 10);
+          op.reduce_op = i == wrong_node ? kMax : kSum;
+          nodes[i]->rigs[k]->begin(op);
+        }
+      }
+    }
+  }
+  // Some seconds; what the nodes told their users.
+  std::string told(u32 seconds = 8) {
+    std::string out;
+    char text[600];
+    for (u32 t = 0; t < 10 * seconds; ++t) {
+      now += kSecond_ns / 10;
+      for (u32 i = 0; i < nodes.size(); ++i) {
+        Agreement& a = nodes[i]->agreement;
+        a.read_all(now);
+        Post post;
+        while (to[i].take(post)) {
+          a.hear(post, now, from[i]);
+        }
+        a.talk(now, from[i]);
+        while (from[i].take(post)) {
+          const u32 receiver = post.node;
+          post.node = i;
+          ++sent;
+          if (!is_lost(post)) {
+            to[receiver].give(post);
+          }
+        }
+        while (a.tell(now, text, sizeof text)) {
+          out += out.empty() ? text : std::string("\n") + text;
+        }
+      }
+    }
+    return out;
+  }
+
+  std::vector<NodeRow> rows;
+  std::vector<std::unique_ptr<Ranks>> nodes;
+  Posts to[4], from[4];
+  std::function<bool(const Post&)> is_lost = [](const Post&) { return false; };
+  u64 sent = 0;
+  u64 now = kSecond_ns;
+};
+
+}  // namespace
+
+TEST_CASE("agreement: between nodes, one that issues another operation is named") {
+  NodesOfTwo n(3);
+  const u32 before = GENERATE(2u, 250u, 900u);
+  n.all(before);
+  CHECK(n.told().empty());
+  n.all(1, 1);
+  n.all(20);
+  CHECK(n.told() == "mismatch: in #" + std::to_string(before + 1) +
+                        " of desc ranks 2,3 issued all_reduce at train.py:20 (step) on n1, reduce "
+                        "op MAX; ranks 0,1 issued all_reduce at train.py:10 (step) on n0, reduce "
+                        "op SUM (and 2 ranks of other nodes)");
+  n.all(20);
+  CHECK(n.told().empty());
+}
+
+TEST_CASE("agreement: between nodes, the one that compares may be wrong, or none of two") {
+  NodesOfTwo three(3);
+  three.all(1, 0);
+  CHECK(
+      three.told().starts_with("mismatch: in #1 of desc ranks 0,1 issued all_reduce at "
+                               "train.py:20 (step) on n0, reduce op MAX; ranks"));
+  NodesOfTwo two(2);
+  two.all(1, 0);
+  CHECK(two.told().starts_with("mismatch: nothing tells which is right: in #1 of desc ranks"));
+}
+
+TEST_CASE("agreement: between nodes, lost posts and lost records make no difference") {
+  NodesOfTwo n(3);
+  u32 count = 0;
+  n.is_lost = [&](const Post&) { return ++count % 2 == 0; };
+  for (u32 round = 0; round < 20; ++round) {
+    n.all(round * 17);
+    CHECK(n.told(3).empty());
+  }
+  n.all(5000);  // more than the rings hold
+  CHECK(n.told().empty());
+  n.all(300);
+  CHECK(n.told().empty());
+  CHECK(n.sent > 40);
+  n.is_lost = [](const Post&) { return false; };
+  n.all(1, 2);
+  n.all(5);
+  CHECK(n.told().find("ranks 4,5 issued") != std::string::npos);
 }
 
 // 10^8 operations, all right: FR_TEST_OPERATIONS says how many are made.
