@@ -1,0 +1,580 @@
+"""frtrace check: which nodes, links and borders of a cluster do not work or are slow.
+
+    srun --ntasks-per-node=8 frtrace check          # or: torchrun --nnodes=... -m fr.check
+
+Rank 0 runs the planner (check_plan.py) and hands out rounds through a store. Each rank is an agent
+that forks a process per test, which runs under fr (check_steps.py). What hangs is dumped and killed
+at its deadline, and the dumps of all ranks of the test go to rank 0, which has frtrace read them:
+the verdict on a failed test is fr's own. An agent itself never waits for a device or a peer."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import datetime
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import zlib
+from pathlib import Path
+
+from .check_plan import Finding, Outcome, Planner
+from .check_steps import STEPS
+
+ENDED = "the process of the test ended"
+GRACE_S = 20.0  # for what an agent does after a deadline: dump, kill, send
+ABOUT = """Tests the nodes and links of a cluster, with a rank per GPU (without GPUs, per node):
+which node, link or border does not work or is slow. Started by srun frtrace check, or by
+torchrun ... -m fr.check."""
+EXIT = """Exit status: 0 all is fine, 1 something is bad, 2 wrong usage, 4 something is bad and no
+test says which node or link it is."""
+
+
+def first_host(nodelist: str) -> str:
+    """Of Slurm's list: n[03-05,9],m1 -> n03."""
+    found = re.match(r"([^,\[]*)(?:\[(\w+)[^\]]*\])?([^,\[]*)", nodelist)
+    return "".join(part or "" for part in found.groups()) if found else ""
+
+
+class Place:
+    """Which rank this is, and where the store is."""
+
+    def __init__(self, env=os.environ):
+        slurm = "RANK" not in env and "SLURM_PROCID" in env
+
+        def number(torch_name, slurm_name, default):
+            return int(env.get(slurm_name if slurm else torch_name, default))
+
+        self.rank = number("RANK", "SLURM_PROCID", 0)
+        self.world = number("WORLD_SIZE", "SLURM_NTASKS", 1)
+        self.local = number("LOCAL_RANK", "SLURM_LOCALID", 0)
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+        self.host = env.get("MASTER_ADDR") or (first_host(nodes) if slurm else "") or "127.0.0.1"
+        free = 20000 + int(env.get("SLURM_JOB_ID", 0)) % 20000 if slurm else 0
+        self.port = int(env.get("MASTER_PORT") or free)
+        self.node = env.get("SLURMD_NODENAME") or socket.gethostname()
+        self.owns_store = env.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and self.rank == 0
+
+    def store(self, owner=False, timeout_s=60.0):
+        import torch.distributed as dist
+
+        patience = datetime.timedelta(seconds=timeout_s)
+        made = dist.TCPStore(
+            self.host, self.port, is_master=owner, timeout=patience, wait_for_workers=False
+        )
+        self.port = made.port
+        return dist.PrefixStore("fr.check", made)
+
+
+def await_keys(store, keys, seconds) -> bool:
+    try:
+        store.wait(keys, datetime.timedelta(seconds=max(seconds, 0.01)))
+        return True
+    except Exception:  # torch's DistStoreError is its own class only since 2.2
+        return False
+
+
+# --- the agent of a rank
+
+
+class Agent:
+    def __init__(self, place):
+        self.place = place
+        self.store = place.store()
+
+    def serve(self):
+        me = {"node": self.place.node, "local": self.place.local}
+        self.store.set(f"here/{self.place.rank}", json.dumps(me))
+        for i in range(1 << 30):
+            while not await_keys(self.store, [f"round/{i}"], 300):
+                self.store.check(["end"])  # raises where the store is gone
+            order = json.loads(self.store.get(f"round/{i}"))
+            if "end" in order:
+                self.store.set(f"bye/{self.place.rank}", "")
+                return
+            for test in order["tests"]:
+                if self.place.rank in test["ranks"]:
+                    answer = self.run(test | {"index": test["ranks"].index(self.place.rank)})
+                    self.store.set(f"done/{i}/{self.place.rank}", json.dumps(answer))
+
+    def run(self, test) -> dict:
+        home = tempfile.mkdtemp(
+            prefix="fr-check-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+        try:
+            return self.watch(test, home, *self.spawn(test, home))
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def spawn(self, test, home):
+        source, sink = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(sink)
+            return pid, source
+        try:
+            os.close(source)
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with open(f"{home}/log", "w") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            answer = self.inside(test, home)
+            with os.fdopen(sink, "w") as out:
+                out.write(json.dumps(answer))
+        finally:
+            os._exit(0)
+
+    def inside(self, test, home) -> dict:
+        """In the process of the test, for fr a job of its own with the test's ranks."""
+        for name in [n for n in os.environ if n.startswith(("FR_", "TORCHELASTIC_"))]:
+            if name != "FR_CACHE_DIR":
+                del os.environ[name]
+        os.environ |= {
+            "RANK": str(test["index"]),
+            "WORLD_SIZE": str(len(test["ranks"])),
+            "LOCAL_RANK": str(self.place.local),
+            "FR_JOB": "check",
+            "FR_DUMP_DIR": home,
+            "FR_SHM_DIR": home,
+            "FR_SIGNAL": "USR2",
+            "FR_BUFFER_SIZE": "1024",
+            "FR_WARN_S": "86400",
+            "FR_TIMEOUT_S": "86400",
+            "FR_VERDICT": "0",
+            "FR_TRIGGER": "off",
+            # gloo connects when data is to be sent: what hangs is then an operation
+            "TORCH_GLOO_LAZY_INIT": "1",
+        }
+        try:
+            import torch.distributed as dist
+
+            store = self.place.store(timeout_s=test["deadline_s"])
+            return STEPS[test["kind"]](test, dist.PrefixStore(test["prefix"], store)) | {"ok": True}
+        except BaseException as error:
+            traceback.print_exc()
+            text = str(error).strip().splitlines() or [""]
+            return {"ok": False, "error": f"{type(error).__name__}: {text[0][:300]}"}
+
+    def watch(self, test, home, pid, source) -> dict:
+        end = time.monotonic() + test["deadline_s"]
+        text = b""
+        over = f"over/{test['prefix']}"
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                return self.hung(test, home, pid, source)
+            if select.select([source], [], [], min(left, 0.5))[0]:
+                more = os.read(source, 1 << 20)
+                text += more
+                if not more:
+                    break
+            elif len(test["ranks"]) > 1 and self.store.check([over]):
+                end = min(end, time.monotonic() + 2)  # another rank has failed
+        os.close(source)
+        status = self.reap(pid, 10)
+        if text:
+            answer = json.loads(text)
+        else:
+            tail = Path(home, "log").read_text(errors="replace").strip().splitlines()[-1:]
+            how = f"signal {status & 0x7F}" if status and status & 0x7F else "no result"
+            answer = {
+                "ok": False,
+                "error": ": ".join([ENDED, how, *tail]),
+            }
+        if not answer["ok"]:
+            self.store.set(over, "")
+            answer["evidence"] = self.evidence(home)
+        return answer
+
+    def hung(self, test, home, pid, source) -> dict:
+        os.close(source)
+        self.store.set(f"over/{test['prefix']}", "")
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGUSR2)  # fr's watchdog dumps: no GIL, no device, no peer needed
+        end = time.monotonic() + 5
+        while not list(Path(home).glob("*.fr")) and time.monotonic() < end:
+            time.sleep(0.05)
+        answer = {"ok": False, "hung": True, "evidence": self.evidence(home)}
+        os.kill(pid, signal.SIGKILL)
+        if self.reap(pid, 3) is None:
+            answer["error"] = f"process {pid} of the test cannot be killed (a driver or a disk?)"
+        return answer
+
+    @staticmethod
+    def evidence(home) -> dict:
+        """Dumps, else the ring, small enough for a store."""
+        found = list(Path(home).glob("*.fr")) or list(Path(home).rglob("*.ring"))
+        return {f.name: base64.b64encode(zlib.compress(f.read_bytes())).decode() for f in found[:1]}
+
+    @staticmethod
+    def reap(pid, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return status
+            time.sleep(0.005)
+        return None
+
+
+# --- rank 0
+
+
+class Coordinator:
+    def __init__(self, place, args):
+        self.place = place
+        self.args = args
+        self.store = place.store(owner=place.owns_store)
+        self.begin = time.monotonic()
+        self.round = 0
+        self.backend = args.backend
+        self.silent: set[int] = set()
+
+    def say(self, text):
+        if self.args.verbose:
+            print(
+                f"check: {time.monotonic() - self.begin:6.1f} s  {text}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def gather(self):
+        """Who is there; nodes in the order of their ranks, which schedulers sort by place."""
+        await_keys(self.store, [f"here/{r}" for r in range(self.place.world)], self.args.join)
+        here = {}
+        for r in range(self.place.world):
+            if self.store.check([f"here/{r}"]):
+                here[r] = json.loads(self.store.get(f"here/{r}"))
+            else:
+                self.silent.add(r)
+        self.missing = sorted(self.silent)
+        self.nodes = list(dict.fromkeys(h["node"] for h in here.values()))
+        self.rank_of = {(self.nodes.index(h["node"]), h["local"]): r for r, h in here.items()}
+        self.say(f"{len(here)} of {self.place.world} ranks on {len(self.nodes)} nodes")
+
+    def rounds(self, tests: dict) -> dict:
+        """Runs tests (key: ranks and kind) all at once; an outcome each, in ranks."""
+        self.round += 1
+        orders = []
+        for n, (kind, ranks) in enumerate(tests.values()):
+            deadline = {"alone": 60, "oneway": 10}.get(kind, self.args.deadline)
+            deadline += 0.1 * len(ranks) if kind == "group" else 0
+            orders.append(
+                {
+                    "kind": kind,
+                    "ranks": ranks,
+                    "prefix": f"{self.round}.{n}",
+                    "backend": self.backend,
+                    "deadline_s": deadline,
+                }
+            )
+        begin = time.monotonic()
+        self.store.set(f"round/{self.round - 1}", json.dumps({"tests": orders}))
+        keys = {r: f"done/{self.round - 1}/{r}" for o in orders for r in o["ranks"]}
+        await_keys(self.store, list(keys.values()), max(o["deadline_s"] for o in orders) + GRACE_S)
+        answers = {}
+        for r, key in keys.items():
+            if self.store.check([key]):
+                answers[r] = json.loads(self.store.get(key))
+            else:
+                self.silent.add(r)
+        out = {key: self.outcome(o, answers) for key, o in zip(tests, orders, strict=True)}
+        bad = [o for o in out.values() if not o.ok]
+        kinds = ", ".join(sorted({f"{o['kind']} of {len(o['ranks'])}" for o in orders}))
+        said = f"round {self.round}: {len(orders)} x {kinds}: {len(bad)} failed"
+        self.say(f"{said}, {time.monotonic() - begin:.1f} s")
+        return out
+
+    def outcome(self, order, answers) -> Outcome:
+        ranks = order["ranks"]
+        silent = tuple(r for r in ranks if r not in answers)
+        got = {r: answers[r] for r in ranks if r in answers}
+        out = Outcome(not silent and all(a["ok"] for a in got.values()), silent=silent)
+        for r, a in got.items():
+            if "alone" in a:
+                out.rates[r, r] = a["alone"]
+            out.rates |= {(int(sender), r): rate for sender, rate in a.get("from", {}).items()}
+            if order["kind"] == "oneway":
+                out.heard |= {(s, r): s in a.get("heard", ()) for s in ranks if s != r}
+        if not out.ok:
+            out.why = self.verdict(order, got)
+        return out
+
+    def verdict(self, order, answers) -> str:
+        """What frtrace says of the dumps of a failed test; else the first error."""
+        errors = [f"{self.name_of(r)}: {a['error']}" for r, a in answers.items() if a.get("error")]
+        errors.sort(key=lambda e: ENDED not in e)  # the others' errors come of that
+        said, kind = "", "ok"
+        with tempfile.TemporaryDirectory(prefix="fr-check-") as home:
+            for r, a in answers.items():
+                for name, data in a.get("evidence", {}).items():
+                    Path(home, f"{r}-{Path(name).name}").write_bytes(
+                        zlib.decompress(base64.b64decode(data))
+                    )
+            found = shutil.which("frtrace", path=Path(sys.executable).parent) or "frtrace"
+            with contextlib.suppress(OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+                ran = subprocess.run(
+                    [found, "--json", home], capture_output=True, text=True, timeout=60
+                )
+                verdict = json.loads(ran.stdout)["verdict"]
+                said, kind = verdict["summary"], verdict["kind"]
+        if not any(a.get("hung") for a in answers.values()) or kind == "ok":
+            said = ""
+        if errors and (not said or kind == "undecided"):
+            return errors[0]
+        who = [f"rank {i} is {self.name_of(r)}" for i, r in enumerate(order["ranks"])]
+        who = f" ({', '.join(who)})" if len(who) <= 4 else ""
+        return said + who if said else "it did not end in time"
+
+    def name_of(self, rank):
+        ((node, local),) = [key for key, r in self.rank_of.items() if r == rank]
+        several = sum(n == node for n, _ in self.rank_of) > 1
+        return self.nodes[node] + (f"/{local}" if several else "")
+
+    def run(self):
+        """(rail, finding in ranks)"""
+        self.gather()
+        rails = {}
+        for (_, local), r in sorted(self.rank_of.items()):
+            rails.setdefault(local if len(self.nodes) > 1 else 0, []).append(r)
+        findings = [(None, Finding("undecided", (r,), what="no answer")) for r in self.missing]
+        out = set()
+        if len(self.nodes) > 1 and len(rails) > 1:
+            for f in self.inside():
+                findings.append((None, f))
+                out |= {r for r in self.rank_of.values() if self.same_node(r, f.units[0])}
+        planners = {
+            rail: Planner([r for r in ranks if r not in out], self.args.slow)
+            for rail, ranks in rails.items()
+        }
+        steps = {rail: p.steps() for rail, p in planners.items()}
+        outcomes = dict.fromkeys(steps)
+        while steps:
+            tests = {}
+            for rail in list(steps):
+                try:
+                    for t in steps[rail].send(outcomes[rail]):
+                        tests[rail, t] = (t.kind, list(t.units))
+                except StopIteration as done:
+                    findings += [(rail, f) for f in done.value]
+                    del steps[rail]
+            outcomes = {rail: {} for rail in steps}
+            for (rail, t), outcome in (self.rounds(tests) if tests else {}).items():
+                outcomes[rail][t] = outcome
+        self.rails = len(rails)
+        self.units = sum(len(ranks) for ranks in rails.values())
+        return self.joined(findings)
+
+    def same_node(self, a, b):
+        where = {r: node for (node, _), r in self.rank_of.items()}
+        return where[a] == where[b]
+
+    def inside(self):
+        """The ranks of each node with each other."""
+        tests = {}
+        for n in range(len(self.nodes)):
+            ranks = [r for (node, _), r in sorted(self.rank_of.items()) if node == n]
+            if len(ranks) > 1:
+                tests[n] = ("group", ranks)
+        for n, outcome in self.rounds(tests).items():
+            if not outcome.ok and not outcome.silent:
+                yield Finding("node", (tests[n][1][0],), what="inside", why=outcome.why)
+
+    def joined(self, findings):
+        """What all rails find of the same nodes is one finding, of the rail where it is worst."""
+        same = {}
+        for rail, f in findings:
+            at = tuple(tuple(self.node_of(r) for r in side) for side in (f.units, f.others))
+            same.setdefault((f.kind, f.what, f.way, at), []).append((rail, f))
+        out = []
+        for group in same.values():
+            whole = len(group) == self.rails > 1
+            out += [(None, min(group, key=lambda g: g[1].ratio)[1])] if whole else group
+        return out
+
+    def node_of(self, rank):
+        if rank in self.missing:
+            return f"rank {rank}"
+        return self.name_of(rank) if len(self.nodes) == 1 else self.name_of(rank).partition("/")[0]
+
+
+# --- what is printed
+
+
+def folded(names) -> str:
+    """As Slurm writes them: n[3-5,9],m1"""
+    groups = {}
+    for name in sorted(set(names)):
+        found = re.fullmatch(r"(.*?)(\d+)", name)
+        key = (found[1], len(found[2]) if found[2][0] == "0" else 0) if found else (name, -1)
+        groups.setdefault(key, []).append(int(found[2]) if found else 0)
+    out = []
+    for (head, width), numbers in groups.items():
+        numbers = sorted(numbers)
+        runs = []
+        for n in numbers:
+            if runs and runs[-1][1] == n - 1:
+                runs[-1][1] = n
+            else:
+                runs.append([n, n])
+        parts = [
+            f"{a:0{max(width, 0)}}" + (f"-{b:0{max(width, 0)}}" if b > a else "") for a, b in runs
+        ]
+        plain = width >= 0 and (len(parts) > 1 or "-" in parts[0])
+        out.append(
+            head if width < 0 else f"{head}[{','.join(parts)}]" if plain else head + parts[0]
+        )
+    return ",".join(out)
+
+
+def sentence(c: Coordinator, rail, f: Finding) -> str:
+    where = f", rail {rail}" if rail is not None and c.rails > 1 else ""
+    a, b = (folded(c.node_of(r) for r in side) for side in (f.units, f.others))
+    why = f": {f.why}" if f.why else ""
+    slow = f"{f.rate:.3g} GB/s, median {f.median:.3g} of {f.of} pairs"
+    if f.what == "no answer":
+        return f"{a}: no answer: the node, its process, or its way to {c.place.host}"
+    if f.what in ("alone", "inside"):
+        return f"{a}{where}: fails {f.what if f.what == 'alone' else 'within itself'}{why}"
+    if f.what == "slow alone":
+        return f"{a}{where}: {f.rate:.3g} GFLOP/s alone, median {f.median:.3g} of {f.of}"
+    if f.what == "together":
+        return f"{a} and {b}{where}: fail together, and work in smaller groups{why}"
+    if f.kind == "node":
+        way = {"both": "", "out": " sending to", "in": " receiving from"}[f.way]
+        others = f"the {f.tried} others tried"
+        if f.what == "slow":
+            return f"{a}{where}:{way or ' with'} {others} {slow}"
+        return f"{a}{where}: no data{way or ' between it and'} {others}{why}"
+    arrow = {"both": "↔", "out": "→", "in": "←"}[f.way]
+    at = f"{a} {arrow} {b}{where}"
+    links = f" ({f.tried} links)" if f.kind == "border" else ""
+    return f"{at}: {slow if f.what == 'slow' else 'no data' + why}{links}"
+
+
+def excluded(c: Coordinator, findings) -> list[str]:
+    """Nodes without which the rest works. Of a border the smaller side; of halves, none."""
+    names = []
+    for _, f in findings:
+        ends = f.units + (f.others if f.kind == "link" else ())
+        halves = f.kind == "border" and len(f.units) == len(f.others)
+        pair = f.kind == "link" and len(c.nodes) == 2
+        if not halves and not pair and f.what != "together" and len(c.nodes) > 1:
+            names += [c.node_of(r) for r in ends if r not in c.missing]
+    return sorted(set(names))
+
+
+def report(c: Coordinator, findings, as_json: bool) -> int:
+    certain = [f for _, f in findings if f.kind != "undecided"]
+    status = 1 if certain else 4 if findings else 0
+    lines = [sentence(c, rail, f) for rail, f in findings]
+    out = folded(excluded(c, findings))
+    seconds = time.monotonic() - c.begin
+    if as_json:
+        listed = []
+        for (rail, f), text in zip(findings, lines, strict=True):
+            seen = {"rate": f.rate, "median": f.median, "of": f.of} if f.median else {}
+            seen |= {"why": f.why} if f.why else {}
+            sides = {
+                k: [c.node_of(r) for r in s] for k, s in (("nodes", f.units), ("others", f.others))
+            }
+            listed.append(
+                {"kind": f.kind, "what": f.what, "way": f.way, "rail": rail, "text": text}
+                | sides
+                | seen
+            )
+        whole = {"schema": "frtrace.check/1", "status": status, "nodes": c.nodes, "rails": c.rails}
+        whole |= {"backend": c.backend, "rounds": c.round, "seconds": round(seconds, 1)}
+        print(json.dumps(whole | {"findings": listed, "exclude": out}, indent=1), flush=True)
+        return status
+    for line in lines:
+        print(line)
+    if out:
+        print(f"--exclude={out}")
+    said = f"{len(findings)} bad" if findings else "all fine"
+    rails = f", {c.rails} rails" if c.rails > 1 else ""
+    print(
+        f"check: {said}: {c.units} ranks on {len(c.nodes)} nodes{rails}, {c.backend},"
+        f" {c.round} rounds, {seconds:.1f} s",
+        flush=True,
+    )
+    return status
+
+
+def coordinate(place, args) -> int:
+    c = Coordinator(place, args)
+    agent = os.fork()
+    if not agent:
+        status = 1
+        try:
+            Agent(place).serve()
+            status = 0
+        finally:
+            os._exit(status)
+    try:
+        findings = c.run()
+        return report(c, findings, args.json)
+    finally:
+        c.store.set(f"round/{c.round}", json.dumps({"end": True}))
+        byes = [f"bye/{r}" for r in range(place.world) if r not in c.silent]
+        await_keys(c.store, byes, 5)
+        if Agent.reap(agent, 2) is None:
+            os.kill(agent, signal.SIGKILL)
+
+
+def arguments():
+    p = argparse.ArgumentParser(
+        prog="frtrace check",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=ABOUT,
+        epilog=EXIT,
+    )
+    p.add_argument("--json", action="store_true", help="as JSON (schema frtrace.check/1)")
+    p.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there are GPUs")
+    p.add_argument(
+        "--slow", type=float, help="slow is below this part of the median; default: 0.8, gloo 0.5"
+    )
+    p.add_argument("--deadline", type=float, help="seconds for a test; default: 60, gloo 20")
+    p.add_argument(
+        "--join", type=float, default=120, help="seconds to wait for all ranks; default: 120"
+    )
+    p.add_argument("-v", "--verbose", action="store_true", help="a line per round on stderr")
+    args = p.parse_args()
+    gpus = Path("/dev/nvidiactl").exists()
+    args.backend = args.backend or ("nccl" if gpus else "gloo")
+    args.slow = args.slow or {"nccl": 0.8, "gloo": 0.5}[args.backend]
+    args.deadline = args.deadline or {"nccl": 60, "gloo": 20}[args.backend]
+    return args
+
+
+def main() -> int:
+    args = arguments()
+    place = Place()
+    try:
+        import torch.distributed  # noqa: F401  once, before the forks
+    except ImportError as error:
+        print(f"frtrace check: needs torch: {error}", file=sys.stderr)
+        return 2
+    if place.rank == 0:
+        return coordinate(place, args)
+    try:
+        Agent(place).serve()
+    except Exception as error:  # rank 0 is gone, or out of reach
+        print(f"frtrace check: rank {place.rank} on {place.node}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
