@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -32,6 +33,7 @@ from .check_plan import Finding, Outcome, Planner
 from .check_steps import STEPS
 
 ENDED = "the process of the test ended"
+INSIDE = "inside"
 GRACE_S = 20.0  # for what an agent does after a deadline: dump, kill, send
 ABOUT = """Tests the nodes and links of a cluster, with a rank per GPU (without GPUs, per node):
 which node, link or border does not work or is slow. Started by srun frtrace check, or by
@@ -74,6 +76,11 @@ class Place:
         )
         self.port = made.port
         return dist.PrefixStore("fr.check", made)
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def await_keys(store, keys, seconds) -> bool:
@@ -124,8 +131,7 @@ class Agent:
             return pid, source
         try:
             os.close(source)
-            os.setpgid(0, 0)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            die_with_parent()
             with open(f"{home}/log", "w") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
@@ -333,9 +339,9 @@ class Coordinator:
             said = ""
         if errors and (not said or kind == "undecided"):
             return errors[0]
-        who = [f"rank {i} is {self.name_of(r)}" for i, r in enumerate(order["ranks"])]
-        who = f" ({', '.join(who)})" if len(who) <= 4 else ""
-        return said + who if said else "it did not end in time"
+        ranks = order["ranks"] if len(order["ranks"]) <= 4 else []
+        who = ", ".join(f"rank {i} is {self.name_of(r)}" for i, r in enumerate(ranks))
+        return f"{said} ({who})" if said and who else said or "it did not end in time"
 
     def name_of(self, rank):
         ((node, local),) = [key for key, r in self.rank_of.items() if r == rank]
@@ -343,70 +349,63 @@ class Coordinator:
         return self.nodes[node] + (f"/{local}" if several else "")
 
     def run(self):
-        """(rail, finding in ranks)"""
+        """Findings in ranks, each with its rail; INSIDE: between the ranks of a node."""
         self.gather()
-        rails = {}
-        for (_, local), r in sorted(self.rank_of.items()):
-            rails.setdefault(local if len(self.nodes) > 1 else 0, []).append(r)
+        nodes, rails = {}, {}
+        for (node, local), r in sorted(self.rank_of.items()):
+            nodes.setdefault(node, []).append(r)
+            rails.setdefault(local, []).append(r)
+        if len(nodes) == 1 or len(rails) == 1:
+            rails, nodes = {0: sorted(self.rank_of.values())}, {}
+        self.rails = len(rails)
         findings = [(None, Finding("undecided", (r,), what="no answer")) for r in self.missing]
-        out = set()
-        if len(self.nodes) > 1 and len(rails) > 1:
-            for f in self.inside():
-                findings.append((None, f))
-                out |= {r for r in self.rank_of.values() if self.same_node(r, f.units[0])}
-        planners = {
-            rail: Planner([r for r in ranks if r not in out], self.args.slow)
-            for rail, ranks in rails.items()
-        }
-        steps = {rail: p.steps() for rail, p in planners.items()}
+        inside = {n: Planner(ranks, self.args.slow) for n, ranks in nodes.items()}
+        findings += [(INSIDE, f) for _, f in self.planned(inside)]
+        out = {r for _, f in findings if f.kind in ("node", "undecided") for r in f.units}
+        left = {rail: [r for r in ranks if r not in out] for rail, ranks in rails.items()}
+        across = {rail: Planner(rs, self.args.slow, bool(nodes)) for rail, rs in left.items()}
+        return self.joined(findings + self.planned(across))
+
+    def planned(self, planners) -> list:
+        """(key, finding) of all planners, whose rounds are run together."""
+        steps = {key: p.steps() for key, p in planners.items()}
         outcomes = dict.fromkeys(steps)
+        findings = []
         while steps:
             tests = {}
-            for rail in list(steps):
+            for key in list(steps):
                 try:
-                    for t in steps[rail].send(outcomes[rail]):
-                        tests[rail, t] = (t.kind, list(t.units))
+                    for t in steps[key].send(outcomes[key]):
+                        tests[key, t] = (t.kind, list(t.units))
                 except StopIteration as done:
-                    findings += [(rail, f) for f in done.value]
-                    del steps[rail]
-            outcomes = {rail: {} for rail in steps}
-            for (rail, t), outcome in (self.rounds(tests) if tests else {}).items():
-                outcomes[rail][t] = outcome
-        self.rails = len(rails)
-        self.units = sum(len(ranks) for ranks in rails.values())
-        return self.joined(findings)
+                    findings += [(key, f) for f in done.value]
+                    del steps[key]
+            outcomes = {key: {} for key in steps}
+            for (key, t), outcome in (self.rounds(tests) if tests else {}).items():
+                outcomes[key][t] = outcome
+        return findings
 
-    def same_node(self, a, b):
-        where = {r: node for (node, _), r in self.rank_of.items()}
-        return where[a] == where[b]
-
-    def inside(self):
-        """The ranks of each node with each other."""
-        tests = {}
-        for n in range(len(self.nodes)):
-            ranks = [r for (node, _), r in sorted(self.rank_of.items()) if node == n]
-            if len(ranks) > 1:
-                tests[n] = ("group", ranks)
-        for n, outcome in self.rounds(tests).items():
-            if not outcome.ok and not outcome.silent:
-                yield Finding("node", (tests[n][1][0],), what="inside", why=outcome.why)
+    def sides(self, rail, f):
+        return [[self.node_of(r, rail == INSIDE) for r in side] for side in (f.units, f.others)]
 
     def joined(self, findings):
         """What all rails find of the same nodes is one finding, of the rail where it is worst."""
         same = {}
         for rail, f in findings:
-            at = tuple(tuple(self.node_of(r) for r in side) for side in (f.units, f.others))
-            same.setdefault((f.kind, f.what, f.way, at), []).append((rail, f))
+            at = self.sides(rail, f)
+            same.setdefault((f.kind, f.what, f.way, str(at)), []).append((rail, f))
         out = []
         for group in same.values():
-            whole = len(group) == self.rails > 1
+            whole = len(group) == self.rails > 1 and group[0][0] not in (None, INSIDE)
             out += [(None, min(group, key=lambda g: g[1].ratio)[1])] if whole else group
         return out
 
-    def node_of(self, rank):
+    def node_of(self, rank, inside=False):
+        """A rank stands for its node; not where all are on one."""
         if rank in self.missing:
             return f"rank {rank}"
-        return self.name_of(rank) if len(self.nodes) == 1 else self.name_of(rank).partition("/")[0]
+        name = self.name_of(rank)
+        return name if inside or len(self.nodes) == 1 else name.partition("/")[0]
 
 
 # --- what is printed
@@ -439,14 +438,14 @@ def folded(names) -> str:
 
 
 def sentence(c: Coordinator, rail, f: Finding) -> str:
-    where = f", rail {rail}" if rail is not None and c.rails > 1 else ""
-    a, b = (folded(c.node_of(r) for r in side) for side in (f.units, f.others))
+    where = f", rail {rail}" if isinstance(rail, int) and c.rails > 1 else ""
+    a, b = map(folded, c.sides(rail, f))
     why = f": {f.why}" if f.why else ""
     slow = f"{f.rate:.3g} GB/s, median {f.median:.3g} of {f.of} pairs"
     if f.what == "no answer":
         return f"{a}: no answer: the node, its process, or its way to {c.place.host}"
-    if f.what in ("alone", "inside"):
-        return f"{a}{where}: fails {f.what if f.what == 'alone' else 'within itself'}{why}"
+    if f.what == "alone":
+        return f"{a}{where}: fails alone{why}"
     if f.what == "slow alone":
         return f"{a}{where}: {f.rate:.3g} GFLOP/s alone, median {f.median:.3g} of {f.of}"
     if f.what == "together":
@@ -486,9 +485,7 @@ def report(c: Coordinator, findings, as_json: bool) -> int:
         for (rail, f), text in zip(findings, lines, strict=True):
             seen = {"rate": f.rate, "median": f.median, "of": f.of} if f.median else {}
             seen |= {"why": f.why} if f.why else {}
-            sides = {
-                k: [c.node_of(r) for r in s] for k, s in (("nodes", f.units), ("others", f.others))
-            }
+            sides = dict(zip(("nodes", "others"), c.sides(rail, f), strict=True))
             listed.append(
                 {"kind": f.kind, "what": f.what, "way": f.way, "rail": rail, "text": text}
                 | sides
@@ -505,23 +502,26 @@ def report(c: Coordinator, findings, as_json: bool) -> int:
     said = f"{len(findings)} bad" if findings else "all fine"
     rails = f", {c.rails} rails" if c.rails > 1 else ""
     print(
-        f"check: {said}: {c.units} ranks on {len(c.nodes)} nodes{rails}, {c.backend},"
+        f"check: {said}: {len(c.rank_of)} ranks on {len(c.nodes)} nodes{rails}, {c.backend},"
         f" {c.round} rounds, {seconds:.1f} s",
         flush=True,
     )
     return status
 
 
+def ended(*_):
+    raise SystemExit(128 + signal.SIGTERM)  # through what cleans up
+
+
 def coordinate(place, args) -> int:
     c = Coordinator(place, args)
     agent = os.fork()
     if not agent:
-        status = 1
-        try:
+        die_with_parent()
+        signal.signal(signal.SIGTERM, ended)
+        with contextlib.suppress(BaseException):
             Agent(place).serve()
-            status = 0
-        finally:
-            os._exit(status)
+        os._exit(0)
     try:
         findings = c.run()
         return report(c, findings, args.json)
@@ -566,6 +566,7 @@ def main() -> int:
     except ImportError as error:
         print(f"frtrace check: needs torch: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, ended)
     if place.rank == 0:
         return coordinate(place, args)
     try:

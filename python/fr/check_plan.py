@@ -78,7 +78,8 @@ def usual(rates, slow: float) -> tuple[float, int]:
 
 
 class Planner:
-    def __init__(self, units, slow: float = 0.8):
+    def __init__(self, units, slow: float = 0.8, known_alone: bool = False):
+        self.known_alone = known_alone  # they are tested alone already
         self.live = list(units)
         self.slow = slow
         self.findings: list[Finding] = []
@@ -90,6 +91,7 @@ class Planner:
         self.raw: dict = defaultdict(float)  # direction -> best rate of its pair
         self.swept: dict = {}  # the same of groups
         self.source: dict = {}  # direction -> the group test that measured it
+        self.failed: list[set] = []  # units of tests that did not end well
         self.why: dict = {}  # edge or set of units -> the verdict on its failure
         self.aside: set = set()
 
@@ -97,7 +99,7 @@ class Planner:
 
     def run(self, tests):
         """Runs the tests, as many at once as share no unit."""
-        todo = list(dict.fromkeys(tests))
+        todo = [t for t in dict.fromkeys(tests) if set(t.units) <= set(self.live)]
         outcomes = {}
         while todo:
             used, now, rest = set(), [], []
@@ -125,6 +127,7 @@ class Planner:
             return
         if not got.ok:
             self.why[t.units] = got.why
+            self.failed.append(set(t.units))
             if len(t.units) == 2:
                 self.dead.add(edge(*t.units))
             return
@@ -153,16 +156,26 @@ class Planner:
     def is_bad(self, a, b) -> bool:
         return edge(a, b) in self.dead or self.is_slow((a, b)) or self.is_slow((b, a))
 
+    def is_known(self, a, b) -> bool:
+        return edge(a, b) in self.good or edge(a, b) in self.dead
+
     def known_good(self, units) -> bool:
         return all(edge(*e) in self.good for e in combinations(units, 2))
 
     def known_dead(self, units) -> bool:
         return any(edge(*e) in self.dead for e in combinations(units, 2))
 
+    def known_failed(self, units) -> bool:
+        return any(f <= set(units) for f in self.failed)
+
+    def known_bad(self, units) -> bool:
+        return self.known_dead(units) or self.known_failed(units)
+
     # --- rounds
 
     def steps(self):
-        yield from self.alone()
+        if not self.known_alone:
+            yield from self.alone()
         if len(self.live) > 1:
             yield from self.pairs()
             yield from self.suspects()
@@ -226,8 +239,7 @@ class Planner:
         self.compare()
         aside = {u for u in tried if len(tried[u]) > 1 and all(self.is_bad(u, g) for g in tried[u])}
         near = [e for e in zip(self.live, self.live[1:], strict=False) if not aside.isdisjoint(e)]
-        known = self.dead | self.good
-        yield from self.run(Test("pair", e) for e in near if edge(*e) not in known)
+        yield from self.run(Test("pair", e) for e in near if not self.is_known(*e))
         self.compare()
         joined = {u for e in near if edge(*e) in self.good and not self.is_bad(*e) for u in e}
         self.aside = aside - joined
@@ -237,26 +249,25 @@ class Planner:
         members = tuple(u for u in self.live if u not in self.aside)
         cover = self.cover(members)
         todo = [tuple(u for u in members if u not in cover)] + [(u,) for u in cover]
-        found, failed = [], []
+        found = []
         while todo:
             untried = [g for g in todo if len(g) > 2 or (len(g) == 2 and not self.known_good(g))]
             untried = [g for g in untried if not self.known_dead(g)]
             got = yield from self.run(Test("group", g) for g in untried)
             fine = {t.units for t, o in got.items() if o.ok}
-            failed += [set(t.units) for t, o in got.items() if not o.ok]
             split = []
-            for g in self.of_live(todo):
+            for g in todo:
                 if len(g) == 1 or g in fine or (g not in untried and not self.known_dead(g)):
                     found.append(g)
                 else:
                     split += halves(g)
-            todo = split
-        return (yield from self.merged(found, failed))
+            todo = self.of_live(split)
+        return (yield from self.merged(list(self.of_live(found))))
 
     def of_live(self, groups):
         """Without units that have fallen silent."""
         kept = (tuple(u for u in g if u in self.live) for g in groups)
-        return [g for g in kept if g]
+        return tuple(g for g in kept if g)
 
     def cover(self, units) -> set:
         """Units without which no known dead link is left among the others."""
@@ -270,31 +281,24 @@ class Planner:
             left = [e for e in left if found.isdisjoint(e)]
         return found
 
-    def merged(self, groups, apart):
-        """Unions of groups, until no two of them work together; apart: sets that do not work."""
-
-        def is_apart(x, y):
-            both = set(x) | set(y)
-            return self.known_dead(both) or any(a <= both for a in apart)
-
+    def merged(self, groups):
+        """Unions of groups, until no two of them work together."""
         while True:
             used, tests = set(), []
             groups.sort(key=lambda g: (-len(g), g))
             for x, y in combinations(groups, 2):
-                if not used & {x, y} and not is_apart(x, y):
+                if not used & {x, y} and not self.known_bad(x + y):
                     used |= {x, y}
                     tests.append((x, y))
             if not tests:
                 return groups
             unions = {Test("group", tuple(sorted(x + y))): (x, y) for x, y in tests}
             got = yield from self.run(unions)
-            groups = self.of_live(groups)
+            groups = list(self.of_live(groups))
             for t, o in got.items():
                 x, y = unions[t]
                 if o.ok:
                     groups = [g for g in groups if g not in (x, y)] + [t.units]
-                else:
-                    apart.append(set(t.units))
 
     def rejoined(self, cliques):
         """Units that were set aside, and work with a group none of whose members they had met."""
@@ -302,22 +306,18 @@ class Planner:
         for u in sorted(self.aside):
             for g in cliques:
                 near = min(g, key=lambda v: (abs(u - v), v))
-                if not any(edge(u, v) in self.dead | self.good for v in g):
+                if not any(self.is_known(u, v) for v in g):
                     tests.append(Test("pair", edge(u, near)))
         got = yield from self.run(tests)
         self.compare()
         back = {u for t, o in got.items() if o.ok and not self.is_bad(*t.units) for u in t.units}
         back &= self.aside
         self.aside -= back
-        return (
-            (yield from self.merged(cliques + [(u,) for u in sorted(back)], []))
-            if back
-            else cliques
-        )
+        return (yield from self.merged(cliques + [(u,) for u in sorted(back)])) if back else cliques
 
     def between(self, blocks):
         """Which links between two groups, that work in themselves, do not work."""
-        while blocks:
+        while blocks := [b for b in map(self.of_live, blocks) if len(b) == 2]:
             parts = {b: [p for p in self.parts(b) if all(p)] for b in blocks}
             tests = {}
             for p in {p for ps in parts.values() for p in ps}:
@@ -329,7 +329,8 @@ class Planner:
             for b, ps in parts.items():
                 fails = [p for p in ps if not self.known_good(p[0] + p[1])]
                 fails = [p for p in fails if not self.resolved(p)]
-                if not fails and not self.known_dead(b[0] + b[1]):
+                whole = b[0] + b[1]
+                if not fails and self.known_failed(whole) and not self.known_dead(whole):
                     seen = self.why.get(tuple(sorted(b[0] + b[1])), "")
                     them = {"others": b[1], "what": "together", "why": seen}
                     self.findings.append(Finding("undecided", b[0], **them))
@@ -340,8 +341,7 @@ class Planner:
             blocks = again
 
     def resolved(self, block) -> bool:
-        known = self.good | self.dead
-        return all(edge(a, b) in known for a in block[0] for b in block[1])
+        return all(self.is_known(a, b) for a in block[0] for b in block[1])
 
     def parts(self, block):
         x, y = block
@@ -364,7 +364,7 @@ class Planner:
             }
             if shift * len(small) >= len(large):
                 used = {edge(u, large[(i + shift) % len(large)]) for i, u in enumerate(small)}
-            yield from self.run(Test("pair", e) for e in used if e not in self.dead | self.good)
+            yield from self.run(Test("pair", e) for e in used if not self.is_known(*e))
             if used & self.good:
                 return False
         self.dead_blocks.append(block)

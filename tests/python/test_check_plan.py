@@ -158,6 +158,23 @@ def test_a_node_without_an_answer_is_undecided_and_hides_nothing():
     assert found == {("undecided", (9,), "no answer"), ("node", (20,), "dead")}
 
 
+@pytest.mark.parametrize("when", range(1, 25))
+def test_a_node_that_falls_silent_in_between_hides_nothing(when):
+    fabric = Fabric(NODES, when)
+    fabric.plant([(11, 50), (50, 11)], 0)
+    honest = fabric.outcome
+
+    def outcome(test):
+        if len(fabric.rounds) >= when:
+            fabric.silent = {12 + when}
+        return honest(test)
+
+    fabric.outcome = outcome
+    found = {(f.kind, f.units, f.others, f.what) for f in fabric.check()}
+    silent = {("undecided", (12 + when,), (), "no answer")}
+    assert found - silent == {("link", (11,), (50,), "dead")}
+
+
 def test_two_nodes_cannot_tell_which_of_them_it_is():
     fabric = Fabric(2, 1)
     fabric.plant([(0, 1), (1, 0)], 0)
