@@ -440,7 +440,7 @@ const fr_api* fr_get_api(void) noexcept {
                              fr_intern,      fr_begin,       fr_started,     fr_end,
                              fr_wait_begin,  fr_wait_end,    fr_set_layer,   fr_log,
                              fr_enter,       fr_leave,       fr_nccl_active, fr_peek,
-                             fr_join_nodes};
+                             fr_join_nodes,  fr_option};
   return &api;
 }
 

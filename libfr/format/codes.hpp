@@ -25,7 +25,8 @@ enum class Kind : u8 {
   kLifecycle = FR_LIFECYCLE,
   kNote = FR_NOTE,
   kSpan = FR_SPAN,
-  kStep = FR_STEP
+  kStep = FR_STEP,
+  kSample = FR_SAMPLE
 };
 
 // Of a record.
@@ -95,7 +96,7 @@ inline constexpr Word<dump::Kind> kKindWords[] = {
     {dump::Kind::kCollective, "collective"}, {dump::Kind::kSend, "send"},
     {dump::Kind::kRecv, "recv"},             {dump::Kind::kLifecycle, "lifecycle"},
     {dump::Kind::kNote, "note"},             {dump::Kind::kSpan, "span"},
-    {dump::Kind::kStep, "step"}};
+    {dump::Kind::kStep, "step"},             {dump::Kind::kSample, "sample"}};
 
 inline constexpr Word<dump::State> kStateWords[] = {
     {dump::State::kUnknown, "unknown"},     {dump::State::kEnqueued, "enqueued"},

@@ -41,7 +41,8 @@ struct Options {
   u32 keep_dumps;
   bool verdict;  // frtrace runs after an incident
   ToNodes trigger;
-  bool mismatch;  // ranks that issue different operations are told of while the job runs
+  u32 fingerprint;  // one of so many operations; 0 = none
+  bool mismatch;    // ranks that issue different operations are told of while the job runs
   std::string shm_dir;
   std::string job;
   Stacks stacks;

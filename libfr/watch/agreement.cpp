@@ -38,6 +38,7 @@ void Agreement::attach(u32 at, const View& view, u64 first) noexcept {
   ring = {};
   ring.view = view;
   ring.next = first;
+  ring.step = INT64_MIN;
   n_rings_ = std::max(n_rings_, at + 1);
   ++attached_;
 }
@@ -78,9 +79,15 @@ void Agreement::read_all(u64 now) noexcept {
       }
       for (u32 n = 0; ring.next < until && n < kLateRecords / 8; ++n, ++ring.next) {
         const u32 slot = static_cast<u32>(ring.next % slots);
-        if (ring.view.read(slot, r) == Slot::kWhole && r.ticket == ring.next &&
-            r.payload.kind == FR_COLLECTIVE && r.payload.group != 0) {
+        if (ring.view.read(slot, r) != Slot::kWhole || r.ticket != ring.next) {
+          continue;
+        }
+        if (r.payload.kind == FR_COLLECTIVE && r.payload.group != 0) {
           add(ring, r.payload, now);
+        } else if (r.payload.kind == FR_SAMPLE) {
+          add_sample(ring, r, now);
+        } else if (r.payload.kind == FR_STEP) {
+          ring.step = static_cast<i64>(r.payload.seq);
         }
       }
       more = more || ring.next < until;

@@ -31,6 +31,9 @@ class Agreement {
   // group. False: there is none.
   bool tell(u64 now_ns, char* text, std::size_t bytes) noexcept;
 
+  // Whether operations that differ are told of; what was sampled is in any case.
+  void set_operations(bool on) noexcept { operations_ = on; }
+
   // Over nodes: the job's list, our place in it; what is due to be told to others; what others told.
   void set_nodes(const NodeRow* rows, u32 n, u32 own) noexcept;
   void talk(u64 now_ns, Posts& out) noexcept;
@@ -45,6 +48,7 @@ class Agreement {
   static constexpr u32 kTold = 32;    // lines at most: one per group
   static constexpr u32 kEpoch = 256;  // operations that one hash covers at most
   static constexpr u32 kEnds = 16;
+  static constexpr u32 kSamples = 64;
   static constexpr u32 kSites = 64;       // call sites of a group whose agreement is known
   static constexpr u32 kAgreed = 8;       // times that all were at a site before a deviation counts
   static constexpr u32 kSwapWithin = 16;  // operations between the two of an exchange
@@ -73,6 +77,25 @@ class Agreement {
     u8 op_class, in_dtype, out_dtype, reduce_op;
     char text[128];
   };
+  // The outputs of one operation, as its members sampled them (FR_FINGERPRINT).
+  struct Sample {
+    u32 seq;
+    u16 count;
+    bool differs;
+    u64 sum, weighted;
+  };
+  // Where NaN came in: an operation whose inputs had some on ranks whose outputs had none before.
+  struct Origin {
+    u64 key;  // of the group; 0: none yet
+    u64 begun_ns;
+    u32 seq, site, ring;
+    u32 confirmed;  // samples of that call site that had some later
+    i64 step;       // INT64_MIN unknown
+    u64 nan, inf;
+    Payload payload;
+    u32 n_rings;
+    u32 rings[kRings];
+  };
   enum : u8 { kAgree = 1, kDiffer = 2 };
   struct Dispute {
     u64 key;  // of the group; 0: there is none
@@ -95,6 +118,10 @@ class Agreement {
     u32 hash_next, ripe, sent;
     u64 hash;
     EpochEnd ends[kEnds];
+    u32 output_seq;  // of the sample that differs
+    u64 output_due_ns;
+    bool output_told;
+    Sample samples[kSamples];
     Deviation deviation;  // seq 0: none
     SiteCount sites[kSites];
     Entry window[kWindow];
@@ -111,6 +138,8 @@ class Agreement {
   struct Ring {
     View view;
     u64 next, seen_head;
+    i64 step;
+    bool tainted;  // an input or an output had NaN or Inf
     Name names[kStrings];
     u32 sites[kStacks];
     GroupRef groups[kGroups];
@@ -131,6 +160,13 @@ class Agreement {
   void spoil(Group& g, u32 site) noexcept;
   void forget_all() noexcept;
 
+  void add_sample(Ring& ring, const RecordCopy& r, u64 now_ns) noexcept;
+  void add_input(Ring& ring, const Group& g, const Payload& p, u64 nan, u64 inf,
+                 u64 now_ns) noexcept;
+  bool tell_output(Group& g, char* text, std::size_t bytes) noexcept;
+  bool is_origin_due(u64 now_ns) const noexcept;
+  bool tell_origin(u64 now_ns, char* text, std::size_t bytes) noexcept;
+
   void hash_on(Group& g, u32 seq) noexcept;
   u32 hash_at(const Group& g, u32 seq) const noexcept;
   u32 home_of(Group& g) noexcept;
@@ -143,7 +179,8 @@ class Agreement {
   bool tell_dispute(Group& g, char* text, std::size_t bytes) noexcept;
 
   i32 rank_of(const Held& held) const noexcept;
-  u32 find_held(const Group& g, u32 seq, Held* held) noexcept;
+  // kind: FR_COLLECTIVE; FR_SAMPLE: signatures are those of the outputs.
+  u32 find_held(const Group& g, u32 seq, Held* held, u16 kind) noexcept;
   bool tell_difference(Group& g, char* text, std::size_t bytes) noexcept;
   bool tell_exchange(Group& g, char* text, std::size_t bytes) noexcept;
 
@@ -156,6 +193,7 @@ class Agreement {
   const NodeRow* nodes_ = nullptr;
   u32 n_nodes_ = 0;
   u32 own_node_ = 0;
+  bool operations_ = true;
   u64 talked_ns_ = 0;
 };
 

@@ -92,7 +92,7 @@ struct Agreement::Side {
 };
 
 // The records of one operation, of the members whose ring still has it.
-u32 Agreement::find_held(const Group& g, u32 seq, Held* held) noexcept {
+u32 Agreement::find_held(const Group& g, u32 seq, Held* held, u16 kind) noexcept {
   u32 n = 0;
   RecordCopy& r = memory_->record;
   for (u32 i = 0; i < n_rings_; ++i) {
@@ -109,10 +109,14 @@ u32 Agreement::find_held(const Group& g, u32 seq, Held* held) noexcept {
     for (u64 back = 1; back <= head && back <= slots; ++back) {
       const u64 ticket = head - back;
       if (ring.view.read(static_cast<u32>(ticket % slots), r) == Slot::kWhole &&
-          r.payload.kind == FR_COLLECTIVE && r.payload.group == row &&
+          r.payload.kind == kind && r.payload.group == row &&
           static_cast<u32>(r.payload.seq) == seq) {
-        held[n++] = {i, signature(name_of(ring, r.payload.op), r.payload),
-                     site_of(ring, r.payload.stack), r.payload};
+        if (kind == FR_SAMPLE && !is_same_output(r)) {
+          continue;
+        }
+        const u32 signed_as = kind == FR_SAMPLE ? output_signature(r)
+                                                : signature(name_of(ring, r.payload.op), r.payload);
+        held[n++] = {i, signed_as, site_of(ring, r.payload.stack), r.payload};
         break;
       }
     }
@@ -187,7 +191,7 @@ i32 Agreement::rank_of(const Held& held) const noexcept {
 
 bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcept {
   Held* held = memory_->held[0];
-  const u32 n = find_held(g, g.due_seq, held);
+  const u32 n = find_held(g, g.due_seq, held, FR_COLLECTIVE);
   Side sides[8];
   const auto what = [&](u32 i) { return u64{held[i].signature}; };
   const u32 n_sides = sort_sides(sides, 8, n, what, [&](u32 i) { return &held[i]; });
@@ -237,8 +241,8 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
 bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept {
   Held* first = memory_->held[0];
   Held* second = memory_->held[1];
-  const u32 n = find_held(g, g.due_seq, first);
-  if (n < 2 || find_held(g, g.due_other, second) != n) {
+  const u32 n = find_held(g, g.due_seq, first, FR_COLLECTIVE);
+  if (n < 2 || find_held(g, g.due_other, second, FR_COLLECTIVE) != n) {
     return false;
   }
   const auto sites = [&](u32 i) { return static_cast<u64>(first[i].site) << 32 | second[i].site; };
@@ -285,10 +289,103 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
   return true;
 }
 
+bool Agreement::tell_output(Group& g, char* text, std::size_t bytes) noexcept {
+  Held* held = memory_->held[0];
+  const u32 n = find_held(g, g.output_seq, held, FR_SAMPLE);
+  Side sides[8];
+  const auto what = [&](u32 i) { return u64{held[i].signature}; };
+  const u32 n_sides = sort_sides(sides, 8, n, what, [&](u32 i) { return &held[i]; });
+  if (n_sides < 2) {
+    return false;
+  }
+  Held* issued = memory_->held[1];
+  const View& view = memory_->rings[held[0].ring].view;
+  const Payload& p = held[0].payload;
+  const std::string_view op = view.string(p.op);
+  const std::string_view name = group_name(view, p.group);
+  Line line{text, bytes};
+  line.add("output of %.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name),
+           name.data());
+  if (find_held(g, g.output_seq, issued, FR_COLLECTIVE) != 0) {
+    const View& at = memory_->rings[issued[0].ring].view;
+    add_site(line, at, issued[0].payload.stack, at, 0);
+  }
+  const bool tie = sides[0].n == sides[1].n;
+  line.add(tie ? " differs between ranks, nothing tells which is right: " : " differs on ");
+  u32 places[kRings];
+  u32 n_places = 0;
+  const auto add_where = [&](bool largest) {
+    n_places = 0;
+    for (u32 i = 0; i < n; ++i) {
+      if ((what(i) == sides[0].what) == largest) {
+        places[n_places++] = i;
+      }
+    }
+    add_ranks(line, n_places, [&](u32 i) { return rank_of(held[places[i]]); });
+  };
+  add_where(false);
+  line.add(tie ? " and " : ", ");
+  add_where(true);
+  if (!tie) {
+    line.add(" agree%s: its device, its links, or a write to the buffer before the wait",
+             n_places == 1 ? "s" : "");
+  }
+  return true;
+}
+
+bool Agreement::tell_origin(u64 now, char* text, std::size_t bytes) noexcept {
+  if (!is_origin_due(now)) {
+    return false;
+  }
+  memory_->origin_told = true;
+  const Origin& o = memory_->origin;
+  const View& view = memory_->rings[o.ring].view;
+  const std::string_view op = view.string(o.payload.op);
+  const std::string_view name = group_name(view, o.payload.group);
+  const char* what = o.nan != 0 ? "NaN" : "Inf";
+  const auto rank_at = [&](u32 ring) { return memory_->rings[ring].view.header().rank.load(); };
+  Line line{text, bytes};
+  if (o.n_rings == 1) {
+    line.add("%s entered at rank %d, ", what, rank_at(o.ring));
+  } else {
+    line.add("%s entered before ", what);
+  }
+  if (o.step != INT64_MIN) {
+    line.add("step %l, ", static_cast<u64>(o.step));
+  }
+  line.add("%.*s #%l of %.*s", length(op), op.data(), u64{o.payload.seq}, length(name),
+           name.data());
+  add_site(line, view, o.payload.stack, view, 0);
+  if (o.n_rings > 1) {
+    line.add(": the inputs of ");
+    add_ranks(line, o.n_rings, [&](u32 i) { return rank_at(o.rings[i]); });
+    line.add(" have it at once; FR_FINGERPRINT=1 tells whose was first");
+    return true;
+  }
+  u32 others[kRings];
+  u32 n_others = 0;
+  u32 n = 0;
+  for (u32 i = 0; i < n_rings_; ++i) {
+    const Ring& ring = memory_->rings[i];
+    n += ring.view.ok() ? 1 : 0;
+    if (ring.view.ok() && i != o.ring && ring.tainted) {
+      others[n_others++] = i;
+    }
+  }
+  if (n_others + 1 == n && n > 1) {
+    line.add("; everybody has it since");
+  } else if (n_others != 0) {
+    line.add("; ");
+    add_ranks(line, n_others, [&](u32 i) { return rank_at(others[i]); });
+    line.add(n_others == 1 ? " has it since" : " have it since");
+  }
+  return true;
+}
+
 // Of our own members, for the node that compares.
 bool Agreement::describe_own(Group& g, u32 seq, Issued& to) noexcept {
   Held* held = memory_->held[0];
-  const u32 n = find_held(g, seq, held);
+  const u32 n = find_held(g, seq, held, FR_COLLECTIVE);
   if (n == 0) {
     return false;
   }
@@ -359,9 +456,20 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
       return true;
     }
   }
+  if (tell_origin(now, text, bytes)) {
+    return true;
+  }
   for (u32 i = 0; i < kGroupsHere && n_groups_ != 0 && memory_->n_told < kTold; ++i) {
     Group& g = memory_->groups[i];
-    if (g.key == 0 || g.due_ns == 0 || g.told || now < g.due_ns) {
+    if (g.output_due_ns != 0 && now >= g.output_due_ns) {
+      g.output_due_ns = 0;
+      // What was put in differs already where the operations do.
+      if (!g.told && g.due_ns == 0 && tell_output(g, text, bytes)) {
+        g.output_told = true;
+        return true;
+      }
+    }
+    if (g.key == 0 || g.due_ns == 0 || g.told || now < g.due_ns || !operations_) {
       continue;
     }
     const bool told =

@@ -110,8 +110,8 @@ void give_post(const Post& post) noexcept {
 void look_for_mismatch() noexcept {
   Recorder* r = recorder();
   bool takes_over = false;
-  if (r == nullptr || !r->options.mismatch || g_rings.has_none || !r->control->is_shared() ||
-      !is_ours(*r, takes_over)) {
+  if (r == nullptr || (!r->options.mismatch && r->options.fingerprint == 0) || g_rings.has_none ||
+      !r->control->is_shared() || !is_ours(*r, takes_over)) {
     return;
   }
   if (!g_rings.has_memory) {
@@ -122,7 +122,9 @@ void look_for_mismatch() noexcept {
   attach_rings(*r, takes_over);
   const u64 now = monotonic_ns();
   g_rings.agreement.read_all(now);
-  if (const Nodes& nodes = r->control->page().nodes; nodes.n.load(std::memory_order_acquire) > 1) {
+  g_rings.agreement.set_operations(r->options.mismatch);
+  if (const Nodes& nodes = r->control->page().nodes;
+      r->options.mismatch && nodes.n.load(std::memory_order_acquire) > 1) {
     g_rings.agreement.set_nodes(nodes.rows, nodes.n.load(), nodes.own);
     Post post;
     while (g_from_nodes.take(post)) {

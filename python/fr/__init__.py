@@ -17,10 +17,12 @@ from . import problems as _problems
 from ._fr import begin, end, note, snapshot, step
 from .crumbs import print_line as print  # noqa: F401
 from .crumbs import trace_calls
+from .replicas import check_replicas
 
 # Not `print`: `from fr import *` must leave the builtin one alone.
 __all__ = [
     "begin",
+    "check_replicas",
     "dump",
     "end",
     "group",

@@ -31,7 +31,6 @@ def losses(x):
 
 def step(n):
     """Two sums of the same size, as of a bucket of gradients and of another."""
-    fr.step(n)
     gradients, others = torch.ones(64), torch.ones(64)
     calls = [lambda: sums(gradients), lambda: losses(others)]
     for call in reversed(calls) if GUILTY and fault == "exchanged" and n == STEPS else calls:
@@ -47,6 +46,52 @@ def dtype(n):
     """As many bytes; gloo sums what it takes them for."""
     kind = torch.int32 if GUILTY and n == STEPS else torch.float32
     dist.all_reduce(torch.ones(64, dtype=kind))  # @dtype
+
+
+weights = torch.ones(64)
+
+
+def nan(n):
+    global weights
+    gradients = weights.clone()
+    if GUILTY and n == STEPS:
+        gradients[3] = float("nan")
+    dist.all_reduce(gradients)  # @nan
+    weights = gradients / WORLD
+
+
+def overflow(n):
+    """As a gradient scaler makes it: the step is left out, the next one is clean."""
+    scaled = torch.ones(64, dtype=torch.bfloat16)
+    if GUILTY and n % 10 == 0:
+        scaled[3] = float("inf")
+    dist.all_reduce(scaled)
+
+
+def early_write(n):
+    """Rank 1 writes to its buffer before it waits for the operation."""
+    x = torch.ones(8)
+    work = dist.all_reduce(x, async_op=True)  # @early_write
+    if GUILTY and n == STEPS:
+        while not bool((x == WORLD).all()):
+            time.sleep(0.001)
+        x[3] += 1
+    work.wait()
+
+
+model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3))
+
+
+def replicas(n):
+    if n == 1:
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, 0.25)
+    if n == STEPS:
+        assert fr.check_replicas(model) == []
+        if GUILTY:
+            model[0].bias.data.view(torch.int32)[1] ^= 1
+        told = fr.check_replicas(model)
+        (SCRATCH / f"replicas.{RANK}").write_text("\n".join(told))
 
 
 def healthy(n):
@@ -118,6 +163,7 @@ dumped = None
 running = torch.ones(1)
 while running.item() == 1:
     number += 1
+    fr.step(number)
     {"exchanged": step}.get(fault, globals().get(fault))(number)
     if RANK == 0 and (SCRATCH / "told").exists() and not dumped:
         dumped = fr.dump()

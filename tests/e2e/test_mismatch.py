@@ -4,7 +4,9 @@ import re
 import time
 from pathlib import Path
 
+import msgpack
 import pytest
+import zstandard
 from conftest import QUIET, wait_until
 
 SCRIPT = Path(__file__).with_name("mismatch_job.py")
@@ -72,3 +74,56 @@ def test_ranks_that_differ_by_right(launch, scratch):
     (scratch / "stop").touch()
     assert set(job.await_exit().values()) == {0}, job.log()
     assert not told(job)
+
+
+def kinds_of_records(job):
+    path = job.evidence()[0][0]
+    with path.open("rb") as file:
+        dump = msgpack.unpackb(zstandard.ZstdDecompressor().stream_reader(file).read())
+    at = dump["records"]["fields"].index("kind")
+    return {row[at] for row in dump["records"]["rows"] if row}
+
+
+SAMPLED = {
+    "nan": r"NaN entered at rank 1, step 20, all_reduce #\d+ of default_pg at "
+    r"mismatch_job.py:{nan} \(nan\); everybody has it since",
+    "early_write": r"output of all_reduce #\d+ of default_pg at mismatch_job.py:{early_write} "
+    r"\(early_write\) differs on rank 1, ranks 0,2,3 agree",
+}
+
+
+@pytest.mark.parametrize("fault", SAMPLED)
+def test_samples_name_the_rank(launch, scratch, fault):
+    job = launch(fault, 4, script=SCRIPT, env=QUIET | {"FR_FINGERPRINT": "1"})
+    pattern = SAMPLED[fault].format(**{fault: line_of(fault)})
+    wait_until("a word of it", lambda: re.search(pattern, job.log()) or job.log().count("Error"))
+    assert re.search(pattern, job.log()), job.log()
+    (scratch / "told").touch()
+    job.await_evidence()
+    (scratch / "stop").touch()
+    assert set(job.await_exit().values()) == {0}
+    assert len(re.findall("entered|differs", job.log())) == 1, job.log()
+    (shown,) = [x["text"] for x in job.trace().report["findings"] if x["id"] == "told"]
+    assert re.search(pattern[:40], shown)
+
+
+def test_replicas_that_differ(launch, scratch):
+    job = launch("replicas", 4, script=SCRIPT, env=QUIET)
+    wait_until("the step", lambda: len(list(scratch.glob("reached.*"))) == 4)
+    (scratch / "stop").touch()
+    assert set(job.await_exit().values()) == {0}, job.log()
+    line = "replicas: 0.bias differs on rank 1; ranks 0,2-3 agree"
+    assert {path.read_text() for path in scratch.glob("replicas.*")} == {line}
+    assert job.log().count(line) == 1
+
+
+@pytest.mark.parametrize("program", ["healthy", "overflow"])
+def test_samples_of_what_is_right(launch, scratch, program):
+    job = launch(program, 4, script=SCRIPT, env=QUIET | {"FR_FINGERPRINT": "1"})
+    wait_until("the step", lambda: len(list(scratch.glob("reached.*"))) == 4)
+    (scratch / "told").touch()
+    job.await_evidence([0])
+    (scratch / "stop").touch()
+    assert set(job.await_exit().values()) == {0}, job.log()
+    assert "entered" not in job.log() and "differs" not in job.log(), job.log()
+    assert "sample" in kinds_of_records(job)

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 3
+#define FR_ABI_VERSION 4
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -177,7 +177,23 @@ enum fr_kind {
                         begins and ends; counted apart from collectives */
   FR_NOTE = 5,       /* text breadcrumb */
   FR_SPAN = 6,       /* named stretch of user code */
-  FR_STEP = 7        /* iteration number in seq */
+  FR_STEP = 7,       /* iteration number in seq */
+  FR_SAMPLE = 8      /* what a collective took or gave: its number in seq, fr_sample_word in shape */
+};
+
+/* Shape words of FR_SAMPLE. Counts and sums have 64 bits: the low word, then the high one. */
+enum fr_sample_word {
+  FR_SAMPLE_SIDE = 0,   /* enum fr_sample_side */
+  FR_SAMPLE_NAN = 2,    /* elements; of a complex number both parts */
+  FR_SAMPLE_INF = 4,
+  FR_SAMPLE_SUM = 6,      /* of the data as 64-bit words w(i), modulo 2^64 */
+  FR_SAMPLE_WEIGHTED = 8, /* of w(i) * (2 i + 1) */
+  FR_SAMPLE_WORDS = 10
+};
+enum fr_sample_side {
+  FR_SAMPLE_INPUT = 0,
+  FR_SAMPLE_OUTPUT = 1,      /* every member has its own */
+  FR_SAMPLE_SAME_OUTPUT = 2  /* every member must have the same */
 };
 
 enum fr_flags {
@@ -404,6 +420,7 @@ typedef struct fr_api {
   int (*nccl_active)(void);
   size_t (*peek)(uint64_t address, void* to, size_t bytes);
   void (*join_nodes)(const fr_store*);
+  size_t (*option)(const char* name, char* value, size_t bytes);
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

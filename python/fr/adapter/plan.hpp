@@ -20,9 +20,11 @@ struct Plan {
   int n_args = 0;
   uint16_t kind = FR_COLLECTIVE;
   uint16_t flags = 0;
-  bool same_out = false;        // outputs look like the inputs
-  bool has_tensors = true;      // barriers carry a placeholder
-  bool gloo_wait_only = false;  // gloo's Work for it has no future
+  bool same_out = false;         // outputs look like the inputs
+  bool has_tensors = true;       // barriers carry a placeholder
+  bool has_same_output = false;  // all members have the same afterwards
+  bool is_from_root = false;     // only the root's input counts
+  bool gloo_wait_only = false;   // gloo's Work for it has no future
   // argument positions, -1 none
   int pg = -1, in = -1, out = -1, device = -1, peer = -1, reduce_op = -1, async_op = -1,
       timeout = -1, in_splits = -1, out_splits = -1;
@@ -123,6 +125,9 @@ bool make_plan(const c10::FunctionSchema& schema, Plan& plan) {
   if (op.find("coalesced") != std::string::npos) {
     plan.flags |= FR_COALESCED;
   }
+  plan.is_from_root = plan.name == "broadcast";
+  plan.has_same_output = plan.is_from_root || starts_with(plan.name, "all_reduce") ||
+                         starts_with(plan.name, "all_gather");
   plan.gloo_wait_only = plan.kind != FR_COLLECTIVE || starts_with(plan.name, "reduce_scatter");
   return true;
 }

@@ -32,6 +32,7 @@
 
 #include "arguments.hpp"
 #include "completion.hpp"
+#include "fingerprint.hpp"
 #include "fr/fr.h"
 #include "groups.hpp"
 #include "plan.hpp"
@@ -62,8 +63,30 @@ __attribute__((cold, noinline)) Mode guess_mode(const Plan& plan, const c10d::Pr
 struct Issued {
   fr_ticket ticket{};
   uint16_t flags = 0;
+  int own_rank = -1;                     // in the group, of a sampled one
   std::atomic<uint8_t>* mode = nullptr;  // where to keep what the Work turns out to be
+  std::shared_ptr<OutputSample> sample;  // of its outputs; null: not sampled
 };
+
+// The inputs are read now. What is not on the CPU is not sampled.
+__attribute__((cold, noinline)) void sample_operation(const Plan& plan, const c10::IValue* args,
+                                                      const fr_op& op, Issued& issued) {
+  const int out = plan.same_out ? plan.in : plan.out;
+  const c10::TensorImpl* first = plan.device >= 0 ? first_tensor(args[plan.device]) : nullptr;
+  if (!plan.has_tensors || first == nullptr || !first->device().is_cpu()) {
+    return;
+  }
+  Digest digest;
+  // Of a broadcast only the root gives something.
+  if (plan.in >= 0 && (!plan.is_from_root || op.peer == issued.own_rank) &&
+      add_all(args[plan.in], kCount, digest)) {
+    record_sample(op, issued.ticket, FR_SAMPLE_INPUT, digest);
+  }
+  if (out >= 0) {
+    issued.sample =
+        std::make_shared<OutputSample>(args[out], op, issued.ticket, plan.has_same_output);
+  }
+}
 
 uint32_t op_id(Plan& plan, uint64_t generation) {
   const uint64_t known = plan.op_id.load(std::memory_order_relaxed);
@@ -159,6 +182,10 @@ void issue(Plan& plan, const c10::IValue* args, uint32_t generation, Issued& iss
   op.stack = FR_STACK_CAPTURE;
   issued.flags = op.flags;
   g_api->begin(&op, &issued.ticket);
+  if (is_sampled(issued.ticket, generation)) {
+    issued.own_rank = pg->getRank();
+    sample_operation(plan, args, op, issued);
+  }
 }
 
 // The operation was issued and returned; watch its Work. May replace the Work on the stack.
@@ -182,6 +209,11 @@ void watch(const Issued& issued, c10::IValue& returned) {
         c10::make_intrusive<WatchedWork>(returned.toCustomClass<c10d::Work>(), issued.ticket)));
   } else {
     g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // was counted as tracked, the first time
+    return;
+  }
+  if (issued.sample) [[unlikely]] {
+    returned = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
+        c10::make_intrusive<SampledWork>(returned.toCustomClass<c10d::Work>(), issued.sample)));
   }
 }
 
@@ -307,6 +339,20 @@ __attribute__((visibility("default"))) const char* fr_torch_install(const fr_api
     return g_message->c_str();
   }
   return nullptr;
+}
+
+// {NaN, Inf, sum, weighted sum} of the TensorImpl at that address; 0: its elements cannot be read.
+__attribute__((visibility("default"))) int fr_torch_digest(const c10::TensorImpl* tensor,
+                                                           uint64_t out[4]) {
+  Digest d;
+  if (!add_tensor(*tensor, kCount | kSum, d)) {
+    return 0;
+  }
+  out[0] = d.nan;
+  out[1] = d.inf;
+  out[2] = d.sum;
+  out[3] = d.weighted;
+  return 1;
 }
 
 // Number of operators hooked.

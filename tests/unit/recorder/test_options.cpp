@@ -98,7 +98,8 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
       {"FR_CACHE_DIR", {"/c1", "/c2"}},    {"FR_LOG", {"debug", "off"}},
       {"FR_THREADS", {"proc", "off"}},     {"FR_LOCALS", {"0", "1"}},
       {"FR_CRASHES", {"0", "1"}},          {"FR_RAS", {"h:1", "0"}},
-      {"FR_TRIGGER", {"dir", "off"}},      {"FR_MISMATCH", {"0", "1"}}};
+      {"FR_TRIGGER", {"dir", "off"}},      {"FR_MISMATCH", {"0", "1"}},
+      {"FR_FINGERPRINT", {"8", "1"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);

@@ -283,6 +283,86 @@ TEST_CASE("agreement: more groups than it has room for") {
 
 namespace {
 
+// What the adapter samples of an operation that was issued.
+void sample(Ranks& r, u32 rank, const fr_op& of, u64 seq, u32 side, u64 nan, u64 sum = 5) {
+  u32 words[FR_SAMPLE_WORDS] = {side};
+  words[FR_SAMPLE_NAN] = static_cast<u32>(nan);
+  words[FR_SAMPLE_SUM] = static_cast<u32>(sum);
+  fr_op op = of;
+  op.kind = FR_SAMPLE;
+  op.seq = seq;
+  op.shape = words;
+  op.n_shape = FR_SAMPLE_WORDS;
+  r.rigs[rank]->begin(op);
+}
+
+// One all_reduce, sampled; nan: on which rank its input has some, -1 nowhere.
+void reduce(Ranks& r, u32 line, i32 nan, bool nan_before = false, i32 wrong = -1) {
+  for (u32 i = 0; i < r.rigs.size(); ++i) {
+    const fr_op op = r.all_reduce(i, line);
+    const u64 seq = r.rigs[i]->begin(op).seq;
+    sample(r, i, op, seq, FR_SAMPLE_INPUT, nan_before || nan == static_cast<i32>(i) ? 2 : 0);
+    sample(r, i, op, seq, FR_SAMPLE_SAME_OUTPUT, nan_before || nan >= 0 ? 1024 : 0,
+           wrong == static_cast<i32>(i) ? 6 : 5);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("agreement: where NaN came in") {
+  Ranks r(3);
+  for (u32 i = 0; i < 3; ++i) {
+    fr::step(r.rigs[i]->hot, 7);
+  }
+  reduce(r, 10, -1);
+  CHECK(r.told().empty());
+  reduce(r, 10, 2);
+  reduce(r, 12, 2, true);  // another place proves nothing
+  CHECK(r.told().empty());
+  reduce(r, 10, 2, true);
+  CHECK(r.told() ==
+        "NaN entered at rank 2, step 7, all_reduce #2 of desc at train.py:10 (step); everybody "
+        "has it since");
+  reduce(r, 10, 1, true);
+  CHECK(r.told().empty());
+}
+
+TEST_CASE("agreement: NaN that is gone with the next step, and that came in between samples") {
+  Ranks r(2);
+  for (u32 n = 0; n < 5; ++n) {
+    reduce(r, 10, 1);
+    CHECK(r.told().empty());
+    reduce(r, 10, -1);
+    CHECK(r.told().empty());
+  }
+  reduce(r, 10, 0, true);
+  reduce(r, 10, 0, true);
+  CHECK(r.told() ==
+        "NaN entered before all_reduce #11 of desc at train.py:10 (step): the inputs of ranks 0,1 "
+        "have it at once; FR_FINGERPRINT=1 tells whose was first");
+}
+
+TEST_CASE("agreement: an output that differs") {
+  Ranks r(4);
+  for (u32 n = 0; n < 100; ++n) {
+    reduce(r, 10, -1);
+  }
+  CHECK(r.told().empty());
+  reduce(r, 10, -1, false, 3);
+  CHECK(r.told() ==
+        "output of all_reduce #101 of desc at train.py:10 (step) differs on rank 3, ranks 0-2 "
+        "agree: its device, its links, or a write to the buffer before the wait");
+  reduce(r, 10, -1, false, 3);
+  CHECK(r.told().empty());
+  Ranks two(2);
+  reduce(two, 10, -1, false, 1);
+  CHECK(two.told() ==
+        "output of all_reduce #1 of desc at train.py:10 (step) differs between ranks, nothing "
+        "tells which is right: rank 1 and rank 0");
+}
+
+namespace {
+
 // Nodes of two ranks each, all in one group, between which posts are lost as told.
 struct NodesOfTwo {
   explicit NodesOfTwo(u32 n) : rows(n) {

@@ -1,0 +1,96 @@
+// agreement_samples.cpp - what FR_FINGERPRINT sampled: outputs that must be equal on all members, and
+// the rank that first put NaN in.
+//
+// Whoever gets NaN from others has it in an output before it has it in an input. A rank whose input
+// has some and whose sampled outputs had none is where it came in; where several are at once, it
+// came in between the samples. It counts once it is there again at the same call site: a gradient
+// scaler makes an overflow now and then, and skips that step.
+#include <algorithm>
+
+#include "watch/agreement_memory.hpp"
+
+namespace fr {
+namespace {
+
+constexpr u64 kGather_ns = 500'000'000;
+constexpr u64 kNeverAgain_ns =
+    20'000'000'000;  // the call site is not passed again: it counts alone
+
+}  // namespace
+
+void Agreement::add_sample(Ring& ring, const RecordCopy& r, u64 now) noexcept {
+  const Payload& p = r.payload;
+  Group* g = p.group != 0 && p.group < kGroups ? group_of(ring, p) : nullptr;
+  if (g == nullptr || r.n_shape != FR_SAMPLE_WORDS) {
+    return;
+  }
+  const u64 nan = sample_word(r, FR_SAMPLE_NAN);
+  const u64 inf = sample_word(r, FR_SAMPLE_INF);
+  if (static_cast<u32>(sample_word(r, FR_SAMPLE_SIDE)) == FR_SAMPLE_INPUT) {
+    add_input(ring, *g, p, nan, inf, now);
+    return;
+  }
+  ring.tainted = ring.tainted || nan + inf != 0;
+  if (!is_same_output(r)) {
+    return;
+  }
+  const u32 seq = static_cast<u32>(p.seq);
+  const u64 sum = sample_word(r, FR_SAMPLE_SUM);
+  const u64 weighted = sample_word(r, FR_SAMPLE_WEIGHTED);
+  // Sampled numbers are multiples of N: mixed, so that they do not share a few places.
+  Sample& s = g->samples[(seq ^ seq / kSamples ^ seq / kSamples / kSamples) % kSamples];
+  if (s.count == 0 || static_cast<i32>(seq - s.seq) > 0) {
+    s = {seq, 1, false, sum, weighted};
+  } else if (s.seq == seq) {
+    ++s.count;
+    if ((s.sum != sum || s.weighted != weighted) && g->output_due_ns == 0 && !g->output_told) {
+      s.differs = true;
+      g->output_seq = seq;
+      g->output_due_ns = now + kGather_ns;
+    }
+  }
+}
+
+void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan, u64 inf,
+                          u64 now) noexcept {
+  Origin& o = memory_->origin;
+  const u32 at = static_cast<u32>(&ring - memory_->rings);
+  const u32 seq = static_cast<u32>(p.seq);
+  const u32 site = site_of(ring, p.stack);
+  const bool again = o.key == g.key && site == o.site && static_cast<i32>(seq - o.seq) > 0;
+  if (nan + inf == 0) {
+    if (again && !memory_->origin_told &&
+        std::find(o.rings, o.rings + o.n_rings, at) != o.rings + o.n_rings) {
+      o = {};  // it is clean again
+      for (u32 i = 0; i < n_rings_; ++i) {
+        memory_->rings[i].tainted = false;
+      }
+    }
+    return;
+  }
+  o.confirmed += again ? 1 : 0;
+  if (!ring.tainted && (o.key == 0 || (o.key == g.key && static_cast<i32>(seq - o.seq) < 0))) {
+    o = {};
+    o.key = g.key;
+    o.begun_ns = now;
+    o.seq = seq;
+    o.site = site;
+    o.ring = at;
+    o.step = ring.step;
+    o.nan = nan;
+    o.inf = inf;
+    o.payload = p;
+  }
+  if (!ring.tainted && o.key == g.key && o.seq == seq) {
+    o.rings[o.n_rings++] = at;
+  }
+  ring.tainted = true;
+}
+
+bool Agreement::is_origin_due(u64 now) const noexcept {
+  const Origin& o = memory_->origin;
+  return o.key != 0 && !memory_->origin_told && now > o.begun_ns + kGather_ns &&
+         (o.confirmed != 0 || now > o.begun_ns + kNeverAgain_ns);
+}
+
+}  // namespace fr
