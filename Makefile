@@ -133,10 +133,13 @@ score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torch
 	  --count $(or $(CASES),2000)
 
 .PHONY: bench-frtrace
-bench-frtrace: build/release/CMakeCache.txt $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace
-	@cmake --build --preset release --target frtrace hangsim
+bench-frtrace: $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace; ONLY=torch, fr or summaries
+	@cmake --preset release -DFR_BUILD_BENCH=ON >/dev/null
+	@cmake --build --preset release --target frtrace hangsim node_summaries
 	@$(BIN)/python tests/bench/bench_frtrace.py --frtrace build/release/tools/frtrace/frtrace \
-	  --hangsim build/release/tools/hangsim/hangsim --torch-python $(BIN)/python $(if $(MOST),--most $(MOST))
+	  --hangsim build/release/tools/hangsim/hangsim --torch-python $(BIN)/python \
+	  --node-summaries build/release/tests/bench/node_summaries \
+	  $(if $(MOST),--most $(MOST)) $(if $(ONLY),--only $(ONLY))
 
 build/dev/CMakeCache.txt: | $(VENV)/.fr-installed
 build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by

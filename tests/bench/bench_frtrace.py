@@ -138,16 +138,52 @@ def fr_sets(args, work):
     print()
 
 
+def summary_sets(args, work):
+    print("Summaries of nodes of 8 ranks, 500 records each before they were reduced:\n")
+    row("ranks", "nodes", "MB", "reading s", "all s", "CPU s", "MiB", "answer")
+    row(*["---"] * 8)
+    pattern = work / "pattern"
+    subprocess.run(
+        [args.hangsim, "--world", "16", "--records", "500", "--format", "fr", "-o", pattern],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    for ranks in (1000, 10_000, 100_000):
+        if ranks > args.most:
+            break
+        where = work / "nodes"
+        where.mkdir()
+        subprocess.run([args.node_summaries, pattern / "fr", str(ranks), where], check=True)
+        got = timed([args.frtrace, "-v", where])
+        row(
+            f"{ranks:,}",
+            f"{ranks // 8:,}",
+            f"{size_mb(where):.1f}",
+            re.search(r"time: reading ([\d.]+) s", got[2])[1],
+            f"{got[0]:.2f}",
+            f"{got[3]:.2f}",
+            f"{got[1]:.0f}",
+            verdict(got[2]),
+        )
+        shutil.rmtree(where)
+    print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--frtrace", type=pathlib.Path, required=True)
     parser.add_argument("--hangsim", type=pathlib.Path, required=True)
+    parser.add_argument("--node-summaries", type=pathlib.Path, help="program; none: not measured")
     parser.add_argument("--torch-python", help="interpreter with torch, for torchfrtrace")
     parser.add_argument("--most", type=int, default=100_000, help="no larger sets")
+    parser.add_argument("--only", choices=("torch", "fr", "summaries"), help="of the tables")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="frtrace-bench-") as work:
-        torch_sets(args, pathlib.Path(work))
-        fr_sets(args, pathlib.Path(work))
+        if args.only in (None, "torch"):
+            torch_sets(args, pathlib.Path(work))
+        if args.only in (None, "fr"):
+            fr_sets(args, pathlib.Path(work))
+        if args.only in (None, "summaries") and args.node_summaries:
+            summary_sets(args, pathlib.Path(work))
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ inline void go(Loaded e, bool settle) {
   frtrace::settle_tools(all);
   report(all);
   frtrace::Windows windows(0, all.size());
+  windows.count(all);
   for (const Loaded& one : all) {
-    windows.count(*one);
     windows.cut(*one);
   }
   (void)windows.look_again(all);

@@ -326,7 +326,8 @@ std::vector<Cause> no_evidence(const Facts& f) {
       std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
   const bool lasting = f.alarmed || failed || p.seconds() >= limits::kLongWait_s;
   const bool node = is_node(f, f.c.missing);
-  const bool alive = any([&](Rank x) { return seen_alive(f.c, x); });
+  const std::set<Rank> seen = missing_seen(f.c, true);
+  const bool alive = any([&](Rank x) { return seen.contains(x); });
   const bool doubtful = !f.hidden.empty() && f.hidden.front().doubtful;
   // With more than one lost, the one that is waited for may itself wait for another.
   const bool alone = who.size() == 1 && f.c.missing == who;

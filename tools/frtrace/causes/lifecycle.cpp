@@ -106,8 +106,7 @@ std::vector<Cause> group_order(const Facts& f) {
 // that left none have not.
 std::vector<Cause> never_started(const Facts& f) {
   constexpr std::string_view kFirstCall = "init_process_group";
-  if (f.c.missing.empty() || std::any_of(f.c.missing.begin(), f.c.missing.end(),
-                                         [&](Rank r) { return seen_by_peers(f.c, r); })) {
+  if (f.c.missing.empty() || !missing_seen(f.c, false).empty()) {
     return {};
   }
   Cause c;

@@ -42,9 +42,11 @@ std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
   }
   std::set<int> seen{i};
   for (const int g : groups) {
-    for (const int j : group(g).evidence) {
-      if (j >= 0 && out.size() < limits::kPeers && seen.insert(j).second) {
-        out.push_back(j);
+    const std::vector<int>& members = group(g).evidence;
+    // No further than it takes: every rank asks, and one group has all of them.
+    for (auto j = members.begin(); j != members.end() && out.size() < limits::kPeers; ++j) {
+      if (*j >= 0 && seen.insert(*j).second) {
+        out.push_back(*j);
       }
     }
   }
@@ -54,6 +56,7 @@ std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
 const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
   std::vector<std::uint64_t>& out = roles_[static_cast<std::size_t>(i)];
   if (out.empty()) {
+    out.reserve(history_.of(i).size());
     for (const Step& s : history_.of(i)) {
       out.push_back(role(i, s));
     }

@@ -194,6 +194,7 @@ Exit own_exit(const RankEvidence& e) {
 std::vector<Exit> exits_of(const Case& c) {
   const PeerTables peers(c);
   std::vector<Exit> out;
+  out.reserve(c.ranks.size());
   for (const RankEvidence* e : c.ranks) {
     out.push_back(exit_of(peers, *e));
   }
@@ -210,13 +211,16 @@ std::vector<Exit> exits_of_missing(const Case& c) {
   return out;
 }
 
-bool seen_alive(const Case& c, Rank rank) {
-  const PeerEvidence* p = PeerTables(c).latest(rank, 0);
-  return c.stacks.contains(rank) || (p != nullptr && p->state == "live");
-}
-
-bool seen_by_peers(const Case& c, Rank rank) {
-  return PeerTables(c).latest(rank, 0) != nullptr;
+std::set<Rank> missing_seen(const Case& c, bool alive) {
+  std::set<Rank> out;
+  const PeerTables peers(c);
+  for (const Rank rank : c.missing) {
+    const PeerEvidence* p = peers.latest(rank, 0);
+    if ((p != nullptr && (!alive || p->state == "live")) || (alive && c.stacks.contains(rank))) {
+      out.insert(rank);
+    }
+  }
+  return out;
 }
 
 }  // namespace frtrace

@@ -1,6 +1,7 @@
 // exits.hpp - how processes ended, by their own record and by what the ranks of their node saw.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,10 +45,8 @@ std::vector<Exit> exits_of(const Case&);  // per evidence
 // By this evidence alone, without what peers saw.
 Exit own_exit(const RankEvidence&);
 std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the peers' tables
-// Peers saw the missing rank alive.
-bool seen_alive(const Case&, Rank);
-// A rank of its node has had its process in the table of the node's ranks.
-bool seen_by_peers(const Case&, Rank);
+// Missing ranks whose process a rank of their node has had in its table of them; or has seen alive.
+std::set<Rank> missing_seen(const Case&, bool alive);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
 

@@ -2,19 +2,19 @@
 #include "input/trim.hpp"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
+#include "reduce/pool.hpp"
 #include "reduce/words.hpp"
 
 namespace frtrace {
 
 namespace {
 
-constexpr std::size_t kMinWindow = 32, kMaxWindow = 512;
+constexpr std::size_t kMinWindow = 32, kMaxWindow = 512, kFewestRecent = 8;
 constexpr std::size_t kLastOfGroup = 4;
 constexpr std::size_t kNeighbours = 16;                // kept around a slot that differs
 constexpr std::size_t kPinsPerGroup = 4, kPins = 256;  // the earliest
@@ -46,89 +46,11 @@ bool in_flight(const Record& r) {
   return unfinished(r) && r.state != State::kUnknown && r.state != State::kFailed;
 }
 
-// Equal shapes are kept once.
-void compact_shapes(RankEvidence& e) {
-  std::vector<std::uint32_t> words;
-  std::map<std::vector<std::uint32_t>, std::uint32_t> shapes;
-  for (Record& r : e.records) {
-    const std::uint64_t end = std::uint64_t{r.shape_first} + r.shape_count;
-    if (r.shape_count == 0 || end > e.shape_words.size()) {
-      r.shape_count = 0;
-      continue;
-    }
-    const auto first = e.shape_words.begin() + r.shape_first;
-    const auto [it, added] =
-        shapes.try_emplace(std::vector<std::uint32_t>(first, first + r.shape_count), words.size());
-    if (added) {
-      words.insert(words.end(), it->first.begin(), it->first.end());
-    }
-    r.shape_first = it->second;
-  }
-  words.shrink_to_fit();
-  e.shape_words = std::move(words);
-}
-
 // Only what the rest still refers to stays.
 void compact(RankEvidence& e) {
-  std::vector<std::string> strings(1);
-  std::vector<Id> new_id(e.strings.size(), 0);
-  const auto id = [&](Id& i) {
-    if (i >= e.strings.size() || (new_id[i] == 0 && e.strings[i].empty())) {
-      i = 0;
-      return;
-    }
-    if (new_id[i] == 0) {
-      new_id[i] = static_cast<Id>(strings.size());
-      strings.push_back(e.strings[i]);
-    }
-    i = new_id[i];
-  };
-  Stacks stacks;
-  stacks.emplace_back();  // 0: none
-  std::vector<std::uint32_t> scratch;
-  std::vector<std::uint32_t> new_stack(e.stacks.size(), 0), new_frame(e.frames.size(), UINT32_MAX);
-  std::vector<Frame> frames;
-  const auto stack = [&](std::uint32_t& i) {
-    if (i >= e.stacks.size() || (new_stack[i] == 0 && e.stacks[i].empty())) {
-      i = 0;
-      return;
-    }
-    if (new_stack[i] == 0) {
-      new_stack[i] = static_cast<std::uint32_t>(stacks.size());
-      scratch.assign(e.stacks[i].begin(), e.stacks[i].end());
-      for (std::uint32_t& f : scratch) {
-        if (f >= e.frames.size()) {
-          f = UINT32_MAX;
-          continue;
-        }
-        if (new_frame[f] == UINT32_MAX) {
-          new_frame[f] = static_cast<std::uint32_t>(frames.size());
-          frames.push_back(e.frames[f]);
-        }
-        f = new_frame[f];
-      }
-      stacks.push_back(scratch);
-    }
-    i = new_stack[i];
-  };
-  for (Record& r : e.records) {
-    id(r.op), id(r.in_dtype), id(r.out_dtype), id(r.reduce_op), id(r.error);
-    stack(r.stack);
-  }
-  compact_shapes(e);
-  stack(e.exit.stack);
-  for (Frame& f : frames) {
-    id(f.file), id(f.func);
-  }
-  for (GroupEvidence& g : e.groups) {
-    id(g.name), id(g.desc), id(g.backend);
-  }
-  strings.shrink_to_fit();
-  frames.shrink_to_fit();
-  stacks.shrink_to_fit();
-  e.strings = std::move(strings);
-  e.frames = std::move(frames);
-  e.stacks = std::move(stacks);
+  reduce::Pool own;
+  own.take({&e});
+  own.hand_out();
   // Of the settings only this one is asked for.
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.options.shrink_to_fit();
@@ -138,8 +60,10 @@ void compact(RankEvidence& e) {
 }
 
 // What a summary has of a rank without its older records.
-void keep_recent(RankEvidence& e) {
-  const std::vector<bool> is_recent = reduce::recent(e);
+void keep_recent(RankEvidence& e, std::uint64_t budget_records) {
+  const auto ranks = static_cast<std::uint64_t>(std::max(e.id.world_size, 1));
+  const std::vector<bool> is_recent = reduce::recent(
+      e, std::clamp<std::size_t>(budget_records / 2 / ranks, kFewestRecent, reduce::kRecent));
   std::size_t i = 0;
   e.losses.trimmed += std::erase_if(e.records, [&](const Record&) { return !is_recent[i++]; });
   e.records.shrink_to_fit();
@@ -149,11 +73,19 @@ void keep_recent(RankEvidence& e) {
 
 Windows::Windows(std::uint64_t budget_records, std::size_t files)
     : budget_(budget_records),
+      files_(files),
       window_(std::clamp<std::size_t>(budget_records / 2 / std::max<std::size_t>(files, 1),
                                       kMinWindow, kMaxWindow)) {}
 
-bool Windows::count(const RankEvidence& e) {
-  records_ += e.records.size();
+// Summaries are much alike: one tells of the set before all of it is held in memory.
+bool Windows::count(const std::vector<std::unique_ptr<RankEvidence>>& of_file) {
+  constexpr std::uint64_t kSurely = 2;  // times the budget
+  std::uint64_t records = 0, reduced = 0;
+  for (const auto& e : of_file) {
+    records += e->records.size();
+    reduced += e->holes.reduced ? e->records.size() : 0;
+  }
+  records_ += reduced * files_ > kSurely * budget_ ? std::max(records, budget_ + 1) : records;
   return large();
 }
 
@@ -213,7 +145,7 @@ void Windows::take_signatures(const RankEvidence& e) {
 void Windows::keep_window(RankEvidence& e,
                           const std::vector<std::vector<std::uint64_t>>& pins) const {
   if (e.holes.reduced && pins.empty()) {
-    keep_recent(e);
+    keep_recent(e, budget_);
     return;
   }
   const std::size_t n = e.records.size();

@@ -3,6 +3,7 @@
 // Up to a budget of records all are kept. Of a larger set, whatever the order of the files:
 //  1. of each rank a window: the records from a little before its earliest unfinished operation on,
 //     every other unfinished one, the last few of each group. Frontiers are exact without records.
+//     Of summaries' ranks what is recent (reduce/words.hpp), less the more ranks there are.
 //  2. While the windows are cut, all ranks put the signature of every collective into one table per
 //     (group, seq). Where they differ, the files of that group are read again and the neighbourhood
 //     of that slot is kept as well: a mismatch that happened long before the hang stays visible.
@@ -32,7 +33,7 @@ class Windows {
 
   // Before anything else of a file just read, by any thread: true once the set is known to be
   // large. Everything read must then be cut.
-  bool count(const RankEvidence&);
+  bool count(const std::vector<std::unique_ptr<RankEvidence>>& of_file);
   bool large() const;
   // Takes the signatures and cuts, by any thread.
   void cut(RankEvidence&);
@@ -63,7 +64,7 @@ class Windows {
 
   static constexpr std::size_t kShards = 64;
   std::uint64_t budget_;
-  std::size_t window_;
+  std::size_t files_, window_;
   std::atomic<std::uint64_t> records_{0};
   std::vector<Shard> shards_{kShards};
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> pins_;  // group -> seqs

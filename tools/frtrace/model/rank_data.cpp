@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <tuple>
 
 #include "format/call_site.hpp"
@@ -37,10 +38,9 @@ double RankEvidence::timeout_s() const {
   return static_cast<double>(o.timeout_ns) / 1e9;
 }
 
-Site user_site(const RankEvidence& e, std::uint32_t stack) {
-  if (stack >= e.stacks.size()) {
-    return {};
-  }
+namespace {
+
+Site found_site(const RankEvidence& e, std::uint32_t stack) {
   const Stacks::Words frames = e.stacks[stack];
   const auto frame = [&](int i) {
     const std::uint32_t index = frames[static_cast<std::size_t>(i)];
@@ -59,6 +59,42 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
                               fr::plain_name(e.text(called.func)));
   }
   return site;
+}
+
+// Sites of the table that was asked for last: all ranks of a large set have one, and each asks.
+struct KnownSites {
+  Shared<std::vector<std::string>> strings;
+  Shared<std::vector<Frame>> frames;
+  Shared<Stacks> stacks;
+  std::string cwd;
+  std::vector<std::optional<Site>> sites;
+
+  bool are_of(const RankEvidence& e) const {
+    return &*stacks == &*e.stacks && &*frames == &*e.frames && &*strings == &*e.strings &&
+           cwd == e.id.cwd;
+  }
+};
+
+}  // namespace
+
+Site user_site(const RankEvidence& e, std::uint32_t stack) {
+  if (stack >= e.stacks.size()) {
+    return {};
+  }
+  constexpr std::size_t kMany = 64;  // ranks, for which it pays
+  if (e.stacks.users() < kMany) {
+    return found_site(e, stack);
+  }
+  thread_local KnownSites known;
+  if (!known.are_of(e)) {
+    known = {e.strings, e.frames, e.stacks, e.id.cwd, {}};
+    known.sites.resize(e.stacks.size());
+  }
+  std::optional<Site>& site = known.sites[stack];
+  if (!site) {
+    site = found_site(e, stack);
+  }
+  return *site;
 }
 
 std::string site_text(const Site& s) {

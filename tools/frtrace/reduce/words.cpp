@@ -25,8 +25,8 @@ Time until(Time t, Time begin) {
 
 }  // namespace
 
-std::vector<bool> recent(const RankEvidence& e) {
-  constexpr std::size_t kLast = 32, kOfGroup = 4, kInFlight = 128;
+std::vector<bool> recent(const RankEvidence& e, std::size_t last) {
+  constexpr std::size_t kOfGroup = 4, kInFlight = 128;
   std::vector<bool> out(e.records.size(), false);
   std::vector<std::size_t> of_group(e.groups.size(), 0);
   std::size_t in_flight = 0;
@@ -35,7 +35,7 @@ std::vector<bool> recent(const RankEvidence& e) {
     const bool open = r.state == State::kEnqueued || r.state == State::kStarted ||
                       r.state == State::kWaiting || r.state == State::kFailed;
     out[i] = i == 0 || r.kind == Kind::kLifecycle ||
-             (open && communicates(r) && in_flight++ < kInFlight) || i + kLast >= out.size();
+             (open && communicates(r) && in_flight++ < kInFlight) || i + last >= out.size();
   }
   for (std::size_t i = out.size(); i-- > 0;) {
     const Record& r = e.records[i];

@@ -100,7 +100,8 @@ class Expected {
 
 // Per record, whether every reader needs it: the last ones, of each group, too, what is in flight, and
 // calls that make or destroy groups. Of the others a summary has no times.
-std::vector<bool> recent(const RankEvidence&);
+inline constexpr std::size_t kRecent = 32;
+std::vector<bool> recent(const RankEvidence&, std::size_t last = kRecent);
 
 class TableBuilder {
  public:

@@ -43,6 +43,7 @@ void add_inventory(const Facts& f, Report& r) {
     }
     r.groups.push_back(std::move(out));
   }
+  r.rank_reports.reserve(f.c.ranks.size());
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
     RankReport out;

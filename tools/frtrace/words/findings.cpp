@@ -213,8 +213,9 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
                         "show a failure only by what follows it",
                         f.rank(f.hidden.front().evidence)));
       }
+      const std::set<Rank> alive = missing_seen(f.c, true);
       for (const Problem& p : f.graph.problems) {
-        if (p.kind == Problem::kNoEvidence && seen_alive(f.c, p.rank) &&
+        if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
             !f.c.stacks.contains(p.rank)) {
           say(r, "input",
               fmt::format("other ranks saw the process of {} alive", ranks_words({p.rank})));
@@ -258,16 +259,17 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
 namespace {
 
 // Operations that failed, in which the rank waited: the text of the first one; "" none.
-std::string failed_wait(const Facts& f, int i) {
-  for (const int k : f.graph.waits_in[idx(i)]) {
-    for (const Wait& w : f.graph[k].waits) {
-      if (w.evidence == i && w.failed && w.record != kNoRecord &&
-          f.ev(i).records[w.record].error != 0) {
-        return std::string(f.ev(i).text(f.ev(i).records[w.record].error));
+std::vector<std::string> failed_waits(const Facts& f) {
+  std::vector<std::string> out(f.c.ranks.size());
+  for (const Pending& p : f.graph.pending) {
+    for (const Wait& w : p.waits) {
+      const RankEvidence& e = f.ev(w.evidence);
+      if (w.failed && w.record != kNoRecord && out[idx(w.evidence)].empty()) {
+        out[idx(w.evidence)] = e.text(e.records[w.record].error);
       }
     }
   }
-  return {};
+  return out;
 }
 
 struct Follow {
@@ -335,6 +337,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   }
   const Names names(f);
   const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
+  const std::vector<std::string> failed = failed_waits(f);
   std::map<std::string, Follow> after, told;
   Time first = 0;
   for (std::size_t i = 0; i < f.exits.size(); ++i) {
@@ -346,8 +349,8 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       add_follow(told, names.exit(e), who, e.time);
     } else if (e.consequence) {
       add_follow(after, short_error(names.exit(e)), who, e.time);
-    } else if (const std::string error = failed_wait(f, who); !error.empty()) {
-      add_follow(after, short_error(error), who, 0);
+    } else if (!failed[i].empty()) {
+      add_follow(after, short_error(failed[i]), who, 0);
     }
   }
   const auto in_order = [](const std::map<std::string, Follow>& from) {

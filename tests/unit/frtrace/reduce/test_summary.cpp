@@ -1,6 +1,11 @@
+#include <unistd.h>
+
 #include <catch.hpp>
+#include <filesystem>
+#include <fstream>
 
 #include "../builder.hpp"
+#include "input/files.hpp"
 #include "reduce/shorten.hpp"
 #include "reduce/summary.hpp"
 
@@ -115,6 +120,60 @@ TEST_CASE("of a large set a summary's older records are not read, and counted") 
   const RankEvidence& e = few.front()->id.rank == 0 ? *few.front() : *few.back();
   CHECK(e.records.size() < 48);
   CHECK(e.records.size() + e.losses.trimmed == of_first);
+}
+
+TEST_CASE("ranks of many summaries have one table, and say what they said") {
+  const std::uint64_t budget = GENERATE(std::uint64_t{1}, std::uint64_t{1} << 20);
+  const reduce::All all = ranks_of(6);
+  const std::string dir =
+      std::filesystem::temp_directory_path() / ("fr-summaries-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(dir);
+  for (std::size_t node = 0; node < 3; ++node) {
+    reduce::All of_node;
+    for (std::size_t i = 2 * node; i < 2 * node + 2; ++i) {
+      RankEvidence& e = *of_node.emplace_back(std::make_unique<RankEvidence>(*all[i]));
+      e.strings.emplace_back("node " + std::to_string(node));
+      e.groups[1].backend = static_cast<Id>(e.strings.size() - 1);
+      e.threads.frames = {{true, "load", "data.py", 7 + static_cast<std::uint32_t>(node), 0}};
+      e.threads.threads = {{.tid = 1, .stack = {0}}};
+      e.device.comms.resize(2);
+      e.device.comms[1].name = e.groups[1].backend;
+      e.peers.resize(2);
+      e.peers[0].rank = static_cast<Rank>(i ^ 1);  // of this node
+      e.peers[1].rank = 99;
+      e.peers[0].state = e.peers[1].state = "live";
+    }
+    std::ofstream(dir + "/" + std::to_string(node) + reduce::kEnding, std::ios::binary)
+        << reduce::encode(of_node);
+  }
+  LoadOptions options;
+  options.budget_records = budget;
+  const LoadResult read = load_paths({dir}, options);
+  std::filesystem::remove_all(dir);
+  REQUIRE(read.evidence.size() == 6);
+  for (const auto& e : read.evidence) {
+    const auto rank = static_cast<std::size_t>(e->id.rank);
+    const RankEvidence& a = *all[rank];
+    if (budget != 1) {  // else some are read again, whole
+      CHECK(&*e->strings == &*read.evidence.front()->strings);
+    }
+    CHECK(e->records.size() + e->losses.trimmed == a.records.size());
+    CHECK(e->text(e->groups[1].backend) == "node " + std::to_string(rank / 2));
+    CHECK(e->text(e->device.comms[1].name) == "node " + std::to_string(rank / 2));
+    CHECK(where_text(e->threads, e->threads.threads[0]) ==
+          "load() at data.py:" + std::to_string(7 + rank / 2));
+    for (const Record& y : e->records) {
+      const auto x = std::find_if(a.records.begin(), a.records.end(),
+                                  [&](const Record& r) { return r.ticket == y.ticket; });
+      REQUIRE(x != a.records.end());
+      CHECK(operation_text(a, *x) == operation_text(*e, y));
+      CHECK(user_site(a, x->stack) == user_site(*e, y.stack));
+      CHECK(x->shape_count == y.shape_count);
+    }
+    // that one lives of whom there is evidence tells nothing
+    CHECK(e->peers.size() == (budget == 1 && e->losses.trimmed != 0 ? 1 : 2));
+    CHECK(e->peers.back().rank == 99);
+  }
 }
 
 TEST_CASE("summaries merge in any order to the same bytes") {

@@ -1,0 +1,40 @@
+// pool.hpp - one table of texts, frames, stacks and shapes for many ranks: those of 12,500 nodes'
+// summaries are nearly the same. Only what the evidence refers to is in it.
+#pragma once
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "model/rank_data.hpp"
+
+namespace frtrace::reduce {
+
+class Pool {
+ public:
+  // By any thread. Until `hand_out` its texts and stacks cannot be read.
+  void take(const std::vector<RankEvidence*>&);
+  // Gives the table to all that were taken.
+  void hand_out();
+
+ private:
+  class Mover;
+
+  std::mutex mutex_;
+  std::vector<RankEvidence*> taken_;
+  std::vector<std::string> strings_{""};
+  std::vector<Frame> frames_{{}};
+  std::vector<ThreadFrame> thread_frames_;
+  Stacks stacks_{{}};
+  std::vector<std::uint32_t> shape_words_;
+  std::unordered_map<std::string, std::uint32_t> string_ids_{{"", 0}};
+  std::map<std::array<std::uint32_t, 3>, std::uint32_t> frame_ids_{{{}, 0}};
+  std::unordered_map<std::string, std::uint64_t> thread_texts_;
+  std::map<std::array<std::uint64_t, 5>, std::uint32_t> thread_frame_ids_;
+  std::map<std::vector<std::uint32_t>, std::uint32_t> stack_ids_, shape_begins_;
+};
+
+}  // namespace frtrace::reduce
