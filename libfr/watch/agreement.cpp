@@ -159,13 +159,18 @@ Agreement::Group* Agreement::group_of(Ring& ring, const Payload& p) noexcept {
     for (const u32 word : ranks) {
       key = mix(key, word);
     }
-    const bool one = ranks.empty() || row->n_ranks.load() < 2;
+    const i32 n_ranks = row->n_ranks.load();
+    key = mix(key, static_cast<u32>(n_ranks));
+    const bool one = n_ranks < 2;
     const u32 at = static_cast<u32>(&ring - memory_->rings);
     if (get(row->created_ticks) != created || get(row->destroyed_ticks) != 0) {
       return nullptr;  // the row became another's meanwhile
     }
     const u32 found = one ? kNone : find_group(key != 0 ? key : 1, at, p.group);
     ref = {created, found};
+    if (found != kNone) {
+      memory_->groups[found - 1].counted = 0;
+    }
   }
   return ref.index == kNone ? nullptr : &memory_->groups[ref.index - 1];
 }
@@ -192,15 +197,21 @@ u32 Agreement::find_group(u64 key, u32 ring, u32 row) noexcept {
   return at + 1;
 }
 
+// Where the ranks are not known, as of NCCL's communicators: 0 until all have come.
 u32 Agreement::count_members(const Group& g) noexcept {
   const View& view = memory_->rings[g.ring].view;
-  const auto ranges = view.group_ranks(*view.group(g.row));
+  const GroupRow& row = *view.group(g.row);
+  const auto ranges = view.group_ranks(row);
+  const u32 index = static_cast<u32>(&g - memory_->groups) + 1;
   u32 n = 0;
   for (u32 i = 0; i < n_rings_; ++i) {
-    const View& other = memory_->rings[i].view;
-    n += other.ok() && is_in(ranges, other.header().rank.load()) ? 1 : 0;
+    const Ring& ring = memory_->rings[i];
+    const bool has_come = ring.view.ok() && ranges.empty() &&
+                          std::any_of(std::begin(ring.groups), std::end(ring.groups),
+                                      [&](const GroupRef& x) { return x.index == index; });
+    n += has_come || (ring.view.ok() && is_in(ranges, ring.view.header().rank.load())) ? 1 : 0;
   }
-  return n;
+  return ranges.empty() && static_cast<i32>(n) != row.n_ranks.load() ? 0 : n;
 }
 
 OpName Agreement::name_of(Ring& ring, u32 op) noexcept {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socketserver
 import subprocess
@@ -127,6 +128,16 @@ def test_a_run_without_fault_leaves_nothing(run, scratch, api, background):
         assert comm["completed"] == 3, comm
         assert comm["p2p"] == 6, comm
         assert comm["lost"] == 0, comm
+    assert "mismatch" not in job.log()
+
+
+def test_another_size_is_told_of_before_it_hangs(run):
+    job = run("wrong_op", 3, **QUIET)
+    wait_until("a word of it", lambda: "mismatch" in job.log())
+    place = r"all_reduce #4{} at nccl_job.py:\d+ \(main\), {} elements"
+    wrong, right = place.format(r" of nccl:\w+", 4096), place.format("", 1024)
+    assert re.search(f"mismatch: rank 2 issued {wrong}; ranks 0,1 issued {right}", job.log())
+    assert not job.incidents()
 
 
 @pytest.mark.parametrize("caller", ["", "lazy", "now"])
