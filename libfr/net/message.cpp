@@ -45,10 +45,10 @@ bool decode(const u8* bytes, std::size_t n, const Token& token, Message& to) noe
       !is_equal(siphash(token, bytes, signed_bytes), bytes + signed_bytes)) {
     return false;
   }
-  const auto is_kind = [](u8 kind) {
-    return kind >= static_cast<u8>(Kind::kIncident) && kind <= static_cast<u8>(Kind::kDiffers);
+  const auto is_kind = [](u8 kind, Kind last) {
+    return kind >= static_cast<u8>(Kind::kIncident) && kind <= static_cast<u8>(last);
   };
-  if (!is_kind(bytes[5]) || !is_kind(bytes[6])) {
+  if (!is_kind(bytes[5], Kind::kDiffers) || !is_kind(bytes[6], Kind::kAnswer)) {
     return false;
   }
   to.kind = static_cast<Kind>(bytes[5]);

@@ -158,7 +158,7 @@ TEST_CASE("net: another version, and kinds that are none, are refused") {
   const Bytes b = bytes_of(incident_of(1, 0, 1));
   Message m;
   for (const auto& [offset, value] :
-       {std::pair{0, 0}, {4, 0}, {4, 2}, {5, 0}, {5, 4}, {6, 0}, {6, 255}, {22, 1}}) {
+       {std::pair{0, 0}, {4, 0}, {4, 2}, {5, 0}, {5, 7}, {6, 0}, {6, 4}, {22, 1}}) {
     Bytes changed = b;
     changed.data[offset] = static_cast<u8>(value);
     const std::size_t signed_bytes = changed.n - sizeof(Digest);
@@ -166,6 +166,23 @@ TEST_CASE("net: another version, and kinds that are none, are refused") {
     std::memcpy(changed.data + signed_bytes, digest.bytes, sizeof digest.bytes);
     CHECK_FALSE(decode(changed.data, changed.n, kToken, m));
   }
+}
+
+TEST_CASE("net: a post carries any bytes, and nobody answers it") {
+  NodeUnderTest node(2);
+  Message post = incident_of(1, 2, 77);
+  post.kind = Kind::kSignatures;
+  post.reason_bytes = kReasonBytes;
+  for (std::size_t i = 0; i < kReasonBytes; ++i) {
+    post.reason[i] = static_cast<char>(i % 3);
+  }
+  const auto heard = node.hear(post);
+  CHECK(heard.is_valid);
+  CHECK_FALSE(heard.is_incident);
+  CHECK_FALSE(heard.has_reply);
+  CHECK(heard.message.number == 77);
+  CHECK(heard.message.reason_bytes == kReasonBytes);
+  CHECK(std::memcmp(heard.message.reason, post.reason, kReasonBytes) == 0);
 }
 
 TEST_CASE("net: what is for others, of others or of another attempt does nothing") {
