@@ -93,7 +93,7 @@ endif()
 # while any other thread may hold malloc's lock for ever, so it is held to the same.
 set(safe_files
     "^sample/" "^stop/" "^format/" "^record/"
-    "^watch/(requests|ring_copier|incident|durable_write|verdict|spawn|error_file)\\.cpp" "^net/(message|protocol)\\.cpp"
+    "^watch/(requests|ring_copier|incident|durable_write|verdict|spawn|error_file|deadlines)\\.cpp" "^net/(message|protocol)\\.cpp"
     "^recorder/(current|in_flight)\\.cpp")
 # The watchdog's thread: snprintf for its log lines is all it may do beyond that.
 set(watchdog_files 

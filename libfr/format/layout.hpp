@@ -58,6 +58,7 @@ inline constexpr u32 kNoteBytes = 200;
 inline constexpr u32 kComms = 256;       // communicators of a device library; row 0: none
 inline constexpr u32 kDeviceOps = 1024;  // operations as that library sees them, in flight and last
 inline constexpr u32 kPhases = 2048;     // their kernel channels and network transfers
+inline constexpr u32 kSites = 256;       // call sites with deadlines of their own; the last: others
 
 // Do these members of a struct, in the order of their places, each begin a later cache line?
 consteval bool are_lines_apart(std::initializer_list<std::size_t> offsets) {
@@ -93,6 +94,7 @@ enum Section : u32 {
   kSecPhases,       // Phase[kPhases]
   kSecCuda,         // Cuda, one
   kSecGroupTexts,   // GroupText[2 * kGroups]: name and desc of groups in rows used again
+  kSecSites,        // SiteRow[kSites]
   kSections
 };
 inline constexpr u32 kFirstSections = kSecRecords + 1;  // those that every ring has
@@ -207,9 +209,10 @@ struct Header {
                                   // file beside the ring and no incident; 0 none
   u32 reserved3;
   std::atomic<u64> warned_unix_ns;  // when a stall was last worth a warning; 0 never
-  u64 reserved2[2];
-  Anchor first;  // at start
-  Anchor last;   // refreshed about every second
+  std::atomic<u64> false_warnings;  // stalls that were warned of and went on
+  std::atomic<u64> false_dumps;     // that were dumped and went on
+  Anchor first;                     // at start
+  Anchor last;                      // refreshed about every second
   // --- texts, NUL-terminated, written once at start
   char job[128];
   char host[64];
@@ -406,6 +409,34 @@ struct alignas(64) Crumb {
   u32 reserved[2];
 };
 static_assert(sizeof(Crumb) == 384 && kNoteBytes % 4 == 0);
+
+// ---------------------------------------------------------------- call sites
+
+// How long the group stood still with an operation of this call site as the oldest in flight.
+// Written by the watchdog; key last. watch/deadlines.hpp says what follows from it.
+inline constexpr u32 kSiteTextBytes = 72;
+struct SiteLongest {
+  std::atomic<u64> ns;  // halved every few hours
+  // of the last 32 to 64 waits that were noted, in two halves
+  std::atomic<u64> recent_ns[2];
+  std::atomic<u64> alarmed_ns;  // monotonic: the last false dump, or when one was forgiven
+  std::atomic<u32> false_dumps;
+  std::atomic<u32> doublings;  // of the deadlines, after them
+};
+struct alignas(64) SiteRow {
+  std::atomic<u64> key;     // hash of group, operation and place, the same in the next run; 0 free
+  std::atomic<u64> visits;  // operations that ended
+  SiteLongest absent;       // until all members had come, or whole where that cannot be seen
+  SiteLongest asleep;       // part of it: a member had not come, and slept
+  SiteLongest together;     // after all had come
+  std::atomic<u64> noted;   // waits long enough to be learned from
+  std::atomic<u64> decayed_ns;  // monotonic: when the longest were last halved, 0 never
+  std::atomic<u32> false_warnings;
+  u32 reserved0;
+  char text[kSiteTextBytes];  // "all_reduce of default_pg at train.py:91", before the key
+  u64 reserved1[2];
+};
+static_assert(sizeof(SiteRow) == 256);
 
 // ---------------------------------------------------------------- device
 

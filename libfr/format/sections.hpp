@@ -25,6 +25,7 @@ inline constexpr u32 kRowBytes[kSections] = {1,
                                              sizeof(DeviceOp),
                                              sizeof(Phase),
                                              sizeof(Cuda),
-                                             sizeof(GroupText)};
+                                             sizeof(GroupText),
+                                             sizeof(SiteRow)};
 
 }  // namespace fr

@@ -29,7 +29,8 @@ constexpr u32 kAlignment[kSections] = {1,
                                        alignof(DeviceOp),
                                        alignof(Phase),
                                        alignof(Cuda),
-                                       alignof(GroupText)};
+                                       alignof(GroupText),
+                                       alignof(SiteRow)};
 
 u32 at_most(u32 n, u32 limit) {
   return n < limit ? n : limit;
@@ -240,6 +241,11 @@ const Crumb* View::crumb(u32 id) const noexcept {
   }
   const auto* row = section<Crumb>(kSecCrumbs, id);
   return row->tid.load(std::memory_order_acquire) != 0 ? row : nullptr;
+}
+
+const SiteRow* View::site(u32 id) const noexcept {
+  const SiteRow* row = id < n_sites() ? section<SiteRow>(kSecSites, id) : nullptr;
+  return row != nullptr && row->key.load(std::memory_order_acquire) != 0 ? row : nullptr;
 }
 
 u32 View::n_slots() const noexcept {

@@ -100,6 +100,8 @@ class View {
   const LaneRow* lane(u32 id) const noexcept;                        // nullptr when unused
   u32 n_crumbs() const noexcept;
   const Crumb* crumb(u32 id) const noexcept;  // nullptr when unused
+  u32 n_sites() const noexcept { return n_rows(kSecSites); }
+  const SiteRow* site(u32 id) const noexcept;  // nullptr when unused
   u32 n_slots() const noexcept;
   // Copies the record in a slot, at most a few attempts beside a writer. A record whose group's row
   // is another group's by now has group 0.

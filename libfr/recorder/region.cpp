@@ -25,7 +25,7 @@ Plan plan(u32 n_records) {
   const u32 count[kSections] = {kOptionsBytes, kGroups,   kRankWords, kLanes,      kStrings,
                                 kStringBytes,  kFrames,   kStacks,    kStackWords, kBlobWords,
                                 kCrumbs,       n_records, n_records,  1,           kComms,
-                                kDeviceOps,    kPhases,   1,          2 * kGroups};
+                                kDeviceOps,    kPhases,   1,          2 * kGroups, kSites};
   Plan p{};
   std::size_t at = kHeaderBytes;
   for (u32 s = 0; s < kSections; ++s) {

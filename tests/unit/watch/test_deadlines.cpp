@@ -1,0 +1,162 @@
+// When a standstill is warned of and dumped: each state, what is learned, what is forgotten, and
+// simulated weeks of a job.
+#include "catch.hpp"
+#include "watch/week.hpp"
+
+using namespace fr;
+using namespace fr::test;
+
+namespace {
+
+constexpr u64 kS = 1'000'000'000;
+constexpr Floors kDefault{10 * kS, 60 * kS, false, false, true};
+constexpr Floors kSet{1 * kS, 2 * kS, true, true, true};
+
+Standstill in(Others others, u64 since_ns = 0) {
+  return {others, since_ns, ~0ull};
+}
+
+// A site that was visited often and waited so long each time.
+struct Known {
+  explicit Known(Waited waited = {}) {
+    site.visits.store(100);
+    learn(site, waited, kS);
+  }
+  SiteRow site{};
+};
+
+void check(const Deadline& d, u64 warn_s, u64 dump_s) {
+  CHECK(d.warn_ns / kS == warn_s);
+  CHECK(d.dump_ns / kS == dump_s);
+}
+
+}  // namespace
+
+TEST_CASE("deadlines: a site that was never seen") {
+  check(deadline_of(nullptr, in(Others::kBusy), kDefault), 60, 660);
+  check(deadline_of(nullptr, in(Others::kUnseen), kDefault), 60, 660);
+  check(deadline_of(nullptr, in(Others::kAsleep), kDefault), 10, 60);
+  check(deadline_of(nullptr, in(Others::kCame), kDefault), 10, 60);
+  check(deadline_of(nullptr, in(Others::kGone), kDefault), 2, 2);
+  // what the user set is what the user gets
+  for (const Others o :
+       {Others::kBusy, Others::kUnseen, Others::kAsleep, Others::kCame, Others::kGone}) {
+    check(deadline_of(nullptr, in(o), kSet), 1, 2);
+  }
+}
+
+TEST_CASE("deadlines: a site that is known, and fast") {
+  const Known k;
+  check(deadline_of(&k.site, in(Others::kCame), kDefault), 10, 30);
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 10, 60);
+  check(deadline_of(&k.site, in(Others::kAsleep), kDefault), 10, 60);
+  check(deadline_of(&k.site, in(Others::kCame), kSet), 1, 2);
+  // the time begins when the last member came, or fell asleep
+  check(deadline_of(&k.site, in(Others::kCame, 20 * kS), kDefault), 10, 50);
+  check(deadline_of(&k.site, in(Others::kAsleep, 5 * kS), kDefault), 10, 60);
+}
+
+TEST_CASE("deadlines: a site that took long gets multiples, for each state by its own waits") {
+  const Known absent({.absent_ns = 30 * kS, .asleep_ns = 0, .together_ns = 0});
+  check(deadline_of(&absent.site, in(Others::kBusy), kDefault), 150, 300);
+  check(deadline_of(&absent.site, in(Others::kCame), kDefault), 10, 30);
+  check(deadline_of(&absent.site, in(Others::kBusy), kSet), 150, 300);
+  const Known asleep({.absent_ns = 30 * kS, .asleep_ns = 30 * kS, .together_ns = 0});
+  check(deadline_of(&asleep.site, in(Others::kAsleep), kDefault), 90, 150);
+  const Known together({.absent_ns = 0, .asleep_ns = 0, .together_ns = 30 * kS});
+  check(deadline_of(&together.site, in(Others::kCame), kDefault), 10, 60);
+  const Known both({.absent_ns = 30 * kS, .asleep_ns = 0, .together_ns = 30 * kS});
+  check(deadline_of(&both.site, in(Others::kCame, 20 * kS), kDefault), 110, 170);
+}
+
+TEST_CASE("deadlines: a state that comes and goes does not put a dump off for ever") {
+  const Known k;
+  for (u64 since_s = 1; since_s < 1000; since_s *= 2) {
+    CHECK(deadline_of(&k.site, in(Others::kAsleep, since_s * kS), kDefault).dump_ns <= 60 * kS);
+    CHECK(deadline_of(&k.site, in(Others::kCame, since_s * kS), kDefault).dump_ns <= 60 * kS);
+  }
+}
+
+TEST_CASE("deadlines: FR_ADAPT=0 leaves the times as they stand") {
+  const Known k({.absent_ns = 300 * kS, .asleep_ns = 300 * kS, .together_ns = 300 * kS});
+  Floors fixed = kDefault;
+  fixed.adapt = false;
+  for (const Others o :
+       {Others::kBusy, Others::kUnseen, Others::kAsleep, Others::kCame, Others::kGone}) {
+    check(deadline_of(&k.site, {o, 7 * kS, 3 * kS}, fixed), 10, 60);
+  }
+}
+
+TEST_CASE("deadlines: a dump comes before the operation's own timeout") {
+  CHECK(before_timeout(600 * kS) == 540 * kS);
+  CHECK(before_timeout(1800 * kS) == 1740 * kS);
+  CHECK(before_timeout(30 * kS) == 24 * kS);
+  const Known k({.absent_ns = 300 * kS, .asleep_ns = 0, .together_ns = 0});
+  CHECK(deadline_of(&k.site, {Others::kBusy, 0, 540 * kS}, kDefault).dump_ns == 540 * kS);
+  CHECK(deadline_of(nullptr, {Others::kUnseen, 0, 540 * kS}, kDefault).dump_ns == 540 * kS);
+}
+
+TEST_CASE(
+    "deadlines: a false dump doubles those of its state, three times, and a day forgives one") {
+  Known k;
+  CHECK(note_false_dump(k.site, Others::kBusy, kS));
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 20, 120);
+  check(deadline_of(&k.site, in(Others::kCame), kDefault), 10, 30);
+  CHECK(note_false_dump(k.site, Others::kUnseen, 2 * kS));
+  CHECK(note_false_dump(k.site, Others::kBusy, 3 * kS));
+  CHECK_FALSE(note_false_dump(k.site, Others::kBusy, 4 * kS));
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 80, 480);
+  CHECK(k.site.absent.false_dumps.load() == 4);
+  decay(k.site, 24 * 3600 * kS);
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 80, 480);
+  decay(k.site, 24 * 3600 * kS + 4 * kS);
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 40, 240);
+}
+
+TEST_CASE("deadlines: what was long ago counts half every three hours, but the last 32 in full") {
+  Known k({.absent_ns = 80 * kS, .asleep_ns = 0, .together_ns = 0});
+  decay(k.site, 7 * 3600 * kS);
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 400, 800);  // nothing came since
+  for (int i = 0; i < 64; ++i) {
+    learn(k.site, {.absent_ns = 1 * kS, .asleep_ns = 0, .together_ns = 0}, 7 * 3600 * kS);
+  }
+  check(deadline_of(&k.site, in(Others::kBusy), kDefault), 100, 200);
+}
+
+TEST_CASE("deadlines: a row per site, and one for all that find no room") {
+  SiteRow rows[8] = {};
+  SiteRow& first = site_of(rows, 8, 42, "all_reduce at a\nb");
+  CHECK(std::string(first.text) == "all_reduce at a b");
+  CHECK(&site_of(rows, 8, 42, "") == &first);
+  for (u64 key = 1; key < 7; ++key) {
+    CHECK(&site_of(rows, 8, key, "x") != &rows[7]);
+  }
+  CHECK(&site_of(rows, 8, 1000, "x") == &rows[7]);
+  CHECK(&site_of(rows, 8, 1001, "x") == &rows[7]);
+  CHECK(&site_of(rows, 8, 42, "x") == &first);
+}
+
+TEST_CASE("deadlines: a week has one false dump at most, and no hang is missed") {
+  for (const Job job : {Job{}, Job{.sees_all = false}, Job{.waits_in_step = true},
+                        Job{.step_s = 5, .sees_all = false, .waits_in_step = true}}) {
+    CAPTURE(job.sees_all, job.waits_in_step);
+    u32 dumps = 0;
+    u32 warnings = 0;
+    for (u64 seed = 1; seed <= 3; ++seed) {
+      Job one = job;
+      one.seed = seed;
+      const WeekResult week = Week(one, Rule::kLearned).run();
+      dumps += week.false_dumps;
+      warnings += week.false_warnings;
+      CHECK(week.false_dumps <= 1);
+      CHECK(week.missed == 0);
+      REQUIRE(week.steady_s.size() > 100);
+      const double most = *std::max_element(week.steady_s.begin(), week.steady_s.end());
+      CHECK(most <= (job.sees_all ? 35 : job.timeout_s - 60));
+    }
+    CHECK(dumps <= 3);
+    CHECK(warnings <= 3 * 7);
+  }
+  // The same code with fixed times: the job is one that alarms.
+  CHECK(Week(Job{}, Rule::kFixed).run().false_dumps > 50);
+}
