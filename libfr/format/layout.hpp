@@ -414,29 +414,28 @@ static_assert(sizeof(Crumb) == 384 && kNoteBytes % 4 == 0);
 
 // How long the group stood still with an operation of this call site as the oldest in flight.
 // Written by the watchdog; key last. watch/deadlines.hpp says what follows from it.
-inline constexpr u32 kSiteTextBytes = 72;
+inline constexpr u32 kSiteTextBytes = 40;
 struct SiteLongest {
-  std::atomic<u64> ns;  // halved every few hours
+  std::atomic<u32> ms;  // halved every few hours
   // of the last 32 to 64 waits that were noted, in two halves
-  std::atomic<u64> recent_ns[2];
-  std::atomic<u64> alarmed_ns;  // monotonic: the last false dump, or when one was forgiven
-  std::atomic<u32> false_dumps;
-  std::atomic<u32> doublings;  // of the deadlines, after them
+  std::atomic<u32> recent_ms[2];
+  std::atomic<u32> alarmed_s;  // monotonic: the last false dump, or when one was forgiven
+  std::atomic<u16> false_dumps;
+  std::atomic<u16> doublings;  // of the deadlines, after them
 };
+static_assert(sizeof(SiteLongest) == 20);
 struct alignas(64) SiteRow {
   std::atomic<u64> key;     // hash of group, operation and place, the same in the next run; 0 free
   std::atomic<u64> visits;  // operations that ended
   SiteLongest absent;       // until all members had come, or whole where that cannot be seen
   SiteLongest asleep;       // part of it: a member had not come, and slept
   SiteLongest together;     // after all had come
-  std::atomic<u64> noted;   // waits long enough to be learned from
-  std::atomic<u64> decayed_ns;  // monotonic: when the longest were last halved, 0 never
+  std::atomic<u32> noted;   // waits long enough to be learned from
+  std::atomic<u32> decayed_s;  // monotonic: when the longest were last halved, 0 never
   std::atomic<u32> false_warnings;
-  u32 reserved0;
-  char text[kSiteTextBytes];  // "all_reduce of default_pg at train.py:91", before the key
-  u64 reserved1[2];
+  char text[kSiteTextBytes];  // "train.py:91 all_reduce of default_pg", before the key
 };
-static_assert(sizeof(SiteRow) == 256);
+static_assert(sizeof(SiteRow) == 128);
 
 // ---------------------------------------------------------------- device
 

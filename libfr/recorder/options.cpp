@@ -111,6 +111,10 @@ constexpr OptionSpec kTable[] = {
      "no progress for this long with something in flight: one warning line"},
     {"FR_TIMEOUT_S", {}, "60", K::kSeconds, &O::timeout_ns,
      "no progress for this long: dump (never fatal)"},
+    {"FR_ADAPT", {}, "1", K::kBool, &O::adapt,
+     "deadlines learn per call site, FR_WARN_S and FR_TIMEOUT_S are floors; 0: as they stand"},
+    {"FR_DEADLINES", {}, "", K::kText, &O::deadlines,
+     "file that keeps over restarts what deadlines learned"},
     {"FR_JOB", {}, "<launcher>", K::kJob, &O::job,
      "job name: TORCHELASTIC_RUN_ID, SLURM_JOB_ID, MASTER_ADDR-MASTER_PORT, else address of "
      "the store and program, else local-program-launcher",

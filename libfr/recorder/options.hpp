@@ -37,6 +37,8 @@ struct Options {
   bool dump_on_timeout;
   u64 warn_ns;
   u64 timeout_ns;
+  bool adapt;  // deadlines
+  std::string deadlines;  // file that keeps what was learned; "" none
   std::string dump_dir;
   u32 keep_dumps;
   bool verdict;  // frtrace runs after an incident

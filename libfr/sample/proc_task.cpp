@@ -205,6 +205,38 @@ void read_syscall(i32 pid, Task& t) noexcept {
   t.pc = next();
 }
 
+// Of all threads, and of children that it has waited for: fields 14 to 17.
+u64 cpu_ticks_of(i32 pid) noexcept {
+  char path[48];
+  char text[1024];
+  format(path, sizeof path, "/proc/%d/stat", pid);
+  read_small_file(path, text, sizeof text);
+  const char* at = std::strrchr(text, ')');  // the name before it may hold anything
+  for (int field = 2; at != nullptr && field < 14; ++field) {
+    at = std::strchr(at + 1, ' ');
+  }
+  u64 sum = 0;
+  for (int field = 14; at != nullptr && *at == ' ' && field <= 17; ++field) {
+    sum += number(++at, 10);
+  }
+  return sum;
+}
+
+struct Descendants {
+  u64 ticks;
+  int generations;  // still to be looked at
+};
+
+void add_descendant(i32 pid, void* context) noexcept {
+  auto& d = *static_cast<Descendants*>(context);
+  d.ticks += cpu_ticks_of(pid);
+  if (d.generations > 0) {
+    --d.generations;
+    each_child(pid, pid, add_descendant, context);
+    ++d.generations;
+  }
+}
+
 }  // namespace
 
 bool sample_first(i32 pid, Task& t) noexcept {
@@ -263,6 +295,17 @@ void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* co
       child = 0;
     }
   }
+}
+
+ProcessWork process_work(i32 pid) noexcept {
+  Descendants all{0, 3};
+  add_descendant(pid, &all);
+  char text[1024] = "";
+  read_file(pid, pid, "stat", text, sizeof text);
+  const char* at = std::strrchr(text, ')');
+  const auto per_second = static_cast<u64>(sysconf(_SC_CLK_TCK));
+  return {all.ticks * (1'000'000'000ull / (per_second != 0 ? per_second : 100)),
+          at != nullptr && at[1] == ' ' && at[2] == 'D'};
 }
 
 i32 wait_status(i32 pid) noexcept {

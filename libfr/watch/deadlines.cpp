@@ -17,19 +17,26 @@ constexpr u64 kFirstWarn_ns = 60'000'000'000;
 constexpr u64 kFirstDump_ns = 660'000'000'000;  // one of ten minutes, and what comes with it
 constexpr u64 kKnown = 5;                       // visits
 constexpr u64 kMargin_ns = 60'000'000'000;
-constexpr u64 kHalfLife_ns = 3 * 3'600'000'000'000;
-constexpr u64 kForgiven_ns = 24 * 3'600'000'000'000;
-constexpr u32 kMostDoublings = 3;
-constexpr u64 kHalf = 32;  // noted waits of one half of what is recent
+constexpr u32 kHalfLife_s = 3 * 3600;
+constexpr u32 kForgiven_s = 24 * 3600;
+constexpr u16 kMostDoublings = 3;
+constexpr u32 kHalf = 32;  // noted waits of one half of what is recent
 
-u64 longest(const SiteLongest& l) noexcept {
-  return std::max({get(l.ns), get(l.recent_ns[0]), get(l.recent_ns[1])});
+u64 longest_ns(const SiteLongest& l) noexcept {
+  return u64{std::max({l.ms.load(), l.recent_ms[0].load(), l.recent_ms[1].load()})} * 1'000'000;
 }
 
-void raise_longest(std::atomic<u64>& to, u64 ns) noexcept {
-  if (ns > get(to)) {
-    to.store(ns, kInRow);
-  }
+// Rounded up: what was waited is never past its own deadline.
+u32 in_ms(u64 ns) noexcept {
+  return static_cast<u32>(std::min<u64>((ns + 999'999) / 1'000'000, ~0u));
+}
+
+u32 in_s(u64 ns) noexcept {
+  return static_cast<u32>(ns / 1'000'000'000);
+}
+
+void raise_longest(std::atomic<u32>& to, u32 ms) noexcept {
+  to.store(std::max(to.load(kInRow), ms), kInRow);
 }
 
 // What a deadline follows from in a state.
@@ -41,20 +48,8 @@ SiteLongest& measure(SiteRow& site, Others others) noexcept {
 
 }  // namespace
 
-const char* words_of(Others others) noexcept {
-  switch (others) {
-    case Others::kUnseen:
-      break;
-    case Others::kCame:
-      return "all members have come";
-    case Others::kAsleep:
-      return "a member has not come, and sleeps";
-    case Others::kBusy:
-      return "a member has not come, and computes";
-    case Others::kGone:
-      return "a member has ended";
-  }
-  return "";
+u64 longest_ns(const SiteRow& site) noexcept {
+  return std::max(longest_ns(site.absent), longest_ns(site.together));
 }
 
 u64 before_timeout(u64 timeout_ns) noexcept {
@@ -78,8 +73,8 @@ Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& f
     d.dump_ns = floors.dump_is_set ? d.dump_ns : std::max(d.dump_ns, kFirstDump_ns);
   }
   const auto later = [](const SiteLongest& l, Deadline least, u64 warn, u64 dump) {
-    return Deadline{std::max(least.warn_ns, warn * longest(l)) << l.doublings.load(),
-                    std::max(least.dump_ns, dump * longest(l)) << l.doublings.load()};
+    return Deadline{std::max(least.warn_ns, warn * longest_ns(l)) << l.doublings.load(),
+                    std::max(least.dump_ns, dump * longest_ns(l)) << l.doublings.load()};
   };
   d = later(known.absent, d, 5, 10);
   // Where nobody is seen to compute, earlier; a state that comes and goes puts that off, but not
@@ -99,8 +94,8 @@ Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& f
 
 void learn(SiteRow& site, const Waited& waited, u64 now_ns) noexcept {
   decay(site, now_ns);
-  const u64 n = get(site.noted);
-  const u64 half = n / kHalf % 2;
+  const u32 n = site.noted.load();
+  const u32 half = n / kHalf % 2;
   const struct {
     SiteLongest& of;
     u64 ns;
@@ -109,40 +104,41 @@ void learn(SiteRow& site, const Waited& waited, u64 now_ns) noexcept {
              {site.together, waited.together_ns}};
   for (const auto& [of, ns] : all) {
     if (n % kHalf == 0) {
-      of.recent_ns[half].store(0, kInRow);
+      of.recent_ms[half].store(0, kInRow);
     }
-    raise_longest(of.ns, ns);
-    raise_longest(of.recent_ns[half], ns);
+    raise_longest(of.ms, in_ms(ns));
+    raise_longest(of.recent_ms[half], in_ms(ns));
   }
   site.noted.store(n + 1, kInRow);
 }
 
 void decay(SiteRow& site, u64 now_ns) noexcept {
-  u64 last = get(site.decayed_ns);
-  if (last == 0 || last > now_ns) {
-    site.decayed_ns.store(last = now_ns, kInRow);
+  const u32 now_s = in_s(now_ns);
+  u32 last_s = site.decayed_s.load();
+  if (last_s == 0 || last_s > now_s) {
+    last_s = now_s;
   }
-  const u64 halves = (now_ns - last) / kHalfLife_ns;
-  site.decayed_ns.store(last + halves * kHalfLife_ns, kInRow);
+  const u32 halves = (now_s - last_s) / kHalfLife_s;
+  site.decayed_s.store(last_s + halves * kHalfLife_s, kInRow);
   for (SiteLongest* l : {&site.absent, &site.asleep, &site.together}) {
-    l->ns.store(halves < 64 ? get(l->ns) >> halves : 0, kInRow);
-    const u32 doublings = l->doublings.load();
-    if (doublings != 0 && now_ns >= get(l->alarmed_ns) + kForgiven_ns) {
-      l->doublings.store(doublings - 1, kInRow);
-      l->alarmed_ns.store(now_ns, kInRow);
+    l->ms.store(halves < 32 ? l->ms.load() >> halves : 0, kInRow);
+    const u16 doublings = l->doublings.load();
+    if (doublings != 0 && now_s >= l->alarmed_s.load() + kForgiven_s) {
+      l->doublings.store(static_cast<u16>(doublings - 1), kInRow);
+      l->alarmed_s.store(now_s, kInRow);
     }
   }
 }
 
 bool note_false_dump(SiteRow& site, Others others, u64 now_ns) noexcept {
   SiteLongest& l = measure(site, others);
-  l.false_dumps.store(l.false_dumps.load() + 1, kInRow);
-  l.alarmed_ns.store(now_ns, kInRow);
-  const u32 doublings = l.doublings.load();
+  l.false_dumps.store(static_cast<u16>(std::min(l.false_dumps.load() + 1, 0xffff)), kInRow);
+  l.alarmed_s.store(in_s(now_ns), kInRow);
+  const u16 doublings = l.doublings.load();
   if (doublings >= kMostDoublings) {
     return false;
   }
-  l.doublings.store(doublings + 1, kInRow);
+  l.doublings.store(static_cast<u16>(doublings + 1), kInRow);
   return true;
 }
 

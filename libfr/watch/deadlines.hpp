@@ -21,9 +21,6 @@ enum class Others : u8 {
   kGone     // the process of one has ended before it issued the operation
 };
 
-// What a warning says of it: "all members have come".
-const char* words_of(Others) noexcept;
-
 struct Floors {
   u64 warn_ns;
   u64 dump_ns;
@@ -51,10 +48,13 @@ Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& f
 // Until when torch's own timeout leaves time for a dump: 60 s less, of a short one a fifth.
 u64 before_timeout(u64 timeout_ns) noexcept;
 
-// A standstill from this long on is learned from; shorter ones change nothing.
-constexpr u64 noted_from(u64 warn_ns) noexcept {
-  return warn_ns / 4 < 1'000'000'000 ? warn_ns / 4 : 1'000'000'000;
+// A standstill from this long on is looked at, and learned from; shorter ones change nothing.
+constexpr u64 noted_from(const Floors& floors) noexcept {
+  const u64 least = (floors.warn_ns < floors.dump_ns ? floors.warn_ns : floors.dump_ns) / 4;
+  return least < 1'000'000'000 ? least : 1'000'000'000;
 }
+// Of all that was learned.
+u64 longest_ns(const SiteRow& site) noexcept;
 
 // ---- what is learned, by the only writer of the rows
 

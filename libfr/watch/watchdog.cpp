@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -38,6 +39,7 @@ constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // before a dump for a stall. Other dumps wait for it this long.
 constexpr u64 kAskAhead_ns = 3 * kSecond_ns;
 constexpr u64 kAnswer_ns = 300'000'000;
+constexpr const char* kNoProgress = "no progress for";  // begins the reason of a stall's dump
 
 void pause_ns(u64 ns) {
   const timespec t{static_cast<time_t>(ns / kSecond_ns), static_cast<long>(ns % kSecond_ns)};
@@ -50,7 +52,8 @@ Watchdog::Watchdog(Recorder& recorder) noexcept
     : recorder_(recorder),
       store_(recorder),
       salvage_(recorder, encoder_, threads_, store_),
-      late_rank_(recorder) {}
+      late_rank_(recorder),
+      patience_(recorder) {}
 
 bool Watchdog::start() noexcept {
   Recorder& r = recorder_;
@@ -58,7 +61,8 @@ bool Watchdog::start() noexcept {
   incident_.store(r.first_incident);
   void* stalls = mmap(nullptr, sizeof(Stall) * kGroups, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (!requests_.open() || stalls == MAP_FAILED || !writer_.init() || !encoder_.init(h.n_records)) {
+  if (!requests_.open() || stalls == MAP_FAILED || !writer_.init() || !encoder_.init(h.n_records) ||
+      !patience_.init()) {
     return false;
   }
   stalls_ = static_cast<Stall*>(stalls);
@@ -119,6 +123,7 @@ void Watchdog::run() noexcept {
       // We were stopped or starved ourselves: that time says nothing about the operations.
       for (u32 i = 0; i < kGroups; ++i) {
         stalls_[i].since_ns += now - last_look_ns;
+        stalls_[i].wait.state_since_ns += now - last_look_ns;
       }
     }
     last_look_ns = now;
@@ -214,8 +219,8 @@ void Watchdog::check_failures() noexcept {
 }
 
 void Watchdog::check_stalls(u64 now) noexcept {
-  const Recorder& r = recorder_;
-  const View& view = r.view;
+  const View& view = recorder_.view;
+  patience_.every_tick(now);
   for (u32 i = 0; i < view.n_groups(); ++i) {
     const GroupRow& g = *view.group(i);
     Stall& s = stalls_[i];
@@ -223,49 +228,81 @@ void Watchdog::check_stalls(u64 now) noexcept {
     const u64 progress = get(g.ended) + get(g.p2p_ended) + get(g.lifecycle_ended) +
                          get(g.wait_ended) + get(g.wait_only_ended) + get(g.started_seq);
     if (in_flight == 0 || progress != s.progress || s.since_ns == 0) {
-      // What an error ended did not go on: the stall lasts until something succeeds.
-      const bool failed = get(r.region.header().failed) != hung_failures_;
-      s = {progress, now, r.options.timeout_ns, false, failed ? s.incident : 0, s.hung_since_ns};
-      continue;
+      note_progress(s, progress, now);
+    } else {
+      check_stall(i, in_flight, now);
     }
-    const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
-    const u64 ahead =
-        r.options.timeout_ns / 2 < kAskAhead_ns ? r.options.timeout_ns / 2 : kAskAhead_ns;
-    if (r.options.dump_on_timeout && idle + ahead >= s.dump_after_ns) {
-      for_each_part(&Part::before_dump, recorder_);
-    }
-    // Before there is a group the job starts. Ranks that import slowly are ordinary: nothing is said
-    // of them before there is a dump.
-    const bool starts = view.n_groups() == 1;
-    const bool warn = !s.warned && !starts && idle >= r.options.warn_ns;
-    const bool dump_now = r.options.dump_on_timeout && idle >= s.dump_after_ns;
-    if (!warn && !dump_now) {
-      continue;
-    }
-    RecordCopy oldest;
-    char what[160] = "an operation that the ring no longer has";
-    char device[160] = "";
-    if (oldest_in_flight(view, i, oldest)) {
-      describe(view, oldest, what, sizeof what);
-      describe_device(view, oldest.ticket, device, sizeof device);
-    }
-    char reason[400];
-    std::snprintf(reason, sizeof reason, "no progress for %.1f s: %s, %llu in flight%s%s",
-                  static_cast<double>(idle) / 1e9, what, static_cast<unsigned long long>(in_flight),
-                  device[0] != '\0' ? ": " : "", device);
-    if (warn) {
-      s.warned = true;
-      const u64 unix_now = unix_now_ns();
-      r.region.header().warned_unix_ns.store(unix_now);
-      r.control->note_warning(unix_now);
-      if (warning_due_ns_ == 0) {
-        format(warning_, sizeof warning_, "%s", reason);
-        warning_due_ns_ = now + kGather_ns;
+  }
+}
+
+void Watchdog::note_progress(Stall& s, u64 progress, u64 now) noexcept {
+  Header& h = recorder_.region.header();
+  // What an error ended did not go on: the stall lasts until something succeeds.
+  const bool failed = get(h.failed) != hung_failures_;
+  if (s.since_ns != 0 && progress != s.progress && patience_.went_on(s.wait, s.since_ns, now)) {
+    if (s.warned) {
+      h.false_warnings.fetch_add(1);
+      if (SiteRow* site = s.wait.site) {
+        site->false_warnings.fetch_add(1);
       }
     }
-    if (dump_now) {
-      dump(reason, Trigger::kTimeout);
+    if (s.incident != 0 && !failed && is_alarm_ && patience_.note_false_dump(s.wait, now)) {
+      is_doubled_ = true;
     }
+  }
+  const u64 incident = failed ? s.incident : 0;
+  const u64 hung_since_ns = s.hung_since_ns;
+  s = {};
+  s.progress = progress;
+  s.since_ns = now;
+  s.incident = incident;
+  s.hung_since_ns = hung_since_ns;
+}
+
+void Watchdog::check_stall(u32 group, u64 in_flight, u64 now) noexcept {
+  const Recorder& r = recorder_;
+  const View& view = r.view;
+  Stall& s = stalls_[group];
+  const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
+  const Deadline deadline = patience_.deadline(s.wait, group, now - idle, now);
+  s.dump_after_ns = s.put_off_ns != 0 ? s.put_off_ns : deadline.dump_ns;
+  const u64 ahead = std::min(s.dump_after_ns / 2, kAskAhead_ns);
+  if (r.options.dump_on_timeout && idle + ahead >= s.dump_after_ns) {
+    for_each_part(&Part::before_dump, recorder_);
+  }
+  // Before there is a group the job starts. Ranks that import slowly are ordinary: nothing is said
+  // of them before there is a dump.
+  const bool starts = view.n_groups() == 1;
+  const bool warn = !s.warned && !starts && idle >= deadline.warn_ns;
+  const bool dump_now = r.options.dump_on_timeout && idle >= s.dump_after_ns;
+  if (!warn && !dump_now) {
+    return;
+  }
+  RecordCopy oldest;
+  char what[160] = "an operation that the ring no longer has";
+  char device[160] = "";
+  char others[120];
+  if (oldest_in_flight(view, group, oldest)) {
+    describe(view, oldest, what, sizeof what);
+    describe_device(view, oldest.ticket, device, sizeof device);
+  }
+  patience_.describe(s.wait, others, sizeof others);
+  char reason[512];
+  std::snprintf(reason, sizeof reason, "%s %.1f s: %s, %llu in flight%s%s%s", kNoProgress,
+                static_cast<double>(idle) / 1e9, what, static_cast<unsigned long long>(in_flight),
+                device[0] != '\0' ? ": " : "", device, others);
+  if (warn) {
+    s.warned = true;
+    const u64 unix_now = unix_now_ns();
+    r.region.header().warned_unix_ns.store(unix_now);
+    r.control->note_warning(unix_now);
+    if (warning_due_ns_ == 0) {
+      format(warning_, sizeof warning_, "%s", reason);
+      warning_due_ns_ = now + kGather_ns;
+    }
+  }
+  if (dump_now) {
+    dump(reason, Trigger::kTimeout);
   }
 }
 
@@ -346,15 +383,20 @@ void Watchdog::check_went_on(u64 now) noexcept {
   for (u32 i = 0; i < recorder_.view.n_groups(); ++i) {
     stalls_[i].hung_since_ns = 0;
   }
+  if (is_alarm_) {
+    recorder_.region.header().false_dumps.fetch_add(1);
+  }
   char reason[64];
   std::snprintf(reason, sizeof reason, "went on after %.1f s",
                 static_cast<double>(now - since_ns) / 1e9);
   dump_incident(incident, reason, Trigger::kWentOn);
   set_hung(0);
   if (recorder_.control->claim_over(incident)) {
-    log_line(kLogWarn, "incident %llu is over: the operation %s",
-             static_cast<unsigned long long>(incident), reason);
+    log_line(kLogWarn, "incident %llu is over: the operation %s%s",
+             static_cast<unsigned long long>(incident), reason,
+             is_doubled_ ? "; the deadlines of its call site are doubled" : "");
   }
+  is_doubled_ = false;
 }
 
 void Watchdog::open_pipe() noexcept {
@@ -400,6 +442,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   }
   salvage_.expect_answers(incident_.load(), begun);
   if (trigger == Trigger::kTimeout || trigger == Trigger::kPeer) {
+    is_alarm_ = std::strstr(reason, kNoProgress) != nullptr;
     mark_hung(incident, begun);  // before the file is there: it may go on at that moment
   }
   for_each_part(&Part::before_dump, r);
@@ -484,12 +527,12 @@ void Watchdog::back_off(u64 now) noexcept {
   for (u32 i = 0; i < r.view.n_groups(); ++i) {
     Stall& s = stalls_[i];
     const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
-    if (s.since_ns != 0 && idle * 2 > s.dump_after_ns) {
+    if (s.since_ns != 0 && s.dump_after_ns != 0 && idle * 2 > s.dump_after_ns) {
       u64 next = s.dump_after_ns;
       while (next < 2 * idle && next < kMaxBackOff_ns) {
         next *= 2;
       }
-      s.dump_after_ns = next;
+      s.put_off_ns = s.dump_after_ns = next;
     }
   }
 }

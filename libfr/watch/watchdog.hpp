@@ -8,6 +8,7 @@
 #include "sample/thread_sampler.hpp"
 #include "watch/dump_store.hpp"
 #include "watch/late_rank.hpp"
+#include "watch/patience.hpp"
 #include "watch/requests.hpp"
 #include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
@@ -50,6 +51,7 @@ class Watchdog {
   RingCopier& copier() noexcept { return copier_; }
   VerdictThread& verdict() noexcept { return verdict_; }
   DumpStore& store() noexcept { return store_; }
+  Patience& patience() noexcept { return patience_; }
 
   u64 incident() const noexcept { return incident_.load(); }
   // The incident in which this rank hung and still does, as of the last tick; 0 none.
@@ -63,12 +65,14 @@ class Watchdog {
  private:
   // Of one group.
   struct Stall {
-    u64 progress = 0;  // sum of the counters that only progress moves
-    u64 since_ns = 0;  // monotonic: last progress, or when something came in flight
-    u64 dump_after_ns = 0;
+    u64 progress = 0;       // sum of the counters that only progress moves
+    u64 since_ns = 0;       // monotonic: last progress, or when something came in flight
+    u64 put_off_ns = 0;     // until when the next dump is, after one; 0: as Patience says
+    u64 dump_after_ns = 0;  // as it was last said
     bool warned = false;
     u64 incident = 0;       // that it was dumped in; 0: progress since
     u64 hung_since_ns = 0;  // monotonic, of that stall
+    Standing wait;
   };
 
   static void* thread_main(void* self) noexcept;
@@ -76,6 +80,8 @@ class Watchdog {
   void close_survived() noexcept;
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
+  void check_stall(u32 group, u64 in_flight, u64 now_ns) noexcept;
+  void note_progress(Stall& stall, u64 progress, u64 now_ns) noexcept;
   void warn(u64 now_ns) noexcept;
   void back_off(u64 now_ns) noexcept;
   void mark_hung(u64 incident, u64 now_ns) noexcept;
@@ -97,17 +103,20 @@ class Watchdog {
   VerdictThread verdict_;
   Salvage salvage_;
   LateRank late_rank_;
+  Patience patience_;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};
   std::atomic<u64> incident_{0};
   std::atomic<bool> survived_{false};
   std::atomic<bool> stacks_wanted_{false};
   bool loss_said_[3] = {};
-  char warning_[400] = {};  // to be said at warning_due_ns_, monotonic; 0 none
+  char warning_[512] = {};  // to be said at warning_due_ns_, monotonic; 0 none
   u64 warning_due_ns_ = 0;
   u64 own_dump_ = 0;          // last incident that this rank dumped by itself
   std::atomic<u64> hung_{0};  // incident whose stall lasts; 0 none
   u64 hung_failures_ = 0;     // operations that had failed when it was dumped
+  bool is_alarm_ = false;     // it was dumped because of its stall
+  bool is_doubled_ = false;   // a call site's deadlines are, since it went on
   u64 failures_seen_ = 0;
   std::atomic<u64> failures_dumped_{0};
   std::atomic<u64> dumped_head_{~0ull};

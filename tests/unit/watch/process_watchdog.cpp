@@ -126,6 +126,74 @@ TEST_CASE("hang: progress re-arms") {
   CHECK(reason(scene, 1).find("all_reduce #1") != std::string::npos);
 }
 
+// Two operations of one call site that last 1 s and 1.5 s, and how many dumps each had then.
+void take_long_twice(const Scene& scene) {
+  const fr_group_t g = child_group();
+  for (u64 i = 0; i < 2; ++i) {
+    const fr_ticket t = child_begin(g);
+    usleep(i == 0 ? 1'000'000 : 1'500'000);
+    scene.board.cell[i] = scene.dumps().size();
+    fr_end(&t, FR_OK, nullptr);
+    usleep(i == 0 ? 500'000 : 0);
+  }
+}
+
+TEST_CASE("hang: a call site that took long is not dumped again for as long a wait") {
+  Scene scene;
+  Child child = scene.start(0, kFast, [&] {
+    take_long_twice(scene);
+    scene.board.cell[3] = 1;
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(scene.reached(3, 1));
+  CHECK(scene.board.cell[0] >= 1);
+  CHECK(exists(scene.dump_path(0, 1)));
+  CHECK_FALSE(exists(scene.dump_path(0, 2)));
+  const RingFile ring(scene.ring_dir() + "/" + scene.rings()[0]);
+  CHECK(eventually([&] { return get(ring.view().header().false_dumps) == 1; }));
+  CHECK(get(ring.view().header().false_warnings) == 1);
+  const SiteRow* site = nullptr;
+  for (u32 i = 0; i < ring.view().n_sites() && site == nullptr; ++i) {
+    site = ring.view().site(i);
+  }
+  REQUIRE(site != nullptr);
+  CHECK(eventually([&] { return site->absent.ms.load() >= 1400; }));
+  CHECK(site->absent.doublings.load() == 1);
+  CHECK(site->absent.false_dumps.load() == 1);
+  CHECK(site->false_warnings.load() == 1);
+  CHECK(std::string(site->text).find("all_reduce of default_pg") != std::string::npos);
+  CHECK(count(scene.log(0), "the deadlines of its call site are doubled") == 1);
+}
+
+TEST_CASE("hang: with FR_ADAPT=0 each such wait is dumped") {
+  Scene scene;
+  Environment e = kFast;
+  e["FR_ADAPT"] = "0";
+  Child child = scene.start(0, e, [&] {
+    take_long_twice(scene);
+    return 0;
+  });
+  CHECK(child.wait().status == 0);
+  CHECK(exists(scene.dump_path(0, 2)));
+}
+
+TEST_CASE("hang: a dump comes before the operation's own timeout") {
+  Scene scene;
+  Child child = scene.start(0, {{"FR_WARN_S", "600"}, {"FR_TIMEOUT_S", "600"}}, [&] {
+    fr_op op = make_op(child_group(), FR_COLLECTIVE, fr_intern("all_reduce", 10));
+    op.timeout_ms = 5000;
+    fr_ticket t;
+    fr_begin(&op, &t);
+    sleep_for_ever();
+    return 0;
+  });
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  double idle_s = 0;
+  REQUIRE(std::sscanf(reason(scene, 1).c_str(), "no progress for %lf s", &idle_s) == 1);
+  CHECK(idle_s >= 3.8);
+}
+
 TEST_CASE("hang: a wait-only operation is in flight only while somebody waits for it") {
   Scene scene;
   Child child = scene.start(0, kFast, [&] {

@@ -106,7 +106,7 @@ class Week {
     result_.false_dumps += is_dumped ? 1 : 0;
     SiteRow& row = rows_[place];
     row.visits.store(row.visits.load() + 1);
-    if (ns(whole_s) >= noted_from(ns(10))) {
+    if (ns(whole_s) >= noted_from({ns(10), ns(60), false, false, true})) {
       learn(row, {ns(first_s), absent == Others::kAsleep ? ns(absent_s) : 0, ns(whole_s - first_s)},
             ns(now_s_));
     }
