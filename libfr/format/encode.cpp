@@ -219,7 +219,7 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   const Header& h = view.header();
   const Times times(view);
   Packer p(to);
-  p.pack_map(26);
+  p.pack_map(27);
   text(p, "format");
   text(p, "fr.dump");
   key_int(p, "version", 1);
@@ -260,6 +260,13 @@ void pack_dump(ByteSink& to, const View& view, const DumpFacts& facts,
   pack_map(p, times, schema::kLosses, losses);
   pack_tables(p, view);
   pack_threads(p, facts.threads, times);
+  pack_table(p, times, "deadlines", schema::kDeadlines, view.n_sites(), [&](u32 i, auto row) {
+    const SiteRow* site = view.site(i);
+    if (site != nullptr) {
+      row(*site);
+    }
+    return site != nullptr;
+  });
 }
 
 }  // namespace fr

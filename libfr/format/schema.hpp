@@ -9,6 +9,7 @@
 // its name in README.md, and where frtrace wants it a line in tools/frtrace/input/dump_reader.cpp.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <iterator>
@@ -222,6 +223,9 @@ template <class T>
 T get(const std::atomic<T>& a) noexcept {
   return a.load(std::memory_order_relaxed);
 }
+inline u32 longest_ms(const SiteLongest& l) noexcept {
+  return std::max({get(l.ms), get(l.recent_ms[0]), get(l.recent_ms[1])});
+}
 template <std::size_t N>
 std::string_view fixed(const char (&s)[N]) noexcept {
   return {s, strnlen(s, N)};
@@ -382,6 +386,18 @@ inline constexpr std::tuple kPhases{
     Column{"of_generation", [](const PhaseCells& f) { return Maybe<u32>{f.is_of_other, f.other.generation}; }},
 };
 
+inline constexpr std::tuple kDeadlines{
+    Column{"site", [](const SiteRow& s) { return fixed(s.text); }},
+    Column{"visits", [](const SiteRow& s) { return get(s.visits); }},
+    Column{"absent_ms", [](const SiteRow& s) { return longest_ms(s.absent); }},
+    Column{"asleep_ms", [](const SiteRow& s) { return longest_ms(s.asleep); }},
+    Column{"together_ms", [](const SiteRow& s) { return longest_ms(s.together); }},
+    Column{"noted", [](const SiteRow& s) { return get(s.noted); }},
+    Column{"false_warnings", [](const SiteRow& s) { return get(s.false_warnings); }},
+    Column{"false_dumps", [](const SiteRow& s) { return u32{get(s.absent.false_dumps)} + get(s.asleep.false_dumps) + get(s.together.false_dumps); }},
+    Column{"doublings", [](const SiteRow& s) { return u32{std::max({get(s.absent.doublings), get(s.asleep.doublings), get(s.together.doublings)})}; }},
+};
+
 // ---------------------------------------------------------------- maps
 
 inline constexpr std::tuple kIdentity{
@@ -403,6 +419,8 @@ inline constexpr std::tuple kIdentity{
     Column{"memory", [](const Header& h) { return h.anonymous != 0 ? "anonymous" : "shm"; }},
     Column{"n_records", [](const Header& h) { return h.n_records; }},
     Column{"warned", [](const Header& h) { return UnixNs{get(h.warned_unix_ns)}; }},
+    Column{"false_warnings", [](const Header& h) { return get(h.false_warnings); }},
+    Column{"false_dumps", [](const Header& h) { return get(h.false_dumps); }},
 };
 
 inline constexpr std::tuple kLosses{

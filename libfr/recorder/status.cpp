@@ -1,7 +1,7 @@
 // status.cpp - fr.status() as JSON.
 #include "recorder/status.hpp"
 
-#include "format/codes.hpp"
+#include "format/schema.hpp"
 #include "fr/fr.h"
 #include "recorder/in_flight.hpp"
 #include "recorder/recorder.hpp"
@@ -97,6 +97,32 @@ std::string device_json(const View& view) {
   return out + "}";
 }
 
+// What was learned of each call site; times are the longest, in milliseconds.
+std::string deadlines_json(const View& view) {
+  std::string out = "[";
+  for (u32 i = 0; i < view.n_sites(); ++i) {
+    const SiteRow* site = view.site(i);
+    if (site == nullptr) {
+      continue;
+    }
+    std::string row = "{";
+    std::apply(
+        [&](const auto&... c) {
+          const auto cell = [&](const char* name, auto value) {
+            if constexpr (std::is_integral_v<decltype(value)>) {
+              add(row, name, std::to_string(value));
+            } else {
+              add(row, name, quoted(value));
+            }
+          };
+          (cell(c.name, c.get(*site)), ...);
+        },
+        schema::kDeadlines);
+    out += (out.size() == 1 ? "" : ", ") + row + "}";
+  }
+  return out + "]";
+}
+
 }  // namespace
 
 std::string status_json(u64 incident, const char* last_dump) {
@@ -122,6 +148,10 @@ std::string status_json(u64 incident, const char* last_dump) {
   add(out, "dump_dir", quoted(r->options.dump_dir));
   add(out, "last_dump", last_dump[0] != '\0' ? quoted(last_dump) : "null");
   add(out, "incident", std::to_string(incident));
+  // of this process: what was alarmed of and went on
+  add(out, "false_warnings", std::to_string(h.false_warnings.load()));
+  add(out, "false_dumps", std::to_string(h.false_dumps.load()));
+  add(out, "deadlines", deadlines_json(r->view));
   add(out, "job", quoted(h.job));
   add(out, "attempt", std::to_string(h.attempt));
   add(out, "rank", std::to_string(h.rank.load()));

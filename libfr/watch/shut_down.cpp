@@ -21,6 +21,7 @@ namespace {
 
 constexpr u64 kElected_ns = 2'000'000'000;
 constexpr u64 kWord_ns = 8'000'000'000;
+constexpr u64 kLastWrite_ns = 1'000'000'000;
 
 void at_exit(int status, void*) noexcept {
   Recorder* r = recorder();
@@ -133,6 +134,7 @@ void shut_down(Recorder& r, int status) noexcept {
     r.watchdog->wake();
     usleep(5000);
   }
+  r.watchdog->deadlines().finish(kLastWrite_ns);
   for_each_part(&Part::stop);
   r.watchdog->await_peers();
   if (!clean) {

@@ -134,6 +134,7 @@ void make_watch(Recorder& r) {
   r.watchdog->verdict().prepare(r);
   r.watchdog->patience().set_floors({o.warn_ns, o.timeout_ns, o.source("FR_WARN_S") != "default",
                                      o.source("FR_TIMEOUT_S") != "default", o.adapt});
+  r.watchdog->deadlines().open(r);
 }
 
 void start_watch(Recorder& r) noexcept {
@@ -141,6 +142,7 @@ void start_watch(Recorder& r) noexcept {
   if (!r.watchdog->start()) {
     log_line(kLogError, "no watchdog thread: the ring is kept, dumps are not written");
   }
+  r.watchdog->deadlines().start();
 }
 
 }  // namespace fr

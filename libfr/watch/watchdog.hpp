@@ -6,6 +6,7 @@
 
 #include "format/encode.hpp"
 #include "sample/thread_sampler.hpp"
+#include "watch/deadlines_file.hpp"
 #include "watch/dump_store.hpp"
 #include "watch/late_rank.hpp"
 #include "watch/patience.hpp"
@@ -52,6 +53,7 @@ class Watchdog {
   VerdictThread& verdict() noexcept { return verdict_; }
   DumpStore& store() noexcept { return store_; }
   Patience& patience() noexcept { return patience_; }
+  DeadlinesFile& deadlines() noexcept { return deadlines_; }
 
   u64 incident() const noexcept { return incident_.load(); }
   // The incident in which this rank hung and still does, as of the last tick; 0 none.
@@ -104,6 +106,7 @@ class Watchdog {
   Salvage salvage_;
   LateRank late_rank_;
   Patience patience_;
+  DeadlinesFile deadlines_;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};
   std::atomic<u64> incident_{0};

@@ -72,6 +72,7 @@ TEST_CASE(
   CHECK(documented("device.operations") == names(schema::kOperations));
   CHECK(documented("device.phases") == names(schema::kPhases));
 
+  CHECK(documented("deadlines") == names(schema::kDeadlines));
   CHECK(documented("identity") == names(schema::kIdentity));
   CHECK(documented("losses") == names(schema::kLosses));
   CHECK(documented("exit") == names(schema::kExit));

@@ -1,6 +1,7 @@
 // When a standstill is warned of and dumped: each state, what is learned, what is forgotten, and
 // simulated weeks of a job.
 #include "catch.hpp"
+#include "watch/deadlines_file.hpp"
 #include "watch/week.hpp"
 
 using namespace fr;
@@ -134,6 +135,49 @@ TEST_CASE("deadlines: a row per site, and one for all that find no room") {
   CHECK(&site_of(rows, 8, 1000, "x") == &rows[7]);
   CHECK(&site_of(rows, 8, 1001, "x") == &rows[7]);
   CHECK(&site_of(rows, 8, 42, "x") == &first);
+}
+
+TEST_CASE(
+    "deadlines: the file of them keeps what was learned, and nothing of what it cannot vouch for") {
+  SiteRow rows[8] = {};
+  SiteRow& site = site_of(rows, 8, 42, "train.py:91 all_reduce of default_pg");
+  site.visits.store(1000);
+  learn(site, {.absent_ns = 30 * kS, .asleep_ns = 20 * kS, .together_ns = 10 * kS}, kS);
+  note_false_dump(site, Others::kCame, kS);
+  site_of(rows, 8, 43, "seldom").visits.store(1);
+  char text[2000];
+  const std::size_t n = format_deadlines(rows, 8, "train.py, 8 ranks", text, sizeof text);
+  REQUIRE(n > 0);
+  const std::string file(text, n);
+  CHECK(file.find("train.py:91 all_reduce of default_pg\n") != std::string::npos);
+  CHECK(format_deadlines(rows, 8, "train.py, 8 ranks", text, n) == 0);  // no room
+
+  const auto parse = [](const std::string& content, SiteRow(&into)[8]) {
+    return parse_deadlines(content, "train.py, 8 ranks", into, 8, 7 * kS);
+  };
+  SiteRow again[8] = {};
+  REQUIRE(parse(file, again) == Deadlines::kTaken);
+  const SiteRow& back = site_of(again, 8, 42, "");
+  CHECK(back.visits.load() == 64);  // few, so that sites that are gone are forgotten
+  CHECK(std::string(back.text) == site.text);
+  check(deadline_of(&back, in(Others::kBusy), kDefault), 150, 300);
+  check(deadline_of(&back, in(Others::kAsleep), kDefault), 60, 100);
+  check(deadline_of(&back, in(Others::kCame), kDefault), 60, 100);
+  CHECK(site_of(again, 8, 43, "").visits.load() == 0);
+
+  SiteRow none[8] = {};
+  for (std::size_t cut = 0; cut < n; ++cut) {
+    CAPTURE(cut);
+    CHECK(parse(file.substr(0, cut), none) != Deadlines::kTaken);
+  }
+  std::string changed = file;
+  changed[changed.find("30000")] ^= 1;
+  CHECK(parse(changed, none) == Deadlines::kDamaged);
+  CHECK(parse("import torch\n", none) == Deadlines::kForeign);
+  CHECK(parse_deadlines(file, "train.py, 16 ranks", none, 8, kS) == Deadlines::kOfAnother);
+  for (const SiteRow& row : none) {
+    CHECK(row.key.load() == 0);
+  }
 }
 
 TEST_CASE("deadlines: a week has one false dump at most, and no hang is missed") {
