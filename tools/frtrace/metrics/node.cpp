@@ -287,6 +287,14 @@ void NodeMetrics::tell(MetricsText& out, const std::string& name, const std::vec
           std::max(expected, static_cast<int>(rings.size())));
   Job& totals = jobs_[name];
   totals.incidents = std::max(totals.incidents, incidents);
+  // Ranks wait together: the one that has most of them has had all.
+  for (const Ring* r : rings) {
+    const fr::Header& own = r->header();
+    totals.false_warnings =
+        std::max(totals.false_warnings, static_cast<double>(fr::get(own.false_warnings)));
+    totals.false_dumps =
+        std::max(totals.false_dumps, static_cast<double>(fr::get(own.false_dumps)));
+  }
   tell_ranks(out, job, rings, now);
   tell_totals(out, job, totals);
   tell_verdict(out, job, rings, now);
@@ -379,6 +387,10 @@ void NodeMetrics::tell_totals(MetricsText& out, const Labels& job, const Job& to
   }
   out.add("fr_incidents_total", "counter", "Incidents: hangs of which dumps were written.", job,
           totals.incidents);
+  constexpr const char* kFalse = "Warnings and dumps that were followed by progress.";
+  out.add("fr_false_alarms_total", "counter", kFalse, with({{"kind", "warning"}}),
+          totals.false_warnings);
+  out.add("fr_false_alarms_total", "counter", kFalse, with({{"kind", "dump"}}), totals.false_dumps);
   for (const auto& [kind, n] : totals.lost) {
     out.add("fr_records_lost_total", "counter", "What could not be recorded, or was not read here.",
             with({{"kind", kind}}), n);

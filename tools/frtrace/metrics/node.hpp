@@ -44,6 +44,7 @@ class NodeMetrics {
     std::map<std::string, double> lost;                           // by kind
     std::map<int, double> late;                                   // by local rank
     double incidents = 0;
+    double false_warnings = 0, false_dumps = 0;
     Time last_life = 0;
   };
   // What has been read of one ring.

@@ -29,6 +29,7 @@ class RingNode {
     r.header().pid = pid;
     r.header().attempt = attempt;
     r.header().local_world_size = 1;
+    r.header().false_warnings = 2;
     const auto bytes = r.bytes();
     std::ofstream(path(pid), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
@@ -86,6 +87,8 @@ TEST_CASE("metrics: two jobs are told apart, and looking again counts nothing tw
           9);
     CHECK(found.at("fr_wait_seconds_count{fr_job=\"a\",group=\"default_pg\"}") == 4);
     CHECK(found.at("fr_ranks{fr_job=\"a\"}") == 1);
+    CHECK(found.at("fr_false_alarms_total{fr_job=\"a\",kind=\"warning\"}") == 2);
+    CHECK(found.at("fr_false_alarms_total{fr_job=\"a\",kind=\"dump\"}") == 0);
   }
 }
 
