@@ -9,6 +9,12 @@
 #include "recorder/recorder.hpp"
 
 namespace fr {
+namespace {
+
+// Whether a process computes takes two looks: what they say then was so from the beginning.
+constexpr u64 kSettled_ns = 3'000'000'000;
+
+}  // namespace
 
 void Patience::every_tick(u64 now) noexcept {
   if (floors_.adapt) {
@@ -45,7 +51,7 @@ void Patience::look(Standing& w, u32 group, u64 since, u64 now) noexcept {
     if (w.seen.others == Others::kAsleep) {
       w.asleep_ns = std::max(w.asleep_ns, now - w.state_since_ns);
     }
-    w.state_since_ns = w.looked_ns == 0 ? since : now;
+    w.state_since_ns = now - since < kSettled_ns ? since : now;
   }
   if (seen.others == Others::kCame) {
     const u64 unix_now = unix_now_ns();
