@@ -37,7 +37,7 @@ struct Options {
   bool dump_on_timeout;
   u64 warn_ns;
   u64 timeout_ns;
-  bool adapt;  // deadlines
+  bool adapt;             // deadlines learn
   std::string deadlines;  // file that keeps what was learned; "" none
   std::string dump_dir;
   u32 keep_dumps;
