@@ -264,7 +264,10 @@ void Watchdog::check_stall(u32 group, u64 in_flight, u64 now) noexcept {
   const View& view = r.view;
   Stall& s = stalls_[group];
   const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
-  const Deadline deadline = patience_.deadline(s.wait, group, now - idle, now);
+  Deadline deadline = patience_.deadline(s.wait, group, now - idle, now);
+  if (s.wait.seen.others == Others::kGone && dumped_ns_ + kSecond_ns >= s.since_ns) {
+    deadline = {r.options.warn_ns, r.options.timeout_ns};  // the end of that rank has its dump
+  }
   s.dump_after_ns = s.put_off_ns != 0 ? s.put_off_ns : deadline.dump_ns;
   const u64 ahead = std::min(s.dump_after_ns / 2, kAskAhead_ns);
   if (r.options.dump_on_timeout && idle + ahead >= s.dump_after_ns) {
@@ -473,6 +476,7 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   const bool ok = bytes.data != nullptr && store_.store(name, bytes);
   if (ok && !went_on) {
     own_dump_ = incident;
+    dumped_ns_ = begun;
     dumped_head_.store(head);
     if (row != nullptr && store_.is_seen_by_peers()) {
       row->dumped.store(incident);

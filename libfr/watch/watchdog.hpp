@@ -123,6 +123,7 @@ class Watchdog {
   u64 failures_seen_ = 0;
   std::atomic<u64> failures_dumped_{0};
   std::atomic<u64> dumped_head_{~0ull};
+  u64 dumped_ns_ = 0;        // monotonic time of the last dump of a fault
   u64 failure_dump_ns_ = 0;  // monotonic time of the last dump for a failure
   Stall* stalls_ = nullptr;  // by group
 };

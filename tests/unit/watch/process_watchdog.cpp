@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <vector>
 
 #include "catch.hpp"
 #include "support.hpp"
@@ -192,6 +193,50 @@ TEST_CASE("hang: a dump comes before the operation's own timeout") {
   double idle_s = 0;
   REQUIRE(std::sscanf(reason(scene, 1).c_str(), "no progress for %lf s", &idle_s) == 1);
   CHECK(idle_s >= 3.8);
+}
+
+TEST_CASE("hang: where all members are in the operation, the dump says so") {
+  Scene scene;
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(start_rank(scene, rank));
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    scene.board.cell[10 + rank] = 1;
+  }
+  const auto said = [&](const char* what) {
+    return eventually([&] {
+      for (int incident = 1; exists(scene.dump_path(0, incident)); ++incident) {
+        if (reason(scene, incident).find(what) != std::string::npos) {
+          return true;
+        }
+      }
+      return false;
+    });
+  };
+  CHECK(said("; all members have come"));
+}
+
+TEST_CASE("hang: a member that has not come is named") {
+  Scene scene;
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(start_rank(scene, rank));
+  }
+  scene.board.cell[10] = scene.board.cell[12] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  CHECK(reason(scene, 1).find("; rank 1 has not come") != std::string::npos);
+}
+
+TEST_CASE("hang: the end of a member is dumped long before the default of FR_TIMEOUT_S") {
+  Scene scene;
+  const Child waits = start_rank(scene, 0, {}, 2);
+  Child ends = start_rank(scene, 1, {}, 2);
+  ends.kill(SIGKILL);
+  ends.wait();
+  scene.board.cell[10] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  CHECK(reason(scene, 1).find("; rank 1 has ended") != std::string::npos);
 }
 
 TEST_CASE("hang: a wait-only operation is in flight only while somebody waits for it") {
