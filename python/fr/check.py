@@ -29,6 +29,7 @@ import traceback
 import zlib
 from pathlib import Path
 
+from . import adapter
 from .check_plan import Finding, Outcome, Planner
 from .check_steps import STEPS
 
@@ -58,7 +59,7 @@ class Place:
             return int(env.get(slurm_name if slurm else torch_name, default))
 
         self.rank = number("RANK", "SLURM_PROCID", 0)
-        self.world = number("WORLD_SIZE", "SLURM_NTASKS", 1)
+        self.world = number("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", env.get("SLURM_NTASKS", 1))
         self.local = number("LOCAL_RANK", "SLURM_LOCALID", 0)
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
         self.host = env.get("MASTER_ADDR") or (first_host(nodes) if slurm else "") or "127.0.0.1"
@@ -94,12 +95,28 @@ def await_keys(store, keys, seconds) -> bool:
 # --- the agent of a rank
 
 
+def build_adapter():
+    """Once, before a test whose deadline it would take."""
+    import torch
+
+    try:
+        adapter.build(torch)
+    except Exception as error:
+        why = adapter.AdapterError(str(error))
+
+        def refuse(_):
+            raise why
+
+        adapter.build = refuse
+
+
 class Agent:
     def __init__(self, place):
         self.place = place
         self.store = place.store()
 
     def serve(self):
+        build_adapter()
         me = {"node": self.place.node, "local": self.place.local}
         self.store.set(f"here/{self.place.rank}", json.dumps(me))
         for i in range(1 << 30):
@@ -194,10 +211,7 @@ class Agent:
         else:
             tail = Path(home, "log").read_text(errors="replace").strip().splitlines()[-1:]
             how = f"signal {status & 0x7F}" if status and status & 0x7F else "no result"
-            answer = {
-                "ok": False,
-                "error": ": ".join([ENDED, how, *tail]),
-            }
+            answer = {"ok": False, "error": ": ".join([ENDED, how, *tail])}
         if not answer["ok"]:
             self.store.set(over, "")
             answer["evidence"] = self.evidence(home)
@@ -249,11 +263,8 @@ class Coordinator:
 
     def say(self, text):
         if self.args.verbose:
-            print(
-                f"check: {time.monotonic() - self.begin:6.1f} s  {text}",
-                file=sys.stderr,
-                flush=True,
-            )
+            at = time.monotonic() - self.begin
+            print(f"check: {at:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     def gather(self):
         """Who is there; nodes in the order of their ranks, which schedulers sort by place."""
@@ -276,15 +287,8 @@ class Coordinator:
         for n, (kind, ranks) in enumerate(tests.values()):
             deadline = {"alone": 60, "oneway": 10}.get(kind, self.args.deadline)
             deadline += 0.1 * len(ranks) if kind == "group" else 0
-            orders.append(
-                {
-                    "kind": kind,
-                    "ranks": ranks,
-                    "prefix": f"{self.round}.{n}",
-                    "backend": self.backend,
-                    "deadline_s": deadline,
-                }
-            )
+            what = {"kind": kind, "ranks": ranks, "prefix": f"{self.round}.{n}"}
+            orders.append(what | {"backend": self.backend, "deadline_s": deadline})
         begin = time.monotonic()
         self.store.set(f"round/{self.round - 1}", json.dumps({"tests": orders}))
         keys = {r: f"done/{self.round - 1}/{r}" for o in orders for r in o["ranks"]}
@@ -321,27 +325,35 @@ class Coordinator:
         """What frtrace says of the dumps of a failed test; else the first error."""
         errors = [f"{self.name_of(r)}: {a['error']}" for r, a in answers.items() if a.get("error")]
         errors.sort(key=lambda e: ENDED not in e)  # the others' errors come of that
-        said, kind = "", "ok"
+        said, verdict = "", {"kind": "ok"}
         with tempfile.TemporaryDirectory(prefix="fr-check-") as home:
             for r, a in answers.items():
                 for name, data in a.get("evidence", {}).items():
-                    Path(home, f"{r}-{Path(name).name}").write_bytes(
-                        zlib.decompress(base64.b64decode(data))
-                    )
+                    data = zlib.decompress(base64.b64decode(data))
+                    Path(home, f"{r}-{Path(name).name}").write_bytes(data)
             found = shutil.which("frtrace", path=Path(sys.executable).parent) or "frtrace"
             with contextlib.suppress(OSError, ValueError, KeyError, subprocess.TimeoutExpired):
                 ran = subprocess.run(
                     [found, "--json", home], capture_output=True, text=True, timeout=60
                 )
                 verdict = json.loads(ran.stdout)["verdict"]
-                said, kind = verdict["summary"], verdict["kind"]
-        if not any(a.get("hung") for a in answers.values()) or kind == "ok":
-            said = ""
-        if errors and (not said or kind == "undecided"):
+        if any(a.get("hung") for a in answers.values()) and verdict["kind"] != "ok":
+            said = verdict["summary"]
+        if errors and (not said or verdict["kind"] == "undecided"):
             return errors[0]
-        ranks = order["ranks"] if len(order["ranks"]) <= 4 else []
-        who = ", ".join(f"rank {i} is {self.name_of(r)}" for i, r in enumerate(ranks))
-        return f"{said} ({who})" if said and who else said or "it did not end in time"
+        return (
+            said + self.whereabouts(order["ranks"], verdict) if said else "it did not end in time"
+        )
+
+    def whereabouts(self, ranks, verdict) -> str:
+        """Which nodes the ranks of the verdict are, and where the first blamed one stood."""
+        named = range(len(ranks)) if len(ranks) <= 4 else sorted(verdict["ranks"])[:4]
+        text = "".join(f", rank {i} is {self.name_of(ranks[i])}" for i in named)
+        site = next((b["site"] for b in verdict["blamed"] if b.get("site")), None)
+        if site:
+            at = f"{Path(site['file']).name}:{site['line']} {site['function']}"
+            text += f", and stands at {at}" if len(verdict["blamed"]) == 1 else ""
+        return f" ({text[2:]})" if text else ""
 
     def name_of(self, rank):
         ((node, local),) = [key for key, r in self.rank_of.items() if r == rank]
@@ -364,7 +376,13 @@ class Coordinator:
         out = {r for _, f in findings if f.kind in ("node", "undecided") for r in f.units}
         left = {rail: [r for r in ranks if r not in out] for rail, ranks in rails.items()}
         across = {rail: Planner(rs, self.args.slow, bool(nodes)) for rail, rs in left.items()}
-        return self.joined(findings + self.planned(across))
+        found = self.planned(across)
+        # a rank that is bad with other nodes, and so with those of its own
+        bad = {r for _, f in found if f.kind == "node" for r in f.units}
+        findings = [
+            (k, f) for k, f in findings if f.kind != "link" or bad.isdisjoint(f.units + f.others)
+        ]
+        return self.joined(findings + found)
 
     def planned(self, planners) -> list:
         """(key, finding) of all planners, whose rounds are run together."""
@@ -416,7 +434,11 @@ def folded(names) -> str:
     groups = {}
     for name in sorted(set(names)):
         found = re.fullmatch(r"(.*?)(\d+)", name)
-        key = (found[1], len(found[2]) if found[2][0] == "0" else 0) if found else (name, -1)
+        key = (
+            (found[1], len(found[2]) if len(found[2]) > 1 and found[2][0] == "0" else 0)
+            if found
+            else (name, -1)
+        )
         groups.setdefault(key, []).append(int(found[2]) if found else 0)
     out = []
     for (head, width), numbers in groups.items():
@@ -543,7 +565,7 @@ def arguments():
     p.add_argument("--json", action="store_true", help="as JSON (schema frtrace.check/1)")
     p.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where there are GPUs")
     p.add_argument(
-        "--slow", type=float, help="slow is below this part of the median; default: 0.8, gloo 0.5"
+        "--slow", type=float, help="slow is below this part of the median; default: 0.8, gloo 0.25"
     )
     p.add_argument("--deadline", type=float, help="seconds for a test; default: 60, gloo 20")
     p.add_argument(
@@ -553,7 +575,7 @@ def arguments():
     args = p.parse_args()
     gpus = Path("/dev/nvidiactl").exists()
     args.backend = args.backend or ("nccl" if gpus else "gloo")
-    args.slow = args.slow or {"nccl": 0.8, "gloo": 0.5}[args.backend]
+    args.slow = args.slow or {"nccl": 0.8, "gloo": 0.25}[args.backend]
     args.deadline = args.deadline or {"nccl": 60, "gloo": 20}[args.backend]
     return args
 
@@ -561,6 +583,7 @@ def arguments():
 def main() -> int:
     args = arguments()
     place = Place()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # waits that run out are no news
     try:
         import torch.distributed  # noqa: F401  once, before the forks
     except ImportError as error:

@@ -13,7 +13,7 @@ place, so that neighbours share a switch. Rounds:
    What is left are groups that work in themselves and not with each other.
 6. the link or links between two such groups: each half with each half. Where all four fail, units
    one by one against each other: if none works, the border between the groups is what is broken.
-7. slow links again; a link is as fast as its best measurement.
+7. slow links again, single ones with all else at rest; a link is as fast as its best measurement.
 8. one way: datagrams in each direction over what is dead.
 
 Slow is a rate below `slow` times the median of the same kind of test. What no finding explains is
@@ -377,6 +377,14 @@ class Planner:
             groups = {self.source[way] for way in late if way in self.source}
             alone = {Test("pair", edge(*way)) for way in late if way not in self.source}
             yield from self.run(sorted(groups | alone, key=lambda t: t.units))
+        self.compare()
+        # Single links once more with nothing else on the network, nor on the processors.
+        before = list(self.findings)
+        self.explain()
+        single = [f for f in self.findings[len(before) :] if (f.kind, f.what) == ("link", "slow")]
+        self.findings = before
+        for f in single[:16]:
+            yield from self.run([Test("pair", f.units + f.others)])
         self.compare()
 
     # --- findings

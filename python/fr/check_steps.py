@@ -12,8 +12,9 @@ import time
 SMALL_BYTES = 64 << 10
 # of one message between two ranks, by backend: alone on their links, and with all others
 LARGE_BYTES = {"gloo": (8 << 20, 1 << 20), "nccl": (256 << 20, 32 << 20)}
-PATIENCE_S = 2.0  # a message that would take longer is not sent: the small one has told the rate
-TRIES, TRIES_S = 20, 0.25  # at most so many and so long; the best counts
+TRIES_S = 0.25  # so long a message is sent again and again; the best counts, since others disturb
+SWEEP_S = 5.0  # at most so long for all messages that a rank of a group receives and sends
+PATIENCE = 8  # times that; a message that would take longer is not sent: the small one has told
 
 
 def device_of(backend):
@@ -46,7 +47,7 @@ def alone(test, store):
     rates = []
     # of the processor, its own time: what else runs there does not count
     clock = time.perf_counter if device.type == "cuda" else time.thread_time
-    for _ in range(TRIES):
+    for _ in range(20):
         settle(device)
         begin = clock()
         product = a @ b
@@ -76,7 +77,9 @@ def exchange(test, store):
     large = LARGE_BYTES[test["backend"]][len(ranks) > 2]
     buffers = [torch.ones(size, dtype=torch.uint8, device=device) for size in (SMALL_BYTES, large)]
     rates = {}
-    for turn in range(len(ranks) - 1 + len(ranks) % 2):
+    turns = len(ranks) - 1 + len(ranks) % 2
+    seconds = min(TRIES_S, SWEEP_S / turns / 2)
+    for turn in range(turns):
         partner = partner_of(rank, turn, len(ranks))
         if partner is None:
             continue
@@ -84,7 +87,7 @@ def exchange(test, store):
             if sender == rank:
                 send(buffers, partner, device)
             else:
-                rates[ranks[partner]] = receive(buffers, partner, device)
+                rates[ranks[partner]] = receive(buffers, partner, device, seconds)
     dist.barrier()
     dist.destroy_process_group()
     return {"from": rates}
@@ -116,21 +119,21 @@ def send(buffers, partner, device):
         settle(device)
 
 
-def receive(buffers, partner, device):
+def receive(buffers, partner, device, seconds):
     """The best rate in GB/s; the larger message only where it does not take too long."""
     import torch
     import torch.distributed as dist
 
     best, tried = 0.0, 0
     first = time.perf_counter()
-    for which in [0, 0] + [1] * TRIES:
-        late = time.perf_counter() - first > TRIES_S
-        if which and (buffers[1].numel() / 1e9 / best > PATIENCE_S or (late and tried > 3)):
+    while tried < 5 or time.perf_counter() - first < seconds:
+        which = tried > 1
+        if which and buffers[1].numel() / 1e9 / best > PATIENCE * seconds:
             break
         tried += 1
         into = torch.zeros_like(buffers[which])
         settle(device)
-        dist.send(torch.full((1,), which, dtype=torch.int64, device=device), partner)
+        dist.send(torch.full((1,), int(which), dtype=torch.int64, device=device), partner)
         begin = time.perf_counter()
         dist.recv(into, partner)
         settle(device)

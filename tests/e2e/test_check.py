@@ -26,7 +26,7 @@ def environment(**more):
 class Check:
     """A rank per node; what it printed. plant: Python that runs in each rank before the check."""
 
-    def __init__(self, cluster, *args, plant="", absent=()):
+    def __init__(self, cluster, *args, plant="", absent=(), rails=1):
         script = f"import sys; import fr.check as check\n{plant}\nsys.exit(check.main())"
         command = [
             sys.executable,
@@ -41,12 +41,13 @@ class Check:
             *args,
         ]
         ranks = []
-        for i, node in enumerate(cluster):
+        for i in range(rails * len(cluster)):
             if i in absent:
                 continue
-            env = {"RANK": i, "WORLD_SIZE": len(cluster), "LOCAL_RANK": 0}
+            env = {"RANK": i, "WORLD_SIZE": rails * len(cluster), "LOCAL_RANK": i % rails}
             env |= {"MASTER_ADDR": "n0", "MASTER_PORT": 29511, "GLOO_SOCKET_IFNAME": "eth0"}
             how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            node = cluster[i // rails]
             ranks.append(node.start(command, env=environment(**env), cwd="/", **how))
         got = [rank.communicate(timeout=conftest.PATIENCE_S * 2) for rank in ranks]
         self.log = "\n".join(err for _, err in got)
@@ -152,22 +153,24 @@ def test_a_rank_that_hangs_inside_is_named_by_the_verdict_and_leaves_no_process(
     with nodes.Cluster(4) as cluster:
         check = Check(cluster, plant=HANG)
         assert not [pid for node in cluster for pid in node.pids()]
+        assert not [f for node in cluster for f in node.run(["ls", "/dev/shm"]).stdout.split()]
     assert check.status == 1, check.said
     assert check.found() == [("node", "dead", "both", ("n1",), ("n0", "n2", "n3"))], check.said
     assert re.search(
         r"n1: no data between it and the 3 others tried: rank 1 never issued all_reduce #1 of "
-        r"default_pg; rank 0 waits there \(rank 0 is n0, rank 1 is n1\)",
+        r"default_pg; rank 0 waits there \(rank 0 is n0, rank 1 is n1, and stands at <string>:\d+ ",
         check.texts[0],
     ), check.said
 
 
 @needs_nodes
-def test_a_process_that_ends_and_a_node_that_never_comes():
-    with nodes.Cluster(5) as cluster:
-        check = Check(cluster, "--join", "8", plant=ENDS, absent=(4,))
+def test_a_process_that_ends_on_one_rail_and_a_rank_that_never_comes():
+    with nodes.Cluster(3) as cluster:
+        check = Check(cluster, "--join", "10", plant=ENDS, rails=2, absent=(5,))
     assert check.status == 1, check.said
-    assert sorted(check.found()) == [
-        ("node", "dead", "both", ("n2",), ("n0", "n1", "n3")),
-        ("undecided", "no answer", "both", ("rank 4",), ()),
+    assert check.texts == [
+        "rank 5: no answer: the node, its process, or its way to n0",
+        "n1, rail 0: no data between it and the 2 others tried: n1/0: the process of the test "
+        "ended: signal 6",
     ], check.said
-    assert "n2: the process of the test ended: signal 6" in check.texts[1], check.said
+    assert (check.report["exclude"], check.report["rails"]) == ("n1", 2), check.said
