@@ -127,6 +127,7 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
         g->due_seq = seq;
         g->due_other = 0;
         g->due_ns = now + kGather_ns;
+        any_due_ = true;
       }
     }
     if (site != e.site && site != e.other_site) {
@@ -284,6 +285,7 @@ void Agreement::look_for_exchange(Group& g, const Entry& e, u64 now) noexcept {
       g.due_seq = d.seq;
       g.due_other = e.seq;
       g.due_ns = now;
+      any_due_ = true;
     }
     d = {};
   } else {

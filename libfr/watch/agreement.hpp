@@ -194,6 +194,7 @@ class Agreement {
   u32 n_nodes_ = 0;
   u32 own_node_ = 0;
   bool operations_ = true;
+  bool any_due_ = false;  // of a group: most ticks have nothing to look for
   u64 talked_ns_ = 0;
 };
 

@@ -47,6 +47,7 @@ void Agreement::add_sample(Ring& ring, const RecordCopy& r, u64 now) noexcept {
       s.differs = true;
       g->output_seq = seq;
       g->output_due_ns = now + kGather_ns;
+      any_due_ = true;
     }
   }
 }

@@ -459,7 +459,11 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
   if (tell_origin(now, text, bytes)) {
     return true;
   }
-  for (u32 i = 0; i < kGroupsHere && n_groups_ != 0 && memory_->n_told < kTold; ++i) {
+  if (!any_due_ || memory_->n_told == kTold) {
+    return false;
+  }
+  bool later = false;
+  for (u32 i = 0; i < kGroupsHere; ++i) {
     Group& g = memory_->groups[i];
     if (g.output_due_ns != 0 && now >= g.output_due_ns) {
       g.output_due_ns = 0;
@@ -469,7 +473,9 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
         return true;
       }
     }
-    if (g.key == 0 || g.due_ns == 0 || g.told || now < g.due_ns || !operations_) {
+    const bool is_due = g.due_ns != 0 && !g.told && operations_;
+    later = later || g.output_due_ns != 0 || (is_due && now < g.due_ns);
+    if (!is_due || now < g.due_ns) {
       continue;
     }
     const bool told =
@@ -481,6 +487,7 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
       return true;
     }
   }
+  any_due_ = later;
   return false;
 }
 

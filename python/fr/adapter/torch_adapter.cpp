@@ -73,7 +73,14 @@ __attribute__((cold, noinline)) void sample_operation(const Plan& plan, const c1
                                                       const fr_op& op, Issued& issued) {
   const int out = plan.same_out ? plan.in : plan.out;
   const c10::TensorImpl* first = plan.device >= 0 ? first_tensor(args[plan.device]) : nullptr;
-  if (!plan.has_tensors || first == nullptr || !first->device().is_cpu()) {
+  if (!plan.has_tensors || first == nullptr) {
+    return;
+  }
+  if (!first->device().is_cpu()) {
+    static std::atomic<bool> said{false};
+    if (!said.exchange(true)) {
+      g_api->log(1, "FR_FINGERPRINT: tensors on devices are not sampled, those on the CPU are");
+    }
     return;
   }
   Digest digest;
