@@ -9,6 +9,7 @@
 #include "format/codes.hpp"
 #include "format/secrets.hpp"
 #include "format/ticks.hpp"
+#include "format/version.hpp"
 #include "fr/fr.h"
 #include "nccl/announce.hpp"
 #include "nccl/tracker/tracker.hpp"
@@ -379,7 +380,7 @@ const char* fr_reduce_op_name(uint8_t code) noexcept {
   return reduce_op_name(code);
 }
 const char* fr_version(void) noexcept {
-  return FR_VERSION;
+  return version_text();
 }
 
 void fr_nccl_announce(void) noexcept {

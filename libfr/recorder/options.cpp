@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "format/hash.hpp"
+#include "format/system_names.hpp"
 #include "recorder/job_name.hpp"
 
 namespace fr {
@@ -211,7 +212,7 @@ int parse_signal(const char* text) {
     const char* bare = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
     bare = strcasecmp(bare, "IO") == 0 ? "POLL" : bare;  // glibc knows one name of the two
     for (int i = 1; i < NSIG && n == 0; ++i) {
-      const char* name = sigabbrev_np(i);
+      const char* name = signal_name(i);
       n = name != nullptr && strcasecmp(bare, name) == 0 ? static_cast<u32>(i) : 0;
     }
   }

@@ -11,6 +11,7 @@
 
 #include "format/file_name.hpp"
 #include "format/ticks.hpp"
+#include "format/version.hpp"
 #include "recorder/clock_anchor.hpp"
 #include "recorder/fork.hpp"
 #include "recorder/identity.hpp"
@@ -111,7 +112,7 @@ void fill_header(Recorder& r) {
   copy(h.job, sizeof h.job, o.job);
   copy(h.host, sizeof h.host, r.host);
   copy(h.boot_id, sizeof h.boot_id, boot_id());
-  copy(h.recorder, sizeof h.recorder, FR_VERSION);
+  copy(h.recorder, sizeof h.recorder, version_text());
   copy(h.command, sizeof h.command, command_line());
   copy(h.cwd, sizeof h.cwd, working_directory());
   copy(h.dump_dir, sizeof h.dump_dir, o.dump_dir);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "record/record.hpp"
@@ -146,7 +147,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   const bool first = e.claimed.compare_exchange_strong(free, 1);  // else an exception led here
   if (first) {
     format(e.kind, sizeof e.kind, "crash");
-    format(e.type, sizeof e.type, "SIG%s", sigabbrev_np(signal));
+    format(e.type, sizeof e.type, "SIG%s", signal_name(signal));
     describe(e.message, sizeof e.message, signal, info, nullptr);
     e.time_unix_ns.store(unix_now_ns());
     e.ready.store(1, std::memory_order_release);
@@ -166,7 +167,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   static char reason[256];
   Text t(reason, sizeof reason);
   t.add("crash: SIG");
-  t.add(sigabbrev_np(signal));
+  t.add(signal_name(signal));
   t.add(", ");
   t.add(frames);
   const Interrupted here(&context);

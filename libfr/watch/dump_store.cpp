@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "format/file_name.hpp"
+#include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "recorder/log.hpp"
 #include "recorder/recorder.hpp"
@@ -109,7 +110,7 @@ bool DumpStore::store_anywhere(const char* name, const DumpEncoder::Bytes& bytes
       if (fallback && !unwritable_said_) {
         unwritable_said_ = true;
         log_line(kLogError, "cannot write dumps to %s: %s; they go to %s", recorder_.dump_dirs[0],
-                 strerrordesc_np(error), dir);
+                 error_text(error), dir);
       }
       return true;
     }
@@ -122,7 +123,7 @@ bool DumpStore::store_anywhere(const char* name, const DumpEncoder::Bytes& bytes
   if (!unwritable_said_) {
     unwritable_said_ = true;
     log_line(kLogError, "cannot write dumps, neither to %s nor to %s: %s", recorder_.dump_dirs[0],
-             recorder_.dump_dirs[1], strerrordesc_np(error));
+             recorder_.dump_dirs[1], error_text(error));
   }
   return false;
 }

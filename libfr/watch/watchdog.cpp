@@ -16,6 +16,7 @@
 
 #include "format/call_site.hpp"
 #include "format/file_name.hpp"
+#include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "recorder/clock_anchor.hpp"
 #include "recorder/in_flight.hpp"
@@ -415,7 +416,7 @@ void Watchdog::open_pipe() noexcept {
         open(pipe_path_, O_RDWR | O_NONBLOCK | O_CLOEXEC);  // RDWR: no hang-up between writers
   }
   if (pipe_fd_ < 0) {
-    log_line(kLogWarn, "FR_PIPE: cannot make %s: %s", pipe_path_, strerrordesc_np(errno));
+    log_line(kLogWarn, "FR_PIPE: cannot make %s: %s", pipe_path_, error_text(errno));
   }
 }
 

@@ -1,5 +1,5 @@
 """python -m fr script.py args...   runs the script as if `import fr` were its first line
-python -m fr --build-adapter     builds the torch adapter now instead of at the first job"""
+python -m fr --build-adapter     builds the torch adapter now, not beside the first job"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> int | None:
     if arguments[0] == "--build-adapter":
         from fr import adapter
 
-        return adapter.main()
+        return adapter.main(*arguments[1:2])
     if arguments[0] == "-m":
         if len(arguments) < 2:
             print("fr: -m needs a module name", file=sys.stderr)

@@ -1,7 +1,9 @@
 """Builds and loads the torch adapter: a small library compiled against the installed torch.
 
-It is built once per torch and source, kept in FR_CACHE_DIR, and shared by all ranks of a machine:
-whoever comes first builds under a file lock, the others wait. A dead process holds no such lock.
+A wheel brings adapters for some releases of torch. Another one is built once per torch and source,
+kept in FR_CACHE_DIR, and shared by all ranks of a machine: whoever comes first builds under a file
+lock. A dead process holds no such lock. A job never waits for a compiler: where there is no adapter
+when a rank starts, a process of low priority builds it for the next run (build_later).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import ctypes
 import fcntl
 import grp
 import hashlib
+import json
 import os
 import pwd
 import shutil
@@ -20,13 +23,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from . import _fr
 
 _HERE = Path(__file__).resolve().parent
 _WAIT_S = 180
+_AGAIN_S = 3600  # a failed build is not tried again for so long
 
 _library: ctypes.CDLL | None = None
+_built_here: Path | None = None  # by this process
 
 
 class AdapterError(RuntimeError):
@@ -52,7 +58,7 @@ def _torch_paths(torch) -> tuple[list[str], str]:
     return [str(i) for i in includes], str(root / "lib")
 
 
-def _tag(torch) -> str:
+def _tag(torch, version: str = "") -> str:
     """What a built adapter depends on."""
     digest = hashlib.sha256()
     for part in sorted(_source().parent.glob("*.?pp")):
@@ -60,7 +66,12 @@ def _tag(torch) -> str:
     digest.update((_header_dir() / "fr" / "fr.h").read_bytes())
     digest.update(str(_abi(torch)).encode())
     digest.update(str(torch.version.git_version).encode())
-    return f"{torch.__version__}-{digest.hexdigest()[:12]}"
+    return f"{version or torch.__version__}-{digest.hexdigest()[:12]}"
+
+
+def _packaged_name(torch) -> str:
+    """Of an adapter in a wheel: one serves the builds of a release for CPU and for each CUDA."""
+    return f"adapter-{_tag(torch, torch.__version__.split('+')[0])}.so"
 
 
 def _abi(torch) -> int:
@@ -121,6 +132,12 @@ def _places() -> list[Path]:
     return places
 
 
+def _packaged(torch) -> Path | None:
+    """Of this wheel. Whoever can change it can change fr, too."""
+    path = _HERE / "adapters" / _packaged_name(torch)
+    return path if path.is_file() else None
+
+
 def _find(name: str) -> Path | None:
     """A library of that name that was built before, also where this user cannot write."""
     for place in _places():
@@ -176,12 +193,15 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
     ]
 
 
+def _compiler() -> str:
+    for compiler in (os.environ.get("CXX"), "c++", "g++"):
+        if compiler and shutil.which(compiler.split()[0]) is not None:
+            return compiler
+    raise AdapterError("no C++ compiler (c++, g++ or $CXX)")
+
+
 def _compile(torch, target: Path) -> None:
-    compiler = os.environ.get("CXX") or "c++"
-    if shutil.which(compiler.split()[0]) is None:
-        compiler = "g++"
-    if shutil.which(compiler.split()[0]) is None:
-        raise AdapterError("no C++ compiler (c++, g++ or $CXX)")
+    compiler = _compiler()
     building = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     error = ""
     try:
@@ -204,8 +224,12 @@ def _compile(torch, target: Path) -> None:
     raise AdapterError(f"building it failed: {error}")
 
 
-def build(torch) -> Path:
-    """Path of the adapter for this torch, built when it is not there yet. Raises AdapterError."""
+def build(torch, wait: bool = True) -> Path:
+    """Path of the adapter for this torch, built when it is not there yet. Raises AdapterError.
+    wait: for another process that builds it."""
+    global _built_here
+    if (built := _packaged(torch)) is not None:
+        return built
     name = f"adapter-{_tag(torch)}.so"
     if (built := _find(name)) is not None:
         return built
@@ -223,9 +247,9 @@ def build(torch) -> Path:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
-                if time.monotonic() > deadline:
+                if not wait or time.monotonic() > deadline:
                     raise AdapterError(
-                        f"another process has been building it for {_WAIT_S} s"
+                        f"another process has been building it for {_WAIT_S if wait else 0} s"
                     ) from None
                 if not said:
                     said = True
@@ -247,9 +271,61 @@ def build(torch) -> Path:
                 failed.write_text(str(problem))
             raise
         failed.unlink(missing_ok=True)
+        _built_here = target
         return target
     finally:
         os.close(lock)
+
+
+def _process_start() -> float:
+    """Unix time at which this process began; now, where /proc does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        since_boot = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+        since_boot /= os.sysconf("SC_CLK_TCK")
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+    return time.time()
+
+
+def _at_hand(torch) -> Path | None:
+    """An adapter that was there when this process began. The ranks of a node begin together: all of
+    them take it, or none, and their records count the same operations."""
+    if (path := _packaged(torch)) is not None:
+        return path
+    path = _find(f"adapter-{_tag(torch)}.so")
+    if path is None or path == _built_here or path.stat().st_ctime < _process_start() + 0.05:
+        return path
+    return None
+
+
+def _ask_last_failure(torch) -> None:
+    """Raises AdapterError where building it failed a short while ago, or has no place."""
+    failed = _build_dir() / f"adapter-{_tag(torch)}.failed"
+    with contextlib.suppress(OSError):
+        if time.time() - failed.stat().st_mtime < _AGAIN_S and _distrust(failed) is None:
+            raise AdapterError(failed.read_text().strip())
+
+
+def build_later(torch) -> str:
+    """Has the adapter built by a process of low priority that outlives this one; returns what to
+    say of it. Takes 0.1 s. Raises AdapterError where it cannot be built."""
+    _compiler()
+    _ask_last_failure(torch)
+    about = [torch.__version__, torch.version.git_version, _abi(torch), torch.__file__]
+    command = [sys.executable, "-m", "fr", "--build-adapter", json.dumps(about)]
+    try:
+        subprocess.run(
+            command,
+            env={**os.environ, "FR_ENABLE": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+        raise AdapterError(f"building it failed: {problem}") from None
+    return "it is being built for the next run; `python -m fr --build-adapter` builds it at once"
 
 
 def load() -> str:
@@ -258,7 +334,9 @@ def load() -> str:
     import torch
 
     if _library is None:
-        path = build(torch)
+        path = _at_hand(torch)
+        if path is None:
+            raise AdapterError(build_later(torch))
         try:
             library = ctypes.CDLL(str(path))
         except OSError as problem:
@@ -310,8 +388,25 @@ def uninstall() -> None:
         _library.fr_torch_uninstall()
 
 
-def main() -> int:
+def _build_in_background(about: str) -> int:
+    """The process of build_later(): leaves a child that builds, unless another one does."""
+    version, git, abi, file = json.loads(about)
+    torch = SimpleNamespace(__version__=version, __file__=file)
+    torch.version = SimpleNamespace(git_version=git)
+    torch._C = SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=abi)
+    if os.fork() == 0:
+        os.nice(19)
+        with contextlib.suppress(AdapterError):
+            _ask_last_failure(torch)
+            build(torch, wait=False)
+        os._exit(0)
+    return 0
+
+
+def main(about: str = "") -> int:
     """python -m fr --build-adapter"""
+    if about:
+        return _build_in_background(about)
     try:
         import torch
     except ImportError as problem:

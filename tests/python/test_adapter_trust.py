@@ -21,6 +21,7 @@ def cache(tmp_path, monkeypatch):
     built.chmod(0o644)
     monkeypatch.setattr(adapter, "_places", lambda: [place])
     monkeypatch.setattr(adapter, "_tag", lambda torch: "x")
+    monkeypatch.setattr(adapter, "_packaged", lambda torch: None)
     return place
 
 

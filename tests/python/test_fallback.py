@@ -11,7 +11,7 @@ import fr
 from fr import adapter
 def _refuse(torch):
     raise adapter.AdapterError("no compiler today")
-adapter.build = _refuse
+adapter._at_hand = _refuse
 """
 
 
@@ -96,41 +96,90 @@ dist.destroy_process_group()
         assert all(x["group_name"] == "0" for x in records)
 
 
+FIRST_RUN = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+import fr
+from fr import adapter
+cache = pathlib.Path("cache")
+
+def left(ending):
+    while not (found := list(cache.glob("*" + ending))):
+        time.sleep(0.01)
+    return found[0]
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+problems = fr.status()["python"]["problems"]
+"""
+
+
+def slow_compiler(shell):
+    return f"""
+import os
+with open("slow", "w") as out:
+    out.write("#!/bin/sh\\n" {shell!r} "\\n")
+os.chmod("slow", 0o755)
+os.environ["CXX"] = os.path.abspath("slow")
+"""
+
+
+def test_a_job_does_not_wait_for_the_compiler(launch):
+    """The compiler ends only after the operation was recorded; the next run takes what it made."""
+    (ran,) = launch(
+        slow_compiler(
+            "while ! [ -e go ]; do sleep 0.01; done\n"
+            'while [ "$1" != -o ]; do shift; done; echo built > "$2"'
+        )
+        + FIRST_RUN
+        + """
+open("go", "w").close()
+built = left(".so")
+late = adapter._at_hand(torch)
+adapter._process_start = lambda: time.time() + 1
+taken = adapter._at_hand(torch) == built.resolve()
+result([[r["op"] for r in done() if r["kind"] == "collective"], problems, late, taken])
+""",
+        env={"FR_CACHE_DIR": "cache"},
+    )
+    ops, problems, late, taken = ran.result
+    assert ops == ["all_reduce"]
+    assert any("being built for the next run" in p for p in problems)
+    assert late is None  # another rank of the node may have begun before it was there
+    assert taken
+
+
 def test_a_compiler_that_fails(launch):
     (ran,) = launch(
-        """
-        import os
-        import torch, torch.distributed as dist
-        import fr
-        dist.init_process_group("gloo")
-        dist.all_reduce(torch.ones(1))
-        result([[r["op"] for r in done() if r["kind"] == "collective"], fr.status()])
-        """,
+        FIRST_RUN
+        + """
+left(".failed")
+try:
+    adapter.load()
+except adapter.AdapterError as problem:
+    again = str(problem)
+result([[r["op"] for r in done() if r["kind"] == "collective"], problems, again])
+""",
         env={"CXX": "false", "FR_CACHE_DIR": "cache"},
     )
-    ops, status = ran.result
+    ops, problems, again = ran.result
     assert ops == ["all_reduce"]
-    assert any("building it failed" in p for p in status["python"]["problems"])
+    assert any("no torch adapter" in p for p in problems)
+    assert "building it failed" in again
     assert not list((ran.dir / "cache").glob("*.so"))
     assert not list((ran.dir / "cache").glob("*.tmp"))
 
 
-def test_the_other_ranks_wait_for_who_builds(launch):
-    """One rank's compiler is slow and fails; the other does not try again."""
+def test_one_rank_of_a_node_builds(launch):
+    """The compiler of one is slow and fails; the others do not try again."""
     ran = launch(
-        """
-        import os, stat
-        with open("slow", "w") as out:
-            out.write("#!/bin/sh\\necho ran >> compiled\\nsleep 1.5\\nexit 1\\n")
-        os.chmod("slow", 0o755)
-        os.environ["CXX"] = os.path.abspath("slow")
-        import torch, torch.distributed as dist
-        import fr
-        dist.init_process_group("gloo")
-        dist.all_reduce(torch.ones(1))
-        result(fr.status()["python"]["problems"])
-        dist.destroy_process_group()  # without it torch itself aborts now and then
-        """,
+        slow_compiler("echo ran >> compiled; exit 1")
+        + FIRST_RUN
+        + """
+left(".failed")
+result(problems)
+dist.destroy_process_group()  # without it torch itself aborts now and then
+""",
         n=2,
         env={"FR_CACHE_DIR": "cache"},
     )
@@ -146,6 +195,7 @@ def test_an_unusable_library_in_the_cache(launch):
         from fr import adapter
         path = adapter._build_dir() / f"adapter-{adapter._tag(torch)}.so"
         path.write_bytes(b"not a library")
+        adapter._built_here = path
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))
         result([[r["op"] for r in done() if r["kind"] == "collective"], fr.status()])

@@ -31,7 +31,7 @@ void append(Words& to, const Words& more) {
 std::string shell_line(const Words& words) {
   std::string out;
   for (const std::string& word : words) {
-    out += (out.empty() ? "" : " ") + quoted(word);
+    out += (out.empty() ? "" : " ") + collect::quoted(word);
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "format/version.hpp"
 #include "report/lines.hpp"
 
 namespace frtrace {
@@ -133,7 +134,7 @@ std::optional<int> read_arguments(int argc, char** argv, Arguments& a) {
   std::vector<std::string> ranks, groups;
   bool incomplete = false;
   int mismatch_cap = 0;
-  app.set_version_flag("--version", std::string("frtrace ") + FR_VERSION);
+  app.set_version_flag("--version", std::string("frtrace ") + fr::version_text());
   app.add_option("path", a.paths,
                  "dump directories and files; default: $FR_DUMP_DIR, else ./fr-dumps");
   app.add_flag("--json", a.json, "the report as JSON (schema frtrace.report/1)");

@@ -142,7 +142,8 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
 bool parse_json(std::span<const unsigned char> bytes, pickle::Arena& arena, pickle::Value& root,
                 std::string& why, bool& cut) {
   JsonTree tree(arena, bytes.size());
-  const bool whole = nlohmann::json::sax_parse(bytes.begin(), bytes.end(), &tree);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const bool whole = nlohmann::json::sax_parse(text, &tree);
   cut = !whole && tree.salvage();
   root = tree.root;
   why = whole ? "" : tree.why.empty() ? "damaged JSON" : tree.why;

@@ -172,7 +172,7 @@ std::vector<std::unique_ptr<RankEvidence>> load_ras(std::span<const unsigned cha
   if (bytes.size() > kMostBytes || answer.find("\"communicators\"") == std::string_view::npos) {
     return out;
   }
-  const Json json = Json::parse(bytes.begin(), bytes.end(), nullptr, false);
+  const Json json = Json::parse(answer, nullptr, false);
   const Json* largest = nullptr;
   for (const Json& comm : at(json, "communicators")) {
     if (largest == nullptr || number(comm, "size") > number(*largest, "size")) {

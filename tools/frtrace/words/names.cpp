@@ -5,6 +5,7 @@
 #include <csignal>
 #include <map>
 
+#include "format/system_names.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -84,7 +85,7 @@ std::vector<Rank> Names::waiting(const Pending& p) const {
 namespace {
 
 std::string signal_text(int signal) {
-  const char* name = sigabbrev_np(signal);
+  const char* name = fr::signal_name(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 

@@ -352,7 +352,8 @@ bool is_kineto(std::span<const unsigned char> begin) {
 
 std::unique_ptr<RankEvidence> load_kineto(std::span<const unsigned char> json, std::string& why) {
   ProfilerTrace t;
-  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &t)) {
+  const std::string_view text(reinterpret_cast<const char*>(json.data()), json.size());
+  if (!nlohmann::json::sax_parse(text, &t)) {
     why = "a trace of torch.profiler that is damaged or cut off";
     return nullptr;
   }
