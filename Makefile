@@ -89,6 +89,14 @@ test-cluster: $(VENV)/.fr-installed  ## Two nodes on this machine: Slurm, ssh, p
 	done
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/cluster $(if $(ONLY),-k "$(ONLY)")
 
+.PHONY: wheel
+wheel: | setup  ## Wheels for glibc 2.28 and newer, the source package; with the adapter for .venv's torch
+	@$(PYTHON) tools/make_wheels.py $(addprefix --torch ,$(wildcard $(BIN)/python)) $(addprefix --python ,$(NAMED))
+
+.PHONY: static
+static: | setup  ## One frtrace that runs in any image, TARGET=x86_64-linux-musl
+	@$(PYTHON) tools/make_wheels.py --static --target $(or $(TARGET),x86_64-linux-musl)
+
 .PHONY: stress
 stress: build/dev/CMakeCache.txt  ## Writers stopped and killed: torn records, true counts; TIME=60
 	@cmake --build --preset dev --target fr_tests
