@@ -143,7 +143,8 @@ score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torch
 .PHONY: bench-frtrace
 bench-frtrace: $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace; ONLY=torch, fr or summaries
 	@cmake --preset release -DFR_BUILD_BENCH=ON >/dev/null
-	@cmake --build --preset release --target frtrace hangsim node_summaries
+	@cmake --build --preset release --target frtrace hangsim node_summaries live_screen
+	@build/release/tests/bench/live_screen
 	@$(BIN)/python tests/bench/bench_frtrace.py --frtrace build/release/tools/frtrace/frtrace \
 	  --hangsim build/release/tools/hangsim/hangsim --torch-python $(BIN)/python \
 	  --node-summaries build/release/tests/bench/node_summaries \

@@ -1,11 +1,14 @@
 """frtrace live on real ranks, in a real terminal."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
-from conftest import FRTRACE, wait_until
+from conftest import FRTRACE, frtrace, wait_until
 
 TMUX = shutil.which("tmux")
 in_terminal = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
@@ -110,3 +113,81 @@ def test_ends_when_the_job_does(launch, scratch, terminal):
     job.kill()
     text = terminal.await_text("job job has ended", "status 1")
     assert "MISSING    rank 2 never issued all_reduce" in text
+
+
+# Stands in for ssh: n1 and n2 are directories of rings, and nothing else is there.
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+[ -d "$NODES/$2" ] || { echo "ssh: $2: no route to host" >&2; exit 255; }
+eval "exec $(echo "$3" | sed "s|$NODES/shm|$NODES/$2|")"
+"""
+
+
+@pytest.fixture
+def over_nodes(launch, scratch, monkeypatch):
+    """Ranks 0 and 1 on n1, 2 and 3 on n2; the options that lead there."""
+    programs = scratch / "bin"
+    for folder in (programs, scratch / "n1", scratch / "n2"):
+        folder.mkdir()
+    (programs / "ssh").write_text(SSH)
+    (programs / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("NODES", str(scratch))
+    monkeypatch.setenv("FR_WARN_S", "1")
+    rings = {r: {"FR_SHM_DIR": str(scratch / f"n{1 + r // 2}")} for r in range(4)}
+    quiet = {"FR_JOB": f"nodes-{os.getpid()}", "FR_TIMEOUT_S": "600", "FR_WARN_S": "600"}
+    job = launch("sleep", 4, env=quiet, rank_env=rings)
+    wait_until(
+        "the hang",
+        lambda: frtrace(scratch / "n1", scratch / "n2").report.get("verdict", {}).get("ranks"),
+    )
+    return [job.name, "--shm-dir", str(scratch / "shm"), "--timeout", "20"]
+
+
+def commands():
+    """Process ids, and the words of their command lines."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield int(entry.name), (entry / "cmdline").read_text(errors="replace").split("\0")
+
+
+def helpers(scratch):
+    """What live has left on the nodes."""
+    return [
+        pid
+        for pid, words in commands()
+        if "--lines" in words and any(str(scratch) in word for word in words)
+    ]
+
+
+def test_once_over_nodes(over_nodes, scratch):
+    """One that does not answer is named, and hides nothing."""
+    command = [FRTRACE, "live", *over_nodes, "-1", "--hosts"]
+    got = subprocess.run([*command, "n1,n2"], capture_output=True, text=True, timeout=90)
+    assert got.returncode == 1, got
+    assert " on 2 nodes: 4 of 4 ranks" in got.stdout.splitlines()[0], got.stdout
+    (group,) = [line for line in got.stdout.splitlines() if line.startswith("default_pg")]
+    assert group.endswith("rank 3 by 1") and "MISSING    rank 3 never issued" in got.stdout, got
+    assert helpers(scratch) == []
+    got = subprocess.run([*command, "n1,n2,n3"], capture_output=True, text=True, timeout=90)
+    assert got.returncode == 1, got
+    assert "n3: no more news: ssh: n3: no route to host" in got.stdout, got
+    assert "MISSING    rank 3 never issued" in got.stdout and helpers(scratch) == []
+
+
+@in_terminal
+@pytest.mark.parametrize("end", ["q", "C-c", "kill", "hang up"])
+def test_leaves_nothing_on_the_nodes(over_nodes, scratch, terminal, end):
+    path = f"PATH={os.environ['PATH']} NODES={scratch} FR_WARN_S=1"
+    terminal.enter(f"cd {scratch}; {path} {FRTRACE} live {' '.join(over_nodes)} --hosts n1,n2")
+    terminal.await_text("4 of 4 ranks", "rank 3 by 1")
+    assert len(helpers(scratch)) >= 2
+    if end == "hang up":
+        terminal.tmux("kill-server")
+    elif end == "kill":
+        asked = [str(FRTRACE), "live", over_nodes[0]]
+        (live,) = [pid for pid, words in commands() if words[:3] == asked]
+        os.kill(live, signal.SIGKILL)
+    else:
+        terminal.tmux("send-keys", end)
+    wait_until("the end of the nodes' helpers", lambda: not helpers(scratch))

@@ -66,6 +66,9 @@ void Progress::erase() {
 }
 
 void Progress::tick(std::size_t answered, std::size_t failed) {
+  if (what_.empty()) {
+    return;
+  }
   const auto now = std::chrono::steady_clock::now();
   if (!terminal_ && now - shown_ < kSlowTick) {
     return;
@@ -80,6 +83,9 @@ void Progress::tick(std::size_t answered, std::size_t failed) {
 }
 
 void Progress::note(const std::string& line) {
+  if (what_.empty()) {
+    return;
+  }
   erase();
   fmt::print(stderr, "{}\n", printable(line));
 }

@@ -38,7 +38,7 @@ class Fanout {
 
   Fanout(Launch launch, Answered answered)
       : launch_(std::move(launch)), tell_(std::move(answered)) {}
-  // False: it was interrupted.
+  // what: for those who watch; "": they see something else. False: it was interrupted.
   bool run(const std::string& what);
 
  private:

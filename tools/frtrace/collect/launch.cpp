@@ -61,11 +61,9 @@ Command srun(const Launch& l) {
             "--mpi=none",
             "--kill-on-bad-exit=0",
             "--no-kill",
-            "--quiet",
-            "-o",
-            l.files + "/%N.out",
-            "-e",
-            l.files + "/%N.err"};
+            "--quiet"};
+  append(c.argv, l.lasts ? Words{"--label"}  // whole lines
+                         : Words{"-o", l.files + "/%N.out", "-e", l.files + "/%N.err"});
   append(c.argv, l.extra);
   append(c.argv, l.command);
   c.env = {"SLURM_*", "SRUN_*"};
@@ -125,7 +123,7 @@ Command kubectl(const Launch& l, std::size_t node) {
   Command c;
   c.argv = {"kubectl"};
   append(c.argv, l.extra);
-  c.argv.push_back("exec");
+  append(c.argv, l.lasts ? Words{"exec", "-i"} : Words{"exec"});
   if (!l.name_space.empty()) {
     append(c.argv, {"-n", l.name_space});
   }

@@ -33,6 +33,7 @@ struct Launch {
   std::vector<std::string> extra;       // arguments for the launcher itself
   std::vector<std::string> command;     // for the node: absolute path of frtrace, its arguments
   std::string files;                    // srun: where each node's output goes
+  bool lasts = false;  // it says lines until its stdin ends; by srun, ssh, kubectl, local
   int timeout_s = 60;
 };
 

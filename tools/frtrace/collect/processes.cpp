@@ -70,8 +70,9 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return out;
 }
 
-// A process group of its own, no signal blocked, nothing to read.
-int spawn(const Command& command, int out, int err, int& pid) {
+}  // namespace
+
+int spawn(const Command& command, int in, int out, int err, int& pid) {
   posix_spawnattr_t how;
   posix_spawn_file_actions_t files;
   ::posix_spawnattr_init(&how);
@@ -85,7 +86,11 @@ int spawn(const Command& command, int out, int err, int& pid) {
   ::posix_spawnattr_setpgroup(&how, 0);
   ::posix_spawnattr_setflags(
       &how, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (in >= 0) {
+    ::posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+  } else {
+    ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  }
   ::posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
   const std::vector<std::string> environment = environment_for(command);
@@ -96,13 +101,11 @@ int spawn(const Command& command, int out, int err, int& pid) {
   return error;
 }
 
-}  // namespace
-
 bool Processes::start(const Command& command, Child& child) {
   child.begun = Clock::now();
   int out[2] = {-1, -1}, err[2] = {-1, -1};
   int error = ::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0 ? errno : 0;
-  error = error != 0 ? error : spawn(command, out[1], err[1], child.pid);
+  error = error != 0 ? error : spawn(command, -1, out[1], err[1], child.pid);
   ::close(out[1]);
   ::close(err[1]);
   if (error != 0) {

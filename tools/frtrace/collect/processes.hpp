@@ -19,6 +19,9 @@ struct Ended {
   std::string out, err;  // of err the last part
 };
 
+// A process group of its own, no signal blocked. in -1: nothing to read. 0, else errno.
+int spawn(const Command& command, int in, int out, int err, int& pid);
+
 class Processes {
  public:
   using Milliseconds = std::chrono::milliseconds;

@@ -1,4 +1,4 @@
-// live.cpp - `frtrace live JOB`: the running job of this node on a screen, drawn anew each second.
+// live.cpp - `frtrace live JOB`: the running job on a screen, drawn anew each second.
 // What stands still is diagnosed beside the drawing, by a thread of its own.
 #include "commands/live.hpp"
 
@@ -15,8 +15,9 @@
 #include <chrono>
 #include <ctime>
 #include <future>
+#include <memory>
 
-#include "commands/arguments.hpp"
+#include "commands/live_source.hpp"
 #include "commands/output.hpp"
 #include "input/files.hpp"
 #include "input/here.hpp"
@@ -37,9 +38,10 @@ using Clock = std::chrono::steady_clock;
 
 struct LiveArguments {
   std::string job, shm_dir;
-  double every_s = 1;
+  double every_s = 0;  // 0: not given
   bool once = false;
   Time stuck = 0;
+  FanOptions fan;
 };
 
 std::string time_of_day() {
@@ -49,17 +51,15 @@ std::string time_of_day() {
   return fmt::format("{:02}:{:02}:{:02}", local.tm_hour, local.tm_min, local.tm_sec);
 }
 
-struct Said {
-  std::string text;
-  int status = kNoFault;
-};
+}  // namespace
 
-// since: what is older is of an earlier run of a job of that name.
 Said verdict_of(const std::vector<std::string>& paths, const std::string& job, Time since,
                 std::size_t width) {
   const LoadResult input = load_paths(paths, LoadOptions{});
   Selection selection;
-  selection.job = job;
+  if (!job.empty()) {
+    selection.job = job;
+  }
   Said out;
   for (const Case& c : make_cases(input.evidence, selection)) {
     const std::vector<Report> reports{diagnose(c)};
@@ -68,7 +68,7 @@ Said verdict_of(const std::vector<std::string>& paths, const std::string& job, T
     }
     TextStyle style;
     style.width = width;
-    style.where = fmt::format("{}", fmt::join(paths, " "));
+    style.where = job.empty() ? "" : fmt::format("{}", fmt::join(paths, " "));  // soon gone
     style.typed = false;
     style.now = unix_now();
     out.text = render_text(reports, input, style);
@@ -76,6 +76,8 @@ Said verdict_of(const std::vector<std::string>& paths, const std::string& job, T
   }
   return out;
 }
+
+namespace {
 
 // The terminal, drawn on as a whole; as it was when this ends.
 class Terminal {
@@ -132,25 +134,55 @@ class Terminal {
   bool keys_;
 };
 
+// The job's ranks on this node.
+class HereSource : public JobSource {
+ public:
+  explicit HereSource(const LiveArguments& a) : job_(a.job), running_(a.shm_dir, a.job, a.stuck) {}
+
+  JobNow look() override { return running_.look(unix_now()); }
+  JobNow look_once() override {
+    look();
+    ::usleep(500'000);  // rates take two looks
+    return look();
+  }
+  bool is_over(const JobNow& now) const override { return now.alive == 0; }
+  std::string where() const override { return host_name(); }
+  std::vector<std::string> troubles() const override { return {}; }
+  Said verdict(std::size_t width) override { return verdict_of(running_.rings(), job_, 0, width); }
+  // Of the dumps, too.
+  Said last_words(std::size_t width) override {
+    std::vector<std::string> paths = running_.rings();
+    if (!running_.dump_dir().empty() && ::access(running_.dump_dir().c_str(), R_OK) == 0) {
+      paths.push_back(running_.dump_dir());
+    }
+    return paths.empty() ? Said{} : verdict_of(paths, job_, running_.started(), width);
+  }
+
+ private:
+  std::string job_;
+  RunningJob running_;
+};
+
 class Live {
  public:
-  explicit Live(const LiveArguments& a) : a_(a), job_(a.shm_dir, a.job, a.stuck) {
-    style_.node = host_name();
+  Live(const LiveArguments& a, JobSource& source) : a_(a), source_(source) {
+    style_.node = source.where();
     style_.colour = std::getenv("NO_COLOR") == nullptr;
   }
 
   int once() {
-    job_.look(unix_now());
-    ::usleep(500'000);  // rates take two looks
-    const JobNow now = job_.look(unix_now());
+    const JobNow now = source_.look_once();
     if (now.ranks == 0) {
+      for (const std::string& line : source_.troubles()) {
+        fmt::print(stderr, "{}\n", printable(line));
+      }
       return kNothing;
     }
     style_.width = std::clamp<std::size_t>(terminal_width(), 80, 200);
     style_.colour = style_.colour && ::isatty(STDOUT_FILENO) != 0;
     style_.time = time_of_day();
-    const Said said = verdict_of(job_.rings(), a_.job, 0, style_.width);
-    for (const std::string& line : screen_lines(now, said.text, style_)) {
+    const Said said = source_.verdict(style_.width);
+    for (const std::string& line : screen_lines(now, with_troubles(said.text), style_)) {
       fmt::print("{}\n", line);
     }
     return said.status;
@@ -180,10 +212,18 @@ class Live {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(a_.every_s));
   }
 
+  std::string with_troubles(const std::string& verdict) const {
+    std::string out;
+    for (const std::string& line : source_.troubles()) {
+      out += printable(line) + "\n";
+    }
+    return out + verdict;
+  }
+
   bool draw(const Terminal& terminal) {
     if (!paused_) {
-      now_ = job_.look(unix_now());
-      gone_ = now_.alive == 0 ? gone_ + 1 : 0;
+      now_ = source_.look();
+      gone_ = source_.is_over(now_) ? gone_ + 1 : 0;
       ended_ = ended_ || gone_ > 2;  // ranks of a restart may be on their way
       diagnose_beside();
     }
@@ -196,7 +236,7 @@ class Live {
                   "so far, {} ago:\n{}",
                   duration_text(std::chrono::duration<double>(Clock::now() - said_at_).count()),
                   said_.text);
-    return terminal.draw(screen_lines(now_, verdict, style_));
+    return terminal.draw(screen_lines(now_, with_troubles(verdict), style_));
   }
 
   // Where something stands still or a rank is dead, at most a tenth of the time.
@@ -216,8 +256,8 @@ class Live {
              std::max<Clock::duration>(std::chrono::seconds(5), took_ * 10))) {
       asked_ = false;
       begun_ = Clock::now();
-      beside_ =
-          std::async(std::launch::async, verdict_of, job_.rings(), a_.job, Time{0}, style_.width);
+      beside_ = std::async(std::launch::async,
+                           [this, width = style_.width] { return source_.verdict(width); });
     }
   }
 
@@ -275,14 +315,14 @@ class Live {
   // The verdict stays on the screen that was there before; of a job that ended it is the dumps', too.
   int finish() {
     if (beside_.valid()) {
-      said_ = beside_.get();
+      if (stopped_ && beside_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+        source_.stop();
+      }
+      const Said last = beside_.get();
+      said_ = last.text.empty() && stopped_ ? said_ : last;
     }
     if (!stopped_) {
-      std::vector<std::string> paths = job_.rings();
-      if (!job_.dump_dir().empty() && ::access(job_.dump_dir().c_str(), R_OK) == 0) {
-        paths.push_back(job_.dump_dir());
-      }
-      said_ = paths.empty() ? Said{} : verdict_of(paths, a_.job, job_.started(), style_.width);
+      said_ = source_.last_words(style_.width);
       fmt::print("job {} has ended\n", printable(a_.job));
     }
     fmt::print("{}", said_.text);
@@ -290,7 +330,7 @@ class Live {
   }
 
   LiveArguments a_;
-  RunningJob job_;
+  JobSource& source_;
   ScreenStyle style_;
   JobNow now_;
   int gone_ = 0;  // looks since a rank lived
@@ -329,27 +369,38 @@ bool choose_job(LiveArguments& a) {
 
 int live_command(int argc, char** argv) {
   CLI::App app{
-      "Shows a running job of this node: how far each group is, which ranks are behind, and the\n"
-      "verdict so far where something stands still. Reads the ranks' rings, and costs them "
-      "nothing.\n"
+      "Shows a running job: how far each group is, which ranks are behind, and the verdict so far\n"
+      "where something stands still. Reads the ranks' rings, and costs them nothing. Of this "
+      "node;\n"
+      "of all of the job's nodes with --launcher (auto: as collect chooses it) or --hosts.\n"
       "Keys: q quits, space pauses, v asks for a verdict now, j and k scroll the groups.",
       "frtrace live"};
   LiveArguments a;
   const fr::Options o = fr::read_options();
-  a.shm_dir = o.shm_dir;
+  a.fan.timeout_s = 10;
   a.stuck = static_cast<Time>(o.warn_ns);
   app.add_option("job", a.job, "its name; default: the only one");
   app.add_flag("-1,--once", a.once, "prints once, and exits with the verdict's status");
-  app.add_option("--every", a.every_s, "draws anew every so many seconds; default: 1")
+  app.add_option("--every", a.every_s, "draws anew every so many seconds; default: 1; over nodes 2")
       ->check(CLI::Range(0.1, 3600.0));
-  add_shm_dir(app, a.shm_dir);
+  add_fan_options(app, a.fan);
   if (const auto status = parse(app, argc, argv)) {
     return *status;
   }
-  if (!choose_job(a)) {
+  a.shm_dir = a.fan.shm_dir;
+  a.every_s = a.every_s != 0 ? a.every_s : a.fan.given() ? 2 : 1;
+  std::unique_ptr<JobSource> source;
+  if (a.fan.given()) {
+    source = source_of_nodes(a.fan, a.job, a.every_s, a.stuck);
+    if (source == nullptr) {
+      return kUsage;
+    }
+  } else if (!choose_job(a)) {
     return kNothing;
+  } else {
+    source = std::make_unique<HereSource>(a);
   }
-  Live live(a);
+  Live live(a, *source);
   if (a.once || ::isatty(STDOUT_FILENO) == 0) {
     return live.once();
   }

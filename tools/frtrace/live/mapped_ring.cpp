@@ -20,6 +20,7 @@ MappedRing::MappedRing(int directory, const std::string& name) {
   if (fd >= 0 && ::fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
       st.st_size < kMost) {
     size_ = static_cast<std::size_t>(st.st_size);
+    inode_ = st.st_ino;
     void* p = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
     if (p != MAP_FAILED) {
       data_ = p;

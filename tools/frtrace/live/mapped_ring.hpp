@@ -18,10 +18,12 @@ class MappedRing {
   MappedRing(const MappedRing&) = delete;
   MappedRing& operator=(const MappedRing&) = delete;
   const fr::View& view() const { return view_; }  // !ok(): no ring
+  std::uint64_t inode() const { return inode_; }
 
  private:
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  std::uint64_t inode_ = 0;
   fr::View view_;
 };
 

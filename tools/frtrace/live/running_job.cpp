@@ -1,6 +1,7 @@
 #include "live/running_job.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <limits>
@@ -67,12 +68,27 @@ std::map<std::string, std::size_t> jobs_here(const std::string& shm_dir, Time no
 void RunningJob::find_rings(Time now) {
   std::set<std::pair<int, std::uint64_t>> found;
   const std::string dir = ring_directory(shm_dir_);
-  for_each_ring(dir, [&](const std::string& name, std::unique_ptr<MappedRing> mapped) {
+  // What is mapped stays so: to map 1,024 rings anew takes longer than all the rest.
+  std::map<std::string, std::pair<int, std::uint64_t>> known;
+  for (const auto& [key, ring] : rings_) {
+    known.emplace(ring.path, key);
+  }
+  const auto take = [&](const std::string& name, std::unique_ptr<MappedRing> mapped) {
     const fr::Header& h = mapped->view().header();
     const std::pair key{h.pid, h.proc_start};
     if (fixed(h.job, sizeof h.job) == job_ && found.insert(key).second && !rings_.contains(key)) {
       rings_.emplace(key, Ring{dir + "/" + name, std::move(mapped), false});
     }
+  };
+  for_each_ring(dir, take, [&](const std::string& name) {
+    const auto it = known.find(dir + "/" + name);
+    struct stat st{};
+    const bool same = it != known.end() && ::stat(it->first.c_str(), &st) == 0 &&
+                      st.st_ino == rings_.at(it->second).mapped->inode();
+    if (same) {
+      found.insert(it->second);
+    }
+    return !same;
   });
   int attempt = std::numeric_limits<int>::min();
   for (const auto& [key, ring] : rings_) {
@@ -125,6 +141,10 @@ void RunningJob::tell_steps(JobNow& out, Time now) {
       out.last_step = std::max(out.last_step.value_or(*step), *step);
     }
   }
+  steps_.tell(out, now);
+}
+
+void Steps::tell(JobNow& out, Time now) {
   if (!out.first_step) {
     steps_.clear();
     return;
@@ -170,24 +190,42 @@ void RunningJob::tell_groups(JobNow& out, Time now) {
       }
     }
     std::sort(of.behind.begin(), of.behind.end());
-    const auto [at, first] = issued_.try_emplace(label, now, issued);
-    if (!first && now - at->second.first >= kSecond / 10) {
-      of.per_s = std::max(issued - at->second.second, 0.0) / seconds_to(at->second.first, now) /
-                 static_cast<double>(std::max<std::size_t>(of.ranks, 1));
-    }
-    at->second = {now, issued};
-    out.stuck = out.stuck || (of.in_flight != 0 && of.still_s &&
-                              *of.still_s * 1e9 >= static_cast<double>(stuck_));
+    finish_group(of, issued_, issued, now);
+    out.stuck = out.stuck || is_stuck(of, stuck_);
     out.groups.push_back(std::move(of));
   }
-  std::stable_sort(out.groups.begin(), out.groups.end(), [](const auto& a, const auto& b) {
+  sort_groups(out.groups);
+  tell_ranks(out, late, now);
+}
+
+void finish_group(GroupNow& of, std::map<std::string, std::pair<Time, double>>& issued_before,
+                  double issued, Time now) {
+  const auto [at, first] = issued_before.try_emplace(of.label, now, issued);
+  if (!first && now - at->second.first >= kSecond / 10) {
+    of.per_s = std::max(issued - at->second.second, 0.0) / seconds_to(at->second.first, now) /
+               static_cast<double>(std::max<std::size_t>(of.ranks, 1));
+  }
+  at->second = {now, issued};
+}
+
+bool is_stuck(const GroupNow& of, Time stuck) {
+  return of.in_flight != 0 && of.still_s && *of.still_s * 1e9 >= static_cast<double>(stuck);
+}
+
+void sort_groups(std::vector<GroupNow>& groups) {
+  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
     const auto key = [](const GroupNow& g) {
       return std::tuple(g.in_flight != 0 ? -static_cast<std::int64_t>(g.still_s.value_or(0)) : 0,
                         -static_cast<std::int64_t>(g.lag));
     };
     return key(a) < key(b);
   });
-  tell_ranks(out, late, now);
+}
+
+void sort_ranks(std::vector<RankNow>& ranks) {
+  std::stable_sort(ranks.begin(), ranks.end(), [](const RankNow& a, const RankNow& b) {
+    return std::tuple(a.alive, b.lag, a.rank) < std::tuple(b.alive, a.lag, b.rank);
+  });
 }
 
 // One group of the label: who is first, who is last.
@@ -261,9 +299,7 @@ void RunningJob::tell_ranks(JobNow& out, const std::map<const Ring*, RankNow>& l
     }
     out.behind.push_back(std::move(r));
   }
-  std::stable_sort(out.behind.begin(), out.behind.end(), [](const RankNow& a, const RankNow& b) {
-    return std::tuple(a.alive, b.lag, a.rank) < std::tuple(b.alive, a.lag, b.rank);
-  });
+  sort_ranks(out.behind);
 }
 
 }  // namespace frtrace

@@ -54,6 +54,22 @@ struct JobNow {
   bool stuck = false;  // something in flight, and nothing moved for as long as is worth a warning
 };
 
+// Steps of the last minute.
+class Steps {
+ public:
+  void tell(JobNow&, Time now);  // from first_step
+
+ private:
+  std::deque<std::pair<Time, std::int64_t>> steps_;
+};
+
+// How many a second of a member; issued: by all members, of all groups of the label.
+void finish_group(GroupNow&, std::map<std::string, std::pair<Time, double>>& issued_before,
+                  double issued, Time now);
+bool is_stuck(const GroupNow&, Time stuck);
+void sort_groups(std::vector<GroupNow>&);
+void sort_ranks(std::vector<RankNow>&);
+
 class RunningJob {
  public:
   // `stuck`: how long nothing may move, ns.
@@ -92,7 +108,7 @@ class RunningJob {
   std::string dump_dir_;
   Time started_ = 0;
   std::map<std::string, std::pair<Time, double>> issued_;  // by label, at the last look
-  std::deque<std::pair<Time, std::int64_t>> steps_;        // of the last minute
+  Steps steps_;
 };
 
 // Names of the jobs that have a ring on this node, with how many ranks live.

@@ -39,7 +39,7 @@ std::string head_line(const JobNow& j, const ScreenStyle& style) {
   if (j.attempt != 0) {
     out += fmt::format(", attempt {}", j.attempt);
   }
-  out += ", up " + duration_text(j.up_s);
+  out += j.up_s != 0 ? ", up " + duration_text(j.up_s) : "";  // lines of nodes do not tell
   return left(out, style.width - std::min(style.width, style.time.size() + 1)) + " " + style.time;
 }
 

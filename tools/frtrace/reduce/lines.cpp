@@ -104,6 +104,7 @@ std::string NodeLines::lines_of(Job& job, Time now) {
   Json head = {{"frtrace", "lines/1"}, {"node", node_}, {"job", job.name}};
   head["attempt"] = job.attempt;
   head["at"] = static_cast<double>(now / 1'000'000) / 1000;
+  const std::string sign = text_of(head) + "\n";
   Lines lines(std::move(head));
   const auto say = [&](std::map<std::string, std::string>& said, const std::string& key,
                        const std::vector<std::string>& path, const Json& value) {
@@ -135,6 +136,7 @@ std::string NodeLines::lines_of(Job& job, Time now) {
       say(job.said, group, {"groups", group},
           {{"name", view.string(row->name.load())},
            {"desc", view.string(row->desc.load())},
+           {"instance", row->instance.load()},
            {"n_ranks", row->n_ranks.load()}});
       say(rank.said, group, {"ranks", number, "groups", group},
           {fr::get(row->issued) & fr::kSeqMask, fr::get(row->started_seq),
@@ -150,7 +152,12 @@ std::string NodeLines::lines_of(Job& job, Time now) {
     }
     job.ranks.clear();
   }
-  return lines.take();
+  std::string text = lines.take();
+  if (text.empty() && now - job.said_at >= kSign) {
+    text = sign;
+  }
+  job.said_at = text.empty() ? job.said_at : now;
+  return text;
 }
 
 std::string NodeLines::look(Time now) {

@@ -3,13 +3,13 @@
 // reading.
 //
 //   {"frtrace": "lines/1", "node": "n1-26", "job": "j", "attempt": 0, "at": 1760000000.123,
-//    "groups": {"0": {"name": "0", "desc": "default_pg", "n_ranks": 16}},
+//    "groups": {"0": {"name": "0", "desc": "default_pg", "instance": 1, "n_ranks": 16}},
 //    "ranks": {"3": {"pid": 4242, "alive": true, "step": 17,
 //                    "groups": {"0": [57, 57, 56, 1760000000.0, 1759999999.1, 4, 4]}}}}
 //
 // Of a group: operations issued, started and completed, when last issued and completed, sends and
-// receives issued and ended. The keys of groups are this node's. The last line of a job has "end":
-// true.
+// receives issued and ended. The keys of groups are this node's. Where nothing changes, a line
+// without either comes every 5 s. The last line of a job has "end": true.
 #pragma once
 
 #include <map>
@@ -25,6 +25,7 @@ namespace frtrace::reduce {
 class NodeLines {
  public:
   static constexpr std::size_t kLineBytes = 4096;
+  static constexpr Time kSign = 5 * kSecond;
 
   // job "": each.
   NodeLines(std::string shm_dir, std::string node, std::string job);
@@ -41,6 +42,7 @@ class NodeLines {
   struct Job {
     std::string name;
     int attempt = 0;
+    Time said_at = 0;
     std::map<std::string, Rank> ranks;          // by file
     std::map<std::string, std::string> said;    // groups, by their number
     std::map<std::string, std::string> groups;  // numbers, by name and instance

@@ -516,7 +516,7 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
   }
   const bool fault = std::any_of(reports.begin(), reports.end(),
                                  [](const Report& r) { return r.kind != Verdict::kOk; });
-  if (!style.full && fault) {
+  if (!style.full && fault && !style.where.empty()) {
     const std::size_t all = count_lines(all_of(reports, style)), shown = count_lines(out);
     std::string more = fmt::format("{:{}}more: frtrace -v {}", "", kIndent, printable(style.where));
     const std::string rest = (all > shown ? fmt::format(" ({} lines)", all) : "") +
