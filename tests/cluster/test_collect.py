@@ -104,6 +104,26 @@ def test_collect_by_srun(slurm, slurm_job, tmp_path):
     assert "2 of 2 nodes have answered before" in again.stderr
 
 
+def assert_live(got):
+    assert got.returncode == 1, got.stdout + got.stderr
+    assert " on 2 nodes: 4 of 4 ranks" in got.stdout.splitlines()[0], got.stdout
+    assert "rank 3 by 1" in got.stdout and "MISSING    rank 3 never issued" in got.stdout
+    assert "no more news" not in got.stdout and "no news" not in got.stdout, got.stdout
+
+
+def test_live_by_srun(slurm, slurm_job, tmp_path):
+    """And no step is left behind."""
+    number, _ = slurm_job
+    steps = slurm.ask("squeue", "-h", "-s", "-j", number).count("\n")
+    assert_live(
+        frtrace("live", number, "-1", "--launcher", "auto", env=slurm.env, cwd=slurm.scratch)
+    )
+    cluster.wait_until(
+        "the end of its step",
+        lambda: slurm.ask("squeue", "-h", "-s", "-j", number).count("\n") == steps,
+    )
+
+
 def test_variables_of_another_allocation_do_not_lead_astray(slurm, slurm_job, tmp_path):
     number, _ = slurm_job
     env = slurm.env | {"SLURM_JOB_ID": "999", "SLURM_NTASKS": "7", "SLURM_NODELIST": "n9"}
