@@ -235,6 +235,22 @@ def test_collect_by_tools_that_put_names_before_lines(sshds, ssh_job, tmp_path, 
     assert_verdict(got)
 
 
+def test_live_by_ssh(sshds, ssh_job):
+    assert_live(by_ssh(sshds, "live", ssh_job, "-1", "--hosts", "n1,n2"))
+    cluster.wait_until("the helpers' end", lambda: not helpers())
+
+
+def helpers():
+    """Of live on the nodes."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_text(errors="replace").split("\0")
+            if str(cluster.FRTRACE) in words[:1] and "--lines" in words:
+                found.append(int(entry.name))
+    return found
+
+
 def test_dump_by_ssh_and_names_that_are_no_hosts(sshds, ssh_job):
     got = by_ssh(sshds, "dump", ssh_job, "--hosts", "n1,n2")
     assert got.returncode == 0, got.stdout + got.stderr

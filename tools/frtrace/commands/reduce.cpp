@@ -20,6 +20,7 @@
 #include "input/files.hpp"
 #include "input/here.hpp"
 #include "live/mapped_ring.hpp"
+#include "recorder/job_name.hpp"
 #include "recorder/options.hpp"
 #include "reduce/lines.hpp"
 #include "reduce/shorten.hpp"
@@ -128,7 +129,7 @@ int say_lines(const ReduceArguments& a) {
   const pid_t parent = ::getppid();
   std::string node = file_name(a.shm_dir);
   node.resize(node.size() - std::strlen(reduce::kEnding));
-  reduce::NodeLines lines(a.shm_dir, node, a.job);
+  reduce::NodeLines lines(a.shm_dir, node, a.job.empty() ? "" : fr::job_in_files(a.job));
   bool was_there = false;
   while (::getppid() == parent) {
     const std::string out = lines.look(unix_now());
