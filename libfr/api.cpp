@@ -355,6 +355,13 @@ void fr_log(int level, const char* text) noexcept {
   log_line(static_cast<LogLevel>(level), "%s", text);
 }
 
+void fr_pause(int on) noexcept {
+  const Recorder* r = recorder();
+  if (PeerRow* row = r != nullptr ? r->control->own() : nullptr) {
+    row->paused.store(on != 0 ? 1 : 0);
+  }
+}
+
 const void* fr_region(size_t* bytes) noexcept {
   const Recorder* r = recorder();
   if (bytes != nullptr) {

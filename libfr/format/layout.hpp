@@ -640,7 +640,7 @@ struct alignas(64) PeerRow {
   // --- peers, by CAS
   alignas(64) std::atomic<u64> salvaged;  // by the one that salvages it: incident + 1
   std::atomic<u32> late_told;             // 1: one has said that it is late again and again
-  u32 reserved1;
+  std::atomic<u32> paused;                // by the rank itself: 1 while it is in fr.breakpoint()
   u64 reserved2[6];
 };
 static_assert(sizeof(PeerRow) == 576);

@@ -148,6 +148,8 @@ constexpr OptionSpec kTable[] = {
      {"off", "proc", "signal"}},
     {"FR_LOCALS", {}, "1", K::kBool, &O::locals,
      "dumps show plain variables of the innermost Python frames"},
+    {"FR_ATTACH", {}, "0", K::kBool, &O::attach,
+     "1: `frtrace attach` of the same user may evaluate expressions in this process"},
     {"FR_CRASHES", {}, "1", K::kBool, &O::crashes,
      "SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT leave a mark and a dump"},
     {"FR_RAS", {"NCCL_RAS_ADDR"}, "localhost:28028", K::kAddress, &O::ras,

@@ -50,6 +50,7 @@ struct Options {
   Stacks stacks;
   Timing timing;
   ThreadSampling threads;
+  bool attach;      // `frtrace attach` may look into this process
   bool locals;      // variables of the frames of hung threads
   bool crashes;     // handlers of SIGSEGV and its like
   std::string ras;  // address of NCCL's RAS service; "" = RAS is not queried

@@ -134,6 +134,7 @@ bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
       row.exit_unix_ns.store(0);
       row.salvaged.store(0);
       row.late_told.store(0);
+      row.paused.store(0);
       row.hung.store(0);
       row.warned_unix_ns.store(0);
       row.last_op[0] = '\0';

@@ -38,6 +38,8 @@ class ControlPage {
   bool claim_warning(u64 now_unix_ns, u64 apart_ns, char* ranks, std::size_t bytes) noexcept;
   // Copies the current reason; "" while being written.
   void reason(char* text, std::size_t bytes) const noexcept;
+  // A living rank of this node is in fr.breakpoint().
+  bool is_paused() const noexcept;
   // Another node opened this incident. False: it is not newer than ours.
   bool follow(u64 incident, i32 rank, const char* reason) noexcept;
   // Room for the list of nodes in the file; false where there is none.

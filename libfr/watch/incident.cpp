@@ -34,6 +34,16 @@ bool is_dead(const PeerRow& row) noexcept {
          !is_alive(row.pid.load(), row.proc_start.load());
 }
 
+bool ControlPage::is_paused() const noexcept {
+  for (const PeerRow& row : page_->peers) {
+    if (row.paused.load(std::memory_order_relaxed) != 0 &&
+        row.state.load(std::memory_order_acquire) == kPeerLive && !is_dead(row)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 u64 ControlPage::open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept {
   Control& page = *page_;
   u64 current = page.incident.load(std::memory_order_acquire);

@@ -35,6 +35,7 @@ constexpr u64 kSecond_ns = 1'000'000'000ull;
 constexpr u64 kTick_ns = 100'000'000ull;
 constexpr u64 kHung_ns = kSecond_ns;  // without progress for this long at a dump: part of its hang
 constexpr u64 kGather_ns = kSecond_ns / 2;  // ranks that stall together notice it within that
+constexpr u64 kPausedLook_ns = kSecond_ns / 5;
 constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // RAS gathers from all processes of the job, and waits for those that are gone: it is asked so long
 // before a dump for a stall. Other dumps wait for it this long.
@@ -264,6 +265,11 @@ void Watchdog::check_stall(u32 group, u64 in_flight, u64 now) noexcept {
   const Recorder& r = recorder_;
   const View& view = r.view;
   Stall& s = stalls_[group];
+  if (now > s.since_ns + kPausedLook_ns && r.control->is_paused()) {
+    s.since_ns = now;  // whoever waits for a rank in a debugger does not hang
+    s.wait = {};
+    return;
+  }
   const u64 idle = now > s.since_ns ? now - s.since_ns : 0;
   Deadline deadline = patience_.deadline(s.wait, group, now - idle, now);
   if (s.wait.seen.others == Others::kGone && dumped_ns_ + kSecond_ns >= s.since_ns) {

@@ -19,7 +19,7 @@ from .crumbs import print_line as print  # noqa: F401
 from .crumbs import trace_calls
 from .replicas import check_replicas
 
-# Not `print`: `from fr import *` must leave the builtin one alone.
+# Not `print` and `breakpoint`: `from fr import *` must leave the builtin ones alone.
 __all__ = [
     "begin",
     "check_replicas",
@@ -59,6 +59,18 @@ def status() -> dict:
 def dump(reason: str = "manual") -> str | None:
     """Writes this rank's dump now and returns its path; None when nothing could be written."""
     return _fr.dump(reason)
+
+
+def breakpoint(ranks=None) -> None:
+    """These ranks (one, several, or all) stop in pdb; the others wait until all of them go on.
+
+    All ranks of the job call it. `frtrace attach JOB --rank R --pdb` leads to the debugger; its
+    `c`, `q`, or the end of the connection let the rank go on. No wait is called a hang meanwhile.
+    """
+    if not _inert:
+        from . import debugger
+
+        debugger.stop_here(ranks)
 
 
 def register_writer(fn) -> None:

@@ -52,6 +52,10 @@ def ensure_started() -> bool:
         harmless("watching for caught exceptions")(caught.install)()
         if _patched is not None:
             _capture_operations()
+        if _fr.option("FR_ATTACH") == "1":
+            from . import attach
+
+            attach.start(True)
         return True
 
 

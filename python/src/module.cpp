@@ -195,6 +195,7 @@ PYBIND11_MODULE(_fr, m) {
     fr_set_layer(name.c_str(), text.c_str());
   });
   m.def("log", [](int level, const std::string& text) { fr_log(level, text.c_str()); });
+  m.def("pause", [](bool on) { fr_pause(on ? 1 : 0); });
   m.def("snapshot", &fr::snapshot, py::arg("include_collectives") = true,
         py::arg("include_stack_traces") = true, py::arg("only_active") = false);
   m.def("records", &fr::records);

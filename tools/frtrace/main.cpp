@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "commands/arguments.hpp"
+#include "commands/attach.hpp"
 #include "commands/check.hpp"
 #include "commands/clean.hpp"
 #include "commands/collect.hpp"
@@ -277,11 +278,11 @@ int collect(int argc, char** argv) {
 constexpr struct {
   std::string_view name;
   int (*run)(int argc, char** argv);
-} kCommands[] = {{"check", check_command},   {"collect", collect},
-                 {"doctor", doctor_command}, {"dump", dump_command},
-                 {"live", live_command},     {"metrics", metrics_command},
-                 {"node", node_command},     {"reduce", reduce_command},
-                 {"stacks", stacks_command}, {"verdict", verdict_command}};
+} kCommands[] = {
+    {"attach", attach_command},   {"check", check_command},    {"collect", collect},
+    {"doctor", doctor_command},   {"dump", dump_command},      {"live", live_command},
+    {"metrics", metrics_command}, {"node", node_command},      {"reduce", reduce_command},
+    {"stacks", stacks_command},   {"verdict", verdict_command}};
 
 }  // namespace
 

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 4
+#define FR_ABI_VERSION 5
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -333,6 +333,10 @@ FR_API void fr_set_layer(const char* name, const char* text) FR_NOEXCEPT;
 
 /* One line on stderr, prefixed [fr host:rank]; level 0 error, 1 warn, 2 info, 3 debug. Cold. */
 FR_API void fr_log(int level, const char* text) FR_NOEXCEPT;
+
+/* 1: this rank is in a debugger, or waits for one that is, and 0: no more. Meanwhile the watchdogs of
+ * this node's ranks call no wait a hang. Cold. */
+FR_API void fr_pause(int on) FR_NOEXCEPT;
 
 /* The mapped ring of this process, readable at any instant (libfr/format/layout.hpp describes it);
  * NULL when not recording. */

@@ -100,7 +100,7 @@ TEST_CASE("every row of the table: its name beats the aliases, each alias beats 
       {"FR_CRASHES", {"0", "1"}},          {"FR_RAS", {"h:1", "0"}},
       {"FR_TRIGGER", {"dir", "off"}},      {"FR_MISMATCH", {"0", "1"}},
       {"FR_FINGERPRINT", {"8", "1"}},      {"FR_ADAPT", {"0", "1"}},
-      {"FR_DEADLINES", {"/a/d", "/b/d"}}};
+      {"FR_DEADLINES", {"/a/d", "/b/d"}},  {"FR_ATTACH", {"0", "1"}}};
   REQUIRE(values.size() == option_table().size());
   for (const OptionSpec& row : option_table()) {
     CAPTURE(row.name);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -51,6 +52,14 @@ bool is_dead_page(int fd, std::string_view name, std::uint64_t own_namespace) {
          !fr::has_living_rank(*page);
 }
 
+// The socket of `frtrace attach`, "<namespace>.<pid>.attach".
+bool is_dead_socket(const std::string& name, std::uint64_t own_namespace) {
+  const std::string front = fmt::format("{}.", own_namespace);
+  return name.starts_with(front) && name.ends_with(".attach") &&
+         ::access(fmt::format("/proc/{}", std::atoi(name.c_str() + front.size())).c_str(), F_OK) !=
+             0;
+}
+
 }  // namespace
 
 int clean_rings(const std::string& shm_dir) {
@@ -76,6 +85,9 @@ int clean_rings(const std::string& shm_dir) {
   std::size_t rings = 0, pages = 0, stay = 0;
   std::uintmax_t bytes = 0;
   for (const std::string& name : names) {
+    if (is_dead_socket(name, own_namespace)) {
+      ::unlinkat(dir, name.c_str(), 0);
+    }
     const bool ring = name.ends_with(".ring"), page = name.ends_with(".ctl");
     const int fd = ring || page
                        ? ::openat(dir, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)

@@ -69,6 +69,7 @@ FoundRing describe_ring(const fr::Header& h, const RingPlace& place, const std::
   r.rank = h.rank.load();
   r.pid = h.pid;
   r.signal = static_cast<int>(h.ask_signal.load());
+  r.pid_namespace = h.pid_namespace;
   r.same_pids = h.pid_namespace == fr::pid_namespace();
   r.runs = lives(h, unix_now(), kSign);
   const std::string dir = fixed(h.dump_dir, sizeof h.dump_dir);

@@ -20,9 +20,10 @@ struct FoundRing {
   std::string job, host;
   int attempt = 0, rank = -1, pid = 0;  // of its own pid namespace
   int signal = 0;                       // that it answers `frtrace stacks` by
-  bool same_pids = false;               // its pid is one of ours
-  bool runs = false;                    // by its pid, else by its watchdog's last sign
-  std::string dump_dir;                 // as seen from here
+  std::uint64_t pid_namespace = 0;
+  bool same_pids = false;  // its pid is one of ours
+  bool runs = false;       // by its pid, else by its watchdog's last sign
+  std::string dump_dir;    // as seen from here
 };
 
 std::vector<RingPlace> ring_places(const std::string& shm_dir);
