@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pdb
+import socket
 import sys
 import threading
 import time
@@ -86,6 +87,8 @@ class Stop:
         self._console = _Console(connection, lines)
         self._come.set()
         self._over.wait()
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)  # the debugger may still have it open
 
     def enter(self, frame, resumed) -> None:
         """In the thread that stands there."""

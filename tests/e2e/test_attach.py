@@ -174,6 +174,18 @@ def test_off_unless_asked_for(start):
     assert got.returncode == 3 and "no rank 5 of a job job runs on this node" in got.stderr
 
 
+def test_the_debugger_ends_at_c_and_the_process_goes_on(start):
+    script = "def how():\n    here = 7; ready(); fr.breakpoint()\n    time.sleep(600)\nmain(how)\n"
+    p = start(RANK + script).ready()
+    wait_until("fr.breakpoint()", lambda: "waits at" in p.log.read_text())
+    got = attach(p, "--pdb", text="p here\nup\np self.path\nc\n")
+    assert got.returncode == 0 and "rank 0 goes on" in got.stderr, got
+    assert "(pdb) 7\n" in got.stdout and "(pdb) '/data/part-7'\n" in got.stdout, got
+    assert p.process.poll() is None
+    got = attach(p, "--pdb")
+    assert got.returncode == 3 and "not in fr.breakpoint()" in got.stderr, got
+
+
 def sockets(p):
     return list((p.dir / "shm").rglob("*.attach"))
 
