@@ -142,6 +142,17 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
 
 // ---------------------------------------------------------------- groups, names, sites
 
+// Where Python's calls are recorded only (python/fr/fallback.py) numbers fit nobody else's.
+u64 Agreement::capture_of(const Ring& ring) noexcept {
+  const Header& h = ring.view.header();
+  for (u32 i = 0; i < h.n_layers.load(std::memory_order_acquire) && i < std::size(h.layers); ++i) {
+    if (std::strncmp(h.layers[i].name, "torch", sizeof h.layers[i].name) == 0) {
+      return std::strncmp(h.layers[i].text, "Python", 6) == 0 ? 1 : 0;
+    }
+  }
+  return 0;
+}
+
 Agreement::Group* Agreement::group_of(Ring& ring, const Payload& p) noexcept {
   GroupRef& ref = ring.groups[p.group];
   const GroupRow* row = ring.view.group(p.group);
@@ -162,6 +173,7 @@ Agreement::Group* Agreement::group_of(Ring& ring, const Payload& p) noexcept {
     }
     const i32 n_ranks = row->n_ranks.load();
     key = mix(key, static_cast<u32>(n_ranks));
+    key = mix(key, capture_of(ring));
     const bool one = n_ranks < 2;
     const u32 at = static_cast<u32>(&ring - memory_->rings);
     if (get(row->created_ticks) != created || get(row->destroyed_ticks) != 0) {

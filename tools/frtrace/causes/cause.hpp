@@ -154,6 +154,7 @@ enum class Rule : std::uint8_t {
   kOpenUnmatched,
   kOpenNoOperations,
   kOpenTimesOnly,
+  kOpenCallsOnly,
   kOkTerminated,
   kOk
 };

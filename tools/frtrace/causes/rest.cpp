@@ -136,6 +136,19 @@ std::vector<Cause> without_operations(const Facts& f) {
   return {c};
 }
 
+std::vector<Cause> calls_only(const Facts& f) {
+  Cause c;
+  c.rule = Rule::kOpenCallsOnly;
+  c.verdict = Verdict::kUndecided;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (f.ev(i).holes.calls_only) {
+      c.others.push_back(i);
+    }
+  }
+  const bool stuck = f.alarmed || !f.graph.pending.empty();
+  return f.records_less && stuck ? std::vector<Cause>{c} : std::vector<Cause>{};
+}
+
 bool only_times(const Facts& f) {
   return !f.c.ranks.empty() &&
          std::all_of(f.c.ranks.begin(), f.c.ranks.end(),

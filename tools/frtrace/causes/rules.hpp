@@ -25,6 +25,7 @@ struct RuleRow {
   const char* name;
   std::vector<Cause> (*propose)(const Facts&);
   const char* why_here;
+  bool compares = true;  // operations of several ranks by their numbers
 };
 std::span<const RuleRow> rules();
 
@@ -56,6 +57,7 @@ std::vector<Cause> unattributed(const Facts&);
 std::vector<Cause> unmatched(const Facts&);
 std::vector<Cause> without_operations(const Facts&);
 std::vector<Cause> slow(const Facts&);
+std::vector<Cause> calls_only(const Facts&);
 bool only_times(const Facts&);  // the files are a profiler's
 
 // ---- shared by rules

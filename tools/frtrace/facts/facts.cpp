@@ -36,7 +36,11 @@ Facts::Facts(const Case& the_case)
     alarmed = alarmed || is_alarm(e);
     timed_out = timed_out || e->trigger == "timeout";
     p2p_unseen = p2p_unseen || e->holes.no_p2p;
+    records_less = records_less || e->holes.calls_only;
   }
+  records_less = records_less && std::any_of(c.ranks.begin(), c.ranks.end(), [](const auto* e) {
+                   return !e->holes.calls_only && !e->records.empty();
+                 });
   if (!alarmed) {
     threshold_s = std::max(threshold_s, usual_wait_s(limits::kUsualWaitFewest));
   }

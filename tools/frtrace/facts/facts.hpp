@@ -59,11 +59,12 @@ struct Facts {
   std::vector<int> primary;          // evidence of processes that ended by their own fault
   std::vector<int> missing_primary;  // in Case::missing
   std::vector<HiddenFailure> hidden;
-  std::vector<bool> stale;  // per evidence
-  double threshold_s = 0;   // younger operations are work in progress
-  bool alarmed = false;     // somebody had a reason to write a dump
-  bool timed_out = false;   // a timeout was the reason
-  bool p2p_unseen = false;  // files do not record the sends and receives there were
+  std::vector<bool> stale;    // per evidence
+  double threshold_s = 0;     // younger operations are work in progress
+  bool alarmed = false;       // somebody had a reason to write a dump
+  bool timed_out = false;     // a timeout was the reason
+  bool p2p_unseen = false;    // files do not record the sends and receives there were
+  bool records_less = false;  // some ranks recorded calls of Python only, others all operations
   Scene scene = Scene::kRunning;
   WaitGraph settled;  // with the threshold
   WaitGraph graph;    // the one that counts in this scene

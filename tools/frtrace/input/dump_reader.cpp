@@ -242,6 +242,10 @@ class Reader {
         layer = &o;
       } else {
         e_.layers.emplace_back(text(layer), text(&o));
+        // python/fr/fallback.py, LAYER
+        e_.holes.calls_only =
+            e_.holes.calls_only ||
+            (e_.layers.back().first == "torch" && e_.layers.back().second.starts_with("Python"));
         layer = nullptr;
       }
     }

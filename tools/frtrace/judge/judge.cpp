@@ -19,7 +19,9 @@ class Judge {
     const bool times = only_times(f_);
     for (const RuleRow& rule : rules()) {
       // A profiler's files tell nothing of a hang.
-      if (!is_needed(rule.tier) || (times && rule.propose != slow)) {
+      // Numbers that some ranks counted by what Python called fit nobody else's.
+      if (!is_needed(rule.tier) || (times && rule.propose != slow) ||
+          (f_.records_less && rule.compares)) {
         continue;
       }
       for (Cause& c : rule.propose(f_)) {

@@ -346,6 +346,7 @@ struct Holes {
   bool reduced = false;            // from a summary, which leaves things out (reduce/shorten.hpp)
   std::uint64_t truncated_at = 0;  // records before the cut
   bool only_times = false;         // of a profiler: who came when, and nothing of a hang
+  bool calls_only = false;         // what Python called; what C++ issued by itself is not in it
 };
 
 struct RankEvidence {

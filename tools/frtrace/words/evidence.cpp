@@ -177,6 +177,10 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
        "are a log: a rank that its watchdog says nothing of may be inside the operation", true},
       {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
        true},
+      {&Holes::calls_only,
+       "hold what Python called, for want of the torch adapter: what C++ issues by itself (DDP, "
+       "functional collectives) is not in them",
+       false},
       {&Holes::only_times, "are traces of torch.profiler: they tell times, and nothing of a hang",
        true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",

@@ -95,6 +95,10 @@ constexpr OpenRow kRows[] = {
      "traces of the profiler show none of {others} late again and again; whether something is "
      "stuck they do not tell",
      "dumps of fr or of PyTorch's Flight Recorder"},
+    {Rule::kOpenCallsOnly,
+     "something is stuck, but {others} recorded only what Python called (no torch adapter) and the "
+     "other ranks all operations: what they issued cannot be compared",
+     "the same capture on all ranks: python -m fr --build-adapter on each node, before the job"},
     {Rule::kOpenLifecycle,
      "{others} {have} been in {call} for {longest}; no operation is in flight, and the evidence "
      "does not say what the call waits for{missing_too}",

@@ -490,6 +490,7 @@ std::string Summary::text() const {
     case Rule::kOpenUnmatched:
     case Rule::kOpenNoOperations:
     case Rule::kOpenTimesOnly:
+    case Rule::kOpenCallsOnly:
     case Rule::kOkTerminated:
     case Rule::kOk:
       return open_summary(f_, c_);

@@ -317,3 +317,23 @@ TEST_CASE("the difference is in every sentence: root, reduce operation, shape") 
   CHECK(r.summary.find(said) != std::string::npos);
   CHECK(has(r, "why", why));
 }
+
+TEST_CASE("a rank whose capture saw Python's calls only is not compared with the others") {
+  const bool all = GENERATE(false, true);
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  Op wrong = kLoss;
+  wrong.numel = 2;
+  j.issue(2, kWorld, wrong);
+  j.advance(20);
+  for (const Rank rank : all ? Ranks{0, 1, 2, 3} : Ranks{2}) {
+    j.rank(rank).holes.calls_only = true;
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == (all ? Verdict::kMismatch : Verdict::kUndecided));
+  CHECK(r.ranks == (all ? Ranks{2} : Ranks{}));
+  if (!all) {
+    CHECK(r.summary.find("rank 2 recorded only what Python called") != std::string::npos);
+  }
+}

@@ -135,7 +135,9 @@ TEST_CASE("ranks of many summaries have one table, and say what they said") {
       e.strings.emplace_back("node " + std::to_string(node));
       e.groups[1].backend = static_cast<Id>(e.strings.size() - 1);
       e.threads.frames = {{true, "load", "data.py", 7 + static_cast<std::uint32_t>(node), 0}};
-      e.threads.threads = {{.tid = 1, .stack = {0}}};
+      ThreadStack& thread = e.threads.threads.emplace_back();
+      thread.tid = 1;
+      thread.stack = {0};
       e.device.comms.resize(2);
       e.device.comms[1].name = e.groups[1].backend;
       e.peers.resize(2);
