@@ -40,6 +40,7 @@ HEADERS = ("msgpack.hpp", "msgpack", "fmt", "CLI", "nlohmann")
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 TOOLS = ("ziglang>=0.13", "scikit-build-core>=0.10", "pybind11>=2.13", "auditwheel", "wheel")
 TOOLS += ("cmake>=3.25", "ninja", "packaging")
+TOOLS += ("tomli", "exceptiongroup", "typing-extensions")  # of scikit-build-core on Python 3.10
 
 
 def run(*command, **kwargs) -> str:
