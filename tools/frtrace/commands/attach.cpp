@@ -219,11 +219,15 @@ int debug(Connection& rank, const Wanted& w) {
   }
 }
 
-// The rank's running process of the last attempt.
+// The rank's running process of the last attempt. Another job of that name may run on this node: its
+// rings count only where --shm-dir has none.
 std::optional<FoundRing> find_rank(const Wanted& w) {
   std::optional<FoundRing> found;
+  const auto order = [&](const FoundRing& r) {
+    return std::pair(r.root.empty() && r.path.starts_with(w.shm_dir + "/"), r.attempt);
+  };
   for (const FoundRing& r : rings_of(ring_places(w.shm_dir), w.job)) {
-    if (r.runs && r.rank == w.rank && (!found || r.attempt >= found->attempt)) {
+    if (r.runs && r.rank == w.rank && (!found || order(r) >= order(*found))) {
       found = r;
     }
   }
