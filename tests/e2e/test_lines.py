@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -55,7 +56,10 @@ def test_say_what_the_rings_say_and_then_what_changed(hung, lines, scratch):
     behind = [rank for rank, n in issued.items() if n < max(issued.values())]
     assert behind == frtrace(scratch / "shm").verdict["ranks"] == [2]
     assert {of["pid"] for of in state["ranks"].values()} == {p.pid for p in hung.processes.values()}
-    # They hang: but for a sign of life nothing more is said until one dies, and then that only.
+    # They hang: but for a sign of life nothing more is said until one dies, and then that only. The
+    # others would fail at once.
+    for rank in (0, 1):
+        hung.processes[rank].send_signal(signal.SIGSTOP)
     hung.processes[2].kill()
     change = read(lines)
     while "ranks" not in change:
