@@ -35,7 +35,9 @@ inline u64 hash_bytes(const char* text, std::size_t n) noexcept {
     n -= 8;
   }
   u64 word = 0;
-  std::memcpy(&word, text, n);
+  if (n != 0) {  // the text of none may be null, which memcpy does not take
+    std::memcpy(&word, text, n);
+  }
   h = mix(h, word);
   return h != 0 ? h : 1;  // 0 means empty in the tables
 }
