@@ -80,40 +80,33 @@ Protocol::Heard Protocol::receive(const u8* bytes, std::size_t n) noexcept {
   return heard;
 }
 
-Message Protocol::post(Kind kind, u64 number, i32 rank, u32 to) const noexcept {
+Message Protocol::from_here(Kind kind, u64 number) const noexcept {
   Message m;
   m.kind = kind;
   m.attempt = attempt_;
   m.sender = own_;
-  m.receiver = to;
   m.port = port_;
   m.epoch = epoch_;
   m.number = number;
+  return m;
+}
+
+Message Protocol::post(Kind kind, u64 number, i32 rank, u32 to) const noexcept {
+  Message m = from_here(kind, number);
+  m.receiver = to;
   m.rank = rank;
   return m;
 }
 
 Message Protocol::reply_to(const Heard& heard) const noexcept {
-  Message m;
-  m.kind = Kind::kAnswer;
+  Message m = from_here(Kind::kAnswer, heard.message.number);
   m.answered = heard.message.kind;
-  m.attempt = attempt_;
-  m.sender = own_;
   m.receiver = heard.sender;
-  m.port = port_;
-  m.epoch = epoch_;
-  m.number = heard.message.number;
   return m;
 }
 
 void Protocol::begin(Kind kind, u64 number, i32 rank, const char* reason, u64 now_ns) noexcept {
-  told_ = {};
-  told_.kind = kind;
-  told_.attempt = attempt_;
-  told_.sender = own_;
-  told_.port = port_;
-  told_.epoch = epoch_;
-  told_.number = number;
+  told_ = from_here(kind, number);
   told_.rank = rank;
   std::memcpy(told_.reason, reason, strnlen(reason, kReasonBytes));
   began_ns_ = now_ns;

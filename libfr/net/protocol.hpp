@@ -82,6 +82,7 @@ class Protocol {
  private:
   enum : u32 { kIdle, kTelling, kSettled, kYielded };
 
+  Message from_here(Kind kind, u64 number) const noexcept;
   void note_answer(Peer& peer) noexcept;
   void hear_incident(Peer& peer, Heard& heard) noexcept;
 
