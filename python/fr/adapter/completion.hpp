@@ -71,14 +71,39 @@ void end_with_error(const fr_ticket& ticket, const std::exception_ptr& error, in
   g_api->end(&ticket, result, text.c_str());
 }
 
+// Stands in for a Work and hands every call on; what it is there for overrides some of them.
+class ForwardedWork : public c10d::Work {
+ public:
+  void abort() override { inner_->abort(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return inner_->result(); }
+  void synchronize() override { inner_->synchronize(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
+  float getDuration() const override { return inner_->getDuration(); }
+  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+#ifdef FR_WORK_HAS_getFutureResult
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
+    return inner_->getFutureResult();
+  }
+#endif
+#ifdef FR_WORK_HAS_blockCurrentStream
+  void blockCurrentStream() override { inner_->blockCurrentStream(); }
+#endif
+
+ protected:
+  explicit ForwardedWork(c10::intrusive_ptr<c10d::Work> inner)
+      : Work(-1, inner->retrieveOpType()), inner_(std::move(inner)) {}
+
+  const c10::intrusive_ptr<c10d::Work> inner_;
+};
+
 // Stands in for a Work without a future: such an operation is only known to be over inside wait().
-class WatchedWork final : public c10d::Work {
+class WatchedWork final : public ForwardedWork {
  public:
   WatchedWork(c10::intrusive_ptr<c10d::Work> inner, const fr_ticket& ticket)
-      : Work(-1, inner->retrieveOpType()),
-        inner_(std::move(inner)),
-        ticket_(ticket),
-        generation_(g_api->generation()) {}
+      : ForwardedWork(std::move(inner)), ticket_(ticket), generation_(g_api->generation()) {}
 
   ~WatchedWork() override { end(FR_RELEASED, nullptr); }
 
@@ -127,23 +152,6 @@ class WatchedWork final : public c10d::Work {
     end(FR_FAILED, "aborted");
   }
 
-  bool isSuccess() const override { return inner_->isSuccess(); }
-  std::exception_ptr exception() const override { return inner_->exception(); }
-  int sourceRank() const override { return inner_->sourceRank(); }
-  std::vector<at::Tensor> result() override { return inner_->result(); }
-  void synchronize() override { inner_->synchronize(); }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return inner_->getFuture(); }
-  float getDuration() const override { return inner_->getDuration(); }
-  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
-#ifdef FR_WORK_HAS_getFutureResult
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
-    return inner_->getFutureResult();
-  }
-#endif
-#ifdef FR_WORK_HAS_blockCurrentStream
-  void blockCurrentStream() override { inner_->blockCurrentStream(); }
-#endif
-
  private:
   void end(int result, const char* message) noexcept {
     if (!ended_.exchange(true, std::memory_order_relaxed) && generation_ == g_api->generation()) {
@@ -161,7 +169,6 @@ class WatchedWork final : public c10d::Work {
     }
   }
 
-  const c10::intrusive_ptr<c10d::Work> inner_;
   const fr_ticket ticket_;
   const uint32_t generation_;
   std::atomic<bool> ended_{false};

@@ -317,10 +317,10 @@ class OutputSample {
 };
 
 // Stands in for the Work of a sampled operation: nobody gets past it before the sample is taken.
-class SampledWork final : public c10d::Work {
+class SampledWork final : public ForwardedWork {
  public:
   SampledWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<OutputSample> sample)
-      : Work(-1, inner->retrieveOpType()), inner_(std::move(inner)), sample_(std::move(sample)) {}
+      : ForwardedWork(std::move(inner)), sample_(std::move(sample)) {}
 
   bool isCompleted() override {
     const bool completed = inner_->isCompleted();
@@ -350,25 +350,8 @@ class SampledWork final : public c10d::Work {
     }
     return future_;
   }
-  void abort() override { inner_->abort(); }
-  bool isSuccess() const override { return inner_->isSuccess(); }
-  std::exception_ptr exception() const override { return inner_->exception(); }
-  int sourceRank() const override { return inner_->sourceRank(); }
-  std::vector<at::Tensor> result() override { return inner_->result(); }
-  void synchronize() override { inner_->synchronize(); }
-  float getDuration() const override { return inner_->getDuration(); }
-  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
-#ifdef FR_WORK_HAS_getFutureResult
-  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
-    return inner_->getFutureResult();
-  }
-#endif
-#ifdef FR_WORK_HAS_blockCurrentStream
-  void blockCurrentStream() override { inner_->blockCurrentStream(); }
-#endif
 
  private:
-  const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<OutputSample> sample_;
   std::mutex lock_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
