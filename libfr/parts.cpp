@@ -10,6 +10,7 @@
 #include "net/nodes.hpp"
 #include "stop/crash.hpp"
 #include "stop/exit_signals.hpp"
+#include "watch/attend.hpp"
 #include "watch/mismatch.hpp"
 #include "watch/shut_down.hpp"
 #include "watch/watch.hpp"
@@ -20,6 +21,7 @@ namespace {
 constexpr Part kTable[] = {
     {.name = "watch", .make = make_watch, .start = start_watch},
     {.name = "mismatch", .make = forget_mismatch, .every_tick = look_for_mismatch},
+    {.name = "attendance", .make = forget_attendance, .every_tick = attend},
     {.name = "nodes",
      .make = net::forget_nodes,
      .before_dump = net::wake_endpoint,

@@ -620,6 +620,23 @@ enum PeerState : u32 {
   kPeerExited = 4        // any other exit that it could still note
 };
 
+// An operation that a rank waits in and that has members on other nodes; what they said of it.
+struct alignas(64) Question {
+  // --- the rank
+  std::atomic<u64> key;  // of the group, as all nodes make it
+  std::atomic<u64> seq;
+  std::atomic<u64> asked_ns;  // monotonic; 0 never
+  // --- the rank that has the node's endpoint; `answers` is 0 while it writes
+  std::atomic<u64> answers;  // question_id() of what the rest is of
+  std::atomic<u64> heard_ns;
+  std::atomic<u64> came_ns;  // monotonic: when the last member came
+  std::atomic<u32> others;   // Others
+  std::atomic<i32> absent;   // ranks; -1 none
+  std::atomic<i32> busy;
+  u32 reserved0;
+};
+static_assert(sizeof(Question) == 64);
+
 struct alignas(64) PeerRow {
   // --- the peer itself; `state` is claimed by CAS
   std::atomic<u32> state;
@@ -642,8 +659,9 @@ struct alignas(64) PeerRow {
   std::atomic<u32> late_told;             // 1: one has said that it is late again and again
   std::atomic<u32> paused;                // by the rank itself: 1 while it is in fr.breakpoint()
   u64 reserved2[6];
+  Question questions[4];
 };
-static_assert(sizeof(PeerRow) == 576);
+static_assert(sizeof(PeerRow) == 832);
 
 // One node of the job, as the list that all nodes share has it. Written before Nodes::n, but for
 // the endpoint.

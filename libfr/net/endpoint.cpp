@@ -13,7 +13,6 @@
 #include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
 #include "watch/control_page.hpp"
-#include "watch/mismatch.hpp"
 #include "watch/post.hpp"
 #include "watch/watchdog.hpp"
 
@@ -100,6 +99,7 @@ void Endpoint::turn(u64 limit_ns) noexcept {
   u64 now = monotonic_ns();
   const u64 due = has_begun() ? protocol_.due_ns(now) : ~0ull;
   u64 wait = !has_begun() || limit_ns < kLongestWait_ns ? limit_ns : kLongestWait_ns;
+  wait = has_begun() && !posts_to_nodes.is_empty() ? 0 : wait;  // what one turn did not send
   wait = due == ~0ull ? wait : due <= now ? 0 : due - now < wait ? due - now : wait;
   pollfd fds[2] = {{event_fd_, POLLIN, 0}, {socket_.fd(), POLLIN, 0}};
   poll(fds, has_begun() ? 2 : 1, static_cast<int>((wait + 999'999) / 1'000'000));
@@ -162,13 +162,20 @@ void Endpoint::hear_post(const Protocol::Heard& heard) noexcept {
   post.members = m.rank;
   static_assert(sizeof post.data == kReasonBytes && kReasonBytes < 256);
   std::memcpy(post.data, m.reason, m.reason_bytes);
-  give_post(post);
+  if (m.kind < Kind::kPresent) {
+    hashes_from_nodes.give(post);
+    return;
+  }
+  attendance_from_nodes.give(post);
+  if (attendance_from_nodes.is_half_full()) {
+    recorder_.watchdog->wake();
+  }
 }
 
-// What the watchdog of this process has for other nodes; it compares while we have the endpoint.
+// What the watchdog of this process has for other nodes.
 void Endpoint::send_posts() noexcept {
   Post post;
-  for (u32 i = 0; i < kSentAtOnce && take_post(post); ++i) {
+  for (u32 i = 0; i < kSentAtOnce && posts_to_nodes.take(post); ++i) {
     const auto kind = static_cast<Kind>(static_cast<u8>(Kind::kHashes) + post.kind);
     Message m = protocol_.post(kind, post.key, post.members, post.node);
     m.reason_bytes = post.bytes;

@@ -48,7 +48,7 @@ bool decode(const u8* bytes, std::size_t n, const Token& token, Message& to) noe
   const auto is_kind = [](u8 kind, Kind last) {
     return kind >= static_cast<u8>(Kind::kIncident) && kind <= static_cast<u8>(last);
   };
-  if (!is_kind(bytes[5], Kind::kDiffers) || !is_kind(bytes[6], Kind::kAnswer)) {
+  if (!is_kind(bytes[5], Kind::kAttendance) || !is_kind(bytes[6], Kind::kAnswer)) {
     return false;
   }
   to.kind = static_cast<Kind>(bytes[5]);

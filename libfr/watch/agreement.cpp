@@ -142,17 +142,6 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
 
 // ---------------------------------------------------------------- groups, names, sites
 
-// Where Python's calls are recorded only (python/fr/fallback.py) numbers fit nobody else's.
-u64 Agreement::capture_of(const Ring& ring) noexcept {
-  const Header& h = ring.view.header();
-  for (u32 i = 0; i < h.n_layers.load(std::memory_order_acquire) && i < std::size(h.layers); ++i) {
-    if (std::strncmp(h.layers[i].name, "torch", sizeof h.layers[i].name) == 0) {
-      return std::strncmp(h.layers[i].text, "Python", 6) == 0 ? 1 : 0;
-    }
-  }
-  return 0;
-}
-
 Agreement::Group* Agreement::group_of(Ring& ring, const Payload& p) noexcept {
   GroupRef& ref = ring.groups[p.group];
   const GroupRow* row = ring.view.group(p.group);
@@ -164,22 +153,13 @@ Agreement::Group* Agreement::group_of(Ring& ring, const Payload& p) noexcept {
     if (p.ticks < created || get(row->destroyed_ticks) != 0) {
       return nullptr;
     }
-    // One key on all ranks, as frtrace makes it.
-    const auto ranks = ring.view.group_ranks(*row);
-    const std::string_view name = ring.view.string(row->name.load());
-    u64 key = mix(hash_bytes(name.data(), name.size()), row->instance.load());
-    for (const u32 word : ranks) {
-      key = mix(key, word);
-    }
-    const i32 n_ranks = row->n_ranks.load();
-    key = mix(key, static_cast<u32>(n_ranks));
-    key = mix(key, capture_of(ring));
-    const bool one = n_ranks < 2;
+    const u64 key = group_key(ring.view, *row);
+    const bool one = row->n_ranks.load() < 2;
     const u32 at = static_cast<u32>(&ring - memory_->rings);
     if (get(row->created_ticks) != created || get(row->destroyed_ticks) != 0) {
       return nullptr;  // the row became another's meanwhile
     }
-    const u32 found = one ? kNone : find_group(key != 0 ? key : 1, at, p.group);
+    const u32 found = one ? kNone : find_group(key, at, p.group);
     ref = {created, found};
     if (found != kNone) {
       memory_->groups[found - 1].counted = 0;

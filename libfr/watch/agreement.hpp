@@ -149,7 +149,6 @@ class Agreement {
   struct Side;
 
   void add(Ring& ring, const Payload& p, u64 now_ns) noexcept;
-  static u64 capture_of(const Ring& ring) noexcept;
   Group* group_of(Ring& ring, const Payload& p) noexcept;
   u32 find_group(u64 key, u32 ring, u32 row) noexcept;
   u32 count_members(const Group& g) noexcept;

@@ -1,11 +1,10 @@
 // agreement_memory.hpp - what an Agreement holds: mostly zero pages that nothing touches.
 #pragma once
 
-#include <span>
-
 #include "format/hash.hpp"
 #include "fr/fr.h"
 #include "watch/agreement.hpp"
+#include "watch/groups.hpp"
 
 namespace fr {
 
@@ -37,19 +36,6 @@ inline bool is_same_output(const RecordCopy& r) noexcept {
 inline u32 output_signature(const RecordCopy& r) noexcept {
   return static_cast<u32>(mix(sample_word(r, FR_SAMPLE_SUM), sample_word(r, FR_SAMPLE_WEIGHTED)) >>
                           32);
-}
-
-// Ranges as a group has them: {first, count, stride}...
-inline bool is_in(std::span<const u32> ranges, i32 rank) noexcept {
-  for (std::size_t i = 0; i + 2 < ranges.size(); i += 3) {
-    const u32 stride = ranges[i + 2] != 0 ? ranges[i + 2] : 1;
-    const u32 ahead = static_cast<u32>(rank) - ranges[i];
-    if (rank >= 0 && static_cast<u32>(rank) >= ranges[i] && ahead % stride == 0 &&
-        ahead / stride < ranges[i + 1]) {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace fr

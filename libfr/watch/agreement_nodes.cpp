@@ -24,12 +24,6 @@ constexpr u32 kEach = 16;        // operations in a while that are told one by o
 constexpr u32 kFarthest = 4096;  // operations back
 constexpr u32 kAsked = 4;
 
-bool is_on(const NodeRow& node, u32 rank) noexcept {
-  const u32 first = static_cast<u32>(node.first_rank);
-  return node.stride != 0 && rank >= first && (rank - first) % node.stride == 0 &&
-         (rank - first) / node.stride < node.n_ranks;
-}
-
 }  // namespace
 
 void Agreement::set_nodes(const NodeRow* rows, u32 n, u32 own) noexcept {

@@ -137,6 +137,10 @@ bool ControlPage::join(i32 pid, u64 proc_start, i32 rank, i32 local_rank,
       row.paused.store(0);
       row.hung.store(0);
       row.warned_unix_ns.store(0);
+      for (Question& q : row.questions) {
+        q.asked_ns.store(0);
+        q.answers.store(0);
+      }
       row.last_op[0] = '\0';
       std::memset(row.last_site, 0, sizeof row.last_site);
       std::snprintf(row.ring, sizeof row.ring, "%s", ring);

@@ -16,7 +16,6 @@ constexpr u64 kGone_ns = 2'000'000'000;  // an end that is being reported is no 
 constexpr u64 kFirstWarn_ns = 60'000'000'000;
 constexpr u64 kFirstDump_ns = 660'000'000'000;  // one of ten minutes, and what comes with it
 constexpr u64 kKnown = 5;                       // visits
-constexpr u64 kMargin_ns = 60'000'000'000;
 constexpr u32 kHalfLife_s = 3 * 3600;
 constexpr u32 kForgiven_s = 24 * 3600;
 constexpr u16 kMostDoublings = 3;
@@ -50,10 +49,6 @@ SiteLongest& measure(SiteRow& site, Others others) noexcept {
 
 u64 longest_ns(const SiteRow& site) noexcept {
   return std::max(longest_ns(site.absent), longest_ns(site.together));
-}
-
-u64 before_timeout(u64 timeout_ns) noexcept {
-  return timeout_ns - std::min(kMargin_ns, timeout_ns / 5);
 }
 
 Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& floors) noexcept {

@@ -46,7 +46,10 @@ struct Deadline {
 // `site` may be nullptr: nothing is known of it.
 Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& floors) noexcept;
 // Until when torch's own timeout leaves time for a dump: 60 s less, of a short one a fifth.
-u64 before_timeout(u64 timeout_ns) noexcept;
+constexpr u64 before_timeout(u64 timeout_ns) noexcept {
+  constexpr u64 kMargin_ns = 60'000'000'000;
+  return timeout_ns - (timeout_ns / 5 < kMargin_ns ? timeout_ns / 5 : kMargin_ns);
+}
 
 // A standstill from this long on is looked at, and learned from; shorter ones change nothing.
 constexpr u64 noted_from(const Floors& floors) noexcept {

@@ -32,9 +32,6 @@ struct Rings {
   } at[kPeers];
 };
 Rings g_rings;
-// Between this thread and that of the node's endpoint.
-Posts g_to_nodes;
-Posts g_from_nodes;
 
 // The rank that has the node's endpoint compares; in a job of one node the first of the living. One
 // that takes that over does not tell again of what came before.
@@ -99,14 +96,6 @@ void forget_mismatch(Recorder&) {
   new (&g_rings) Rings;  // a forked child: what was mapped stays, which is little
 }
 
-bool take_post(Post& post) noexcept {
-  return g_to_nodes.take(post);
-}
-
-void give_post(const Post& post) noexcept {
-  g_from_nodes.give(post);
-}
-
 void look_for_mismatch() noexcept {
   Recorder* r = recorder();
   bool takes_over = false;
@@ -127,10 +116,10 @@ void look_for_mismatch() noexcept {
       r->options.mismatch && nodes.n.load(std::memory_order_acquire) > 1) {
     g_rings.agreement.set_nodes(nodes.rows, nodes.n.load(), nodes.own);
     Post post;
-    while (g_from_nodes.take(post)) {
-      g_rings.agreement.hear(post, now, g_to_nodes);
+    while (hashes_from_nodes.take(post)) {
+      g_rings.agreement.hear(post, now, posts_to_nodes);
     }
-    g_rings.agreement.talk(now, g_to_nodes);
+    g_rings.agreement.talk(now, posts_to_nodes);
   }
   if (g_rings.agreement.passed_by() != 0 && !g_rings.has_said_holes) {
     g_rings.has_said_holes = true;

@@ -7,6 +7,7 @@
 #include "format/call_site.hpp"
 #include "format/ticks.hpp"
 #include "recorder/recorder.hpp"
+#include "watch/attend.hpp"
 
 namespace fr {
 namespace {
@@ -46,17 +47,20 @@ void Patience::look(Standing& w, u32 group, u64 since, u64 now) noexcept {
              r.ticket != w.ticket) {
     return;
   }
-  const AbsentRanks::Seen seen = absent_.look(r, now);
+  AbsentRanks::Seen seen = absent_.look(r, now);
+  u64 settled = kSettled_ns;
+  if (now - since >= asked_from(floors_)) {
+    ask_attendance(recorder_, seen, now);
+    settled += seen.key != 0 ? asked_from(floors_) + told_within(recorder_) : 0;
+  }
   if (seen.others != w.seen.others) {
     if (w.seen.others == Others::kAsleep) {
       w.asleep_ns = std::max(w.asleep_ns, now - w.state_since_ns);
     }
-    w.state_since_ns = now - since < kSettled_ns ? since : now;
+    w.state_since_ns = now - since < settled ? since : now;
   }
   if (seen.others == Others::kCame) {
-    const u64 unix_now = unix_now_ns();
-    const u64 ago = unix_now > seen.came_unix_ns ? unix_now - seen.came_unix_ns : 0;
-    w.state_since_ns = std::max(since, now > ago ? now - ago : 0);
+    w.state_since_ns = std::max(since, now > seen.came_ago_ns ? now - seen.came_ago_ns : 0);
   }
   w.seen = seen;
   w.looked_ns = now;
@@ -87,6 +91,9 @@ bool Patience::went_on(Standing& w, u64 since, u64 now) noexcept {
   const u64 together = came ? now - w.state_since_ns : 0;
   if (w.seen.others == Others::kAsleep) {
     w.asleep_ns = std::max(w.asleep_ns, now - w.state_since_ns);
+  }
+  if (w.seen.others == Others::kUnseen && w.seen.key != 0) {
+    w.asleep_ns = std::max(w.asleep_ns, now - since);  // on another node, for all that is known
   }
   learn(*w.site, {now - since - together, w.asleep_ns, together}, now);
   return true;

@@ -56,11 +56,13 @@ int main() {
     const char* text;
     Job job;
   } jobs[] = {{"one node, barriers of their own for checkpoints and evaluations", {}},
-              {"several nodes: who is missing elsewhere is not seen", {.sees_all = false}},
-              {"several nodes, torch's timeout is 10 min", {.timeout_s = 600, .sees_all = false}},
+              {"several nodes", {.sees_all = false, .tells = true}},
+              {"several nodes that do not tell each other who has come", {.sees_all = false}},
+              {"several nodes, torch's timeout is 10 min",
+               {.timeout_s = 600, .sees_all = false, .tells = true}},
               {"one node, others wait in the step's collective", {.waits_in_step = true}},
               {"several nodes, others wait in the step's collective",
-               {.sees_all = false, .waits_in_step = true}},
+               {.sees_all = false, .tells = true, .waits_in_step = true}},
               {"one node, steps of 20 s, others wait in the step's collective",
                {.step_s = 20, .waits_in_step = true}}};
   std::printf("%d simulated weeks each; seconds to the dump of a planted hang: median / most\n",

@@ -31,7 +31,7 @@ def test_the_ranks_of_a_running_job(launch, scratch):
     assert said["master_reached"][0] == "ok" and said["master_reached"][1].endswith(" answers")
     assert said["versions"][0] == "ok" and "torch 2." in said["versions"][1], said["versions"]
     assert said["dump_dir"][1].endswith(f"free in {job.dumps}"), said["dump_dir"]
-    assert said["watchdogs"][0] == "ok" or "FR_TIMEOUT_S is 600 s" in said["watchdogs"][1]
+    assert said["watchdogs"][0] == "ok", said["watchdogs"]
     got = subprocess.run(
         [FRTRACE, "doctor", "--shm-dir", scratch / "shm"], capture_output=True, text=True
     )

@@ -235,3 +235,25 @@ def test_nodes_that_issue_different_operations_are_told_of(cluster):
     whole = "mismatch: nothing tells which is right: in #4 of default_pg "
     assert re.search(whole + sides[1] + "; " + sides[0], line), line
     job.go("end")
+
+
+@pytest.mark.parametrize(
+    "what, said, least_s, most_s",
+    [("stop", "; all members have come", 4, 14), ("miss", "; rank {} has not come", 14, 27)],
+)
+def test_who_has_not_come_on_another_node_is_known(cluster, what, said, least_s, most_s):
+    """Where all wait 3 s by right, a hang is dumped after 30 s, but where the nodes know of each
+    other that all have come after 5 s, that one sleeps after 15 s."""
+    a, b = cluster
+    job = NodesJob(cluster, env={"FR_WARN_S": "2", "FR_TIMEOUT_S": "5"})
+    job.await_lists()
+    job.go("save")
+    done = [n.disk / f"done.{2 * i + k}" for i, n in enumerate(cluster) for k in (0, 1)]
+    job.wait("the operation", lambda: all(path.exists() for path in done))
+    guilty = 5 - job.owner(b, (2, 3))  # whose process need not answer for its node
+    begun = time.time()
+    job.go(f"{what} {guilty}")
+    times = job.await_dumps((0, 1, 5 - guilty))
+    print(f"{what}: dumped after {min(times) - begun:.1f} s")
+    assert least_s < min(times) - begun < most_s, job.log()
+    assert said.format(guilty) in job.log(), job.log()

@@ -64,9 +64,9 @@ def process(pid, rank):
     }
 
 
-def ranks(timeout=600, fr_timeout=60, world=16):
+def ranks(timeout=600, fr_timeout=60, world=16, adapt=1):
     return "".join(
-        f"{pid}\t{rank}\t{rank}\t2\t{world}\tdemo\t/dumps\t{timeout}\t{fr_timeout}\n"
+        f"{pid}\t{rank}\t{rank}\t2\t{world}\tdemo\t/dumps\t{timeout}\t{fr_timeout}\t{adapt}\n"
         for rank, pid in enumerate([PID, OTHER])
     )
 
@@ -274,7 +274,11 @@ SICK = {
         {f"/proc/{OTHER}/environ": environ(NCCL_IB_TIMEOUT="22")},
     ),
     "debugging": ("warn", "NCCL_P2P_DISABLE=1", env_of(NCCL_P2P_DISABLE="1")),
-    "watchdogs": ("bad", "FR_TIMEOUT_S is 900", {"/answers/ranks": ranks(fr_timeout=900)}),
+    "watchdogs": (
+        "bad",
+        "FR_TIMEOUT_S is 900 s and FR_ADAPT 0, torch ends the job after 600 s",
+        {"/answers/ranks": ranks(fr_timeout=900, adapt=0)},
+    ),
     "plugins": ("bad", "NCCL_NET_PLUGIN=ofi", {"/usr/lib/libnccl-net-ofi.so": None}),
     "master_port": (
         "bad",
@@ -437,6 +441,27 @@ def test_a_machine_without_anything_and_without_a_job(tmp_path):
     assert checks["shm"]["state"] == "bad"  # there is none
     for absent in ("xid", "ports", "nvlink", "master_port"):
         assert checks[absent]["state"] == "ok" and not checks[absent]["here"]
+
+
+@pytest.mark.parametrize(
+    ("ranks_say", "says"),
+    [
+        (
+            ranks(),
+            "fr dumps after 60 s, at call sites that took longer later, 540 s at most; "
+            "torch ends the job after 600 s",
+        ),
+        (
+            ranks(fr_timeout=900),
+            "fr dumps after 540 s (FR_TIMEOUT_S is 900 s); torch ends the job after 600 s",
+        ),
+        (ranks(timeout=0), "fr dumps after 60 s, at call sites that took longer later"),
+        (ranks(adapt=0), "fr dumps after 60 s; torch ends the job after 600 s"),
+    ],
+)
+def test_when_a_dump_comes_beside_torchs_own_timeout(tmp_path, ranks_say, says):
+    checks, _ = examined(machine(tmp_path, HEALTHY | {"/answers/ranks": ranks_say}))
+    assert (checks["watchdogs"]["state"], checks["watchdogs"]["value"]) == ("ok", says)
 
 
 def test_a_cuda_job_without_a_gpu(tmp_path):

@@ -11,7 +11,7 @@ static_assert(offsetof(Header, magic) == 0 && offsetof(Header, version) == 8);
 static_assert(offsetof(Header, header_bytes) == 12 && offsetof(Header, region_bytes) == 16);
 static_assert(sizeof(Record) == 128 && sizeof(Payload) == 120 && sizeof(Status) == 32);
 static_assert(sizeof(GroupRow) == 256 && sizeof(LaneRow) == 128 && sizeof(Crumb) == 384);
-static_assert(sizeof(SectionRow) == 16 && sizeof(PeerRow) == 576);
+static_assert(sizeof(SectionRow) == 16 && sizeof(PeerRow) == 832);
 
 }  // namespace
 

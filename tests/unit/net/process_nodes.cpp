@@ -125,6 +125,45 @@ struct NodesJob {
   }
 };
 
+enum Does : u64 { kWaits = 1, kComputes = 2, kSleeps = 3 };
+
+// A rank that does what the board says once its node has the list.
+Child start_waiting(NodesJob& job, int rank) {
+  const int node = rank / 2;
+  const Environment env = {{"FR_SHM_DIR", job.shm[node].path()},
+                           {"FR_DUMP_DIR", job.dumps(node)},
+                           {"FR_VERDICT", "0"},
+                           {"FR_WARN_S", "2"},
+                           {"FR_TIMEOUT_S", "6"},
+                           {"LOCAL_WORLD_SIZE", "2"}};
+  return job.scene.start(
+      rank, env,
+      [&job, rank] {
+        const fr_group_t g = child_group("0", rank, 4);
+        const fr_ticket t = child_begin(g);
+        fr_end(&t, FR_OK, nullptr);
+        const fr_store s = FileStore::store(job.store.path());
+        fr_join_nodes(&s);
+        for (char status[1 << 16] = ""; std::strstr(status, "\"nodes\": \"") == nullptr;) {
+          usleep(20'000);
+          fr_status(status, sizeof status);
+        }
+        job.scene.board.cell[rank] = 1;
+        while (job.scene.board.cell[10 + rank] == 0) {
+          usleep(20'000);
+        }
+        if (job.scene.board.cell[10 + rank] == kWaits) {
+          child_begin(g);
+        }
+        for (volatile u64 n = 0; job.scene.board.cell[10 + rank] == kComputes;) {
+          n = n + 1;
+        }
+        sleep_for_ever();
+        return 0;
+      },
+      4);
+}
+
 // UDP sockets that a process has open.
 u32 sockets_of(pid_t pid) {
   u32 n = 0;
@@ -231,6 +270,31 @@ TEST_CASE("nodes: where the owner of the endpoint is killed or stopped, another 
     stopped.kill(SIGCONT);
     CHECK(eventually([&] { return sockets_of(stopped.pid()) == 0; }));
   }
+}
+
+TEST_CASE("nodes: who has not come on another node, and what it does, is known on both") {
+  struct Case {
+    u64 does;
+    const char* said;
+  };
+  const Case c = GENERATE(Case{kWaits, "; all members have come"},
+                          Case{kComputes, "; rank 3 has not come, it computes"},
+                          Case{kSleeps, "; rank 3 has not come;"});
+  NodesJob job;
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(start_waiting(job, rank));
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    REQUIRE(job.scene.reached(rank, 1));
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    job.scene.board.cell[10 + rank] = rank == 3 ? c.does : kWaits;
+  }
+  REQUIRE(wait_for(job.dump(0, 0, 1)));
+  const std::string reason = Dump::load(job.dump(0, 0, 1))["reason"].text() + ";";
+  CAPTURE(reason, c.does);
+  CHECK(reason.find(c.said) != std::string::npos);
 }
 
 TEST_CASE("nodes: no socket in a job of one node, with FR_TRIGGER=dir or off") {

@@ -158,7 +158,7 @@ TEST_CASE("net: another version, and kinds that are none, are refused") {
   const Bytes b = bytes_of(incident_of(1, 0, 1));
   Message m;
   for (const auto& [offset, value] :
-       {std::pair{0, 0}, {4, 0}, {4, 2}, {5, 0}, {5, 7}, {6, 0}, {6, 4}, {22, 1}}) {
+       {std::pair{0, 0}, {4, 0}, {4, 2}, {5, 0}, {5, 10}, {6, 0}, {6, 4}, {22, 1}}) {
     Bytes changed = b;
     changed.data[offset] = static_cast<u8>(value);
     const std::size_t signed_bytes = changed.n - sizeof(Digest);

@@ -8,6 +8,7 @@
 #include "doctor/checks.hpp"
 #include "format/hash.hpp"
 #include "model/rank_data.hpp"
+#include "watch/deadlines.hpp"
 
 namespace frtrace::doctor {
 
@@ -195,10 +196,19 @@ Finding check_watchdogs(Machine& m) {
     return no_environment(m);
   }
   const Process& p = m.processes().front();
-  const double fr_s = p.fr_timeout_s > 0 ? p.fr_timeout_s : number_of(m.env("FR_TIMEOUT_S"), 60);
+  const bool in_job = p.fr_timeout_s > 0;
+  const bool adapts = in_job ? p.adapts : m.env("FR_ADAPT") != "0";
+  const double set_s = in_job ? p.fr_timeout_s : number_of(m.env("FR_TIMEOUT_S"), 60);
+  // Deadlines that learn leave time for a dump before torch ends the job, whatever is set.
+  const double latest_s =
+      adapts && p.timeout_s > 0
+          ? static_cast<double>(fr::before_timeout(static_cast<std::uint64_t>(p.timeout_s * 1e9))) /
+                1e9
+          : 0;
+  const double fr_s = latest_s > 0 ? std::min(set_s, latest_s) : set_s;
   if (p.timeout_s > 0 && fr_s >= p.timeout_s) {
-    return bad(
-        fmt::format("FR_TIMEOUT_S is {} s, torch ends the job after {} s", fr_s, p.timeout_s));
+    return bad(fmt::format("FR_TIMEOUT_S is {} s and FR_ADAPT 0, torch ends the job after {} s",
+                           fr_s, p.timeout_s));
   }
   const std::string handling = m.env("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   if (m.env("TORCH_NCCL_BLOCKING_WAIT") == "1" && !handling.empty() && handling != "0") {
@@ -209,12 +219,18 @@ Finding check_watchdogs(Machine& m) {
       (heartbeat <= fr_s || (p.timeout_s > 0 && heartbeat < p.timeout_s))) {
     return warn(fmt::format("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={}, {}", heartbeat,
                             heartbeat <= fr_s
-                                ? fmt::format("FR_TIMEOUT_S is {} s", fr_s)
+                                ? fmt::format("fr dumps after {} s", fr_s)
                                 : fmt::format("operations may take {} s", p.timeout_s)));
   }
-  return ok(fmt::format(
-      "fr dumps after {} s{}", fr_s,
-      p.timeout_s > 0 ? fmt::format(", torch ends the job after {} s", p.timeout_s) : ""));
+  const std::string when =
+      fr_s < set_s ? fmt::format("fr dumps after {} s (FR_TIMEOUT_S is {} s)", fr_s, set_s)
+      : !adapts    ? fmt::format("fr dumps after {} s", fr_s)
+      : latest_s > 0
+          ? fmt::format("fr dumps after {} s, at call sites that took longer later, {} s at most",
+                        fr_s, latest_s)
+          : fmt::format("fr dumps after {} s, at call sites that took longer later", fr_s);
+  return ok(p.timeout_s > 0 ? fmt::format("{}; torch ends the job after {} s", when, p.timeout_s)
+                            : when);
 }
 
 Finding check_plugins(Machine& m) {

@@ -75,7 +75,7 @@ std::string option_in(std::string_view table, std::string_view name) {
 }
 
 // Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here,
-// ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, by tabs.
+// ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, FR_ADAPT, by tabs.
 std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
   std::string out;
   for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
@@ -83,10 +83,11 @@ std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
     const std::string its = fixed(h.job, sizeof h.job);
     if ((job.empty() || its == job) && h.pid_namespace == fr::pid_namespace() &&
         fr::is_alive(h.pid, h.proc_start)) {
-      out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
+      out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
                          h.local_rank.load(), h.local_world_size, h.world_size.load(), its,
                          fixed(h.dump_dir, sizeof h.dump_dir), timeout_of(ring->view()),
-                         option_in(ring->view().options(), "FR_TIMEOUT_S"));
+                         option_in(ring->view().options(), "FR_TIMEOUT_S"),
+                         option_in(ring->view().options(), "FR_ADAPT"));
     }
   });
   return out;
@@ -244,7 +245,7 @@ void Machine::find_processes() {
   });
   for (const std::string& line : lines_of(ranks.value_or(""))) {
     const std::vector<std::string> w = split(line, '\t');
-    if (w.size() == 9) {
+    if (w.size() == 10) {
       processes_.push_back({w[0],
                             std::atoi(w[1].c_str()),
                             std::atoi(w[2].c_str()),
@@ -254,6 +255,7 @@ void Machine::find_processes() {
                             w[6],
                             number_of(w[7]),
                             number_of(w[8]),
+                            w[9] != "0",
                             {},
                             false});
     }

@@ -22,6 +22,7 @@ struct Process {
   std::string job, dump_dir;
   double timeout_s = 0;     // the shortest that one of its operations has; 0 not known
   double fr_timeout_s = 0;  // FR_TIMEOUT_S in force
+  bool adapts = true;       // FR_ADAPT
   Environment env;          // as it was started
   bool env_known = false;
 };

@@ -35,7 +35,7 @@ struct Folder {
 // A job of one rank of two here, on a machine on which everything is bad.
 void make_sick(const Folder& root) {
   const std::string p = "proc/77/";
-  root.write("answers/ranks", "77\t0\t0\t1\t2\tjob\t/dumps\t0\t60\n");
+  root.write("answers/ranks", "77\t0\t0\t1\t2\tjob\t/dumps\t0\t60\t1\n");
   root.write(p + "environ", "MASTER_ADDR=n0");
   root.write(p + "cgroup", "0::/job\n");
   root.write("sys/fs/cgroup/job/memory.events", "oom_kill 1\n");
