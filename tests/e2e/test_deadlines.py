@@ -2,9 +2,10 @@
 
 import json
 import re
+import subprocess
 
 import pytest
-from conftest import HERE
+from conftest import FRTRACE, HERE
 
 SCRIPT = HERE / "deadlines_job.py"
 RANKS = 3
@@ -39,6 +40,12 @@ def test_a_long_wait_alarms_once_and_a_hang_is_dumped(launch):
     assert row["absent_ms"] >= 2500 and row["false_dumps"] == 1, row
     assert (status["false_dumps"], status["false_warnings"]) == (1, 1), status
     job.trace("--incident", "2").expect("missing", [0])
+    page = job.scratch / "page.html"
+    subprocess.run([FRTRACE, job.dumps, "--incident", "2", "-o", page], check=False)
+    (data,) = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
+    shown = [[data["s"][site[0]], *site[1:]] for site in data["deadlines"]["shown"]]
+    (learned,) = [site for site in shown if site[0] == row["site"]]
+    assert learned[2] >= 2500 and learned[5:7] == [1, 1], shown
     assert "the deadlines of its call site are doubled" in job.log()
     assert re.search(r"no progress for 2\.\d s: all_reduce .* rank 0 has not come", job.log())
 

@@ -51,6 +51,12 @@ constexpr std::tuple kRecord{
 };
 static_assert(all_named(schema::kRecords, kRecord));
 
+constexpr std::tuple kDeadline{
+    FR_FIELDS(LearnedSite, site, visits, absent_ms, asleep_ms, together_ms, false_warnings,
+              false_dumps, doublings),
+};
+static_assert(all_named(schema::kDeadlines, kDeadline));
+
 constexpr std::tuple kLosses{
     FR_FIELDS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks_lost,
               groups_lost, groups_forgotten, lanes_lost, no_group),
@@ -150,6 +156,7 @@ class Reader {
       read_map(ras, kRas, times_, e_.ras);
     }
     nodes(member(&root_, "nodes"));
+    deadlines(Table(member(&root_, "deadlines")));
     notes(member(&root_, "notes"));
     read_map(member(&root_, "losses"), kLosses, times_, e_.losses);
     device(member(&root_, "device"));
@@ -432,6 +439,24 @@ class Reader {
       read_map(error, kCudaError, times_, d.failure);
     }
     read_map(member(o, "observer"), kObserver, times_, d);
+  }
+
+  void deadlines(const Table& t) {
+    constexpr std::uint32_t kNoted_ms = 1000;
+    constexpr std::size_t kMost = 256;
+    const RowReader fields(t, kDeadline, times_);
+    for (const Object& o : t.rows()) {
+      const Row row(&o);
+      LearnedSite site;
+      if (row.empty() || e_.deadlines.size() >= kMost) {
+        continue;
+      }
+      fields.read(row, site);
+      if (std::max({site.absent_ms, site.asleep_ms, site.together_ms}) >= kNoted_ms ||
+          site.false_warnings + site.false_dumps != 0) {
+        e_.deadlines.push_back(std::move(site));
+      }
+    }
   }
 
   void comms(const Table& t) {

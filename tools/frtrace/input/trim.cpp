@@ -55,6 +55,7 @@ void compact(RankEvidence& e) {
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.options.shrink_to_fit();
   std::vector<std::pair<std::string, std::string>>().swap(e.layers);
+  std::vector<LearnedSite>().swap(e.deadlines);
   e.groups.shrink_to_fit();
   e.lanes.shrink_to_fit();
 }

@@ -349,6 +349,14 @@ struct Holes {
   bool calls_only = false;         // what Python called; what C++ issued by itself is not in it
 };
 
+// How long a call site took before, as the rank's deadlines learned it.
+struct LearnedSite {
+  std::string site;
+  std::uint64_t visits = 0;
+  std::uint32_t absent_ms = 0, asleep_ms = 0, together_ms = 0;
+  std::uint32_t false_warnings = 0, false_dumps = 0, doublings = 0;
+};
+
 struct RankEvidence {
   std::string file;
   std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
@@ -387,7 +395,8 @@ struct RankEvidence {
   DeviceEvidence device;
   RasEvidence ras;
   NodesEvidence nodes;
-  std::vector<std::string> witness;  // what other tools say of the job, in sentences
+  std::vector<LearnedSite> deadlines;  // of sites that took a second or gave a false alarm
+  std::vector<std::string> witness;    // what other tools say of the job, in sentences
   Losses losses;
   std::uint64_t unreadable_rows = 0;  // of a damaged but readable file
 

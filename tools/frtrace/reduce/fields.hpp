@@ -149,7 +149,7 @@ void fields(Io& io, RankEvidence& of) {
   auto& [file, format, holes, newest, clock_set, file_time, source, id, reason, trigger, incident,
          written, salvaged, salvaged_by, oom_kills, salvage, process_gone, options, layers, strings,
          frames, stacks, shape_words, groups, lanes, records, has_step, step, notes, exit, peers,
-         threads, threads_by, device, ras, nodes, witness, losses, unreadable_rows] = of;
+         threads, threads_by, device, ras, nodes, deadlines, witness, losses, unreadable_rows] = of;
   io(id, file, format, holes, newest, file_time, source, reason, trigger, incident, written,
      salvaged, salvaged_by, salvage, process_gone, options, layers, groups, lanes, has_step, notes,
      exit, peers, threads, threads_by, device, ras, nodes, losses, unreadable_rows, witness);

@@ -44,6 +44,7 @@ void shorten(RankEvidence& e) {
   e.holes.reduced = true;
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.layers.clear();
+  e.deadlines.clear();
   e.threads.modules.clear();
   if (e.ras.answer.size() > kRasBytes) {
     e.ras.answer.resize(kRasBytes);

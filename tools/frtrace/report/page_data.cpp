@@ -284,6 +284,36 @@ PageJson losses_json(const Case& c, PagePool& pool) {
   return out;
 }
 
+// How long call sites took before, the longest of all ranks.
+PageJson deadlines_json(const Case& c, PagePool& pool) {
+  constexpr std::size_t kSites = 40;
+  std::map<std::string, LearnedSite> all;
+  for (const RankEvidence* e : c.ranks) {
+    for (const LearnedSite& one : e->deadlines) {
+      LearnedSite& s = all[one.site];
+      s.visits = std::max(s.visits, one.visits);
+      s.absent_ms = std::max(s.absent_ms, one.absent_ms);
+      s.asleep_ms = std::max(s.asleep_ms, one.asleep_ms);
+      s.together_ms = std::max(s.together_ms, one.together_ms);
+      s.false_warnings = std::max(s.false_warnings, one.false_warnings);
+      s.false_dumps = std::max(s.false_dumps, one.false_dumps);
+      s.doublings = std::max(s.doublings, one.doublings);
+    }
+  }
+  std::vector<std::pair<std::string, LearnedSite>> order(all.begin(), all.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    const auto longest = [](const LearnedSite& s) { return std::max(s.absent_ms, s.together_ms); };
+    return longest(a.second) > longest(b.second);
+  });
+  PageJson shown = PageJson::array();
+  for (std::size_t i = 0; i < order.size() && i < kSites; ++i) {
+    const LearnedSite& s = order[i].second;
+    shown.push_back({pool.text(order[i].first), s.visits, s.absent_ms, s.asleep_ms, s.together_ms,
+                     s.false_warnings, s.false_dumps, s.doublings});
+  }
+  return {{"all", order.size()}, {"shown", std::move(shown)}};
+}
+
 // What the clock of each host is ahead of the first rank's, where operations tell.
 PageJson clocks_json(const Facts& f, PagePool& pool) {
   constexpr std::size_t kHosts = 256;
@@ -314,6 +344,7 @@ std::string page_data(const Facts& f, const Report& r, const StackTree& tree) {
                {"options", settings_json(f.c, pool, &RankEvidence::options)},
                {"layers", settings_json(f.c, pool, &RankEvidence::layers)},
                {"losses", losses_json(f.c, pool)},
+               {"deadlines", deadlines_json(f.c, pool)},
                {"clocks", clocks_json(f, pool)}};
   out["s"] = pool.take();
   return out.dump(-1, ' ', true, PageJson::error_handler_t::replace);

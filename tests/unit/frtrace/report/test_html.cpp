@@ -87,6 +87,26 @@ TEST_CASE("the page has the verdict as text and the report as JSON") {
   CHECK(data[0]["waits"]["graph"]["edges"].size() == 2);
 }
 
+TEST_CASE("the page shows the longest waits that any rank learned, longest first") {
+  auto evidence = hung(4);
+  const auto data = [&] {
+    return nlohmann::json::parse(part(make(evidence).page, "id=\"data\">", "</script>"))[0];
+  };
+  CHECK(data()["deadlines"] == nlohmann::json({{"all", 0}, {"shown", nlohmann::json::array()}}));
+  evidence[0]->deadlines = {{"all_reduce at a.py:3", 20, 1500, 0, 200, 1, 0, 0},
+                            {"barrier at b.py:7", 2, 90'000, 90'000, 0, 0, 0, 0}};
+  evidence[3]->deadlines = {{"all_reduce at a.py:3", 21, 1200, 1100, 400, 0, 1, 1}};
+  const nlohmann::json page = data();
+  const auto row = [&](int i) {
+    nlohmann::json out = page["deadlines"]["shown"][i];
+    out[0] = page["s"][out[0].get<std::size_t>()];
+    return out;
+  };
+  CHECK(page["deadlines"]["all"] == 2);
+  CHECK(row(0) == nlohmann::json({"barrier at b.py:7", 2, 90'000, 90'000, 0, 0, 0, 0}));
+  CHECK(row(1) == nlohmann::json({"all_reduce at a.py:3", 21, 1500, 1100, 400, 1, 1, 1}));
+}
+
 TEST_CASE("text of evidence is no markup of the page") {
   const std::string hostile =
       "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
@@ -97,6 +117,7 @@ TEST_CASE("text of evidence is no markup of the page") {
     e->id.job = hostile;
     e->file += hostile;
     e->options.emplace_back("FR_STACKS" + hostile, hostile);
+    e->deadlines.push_back({.site = hostile, .absent_ms = 2000});
     for (std::size_t i = 1; i < e->strings.size(); ++i) {
       e->strings.edit()[i] += hostile;
     }

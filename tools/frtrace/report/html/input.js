@@ -20,6 +20,7 @@ function inputSection() {
                    ([name, n, ranks]) => [text(name), String(n), rankWords(text(ranks), 80)]))]);
   }
   clocks(body);
+  learned(body);
   settings(body, 'Capture layers', data().layers);
   settings(body, 'Options in force', data().options);
   const groups = () => table(
@@ -46,6 +47,24 @@ function clocks(body) {
                   shown.map(([host, rank, ahead, error]) => [
                     text(host), String(rank), error < 0 ? 'not known' : duration(ahead / 1e6),
                     error < 0 ? '' : duration(error / 1e6)])))]);
+}
+
+// From what the deadlines of call sites follow.
+function learned(body) {
+  const {all, shown} = data().deadlines;
+  if (all === 0) {
+    return;
+  }
+  const span = (ms) => ms ? duration(ms / 1e3) : '';
+  add(body, [details(
+      `Learned deadlines: the longest waits at ${all} call site${all === 1 ? '' : 's'}`,
+      () => table(['call site', 'visits', 'until all came', 'one slept', 'after all came',
+                   'false warnings', 'false dumps', 'deadlines'],
+                  shown.map(([site, visits, absent, asleep, together, warnings, dumps, doublings]) => [
+                    text(site), String(visits), span(absent), span(asleep), span(together),
+                    String(warnings), String(dumps), doublings ? `x ${2 ** doublings}` : '']))),
+             all > shown.length ? el('p', {class: 'note'}, `and ${all - shown.length} more call sites`) :
+                                  null]);
 }
 
 // Those on which all agree, and those on which ranks differ.
