@@ -89,9 +89,12 @@ test-cluster: $(VENV)/.fr-installed  ## Two nodes on this machine: Slurm, ssh, p
 	done
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/cluster $(if $(ONLY),-k "$(ONLY)")
 
+# TORCH: interpreters that have torch, or torch's wheels; PYTHONS: what the wheels are for.
+TORCH ?= $(if $(ARCH),,$(wildcard $(BIN)/python))
 .PHONY: wheel
-wheel: | setup  ## Wheels for glibc 2.28 and newer, the source package; with the adapter for .venv's torch
-	@$(PYTHON) tools/make_wheels.py $(addprefix --torch ,$(wildcard $(BIN)/python)) $(addprefix --python ,$(NAMED))
+wheel: | setup  ## Source package, wheels for glibc 2.28 and newer; ARCH=aarch64, PYTHONS=..., TORCH=...
+	@$(PYTHON) tools/make_wheels.py $(addprefix --arch ,$(ARCH)) $(addprefix --torch ,$(TORCH)) \
+	  $(addprefix --python ,$(or $(PYTHONS),$(NAMED)))
 
 .PHONY: static
 static: | setup  ## One frtrace that runs in any image, TARGET=x86_64-linux-musl

@@ -1,6 +1,6 @@
 """Makes the source package and the wheels of fr, and a static frtrace.
 
-    python tools/make_wheels.py [--out dist] [--python PYTHON]... [--torch PYTHON]...
+    python tools/make_wheels.py [--out dist] [--arch ARCH] [--python PYTHON]... [--torch TORCH]...
     python tools/make_wheels.py --static [--target x86_64-linux-musl]
     python tools/make_wheels.py --sdist
 
@@ -12,15 +12,18 @@ The source package brings what else is needed to build it without network and wi
 the headers of msgpack-c, fmt, CLI11 and nlohmann-json as this machine has them (Debian's packages,
 tools/setup.sh installs them), and zstd as one file, from PyPI's source package of `zstandard`.
 
---torch names an interpreter that has torch: the adapter for that torch goes into every wheel. It is
-compiled by this machine's C++ compiler, since it shares libstdc++ with torch; which symbol versions
-it needs is checked.
+--torch names an interpreter that has torch, or a wheel of torch: the adapter for that torch goes
+into every wheel. It is compiled by this machine's C++ compiler (for --arch, g++-aarch64-linux-gnu),
+since it shares libstdc++ with torch; which symbol versions it needs is checked.
+
+--arch: wheels for another processor. Of an interpreter, its version and its headers are taken.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -55,9 +58,11 @@ def run(*command, **kwargs) -> str:
 def tools() -> Path:
     """An interpreter with TOOLS."""
     python = WORK / "venv" / "bin" / "python"
-    if not python.exists():
+    installed = WORK / "venv" / "installed"
+    if not installed.exists() or installed.read_text() != str(TOOLS):
         run(sys.executable, "-m", "venv", WORK / "venv")
         run(python, "-m", "pip", "-q", "install", *TOOLS)
+        installed.write_text(str(TOOLS))
     return python
 
 
@@ -132,34 +137,58 @@ def needed(path: Path) -> dict[str, tuple[int, ...]]:
     return newest
 
 
-def make_adapter(python: str, out: Path) -> Path:
-    """The adapter for the torch of `python`, under the name by which fr.adapter looks for it."""
-    code = f"""
-import os, subprocess, sys, types
-sys.path.insert(0, {str(TREE / "python")!r})
+# Compiles the adapter for an interpreter's torch, or for one that was unpacked into a folder.
+ADAPTER = """
+import os, re, subprocess, sys, types
+where, tree, out, compiler, *more = sys.argv[1:]
+sys.path.insert(0, os.path.join(tree, "python"))
 sys.modules["fr"] = package = types.ModuleType("fr")  # without its extension module
-package.__path__ = [{str(TREE / "python" / "fr")!r}]
-sys.modules["fr._fr"] = types.ModuleType("fr._fr")
-package._fr = sys.modules["fr._fr"]
-import torch
+package.__path__ = [os.path.join(tree, "python", "fr")]
+sys.modules["fr._fr"] = package._fr = types.ModuleType("fr._fr")
 from fr import adapter
-to = os.path.join({str(out)!r}, adapter._packaged_name(torch))
-command = adapter._command(torch, os.environ.get("CXX") or "c++", "c++17", to)
-source = {str(WORK / "old_glibc.cpp")!r}
-subprocess.run([*command, source, "-s"], check=True)
+if where:
+    read = lambda name: open(os.path.join(where, name)).read()
+    exec(read("torch/version.py"), said := {})
+    config = read("torch/share/cmake/Torch/TorchConfig.cmake")
+    abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=(\\d)", config)
+    torch = types.SimpleNamespace(__file__=os.path.join(where, "torch", "__init__.py"))
+    torch.__version__, torch.version = said["__version__"], types.SimpleNamespace(**said)
+    torch._C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=int(abi[1]) if abi else 1)
+else:
+    import torch
+to = os.path.join(out, adapter._packaged_name(torch))
+if not os.path.exists(to):
+    subprocess.run([*adapter._command(torch, compiler, "c++17", to), *more], check=True)
 print(to)
 """
+
+
+def make_adapter(torch: str, arch: str) -> Path:
+    """The adapter for `torch`, under the name by which fr.adapter looks for it."""
+    out = WORK / f"adapters-{arch}"
+    out.mkdir(exist_ok=True)
     # A variable of glibc 2.32 that libstdc++'s headers ask; here it says "there are threads".
     old_glibc = 'extern "C" {\n[[gnu::visibility("hidden")]] char __libc_single_threaded = 0;\n}\n'
     (WORK / "old_glibc.cpp").write_text(old_glibc)
-    path = Path(run(python, "-c", code, cwd=WORK).strip().split("\n")[-1])
+    compiler = "c++" if arch == platform.machine() else f"{arch}-linux-gnu-g++"
+    with tempfile.TemporaryDirectory() as folder:
+        python, where = torch, ""
+        if torch.endswith(".whl"):
+            python, where = sys.executable, folder
+            with zipfile.ZipFile(torch) as files:
+                parts = (
+                    r"torch/(include/|version\.py|share/cmake/Torch/|lib/lib(torch_cpu|c10)\.so)"
+                )
+                files.extractall(folder, [n for n in files.namelist() if re.match(parts, n)])
+        more = (os.environ.get("CXX") or compiler, WORK / "old_glibc.cpp", "-s")
+        path = Path(run(python, "-c", ADAPTER, where, TREE, out, *more).strip().split("\n")[-1])
     has = needed(path)
     if has.get("GLIBC", ()) > GLIBC or has.get("GLIBCXX", ()) > GLIBCXX:
         raise SystemExit(f"make_wheels: the adapter {path.name} needs {has}")
     return path
 
 
-def make_wheel(python: str, venv: Path, out: Path, adapters: list[Path]) -> Path:
+def make_wheel(python: str, venv: Path, out: Path, arch: str, adapters: list[Path]) -> Path:
     """A wheel for `python`. libfr and frtrace are built once, for the first one."""
     built = WORK / "raw"
     shutil.rmtree(built, ignore_errors=True)
@@ -169,10 +198,15 @@ def make_wheel(python: str, venv: Path, out: Path, adapters: list[Path]) -> Path
     site = run(venv, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     env["PYTHONPATH"] = site
     env["PATH"] = f"{venv.parent}{os.pathsep}{env['PATH']}"
+    tree = WORK / "cmake"
+    if arch != platform.machine():
+        tree = WORK / f"cmake-{arch}"
+        version = run(python, "-c", "import sys; print('%d%d' % sys.version_info[:2])").strip()
+        env["SETUPTOOLS_EXT_SUFFIX"] = f".cpython-{version}-{arch}-linux-gnu.so"
     options = {
-        "build-dir": WORK / "cmake",
+        "build-dir": tree,
         "cmake.args": "--toolchain=tools/cmake/zig.cmake",
-        "cmake.define.FR_TARGET": "x86_64-linux-gnu." + ".".join(map(str, GLIBC)),
+        "cmake.define.FR_TARGET": f"{arch}-linux-gnu." + ".".join(map(str, GLIBC)),
         "cmake.define.FR_LIBDW": "OFF",
         "build.targets": "fr;frtrace;_fr",
         "install.strip": "false",
@@ -195,7 +229,7 @@ def make_wheel(python: str, venv: Path, out: Path, adapters: list[Path]) -> Path
             if path.parent.name == "scripts" or path.suffix == ".so":
                 path.chmod(0o755)
         run(venv, "-m", "wheel", "pack", "-d", built, unpacked)
-    tagged = f"{PLATFORM}_x86_64"
+    tagged = f"{PLATFORM}_{arch}"
     run(venv, "-m", "wheel", "tags", "--remove", "--platform-tag", tagged, raw)
     (done,) = built.glob(f"*{tagged}.whl")
     shutil.copy2(done, out / done.name)
@@ -239,11 +273,30 @@ def make_static(venv: Path, out: Path, target: str) -> Path:
     return out / name
 
 
+def interpreter(name: str) -> str | None:
+    """Where it is, if it runs: a name of pyenv's may stand for nothing."""
+    path = shutil.which(name)
+    ask = [path, "-c", "import sysconfig; open(sysconfig.get_path('include') + '/Python.h')"]
+    if path and subprocess.run(ask, capture_output=True).returncode == 0:
+        return os.path.abspath(path)
+    return None
+
+
+def named(name: str) -> str:
+    if name.endswith(".whl") and os.path.isfile(name):
+        return os.path.abspath(name)
+    if path := interpreter(name):
+        return path
+    raise argparse.ArgumentTypeError(f"no interpreter with headers: {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "dist")
-    parser.add_argument("--python", action="append", default=[], help="for these; default: all")
-    parser.add_argument("--torch", action="append", default=[], help="an adapter for its torch")
+    more = {"action": "append", "type": named, "default": []}
+    parser.add_argument("--python", **more, help="for these; default: all")
+    parser.add_argument("--torch", **more, help="an adapter for its torch")
+    parser.add_argument("--arch", default=platform.machine())
     parser.add_argument("--sdist", action="store_true", help="the source package only")
     parser.add_argument("--static", action="store_true", help="a static frtrace only")
     parser.add_argument("--target", default="x86_64-linux-musl")
@@ -260,9 +313,9 @@ def main() -> None:
     print(make_sdist(venv, out))
     if a.sdist:
         return
-    adapters = [make_adapter(python, WORK) for python in a.torch]
-    for python in a.python or [p for p in PYTHONS if shutil.which(p)]:
-        print(verify(venv, make_wheel(python, venv, out, adapters)), flush=True)
+    adapters = [make_adapter(torch, a.arch) for torch in a.torch]
+    for python in a.python or filter(None, map(interpreter, PYTHONS)):
+        print(verify(venv, make_wheel(python, venv, out, a.arch, adapters)), flush=True)
 
 
 if __name__ == "__main__":

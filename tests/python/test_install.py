@@ -1,9 +1,10 @@
-"""What a program in C or C++ gets: find_package(fr), pkg-config, and an ABI that only grows."""
+"""What is installed: find_package(fr), pkg-config, an ABI that only grows; the static frtrace."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -99,3 +100,19 @@ def test_the_abi_only_grows(prefix, tmp_path):
     added = [line for line in now if line not in kept]
     assert not added or kept[0] != f"FR_ABI_VERSION {version}", f"{added}: count FR_ABI_VERSION up"
     assert not added, "FR_KEEP_ABI=1 keeps them"
+
+
+def test_static_frtrace(tmp_path):
+    """One file, in a root that holds nothing else; it says what it cannot do."""
+    program = ROOT / "build" / "dist" / "frtrace"
+    if not program.exists():
+        pytest.skip("no build/dist/frtrace (make static)")
+    shutil.copy2(program, tmp_path / "frtrace")
+    shutil.copytree(ROOT / "tests" / "data" / "golden" / "v1" / "skip", tmp_path / "skip")
+    into = ["chroot", tmp_path] if os.geteuid() == 0 else ["env", "-C", tmp_path]
+    done = subprocess.run(
+        [*into, "./frtrace", "--stacks", "skip"], text=True, capture_output=True, env={}, timeout=60
+    )
+    assert "never issued all_reduce #3" in done.stdout
+    assert re.search(r"libtorch_python.so\+0x[0-9a-f]+", done.stdout)
+    assert "ranks 0-2: file+0x...: this frtrace was built without libdw" in done.stdout
