@@ -162,6 +162,15 @@ function(defined_in objects out)
   set(${out} ${symbols} PARENT_SCOPE)
 endfunction()
 
+# glibc 2.28 is the oldest that wheels run on; a build against a newer one would not notice.
+execute_process(COMMAND nm -u ${OBJECTS} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "U (strerror(desc|name)_np|sig(abbrev|descr)_np|gettid|tgkill|getcpu|closefrom|\
+close_range|execveat|_Fork|pidfd_[a-z_]+|process_m[a-z]+|epoll_pwait2|mallinfo2|_dl_find_object|\
+strlcpy|strlcat|arc4random[a-z_]*)\n" younger "${symbols}")
+if(younger)
+  message(FATAL_ERROR "libfr calls what came after glibc 2.28: ${younger}")
+endif()
+
 objects_of("${safe_files}" safe)
 objects_of("${watchdog_files}" watchdog)
 defined_in("${safe}" provided)

@@ -51,7 +51,8 @@ def run(*command, **kwargs) -> str:
         [str(part) for part in command], text=True, stdout=subprocess.PIPE, **kwargs
     )
     if done.returncode != 0:
-        raise SystemExit(f"make_wheels: failed: {' '.join(map(str, command))}\n{done.stdout}")
+        last = "\n".join(done.stdout.split("\n")[-40:])
+        raise SystemExit(f"make_wheels: failed: {' '.join(map(str, command))[:600]}\n{last}")
     return done.stdout
 
 

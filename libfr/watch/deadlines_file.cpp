@@ -16,6 +16,7 @@
 
 #include "format/hash.hpp"
 #include "format/schema.hpp"
+#include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "recorder/identity.hpp"
@@ -198,7 +199,7 @@ void DeadlinesFile::write() noexcept {
   char path[PATH_MAX];
   if (bytes == 0 || !write_durably(dir_.c_str(), name_.c_str(), text_, bytes, path, sizeof path)) {
     log_line(is_failure_said_ ? kLogInfo : kLogWarn, "FR_DEADLINES: cannot write %s/%s: %s",
-             dir_.c_str(), name_.c_str(), strerrordesc_np(errno));
+             dir_.c_str(), name_.c_str(), error_text(errno));
     is_failure_said_ = true;
   }
 }
