@@ -199,11 +199,11 @@ def make_wheel(python: str, venv: Path, out: Path, arch: str, adapters: list[Pat
     site = run(venv, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     env["PYTHONPATH"] = site
     env["PATH"] = f"{venv.parent}{os.pathsep}{env['PATH']}"
-    tree = WORK / "cmake"
+    tree, cross = WORK / "cmake", {}
     if arch != platform.machine():
         tree = WORK / f"cmake-{arch}"
         version = run(python, "-c", "import sys; print('%d%d' % sys.version_info[:2])").strip()
-        env["SETUPTOOLS_EXT_SUFFIX"] = f".cpython-{version}-{arch}-linux-gnu.so"
+        cross = {"cmake.define.PYTHON_MODULE_EXTENSION": f".cpython-{version}-{arch}-linux-gnu.so"}
     options = {
         "build-dir": tree,
         "cmake.args": "--toolchain=tools/cmake/zig.cmake",
@@ -211,6 +211,7 @@ def make_wheel(python: str, venv: Path, out: Path, arch: str, adapters: list[Pat
         "cmake.define.FR_LIBDW": "OFF",
         "build.targets": "fr;frtrace;_fr",
         "install.strip": "false",
+        **cross,
     }
     code = (
         "import sys, scikit_build_core.build as b\n"

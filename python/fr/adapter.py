@@ -166,6 +166,8 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
     includes, lib_dir = _torch_paths(torch)
     work = Path(includes[0]) / "torch/csrc/distributed/c10d/Work.hpp"
     text = work.read_text(errors="replace") if work.exists() else ""
+    backend = work.with_name("Backend.hpp")
+    asked = backend.exists() and "getBackendOptions" in backend.read_text(errors="replace")
     tensor = Path(includes[0]) / "c10/core/TensorImpl.h"
     layout = tensor.read_text(errors="replace") if tensor.exists() else ""
     members = (" sizes_and_strides_;", " data_type_;", " device_opt_;")
@@ -183,6 +185,7 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
         "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={_abi(torch)}",
         *(f"-DFR_WORK_HAS_{m}" for m in ("getFutureResult", "blockCurrentStream") if m in text),
+        *(["-DFR_BACKEND_HAS_getBackendOptions"] if asked else []),
         *(["-DFR_TENSOR_LAYOUT"] if all(m in layout for m in members) else []),
         "-I",
         str(_header_dir()),

@@ -10,6 +10,7 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/dev/shm"
 mount -t tmpfs tmpfs "$root/mnt"
+: >>"$root/etc/hosts" && mount --bind /etc/hosts "$root/etc/hosts"  # as containers have it
 cp -r "$wheel" "$source/tools/demo.py" "$source/examples" "$source/tests/images/first.py" "$root/mnt"
 mkdir "$root/mnt/tools" && mv "$root/mnt/demo.py" "$root/mnt/tools"
 [ -z "$static" ] || cp "$static" "$root/mnt/frtrace"
@@ -29,8 +30,11 @@ inside sh -c "cd /mnt && $python first.py"
 said "pip install" "$(bc <<<"$installed - $begin") s"
 said "first operation after" "$(bc <<<"$(now) - $begin") s"
 if inside "$python" -c 'import torch' 2>/dev/null; then
-  inside sh -c "cd /mnt && $python tools/demo.py skip ; cat fr-dumps/demo-skip.log"
+  inside sh -c "cd /mnt && $python tools/demo.py skip"
+else
+  inside sh -c "cd /mnt && RANK=0 WORLD_SIZE=1 FR_DUMP_DIR=fr-dumps $python examples/04_manual_api.py"
+  inside sh -c "cd /mnt && $(dirname "$python")/frtrace fr-dumps" || [ $? = 1 ]
 fi
 if [ -n "$static" ]; then
-  inside sh -c 'cd /mnt && ./frtrace --version; ./frtrace --stacks fr-dumps/* | head -1'
+  inside sh -c 'cd /mnt && ./frtrace --version; ./frtrace fr-dumps/* | head -1'
 fi

@@ -109,7 +109,7 @@ def test_static_frtrace(tmp_path):
         pytest.skip("no build/dist/frtrace (make static)")
     shutil.copy2(program, tmp_path / "frtrace")
     shutil.copytree(ROOT / "tests" / "data" / "golden" / "v1" / "skip", tmp_path / "skip")
-    into = ["chroot", tmp_path] if os.geteuid() == 0 else ["env", "-C", tmp_path]
+    into = [shutil.which("chroot"), tmp_path] if os.geteuid() == 0 else ["env", "-C", tmp_path]
     done = subprocess.run(
         [*into, "./frtrace", "--stacks", "skip"], text=True, capture_output=True, env={}, timeout=60
     )

@@ -39,11 +39,19 @@ size_t slot_of(const c10d::ProcessGroup* pg) {
 }
 static_assert(kGroupSlots == 1u << (64 - 54));
 
+#ifdef FR_BACKEND_HAS_getBackendOptions
 // Options of the group's default backend; null where it has none. May throw.
 c10::intrusive_ptr<c10d::Backend::Options> options_of(const c10d::ProcessGroup& pg) {
   const auto backend = pg.getDefaultBackend();
   return backend ? backend->getBackendOptions() : nullptr;
 }
+#else  // torch 2.6: nobody can be asked
+struct NoOptions {
+  std::vector<uint64_t> global_ranks_in_group;
+  std::chrono::milliseconds timeout{0};
+};
+const NoOptions* options_of(const c10d::ProcessGroup&) { return nullptr; }
+#endif
 
 // Registers a group that the Python hook has not seen.
 fr_group_t register_group(const c10d::ProcessGroup& pg, const std::string& name) {

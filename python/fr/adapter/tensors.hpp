@@ -76,7 +76,7 @@ size_t describe_tensor(uint64_t address, char* out, size_t size) noexcept {
   }
   const auto& impl = *reinterpret_cast<const Layout*>(bytes);
   const auto& sizes = impl.*Layout::kSizes;
-  const auto& type = impl.*Layout::kType;
+  auto type = impl.*Layout::kType;  // of torch 2.6: its calls are not const
   const auto& device = impl.*Layout::kDevice;
   if (!type.isScalarType() || sizes.size() > 64) {
     return 0;
