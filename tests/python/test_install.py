@@ -115,4 +115,4 @@ def test_static_frtrace(tmp_path):
     )
     assert "never issued all_reduce #3" in done.stdout
     assert re.search(r"libtorch_python.so\+0x[0-9a-f]+", done.stdout)
-    assert "ranks 0-2: file+0x...: this frtrace was built without libdw" in done.stdout
+    assert "ranks 0-2: file+0x...: this frtrace has no libdw" in done.stdout

@@ -50,7 +50,9 @@ struct NoOptions {
   std::vector<uint64_t> global_ranks_in_group;
   std::chrono::milliseconds timeout{0};
 };
-const NoOptions* options_of(const c10d::ProcessGroup&) { return nullptr; }
+const NoOptions* options_of(const c10d::ProcessGroup&) {
+  return nullptr;
+}
 #endif
 
 // Registers a group that the Python hook has not seen.

@@ -161,15 +161,7 @@ void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
 
 namespace frtrace {
 
-void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
-                    std::vector<Unreadable>&) {
-  for (const auto& e : evidence) {
-    for (std::size_t i = 0; i < e->threads.frames.size(); ++i) {
-      const ThreadFrame& f = e->threads.frames[i];
-      e->threads.no_symbol_tables |= !f.python && f.function.empty();
-    }
-  }
-}
+void name_functions(const std::vector<std::unique_ptr<RankEvidence>>&, std::vector<Unreadable>&) {}
 
 }  // namespace frtrace
 

@@ -12,7 +12,7 @@ namespace frtrace {
 
 // Names the native frames that have none, from the symbol table of their file or from a separate
 // debug file, where the file is here and has the build id that was recorded. Files that do not
-// answer are told. Without libdw: that they have none is noted.
+// answer are told. Without libdw: nothing.
 void name_functions(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
                     std::vector<Unreadable>& unreadable);
 

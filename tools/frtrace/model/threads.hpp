@@ -75,7 +75,6 @@ struct ThreadsEvidence {
   std::uint64_t threads_lost = 0, frames_lost = 0, modules_lost = 0;
   Shared<std::vector<ThreadFrame>> frames;
   std::vector<ThreadModule> modules;  // files of native frames
-  bool no_symbol_tables = false;      // functions have no name since frtrace lacks libdw
   bool children_known = false;        // older recorders did not look
   std::vector<ChildProcess> children;
   std::vector<FileLock> locks;  // older recorders did not look

@@ -139,10 +139,10 @@ void fields(Io& io, ThreadStack& of) {
 template <class Io>
 void fields(Io& io, ThreadsEvidence& of) {
   auto& [present, signal, not_asked, took_ns, asking_ns, threads_lost, frames_lost, modules_lost,
-         frames, modules, no_symbol_tables, children_known, children, locks, threads] = of;
+         frames, modules, children_known, children, locks, threads] = of;
   io(present, signal, not_asked, took_ns, asking_ns, threads_lost, frames_lost, modules_lost,
      modules, children_known, children, locks, threads);
-}  // its frames are those of the summary; who reads it notes itself whether it has symbol tables
+}  // its frames are those of the summary
 
 template <class Io>
 void fields(Io& io, RankEvidence& of) {

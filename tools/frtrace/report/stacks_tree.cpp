@@ -313,10 +313,15 @@ StackTree::Look look_of(const StackInput& in) {
   look.lost = t.threads_lost + t.frames_lost + t.modules_lost;
   look.not_asked = t.not_asked;
   look.holes = in.evidence != nullptr ? thread_holes(*in.evidence) : std::string();
-  if (t.no_symbol_tables) {
-    look.holes += fmt::format("{}file+0x...: this frtrace was built without libdw, which names them",
-                              look.holes.empty() ? "" : "; ");
+#ifndef FR_HAVE_LIBDW
+  for (std::size_t i = 0; i < t.frames.size(); ++i) {
+    if (!t.frames[i].python && t.frames[i].function.empty()) {
+      look.holes += fmt::format("{}file+0x...: this frtrace has no libdw, which would name these",
+                                look.holes.empty() ? "" : "; ");
+      break;
+    }
   }
+#endif
   std::vector<std::uint32_t> answers;
   for (const ThreadStack& s : t.threads) {
     if (s.answer == "answered") {
