@@ -32,7 +32,7 @@ def false_alarms(job):
     return len(re.findall(r"incident \d+ is over", job.log()))
 
 
-def test_a_long_wait_alarms_once_and_a_hang_is_dumped(launch):
+def test_a_long_wait_alarms_once_and_a_hang_is_dumped(launch, scratch):
     job = run(launch, 3, "hang")
     job.await_evidence(incident=2)
     assert false_alarms(job) == 1, job.log()
@@ -46,6 +46,12 @@ def test_a_long_wait_alarms_once_and_a_hang_is_dumped(launch):
     shown = [[data["s"][site[0]], *site[1:]] for site in data["deadlines"]["shown"]]
     (learned,) = [site for site in shown if site[0] == row["site"]]
     assert learned[2] >= 2500 and learned[5:7] == [1, 1], shown
+    command = [FRTRACE, "doctor", "--json", "--job", "job", "--shm-dir", scratch / "shm"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    (found,) = [c for c in json.loads(said.stdout)["checks"] if c["id"] == "deadlines"]
+    assert found["state"] == "warn", found
+    pattern = rf"FR_TIMEOUT_S is 2 s: 1 dump at what went on; {re.escape(row['site'])} took \d"
+    assert re.match(pattern, found["value"]), found
     assert "the deadlines of its call site are doubled" in job.log()
     assert re.search(r"no progress for 2\.\d s: all_reduce .* rank 0 has not come", job.log())
 

@@ -71,6 +71,14 @@ def ranks(timeout=600, fr_timeout=60, world=16, adapt=1):
     )
 
 
+def learned(timeout_set=0, warn_set=0, age=7200, visits=5000, longest=2.1, dumps=0, warnings=0):
+    return {
+        "/answers/learned": f"timeout_is_set: {timeout_set}\nwarn_is_set: {warn_set}\nwarn_s: 10\n"
+        f"age_s: {age}\nvisits: {visits}\nlongest_s: {longest}\nsite: train.py:91 barrier of dp\n"
+        f"false_warnings: {warnings}\nfalse_dumps: {dumps}\n"
+    }
+
+
 def port(dir, state="4: ACTIVE", rate="400 Gb/sec (4X NDR)", layer="Ethernet", downed="0"):
     return {
         f"{dir}/state": state,
@@ -155,6 +163,7 @@ HEALTHY = (
         "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n",
         "/answers/ranks": ranks(),
         "/answers/addresses": "lo 127.0.0.1 8\neth0 10.0.0.1 24\neth1 10.1.0.1 24\n",
+        **learned(),
         "/answers/own addresses": "n1\n10.0.0.1\n",
         "/answers/connect n0:29500": "connected",
         "/answers/statvfs:_dev_shm": f"{64 * GIB} {60 * GIB} 0 0",
@@ -279,6 +288,11 @@ SICK = {
         "FR_TIMEOUT_S is 900 s and FR_ADAPT 0, torch ends the job after 600 s",
         {"/answers/ranks": ranks(fr_timeout=900, adapt=0)},
     ),
+    "deadlines": (
+        "warn",
+        "FR_TIMEOUT_S is 60 s: 2 dumps at what went on; train.py:91 barrier of dp took 90.0 s",
+        learned(timeout_set=1, longest=90, dumps=2),
+    ),
     "plugins": ("bad", "NCCL_NET_PLUGIN=ofi", {"/usr/lib/libnccl-net-ofi.so": None}),
     "master_port": (
         "bad",
@@ -391,7 +405,7 @@ def test_every_check_is_fine_on_the_healthy_machine_and_looked_at_something(heal
 
 def test_every_check_has_a_machine_that_it_finds_sick(healthy):
     assert set(SICK) == set(healthy[0])
-    assert len(SICK) == 48
+    assert len(SICK) == 49
 
 
 @pytest.mark.parametrize("check", SICK)
@@ -432,7 +446,7 @@ def test_a_check_that_matters_and_is_unknown(tmp_path):
     shown, status = lines("--root", machine(tmp_path, files), "--job", "demo")
     assert status == 4
     assert shown[1].startswith("unknown: firewall (needs root") and "Xid" in shown[1]
-    assert shown[-1].startswith("45 checks fine")
+    assert shown[-1].startswith("46 checks fine")
 
 
 def test_a_machine_without_anything_and_without_a_job(tmp_path):
@@ -462,6 +476,40 @@ def test_a_machine_without_anything_and_without_a_job(tmp_path):
 def test_when_a_dump_comes_beside_torchs_own_timeout(tmp_path, ranks_say, says):
     checks, _ = examined(machine(tmp_path, HEALTHY | {"/answers/ranks": ranks_say}))
     assert (checks["watchdogs"]["state"], checks["watchdogs"]["value"]) == ("ok", says)
+
+
+TOOK = "train.py:91 barrier of dp took"
+
+
+@pytest.mark.parametrize(
+    ("ranks_say", "files", "says"),
+    [
+        # shorter than what went on
+        (ranks(adapt=0), learned(longest=0, dumps=3), "and FR_ADAPT 0: 3 dumps at what went on"),
+        (ranks(), learned(warn_set=1, longest=14), f"FR_WARN_S is 10 s: {TOOK} 14.0 s"),
+        (ranks(), learned(timeout_set=1, longest=60), f"FR_TIMEOUT_S is 60 s: {TOOK} 60.0 s"),
+        # twice what is learned, or more; torch's timeout may be sooner
+        (
+            ranks(fr_timeout=1800, timeout=0),
+            learned(timeout_set=1),
+            f"FR_TIMEOUT_S is 1800 s: in 2.0 h, {TOOK} 2.1 s at most",
+        ),
+        (ranks(fr_timeout=1800), learned(timeout_set=1, longest=28), None),
+        (ranks(fr_timeout=1800), learned(timeout_set=1, longest=26), f"{TOOK} 26.0 s at most"),
+        (ranks(fr_timeout=110), learned(timeout_set=1), None),
+        # fr's own, too little time, too few operations
+        (ranks(), learned(longest=300, dumps=1, warnings=1), None),
+        (ranks(fr_timeout=1800), learned(timeout_set=1, age=3000), None),
+        (ranks(fr_timeout=1800), learned(timeout_set=1, visits=900), None),
+        (ranks(fr_timeout=1800), {"/answers/learned": None}, None),
+        (ranks(adapt=0), learned(timeout_set=1, visits=0, longest=0), None),
+    ],
+)
+def test_what_is_set_beside_what_the_job_learned(tmp_path, ranks_say, files, says):
+    root = machine(tmp_path, HEALTHY | {"/answers/ranks": ranks_say} | files)
+    found = examined(root)[0]["deadlines"]
+    assert found["state"] == ("warn" if says else "ok"), found
+    assert says is None or (says in found["value"] and found["why"] and found["remedy"]), found
 
 
 def test_a_cuda_job_without_a_gpu(tmp_path):
@@ -499,7 +547,7 @@ def test_files_of_another_form_end_no_check(spoil, tmp_path):
     spoilt = {f: c if isinstance(c, tuple) else spoil(c) for f, c in HEALTHY.items()}
     spoilt["/answers/ranks"] = HEALTHY["/answers/ranks"]
     checks, _ = examined(machine(tmp_path, spoilt))
-    assert len(checks) == 48
+    assert len(checks) == 49
     assert not [i for i, c in checks.items() if "come to an end" in c["value"]], checks
     assert "\x1b" not in doctor("--root", tmp_path, "--job", "demo", "-v").stdout
 

@@ -91,6 +91,7 @@ constexpr Check kChecks[] = {
     {"watchdogs", "watchdogs", check_watchdogs, false, kSame, kNothingElse,
      "the job is ended before its evidence is written, or by a watchdog that nobody meant",
      "FR_ADAPT=1, or FR_TIMEOUT_S below torch's timeout; torch's heartbeat above it"},
+    {"deadlines", "deadlines", check_deadlines, false, kSame, kNothingElse, "", ""},
     {"plugins", "NCCL plugins", check_plugins, true, kSame, kMeeting,
      "NCCL uses its own sockets instead: slow, or no connection",
      "put the library on LD_LIBRARY_PATH or unset the variable"},

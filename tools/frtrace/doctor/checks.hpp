@@ -62,6 +62,7 @@ Finding check_versions(Machine&);
 Finding check_environment(Machine&);
 Finding check_debugging(Machine&);
 Finding check_watchdogs(Machine&);
+Finding check_deadlines(Machine&);
 Finding check_plugins(Machine&);
 Finding check_ptrace(Machine&);
 Finding check_remove_ipc(Machine&);

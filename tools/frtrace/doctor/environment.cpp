@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "doctor/checks.hpp"
@@ -191,6 +192,17 @@ Finding check_debugging(Machine& m) {
   return found.empty() ? ok("none") : warn(fmt::format("{}", fmt::join(found, ", ")));
 }
 
+namespace {
+
+// Deadlines that learn leave time for a dump before torch ends the job, whatever is set.
+double latest_dump(const Process& p, bool adapts) {
+  const auto timeout_ns = static_cast<std::uint64_t>(p.timeout_s * 1e9);
+  return adapts && timeout_ns > 0 ? static_cast<double>(fr::before_timeout(timeout_ns)) / 1e9
+                                  : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
 Finding check_watchdogs(Machine& m) {
   if (!m.env_known()) {
     return no_environment(m);
@@ -199,13 +211,8 @@ Finding check_watchdogs(Machine& m) {
   const bool in_job = p.fr_timeout_s > 0;
   const bool adapts = in_job ? p.adapts : m.env("FR_ADAPT") != "0";
   const double set_s = in_job ? p.fr_timeout_s : number_of(m.env("FR_TIMEOUT_S"), 60);
-  // Deadlines that learn leave time for a dump before torch ends the job, whatever is set.
-  const double latest_s =
-      adapts && p.timeout_s > 0
-          ? static_cast<double>(fr::before_timeout(static_cast<std::uint64_t>(p.timeout_s * 1e9))) /
-                1e9
-          : 0;
-  const double fr_s = latest_s > 0 ? std::min(set_s, latest_s) : set_s;
+  const double latest_s = latest_dump(p, adapts);
+  const double fr_s = std::min(set_s, latest_s);
   if (p.timeout_s > 0 && fr_s >= p.timeout_s) {
     return bad(fmt::format("FR_TIMEOUT_S is {} s and FR_ADAPT 0, torch ends the job after {} s",
                            fr_s, p.timeout_s));
@@ -225,12 +232,59 @@ Finding check_watchdogs(Machine& m) {
   const std::string when =
       fr_s < set_s ? fmt::format("fr dumps after {} s (FR_TIMEOUT_S is {} s)", fr_s, set_s)
       : !adapts    ? fmt::format("fr dumps after {} s", fr_s)
-      : latest_s > 0
+      : p.timeout_s > 0
           ? fmt::format("fr dumps after {} s, at call sites that took longer later, {} s at most",
                         fr_s, latest_s)
           : fmt::format("fr dumps after {} s, at call sites that took longer later", fr_s);
   return ok(p.timeout_s > 0 ? fmt::format("{}; torch ends the job after {} s", when, p.timeout_s)
                             : when);
+}
+
+// What the user set, beside what the job's own call sites took.
+Finding check_deadlines(Machine& m) {
+  constexpr double kFloor_s = 60, kFactor = 10;  // what is learned where no member is seen
+  constexpr double kEnough_s = 3600, kEnoughVisits = 1000;
+  const Process& p = m.processes().front();
+  if (p.fr_timeout_s <= 0) {
+    return not_here("no job");
+  }
+  const Learned l = m.learned();
+  const std::string longest =
+      l.longest_s > 0 ? fmt::format("{} took {}", l.site, duration_text(l.longest_s)) : "";
+  if (l.visits == 0 && l.false_dumps + l.false_warnings == 0) {
+    return ok(p.adapts ? "nothing is known yet of this job's call sites"
+                       : "with FR_ADAPT 0 nothing is learned of call sites");
+  }
+  const auto shorter = [&](const char* name, double set_s, double alarms, const char* what) {
+    const bool took = l.longest_s >= set_s;
+    const std::string seen = alarms > 0 ? fmt::format("{} {}{} at what went on{}", alarms, what,
+                                                      alarms == 1 ? "" : "s", took ? "; " : "")
+                                        : "";
+    return warn(fmt::format("{} is {} s{}: {}", name, set_s, p.adapts ? "" : " and FR_ADAPT 0",
+                            seen + (took ? longest : "")),
+                p.adapts ? "false alarms after each start, until fr has learned what takes long"
+                         : "false alarms each time that an operation takes long",
+                p.adapts ? fmt::format("unset {}; FR_DEADLINES=file keeps what is learned", name)
+                         : fmt::format("FR_ADAPT=1, and {} unset", name));
+  };
+  if ((l.timeout_is_set || !p.adapts) && (l.longest_s >= p.fr_timeout_s || l.false_dumps > 0)) {
+    return shorter("FR_TIMEOUT_S", p.fr_timeout_s, l.false_dumps, "dump");
+  }
+  if ((l.warn_is_set || !p.adapts) && (l.longest_s >= l.warn_s || l.false_warnings > 0)) {
+    return shorter("FR_WARN_S", l.warn_s, l.false_warnings, "warning");
+  }
+  const double enough_s = std::max(kFloor_s, kFactor * l.longest_s);
+  const double dumped_s = std::min(p.fr_timeout_s, latest_dump(p, p.adapts));
+  if (l.timeout_is_set && dumped_s >= 2 * enough_s && l.age_s >= kEnough_s &&
+      l.visits >= kEnoughVisits) {
+    return warn(
+        fmt::format("FR_TIMEOUT_S is {} s: in {}, {}", p.fr_timeout_s, duration_text(l.age_s),
+                    longest.empty() ? "no operation took a second" : longest + " at most"),
+        fmt::format("a hang is dumped {} later than it could be",
+                    duration_text(dumped_s - enough_s)),
+        "unset FR_TIMEOUT_S: fr dumps later by itself where a call site takes long");
+  }
+  return ok(longest.empty() ? "nothing took long so far" : longest + " at most");
 }
 
 Finding check_plugins(Machine& m) {

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "format/schema.hpp"
+#include "format/ticks.hpp"
 #include "live/bounded.hpp"
 #include "metrics/node.hpp"
 #include "recorder/options.hpp"
@@ -91,6 +93,56 @@ std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
     }
   });
   return out;
+}
+
+bool is_set(std::string_view table, std::string_view name) {
+  const std::string entry = fmt::format("{}=", name);
+  const std::vector<std::string> lines = lines_of(table);
+  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+    return line.starts_with(entry) && !line.ends_with("\tdefault");
+  });
+}
+
+// The same ranks' deadlines and false alarms, "NAME: value" by line.
+std::string learned_by_rings(const std::string& shm_dir, const std::string& job) {
+  Learned all;
+  const double now_s = static_cast<double>(fr::unix_now_ns()) / 1e9;
+  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
+    const fr::View& view = ring->view();
+    const fr::Header& h = view.header();
+    if (fixed(h.job, sizeof h.job) != job || h.pid_namespace != fr::pid_namespace() ||
+        !fr::is_alive(h.pid, h.proc_start)) {
+      return;
+    }
+    all.timeout_is_set |= is_set(view.options(), "FR_TIMEOUT_S");
+    all.warn_is_set |= is_set(view.options(), "FR_WARN_S");
+    all.warn_s = number_of(option_in(view.options(), "FR_WARN_S"));
+    all.age_s = std::max(all.age_s, now_s - static_cast<double>(h.start_unix_ns) / 1e9);
+    all.false_warnings = std::max<double>(all.false_warnings, h.false_warnings.load());
+    all.false_dumps = std::max<double>(all.false_dumps, h.false_dumps.load());
+    double visits = 0;
+    for (std::uint32_t i = 0; i < view.n_sites(); ++i) {
+      const fr::SiteRow* site = view.site(i);
+      if (site == nullptr) {
+        continue;
+      }
+      visits += static_cast<double>(site->visits.load());
+      const double longest_s =
+          static_cast<double>(std::max(fr::schema::longest_ms(site->absent),
+                                       fr::schema::longest_ms(site->together))) /
+          1e3;
+      if (longest_s > all.longest_s) {
+        all.longest_s = longest_s;
+        all.site = fixed(site->text, sizeof site->text);
+      }
+    }
+    all.visits = std::max(all.visits, visits);
+  });
+  return fmt::format(
+      "timeout_is_set: {:d}\nwarn_is_set: {:d}\nwarn_s: {}\nage_s: {:.0f}\nvisits: {:.0f}\n"
+      "longest_s: {}\nsite: {}\nfalse_warnings: {}\nfalse_dumps: {}\n",
+      all.timeout_is_set, all.warn_is_set, all.warn_s, all.age_s, all.visits, all.longest_s,
+      all.site, all.false_warnings, all.false_dumps);
 }
 
 }  // namespace
@@ -289,6 +341,23 @@ const std::vector<Process>& Machine::processes() {
     find_processes();
   }
   return processes_;
+}
+
+Learned Machine::learned() {
+  const auto answer = where_.job.empty() ? std::nullopt : ask("learned", [&] {
+    return std::optional(learned_by_rings(where_.shm_dir, where_.job));
+  });
+  const std::string text = answer.value_or("");
+  const auto number = [&](std::string_view name) { return number_of(field_of(text, name)); };
+  return {number("timeout_is_set") != 0,
+          number("warn_is_set") != 0,
+          number("warn_s"),
+          number("age_s"),
+          number("visits"),
+          number("longest_s"),
+          field_of(text, "site"),
+          number("false_warnings"),
+          number("false_dumps")};
 }
 
 int Machine::world() {

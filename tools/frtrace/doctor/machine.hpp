@@ -27,6 +27,17 @@ struct Process {
   bool env_known = false;
 };
 
+// What the rings of the job's ranks here say of their deadlines: the most of any rank.
+struct Learned {
+  bool timeout_is_set = false, warn_is_set = false;  // not by default
+  double warn_s = 0;                                 // FR_WARN_S in force
+  double age_s = 0;                                  // of the job
+  double visits = 0;                                 // operations at call sites that it knows
+  double longest_s = 0;                              // that one of them stood still, and went on
+  std::string site;                                  // where
+  double false_warnings = 0, false_dumps = 0;
+};
+
 struct KernelLine {
   double age_s = 0;
   std::string text;
@@ -74,6 +85,7 @@ class Machine {
 
   // At least one.
   const std::vector<Process>& processes();
+  Learned learned();
   bool is_job() { return !processes().front().job.empty(); }
   // More than one node takes part; nullopt: not known.
   std::optional<bool> spans_nodes();
