@@ -102,6 +102,9 @@ void fill_header(Recorder& r) {
   h.attempt = r.env.attempt;
   h.start_unix_ns = unix_now_ns();
   h.proc_start = process_start(r.pid);
+  if (h.proc_start == 0) {
+    log_line(kLogWarn, "%s", kNoProc);
+  }
   h.pid_namespace = pid_namespace();
   h.generation = g_generation.load() + 1;
   h.local_world_size = r.env.local_world_size;

@@ -17,6 +17,10 @@ namespace fr {
 class ControlPage;
 class Watchdog;
 
+inline constexpr char kNoProc[] =
+    "/proc cannot be read: dumps have no threads and no native stacks, and whether a rank lives is "
+    "told by its pid alone";
+
 struct Recorder {
   Hot hot;
   Options options;

@@ -143,6 +143,9 @@ std::string status_json(u64 incident, const char* last_dump) {
   if (r->region.anonymous) {
     add(out, "memory_why", quoted(r->region.why));
   }
+  if (h.proc_start == 0) {
+    add(out, "proc_why", quoted(kNoProc));
+  }
   add(out, "ring_bytes", std::to_string(r->region.bytes));
   add(out, "records", std::to_string(h.n_records));
   add(out, "dump_dir", quoted(r->options.dump_dir));

@@ -92,12 +92,13 @@ u64 process_start(i32 pid) noexcept {
 }
 
 bool is_alive(i32 pid, u64 start) noexcept {
-  if (pid <= 0 || start == 0) {
+  if (pid <= 0) {
     return false;
   }
   char text[1024];
   if (const char* at = read_stat(pid, text, sizeof text)) {
-    return start_in(at) == start;
+    const u64 found = start_in(at);
+    return start != 0 ? found == start : found != 0;
   }
   return kill(pid, 0) == 0 || errno == EPERM;
 }

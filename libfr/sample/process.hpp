@@ -10,7 +10,8 @@ namespace fr {
 // pid it names a process for good: pids come again, the pair does not.
 u64 process_start(i32 pid) noexcept;
 // Where /proc cannot be read (no descriptor left, another root), whatever has that pid counts: taking
-// a living process for dead would remove its ring.
+// a living process for dead would remove its ring. So it does where it could not read its own start,
+// and has none (0).
 bool is_alive(i32 pid, u64 start) noexcept;
 
 // Its name in /proc/PID/comm, 15 bytes and the line's end at most; "" unknown.
