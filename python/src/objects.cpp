@@ -7,7 +7,7 @@
 #if FR_RAW_FRAMES
 namespace fr::objects {
 
-thread_local i64 t_shift = 0;
+thread_local i64 t_shift __attribute__((tls_model("initial-exec"))) = 0;
 
 u64 word_at(u64 address) noexcept {
   u64 value = 0;

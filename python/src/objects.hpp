@@ -18,7 +18,7 @@ using u64 = std::uint64_t;
 using i64 = std::int64_t;
 
 // The interpreter of another process lies so far beyond ours while its objects are read.
-extern thread_local i64 t_shift;
+extern thread_local i64 t_shift __attribute__((tls_model("initial-exec")));
 
 template <class T>
 bool copy(u64 address, T& to) noexcept {
