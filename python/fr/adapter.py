@@ -18,6 +18,7 @@ import os
 import pwd
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -132,17 +133,35 @@ def _places() -> list[Path]:
     return places
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether the file ends where its section headers do, or later. The loader does not look: what
+    is missing of a library is a SIGBUS."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if len(head) == 64:
+        (at,), (each, n) = struct.unpack_from("Q", head, 0x28), struct.unpack_from("HH", head, 0x3A)
+        if 64 <= at <= size - each * n:
+            return True
+    _fr.log(1, f"{path} is cut short and not used")
+    return False
+
+
 def _packaged(torch) -> Path | None:
     """Of this wheel. Whoever can change it can change fr, too."""
     path = _HERE / "adapters" / _packaged_name(torch)
-    return path if path.is_file() else None
+    return path if path.is_file() and _is_whole(path) else None
 
 
 def _find(name: str) -> Path | None:
     """A library of that name that was built before, also where this user cannot write."""
     for place in _places():
-        if (place / name).is_file() and _distrust(place / name) is None:
-            return place / name
+        path = place / name
+        if path.is_file() and _distrust(path) is None and _is_whole(path):
+            return path
     return None
 
 
@@ -216,6 +235,8 @@ def _compile(torch, target: Path) -> None:
                 command, capture_output=True, text=True, timeout=_WAIT_S, check=False
             )
             if done.returncode == 0:
+                with open(building, "rb") as file:  # or a node that fails leaves zeros
+                    os.fsync(file.fileno())
                 os.replace(building, target)
                 return
             lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
@@ -331,6 +352,20 @@ def build_later(torch) -> str:
     return "it is being built for the next run; `python -m fr --build-adapter` builds it at once"
 
 
+def _open(torch, path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        library.fr_torch_version.restype = ctypes.c_char_p
+        version = library.fr_torch_version().decode()
+    except (OSError, AttributeError) as problem:
+        raise AdapterError(
+            f"loading it failed, remove it to have it built anew: {problem}"
+        ) from None
+    if version.split(".")[:2] != torch.__version__.split(".")[:2]:
+        raise AdapterError(f"{path} was built for torch {version}")
+    return library
+
+
 def load() -> str:
     """Loads and installs the adapter; returns what to say of it in status. Raises AdapterError."""
     global _library
@@ -340,10 +375,7 @@ def load() -> str:
         path = _at_hand(torch)
         if path is None:
             raise AdapterError(build_later(torch))
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as problem:
-            raise AdapterError(f"loading it failed: {problem}") from None
+        library = _open(torch, path)
         library.fr_torch_install.argtypes = [ctypes.c_void_p]
         library.fr_torch_install.restype = ctypes.c_char_p
         library.fr_torch_groups_changed.restype = None

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fr import adapter
+from fr import _fr, adapter
 
 OTHER_UID = 54321
 
@@ -17,7 +17,7 @@ def cache(tmp_path, monkeypatch):
     place = tmp_path / "cache"
     place.mkdir(mode=0o700)
     built = place / "adapter-x.so"
-    built.write_bytes(b"built before")
+    built.write_bytes(Path(_fr.__file__).read_bytes())  # some library that is whole
     built.chmod(0o644)
     monkeypatch.setattr(adapter, "_places", lambda: [place])
     monkeypatch.setattr(adapter, "_tag", lambda torch: "x")

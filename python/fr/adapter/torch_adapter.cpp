@@ -22,6 +22,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <array>
 #include <atomic>
@@ -360,6 +361,11 @@ __attribute__((visibility("default"))) int fr_torch_digest(const c10::TensorImpl
   out[2] = d.sum;
   out[3] = d.weighted;
   return 1;
+}
+
+// The release of torch that this was compiled against.
+__attribute__((visibility("default"))) const char* fr_torch_version() {
+  return TORCH_VERSION;
 }
 
 // Number of operators hooked.
