@@ -24,6 +24,7 @@
 #include "sample/thread_sampler.hpp"
 #include "stop/crash.hpp"
 #include "watch/control_page.hpp"
+#include "watch/mismatch.hpp"
 #include "watch/shut_down.hpp"
 #include "watch/watchdog.hpp"
 
@@ -185,12 +186,24 @@ void fr_begin(const fr_op* op, fr_ticket* out) noexcept {
   }
   if (h->native_stacks && op->stack == FR_STACK_CAPTURE) [[unlikely]] {
     fr_op with_stack = *op;
-    Recorder* r = recorder();
-    with_stack.stack = r != nullptr ? native_stack(*r) : 0;
+    with_stack.stack = fr_stack_here();
     begin(*h, with_stack, *out);
     return;
   }
   begin(*h, *op, *out);
+}
+
+uint32_t fr_stack_here(void) noexcept {
+  const Hot* h = hot();
+  if (h == nullptr) {
+    return 0;
+  }
+  if (h->native_stacks) {
+    Recorder* r = recorder();
+    return r != nullptr ? native_stack(*r) : 0;
+  }
+  const auto provider = g_stack_provider.load(std::memory_order_acquire);
+  return h->stacks && provider != nullptr ? provider() : 0;
 }
 
 void fr_started(const fr_ticket* t) noexcept {
@@ -416,6 +429,14 @@ int fr_nccl_active(void) noexcept {
   return nccl::is_active() ? 1 : 0;
 }
 
+int fr_nccl_grouped(void) noexcept {
+  return nccl::grouped();
+}
+
+void fr_set_tick(void (*tick)(void)) noexcept {
+  set_tick(tick);
+}
+
 const char* fr_library_path(void) noexcept {
   static char path[PATH_MAX];
   Dl_info info{};
@@ -443,12 +464,12 @@ void fr_join_nodes(const fr_store* store) noexcept {
 }
 
 const fr_api* fr_get_api(void) noexcept {
-  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,       fr_enabled,
-                             fr_generation,  fr_group,       fr_group_find,  fr_group_destroyed,
-                             fr_intern,      fr_begin,       fr_started,     fr_end,
-                             fr_wait_begin,  fr_wait_end,    fr_set_layer,   fr_log,
-                             fr_enter,       fr_leave,       fr_nccl_active, fr_peek,
-                             fr_join_nodes,  fr_option};
+  static const fr_api api = {
+      sizeof(fr_api), FR_ABI_VERSION, fr_start,           fr_enabled,      fr_generation,
+      fr_group,       fr_group_find,  fr_group_destroyed, fr_intern,       fr_begin,
+      fr_started,     fr_end,         fr_wait_begin,      fr_wait_end,     fr_set_layer,
+      fr_log,         fr_enter,       fr_leave,           fr_nccl_active,  fr_peek,
+      fr_join_nodes,  fr_option,      fr_stack_here,      fr_nccl_grouped, fr_set_tick};
   return &api;
 }
 

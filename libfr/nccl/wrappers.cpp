@@ -361,4 +361,8 @@ u32 unhook_calls() noexcept {
   return n;
 }
 
+int grouped() noexcept {
+  return g_nccl.in_force.load(std::memory_order_relaxed) == 0 ? -1 : t_depth > 0 ? 1 : 0;
+}
+
 }  // namespace fr::nccl

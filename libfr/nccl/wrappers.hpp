@@ -10,5 +10,8 @@ namespace fr::nccl {
 u32 hook_calls() noexcept;
 // Restores the originals.
 u32 unhook_calls() noexcept;
+// 1: the calling thread stands in a group of calls that NCCL makes at its end, 0: it does not, -1:
+// no calls are seen.
+int grouped() noexcept;
 
 }  // namespace fr::nccl

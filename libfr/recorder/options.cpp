@@ -134,8 +134,8 @@ constexpr OptionSpec kTable[] = {
     {"FR_MISMATCH", {}, "1", K::kBool, &O::mismatch,
      "ranks that issue different operations in one group are told of while the job runs"},
     {"FR_FINGERPRINT", {}, "0", K::kCount, &O::fingerprint,
-     "one of N operations on CPU tensors: NaN and Inf in inputs are counted, outputs compared; 0 is "
-     "off"},
+     "one of N operations, on the CPU and on CUDA: NaN and Inf in inputs are counted, outputs "
+     "compared; 0 is off"},
     {"FR_SHM_DIR", {}, "/dev/shm", K::kDirectory, &O::shm_dir, "where the live ring is mapped"},
     {"FR_STACKS", {"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, "python", K::kWord,
      &O::stacks, "call-site stacks per record: off, python, native (adds C++ frames)",

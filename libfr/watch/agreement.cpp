@@ -38,7 +38,6 @@ void Agreement::attach(u32 at, const View& view, u64 first) noexcept {
   ring = {};
   ring.view = view;
   ring.next = first;
-  ring.step = INT64_MIN;
   n_rings_ = std::max(n_rings_, at + 1);
   ++attached_;
 }
@@ -86,8 +85,6 @@ void Agreement::read_all(u64 now) noexcept {
           add(ring, r.payload, now);
         } else if (r.payload.kind == FR_SAMPLE) {
           add_sample(ring, r, now);
-        } else if (r.payload.kind == FR_STEP) {
-          ring.step = static_cast<i64>(r.payload.seq);
         }
       }
       more = more || ring.next < until;

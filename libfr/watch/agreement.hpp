@@ -138,8 +138,8 @@ class Agreement {
   struct Ring {
     View view;
     u64 next, seen_head;
-    i64 step;
     bool tainted;  // an input or an output had NaN or Inf
+    bool unsure;   // may be: a sample was missed, and no clean input came since
     Name names[kStrings];
     u32 sites[kStacks];
     GroupRef groups[kGroups];
@@ -163,6 +163,7 @@ class Agreement {
   void add_sample(Ring& ring, const RecordCopy& r, u64 now_ns) noexcept;
   void add_input(Ring& ring, const Group& g, const Payload& p, u64 nan, u64 inf,
                  u64 now_ns) noexcept;
+  i64 step_of(const Ring& ring, u32 group, u32 seq) noexcept;
   bool tell_output(Group& g, char* text, std::size_t bytes) noexcept;
   bool is_origin_due(u64 now_ns) const noexcept;
   bool tell_origin(u64 now_ns, char* text, std::size_t bytes) noexcept;

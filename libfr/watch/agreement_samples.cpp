@@ -3,8 +3,9 @@
 //
 // Whoever gets NaN from others has it in an output before it has it in an input. A rank whose input
 // has some and whose sampled outputs had none is where it came in; where several are at once, it
-// came in between the samples. It counts once it is there again at the same call site: a gradient
-// scaler makes an overflow now and then, and skips that step.
+// came in between the samples. A rank that missed a sample and had no clean input since is not it.
+// It counts once it is there again at the same call site: a gradient scaler makes an overflow now and
+// then, and skips that step.
 #include <algorithm>
 
 #include "watch/agreement_memory.hpp"
@@ -26,7 +27,12 @@ void Agreement::add_sample(Ring& ring, const RecordCopy& r, u64 now) noexcept {
   }
   const u64 nan = sample_word(r, FR_SAMPLE_NAN);
   const u64 inf = sample_word(r, FR_SAMPLE_INF);
-  if (static_cast<u32>(sample_word(r, FR_SAMPLE_SIDE)) == FR_SAMPLE_INPUT) {
+  const u32 side = static_cast<u32>(sample_word(r, FR_SAMPLE_SIDE));
+  if (side == FR_SAMPLE_MISSED) {
+    ring.unsure = true;
+    return;
+  }
+  if (side == FR_SAMPLE_INPUT) {
     add_input(ring, *g, p, nan, inf, now);
     return;
   }
@@ -60,6 +66,7 @@ void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan,
   const u32 site = site_of(ring, p.stack);
   const bool again = o.key == g.key && site == o.site && static_cast<i32>(seq - o.seq) > 0;
   if (nan + inf == 0) {
+    ring.unsure = false;
     if (again && !memory_->origin_told &&
         std::find(o.rings, o.rings + o.n_rings, at) != o.rings + o.n_rings) {
       o = {};  // it is clean again
@@ -70,22 +77,43 @@ void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan,
     return;
   }
   o.confirmed += again ? 1 : 0;
-  if (!ring.tainted && (o.key == 0 || (o.key == g.key && static_cast<i32>(seq - o.seq) < 0))) {
+  const bool was_clean = !ring.tainted && !ring.unsure;
+  if (was_clean && (o.key == 0 || (o.key == g.key && static_cast<i32>(seq - o.seq) < 0))) {
     o = {};
     o.key = g.key;
     o.begun_ns = now;
     o.seq = seq;
     o.site = site;
     o.ring = at;
-    o.step = ring.step;
     o.nan = nan;
     o.inf = inf;
     o.payload = p;
+    o.step = step_of(ring, o.payload.group, seq);  // p is overwritten
   }
-  if (!ring.tainted && o.key == g.key && o.seq == seq) {
+  if (was_clean && o.key == g.key && o.seq == seq) {
     o.rings[o.n_rings++] = at;
   }
   ring.tainted = true;
+}
+
+// Of the operation: its sample may have come when the next step had begun.
+i64 Agreement::step_of(const Ring& ring, u32 group, u32 seq) noexcept {
+  const u32 slots = ring.view.n_slots();
+  bool is_before = false;
+  RecordCopy& r = memory_->record;
+  for (u64 at = ring.next, n = 0; at > 0 && n < slots; ++n) {
+    --at;
+    if (ring.view.read(static_cast<u32>(at % slots), r) != Slot::kWhole || r.ticket != at) {
+      continue;
+    }
+    const Payload& p = r.payload;
+    if (is_before && p.kind == FR_STEP) {
+      return static_cast<i64>(p.seq);
+    }
+    is_before = is_before ||
+                (p.kind == FR_COLLECTIVE && p.group == group && static_cast<u32>(p.seq) == seq);
+  }
+  return INT64_MIN;
 }
 
 bool Agreement::is_origin_due(u64 now) const noexcept {

@@ -53,6 +53,8 @@ def status() -> dict:
         "torch_hooked": not _inert and _capture._patched is not None,
         "problems": list(_problems.found),
     }
+    if not _inert and (samples := _capture.adapter.samples()) is not None:
+        result["samples"] = samples
     return result
 
 

@@ -183,12 +183,15 @@ def _build_dir() -> Path:
 
 def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
     includes, lib_dir = _torch_paths(torch)
-    work = Path(includes[0]) / "torch/csrc/distributed/c10d/Work.hpp"
-    text = work.read_text(errors="replace") if work.exists() else ""
-    backend = work.with_name("Backend.hpp")
-    asked = backend.exists() and "getBackendOptions" in backend.read_text(errors="replace")
-    tensor = Path(includes[0]) / "c10/core/TensorImpl.h"
-    layout = tensor.read_text(errors="replace") if tensor.exists() else ""
+
+    def text(header: str) -> str:
+        path = Path(includes[0]) / header
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    work = text("torch/csrc/distributed/c10d/Work.hpp")
+    asked = "getBackendOptions" in text("torch/csrc/distributed/c10d/Backend.hpp")
+    captures = "isStreamCapturing" in text("c10/core/impl/VirtualGuardImpl.h")
+    layout = text("c10/core/TensorImpl.h")
     members = (" sizes_and_strides_;", " data_type_;", " device_opt_;")
     members += (" has_symbolic_sizes_strides_ :",)
     return [
@@ -203,8 +206,9 @@ def _command(torch, compiler: str, standard: str, output: str) -> list[str]:
         "-fvisibility=hidden",
         "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={_abi(torch)}",
-        *(f"-DFR_WORK_HAS_{m}" for m in ("getFutureResult", "blockCurrentStream") if m in text),
+        *(f"-DFR_WORK_HAS_{m}" for m in ("getFutureResult", "blockCurrentStream") if m in work),
         *(["-DFR_BACKEND_HAS_getBackendOptions"] if asked else []),
+        *(["-DFR_GUARD_HAS_isStreamCapturing"] if captures else []),
         *(["-DFR_TENSOR_LAYOUT"] if all(m in layout for m in members) else []),
         "-I",
         str(_header_dir()),
@@ -383,6 +387,7 @@ def load() -> str:
         library.fr_torch_join_nodes.argtypes = [ctypes.c_char_p, ctypes.c_int]
         library.fr_torch_join_nodes.restype = None
         library.fr_torch_tensor_reader.restype = ctypes.c_void_p
+        library.fr_torch_samples.restype = ctypes.c_bool
         _library = library
     problem = _library.fr_torch_install(_fr.api_address())
     if problem is not None:
@@ -405,6 +410,14 @@ def _read_tensors(torch) -> None:
     where = [i * 8 for i, word in enumerate(head) if word == tensor._cdata]
     if where:
         _fr.set_tensor_reader(torch._C.TensorBase, where[0], reader)
+
+
+def samples() -> dict[str, int] | None:
+    """Of FR_FINGERPRINT, counted; None where it is off."""
+    counts = (ctypes.c_uint64 * 3)()
+    if _library is None or not _library.fr_torch_samples(counts):
+        return None
+    return dict(zip(("recorded", "missed", "waiting"), counts, strict=True))
 
 
 def groups_changed() -> None:

@@ -155,6 +155,10 @@ def many(group):
 
 fault = sys.argv[1]
 dist.init_process_group("gloo")
+if os.environ.get("REHEARSE_DEVICE"):  # tensors are sampled as if they lay on a device
+    from fr import adapter
+
+    adapter._library.fr_torch_rehearse(2)
 pairs = [dist.new_group([2 * k, 2 * k + 1]) for k in range(WORLD // 2)]
 alone = dist.new_group([0])
 by_thread = [dist.new_group(list(range(WORLD))) for _ in range(2)]

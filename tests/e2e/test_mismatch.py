@@ -92,9 +92,13 @@ SAMPLED = {
 }
 
 
+WAYS = {"cpu": {"FR_FINGERPRINT": "1"}, "device": {"FR_FINGERPRINT": "1", "REHEARSE_DEVICE": "1"}}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", SAMPLED)
-def test_samples_name_the_rank(launch, scratch, fault):
-    job = launch(fault, 4, script=SCRIPT, env=QUIET | {"FR_FINGERPRINT": "1"})
+def test_samples_name_the_rank(launch, scratch, fault, way):
+    job = launch(fault, 4, script=SCRIPT, env=QUIET | WAYS[way])
     pattern = SAMPLED[fault].format(**{fault: line_of(fault)})
     wait_until("a word of it", lambda: re.search(pattern, job.log()) or job.log().count("Error"))
     assert re.search(pattern, job.log()), job.log()
@@ -117,9 +121,10 @@ def test_replicas_that_differ(launch, scratch):
     assert job.log().count(line) == 1
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("program", ["healthy", "overflow"])
-def test_samples_of_what_is_right(launch, scratch, program):
-    job = launch(program, 4, script=SCRIPT, env=QUIET | {"FR_FINGERPRINT": "1"})
+def test_samples_of_what_is_right(launch, scratch, program, way):
+    job = launch(program, 4, script=SCRIPT, env=QUIET | WAYS[way])
     wait_until("the step", lambda: len(list(scratch.glob("reached.*"))) == 4)
     (scratch / "told").touch()
     job.await_evidence([0])

@@ -1,6 +1,8 @@
 """One rank of tests/gpu/run.py; argv: the case."""
 
+import ctypes
 import json
+import math
 import os
 import signal
 import statistics
@@ -61,6 +63,97 @@ def block_us(call, n=200):
 
 def medians(blocks):
     return [statistics.median(column) for column in zip(*blocks, strict=True)]
+
+
+def samples_of_device(lib):
+    out = (ctypes.c_uint64 * 3)()
+    lib.fr_torch_samples(out)
+    return dict(zip(("recorded", "missed", "waiting"), out, strict=True))
+
+
+def settled_samples(lib):
+    for _ in range(500):
+        found = samples_of_device(lib)
+        if found["waiting"] == 0:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def digest(lib, name, tensor):
+    out = (ctypes.c_uint64 * 4)()
+    function = lib[name]
+    function.argtypes = [ctypes.c_void_p, ctypes.c_uint64 * 4]
+    return function(tensor._cdata, out), list(out)
+
+
+def samples(x):
+    """Digests of the device and of the host are the same; sampling makes no synchronisation, and
+    nothing in a graph."""
+    from fr import adapter
+
+    lib = adapter._library
+    if REHEARSAL:
+        lib.fr_torch_rehearse(2)
+    differ = []
+    floats = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+    floats += [torch.float8_e4m3fn, torch.float8_e5m2]
+    for dtype in [*floats, torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64]:
+        for n in (1, 70001, 20 << 20):
+            tensor = torch.arange(n).remainder(100).float()
+            tensor[: n // 3] = math.nan if dtype in floats else 1
+            tensor = tensor.to(dtype)
+            device = tensor.to(DEVICE)
+            host = digest(lib, "fr_torch_digest", tensor)
+            if digest(lib, "fr_torch_device_digest", device) != host:
+                differ.append(f"{dtype} {n}")
+    out = torch.empty(2 * x.numel(), device=DEVICE)
+    before = settled_samples(lib)
+    if not REHEARSAL:
+        torch.cuda.set_sync_debug_mode("error")
+    for _ in range(20):
+        dist.all_reduce(x)
+        dist.all_reduce(x, async_op=True).wait()
+        dist.all_gather_into_tensor(out, x, async_op=True).get_future().wait()
+        time.sleep(0.02)
+    if not REHEARSAL:
+        torch.cuda.set_sync_debug_mode("default")
+    after = settled_samples(lib)
+    synchronize()
+    if not REHEARSAL:
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            dist.all_reduce(x)
+        captured.replay()
+        synchronize()
+    big = torch.zeros(1 << 28, dtype=torch.bfloat16, device=DEVICE)
+    digest(lib, "fr_torch_device_digest", big)
+    began = time.perf_counter()
+    digest(lib, "fr_torch_device_digest", big)
+    result(
+        differ=differ,
+        recorded=after["recorded"] - before["recorded"],
+        missed=after["missed"] - before["missed"],
+        in_graph=settled_samples(lib)["recorded"] - after["recorded"],
+        gib_per_s=0.5 / (time.perf_counter() - began),
+    )
+
+
+def nan_origin():
+    """A job's steps; rank 1 puts NaN into its gradients in the 20th."""
+    if REHEARSAL:
+        from fr import adapter
+
+        adapter._library.fr_torch_rehearse(2)
+    weights = torch.ones(1000, device=DEVICE)
+    for n in range(1, 101):
+        fr.step(n)
+        gradients = weights.clone()
+        if RANK == 1 and n == 20:
+            gradients[3] = math.nan
+        dist.all_reduce(gradients)
+        weights = gradients / 2
+        time.sleep(0.03)
 
 
 def main():
@@ -180,6 +273,10 @@ def main():
             x[index] = 1  # asynchronous device-side error
         dist.all_reduce(x)
         synchronize()
+    elif CASE == "samples":
+        samples(x)
+    elif CASE == "nan_origin":
+        nan_origin()
     elif CASE == "overhead":
         small = torch.ones(256, device=DEVICE)
         alone = [dist.new_group([rank]) for rank in range(2)][RANK]

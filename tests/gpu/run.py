@@ -248,6 +248,22 @@ def behind_graph(run, frtrace):
     return f"completed, {while_it_ran}, {got['issue_us']:.0f} us to issue"
 
 
+def samples(run, frtrace):
+    """FR_FINGERPRINT: an input and an output of each of 60 operations, none in a graph."""
+    got = run("samples", FR_FINGERPRINT="1").wait_exit().result()
+    expect(not got["differ"], got)
+    expect(got["recorded"] + got["missed"] == 120 and got["missed"] <= 12, got)
+    expect(got["in_graph"] == 0, got)
+    return f"{got['recorded']} recorded, {got['missed']} missed, {got['gib_per_s']:.1f} GiB/s"
+
+
+def nan_origin(run, frtrace):
+    log = run("nan_origin", FR_FINGERPRINT="1").wait_exit().log()
+    told = [line for line in log.splitlines() if "NaN entered" in line]
+    expect(len(told) == 1 and "at rank 1, step 20," in told[0], log)
+    return told[0]
+
+
 def measure(run, ways):
     rows = []
     for name, env in ways.items():
@@ -297,6 +313,8 @@ CASES = {
     graph_with_events: False,
     behind_graph: False,
     illegal_access: False,
+    samples: True,
+    nan_origin: True,
     overhead: True,
     overhead_of_events: False,
 }

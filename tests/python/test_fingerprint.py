@@ -1,11 +1,15 @@
-"""Digests of tensors (FR_FINGERPRINT): every dtype, empty and strided tensors."""
+"""Digests of tensors (FR_FINGERPRINT): every dtype, empty and strided tensors, in both ways: the
+loop for the CPU, and torch's operations for devices (here on the CPU, too)."""
 
 import ctypes
 import math
+import os
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fr import adapter  # noqa: E402
 
@@ -13,17 +17,28 @@ MASK = 2**64 - 1
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf")
 
 
-@pytest.fixture(scope="module")
-def digest():
+def taker(name):
     adapter.load()
-    function = adapter._library.fr_torch_digest
+    function = adapter._library[name]
     function.argtypes = [ctypes.c_void_p, ctypes.c_uint64 * 4]
     out = (ctypes.c_uint64 * 4)()
 
     def take(tensor):
-        return tuple(out) if function(tensor._cdata, out) else None
+        found = function(tensor._cdata, out)
+        assert found != -1, "the check of a result"
+        return tuple(out) if found else None
 
     return take
+
+
+@pytest.fixture(scope="module", params=["fr_torch_digest", "fr_torch_device_digest"])
+def digest(request):
+    return taker(request.param)
+
+
+@pytest.fixture(scope="module")
+def both():
+    return taker("fr_torch_digest"), taker("fr_torch_device_digest")
 
 
 def expected(tensor):
@@ -47,7 +62,7 @@ OTHERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 
 
 @pytest.mark.parametrize("dtype", FLOATS + OTHERS, ids=str)
-@pytest.mark.parametrize("n", [1, 7, 5000])
+@pytest.mark.parametrize("n", [1, 7, 5000, 70001])
 def test_sums_of_every_dtype(digest, dtype, n):
     tensor = torch.arange(n).remainder(50).to(torch.float32).to(dtype)
     assert digest(tensor) == (0, 0, *expected(tensor))
@@ -89,3 +104,59 @@ def test_empty_and_unreadable_tensors(digest):
     assert digest(torch.eye(3).to_sparse()) is None
     assert digest(torch.randn(3, dtype=torch.complex64).conj()) is None
     assert digest(torch.empty(3, device="meta")) is None
+
+
+class Refuses(TorchDispatchMode):
+    def __torch_dispatch__(self, *_):
+        raise AssertionError("the program sees an operation of the sample")
+
+
+@pytest.mark.parametrize("state", [Refuses, torch.inference_mode, lambda: torch.autocast("cpu")])
+def test_the_program_does_not_see_the_operations(both, state):
+    cpu, device = both
+    tensor = torch.randn(40000, requires_grad=True)
+    with state():
+        assert device(tensor) == cpu(tensor)
+    assert tensor.grad_fn is None and tensor._version == 0
+
+
+def test_a_tensor_that_begins_within_a_word(both):
+    cpu, device = both
+    base = torch.randn(1 << 15).bfloat16()
+    base[7] = math.inf
+    for first in range(1, 8):
+        assert device(base[first:]) == cpu(base[first:])
+
+
+def test_more_than_one_piece_and_2_31_elements(both):
+    cpu, device = both
+    n = (1 << 31) + 11
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if free < 4 << 30:
+        pytest.skip(f"{free >> 30} GiB of free memory")
+    data = torch.zeros(n, dtype=torch.uint8)
+    data[:: (1 << 20) + 7] = 0x7F  # NaN
+    data[n - 3 :] = 0x7F
+    tensor = data.view(torch.float8_e4m3fn)
+    found = device(tensor)
+    assert found == cpu(tensor) and found[0] > 2048
+
+
+def test_memory_that_it_takes(both):
+    """Beside the tensor: twice a piece of 32 MiB and a little, whatever the tensor's size."""
+    from torch.profiler import ProfilerActivity, profile
+
+    tensor = torch.zeros(160 << 20, dtype=torch.uint8).view(torch.float8_e5m2)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        both[1](tensor)
+    changes = [e.cpu_memory_usage for e in seen.events() if e.name == "[memory]"]
+    used = most = 0
+    for change in changes:
+        used += change
+        most = max(most, used)
+    assert 64 << 20 <= most <= 68 << 20, changes
+    assert used == 0
+
+
+def test_strided_tensors_beyond_a_piece_are_not_read(both):
+    assert both[1](torch.zeros(4097, 4096).T) is None

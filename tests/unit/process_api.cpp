@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -63,10 +64,28 @@ TEST_CASE("the table of functions for adapters is complete") {
   CHECK(api->begin == fr_begin);
   CHECK(api->end == fr_end);
   CHECK(api->log == fr_log);
+  CHECK(api->set_tick == fr_set_tick);
   CHECK(std::string(fr_dtype_name(7)) == "Float");
   CHECK(std::string(fr_dtype_name(200)) == "?");
   CHECK(std::string(fr_reduce_op_name(1)) == "SUM");
   CHECK(fr_version()[0] != '\0');
+}
+
+TEST_CASE("a tick is called on the watchdog's thread") {
+  Scene scene;
+  Child child = scene.start(0, {}, [] {
+    child_group();
+    static std::atomic<int> ticks{0}, caller{0};
+    fr_set_tick([] {
+      caller = gettid();
+      ++ticks;
+      ticks.notify_all();
+    });
+    ticks.wait(0);
+    fr_set_tick(nullptr);
+    return caller != gettid() && fr_stack_here() == 0 && fr_nccl_grouped() == -1 ? 0 : 1;
+  });
+  CHECK(child.wait().status == 0);
 }
 
 TEST_CASE("the identity that the process group tells fills what the launcher did not") {

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 5
+#define FR_ABI_VERSION 6
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -116,6 +116,10 @@ FR_API uint32_t fr_stack(const fr_frame* frames, uint32_t n) FR_NOEXCEPT;
 typedef uint32_t (*fr_stack_provider)(void);
 FR_API void fr_set_stack_provider(fr_stack_provider provider) FR_NOEXCEPT;
 
+/* The id of the calling thread's stack as FR_STACK_CAPTURE records it, for a record that is made later
+ * or elsewhere; 0 = not captured. Hot. */
+FR_API uint32_t fr_stack_here(void) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ stacks of all threads */
 
 /* At a hang libfr interrupts every thread with a signal of its own. What a thread runs in an
@@ -193,7 +197,8 @@ enum fr_sample_word {
 enum fr_sample_side {
   FR_SAMPLE_INPUT = 0,
   FR_SAMPLE_OUTPUT = 1,      /* every member has its own */
-  FR_SAMPLE_SAME_OUTPUT = 2  /* every member must have the same */
+  FR_SAMPLE_SAME_OUTPUT = 2, /* every member must have the same */
+  FR_SAMPLE_MISSED = 3       /* samples were due from here on and not taken: no counts, no sums */
 };
 
 enum fr_flags {
@@ -350,6 +355,10 @@ FR_API const char* fr_dtype_name(uint8_t code) FR_NOEXCEPT;     /* "" for 0, "?"
 FR_API const char* fr_reduce_op_name(uint8_t code) FR_NOEXCEPT;
 FR_API const char* fr_version(void) FR_NOEXCEPT;
 
+/* Called by the watchdog thread every 100 ms, also before it dumps: must be noexcept, and may not wait,
+ * allocate, ask a device or take the GIL. Until the process ends; NULL removes it. Cold. */
+FR_API void fr_set_tick(void (*tick)(void)) FR_NOEXCEPT;
+
 /* ------------------------------------------------------------------ device libraries */
 
 /* Makes NCCL load this library as its profiler plugin when it makes its first communicator: sets
@@ -366,6 +375,9 @@ FR_API uint32_t fr_nccl_hook(void) FR_NOEXCEPT;
 FR_API uint32_t fr_nccl_unhook(void) FR_NOEXCEPT;
 /* 1 when operations of NCCL on devices will be followed to their end. Hot. */
 FR_API int fr_nccl_active(void) FR_NOEXCEPT;
+/* 1: the calling thread stands between ncclGroupStart and ncclGroupEnd, so that what it asks of NCCL is
+ * not enqueued yet; 0: it does not; -1: its calls are not seen. Hot. */
+FR_API int fr_nccl_grouped(void) FR_NOEXCEPT;
 /* Path of this library; "" when unknown. Cold. */
 FR_API const char* fr_library_path(void) FR_NOEXCEPT;
 
@@ -425,6 +437,9 @@ typedef struct fr_api {
   size_t (*peek)(uint64_t address, void* to, size_t bytes);
   void (*join_nodes)(const fr_store*);
   size_t (*option)(const char* name, char* value, size_t bytes);
+  uint32_t (*stack_here)(void);
+  int (*nccl_grouped)(void);
+  void (*set_tick)(void (*tick)(void));
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

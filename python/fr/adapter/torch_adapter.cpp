@@ -69,30 +69,42 @@ struct Issued {
   std::shared_ptr<OutputSample> sample;  // of its outputs; null: not sampled
 };
 
-// The inputs are read now. What is not on the CPU is not sampled.
+// The inputs are read now, or on a device by the stream that the caller has made them on.
 __attribute__((cold, noinline)) void sample_operation(const Plan& plan, const c10::IValue* args,
-                                                      const fr_op& op, Issued& issued) {
+                                                      const fr_op& op, uint32_t generation,
+                                                      Issued& issued) {
   const int out = plan.same_out ? plan.in : plan.out;
   const c10::TensorImpl* first = plan.device >= 0 ? first_tensor(args[plan.device]) : nullptr;
   if (!plan.has_tensors || first == nullptr) {
     return;
   }
-  if (!first->device().is_cpu()) {
+  const c10::Device device = first->device();
+  const bool on_device = DeviceSamples::serves(device);
+  if (!on_device && !device.is_cpu()) {
     static std::atomic<bool> said{false};
     if (!said.exchange(true)) {
-      g_api->log(1, "FR_FINGERPRINT: tensors on devices are not sampled, those on the CPU are");
+      const std::string text = "FR_FINGERPRINT: tensors on " + device.str() +
+                               " are not sampled by this adapter, those on the CPU are";
+      g_api->log(1, text.c_str());
     }
     return;
   }
-  Digest digest;
+  Sampled of = {op, issued.ticket, FR_SAMPLE_INPUT};
   // Of a broadcast only the root gives something.
-  if (plan.in >= 0 && (!plan.is_from_root || op.peer == issued.own_rank) &&
-      add_all(args[plan.in], kCount, digest)) {
-    record_sample(op, issued.ticket, FR_SAMPLE_INPUT, digest);
+  if (plan.in >= 0 && (!plan.is_from_root || op.peer == issued.own_rank)) {
+    Digest digest;
+    if (on_device) {
+      of.op.stack = g_api->stack_here();
+      device_samples(generation).take(args[plan.in], device, kCount, of);
+    } else {
+      const bool is_read = add_all(args[plan.in], kCount, digest);
+      record_sample(of.op, of.ticket, is_read ? of.side : FR_SAMPLE_MISSED,
+                    is_read ? digest : Digest());
+    }
   }
   if (out >= 0) {
-    issued.sample =
-        std::make_shared<OutputSample>(args[out], op, issued.ticket, plan.has_same_output);
+    of.side = plan.has_same_output ? FR_SAMPLE_SAME_OUTPUT : FR_SAMPLE_OUTPUT;
+    issued.sample = std::make_shared<OutputSample>(args[out], of, device);
   }
 }
 
@@ -192,8 +204,13 @@ void issue(Plan& plan, const c10::IValue* args, uint32_t generation, Issued& iss
   g_api->begin(&op, &issued.ticket);
   if (is_sampled(issued.ticket, generation)) {
     issued.own_rank = pg->getRank();
-    sample_operation(plan, args, op, issued);
+    sample_operation(plan, args, op, generation, issued);
   }
+}
+
+void wrap_sampled(const std::shared_ptr<OutputSample>& sample, c10::IValue& returned) {
+  returned = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
+      c10::make_intrusive<SampledWork>(returned.toCustomClass<c10d::Work>(), sample)));
 }
 
 // The operation was issued and returned; watch its Work. May replace the Work on the stack.
@@ -219,9 +236,27 @@ void watch(const Issued& issued, c10::IValue& returned) {
     g_api->end(&issued.ticket, FR_RELEASED, nullptr);  // was counted as tracked, the first time
     return;
   }
-  if (issued.sample) [[unlikely]] {
-    returned = c10::IValue(c10::static_intrusive_pointer_cast<c10d::Work>(
-        c10::make_intrusive<SampledWork>(returned.toCustomClass<c10d::Work>(), issued.sample)));
+  if (issued.sample && !issued.sample->is_on_device()) [[unlikely]] {
+    wrap_sampled(issued.sample, returned);
+  }
+}
+
+// The operation was enqueued. Without a Work the stream that is current waits for it; within a group
+// of NCCL's calls it is only enqueued at the end of that.
+__attribute__((cold, noinline)) void sample_device_output(const Issued& issued,
+                                                          c10::IValue& returned) noexcept {
+  c10d::Work* work = borrowed<c10d::Work>(returned);
+  const int grouped = g_api->nccl_grouped();
+  if (grouped > 0 || (work == nullptr && grouped < 0)) {
+    issued.sample->miss("operations were issued within a group of NCCL's calls, or may have been");
+  } else if (work == nullptr) {
+    issued.sample->take();
+  } else if (std::strstr(typeid(*work).name(), "PyWork") == nullptr) {
+    try {
+      wrap_sampled(issued.sample, returned);
+    } catch (...) {
+      // no memory: the sample is missed
+    }
   }
 }
 
@@ -256,25 +291,27 @@ class Hook final : public c10::OperatorKernel {
       }
       throw;
     }
-    if (g_api->leave() != 0) {
+    const bool is_followed = g_api->leave() != 0;  // the device side reports its completion
+    if (is_followed) {
       if (issued.mode != nullptr) {
         issued.mode->store(kDevice, std::memory_order_relaxed);
       }
-      return;  // the device side reports its completion
-    }
-    if (!returns_work_) {
+    } else if (!returns_work_) {
       if ((issued.flags & FR_UNTRACKED) == 0) {
         g_api->end(&issued.ticket, FR_OK, nullptr);
       }
-      return;
-    }
-    try {
-      watch(issued, stack->back());
-    } catch (...) {
-      // Not observed: the outcome stays unknown.
-      if ((issued.flags & FR_UNTRACKED) == 0) {
-        g_api->end(&issued.ticket, FR_RELEASED, nullptr);
+    } else {
+      try {
+        watch(issued, stack->back());
+      } catch (...) {
+        // Not observed: the outcome stays unknown.
+        if ((issued.flags & FR_UNTRACKED) == 0) {
+          g_api->end(&issued.ticket, FR_RELEASED, nullptr);
+        }
       }
+    }
+    if (issued.sample && issued.sample->is_on_device() && returns_work_) [[unlikely]] {
+      sample_device_output(issued, stack->back());
     }
   }
 
@@ -361,6 +398,45 @@ __attribute__((visibility("default"))) int fr_torch_digest(const c10::TensorImpl
   out[2] = d.sum;
   out[3] = d.weighted;
   return 1;
+}
+
+// The same by way of the device, whose stream is waited for here; for tests.
+__attribute__((visibility("default"))) int fr_torch_device_digest(const c10::TensorImpl* tensor,
+                                                                  uint64_t out[4]) {
+  uint64_t words[kResultWords] = {};
+  const uint64_t nonce = reinterpret_cast<uint64_t>(out);
+  {
+    const Unseen unseen;
+    DeviceDigest digest(tensor->device(), kCount | kSum);
+    if (!digest.add(*tensor)) {
+      return 0;
+    }
+    const at::Tensor result = digest.result(nonce).to(at::kCPU);
+    std::memcpy(words, result.const_data_ptr(), sizeof words);
+  }
+  std::memcpy(out, words, 4 * sizeof *out);
+  return is_whole(words, nonce) ? 1 : -1;
+}
+
+// 1: tensors on the CPU are sampled as if on a device, and their samples arrive when released; 2: at
+// once; 0: as ever. For tests.
+__attribute__((visibility("default"))) void fr_torch_rehearse(int how) {
+  g_rehearsal.store(how);
+}
+
+__attribute__((visibility("default"))) void fr_torch_release(size_t n) {
+  device_samples(g_api->generation()).release(n);
+}
+
+// {recorded, missed, on their way}: samples of this process; false: FR_FINGERPRINT is off.
+__attribute__((visibility("default"))) bool fr_torch_samples(uint64_t out[3]) {
+  const uint32_t generation = g_api->generation();
+  const bool is_on = every(generation) != 0;
+  DeviceSamples* samples = g_device_samples.load(std::memory_order_acquire);
+  out[0] = g_recorded.load();
+  out[1] = g_missed.load();
+  out[2] = samples != nullptr && samples->generation() == generation ? samples->waiting() : 0;
+  return is_on;
 }
 
 // The release of torch that this was compiled against.

@@ -342,6 +342,40 @@ TEST_CASE("agreement: NaN that is gone with the next step, and that came in betw
         "have it at once; FR_FINGERPRINT=1 tells whose was first");
 }
 
+TEST_CASE("agreement: a rank that missed samples is not where NaN came in") {
+  for (const bool is_clean_since : {false, true}) {
+    Ranks r(2);
+    reduce(r, 10, -1);
+    sample(r, 1, r.all_reduce(1, 10), 1, FR_SAMPLE_MISSED, 0);
+    if (is_clean_since) {
+      reduce(r, 10, -1);
+    }
+    reduce(r, 10, 1);
+    reduce(r, 10, 1);
+    const bool is_told = r.told().find("entered at rank 1") != std::string::npos;
+    CHECK(is_told == is_clean_since);
+  }
+}
+
+TEST_CASE("agreement: a sample that comes late is of the step of its operation") {
+  Ranks r(2);
+  for (u32 n = 0; n < 2; ++n) {
+    fr_op op[2];
+    u64 seq = 0;
+    for (u32 i = 0; i < 2; ++i) {
+      fr::step(r.rigs[i]->hot, 7 + n);
+      op[i] = r.all_reduce(i, 10);
+      seq = r.rigs[i]->begin(op[i]).seq;
+      fr::step(r.rigs[i]->hot, 107 + n);
+    }
+    for (u32 i = 0; i < 2; ++i) {
+      sample(r, i, op[i], seq, FR_SAMPLE_INPUT, i);
+      sample(r, i, op[i], seq, FR_SAMPLE_SAME_OUTPUT, 64);
+    }
+  }
+  CHECK(r.told().find("entered at rank 1, step 7, all_reduce #1") != std::string::npos);
+}
+
 TEST_CASE("agreement: an output that differs") {
   Ranks r(4);
   for (u32 n = 0; n < 100; ++n) {
