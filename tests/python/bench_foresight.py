@@ -12,7 +12,6 @@ I/O, and fr.begin and fr.end in a row, wall time.
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
