@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "wheel"
 TREE = WORK / "tree"
 GLIBC = (2, 28)
-GLIBCXX = (3, 4, 25)  # of GCC 8, which manylinux_2_28 has
+NEWEST = {"GLIBC": GLIBC, "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}  # the latter of GCC 8
 PLATFORM = "manylinux_2_28"
 HEADERS = ("msgpack.hpp", "msgpack", "fmt", "CLI", "nlohmann")
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
@@ -184,7 +184,7 @@ def make_adapter(torch: str, arch: str) -> Path:
         more = (os.environ.get("CXX") or compiler, WORK / "old_glibc.cpp", "-s")
         path = Path(run(python, "-c", ADAPTER, where, TREE, out, *more).strip().split("\n")[-1])
     has = needed(path)
-    if has.get("GLIBC", ()) > GLIBC or has.get("GLIBCXX", ()) > GLIBCXX:
+    if any(has.get(kind, ()) > newest for kind, newest in NEWEST.items()):
         raise SystemExit(f"make_wheels: the adapter {path.name} needs {has}")
     return path
 

@@ -51,11 +51,12 @@ class Posts {
   u32 waiting() const noexcept { return given_.load() - taken_.load(); }
   alignas(64) std::atomic<u32> given_{0};
   alignas(64) std::atomic<u32> taken_{0};
-  Post posts_[kRoom];
+  Post posts_[kRoom] = {};
 };
 
-inline Posts posts_to_nodes;         // from the watchdog
-inline Posts hashes_from_nodes;      // to the watchdog: of mismatch.cpp,
-inline Posts attendance_from_nodes;  // and of attend.cpp
+// constinit: no guard of an initializer, which code of the signal handlers must not call.
+inline constinit Posts posts_to_nodes;         // from the watchdog
+inline constinit Posts hashes_from_nodes;      // to the watchdog: of mismatch.cpp,
+inline constinit Posts attendance_from_nodes;  // and of attend.cpp
 
 }  // namespace fr
