@@ -426,7 +426,7 @@ struct SiteLongest {
 static_assert(sizeof(SiteLongest) == 20);
 struct alignas(64) SiteRow {
   std::atomic<u64> key;     // hash of group, operation and place, the same in the next run; 0 free
-  std::atomic<u64> visits;  // operations that ended
+  std::atomic<u64> visits;  // seconds of the clock in which operations ended
   SiteLongest absent;       // until all members had come, or whole where that cannot be seen
   SiteLongest asleep;       // part of it: a member had not come, and slept
   SiteLongest together;     // after all had come

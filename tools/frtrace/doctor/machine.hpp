@@ -32,9 +32,9 @@ struct Learned {
   bool timeout_is_set = false, warn_is_set = false;  // not by default
   double warn_s = 0;                                 // FR_WARN_S in force
   double age_s = 0;                                  // of the job
-  double visits = 0;                                 // operations at call sites that it knows
-  double longest_s = 0;                              // that one of them stood still, and went on
-  std::string site;                                  // where
+  double visits = 0;     // seconds in which operations ended, of all call sites
+  double longest_s = 0;  // that one of them stood still, and went on
+  std::string site;      // where
   double false_warnings = 0, false_dumps = 0;
 };
 

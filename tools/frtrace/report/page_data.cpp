@@ -288,7 +288,7 @@ PageJson losses_json(const Case& c, PagePool& pool) {
 PageJson deadlines_json(const Case& c, PagePool& pool) {
   constexpr std::size_t kSites = 40;
   std::map<std::string, LearnedSite> all;
-  for (const RankEvidence* e : c.ranks) {
+  const auto add = [&](const RankEvidence* e) {
     for (const LearnedSite& one : e->deadlines) {
       LearnedSite& s = all[one.site];
       s.visits = std::max(s.visits, one.visits);
@@ -299,6 +299,10 @@ PageJson deadlines_json(const Case& c, PagePool& pool) {
       s.false_dumps = std::max(s.false_dumps, one.false_dumps);
       s.doublings = std::max(s.doublings, one.doublings);
     }
+  };
+  std::for_each(c.ranks.begin(), c.ranks.end(), add);
+  for (const auto& later : c.later) {  // that the alarm was a false one is known then
+    std::for_each(later.begin(), later.end(), add);
   }
   std::vector<std::pair<std::string, LearnedSite>> order(all.begin(), all.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {

@@ -105,6 +105,14 @@ TEST_CASE("the page shows the longest waits that any rank learned, longest first
   CHECK(page["deadlines"]["all"] == 2);
   CHECK(row(0) == nlohmann::json({"barrier at b.py:7", 2, 90'000, 90'000, 0, 0, 0, 0}));
   CHECK(row(1) == nlohmann::json({"all_reduce at a.py:3", 21, 1500, 1100, 400, 1, 1, 1}));
+  // that the wait was over again is in what the rank wrote later
+  auto over = std::make_unique<RankEvidence>(*evidence[3]);
+  over->file = "job.a0.r3.1.later.fr";
+  over->trigger = "went_on";
+  over->written += kSecond;
+  over->deadlines[0].absent_ms = 60'000;
+  evidence.push_back(std::move(over));
+  CHECK(data()["deadlines"]["shown"][1][2] == 60'000);
 }
 
 TEST_CASE("text of evidence is no markup of the page") {

@@ -58,7 +58,7 @@ function learned(body) {
   const span = (ms) => ms ? duration(ms / 1e3) : '';
   add(body, [details(
       `Learned deadlines: the longest waits at ${all} call site${all === 1 ? '' : 's'}`,
-      () => table(['call site', 'visits', 'until all came', 'one slept', 'after all came',
+      () => table(['call site', 'seconds visited', 'until all came', 'one slept', 'after all came',
                    'false warnings', 'false dumps', 'deadlines'],
                   shown.map(([site, visits, absent, asleep, together, warnings, dumps, doublings]) => [
                     text(site), String(visits), span(absent), span(asleep), span(together),
