@@ -165,6 +165,9 @@ class Witness {
     if (stays && !is_idle(g.rank) && !has_twin(g.rank)) {
       return "what it has in flight explains as much";
     }
+    if (stays && !is_idle(g.rank) && holds(e_.truncated, g.rank)) {
+      return "its file is cut: it may have gone on";
+    }
     return "";
   }
 
@@ -427,6 +430,14 @@ class TruthOf {
       unsure_.push_back(g.rank);
       return;
     }
+    // Beside a fault that is seen, a rank without a file may be an innocent one whose file is lost.
+    const auto explains = [&](const Guilt& other) {
+      return w_.has_file(other.rank) && (other.how != Guilt::kStopped || w_.is_idle(other.rank));
+    };
+    if (!w_.has_file(g.rank) && std::any_of(fault_.guilts.begin(), fault_.guilts.end(), explains)) {
+      unsure_.push_back(g.rank);
+      return;
+    }
     if (!why.empty()) {
       lacking_.insert(why);
       open_.push_back(g.rank);
@@ -470,6 +481,9 @@ class TruthOf {
     }
     if (e_.stale >= 0) {
       lacking_.insert("one dump is older than the hang");
+    }
+    if (std::count_if(all_.begin(), all_.end(), [&](int r) { return !w_.has_file(r); }) > 1) {
+      lacking_.insert("of several without a file one may wait for another");
     }
     if (w_.has_lost_front()) {
       lacking_.insert("what is in flight is overwritten");
