@@ -19,7 +19,10 @@ std::uint64_t Anomalies::role(int i, const Step& step) const {
                           : mix(key, static_cast<std::uint64_t>(site.line));
   if (step.group >= 0) {
     const Group& g = c_.groups[static_cast<std::size_t>(step.group)];
-    key = mix(key, g.desc.empty() ? g.name : g.desc);
+    // A group without a description has a number for a name; ranks make groups in one order.
+    const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
+    key = numbered ? mix(key, (g.ranks.size() << 32) + r.group)
+                   : mix(key, g.desc.empty() ? g.name : g.desc);
     if (r.kind != Kind::kCollective && r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size())) {
       const int n = static_cast<int>(g.ranks.size());
       key = mix(key, static_cast<std::uint64_t>((r.peer - g.position.at(e.id.rank) + n) % n));

@@ -41,6 +41,7 @@ Facts::Facts(const Case& the_case)
   records_less = records_less && std::any_of(c.ranks.begin(), c.ranks.end(), [](const auto* e) {
                    return !e->holes.calls_only && !e->records.empty();
                  });
+  threshold_s = std::max(threshold_s, young_in_torch_s());
   if (!alarmed) {
     threshold_s = std::max(threshold_s, usual_wait_s(limits::kUsualWaitFewest));
   }
@@ -56,6 +57,22 @@ Facts::Facts(const Case& the_case)
   }
   settled = wait_graph(c, slots, exits, stale, threshold_s, hidden);
   find_scene();
+}
+
+// Of PyTorch's files alone: what is younger tells of no hang. 0: there are others.
+double Facts::young_in_torch_s() const {
+  double least_s = limits::kStuckInTorch_s;
+  for (const RankEvidence* e : c.ranks) {
+    if (e->format.empty()) {
+      return 0;
+    }
+    for (const Record& r : e->records) {
+      if (blocks(r) && r.timeout_ms != 0) {
+        least_s = std::min(least_s, r.timeout_ms / 2e3);
+      }
+    }
+  }
+  return c.ranks.empty() ? 0 : least_s;
 }
 
 // Nobody had a reason to dump: some times what a rank is usually busy, or waits, between two

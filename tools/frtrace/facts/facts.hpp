@@ -71,6 +71,7 @@ struct Facts {
   int killed = -1;    // evidence, of Scene::kOneKilled
 
  private:
+  double young_in_torch_s() const;
   double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();
   bool hang_was_first() const;

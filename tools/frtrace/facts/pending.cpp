@@ -277,6 +277,11 @@ std::uint64_t left_together(const Case& c, const Group& g, std::size_t member, s
   return 0;
 }
 
+// Written before its first operation.
+bool is_blank(const RankEvidence& e) {
+  return !e.format.empty() && e.records.empty() && e.groups.size() <= 1;
+}
+
 }  // namespace
 
 std::vector<bool> stale_evidence(const Case& c) {
@@ -284,10 +289,16 @@ std::vector<bool> stale_evidence(const Case& c) {
   for (const Group& g : c.groups) {
     // PyTorch's records of gloo end alike whether an operation succeeded or not.
     const bool gloo = g.backend.find("gloo") != std::string::npos;
+    const auto enqueued = [&](std::size_t i) -> std::optional<std::uint64_t> {
+      if (const GroupEvidence* e = c.member(g, i)) {
+        return e->enqueued;
+      }
+      const bool blank = g.evidence[i] >= 0 && is_blank(c.evidence_of(g.evidence[i]));
+      return blank ? std::optional<std::uint64_t>(0) : std::nullopt;
+    };
     std::uint64_t left = 0, least = UINT64_MAX;
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
-      const GroupEvidence* e = c.member(g, i);
-      least = e != nullptr ? std::min(least, e->enqueued) : least;
+      least = std::min(least, enqueued(i).value_or(UINT64_MAX));
     }
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
@@ -298,9 +309,8 @@ std::vector<bool> stale_evidence(const Case& c) {
       }
     }
     for (std::size_t i = 0; i < g.ranks.size() && left != 0; ++i) {
-      const GroupEvidence* e = c.member(g, i);
-      if (e != nullptr && e->enqueued < left &&
-          !c.evidence_of(g.evidence[i]).holes.frontiers_at_least) {
+      const auto own = enqueued(i);
+      if (own && *own < left && !c.evidence_of(g.evidence[i]).holes.frontiers_at_least) {
         stale[static_cast<std::size_t>(g.evidence[i])] = true;
       }
     }

@@ -38,7 +38,7 @@ class Frontiers {
       number_apart();
     }
     if (e_.holes.only_active) {
-      close_batches();
+      close_batches(status);
     }
     std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
     std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
@@ -179,16 +179,21 @@ class Frontiers {
   // Operations inside a batch never complete by themselves: where completed entries are left out,
   // those of a batch that is over stay, and of the entry that told so its number is left. One alone
   // is of a batch only in a group that has some; right before another entry it stands for itself.
-  void close_batches() {
+  // The newest one may still be gathered, unless the status has its number.
+  void close_batches(const std::map<std::uint32_t, Status>& status) {
     const auto is_over = [&](const GroupState& s, const std::vector<std::size_t>& batch) {
       const std::size_t next = batch.back() + 1;
       const bool gap =
           next < e_.records.size() && e_.records[next].ticket > e_.records[batch.back()].ticket + 1;
       return batch.size() > 1 || (gap && s.batches);
     };
-    for (GroupState& s : p_.states) {
+    for (std::uint32_t row = 0; row < p_.states.size(); ++row) {
+      GroupState& s = p_.states[row];
       const std::size_t newest = e_.records.size() - 1;
-      if (!s.batch.empty() && s.batch.back() != newest) {
+      const auto it = status.find(row);
+      const bool enqueued = it != status.end() && s.max_seq < s.batch_seq &&
+                            it->second.enqueued == static_cast<std::int64_t>(s.batch_seq);
+      if (!s.batch.empty() && (s.batch.back() != newest || enqueued)) {
         s.open_batches.push_back(std::move(s.batch));
       }
       for (const auto& batch : s.open_batches) {
