@@ -147,7 +147,7 @@ def test_less_evidence_blames_nobody_else(cls, tmp_path):
             assert score.frtrace(directory / "fr", options).sets[0] <= named, directory.name
 
 
-# Widely drawn cases that once went wrong: half, seed, form.
+# Widely drawn cases that once went wrong: half, seed, form, and where not by the seed the class.
 DRAWN = {
     "a batch's message that has passed holds nobody up": ("held_out", 105, "torch"),
     "a twin of another group's place went on": ("known", 284, "fr"),
@@ -167,13 +167,29 @@ DRAWN = {
     "a batch of one that is over, of what is active only": ("all", 609, "torch"),
     "what is active only keeps no order": ("all", 451, "torch"),
     "an operation left out between exchanges, whose first ones are lost": ("all", 160, "fr"),
+    "two devices of two groups": ("all", 5354, "fr"),
+    "most of a group behind one whose file is lost": ("all", 5951, "torch"),
+    "a device beside a rank that never came": ("all", 6209, "torch"),
+    "an idle rank beside another cause": ("all", 5068, "torch"),
+    "a blank file is of an earlier run": ("all", 5187, "torch"),
+    "batches of which nothing is known but their number": ("all", 6487, "torch"),
+    "a batch whose number the status has": ("all", 6411, "torch"),
+    "a run of another size, of copied files": ("all", 5952, "torch"),
+    "two hosts that stopped": ("all", 5705, "fr"),
+    "a host that stopped, of twins whose rings keep less": ("all", 5862, "fr"),
+    "late for a second, and PyTorch's file written then": ("all", 343, "torch"),
+    "one rank against several beside another cause": ("all", 185, "fr", "two_kinds"),
+    "a rank that left its own order beside another cause": ("all", 164, "fr", "two_kinds"),
+    "numbers that come twice, of several communicators": ("all", 76, "fr", "stuck_apart"),
+    "twins in groups that have no description": ("all", 35, "torch", "stuck_apart"),
 }
 
 
 @pytest.mark.parametrize("why", DRAWN)
 def test_widely_drawn(why, tmp_path):
-    half, seed, form = DRAWN[why]
+    half, seed, form, *cls = DRAWN[why]
     command = [HANGSIM, "--half", half, "--seed", str(seed), "-o", str(tmp_path)]
+    command += ["--class", *cls] if cls else []
     subprocess.run(command, check=True)
     (directory,) = tmp_path.iterdir()
     truth = json.loads((directory / "truth.json").read_text())[form]

@@ -355,10 +355,6 @@ REAL_PROPERTIES = {f.__name__: f for f in (real_shifted, real_innocent_lost, rea
 # (property, seed or name of a real set): what goes wrong. Strict: a mend must be taken out here.
 VIOLATED = {
     ("renamed", 10): "exited becomes undecided: a rank without a file in a pipeline",
-    **{
-        ("second_fault", seed): "one of two independent faults is named"
-        for seed in (1, 2, 3, 8, 11)
-    },
 }
 
 

@@ -223,6 +223,28 @@ bool is_chain(const Facts& f, const std::vector<int>& who) {
                      [](const auto& g) { return g.second.size() > 1; });
 }
 
+// It is what the rank issued first of all that it has in flight.
+bool is_front(const Facts& f, int i, const Pending& p) {
+  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    return w.evidence == i && w.record == f.graph.fronts[idx(i)].first;
+  });
+}
+
+// Most of a group are behind: of one operation's, where starts tell who is; else of all.
+bool outnumber(const Facts& f, const std::vector<int>& who, const Pending& main) {
+  const auto most = [&](const Pending& p, std::size_t behind) {
+    return p.kind == Kind::kCollective && 2 * behind + 1 > f.group(p.group).ranks.size();
+  };
+  bool started = true, any = false;
+  for (const Pending& p : f.graph.pending) {
+    const auto behind = static_cast<std::size_t>(
+        std::count_if(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); }));
+    started = started && (behind == 0 || p.starts_seen);
+    any = any || (behind > 1 && most(p, behind));
+  }
+  return started ? any : who.size() > 1 || most(main, who.size());
+}
+
 // The operation that this rank's device is behind in; `main` if it is one.
 int lags_in(const Facts& f, int i, int main) {
   if (contains(f.graph[main].lagging, i)) {
@@ -293,9 +315,11 @@ std::vector<Cause> device_behind(const Facts& f) {
   c.others = who;
   // Several that are behind may only wait for one whose evidence is lost; the many are not behind the
   // few, these were looked at later; and in a chain of sends one holds up the next.
-  const bool many =
-      p.kind == Kind::kCollective &&
-      2 * who.size() + (f.ev(who.front()).format.empty() ? 1 : 0) > f.group(p.group).ranks.size();
+  // Where kernels are not told of, one that waits for another looks as if it did not run.
+  const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
+    return s.why == StalledDevice::kUnseenKernel;
+  });
+  const bool many = unseen || outnumber(f, who, p);
   if (who.size() > 1 && (!f.c.missing.empty() || many || is_chain(f, who))) {
     c.rule = Rule::kOpenBehind;
     c.verdict = Verdict::kUndecided;
@@ -319,6 +343,8 @@ std::vector<Cause> device_behind(const Facts& f) {
     return {c};
   }
   blame_devices(f, who, k, c);
+  // Its first operation in flight, which others' devices started: nothing else holds it up.
+  c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
   return {c};
 }
 // Operations that every member issued and that do not end.

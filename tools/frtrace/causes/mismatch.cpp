@@ -162,9 +162,12 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
       }
     }
   }
-  // Queued behind what the members wait in: a fault that nobody waits for yet.
-  c.independent = !d.past && is_ahead(f, d, members);
-  if (!c.independent) {
+  // Queued behind what the members wait in: a fault that nobody waits for yet. One rank against
+  // several is wrong whatever else is.
+  const bool ahead = !d.past && is_ahead(f, d, members);
+  const bool clear = !d.past && !d.tie && c.guilty.size() == 1 && members.size() > 2;
+  c.independent = ahead || clear;
+  if (!ahead) {
     c.explains = f.graph.leading_to(
         members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
   }

@@ -192,6 +192,12 @@ int waited_in(const Facts& f, int i, int main) {
   return best;
 }
 
+bool is_at_rest(const RankEvidence& e) {
+  return !e.holes.no_members && !e.holes.no_p2p &&
+         std::none_of(e.records.begin(), e.records.end(),
+                      [](const Record& r) { return r.state == State::kFailed || blocks(r); });
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -265,6 +271,9 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = missing(f, idle, k, left);
+  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
+  c.independent = std::all_of(idle.begin(), idle.end(),
+                              [&](int i) { return !f.exit(i).ended() && is_at_rest(f.ev(i)); });
   if (beside) {
     c.independent = true;
     c.assume(Assume::kBesideAnEnd);
@@ -314,9 +323,13 @@ std::optional<std::pair<std::size_t, std::size_t>> meeting(const Facts& f, int j
         member == f.group(group).position.end()
             ? nullptr
             : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
-    if (its != nullptr) {
-      return std::pair(
-          a, step_of(*other.steps, static_cast<std::size_t>(its - other.records->data())));
+    if (its == nullptr) {
+      continue;
+    }
+    const std::size_t b =
+        step_of(*other.steps, static_cast<std::size_t>(its - other.records->data()));
+    if ((*own.roles)[a] == (*other.roles)[b]) {  // numbers may come twice: several communicators
+      return std::pair(a, b);
     }
   }
   const std::size_t last = own.steps->size() - 1, same = other.find(own.ticket(last));
@@ -335,8 +348,12 @@ std::optional<std::size_t> twin_went_on(const Facts& f, int j, const Program& ow
     return std::nullopt;
   }
   const std::size_t n = own.steps->size(), m = other.steps->size();
-  const std::size_t back = std::min(met->first, met->second);
-  std::size_t a = met->first - back, b = met->second - back;
+  std::size_t a = met->first, b = met->second;
+  // Where the ring of either kept less, what is before is of another place of the program.
+  while (a > 0 && b > 0 &&
+         own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
+    --a, --b;
+  }
   if (own.front < own.ticket(a) ||
       other.find(other.front) + met->first > own.find(own.front) + met->second) {
     return std::nullopt;
@@ -359,7 +376,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const auto own = program_of(f, i);
-    if (!own || f.ev(i).holes.written_guessed) {
+    if (!own || f.ev(i).holes.truncated) {
       continue;
     }
     std::size_t twins = 0, further = 0;

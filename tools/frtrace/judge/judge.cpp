@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -28,6 +29,11 @@ class Judge {
         consider(rule.tier, std::move(c));
       }
     }
+    for (Cause& c : std::exchange(further_, {})) {
+      if (named()) {
+        consider(Tier::kEnd, std::move(c));
+      }
+    }
     Judgement j = settle();
     for (std::size_t i = 0; i < f_.c.ranks.size(); ++i) {
       if (f_.graph.waits(static_cast<int>(i)) && !explained_.contains(static_cast<int>(i))) {
@@ -43,6 +49,7 @@ class Judge {
   bool is_needed(Tier tier) const {
     switch (tier) {
       case Tier::kAbsent:
+        return explained_.empty();
       case Tier::kOpen:
         return !named();
       case Tier::kNoHang:
@@ -70,34 +77,43 @@ class Judge {
     });
   }
 
-  // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
-  // one rank that clearly left its own order. Devices and circles may follow from the first cause.
   // The files of the idle ranks and of those who wait for them record all there was.
   bool records_all(const Cause& c) const {
     return std::all_of(c.explains.begin(), c.explains.end(),
                        [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
   }
 
+  // One rank that left its own order, which many iterations kept.
+  static bool is_clear(const Cause& c) {
+    return c.rule == Rule::kLeftOrder && c.guilty.size() == 1 && !c.by_peers &&
+           c.anomaly->support >= limits::kClearSupport;
+  }
+
+  // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
+  // one rank against several, one that clearly left its own order, one device that others' are ahead
+  // of. Circles may follow from the first cause.
   bool stands_beside(Tier tier, const Cause& c) const {
-    const bool clear = c.rule == Rule::kLeftOrder && c.guilty.size() == 1 && !c.by_peers &&
-                       c.anomaly->support >= limits::kClearSupport;
-    return tier <= Tier::kShown || c.independent || clear ||
+    return tier <= Tier::kShown || c.independent ||
            (c.rule == Rule::kNeverIssued && records_all(c));
   }
 
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
+    c.independent = c.independent || is_clear(c);
     if (!first && !adds(c) && (!c.independent || is_known(c))) {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
     // A host that stopped is a further cause, never the only one: another may be what it waits for.
+    if (!named() && c.rule == Rule::kStoppedHost) {
+      further_.push_back(std::move(c));
+      return;
+    }
     // Beside a device or the network it may be held up by these.
     const bool below = std::any_of(named_.begin(), named_.end(), [](const Cause& n) {
       return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
     });
-    const bool lonely = (!named() || below) && c.rule == Rule::kStoppedHost;
-    if (lonely) {
+    if (below && c.rule == Rule::kStoppedHost) {
       return;
     }
     if (c.rule != Rule::kOpenBehind) {  // orders may still tell
@@ -163,6 +179,7 @@ class Judge {
 
   const Facts& f_;
   std::vector<Cause> named_, open_;
+  std::vector<Cause> further_;  // where somebody is named
   std::set<int> explained_;
 };
 

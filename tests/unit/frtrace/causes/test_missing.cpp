@@ -271,11 +271,11 @@ TEST_CASE("a rank that never made the group is missing in it") {
   for (const std::uint64_t lost : {0, 1}) {
     JobBuilder j(3);
     iterations(j, 2);
+    const int evaluation = j.group("2", {0, 1, 2});
     j.rank(2).groups.pop_back();
-    j.rank(2).records.clear();
     j.rank(2).format = "torch 2.10 pickle";
     j.rank(2).losses.overwritten = lost;
-    j.some({0, 1}, kWorld, kLoss);
+    j.some({0, 1}, evaluation, kLoss);
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.ranks == Ranks{2});
