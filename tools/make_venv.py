@@ -18,7 +18,7 @@ TORCH = ["torch==2.13.0", "numpy"]
 TOOLS = ["pip", "scikit-build-core>=0.10", "pybind11>=2.13", "pytest>=7", "pytest-timeout"]
 TOOLS += ["pytest-xdist", "py-spy"]  # what stacks are compared with
 TOOLS += ["msgpack", "zstandard", "tabulate"]  # tests read dumps; torchfrtrace
-TOOLS += ["perfetto", "protobuf"]  # tests read traces
+TOOLS += ["perfetto", "protobuf", "pyyaml"]  # tests read traces and the Kubernetes example
 CMAKE = (3, 25)
 
 
