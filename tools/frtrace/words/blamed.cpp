@@ -126,7 +126,7 @@ void add_breadcrumbs(const Facts& f, const RankEvidence& e, Blamed& b) {
     step = fmt::format("step {}", e.step);
     std::int64_t low = INT64_MAX, high = INT64_MIN;
     for (const RankEvidence* other : f.c.ranks) {
-      if (other != &e && other->has_step) {
+      if (other != &e && other->has_step && other->incident >= e.incident) {  // none of before
         low = std::min<std::int64_t>(low, other->step);
         high = std::max<std::int64_t>(high, other->step);
       }

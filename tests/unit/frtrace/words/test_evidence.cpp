@@ -23,6 +23,22 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
              "span \"load\" open for 20.0 s"));
 }
 
+TEST_CASE("the step of a dump of an earlier incident is not where that rank is") {
+  JobBuilder j(3);
+  iterations(j, 2);
+  for (const Rank r : {0, 1, 2}) {
+    j.rank(r).has_step = true;
+    j.rank(r).step = r == 2 ? 1 : 6;
+    j.rank(r).incident = r == 2 ? 1 : 2;
+  }
+  j.issue(0, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  REQUIRE(!r.blamed.empty());
+  CHECK(says(r.blamed[0], "at step 6"));
+  CHECK(!says(r.blamed[0], "the others at steps"));
+}
+
 TEST_CASE("notes of many threads: the main one first, few, none twice, traced calls as a stack") {
   JobBuilder j(2);
   iterations(j, 2);
