@@ -171,13 +171,47 @@ bool last_operation(const View& view, RecordCopy& out) noexcept {
   return found;
 }
 
+GroupLabel::GroupLabel(const View& view, const GroupRow* group) noexcept {
+  if (group == nullptr) {
+    return;
+  }
+  text_ = view.string(group->desc.load());
+  if (text_.empty()) {
+    text_ = view.string(group->name.load());
+  }
+  const auto ranges = view.group_ranks(*group);  // {first, count, stride}...
+  if (text_ != "undefined" || ranges.empty()) {  // what torch calls a group that nobody described
+    return;
+  }
+  constexpr u32 kShown = 5;
+  std::size_t n = format(own_, sizeof own_, "group ");
+  u32 shown = 0;
+  const auto add = [&](u32 first, u32 last) {
+    n += shown == kShown  ? format(own_ + n, sizeof own_ - n, ",...")
+         : shown < kShown ? format(own_ + n, sizeof own_ - n, first == last ? "%s%u" : "%s%u-%u",
+                                   shown == 0 ? "{" : ",", first, last)
+                          : 0;
+    ++shown;
+  };
+  for (std::size_t i = 0; i + 2 < ranges.size(); i += 3) {
+    const u32 first = ranges[i], count = ranges[i + 1], stride = ranges[i + 2];
+    if (stride == 1 && count > 2) {
+      add(first, first + count - 1);
+      continue;
+    }
+    for (u32 k = 0; k < count && shown <= kShown; ++k) {
+      add(first + k * stride, first + k * stride);
+    }
+  }
+  n += format(own_ + n, sizeof own_ - n, "}");
+  text_ = {own_, n};
+}
+
 void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept {
   const Payload& p = record.payload;
   const GroupRow* g = view.group(p.group);
-  std::string_view group = g != nullptr ? view.string(g->desc) : std::string_view{};
-  if (group.empty() && g != nullptr) {
-    group = view.string(g->name);
-  }
+  const GroupLabel label(view, g);
+  const std::string_view group = label.text();
   const std::string_view op = view.string(p.op);
   const Site site = user_site(view, p.stack);
   const std::size_t slash = site.file.rfind('/');

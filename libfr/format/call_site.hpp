@@ -80,6 +80,18 @@ Site user_site(const View& view, u32 stack) noexcept;
 bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept;
 // The last collective, send or receive issued in any group.
 bool last_operation(const View& view, RecordCopy& out) noexcept;
+// What messages call a group: its description, or its members where nobody gave it one.
+class GroupLabel {
+ public:
+  GroupLabel(const View& view, const GroupRow* group) noexcept;
+  GroupLabel(const GroupLabel&) = delete;
+  GroupLabel& operator=(const GroupLabel&) = delete;
+  std::string_view text() const noexcept { return text_; }
+
+ private:
+  char own_[128];
+  std::string_view text_;
+};
 // "all_reduce #41 of default_pg at train.py:91 (step)"; at most bytes - 1 characters.
 void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept;
 // How far the device library got with it: "launched, its kernel does not run", "its kernel runs on

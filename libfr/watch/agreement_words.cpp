@@ -76,12 +76,6 @@ void add_fields(Line& line, OpClass c, const Payload& own, const Payload& other)
   }
 }
 
-std::string_view group_name(const View& view, u32 row) noexcept {
-  const GroupRow& g = *view.group(row);
-  const std::string_view desc = view.string(g.desc.load());
-  return desc.empty() ? view.string(g.name.load()) : desc;
-}
-
 }  // namespace
 
 // Members that issued the same.
@@ -200,7 +194,8 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
     if (++g.unnamed < kUnnamed) {
       return false;
     }
-    const std::string_view name = group_name(memory_->rings[g.ring].view, g.row);
+    const GroupLabel label(memory_->rings[g.ring].view, memory_->rings[g.ring].view.group(g.row));
+    const std::string_view name = label.text();
     line.add(
         "mismatch: ranks of this node issue different operations as #%l of %.*s; which ones, "
         "the rings (FR_BUFFER_SIZE) no longer have",
@@ -226,7 +221,8 @@ bool Agreement::tell_difference(Group& g, char* text, std::size_t bytes) noexcep
     }
     add_ranks(line, n_places, [&](u32 i) { return rank_of(held[places[i]]); });
     const std::string_view op = ring.view.string(p.op);
-    const std::string_view name = group_name(ring.view, p.group);
+    const GroupLabel label(ring.view, ring.view.group(p.group));
+    const std::string_view name = label.text();
     line.add(" issued %.*s", length(op), op.data());
     line.add(k == 0 ? " #%l of %.*s" : " #%l", u64{p.seq}, length(name), name.data());
     add_site(line, ring.view, p.stack, other.view, against.payload.stack);
@@ -274,7 +270,8 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
     const Payload& p = side->first->payload;
     const Payload& q = second[side->first - first].payload;
     const std::string_view op = view.string(p.op);
-    const std::string_view name = group_name(view, p.group);
+    const GroupLabel label(view, view.group(p.group));
+    const std::string_view name = label.text();
     line.add(side == &wrong ? "" : "; ");
     add_ranks(line, n_places, [&](u32 i) { return rank_of(first[places[i]]); });
     line.add(" issued %.*s #%l", length(op), op.data(), u64{p.seq});
@@ -302,7 +299,8 @@ bool Agreement::tell_output(Group& g, char* text, std::size_t bytes) noexcept {
   const View& view = memory_->rings[held[0].ring].view;
   const Payload& p = held[0].payload;
   const std::string_view op = view.string(p.op);
-  const std::string_view name = group_name(view, p.group);
+  const GroupLabel label(view, view.group(p.group));
+  const std::string_view name = label.text();
   Line line{text, bytes};
   line.add("output of %.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name),
            name.data());
@@ -341,7 +339,8 @@ bool Agreement::tell_origin(u64 now, char* text, std::size_t bytes) noexcept {
   const Origin& o = memory_->origin;
   const View& view = memory_->rings[o.ring].view;
   const std::string_view op = view.string(o.payload.op);
-  const std::string_view name = group_name(view, o.payload.group);
+  const GroupLabel label(view, view.group(o.payload.group));
+  const std::string_view name = label.text();
   const char* what = o.nan != 0 ? "NaN" : "Inf";
   const auto rank_at = [&](u32 ring) { return memory_->rings[ring].view.header().rank.load(); };
   Line line{text, bytes};
@@ -420,7 +419,8 @@ bool Agreement::tell_dispute(Group& g, char* text, std::size_t bytes) noexcept {
     return p;
   };
   const i32 with_us = static_cast<i32>(g.members) + d.agree;
-  const std::string_view name = group_name(memory_->rings[g.ring].view, g.row);
+  const GroupLabel label(memory_->rings[g.ring].view, memory_->rings[g.ring].view.group(g.row));
+  const std::string_view name = label.text();
   Line line{text, bytes};
   line.add("mismatch: %sin #%l of %.*s ",
            with_us == d.differ ? "nothing tells which is right: " : "", u64{theirs.seq},

@@ -226,6 +226,8 @@ def install(module, handle_of) -> None:
     _class = module.ProcessGroup
     _handle_of = handle_of
     _watched = _watched_class(module.Work)
+    if _fr.option("FR_FINGERPRINT") not in ("", "0"):
+        problems.add("FR_FINGERPRINT: nothing is sampled without the torch adapter")
     for method in _METHODS:
         original = getattr(_class, method, None)
         if original is not None:

@@ -15,6 +15,22 @@ adapter._at_hand = _refuse
 """
 
 
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_samples_are_missed(launch, value):
+    (run,) = launch(
+        NO_ADAPTER
+        + """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+status = fr.status()
+result([status.get("samples"), status["python"]["problems"][1:]])
+""",
+        env={"FR_FINGERPRINT": value},
+    )
+    line = "FR_FINGERPRINT: nothing is sampled without the torch adapter"
+    assert run.result == [None, [line] if value == "1" else []]
+
+
 def test_fallback(launch):
     ran = launch(
         NO_ADAPTER
@@ -129,7 +145,7 @@ def test_a_job_does_not_wait_for_the_compiler(launch):
     (ran,) = launch(
         slow_compiler(
             "while ! [ -e go ]; do sleep 0.01; done\n"
-            'while [ "$1" != -o ]; do shift; done; echo built > "$2"'
+            'while [ "$1" != -o ]; do shift; done; cp /bin/sh "$2"'
         )
         + FIRST_RUN
         + """
@@ -194,7 +210,7 @@ def test_an_unusable_library_in_the_cache(launch):
         import fr
         from fr import adapter
         path = adapter._build_dir() / f"adapter-{adapter._tag(torch)}.so"
-        path.write_bytes(b"not a library")
+        path.write_bytes(open(fr._fr.__file__, "rb").read())  # a library, but no adapter
         adapter._built_here = path
         dist.init_process_group("gloo")
         dist.all_reduce(torch.ones(1))

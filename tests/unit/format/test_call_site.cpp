@@ -31,6 +31,31 @@ TEST_CASE("the user's frame is the first outside torch and fr") {
   CHECK(std::string(text) == "all_reduce #1 of desc at train.py:4 (f, in accelerate f)");
 }
 
+TEST_CASE("a group that nobody described is called by its members") {
+  Rig rig(64);
+  const auto label = [&](const std::vector<i32>& ranks) {
+    static int made = 0;
+    const std::string name = std::to_string(++made);
+    fr_group_info info{};
+    info.struct_bytes = sizeof info;
+    info.n_ranks = static_cast<i32>(ranks.size());
+    info.name = name.c_str();
+    info.desc = "undefined";
+    info.ranks = ranks.empty() ? nullptr : ranks.data();
+    const u32 row = rig.tables->add_group(info, 1);
+    return std::string(GroupLabel(rig.view, rig.view.group(row)).text());
+  };
+  CHECK(label({2, 3}) == "group {2,3}");
+  CHECK(label({5}) == "group {5}");
+  CHECK(label({4, 5, 6, 7}) == "group {4-7}");
+  CHECK(label({0, 8, 16, 24, 32}) == "group {0,8,16,24,32}");
+  CHECK(label({0, 8, 16, 24, 32, 40}) == "group {0,8,16,24,32,...}");
+  CHECK(label({1000000000, 1000000001, 1000000002, 7, 9, 1000000003, 1000000004, 1000000005, 8, 10,
+               1000000006})
+            .starts_with("group {1000000000-1000000002,7,9,1000000003-1000000005,8,...}"));
+  CHECK(GroupLabel(rig.view, nullptr).text().empty());
+}
+
 TEST_CASE("whose a file is, by its path") {
   for (const char* file : {"/home/u/train.py", "train.py", "/home/u/torch_job/train.py",
                            "/home/u/my-packages/a.py", "/opt/src/lightning/trainer.py", "<string>",
