@@ -75,6 +75,7 @@ void Agreement::read_all(u64 now) noexcept {
         const u64 lost = std::min(head - slots, until) - std::min(ring.next, until);
         passed_by_ += lost;
         ring.next += lost;
+        ring.unsure = ring.unsure || lost != 0;
       }
       for (u32 n = 0; ring.next < until && n < kLateRecords / 8; ++n, ++ring.next) {
         const u32 slot = static_cast<u32>(ring.next % slots);
@@ -85,6 +86,8 @@ void Agreement::read_all(u64 now) noexcept {
           add(ring, r.payload, now);
         } else if (r.payload.kind == FR_SAMPLE) {
           add_sample(ring, r, now);
+        } else if (r.payload.kind == FR_RECV) {
+          ring.received = true;
         }
       }
       more = more || ring.next < until;

@@ -93,6 +93,7 @@ class Agreement {
     i64 step;       // INT64_MIN unknown
     u64 nan, inf;
     Payload payload;
+    bool by_receive;  // or came by one
     u32 n_rings;
     u32 rings[kRings];
   };
@@ -138,8 +139,9 @@ class Agreement {
   struct Ring {
     View view;
     u64 next, seen_head;
-    bool tainted;  // an input or an output had NaN or Inf
-    bool unsure;   // may be: a sample was missed, and no clean input came since
+    bool tainted;   // an input or an output had NaN or Inf
+    bool unsure;    // may be: a sample was missed, and no clean input came since
+    bool received;  // something, which is not sampled, since the last clean input
     Name names[kStrings];
     u32 sites[kStacks];
     GroupRef groups[kGroups];

@@ -3,7 +3,8 @@
 //
 // Whoever gets NaN from others has it in an output before it has it in an input. A rank whose input
 // has some and whose sampled outputs had none is where it came in; where several are at once, it
-// came in between the samples. A rank that missed a sample and had no clean input since is not it.
+// came in between the samples. A rank that missed a sample and had no clean input since is not it; one
+// that received something since may have it from there.
 // It counts once it is there again at the same call site: a gradient scaler makes an overflow now and
 // then, and skips that step.
 #include <algorithm>
@@ -67,6 +68,7 @@ void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan,
   const bool again = o.key == g.key && site == o.site && static_cast<i32>(seq - o.seq) > 0;
   if (nan + inf == 0) {
     ring.unsure = false;
+    ring.received = false;
     if (again && !memory_->origin_told &&
         std::find(o.rings, o.rings + o.n_rings, at) != o.rings + o.n_rings) {
       o = {};  // it is clean again
@@ -87,6 +89,7 @@ void Agreement::add_input(Ring& ring, const Group& g, const Payload& p, u64 nan,
     o.ring = at;
     o.nan = nan;
     o.inf = inf;
+    o.by_receive = ring.received;
     o.payload = p;
     o.step = step_of(ring, o.payload.group, seq);  // p is overwritten
   }

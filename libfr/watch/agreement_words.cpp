@@ -345,7 +345,8 @@ bool Agreement::tell_origin(u64 now, char* text, std::size_t bytes) noexcept {
   const auto rank_at = [&](u32 ring) { return memory_->rings[ring].view.header().rank.load(); };
   Line line{text, bytes};
   if (o.n_rings == 1) {
-    line.add("%s entered at rank %d, ", what, rank_at(o.ring));
+    line.add("%s entered at rank %d%s, ", what, rank_at(o.ring),
+             o.by_receive ? ", or came to it by a receive" : "");
   } else {
     line.add("%s entered before ", what);
   }

@@ -357,6 +357,36 @@ TEST_CASE("agreement: a rank that missed samples is not where NaN came in") {
   }
 }
 
+TEST_CASE("agreement: NaN may have come by a receive, which is not sampled") {
+  for (const bool is_clean_since : {false, true}) {
+    Ranks r(2);
+    reduce(r, 10, -1);
+    fr_op op = make_op(r.world, FR_RECV, r.rigs[1]->intern("recv"));
+    op.peer = 0;
+    r.rigs[1]->begin(op);
+    if (is_clean_since) {
+      reduce(r, 10, -1);
+    }
+    reduce(r, 10, 1);
+    reduce(r, 10, 1);
+    CHECK(r.told().starts_with(is_clean_since
+                                   ? "NaN entered at rank 1, all_reduce #3"
+                                   : "NaN entered at rank 1, or came to it by a receive, all_"));
+  }
+}
+
+TEST_CASE("agreement: a rank whose samples the ring no longer has is not where NaN came in") {
+  Ranks r(2);
+  reduce(r, 10, -1);
+  CHECK(r.told().empty());
+  for (u32 n = 0; n < 2 * r.rigs[1]->view.n_slots(); ++n) {
+    fr::step(r.rigs[1]->hot, 1);
+  }
+  reduce(r, 10, 1);
+  reduce(r, 10, 1);
+  CHECK(r.told().empty());
+}
+
 TEST_CASE("agreement: a sample that comes late is of the step of its operation") {
   Ranks r(2);
   for (u32 n = 0; n < 2; ++n) {
