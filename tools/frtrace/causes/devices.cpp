@@ -230,19 +230,26 @@ bool is_front(const Facts& f, int i, const Pending& p) {
   });
 }
 
-// Most of a group are behind: of one operation's, where starts tell who is; else of all.
-bool outnumber(const Facts& f, const std::vector<int>& who, const Pending& main) {
-  const auto most = [&](const Pending& p, std::size_t behind) {
-    return p.kind == Kind::kCollective && 2 * behind + 1 > f.group(p.group).ranks.size();
+// Of several that are behind: half or more of an operation's members, or of all such operations'
+// together, or who is behind is not told by starts.
+bool outnumber(const Facts& f, const std::vector<int>& who) {
+  const auto most = [](std::size_t behind, std::size_t members) {
+    return behind > 1 && 2 * behind + 1 > members;
   };
-  bool started = true, any = false;
+  bool any = false;
+  std::size_t all_behind = 0, all_members = 0;
   for (const Pending& p : f.graph.pending) {
     const auto behind = static_cast<std::size_t>(
         std::count_if(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); }));
-    started = started && (behind == 0 || p.starts_seen);
-    any = any || (behind > 1 && most(p, behind));
+    any = any || (behind != 0 && !p.starts_seen);
+    if (behind != 0 && p.kind == Kind::kCollective) {
+      const std::size_t members = f.group(p.group).ranks.size();
+      any = any || most(behind, members);
+      all_behind += behind;
+      all_members += members;
+    }
   }
-  return started ? any : who.size() > 1 || most(main, who.size());
+  return any || most(all_behind, all_members);
 }
 
 // The operation that this rank's device is behind in; `main` if it is one.
@@ -319,7 +326,7 @@ std::vector<Cause> device_behind(const Facts& f) {
   const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
     return s.why == StalledDevice::kUnseenKernel;
   });
-  const bool many = unseen || outnumber(f, who, p);
+  const bool many = unseen || outnumber(f, who);
   if (who.size() > 1 && (!f.c.missing.empty() || many || is_chain(f, who))) {
     c.rule = Rule::kOpenBehind;
     c.verdict = Verdict::kUndecided;

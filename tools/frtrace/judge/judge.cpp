@@ -97,9 +97,17 @@ class Judge {
            (c.rule == Rule::kNeverIssued && records_all(c));
   }
 
+  // What differs in a group shifts its numbers: others' devices may have started another operation.
+  bool in_doubt(const Cause& c) const {
+    return c.rule == Rule::kDeviceBehind &&
+           std::any_of(named_.begin(), named_.end(), [&](const Cause& n) {
+             return n.pending >= 0 && f_.graph[n.pending].group == f_.graph[c.pending].group;
+           });
+  }
+
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
-    c.independent = c.independent || is_clear(c);
+    c.independent = (c.independent || is_clear(c)) && !in_doubt(c);
     if (!first && !adds(c) && (!c.independent || is_known(c))) {
       return;
     }

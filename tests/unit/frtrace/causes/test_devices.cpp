@@ -36,6 +36,28 @@ TEST_CASE("everybody came and it does not end") {
   }
 }
 
+TEST_CASE("several devices are behind: named if they are the few of all") {
+  // One of each group does not start what the others of it did.
+  for (const int per_group : {2, 4}) {
+    JobBuilder j(3 * per_group);
+    iterations(j, 5);
+    std::vector<int> groups;
+    for (int g = 0; g < 3; ++g) {
+      std::vector<Rank> members(static_cast<std::size_t>(per_group));
+      std::iota(members.begin(), members.end(), g * per_group);
+      groups.push_back(j.group(std::to_string(g + 1), members, "tp"));
+    }
+    for (Rank r = 0; r < 3 * per_group; ++r) {
+      j.issue(r, groups[static_cast<std::size_t>(r / per_group)], kSub,
+              r % per_group == 1 ? State::kEnqueued : State::kStarted);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == (per_group == 2 ? Verdict::kUndecided : Verdict::kDevice));
+    CHECK(r.ranks == (per_group == 2 ? Ranks{} : Ranks{1, 5, 9}));
+  }
+}
+
 TEST_CASE("a device that stands is behind what its host and all others issued") {
   JobBuilder j(4);
   iterations(j, 5);
