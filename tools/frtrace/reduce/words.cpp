@@ -8,7 +8,7 @@ namespace frtrace::reduce {
 
 namespace {
 
-constexpr std::uint32_t kUnset = UINT32_MAX;
+constexpr std::uint32_t kNoNumber = UINT32_MAX;
 
 // Numbers wrap: any value comes back as it was.
 std::uint64_t less(Time t, Time than) {
@@ -106,15 +106,15 @@ std::uint32_t TableBuilder::list(std::vector<std::uint32_t> words) {
 Writer::Writer(TableBuilder& tables, RankEvidence& e)
     : tables_(tables),
       e_(e),
-      stacks_(e.stacks.size(), kUnset),
-      thread_frames_(e.threads.frames.size(), kUnset) {}
+      stacks_(e.stacks.size(), kNoNumber),
+      thread_frames_(e.threads.frames.size(), kNoNumber) {}
 
 void Writer::stack(std::uint32_t i) {
   if (i >= stacks_.size()) {
     word(0);
     return;
   }
-  if (stacks_[i] == kUnset) {
+  if (stacks_[i] == kNoNumber) {
     std::vector<std::uint32_t> frames;
     for (const std::uint32_t f : e_.stacks[i]) {
       if (f < e_.frames.size()) {
@@ -122,7 +122,7 @@ void Writer::stack(std::uint32_t i) {
         frames.push_back(tables_.frame(
             {tables_.string(e_.text(own.file)), tables_.string(e_.text(own.func)), own.line}));
       } else {
-        frames.push_back(kUnset);
+        frames.push_back(kNoNumber);
       }
     }
     stacks_[i] = tables_.list(std::move(frames));
@@ -142,7 +142,7 @@ void Writer::thread_stack(const std::vector<std::uint32_t>& stack) {
     if (f >= thread_frames_.size()) {
       continue;
     }
-    if (thread_frames_[f] == kUnset) {
+    if (thread_frames_[f] == kNoNumber) {
       thread_frames_[f] = tables_.thread_frame(e_.threads.frames[f]);
     }
     frames.push_back(thread_frames_[f]);

@@ -177,7 +177,7 @@ class Writer {
 
   TableBuilder& tables_;
   RankEvidence& e_;
-  std::vector<std::uint32_t> stacks_, thread_frames_;  // as numbers of the tables; kUnset
+  std::vector<std::uint32_t> stacks_, thread_frames_;  // as numbers of the tables; kNoNumber
   Evidence row_;
 };
 
