@@ -259,14 +259,17 @@ class Job:
             last = frtrace(self.scratch / "shm")
             raise AssertionError(f"{error}; last {last}\n{self.log()}") from None
 
-    def await_verdict(self, kind, seq):
+    def await_verdict(self, kind, seq, desc=None):
         """Until the evidence says so. Where ranks do not wait for each other's imports of torch,
-        one that comes late may be the first hang that is seen."""
+        one that comes late may be the first hang that is seen; dumps of those who wait in the
+        group `desc` may be still to come."""
 
         def read():
             trace = self.trace()
             if trace.report and trace.verdict["kind"] == kind:
-                return trace if seq in [b["seq"] for b in trace.verdict["blamed"]] else None
+                blamed = trace.verdict["blamed"]
+                known = seq in [b["seq"] for b in blamed]
+                return trace if known and desc in (None, blamed[0].get("desc")) else None
 
         try:
             return wait_until(f"verdict {kind}", read)

@@ -41,7 +41,7 @@ def test_tutorial(launch, scratch):
 
 def test_subgroup(launch):
     job = launch(None, 4, torchrun=True, script=EXAMPLES / "03_subgroup_skip.py")
-    trace = job.await_verdict("missing", 5)
+    trace = job.await_verdict("missing", 5, desc="experts")
     trace.expect("missing", [3], op="all_reduce", desc="experts")
     assert "average_experts" in [w["site"]["function"] for w in trace.verdict["waiting"]]
 
