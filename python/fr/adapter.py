@@ -296,7 +296,9 @@ def build(torch, wait: bool = True) -> Path:
             _compile(torch, target)
         except AdapterError as problem:
             with contextlib.suppress(OSError):
-                failed.write_text(str(problem))
+                told = target.with_name(f"{target.name}.{os.getpid()}.tmp")  # read by others
+                told.write_text(str(problem))
+                os.replace(told, failed)
             raise
         failed.unlink(missing_ok=True)
         _built_here = target

@@ -584,8 +584,19 @@ def _watch_exit() -> None:
 # ---------------------------------------------------------------- entry
 
 
+def _is_multiprocessings() -> bool:
+    """A child that multiprocessing has begun, maybe one that still imports what it needs."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and (
+        process.parent_process() is not None
+        or getattr(process.current_process(), "_inheriting", False)
+    )
+
+
 @harmless("hooking torch.distributed")
 def install() -> None:
+    if _is_multiprocessings():  # a DataLoader's worker, or a rank: that one makes a group
+        _fr.be_silent_child()
     harmless("NCCL")(nccl.install)()
     _name_job("")
     _chain_excepthooks()

@@ -297,6 +297,10 @@ bool silent_child() noexcept {
   return g_child_of_recorder && fr_enabled() == 0;
 }
 
+void be_silent_child() noexcept {
+  g_child_of_recorder = true;
+}
+
 const char* frame_walk_kind() noexcept {
   return compat::kRawFrames ? "raw" : "public";
 }

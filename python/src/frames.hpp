@@ -22,9 +22,10 @@ std::uint32_t capture_stack() noexcept;
 // Registers capture_stack with libfr, and what a forked child needs. Once, at import.
 void install_stack_provider() noexcept;
 
-// A forked child of a recording process that has not become a rank of its own:
-// a DataLoader's worker.
+// A child of a recording process, forked or begun by multiprocessing (be_silent_child), that has not
+// become a rank of its own: a DataLoader's worker.
 bool silent_child() noexcept;
+void be_silent_child() noexcept;
 
 // "raw", or "public" where the frame layout of this Python is not known.
 const char* frame_walk_kind() noexcept;

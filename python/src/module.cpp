@@ -157,6 +157,7 @@ PYBIND11_MODULE(_fr, m) {
         return on;
       },
       release());
+  m.def("be_silent_child", &fr::be_silent_child);
   m.def("enabled", [] { return fr_enabled() != 0; });
   m.def("generation", &fr_generation);
   m.def("set_job", &fr_set_job, py::arg("store"), py::arg("program"));

@@ -175,7 +175,8 @@ def test_init_that_fails_is_recorded(launch):
     assert call["error"]
 
 
-def test_dataloader_workers_are_silent(launch):
+@pytest.mark.parametrize("begun", ["fork", "spawn", "forkserver"])  # the last: of Python 3.14
+def test_dataloader_workers_are_silent(launch, begun):
     (ran,) = launch(
         """
         import os
@@ -194,11 +195,14 @@ def test_dataloader_workers_are_silent(launch):
         if __name__ == "__main__":
             dist.init_process_group("gloo")
             before = len(done())
-            rows = [row for batch in DataLoader(Numbers(), num_workers=2, batch_size=2)
-                    for row in batch.tolist()]
+            loader = DataLoader(Numbers(), num_workers=2, batch_size=2,
+                                multiprocessing_context=os.environ["BEGUN"])
+            rows = [row for batch in loader for row in batch.tolist()]
             dist.all_reduce(torch.ones(1))
             result([rows, os.getpid(), [r["op"] for r in done()[before:]]])
         """,
+        env={"BEGUN": begun},
+        fork=False,
     )
     rows, pid, ops = ran.result
     assert [r[0] for r in rows] == list(range(8))
