@@ -308,10 +308,11 @@ std::optional<Program> program_of(const Facts& f, int i) {
   return Program{&records, &f.history.of(i), &f.anomalies.roles(i), records[front.first].ticket};
 }
 
-// The last operation that both took part in, or else have under one ticket: own step, other's step.
-std::optional<std::pair<std::size_t, std::size_t>> meeting(const Facts& f, int j,
-                                                           const Program& own,
-                                                           const Program& other) {
+// Own step, other's step.
+using Meeting = std::pair<std::size_t, std::size_t>;
+
+// The last operation that both took part in, or else have under one ticket.
+std::optional<Meeting> meeting(const Facts& f, int j, const Program& own, const Program& other) {
   for (std::size_t a = own.steps->size(); a-- > 0 && a + limits::kRecent > own.steps->size();) {
     const Record& r = (*own.records)[(*own.steps)[a].record];
     const int group = (*own.steps)[a].group;
@@ -341,9 +342,8 @@ std::optional<std::pair<std::size_t, std::size_t>> meeting(const Facts& f, int j
 
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
 // early a place of its program. Answers what the other one issued next: a step, its size for none.
-std::optional<std::size_t> twin_went_on(const Facts& f, int j, const Program& own,
-                                        const Program& other) {
-  const auto met = meeting(f, j, own, other);
+std::optional<std::size_t> twin_went_on(const Program& own, const Program& other,
+                                        const std::optional<Meeting>& met) {
   if (!met) {
     return std::nullopt;
   }
@@ -379,10 +379,26 @@ std::vector<Cause> stopped_host(const Facts& f) {
     if (!own || f.ev(i).holes.truncated) {
       continue;
     }
-    std::size_t twins = 0, further = 0;
+    struct Peer {
+      Program program;
+      std::optional<Meeting> met;
+    };
+    std::vector<Peer> peers;
+    std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
-      const auto other = program_of(f, j);
-      const auto next = other ? twin_went_on(f, j, *own, *other) : std::nullopt;
+      if (const auto program = program_of(f, j)) {
+        const auto met = meeting(f, j, *own, *program);
+        ahead += met && met->second + own->steps->size() < met->first + program->steps->size();
+        peers.push_back({*program, met});
+      }
+    }
+    if (ahead < limits::kWentOnFewest) {
+      continue;
+    }
+    std::size_t twins = 0, further = 0;
+    for (const Peer& peer : peers) {
+      const Program* other = &peer.program;
+      const auto next = twin_went_on(*own, *other, peer.met);
       twins += next ? 1 : 0;
       // At a time that this one's evidence covers.
       further += next && *next < other->steps->size() &&
