@@ -24,7 +24,6 @@
 #include "sample/thread_sampler.hpp"
 #include "stop/crash.hpp"
 #include "watch/control_page.hpp"
-#include "watch/mismatch.hpp"
 #include "watch/shut_down.hpp"
 #include "watch/watchdog.hpp"
 

@@ -14,12 +14,15 @@
 #include "watch/mismatch.hpp"
 #include "watch/shut_down.hpp"
 #include "watch/watch.hpp"
+#include "watch/watchdog.hpp"
 
 namespace fr {
 namespace {
 
 constexpr Part kTable[] = {
     {.name = "watch", .make = make_watch, .start = start_watch},
+    // before what compares: the tick records
+    {.name = "foreign tick", .every_tick = call_tick},
     {.name = "mismatch", .make = forget_mismatch, .every_tick = look_for_mismatch},
     {.name = "attendance", .make = forget_attendance, .every_tick = attend},
     {.name = "nodes",

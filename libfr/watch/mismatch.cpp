@@ -32,7 +32,6 @@ struct Rings {
   } at[kPeers];
 };
 Rings g_rings;
-std::atomic<void (*)()> g_tick{nullptr};
 
 // The rank that has the node's endpoint compares; in a job of one node the first of the living. One
 // that takes that over does not tell again of what came before.
@@ -97,14 +96,7 @@ void forget_mismatch(Recorder&) {
   new (&g_rings) Rings;  // a forked child: what was mapped stays, which is little
 }
 
-void set_tick(void (*tick)()) noexcept {
-  g_tick.store(tick);
-}
-
 void look_for_mismatch() noexcept {
-  if (const auto tick = g_tick.load()) {
-    tick();  // what it records is compared below, and is in the next dump
-  }
   Recorder* r = recorder();
   bool takes_over = false;
   if (r == nullptr || (!r->options.mismatch && r->options.fingerprint == 0) || g_rings.has_none ||

@@ -8,7 +8,5 @@ struct Recorder;
 
 void forget_mismatch(Recorder&);    // another recorder starts
 void look_for_mismatch() noexcept;  // the watchdog's thread, every tick
-// What records on the watchdog's thread, just before it looks; nullptr: nothing.
-void set_tick(void (*tick)()) noexcept;
 
 }  // namespace fr

@@ -41,6 +41,8 @@ constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // before a dump for a stall. Other dumps wait for it this long.
 constexpr u64 kAskAhead_ns = 3 * kSecond_ns;
 constexpr u64 kAnswer_ns = 300'000'000;
+
+std::atomic<void (*)()> g_tick{nullptr};
 constexpr const char* kNoProgress = "no progress for";  // begins the reason of a stall's dump
 
 void pause_ns(u64 ns) {
@@ -561,6 +563,16 @@ void Watchdog::await_peers() noexcept {
   while (monotonic_ns() < deadline && salvage_.is_awaited()) {
     wake();
     pause_ns(5'000'000);
+  }
+}
+
+void set_tick(void (*tick)()) noexcept {
+  g_tick.store(tick);
+}
+
+void call_tick() noexcept {
+  if (const auto tick = g_tick.load()) {
+    tick();
   }
 }
 

@@ -128,4 +128,8 @@ class Watchdog {
   Stall* stalls_ = nullptr;  // by group
 };
 
+// fr_set_tick: what another library records on the watchdog's thread; nullptr: nothing.
+void set_tick(void (*tick)()) noexcept;
+void call_tick() noexcept;
+
 }  // namespace fr

@@ -66,57 +66,60 @@ double timeout_of(const fr::View& view) {
   return shortest;
 }
 
-// "NAME=value\tsource\n" of the table of options in a ring.
-std::string option_in(std::string_view table, std::string_view name) {
+// Of "NAME=value\tsource\n" in the table of options of a ring.
+struct OptionEntry {
+  std::string value, source;
+};
+OptionEntry option_in(std::string_view table, std::string_view name) {
   for (const std::string& line : lines_of(table)) {
     if (line.starts_with(name) && line.size() > name.size() && line[name.size()] == '=') {
-      return line.substr(name.size() + 1, line.find('\t') - name.size() - 1);
+      const size_t tab = line.find('\t');
+      return {line.substr(name.size() + 1, tab - name.size() - 1),
+              tab == std::string::npos ? "" : line.substr(tab + 1)};
     }
   }
-  return "";
+  return {};
+}
+
+bool is_set(std::string_view table, std::string_view name) {
+  const OptionEntry entry = option_in(table, name);
+  return !entry.source.empty() && entry.source != "default";
+}
+
+// Of living ranks of the job, or of all jobs, in this pid namespace.
+template <class Take>
+void for_each_rank(const std::string& shm_dir, const std::string& job, Take take) {
+  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
+    const fr::Header& h = ring->view().header();
+    if ((job.empty() || fixed(h.job, sizeof h.job) == job) &&
+        h.pid_namespace == fr::pid_namespace() && fr::is_alive(h.pid, h.proc_start)) {
+      take(ring->view(), h);
+    }
+  });
 }
 
 // Living ranks of the job, or of all jobs, in this pid namespace: pid, rank, local rank, ranks here,
 // ranks of all, job, directory of the dumps, timeout, FR_TIMEOUT_S, FR_ADAPT, by tabs.
 std::string ranks_by_rings(const std::string& shm_dir, const std::string& job) {
   std::string out;
-  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
-    const fr::Header& h = ring->view().header();
-    const std::string its = fixed(h.job, sizeof h.job);
-    if ((job.empty() || its == job) && h.pid_namespace == fr::pid_namespace() &&
-        fr::is_alive(h.pid, h.proc_start)) {
-      out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
-                         h.local_rank.load(), h.local_world_size, h.world_size.load(), its,
-                         fixed(h.dump_dir, sizeof h.dump_dir), timeout_of(ring->view()),
-                         option_in(ring->view().options(), "FR_TIMEOUT_S"),
-                         option_in(ring->view().options(), "FR_ADAPT"));
-    }
+  for_each_rank(shm_dir, job, [&](const fr::View& view, const fr::Header& h) {
+    out += fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", h.pid, h.rank.load(),
+                       h.local_rank.load(), h.local_world_size, h.world_size.load(),
+                       fixed(h.job, sizeof h.job), fixed(h.dump_dir, sizeof h.dump_dir),
+                       timeout_of(view), option_in(view.options(), "FR_TIMEOUT_S").value,
+                       option_in(view.options(), "FR_ADAPT").value);
   });
   return out;
-}
-
-bool is_set(std::string_view table, std::string_view name) {
-  const std::string entry = fmt::format("{}=", name);
-  const std::vector<std::string> lines = lines_of(table);
-  return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-    return line.starts_with(entry) && !line.ends_with("\tdefault");
-  });
 }
 
 // The same ranks' deadlines and false alarms, "NAME: value" by line.
 std::string learned_by_rings(const std::string& shm_dir, const std::string& job) {
   Learned all;
   const double now_s = static_cast<double>(fr::unix_now_ns()) / 1e9;
-  for_each_ring(ring_directory(shm_dir), [&](const std::string&, const auto& ring) {
-    const fr::View& view = ring->view();
-    const fr::Header& h = view.header();
-    if (fixed(h.job, sizeof h.job) != job || h.pid_namespace != fr::pid_namespace() ||
-        !fr::is_alive(h.pid, h.proc_start)) {
-      return;
-    }
+  for_each_rank(shm_dir, job, [&](const fr::View& view, const fr::Header& h) {
     all.timeout_is_set |= is_set(view.options(), "FR_TIMEOUT_S");
     all.warn_is_set |= is_set(view.options(), "FR_WARN_S");
-    all.warn_s = number_of(option_in(view.options(), "FR_WARN_S"));
+    all.warn_s = number_of(option_in(view.options(), "FR_WARN_S").value);
     all.age_s = std::max(all.age_s, now_s - static_cast<double>(h.start_unix_ns) / 1e9);
     all.false_warnings = std::max<double>(all.false_warnings, h.false_warnings.load());
     all.false_dumps = std::max<double>(all.false_dumps, h.false_dumps.load());

@@ -49,26 +49,20 @@ std::map<Slot, Time> meetings(const RankEvidence& e) {
 }
 
 // How many ranks are in the group of all ranks; 0: not listed.
-std::uint64_t size_of_all(const RankEvidence& e) {
-  for (const GroupEvidence& g : e.groups) {
-    if (e.text(g.desc) == "default_pg") {
-      std::uint64_t n = 0;
-      for (const RankRange& r : g.ranks) {
-        n += r.count;
-      }
-      return n;
-    }
-  }
-  return 0;
+std::int32_t size_of_all(const RankEvidence& e) {
+  const auto all = std::find_if(e.groups.begin(), e.groups.end(), [&](const GroupEvidence& g) {
+    return e.text(g.desc) == "default_pg";
+  });
+  return all != e.groups.end() ? all->n_ranks : 0;
 }
 
 // The same operations at times that differ by the same: one run, seen by clocks that are apart.
 bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) {
   for (std::size_t i = cut; i-- > 0;) {
     const std::map<Slot, Time> old = meetings(*files[i].e);
-    const std::uint64_t size = size_of_all(*files[i].e);
+    const std::int32_t size = size_of_all(*files[i].e);
     for (std::size_t j = cut; j < files.size(); ++j) {
-      const std::uint64_t other = size_of_all(*files[j].e);
+      const std::int32_t other = size_of_all(*files[j].e);
       if (size != 0 && other != 0 && size != other) {
         return false;
       }
