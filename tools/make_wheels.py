@@ -12,9 +12,11 @@ The source package brings what else is needed to build it without network and wi
 the headers of msgpack-c, fmt, CLI11 and nlohmann-json as this machine has them (Debian's packages,
 tools/setup.sh installs them), and zstd as one file, from PyPI's source package of `zstandard`.
 
---torch names an interpreter that has torch, or a wheel of torch: the adapter for that torch goes
-into every wheel. It is compiled by this machine's C++ compiler (for --arch, g++-aarch64-linux-gnu),
-since it shares libstdc++ with torch; which symbol versions it needs is checked.
+--torch names an interpreter that has torch, a wheel of torch, or a release of it on PyPI, of which
+what an adapter is compiled against is kept: the adapter for that torch goes into every wheel, and
+serves that release's builds for CPU and for CUDA. This machine's C++ compiler compiles it (for
+--arch, g++-aarch64-linux-gnu), since it shares libstdc++ with torch; which symbol versions it needs
+is checked.
 
 --arch: wheels for another processor. Of an interpreter, its version and its headers are taken.
 """
@@ -41,6 +43,8 @@ NEWEST = {"GLIBC": GLIBC, "GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11)}  # the la
 PLATFORM = "manylinux_2_28"
 HEADERS = ("msgpack.hpp", "msgpack", "fmt", "CLI", "nlohmann")
 PYTHONS = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
+RELEASE = r"\d+\.\d+\.\d+"
+TORCH_PARTS = r"torch/(include/|version\.py|share/cmake/Torch/|lib/lib(torch_cpu|c10)\.so)"
 TOOLS = ("ziglang>=0.13", "scikit-build-core>=0.10", "pybind11>=2.13", "auditwheel", "wheel")
 TOOLS += ("cmake>=3.25", "ninja", "packaging")
 TOOLS += ("tomli", "exceptiongroup", "typing-extensions")  # of scikit-build-core on Python 3.10
@@ -158,30 +162,86 @@ if where:
 else:
     import torch
 to = os.path.join(out, adapter._packaged_name(torch))
-if not os.path.exists(to):
-    subprocess.run([*adapter._command(torch, compiler, "c++17", to), *more], check=True)
+for standard in ("c++17", "c++20"):  # of which a newer torch may need the newer
+    if not os.path.exists(to):
+        subprocess.run([*adapter._command(torch, compiler, standard, to), *more])
 print(to)
 """
+
+# What the headers of this machine's libc and libstdc++ ask of younger ones than manylinux_2_28's:
+# a variable of glibc 2.32 (0: there are threads), two functions that glibc 2.34 moved to another
+# library and gave a version for it, and what GCC 11 and 12 made inline in terms of new functions.
+OLD_SYSTEM = """
+extern "C" {
+#define FR_HIDDEN [[gnu::visibility("hidden")]]
+FR_HIDDEN char __libc_single_threaded = 0;
+
+#ifdef __x86_64__
+#define FR_OLDEST "GLIBC_2.2.5"
+#else
+#define FR_OLDEST "GLIBC_2.17"
+#endif
+__asm__(".symver pthread_once, pthread_once@" FR_OLDEST);
+__asm__(".symver pthread_mutex_trylock, pthread_mutex_trylock@" FR_OLDEST);
+
+#define FR_POINTER "_ZNSt15__exception_ptr13exception_ptr"
+void fr_copy_pointer(void* to, const void* from) __asm__(FR_POINTER "C1ERKS0_");
+void fr_destroy_pointer(void* pointer) __asm__(FR_POINTER "D1Ev");
+FR_HIDDEN void fr_add_reference(void* pointer) __asm__(FR_POINTER "9_M_addrefEv");
+FR_HIDDEN void fr_release(void* pointer) __asm__(FR_POINTER "10_M_releaseEv");
+void fr_add_reference(void* pointer) {
+  void* copy;  // never destroyed
+  fr_copy_pointer(&copy, pointer);
+}
+void fr_release(void* pointer) { fr_destroy_pointer(pointer); }
+
+[[noreturn]] void __cxa_throw_bad_array_new_length();
+FR_HIDDEN void fr_throw_length() __asm__("_ZSt28__throw_bad_array_new_lengthv");
+void fr_throw_length() { __cxa_throw_bad_array_new_length(); }
+}
+"""
+
+
+def torch_parts(wheel: zipfile.ZipFile) -> list[str]:
+    return [name for name in wheel.namelist() if re.match(TORCH_PARTS, name)]
+
+
+def fetch_torch(version: str, arch: str, python: Path) -> str:
+    """PyPI's wheel of a release of torch without what no adapter needs: without CUDA."""
+    kept = WORK / f"torch-{arch}" / f"torch-{version}.whl"
+    if kept.exists():
+        return str(kept)
+    kept.parent.mkdir(exist_ok=True)
+    asked = ["--python-version=3.11", "--only-binary=:all:", "--no-deps"]
+    asked += [f"--platform={p}_{arch}" for p in ("manylinux1", "manylinux2014", PLATFORM)]
+    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+        run(python, "-m", "pip", "-q", "download", *asked, "-d", folder, f"torch=={version}")
+        (whole,) = Path(folder).glob("*.whl")
+        part = Path(folder) / "part"
+        with (
+            zipfile.ZipFile(whole) as files,
+            zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as to,
+        ):
+            for name in torch_parts(files):
+                to.writestr(name, files.read(name))
+        part.rename(kept)
+    return str(kept)
 
 
 def make_adapter(torch: str, arch: str) -> Path:
     """The adapter for `torch`, under the name by which fr.adapter looks for it."""
     out = WORK / f"adapters-{arch}"
     out.mkdir(exist_ok=True)
-    # A variable of glibc 2.32 that libstdc++'s headers ask; here it says "there are threads".
-    old_glibc = 'extern "C" {\n[[gnu::visibility("hidden")]] char __libc_single_threaded = 0;\n}\n'
-    (WORK / "old_glibc.cpp").write_text(old_glibc)
+    (WORK / "old_system.hpp").write_text(OLD_SYSTEM)
     compiler = "c++" if arch == platform.machine() else f"{arch}-linux-gnu-g++"
     with tempfile.TemporaryDirectory() as folder:
         python, where = torch, ""
         if torch.endswith(".whl"):
             python, where = sys.executable, folder
             with zipfile.ZipFile(torch) as files:
-                parts = (
-                    r"torch/(include/|version\.py|share/cmake/Torch/|lib/lib(torch_cpu|c10)\.so)"
-                )
-                files.extractall(folder, [n for n in files.namelist() if re.match(parts, n)])
-        more = (os.environ.get("CXX") or compiler, WORK / "old_glibc.cpp", "-s")
+                files.extractall(folder, torch_parts(files))
+        more = (os.environ.get("CXX") or compiler, "-include", WORK / "old_system.hpp")
+        more += ("-s", "-Wl,-z,defs")  # of torch, it may need nothing else than it links
         path = Path(run(python, "-c", ADAPTER, where, TREE, out, *more).strip().split("\n")[-1])
     has = needed(path)
     if any(has.get(kind, ()) > newest for kind, newest in NEWEST.items()):
@@ -292,11 +352,16 @@ def named(name: str) -> str:
     raise argparse.ArgumentTypeError(f"no interpreter with headers: {name}")
 
 
+def named_torch(name: str) -> str:
+    return name if re.fullmatch(RELEASE, name) else named(name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "dist")
     more = {"action": "append", "type": named, "default": []}
     parser.add_argument("--python", **more, help="for these; default: all")
+    more["type"] = named_torch
     parser.add_argument("--torch", **more, help="an adapter for its torch")
     parser.add_argument("--arch", default=platform.machine())
     parser.add_argument("--sdist", action="store_true", help="the source package only")
@@ -315,7 +380,11 @@ def main() -> None:
     print(make_sdist(venv, out))
     if a.sdist:
         return
-    adapters = [make_adapter(torch, a.arch) for torch in a.torch]
+    adapters = []
+    for torch in a.torch:
+        if re.fullmatch(RELEASE, torch):
+            torch = fetch_torch(torch, a.arch, venv)
+        adapters.append(make_adapter(torch, a.arch))
     for python in a.python or filter(None, map(interpreter, PYTHONS)):
         print(verify(venv, make_wheel(python, venv, out, a.arch, adapters)), flush=True)
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,24 @@ def test_the_abi_only_grows(prefix, tmp_path):
     added = [line for line in now if line not in kept]
     assert not added or kept[0] != f"FR_ABI_VERSION {version}", f"{added}: count FR_ABI_VERSION up"
     assert not added, "FR_KEEP_ABI=1 keeps them"
+
+
+def test_an_adapter_for_wheels_needs_an_old_system(adapter_built):
+    """What the adapter takes from a libc or libstdc++ younger than manylinux_2_28's, the adapters
+    of a wheel bring with them: else `make wheel` ends."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import make_wheels
+
+    adapter = run(sys.executable, "-m", "fr", "--build-adapter").split()[-1]
+    needed = r"\((GLIBC|GLIBCXX|CXXABI)_([0-9.]+)\)\s+(\w+)$"
+    symbols = re.findall(needed, run("objdump", "-T", adapter), flags=re.M)
+    assert len(symbols) > 50
+    newer = {
+        name
+        for kind, version, name in symbols
+        if tuple(map(int, version.split("."))) > make_wheels.NEWEST[kind]
+    }
+    assert not [name for name in newer if not re.search(rf"\b{name}\b", make_wheels.OLD_SYSTEM)]
 
 
 def test_static_frtrace(tmp_path):
