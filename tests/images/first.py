@@ -17,3 +17,5 @@ status = fr.status()
 recorded = [g["desc"] or g["name"] for g in status["groups"] if g["completed"]]
 assert recorded, status
 print("recorded an operation of", *recorded, status.get("layers") or "")
+if importlib.util.find_spec("torch"):
+    dist.destroy_process_group()

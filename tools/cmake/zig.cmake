@@ -7,6 +7,11 @@ string(REGEX MATCH "^[^-]+" CMAKE_SYSTEM_PROCESSOR ${FR_TARGET})
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_C_COMPILER "$ENV{FR_ZIG}" cc)
 set(CMAKE_CXX_COMPILER "$ENV{FR_ZIG}" c++)
+# The machine's ar, if there is one, may not know the objects of another processor.
+foreach(language C CXX)
+  set(CMAKE_${language}_ARCHIVE_CREATE "\"$ENV{FR_ZIG}\" ar qc <TARGET> <LINK_FLAGS> <OBJECTS>")
+  set(CMAKE_${language}_ARCHIVE_FINISH "\"$ENV{FR_ZIG}\" ranlib <TARGET>")
+endforeach()
 # zig adds checks of undefined behaviour that trap.
 set(CMAKE_C_FLAGS_INIT "-target ${FR_TARGET} -fno-sanitize=all")
 set(CMAKE_CXX_FLAGS_INIT "-target ${FR_TARGET} -fno-sanitize=all")
