@@ -138,8 +138,11 @@ std::vector<Seen> seen(const RankRun&, Ns at, bool timing, bool with_batches);
 
 inline constexpr Ns kEpoch = 1'760'000'000 * kSecond;  // when the job began
 
+class DeviceView;
+
 // The ranks from first to last, without last.
-void write_fr(const Case&, const std::filesystem::path& dir, int first, int last);
+void write_fr(const Case&, const DeviceView&, const std::filesystem::path& dir, int first,
+              int last);
 void write_torch(const Case&, const std::filesystem::path& dir, int first, int last);
 void write_truth(const Case&, const std::filesystem::path& file);
 Ns unix_time(const Evidence&, int rank, Ns t);

@@ -25,7 +25,11 @@ DeviceView::DeviceView(const Case& c) : c_(c), issued_(c.run.ranks.size()) {
   for (std::size_t r = 0; r < c.run.ranks.size(); ++r) {
     for (const Issued& i : c.run.ranks[r].issued) {
       if (i.op->what != What::kBatch) {
-        issued_[r].emplace(key_of(static_cast<int>(r), i), &i);
+        const Key key = key_of(static_cast<int>(r), i);
+        issued_[r].emplace(key, &i);
+        if (i.op->trouble.kind != Trouble::kNone) {
+          troubled_.insert(key);
+        }
       }
     }
   }
@@ -106,6 +110,34 @@ const Flow& DeviceView::flow_of(const Issued& issued, const Key& key, Ns at) con
   return *cached;
 }
 
+Ns DeviceView::last_change(const Key& key, Ns at) const {
+  const auto [it, added] = last_changes_.try_emplace({key, at}, 0);
+  if (added) {
+    for (const int r : group(key.group).ranks) {
+      if (const Issued* i = find(r, key); i != nullptr) {
+        it->second = std::max(
+            {it->second, i->launched <= at ? i->launched : 0, i->started <= at ? i->started : 0});
+      }
+    }
+  }
+  return it->second;
+}
+
+std::size_t DeviceView::nodes_of(const Comm& comm) const {
+  const auto [it, added] = nodes_.try_emplace(comm, 0);
+  if (added) {
+    const std::vector<int>& members = group(comm.group).ranks;
+    std::set<int> nodes;
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      if (!comm.is_pair() || static_cast<int>(m) == comm.low || static_cast<int>(m) == comm.high) {
+        nodes.insert(c_.job.node(members[m]));
+      }
+    }
+    it->second = nodes.size();
+  }
+  return it->second;
+}
+
 void DeviceView::transfers(int rank, const Issued& issued, const Key& key, Ns at,
                            std::vector<PhaseRow>& own,
                            std::map<int, std::vector<PhaseRow>>* carried) const {
@@ -118,13 +150,7 @@ void DeviceView::transfers(int rank, const Issued& issued, const Key& key, Ns at
   const auto comm_rank = [&](int member) {
     return comm.is_pair() ? (member == comm.low ? 0 : 1) : member;
   };
-  Ns last = issued.launched;
-  for (const int r : g.ranks) {
-    if (const Issued* i = find(r, key); i != nullptr) {
-      last = std::max(
-          {last, i->launched <= at ? i->launched : last, i->started <= at ? i->started : last});
-    }
-  }
+  const Ns last = last_change(key, at);
   for (const Wire& w : flow_of(issued, key, at).wires) {
     if (!w.net) {
       continue;
@@ -201,11 +227,7 @@ std::vector<OperationRow> DeviceView::operations(int rank, Ns at) const {
       continue;
     }
     const Key key = key_of(rank, i);
-    const bool in_trouble = s.done && std::any_of(g.ranks.begin(), g.ranks.end(), [&](int r) {
-                              const Issued* each = find(r, key);
-                              return each != nullptr && each->op->trouble.kind != Trouble::kNone;
-                            });
-    if (s.done && !in_trouble) {
+    if (s.done && !troubled_.contains(key)) {
       continue;
     }
     const bool launched = i.launched != kNever && i.launched <= at;

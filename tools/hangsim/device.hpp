@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -57,6 +58,7 @@ class DeviceView {
   bool is_unseen(int rank, const Op&) const;
   // As a recorder can know it.
   bool is_started(int rank, const Issued&, Ns at) const;
+  std::size_t nodes_of(const Comm&) const;
 
  private:
   struct Key {
@@ -70,13 +72,19 @@ class DeviceView {
   Stage stage(int rank, const Key&, Ns at) const;
   // Among all members, as that rank sees it when it is looked at.
   const Flow& flow_of(const Issued&, const Key&, Ns at) const;
+  // When the last member's host, or device, had come to it.
+  Ns last_change(const Key&, Ns at) const;
   const Group& group(int g) const { return c_.job.groups[static_cast<std::size_t>(g)]; }
   void transfers(int rank, const Issued&, const Key&, Ns at, std::vector<PhaseRow>& own,
                  std::map<int, std::vector<PhaseRow>>* carried) const;
 
   const Case& c_;
   std::vector<std::map<Key, const Issued*>> issued_;  // per rank
+  std::set<Key> troubled_;                            // by any member
+  // What all members ask for: of a large group each answer takes a look at all of them.
   mutable std::map<std::pair<Key, Ns>, std::unique_ptr<Flow>> flows_;
+  mutable std::map<std::pair<Key, Ns>, Ns> last_changes_;
+  mutable std::map<Comm, std::size_t> nodes_;
 };
 
 }  // namespace hangsim

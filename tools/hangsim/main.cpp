@@ -14,6 +14,7 @@
 
 #include "alter.hpp"
 #include "case.hpp"
+#include "device.hpp"
 #include "scale.hpp"
 
 namespace fs = std::filesystem;
@@ -55,11 +56,11 @@ void write(const Options& o, std::uint64_t seed) {
   fs::remove_all(dir);
   fs::create_directories(dir);
   if (c.earlier != nullptr) {
-    write_fr(*c.earlier, dir / "fr", 0, c.earlier->job.world);
+    write_fr(*c.earlier, DeviceView(*c.earlier), dir / "fr", 0, c.earlier->job.world);
     write_torch(*c.earlier, dir / "torch", 0, c.earlier->job.world);
   }
   if (o.format != "torch") {
-    write_fr(c, dir / "fr", 0, c.job.world);
+    write_fr(c, DeviceView(c), dir / "fr", 0, c.job.world);
   }
   if (o.format != "fr" && !c.below) {
     write_torch(c, dir / "torch", 0, c.job.world);

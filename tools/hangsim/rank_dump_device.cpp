@@ -86,15 +86,7 @@ void RankDump::communicators(Packer& p, const std::map<Comm, std::size_t>& comms
   bool reported = false;
   for (const auto& [comm, row] : comms) {
     const Group& g = c_.job.groups[static_cast<std::size_t>(comm.group)];
-    std::vector<int> members = g.ranks;
-    if (comm.is_pair()) {
-      members = {g.ranks[static_cast<std::size_t>(comm.low)],
-                 g.ranks[static_cast<std::size_t>(comm.high)]};
-    }
-    std::set<int> nodes;
-    for (const int r : members) {
-      nodes.insert(c_.job.node(r));
-    }
+    const int own = g.position(rank_);
     // NCCL reports its error for the communicator of what was in flight.
     const bool nccl_error = error_ != nullptr && !error_->cuda && !reported &&
                             (failed_ == SIZE_MAX || ops_[failed_].issued->op->group == comm.group);
@@ -104,9 +96,9 @@ void RankDump::communicators(Packer& p, const std::map<Comm, std::size_t>& comms
     p.pack(1000 + comm.group + (comm.is_pair() ? 100'000 * (1 + comm.low * 1024 + comm.high) : 0));
     p.pack(0);
     p.pack(row_of_.at(comm.group));
-    p.pack(members.size());
-    p.pack(std::find(members.begin(), members.end(), rank_) - members.begin());
-    p.pack(nodes.size());
+    p.pack(comm.is_pair() ? 2 : g.ranks.size());
+    p.pack(comm.is_pair() ? (own == comm.low ? 0 : 1) : own);
+    p.pack(view_.nodes_of(comm));
     p.pack(0);
     p.pack(nccl_error ? error_id_ : 0);
     time(p, nccl_error ? error_->at : kNever);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "case.hpp"
+#include "device.hpp"
 
 namespace hangsim {
 
@@ -97,11 +98,12 @@ void write_scale(const Scale& s) {
   write_truth(all, out / "truth.json");
   std::atomic<int> next{0};
   const auto work = [&] {
-    Case mine = all;  // its operations stay those of `all`
+    Case mine = all;              // its operations stay those of `all`
+    const DeviceView view(mine);  // to it, one tensor group is like the other
     for (int first = next.fetch_add(kTensor); first < s.world; first = next.fetch_add(kTensor)) {
       mine.job.groups[1] = {std::to_string(1 + first / kTensor), "tp", ranks_from(first, kTensor)};
       if (s.format != "torch") {
-        write_fr(mine, out / "fr", first, first + kTensor);
+        write_fr(mine, view, out / "fr", first, first + kTensor);
       }
       if (s.format != "fr") {
         write_torch(mine, out / "torch", first, first + kTensor);

@@ -58,9 +58,9 @@ How how(const Case& c, int rank) {
 
 }  // namespace
 
-void write_fr(const Case& c, const std::filesystem::path& dir, int first, int last) {
+void write_fr(const Case& c, const DeviceView& view, const std::filesystem::path& dir, int first,
+              int last) {
   std::filesystem::create_directories(dir);
-  const DeviceView view(c);
   for (int r = first; r < last; ++r) {
     const How h = how(c, r);
     if (!h.present || holds(c.fr.lost, r)) {
