@@ -285,58 +285,75 @@ namespace {
 
 // What a rank issued. Records of equal programs have equal tickets.
 struct Program {
-  const std::vector<Record>* records;
-  const std::vector<Step>* steps;
-  const std::vector<std::uint64_t>* roles;
+  const Facts& f;
+  int evidence;
+  const std::vector<Record>& records;
   std::uint64_t front;  // ticket of its first pending operation
 
-  std::uint64_t ticket(std::size_t step) const { return (*records)[(*steps)[step].record].ticket; }
+  const std::vector<Step>& steps() const { return f.history.of(evidence); }
+  const std::vector<std::uint64_t>& roles() const { return f.anomalies.roles(evidence); }
+  std::uint64_t ticket(std::size_t step) const { return records[steps()[step].record].ticket; }
   std::size_t find(std::uint64_t wanted) const {
-    const auto it = std::partition_point(steps->begin(), steps->end(), [&](const Step& s) {
-      return (*records)[s.record].ticket < wanted;
+    const auto it = std::partition_point(steps().begin(), steps().end(), [&](const Step& s) {
+      return records[s.record].ticket < wanted;
     });
-    return static_cast<std::size_t>(it - steps->begin());
+    return static_cast<std::size_t>(it - steps().begin());
+  }
+  // Without its steps and their roles, which take long to find for every rank of a large job.
+  std::uint64_t role(std::size_t record) const {
+    const auto& rows = f.c.group_of[idx(evidence)];
+    const std::uint32_t row = records[record].group;
+    return f.anomalies.role(
+        evidence, {0, row < rows.size() ? rows[row] : -1, static_cast<std::uint32_t>(record)});
+  }
+  std::size_t issued_after(std::size_t record) const {
+    return static_cast<std::size_t>(std::count_if(
+        records.begin() + static_cast<std::ptrdiff_t>(record) + 1, records.end(), communicates));
   }
 };
 
 std::optional<Program> program_of(const Facts& f, int i) {
   const Front& front = f.graph.fronts[idx(i)];
-  if (!f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord || f.history.of(i).empty()) {
+  if (!f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord) {
     return std::nullopt;
   }
   const std::vector<Record>& records = f.ev(i).records;
-  return Program{&records, &f.history.of(i), &f.anomalies.roles(i), records[front.first].ticket};
+  return Program{f, i, records, records[front.first].ticket};
 }
 
-// Own step, other's step.
-using Meeting = std::pair<std::size_t, std::size_t>;
+// Records, own and other's.
+struct Meeting {
+  std::size_t own, other;
+};
 
 // The last operation that both took part in, or else have under one ticket.
-std::optional<Meeting> meeting(const Facts& f, int j, const Program& own, const Program& other) {
-  for (std::size_t a = own.steps->size(); a-- > 0 && a + limits::kRecent > own.steps->size();) {
-    const Record& r = (*own.records)[(*own.steps)[a].record];
-    const int group = (*own.steps)[a].group;
-    if (group < 0 || r.kind != Kind::kCollective) {
+std::optional<Meeting> meeting(const Program& own, const Program& other) {
+  const Facts& f = own.f;
+  std::size_t steps = 1;
+  for (std::size_t a = own.records.size(); a-- > 0 && steps < limits::kRecent;) {
+    const Record& r = own.records[a];
+    steps += communicates(r) ? 1 : 0;
+    const Group* group = r.kind == Kind::kCollective ? f.group_of(own.evidence, r) : nullptr;
+    if (group == nullptr) {
       continue;
     }
-    const auto member = f.group(group).position.find(f.rank(j));
-    const Record* its =
-        member == f.group(group).position.end()
-            ? nullptr
-            : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
+    const auto member = group->position.find(f.rank(other.evidence));
+    const Record* its = member == group->position.end()
+                            ? nullptr
+                            : f.slots[static_cast<std::size_t>(group - f.c.groups.data())].at(
+                                  f.c, *group, idx(member->second), r.seq);
     if (its == nullptr) {
       continue;
     }
-    const std::size_t b =
-        step_of(*other.steps, static_cast<std::size_t>(its - other.records->data()));
-    if ((*own.roles)[a] == (*other.roles)[b]) {  // numbers may come twice: several communicators
-      return std::pair(a, b);
+    const auto b = static_cast<std::size_t>(its - other.records.data());
+    if (own.role(a) == other.role(b)) {  // numbers may come twice: several communicators
+      return Meeting{a, b};
     }
   }
-  const std::size_t last = own.steps->size() - 1, same = other.find(own.ticket(last));
-  return same < other.steps->size() && same >= limits::kContext && last >= limits::kContext &&
+  const std::size_t last = own.steps().size() - 1, same = other.find(own.ticket(last));
+  return same < other.steps().size() && same >= limits::kContext && last >= limits::kContext &&
                  other.ticket(same) == own.ticket(last)
-             ? std::optional(std::pair(last, same))
+             ? std::optional(Meeting{own.steps()[last].record, other.steps()[same].record})
              : std::nullopt;
 }
 
@@ -347,21 +364,23 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   if (!met) {
     return std::nullopt;
   }
-  const std::size_t n = own.steps->size(), m = other.steps->size();
-  std::size_t a = met->first, b = met->second;
+  const std::size_t n = own.steps().size(), m = other.steps().size();
+  const std::size_t met_own = step_of(own.steps(), met->own),
+                    met_other = step_of(other.steps(), met->other);
+  std::size_t a = met_own, b = met_other;
   // Where the ring of either kept less, what is before is of another place of the program.
   while (a > 0 && b > 0 &&
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
   }
   if (own.front < own.ticket(a) ||
-      other.find(other.front) + met->first > own.find(own.front) + met->second) {
+      other.find(other.front) + met_own > own.find(own.front) + met_other) {
     return std::nullopt;
   }
   for (; a < n && b < m; ++a, ++b) {
-    const Record& r = (*own.records)[(*own.steps)[a].record];
-    if ((*own.roles)[a] != (*other.roles)[b] ||
-        (blocks(r) && !blocks((*other.records)[(*other.steps)[b].record]))) {
+    const Record& r = own.records[own.steps()[a].record];
+    if (own.roles()[a] != other.roles()[b] ||
+        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
       return std::nullopt;
     }
   }
@@ -387,8 +406,8 @@ std::vector<Cause> stopped_host(const Facts& f) {
     std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
       if (const auto program = program_of(f, j)) {
-        const auto met = meeting(f, j, *own, *program);
-        ahead += met && met->second + own->steps->size() < met->first + program->steps->size();
+        const auto met = meeting(*own, *program);
+        ahead += met && own->issued_after(met->own) < program->issued_after(met->other);
         peers.push_back({*program, met});
       }
     }
@@ -397,12 +416,12 @@ std::vector<Cause> stopped_host(const Facts& f) {
     }
     std::size_t twins = 0, further = 0;
     for (const Peer& peer : peers) {
-      const Program* other = &peer.program;
-      const auto next = twin_went_on(*own, *other, peer.met);
+      const Program& other = peer.program;
+      const auto next = twin_went_on(*own, other, peer.met);
       twins += next ? 1 : 0;
       // At a time that this one's evidence covers.
-      further += next && *next < other->steps->size() &&
-                 seconds_between((*other->records)[(*other->steps)[*next].record].time,
+      further += next && *next < other.steps().size() &&
+                 seconds_between(other.records[other.steps()[*next].record].time,
                                  f.ev(i).written) >= limits::kTwinLater_s;
     }
     if (further >= limits::kWentOnFewest &&

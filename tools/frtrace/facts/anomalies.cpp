@@ -13,10 +13,9 @@ namespace frtrace {
 std::uint64_t Anomalies::role(int i, const Step& step) const {
   const RankEvidence& e = c_.evidence_of(i);
   const Record& r = e.records[step.record];
-  const Site site = user_site(e, r.stack);
-  std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), site.file);
-  key = site.file.empty() ? mix(key, signature_hash(e, r))
-                          : mix(key, static_cast<std::uint64_t>(site.line));
+  const Place& place = place_of(i, r.stack);
+  std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), place.file_hash);
+  key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r));
   if (step.group >= 0) {
     const Group& g = c_.groups[static_cast<std::size_t>(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.
@@ -29,6 +28,15 @@ std::uint64_t Anomalies::role(int i, const Step& step) const {
     }
   }
   return key;
+}
+
+const Anomalies::Place& Anomalies::place_of(int i, std::uint32_t stack) const {
+  const auto [it, added] = places_.try_emplace(static_cast<std::uint64_t>(i) << 32 | stack);
+  if (added) {
+    const Site site = user_site(c_.evidence_of(i), stack);
+    it->second = {std::hash<std::string_view>{}(site.file), site.line, !site.file.empty()};
+  }
+  return it->second;
 }
 
 std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {

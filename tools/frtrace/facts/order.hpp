@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "model/case.hpp"
@@ -95,12 +96,19 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
+  struct Place {
+    std::uint64_t file_hash = 0, line = 0;
+    bool known = false;
+  };
+  const Place& place_of(int evidence, std::uint32_t stack) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
 
   const Case& c_;
   const History& history_;
-  mutable std::vector<std::vector<std::uint64_t>> roles_;  // computed when first read
+  // Computed when first read.
+  mutable std::vector<std::vector<std::uint64_t>> roles_;
+  mutable std::unordered_map<std::uint64_t, Place> places_;  // by evidence and stack
 };
 
 }  // namespace frtrace
