@@ -170,7 +170,8 @@ print(to)
 
 # What the headers of this machine's libc and libstdc++ ask of younger ones than manylinux_2_28's:
 # a variable of glibc 2.32 (0: there are threads), two functions that glibc 2.34 moved to another
-# library and gave a version for it, and what GCC 11 and 12 made inline in terms of new functions.
+# library and gave a version for it, what GCC 11 and 12 made inline in terms of new functions, and a
+# constructor of the older std::string, which GCC 9 added.
 OLD_SYSTEM = """
 extern "C" {
 #define FR_HIDDEN [[gnu::visibility("hidden")]]
@@ -194,6 +195,18 @@ void fr_add_reference(void* pointer) {
   fr_copy_pointer(&copy, pointer);
 }
 void fr_release(void* pointer) { fr_destroy_pointer(pointer); }
+
+struct FrView {
+  unsigned long bytes;
+  const char* text;
+};
+void fr_string(void* to, const char* text, unsigned long bytes, const void* allocator)
+    __asm__("_ZNSsC1EPKcmRKSaIcE");
+FR_HIDDEN void fr_string_of_view(void* to, FrView view, const void* allocator)
+    __asm__("_ZNSsC1ENSs12__sv_wrapperERKSaIcE");
+void fr_string_of_view(void* to, FrView view, const void* allocator) {
+  fr_string(to, view.text, view.bytes, allocator);
+}
 
 [[noreturn]] void __cxa_throw_bad_array_new_length();
 FR_HIDDEN void fr_throw_length() __asm__("_ZSt28__throw_bad_array_new_lengthv");
