@@ -89,11 +89,14 @@ test-cluster: $(VENV)/.fr-installed  ## Two nodes on this machine: Slurm, ssh, p
 	done
 	@$(BIN)/python -m pytest -p no:cacheprovider tests/cluster $(if $(ONLY),-k "$(ONLY)")
 
-# TORCH: interpreters that have torch, or torch's wheels; PYTHONS: what the wheels are for.
+# TORCH: interpreters that have torch, torch's wheels, its releases on PyPI, or all (which fetches
+# 12 GB and keeps 3); PYTHONS: what the wheels are for.
+RELEASES := 2.4.0 2.4.1 2.5.0 2.5.1 2.6.0 2.7.0 2.7.1 2.8.0 2.9.0 2.9.1 2.10.0 2.11.0 2.12.0 \
+  2.12.1 2.13.0 2.14.0 2.14.1 2.15.0
 TORCH ?= $(if $(ARCH),,$(wildcard $(BIN)/python))
 .PHONY: wheel
 wheel: | setup  ## Source package, wheels for glibc 2.28 and newer; ARCH=aarch64, PYTHONS=..., TORCH=...
-	@$(PYTHON) tools/make_wheels.py $(addprefix --arch ,$(ARCH)) $(addprefix --torch ,$(TORCH)) \
+	@$(PYTHON) tools/make_wheels.py $(addprefix --arch ,$(ARCH)) $(addprefix --torch ,$(TORCH:all=$(RELEASES))) \
 	  $(addprefix --python ,$(or $(PYTHONS),$(NAMED)))
 
 .PHONY: static

@@ -164,7 +164,10 @@ else:
 to = os.path.join(out, adapter._packaged_name(torch))
 for standard in ("c++17", "c++20"):  # of which a newer torch may need the newer
     if not os.path.exists(to):
-        subprocess.run([*adapter._command(torch, compiler, standard, to), *more])
+        command = [*adapter._command(torch, compiler, standard, to), *more]
+        said = subprocess.run(command, capture_output=True, text=True).stderr
+if not os.path.exists(to):
+    raise SystemExit(said[:4000])
 print(to)
 """
 

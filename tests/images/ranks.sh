@@ -5,7 +5,7 @@
 set -u
 python=$1 fault=$2
 shift 2
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 WORLD_SIZE=3 USE_LIBUV=0 OMP_NUM_THREADS=1
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) WORLD_SIZE=3 USE_LIBUV=0 OMP_NUM_THREADS=1
 export FR_JOB="ranks-$fault" FR_DUMP_DIR="dumps-$fault" FR_VERDICT=0
 export FR_WARN_S=10 FR_TIMEOUT_S="${FR_TIMEOUT_S:-20}"
 rm -rf "$FR_DUMP_DIR" && mkdir "$FR_DUMP_DIR"
