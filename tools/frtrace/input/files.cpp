@@ -269,8 +269,8 @@ class SetReader {
         windows_.cut(*e);
       }
       drop_known(each_[i]);
-      pool(each_[i]);
-      keep_at_most(i, needed(i));
+      const std::size_t pooled = pool(each_[i], true, pool_);
+      keep_at_most(i, needed(i) + pooled);
     }
   }
 
@@ -291,21 +291,26 @@ class SetReader {
     }
   }
 
-  // Summaries' texts and stacks: nothing needs them until all files are read.
-  void pool(const LoadResult& file) {
-    std::vector<RankEvidence*> reduced;
+  // Texts and stacks that are still referred to, of summaries and of what is cut: nothing needs them
+  // until all files are read. PyTorch's have tables of their own, as settle_torch adds to them.
+  static std::size_t pool(const LoadResult& file, bool is_cut, reduce::Pool& all) {
+    std::vector<RankEvidence*> pooled;
     for (const auto& e : file.evidence) {
-      if (e->holes.reduced) {
-        reduced.push_back(e.get());
+      if (e->holes.reduced || (is_cut && e->format.empty())) {
+        pooled.push_back(e.get());
+      } else if (is_cut) {
+        reduce::Pool own;
+        own.take({e.get()});
+        own.hand_out();
       }
     }
-    pool_.take(reduced);
+    return all.take(pooled);
   }
 
   void gather() {
     for (std::size_t i = 0; i < each_.size(); ++i) {
       if (stage_[i] != Stage::kCut) {
-        pool(each_[i]);
+        pool(each_[i], false, pool_);
       }
       std::size_t k = 0;
       for (auto& e : each_[i].evidence) {
@@ -321,18 +326,22 @@ class SetReader {
 
   // list: of the evidence.
   void read_again(const std::vector<std::size_t>& list, bool whole) {
+    reduce::Pool tables;
     const auto read = [&](std::size_t k) {
       const std::size_t i = list[k];
-      auto e = load_again(i);
-      if (e == nullptr) {
+      LoadResult file;
+      file.evidence.push_back(load_again(i));
+      if (file.evidence[0] == nullptr) {
         return;  // the window stays
       }
       if (!whole) {
-        windows_.cut_again(*e);
+        windows_.cut_again(*file.evidence[0]);
+        pool(file, true, tables);
       }
-      result_.evidence[i] = std::move(e);
+      result_.evidence[i] = std::move(file.evidence[0]);
     };
     for_all(list.size(), options_.threads, read, [](std::size_t) {});
+    tables.hand_out();
   }
 
   const std::vector<Candidate>& files_;

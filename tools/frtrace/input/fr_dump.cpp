@@ -129,6 +129,7 @@ std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is
   FileMemory::take(n_rows * sizeof(Record) + elements * kBytesPerElement);
   auto e = std::make_unique<RankEvidence>();
   e->source = Source::kDump;
+  e->records.reserve(n_rows);
   read_dump(root, *e);
   if (cut) {
     e->holes.truncated = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <msgpack.hpp>
+#include <type_traits>
 
 #include "input/memory.hpp"
 
@@ -15,22 +16,16 @@ constexpr std::size_t kMaxNesting = 16;
 // before a cut stays readable.
 class Tape : public msgpack::null_visitor {
  public:
-  explicit Tape(std::vector<Object>& to) : to_(to) {}
+  explicit Tape(std::vector<Object>& to) : to_(to), next_(to.data()), full_(next_ + to.size()) {}
 
-  bool visit_nil() { return add({}); }
+  bool visit_nil() { return add(Object::kOther, 0, std::int64_t{0}); }
   bool visit_boolean(bool v) { return integer(v ? 1 : 0); }
   bool visit_positive_integer(std::uint64_t v) { return integer(static_cast<std::int64_t>(v)); }
   bool visit_negative_integer(std::int64_t v) { return integer(v); }
-  bool visit_float32(float) { return add({}); }
-  bool visit_float64(double) { return add({}); }
-  bool visit_ext(const char*, std::uint32_t) { return add({}); }
-  bool visit_str(const char* s, std::uint32_t size) {
-    Object o;
-    o.type = Object::kText;
-    o.size = size;
-    o.s = s;
-    return add(o);
-  }
+  bool visit_float32(float) { return visit_nil(); }
+  bool visit_float64(double) { return visit_nil(); }
+  bool visit_ext(const char*, std::uint32_t) { return visit_nil(); }
+  bool visit_str(const char* s, std::uint32_t size) { return add(Object::kText, size, s); }
   bool visit_bin(const char* s, std::uint32_t size) { return visit_str(s, size); }
   bool start_array(std::uint32_t) { return open(Object::kArray); }
   bool start_map(std::uint32_t) { return open(Object::kMap); }
@@ -39,12 +34,12 @@ class Tape : public msgpack::null_visitor {
   void insufficient_bytes(std::size_t, std::size_t) { cut_ = true; }
 
   bool cut() const { return cut_; }
-  bool empty() const { return size_ == 0; }
+  bool empty() const { return size() == 0; }
   // After a cut: drops the row of a table that is not whole, closes what holds it.
   void close_all() {
     constexpr std::size_t kRowDepth = 3;  // in the rows of a table of the root
     if (open_.size() > kRowDepth) {
-      size_ = open_[kRowDepth];
+      next_ = to_.data() + open_[kRowDepth];
       open_.resize(kRowDepth);
     }
     while (!open_.empty()) {
@@ -53,42 +48,53 @@ class Tape : public msgpack::null_visitor {
   }
 
  private:
-  bool add(const Object& o) {
-    if (size_ == to_.size()) {
-      if (size_ >= kMaxElements) {
-        return false;
-      }
-      const std::size_t before = to_.size(), wanted = std::max<std::size_t>(4096, 2 * size_);
-      FileMemory::take(wanted * sizeof(Object));
-      to_.resize(wanted);  // stays from file to file
-      FileMemory::give(before * sizeof(Object));
+  std::size_t size() const { return static_cast<std::size_t>(next_ - to_.data()); }
+  // Written in place: an object made first and then copied as a whole waits for its own parts.
+  template <class T>
+  bool add(Object::Type type, std::uint32_t size, T value) {
+    if (next_ == full_ && !grow()) {
+      return false;
     }
-    to_[size_++] = o;
+    next_->type = type;
+    next_->size = size;
+    if constexpr (std::is_pointer_v<T>) {
+      next_->s = value;
+    } else {
+      next_->i = value;
+    }
+    ++next_;
     return true;
   }
-  bool integer(std::int64_t v) {
-    Object o;
-    o.type = Object::kInt;
-    o.i = v;
-    return add(o);
+  bool grow() {
+    const std::size_t before = to_.size();
+    if (before >= kMaxElements) {
+      return false;
+    }
+    const std::size_t wanted = std::max<std::size_t>(4096, 2 * before);
+    FileMemory::take(wanted * sizeof(Object));
+    to_.resize(wanted);  // stays from file to file
+    FileMemory::give(before * sizeof(Object));
+    next_ = to_.data() + before;
+    full_ = to_.data() + wanted;
+    return true;
   }
+  bool integer(std::int64_t v) { return add(Object::kInt, 0, v); }
   bool open(Object::Type type) {
     if (open_.size() >= kMaxNesting) {
       return false;
     }
-    open_.push_back(size_);
-    Object o;
-    o.type = type;
-    return add(o);
+    open_.push_back(size());
+    return add(type, 0, std::int64_t{0});
   }
   bool close() {
-    to_[open_.back()].size = static_cast<std::uint32_t>(size_ - open_.back());
+    to_[open_.back()].size = static_cast<std::uint32_t>(size() - open_.back());
     open_.pop_back();
     return true;
   }
 
   std::vector<Object>& to_;
-  std::size_t size_ = 0;
+  Object* next_;  // in it
+  Object* full_;
   std::vector<std::size_t> open_;
   bool cut_ = false;
 };

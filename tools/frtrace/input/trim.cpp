@@ -7,7 +7,6 @@
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
-#include "reduce/pool.hpp"
 #include "reduce/words.hpp"
 
 namespace frtrace {
@@ -46,11 +45,8 @@ bool in_flight(const Record& r) {
   return unfinished(r) && r.state != State::kUnknown && r.state != State::kFailed;
 }
 
-// Only what the rest still refers to stays.
+// What nobody asks for in a large set.
 void compact(RankEvidence& e) {
-  reduce::Pool own;
-  own.take({&e});
-  own.hand_out();
   // Of the settings only this one is asked for.
   std::erase_if(e.options, [](const auto& o) { return o.first != "FR_TIMEOUT_S"; });
   e.options.shrink_to_fit();

@@ -11,6 +11,11 @@ namespace frtrace::reduce {
 namespace {
 
 constexpr std::uint32_t kUnset = UINT32_MAX;
+constexpr std::size_t kEntryBytes = 160;  // of an entry and of what finds it, about
+
+bool has_own_thread_frames(const RankEvidence& e) {
+  return !e.threads.modules.empty();
+}
 
 }  // namespace
 
@@ -56,6 +61,7 @@ class Pool::Mover {
           std::move(frames), static_cast<std::uint32_t>(pool_.stacks_.size()));
       if (added) {
         pool_.stacks_.push_back(it->first);
+        pool_.bytes_ += kEntryBytes + it->first.size() * 2 * sizeof(std::uint32_t);
       }
       known = it->second;
     }
@@ -75,6 +81,7 @@ class Pool::Mover {
           {begin, begin + count}, static_cast<std::uint32_t>(words.size()));
       if (added) {
         words.insert(words.end(), it->first.begin(), it->first.end());
+        pool_.bytes_ += kEntryBytes + it->first.size() * 2 * sizeof(std::uint32_t);
       }
       known->second = it->second;
     }
@@ -82,6 +89,9 @@ class Pool::Mover {
   }
 
   void thread_stack(std::vector<std::uint32_t>& stack) {
+    if (has_own_thread_frames(*e_)) {
+      return;
+    }
     for (std::uint32_t& f : stack) {
       f = f < thread_frames_.size() ? thread_frame(f) : kUnset;
     }
@@ -112,6 +122,7 @@ class Pool::Mover {
           e_->strings[i], static_cast<std::uint32_t>(pool_.strings_.size()));
       if (added) {
         pool_.strings_.push_back(it->first);
+        pool_.bytes_ += kEntryBytes + 2 * it->first.size();
       }
       known = it->second;
     }
@@ -123,6 +134,7 @@ class Pool::Mover {
         {f.file, f.func, f.line}, static_cast<std::uint32_t>(pool_.frames_.size()));
     if (added) {
       pool_.frames_.push_back(f);
+      pool_.bytes_ += kEntryBytes;
     }
     return it->second;
   }
@@ -138,6 +150,7 @@ class Pool::Mover {
           static_cast<std::uint32_t>(pool_.thread_frames_.size()));
       if (added) {
         pool_.thread_frames_.push_back(f);
+        pool_.bytes_ += 2 * kEntryBytes + 2 * (f.function.size() + f.file.size());
       }
       known = it->second;
     }
@@ -151,8 +164,9 @@ class Pool::Mover {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> shapes_;  // by begin and length
 };
 
-void Pool::take(const std::vector<RankEvidence*>& all) {
+std::size_t Pool::take(const std::vector<RankEvidence*>& all) {
   const std::lock_guard lock(mutex_);
+  const std::size_t before = bytes_;
   Mover mover(*this);
   for (RankEvidence* e : all) {
     mover.move(*e);
@@ -162,9 +176,12 @@ void Pool::take(const std::vector<RankEvidence*>& all) {
     e->frames = {};
     e->stacks = {};
     e->shape_words = {};
-    e->threads.frames = {};
+    if (!has_own_thread_frames(*e)) {
+      e->threads.frames = {};
+    }
     taken_.push_back(e);
   }
+  return bytes_ - before;
 }
 
 void Pool::hand_out() {
@@ -181,7 +198,9 @@ void Pool::hand_out() {
     e->frames = frames;
     e->stacks = stacks;
     e->shape_words = shapes;
-    e->threads.frames = thread_frames;
+    if (!has_own_thread_frames(*e)) {
+      e->threads.frames = thread_frames;
+    }
   }
 }
 

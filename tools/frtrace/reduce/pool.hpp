@@ -1,5 +1,6 @@
 // pool.hpp - one table of texts, frames, stacks and shapes for many ranks: those of 12,500 nodes'
-// summaries are nearly the same. Only what the evidence refers to is in it.
+// summaries, or of 16,384 dumps, are nearly the same. Only what the evidence refers to is in it.
+// Frames of threads stay where their modules are known: they get their names rank by rank.
 #pragma once
 
 #include <array>
@@ -15,8 +16,9 @@ namespace frtrace::reduce {
 
 class Pool {
  public:
-  // By any thread. Until `hand_out` its texts and stacks cannot be read.
-  void take(const std::vector<RankEvidence*>&);
+  // By any thread. Until `hand_out` its texts and stacks cannot be read. Answers by how many bytes
+  // the table has grown, about.
+  std::size_t take(const std::vector<RankEvidence*>&);
   // Gives the table to all that were taken.
   void hand_out();
 
@@ -24,6 +26,7 @@ class Pool {
   class Mover;
 
   std::mutex mutex_;
+  std::size_t bytes_ = 0;
   std::vector<RankEvidence*> taken_;
   std::vector<std::string> strings_{""};
   std::vector<Frame> frames_{{}};
