@@ -273,7 +273,9 @@ void keep_unfinished(DeviceEvidence& d) {
     });
     o.phase_count = static_cast<std::uint32_t>(kept.size()) - o.phase_first;
   }
+  kept.shrink_to_fit();
   d.phases = std::move(kept);
+  d.operations.shrink_to_fit();
 }
 
 std::vector<Rank> expand(const std::vector<RankRange>& ranges) {

@@ -97,6 +97,8 @@ class Reader {
           "process, so its operations cannot be compared";
       return false;
     }
+    e_.stacks.edit().shrink_to_fit();
+    e_.groups.shrink_to_fit();
     finish(p_, e_);
     return true;
   }
