@@ -142,17 +142,18 @@ def needed(path: Path) -> dict[str, tuple[int, ...]]:
     return newest
 
 
-# Compiles the adapter for an interpreter's torch, or for one that was unpacked into a folder.
+# Compiles the adapter for an interpreter's torch, or for a wheel's, which it unpacks into a folder.
 ADAPTER = """
-import os, re, subprocess, sys, types
-where, tree, out, compiler, *more = sys.argv[1:]
+import os, re, subprocess, sys, types, zipfile
+wheel, where, parts, tree, out, compiler, *more = sys.argv[1:]
 sys.path.insert(0, os.path.join(tree, "python"))
 sys.modules["fr"] = package = types.ModuleType("fr")  # without its extension module
 package.__path__ = [os.path.join(tree, "python", "fr")]
 sys.modules["fr._fr"] = package._fr = types.ModuleType("fr._fr")
 from fr import adapter
-if where:
-    read = lambda name: open(os.path.join(where, name)).read()
+if wheel:
+    files = zipfile.ZipFile(wheel)
+    read = lambda name: files.read(name).decode()
     exec(read("torch/version.py"), said := {})
     config = read("torch/share/cmake/Torch/TorchConfig.cmake")
     abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=(\\d)", config)
@@ -162,6 +163,8 @@ if where:
 else:
     import torch
 to = os.path.join(out, adapter._packaged_name(torch))
+if wheel and not os.path.exists(to):
+    files.extractall(where, [name for name in files.namelist() if re.match(parts, name)])
 for standard in ("c++17", "c++20"):  # of which a newer torch may need the newer
     if not os.path.exists(to):
         command = [*adapter._command(torch, compiler, standard, to), *more]
@@ -218,10 +221,6 @@ void fr_throw_length() { __cxa_throw_bad_array_new_length(); }
 """
 
 
-def torch_parts(wheel: zipfile.ZipFile) -> list[str]:
-    return [name for name in wheel.namelist() if re.match(TORCH_PARTS, name)]
-
-
 def fetch_torch(version: str, arch: str, python: Path) -> str:
     """PyPI's wheel of a release of torch without what no adapter needs: without CUDA."""
     kept = WORK / f"torch-{arch}" / f"torch-{version}.whl"
@@ -238,8 +237,9 @@ def fetch_torch(version: str, arch: str, python: Path) -> str:
             zipfile.ZipFile(whole) as files,
             zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as to,
         ):
-            for name in torch_parts(files):
-                to.writestr(name, files.read(name))
+            for name in files.namelist():
+                if re.match(TORCH_PARTS, name):
+                    to.writestr(name, files.read(name))
         part.rename(kept)
     return str(kept)
 
@@ -251,14 +251,11 @@ def make_adapter(torch: str, arch: str) -> Path:
     (WORK / "old_system.hpp").write_text(OLD_SYSTEM)
     compiler = "c++" if arch == platform.machine() else f"{arch}-linux-gnu-g++"
     with tempfile.TemporaryDirectory() as folder:
-        python, where = torch, ""
-        if torch.endswith(".whl"):
-            python, where = sys.executable, folder
-            with zipfile.ZipFile(torch) as files:
-                files.extractall(folder, torch_parts(files))
-        more = (os.environ.get("CXX") or compiler, "-include", WORK / "old_system.hpp")
-        more += ("-s", "-Wl,-z,defs")  # of torch, it may need nothing else than it links
-        path = Path(run(python, "-c", ADAPTER, where, TREE, out, *more).strip().split("\n")[-1])
+        python, wheel = (sys.executable, torch) if torch.endswith(".whl") else (torch, "")
+        command = (os.environ.get("CXX") or compiler, "-include", WORK / "old_system.hpp", "-s")
+        command += ("-Wl,-z,defs",)  # it may need nothing that torch and the system have not
+        given = (wheel, folder, TORCH_PARTS, TREE, out)
+        path = Path(run(python, "-c", ADAPTER, *given, *command).strip().split("\n")[-1])
     has = needed(path)
     if any(has.get(kind, ()) > newest for kind, newest in NEWEST.items()):
         raise SystemExit(f"make_wheels: the adapter {path.name} needs {has}")
