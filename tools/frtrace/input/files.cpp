@@ -2,6 +2,7 @@
 #include "input/files.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -152,6 +153,9 @@ class SetReader {
     }
     gather();
     if (windows_.large()) {
+#ifdef __GLIBC__
+      ::malloc_trim(0);  // what is cut leaves holes that the diagnosis does not fill
+#endif
       const Windows::Again again = windows_.look_again(result_.evidence);
       read_again(again.whole, true);
       read_again(again.pinned, false);

@@ -6,6 +6,7 @@
 
 #include "../builder.hpp"
 #include "input/files.hpp"
+#include "reduce/pool.hpp"
 #include "reduce/shorten.hpp"
 #include "reduce/summary.hpp"
 
@@ -176,6 +177,36 @@ TEST_CASE("ranks of many summaries have one table, and say what they said") {
     CHECK(e->peers.size() == (budget == 1 && e->losses.trimmed != 0 ? 1 : 2));
     CHECK(e->peers.back().rank == 99);
   }
+}
+
+TEST_CASE("ranks of one table say what they said, and keep frames that get their names later") {
+  const reduce::All all = ranks_of(3);
+  reduce::All pooled;
+  for (const auto& one : all) {
+    RankEvidence& e = *pooled.emplace_back(std::make_unique<RankEvidence>(*one));
+    e.threads.frames = {{true, "load", "data.py", 7, 0}, {false, "", "/lib/libx.so", 0, 16}};
+    ThreadStack& thread = e.threads.threads.emplace_back();
+    thread.tid = 1;
+    thread.stack = {1, 0};
+  }
+  pooled[2]->threads.modules = {{"/lib/libx.so", "ab"}};
+  reduce::Pool pool;
+  CHECK(pool.take({pooled[0].get()}) > 0);
+  CHECK(pool.take({pooled[1].get()}) == 0);  // it has nothing else
+  pool.take({pooled[2].get()});
+  pool.hand_out();
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const RankEvidence &a = *all[rank], &e = *pooled[rank];
+    CHECK(&*e.strings == &*pooled[0]->strings);
+    CHECK((&*e.threads.frames == &*pooled[0]->threads.frames) == (rank != 2));
+    CHECK(where_text(e.threads, e.threads.threads[0]).starts_with("load() at data.py:7"));
+    for (std::size_t i = 0; i < a.records.size(); ++i) {
+      CHECK(operation_text(a, a.records[i]) == operation_text(e, e.records[i]));
+      CHECK(user_site(a, a.records[i].stack) == user_site(e, e.records[i].stack));
+    }
+  }
+  CHECK(pooled[2]->threads.frames.size() == 2);
+  CHECK(pooled[2]->threads.threads[0].stack == std::vector<std::uint32_t>{1, 0});
 }
 
 TEST_CASE("summaries merge in any order to the same bytes") {
