@@ -142,6 +142,13 @@ def needed(path: Path) -> dict[str, tuple[int, ...]]:
     return newest
 
 
+def unnamed(path: Path) -> list[str]:
+    """Symbols that a library needs of no version: Python's, libfr's, or ones that the stubs of the
+    old glibc have not, which the linker lets a module need."""
+    asked = re.findall(r"^ +U (\w+)$", run("nm", "-D", path), flags=re.M)
+    return [name for name in asked if not re.match(r"_?Py|fr_", name)]
+
+
 # Compiles the adapter for an interpreter's torch, or for a wheel's, which it unpacks into a folder.
 ADAPTER = """
 import os, re, subprocess, sys, types, zipfile
@@ -328,6 +335,8 @@ def verify(venv: Path, wheel: Path) -> str:
             if data[:4] == b"\x7fELF":
                 path = Path(folder) / "elf"
                 path.write_bytes(data)
+                if (lacking := unnamed(path)) and "adapters/" not in name:
+                    raise SystemExit(f"make_wheels: {name} needs {', '.join(lacking)}")
                 for kind, version in needed(path).items():
                     newest[kind] = max(newest.get(kind, ()), version)
     glibc = ".".join(map(str, newest["GLIBC"]))

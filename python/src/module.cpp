@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -124,7 +125,8 @@ initproc g_system_exit_init = nullptr;
 
 // An exception is made where it is raised, and SystemExit leaves no other trace of that place.
 int note_system_exit(PyObject* self, PyObject* args, PyObject* kwargs) {
-  if (fr_enabled() != 0 && gettid() == getpid()) {
+  // Not by gettid(), which glibc 2.28 has not.
+  if (fr_enabled() != 0 && syscall(SYS_gettid) == getpid()) {
     fr_exit_site(fr::capture_stack());
   }
   return g_system_exit_init(self, args, kwargs);
