@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -387,6 +388,12 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
+// What the other one issued next it had issued before, and this one never.
+bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
+  const std::uint64_t role = other.roles()[next];
+  return contains(std::span(other.roles()).first(next), role) && !contains(own.roles(), role);
+}
+
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -417,7 +424,10 @@ std::vector<Cause> stopped_host(const Facts& f) {
     std::size_t twins = 0, further = 0;
     for (const Peer& peer : peers) {
       const Program& other = peer.program;
-      const auto next = twin_went_on(*own, other, peer.met);
+      auto next = twin_went_on(*own, other, peer.met);
+      if (next && *next < other.steps().size() && is_of_another_program(*own, other, *next)) {
+        next.reset();
+      }
       twins += next ? 1 : 0;
       // At a time that this one's evidence covers.
       further += next && *next < other.steps().size() &&

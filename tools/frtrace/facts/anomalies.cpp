@@ -90,7 +90,9 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
     }
     return false;
   };
-  while (context < static_cast<std::ptrdiff_t>(a.context) && usual_here()) {
+  const auto usual = own.begin() + static_cast<std::ptrdiff_t>(a.usual);
+  while (context < std::min(usual, here) - own.begin() &&
+         *(here - context - 1) == *(usual - context - 1) && usual_here()) {
     ++context;
   }
   for (const int j : peers(i, true)) {
