@@ -247,6 +247,13 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({i, *a});
     }
   }
+  // Who waits in what it never issued before tells more than what went well.
+  const auto new_here = [&](const Deviant& d) {
+    return d.how.novel && d.how.issued == f.stuck_step(d.evidence);
+  };
+  if (std::any_of(deviants.begin(), deviants.end(), new_here)) {
+    std::erase_if(deviants, [&](const Deviant& d) { return !new_here(d); });
+  }
   if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
     deviants.clear();
     by_peers = true;

@@ -139,7 +139,8 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && !a.novel)) {
+    const bool here = a.novel && a.issued == stuck;
+    if (a.issued >= until || (first && (first->novel || !a.novel) && !here)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
@@ -147,10 +148,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
       return did_likewise(j, history_.of(j).size(), i, a);
     });
     if (!together && !shared(i, a)) {
-      first = a;
-      if (a.novel) {  // programs vary their order more than they issue something new
-        break;
-      }
+      first = a;  // programs vary their order more than they issue something new
     }
   }
   return first;
