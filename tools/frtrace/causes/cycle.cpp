@@ -83,7 +83,9 @@ std::optional<Cause> skipped_in_cycle(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     for (const int a : f.graph[k].absent) {
       const std::vector<Step>& steps = f.history.of(a);
-      const auto how = contains(p.evidence, a) ? deviation(steps, f.graph[k].group) : std::nullopt;
+      const auto how = contains(p.evidence, a) && !f.ev(a).holes.only_active
+                           ? deviation(steps, f.graph[k].group)
+                           : std::nullopt;
       if (!how || !seen.insert(a).second) {
         continue;
       }

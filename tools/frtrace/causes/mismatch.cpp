@@ -1,6 +1,7 @@
 // Members of a group that met in one slot with different operations, and sends that do not fit
 // their receives.
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "causes/rules.hpp"
@@ -20,11 +21,20 @@ std::size_t index_of(const Facts& f, int evidence, const Record& r) {
 }
 
 // +1: the rank issued there what it usually does, -1: something else, 0: nothing tells.
-int precedent(const Facts& f, int evidence, std::size_t record) {
-  const std::vector<Step>& steps = f.history.of(evidence);
+int precedent(const std::vector<Step>& steps, std::size_t record) {
   const std::size_t pos = step_of(steps, record);
   const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
   return !usual ? 0 : steps[*usual].key == steps[pos].key ? 1 : -1;
+}
+
+// By all that the rank issued, and by what it issued in the group of `d` alone.
+int precedents(const Facts& f, const Divergence& d, int evidence, std::size_t record) {
+  const std::vector<Step>& steps = f.history.of(evidence);
+  std::vector<Step> of_group;
+  std::copy_if(steps.begin(), steps.end(), std::back_inserter(of_group), [&](const Step& s) {
+    return s.group == d.group && f.ev(evidence).records[s.record].kind == Kind::kCollective;
+  });
+  return precedent(steps, record) + precedent(of_group, record);
 }
 
 // Members of sister groups (same description and size, other ranks) that issued the same in the
@@ -55,7 +65,7 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
       const Record* r = record_at(f, d, m, d.seq);
-      votes[k] += precedent(f, i, index_of(f, i, *r));
+      votes[k] += precedents(f, d, i, index_of(f, i, *r));
       votes[k] += sisters_that_agree(f, d, signature_hash(f.ev(i), *r));
     }
   }
