@@ -237,6 +237,14 @@ Cause deadlock(const Facts& f, const Problem& p) {
   return c;
 }
 
+// Somebody waits in a group of what was issued there or of what was due.
+bool concerns_pending(const Facts& f, int i, const Anomaly& a) {
+  const std::vector<Step>& steps = f.history.of(i);
+  return std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
+    return p.group == steps[a.issued].group || p.group == steps[a.usual].group;
+  });
+}
+
 }  // namespace
 
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle) {
@@ -245,6 +253,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
     // Without a cycle nothing but this tells that the order matters.
+    if (a && !concerns_pending(f, i, *a)) {
+      continue;
+    }
     if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
     }
