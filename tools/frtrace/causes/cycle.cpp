@@ -184,18 +184,23 @@ bool may_be_moving(const Facts& f, const Problem& p) {
          });
 }
 
+// All wait at the same place of the program, by operation, call site and role.
+bool stuck_alike(const Facts& f, const std::vector<int>& who) {
+  std::set<std::uint64_t> roles;
+  for (const int i : who) {
+    const std::vector<Step>& steps = f.history.of(i);
+    const std::size_t at = f.stuck_step(i);
+    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
+  }
+  return roles.size() == 1;
+}
+
 // A circle of collectives only, or one of sends and receives in which all do the same: none of them
 // can be told from the others. Of a mixed one somebody left out something.
 bool is_program_way(const Facts& f, const Problem& p) {
   const bool messages = std::any_of(p.pending.begin(), p.pending.end(),
                                     [&](int k) { return f.graph[k].kind != Kind::kCollective; });
-  std::set<std::uint64_t> roles;
-  for (const int i : p.evidence) {
-    const std::vector<Step>& steps = f.history.of(i);
-    const std::size_t at = f.stuck_step(i);
-    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
-  }
-  return !messages || roles.size() == 1;
+  return !messages || stuck_alike(f, p.evidence);
 }
 
 // Each in the operation that it waits in.
@@ -269,6 +274,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   }
   if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
     deviants.clear();
+    if (stuck_alike(f, suspects)) {
+      return std::nullopt;
+    }
     by_peers = true;
     for (const int i : suspects) {
       if (const auto a = f.anomalies.by_peers(i, f.stuck_end(i))) {
