@@ -265,13 +265,17 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({i, *a});
     }
   }
-  // Who waits in what it never issued before tells more than what went well.
-  const auto new_here = [&](const Deviant& d) {
-    return d.how.novel && d.how.issued == f.stuck_step(d.evidence);
+  // Who waits where it left its order tells more than who went on well after that, the more so in
+  // what it never issued before.
+  const auto weight = [&](const Deviant& d) {
+    const bool here = d.how.issued == f.stuck_step(d.evidence);
+    return here && d.how.novel ? 2 : here && d.how.support > limits::kClearSupport ? 1 : 0;
   };
-  if (std::any_of(deviants.begin(), deviants.end(), new_here)) {
-    std::erase_if(deviants, [&](const Deviant& d) { return !new_here(d); });
+  int most_weight = 0;
+  for (const Deviant& d : deviants) {
+    most_weight = std::max(most_weight, weight(d));
   }
+  std::erase_if(deviants, [&](const Deviant& d) { return weight(d) < most_weight; });
   if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
     deviants.clear();
     if (stuck_alike(f, suspects)) {

@@ -121,7 +121,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   std::size_t from = stuck - std::min(stuck, limits::kRecent);
   std::vector<Anomaly> out;
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    std::erase_if(*odd, [&](const Anomaly& a) { return a.issued < from; });
+    std::erase_if(*odd, [&](const Anomaly& a) { return a.issued + limits::kRecentOdd < stuck; });
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
     if (here && here->issued == stuck && here->novel) {
@@ -139,8 +139,9 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    const bool here = a.novel && a.issued == stuck;
-    if (a.issued >= until || (first && (first->novel || !a.novel) && !here)) {
+    // Programs vary their order more than they issue something new, and more than where it is stuck.
+    const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
+    if (a.issued >= until || (first && weight(a) <= weight(*first))) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
@@ -148,7 +149,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
       return did_likewise(j, history_.of(j).size(), i, a);
     });
     if (!together && !shared(i, a)) {
-      first = a;  // programs vary their order more than they issue something new
+      first = a;
     }
   }
   return first;
