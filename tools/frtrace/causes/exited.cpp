@@ -243,10 +243,12 @@ bool moved_data(const Facts& f, Rank who) {
   return false;
 }
 
-// Where the rank left its usual order: the group of what was due; -1.
+// Where the rank clearly left its usual order, not as programs vary: the group of what was due; -1.
 int left_out_group(const Facts& f, int i) {
   const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
-  return a ? f.history.of(i)[a->usual].group : -1;
+  const bool clear = a && (a->novel || (a->kind == Anomaly::kSkipped &&
+                                        a->context + a->support > limits::kLeftOutClearly));
+  return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
 // A rank that left its usual order, where an operation with `who` was due or what others wait for it
