@@ -245,39 +245,39 @@ bool moved_data(const Facts& f, Rank who) {
 
 // Where the rank clearly left its usual order, not as programs vary: the group of what was due; -1.
 int left_out_group(const Facts& f, int i) {
-  const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
-  const bool clear = a && (a->novel || (a->kind == Anomaly::kSkipped &&
-                                        a->context + a->support > limits::kLeftOutClearly));
+  const std::size_t stuck = f.stuck_step(i);
+  const auto a = f.anomalies.own(i, stuck, f.stuck_end(i));
+  const auto kind_at = [&](std::size_t step) {
+    return f.ev(i).records[f.history.of(i)[step].record].kind;
+  };
+  const auto swapped_here = [&] {
+    return a->kind == Anomaly::kSwapped && a->issued == stuck &&
+           kind_at(a->issued) == Kind::kCollective && kind_at(a->usual) == Kind::kCollective;
+  };
+  const auto skipped = [&] {
+    return a->kind == Anomaly::kSkipped && a->context + a->support > limits::kLeftOutClearly;
+  };
+  const bool clear = a && (a->novel || swapped_here() || skipped());
   return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
-// A rank that left its usual order, where an operation with `who` was due or what others wait for it
+// A rank that left its usual order, where an operation with `who` was due or one that others wait
 // in, may be what the one without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
-  std::map<int, int> left_out;  // by evidence; of no more than kCompared
-  const auto group_of = [&](int i) {
-    if (const auto it = left_out.find(i); it != left_out.end()) {
-      return it->second;
-    }
-    return left_out.size() < kCompared ? left_out[i] = left_out_group(f, i) : -1;
-  };
+  std::set<int> waiting, suspects;  // groups; evidence, of no more than kCompared
   for (const Pending& p : f.graph.pending) {
+    waiting.insert(p.group);
+    suspects.insert(p.absent.begin(), p.absent.end());
     for (const Wait& w : p.waits) {
-      if (!f.group(p.group).position.contains(who)) {
-        break;
-      }
-      const int group = group_of(w.evidence);
-      if (group >= 0 && f.group(group).position.contains(who)) {
-        return true;
-      }
-    }
-    if (std::any_of(p.absent.begin(), p.absent.end(),
-                    [&](int i) { return group_of(i) == p.group; })) {
-      return true;
+      suspects.insert(w.evidence);
     }
   }
-  return false;
+  std::size_t compared = 0;
+  return std::any_of(suspects.begin(), suspects.end(), [&](int i) {
+    const int group = ++compared > kCompared ? -1 : left_out_group(f, i);
+    return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
+  });
 }
 
 }  // namespace
