@@ -367,6 +367,21 @@ bool Attendance::lagging_starts(Pending& p, const std::vector<Seen>& queued,
   return true;
 }
 
+// One device alone did not get to what several others started: nothing that a member without
+// evidence did or left out holds it up.
+void Attendance::lags_beside_unknown(Pending& p) const {
+  std::vector<Seen> queued, started;
+  for (const Wait& w : p.waits) {
+    if (p.kind == Kind::kCollective && w.record != kNoRecord) {
+      const Record& r = c_.evidence_of(w.evidence).records[w.record];
+      (r.state == State::kStarted ? started : queued).push_back({w.evidence, &r});
+    }
+  }
+  if (queued.size() == 1 && started.size() > 1 && is_first(queued.front())) {
+    p.starts_seen = lagging_starts(p, queued, started);
+  }
+}
+
 bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, Time& when) const {
   const GroupEvidence* e = c_.member(g, member);
   return e != nullptr && !p.waits_here(g.evidence[member]) &&
@@ -572,6 +587,9 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     p.unknown.clear();
   }
   p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
+  if (!p.unknown.empty() && p.absent.empty() && p.stale.empty() && old_enough && !failed) {
+    lags_beside_unknown(p);
+  }
   if (p.complete && !failed && !came_all(p, earlier)) {
     return false;
   }

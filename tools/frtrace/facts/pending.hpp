@@ -38,6 +38,7 @@ class Attendance {
                       const std::vector<Seen>& started) const;
   // The member is through with it; when, where that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
+  void lags_beside_unknown(Pending&) const;
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
   bool was_entered_by_all(const Pending&) const;
   void compare_ends(Pending&, std::size_t other, const Record& its) const;

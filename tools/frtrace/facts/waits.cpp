@@ -103,8 +103,10 @@ class Builder {
         edge(vertex, i);
       }
     }
-    // Those who certainly did not come explain the wait without those who may have come.
-    for (std::size_t i = 0; p.absent.empty() && i < p.unknown.size(); ++i) {
+    // Those who certainly did not come, and devices that did not get there, explain the wait without
+    // those who may have come.
+    const bool explained = !p.absent.empty() || !p.lagging.empty();
+    for (std::size_t i = 0; !explained && i < p.unknown.size(); ++i) {
       edge(vertex, unknown_.at(p.unknown[i]));
     }
     // Both ends of a send are there: what else the two have in the same batch holds it up.

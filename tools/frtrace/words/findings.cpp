@@ -187,7 +187,8 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
       return;
     case Rule::kDeviceBehind:
       say(r, "why",
-          fmt::format("all members issued {}, so no host is late; the device{} of {} {}",
+          fmt::format("all members{} issued {}, so no host is late; the device{} of {} {}",
+                      f.graph[c.pending].unknown.empty() ? "" : " with evidence",
                       names.pending(f.graph[c.pending]), one ? "" : "s", ranks_words(guilty),
                       one ? "is" : "are"));
       return;

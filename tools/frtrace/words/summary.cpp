@@ -266,7 +266,7 @@ bool Summary::started_it() const {
 std::string Summary::behind() const {
   std::vector<Rank> others = f_.group(p_->group).ranks;
   std::sort(others.begin(), others.end());
-  std::erase_if(others, [&](Rank r) { return contains(guilty_, r); });
+  std::erase_if(others, [&](Rank r) { return contains(guilty_, r) || contains(p_->unknown, r); });
   const char* device = one() ? "its device" : "their devices";
   const std::string own =
       p_->starts_seen && !c_.chain.stalled.empty() ? stalled_text(op_text())
