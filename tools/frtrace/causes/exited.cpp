@@ -250,14 +250,14 @@ int left_out_group(const Facts& f, int i) {
   const auto kind_at = [&](std::size_t step) {
     return f.ev(i).records[f.history.of(i)[step].record].kind;
   };
-  const auto swapped_here = [&] {
-    return a->kind == Anomaly::kSwapped && a->issued == stuck &&
+  const auto of_collectives_here = [&] {
+    return (a->kind == Anomaly::kSkipped || a->kind == Anomaly::kSwapped) && a->issued == stuck &&
            kind_at(a->issued) == Kind::kCollective && kind_at(a->usual) == Kind::kCollective;
   };
   const auto skipped = [&] {
     return a->kind == Anomaly::kSkipped && a->context + a->support > limits::kLeftOutClearly;
   };
-  const bool clear = a && (a->novel || swapped_here() || skipped());
+  const bool clear = a && (a->novel || of_collectives_here() || skipped());
   return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
