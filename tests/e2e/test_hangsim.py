@@ -183,6 +183,14 @@ DRAWN = {
     "a rank that left its own order beside another cause": ("all", 164, "fr", "two_kinds"),
     "numbers that come twice, of several communicators": ("all", 76, "fr", "stuck_apart"),
     "twins in groups that have no description": ("all", 35, "torch", "stuck_apart"),
+    "what tells an iteration from others lies before it": ("all", 6256, "fr"),
+    "stuck in what it never issued, where another varied before": ("all", 5408, "fr"),
+    "left out an iteration before, in a deep pipeline": ("all", 8793, "torch"),
+    "where several left their order, who waits at that place": ("all", 8267, "fr"),
+    "all wait at the same place of the program": ("all", 8038, "fr"),
+    "by the order of their group alone": ("all", 144, "fr"),
+    "what varies in pipelines takes no blame off a lost rank": ("all", 12506, "fr"),
+    "a peer of another program shows nothing": ("all", 144, "torch", "stuck_apart"),
 }
 
 

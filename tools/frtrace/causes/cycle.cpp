@@ -304,7 +304,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       by_peers ? 0 : std::count_if(suspects.begin(), suspects.end(), [&](int i) {
         return f.anomalies.did_likewise(i, f.stuck_step(i), first.evidence, first.how);
       }));
-  return differ || (suspects.size() > 2 && 3 * likewise > 2 * suspects.size())
+  const bool weak = in_cycle && !by_peers && !first.how.novel &&
+                    first.how.context + first.how.support <= limits::kWeak;
+  return weak || differ || (suspects.size() > 2 && 3 * likewise > 2 * suspects.size())
              ? std::nullopt
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
 }

@@ -1,11 +1,14 @@
 // to_torch.cpp - the records as PyTorch Flight Recorder pickles.
 #include "report/to_torch.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -247,6 +250,17 @@ class RankWriter {
   std::unordered_map<std::uint32_t, std::uint32_t> frames_;
 };
 
+// A pickle does not say when it was written; its reader takes the file's own time for that.
+void date_file(const std::filesystem::path& path, const RankEvidence& e) {
+  if (e.written == 0 || e.holes.written_guessed) {
+    return;
+  }
+  const ::timespec at{static_cast<std::time_t>(e.written / kSecond),
+                      static_cast<long>(e.written % kSecond)};
+  const ::timespec both[] = {at, at};
+  ::utimensat(AT_FDCWD, path.c_str(), both, 0);  // best effort
+}
+
 }  // namespace
 
 std::string torch_pickle(const RankEvidence& e) {
@@ -281,6 +295,8 @@ int save_torch(const std::vector<Case>& cases, const std::string& dir, std::stri
         why = path.string();
         return -1;
       }
+      file.close();
+      date_file(path, *e);
       ++written;
     }
   }
