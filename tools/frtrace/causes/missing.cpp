@@ -388,10 +388,24 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
-// What the other one issued next it had issued before, and this one never.
+// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
+// after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
-  return contains(std::span(other.roles()).first(next), role) && !contains(own.roles(), role);
+  const std::vector<std::uint64_t>& mine = own.roles();
+  const auto now =
+      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
+  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
+  bool likewise = false, otherwise = false;
+  for (auto at = mine.begin(); pipeline && at < now; ++at) {
+    if (std::equal(now, mine.end(), at)) {
+      const std::uint64_t after = *(at + (mine.end() - now));
+      likewise = likewise || after == role;
+      otherwise = otherwise || after != role;
+    }
+  }
+  return (otherwise && !likewise) ||
+         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
 }
 
 }  // namespace
