@@ -141,7 +141,10 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   for (const Anomaly& a : all(i, stuck)) {
     // Programs vary their order more than they issue something new, and more than where it is stuck.
     const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
-    if (a.issued >= until || (first && weight(a) <= weight(*first))) {
+    // Exchanged, and both came and went: no reason to wait now.
+    const bool over =
+        a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
+    if (over || a.issued >= until || (first && weight(a) <= weight(*first))) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
