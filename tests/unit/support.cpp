@@ -240,6 +240,10 @@ Child::~Child() {
 
 void Child::kill(int signal) const {
   REQUIRE(::kill(pid_, signal) == 0);
+  if (signal == SIGSTOP) {  // delivered when its threads have stopped, not when kill returns
+    siginfo_t info{};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) == 0);
+  }
 }
 
 Ending Child::wait(double seconds) {

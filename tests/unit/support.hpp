@@ -96,7 +96,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   pid_t pid() const { return pid_; }
-  void kill(int signal) const;
+  void kill(int signal) const;       // SIGSTOP: returns when it has stopped
   Ending wait(double seconds = 60);  // fails the test when it does not end
 
  private:
