@@ -191,6 +191,9 @@ DRAWN = {
     "by the order of their group alone": ("all", 144, "fr"),
     "what varies in pipelines takes no blame off a lost rank": ("all", 12506, "fr"),
     "a peer of another program shows nothing": ("all", 144, "torch", "stuck_apart"),
+    "a peer of a pipeline that went on in its own way": ("all", 1578, "torch"),
+    "one operation more, an iteration before": ("all", 20702, "fr"),
+    "an exchange of order that is over": ("all", 12103, "fr"),
 }
 
 

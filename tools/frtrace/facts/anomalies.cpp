@@ -141,9 +141,11 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   for (const Anomaly& a : all(i, stuck)) {
     // Programs vary their order more than they issue something new, and more than where it is stuck.
     const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
-    // Exchanged, and both came and went: no reason to wait now.
+    // Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
+    const bool more = a.context >= limits::kContext &&
+                      equal_run(roles(i), a.issued + 1, roles(i), a.usual) >= limits::kLookahead;
     const bool over =
-        a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
+        a.kind == Anomaly::kSwapped && !a.novel && !more && a.issued + limits::kLookahead < stuck;
     if (over || a.issued >= until || (first && weight(a) <= weight(*first))) {
       continue;
     }
