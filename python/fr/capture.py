@@ -594,15 +594,6 @@ def _is_multiprocessings() -> bool:
 
 
 @harmless("hooking torch.distributed")
-def _is_multiprocessings() -> bool:
-    """A child that multiprocessing has begun, maybe one that still imports what it needs."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and (
-        process.parent_process() is not None
-        or getattr(process.current_process(), "_inheriting", False)
-    )
-
-
 def install() -> None:
     if _is_multiprocessings():  # a DataLoader's worker, or a rank: that one makes a group
         _fr.be_silent_child()

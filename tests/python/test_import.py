@@ -105,6 +105,28 @@ def test_importing_torch_later_goes_on_as_always(launch):
     assert ran.result
 
 
+def test_hooks_that_fail_leave_the_import_whole(launch):
+    (ran,) = launch(
+        """
+        import sys
+
+        class Shut(list):
+            def insert(self, *_):
+                raise RuntimeError("no finder today")
+
+        sys.meta_path = Shut(sys.meta_path)
+        import fr
+        sys.meta_path = list(sys.meta_path)
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        result(fr.status()["python"]["problems"])
+        """,
+        fork=False,
+    )
+    assert any("no finder today" in p for p in ran.result), ran.result
+
+
 def test_options_set_after_the_imports(launch):
     """As in PyTorch's tutorial: os.environ between the imports and init_process_group."""
     (ran,) = launch(
