@@ -41,9 +41,9 @@ constexpr u64 kMaxBackOff_ns = 3600 * kSecond_ns;
 // before a dump for a stall. Other dumps wait for it this long.
 constexpr u64 kAskAhead_ns = 3 * kSecond_ns;
 constexpr u64 kAnswer_ns = 300'000'000;
+constexpr const char* kNoProgress = "no progress for";  // begins the reason of a stall's dump
 
 std::atomic<void (*)()> g_tick{nullptr};
-constexpr const char* kNoProgress = "no progress for";  // begins the reason of a stall's dump
 
 void pause_ns(u64 ns) {
   const timespec t{static_cast<time_t>(ns / kSecond_ns), static_cast<long>(ns % kSecond_ns)};
