@@ -257,11 +257,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   bool by_peers = false;
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
-    // Without a cycle nothing but this tells that the order matters.
-    if (a && !concerns_pending(f, i, *a)) {
-      continue;
-    }
-    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
+    // Without a cycle nothing but equal steps around it tell that the order matters.
+    if (a && concerns_pending(f, i, *a) &&
+        (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
     }
   }

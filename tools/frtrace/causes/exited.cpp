@@ -265,7 +265,7 @@ int left_out_group(const Facts& f, int i) {
 // in, may be what the one without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
-  std::set<int> waiting, suspects;  // groups; evidence, of no more than kCompared
+  std::set<int> waiting, suspects;  // groups; evidence
   for (const Pending& p : f.graph.pending) {
     waiting.insert(p.group);
     suspects.insert(p.absent.begin(), p.absent.end());
@@ -273,9 +273,9 @@ bool has_suspect(const Facts& f, Rank who) {
       suspects.insert(w.evidence);
     }
   }
-  std::size_t compared = 0;
-  return std::any_of(suspects.begin(), suspects.end(), [&](int i) {
-    const int group = ++compared > kCompared ? -1 : left_out_group(f, i);
+  const std::size_t compared = std::min(suspects.size(), kCompared);
+  return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
+    const int group = left_out_group(f, i);
     return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
   });
 }

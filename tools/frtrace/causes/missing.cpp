@@ -302,10 +302,8 @@ struct Program {
   }
   // Without its steps and their roles, which take long to find for every rank of a large job.
   std::uint64_t role(std::size_t record) const {
-    const auto& rows = f.c.group_of[idx(evidence)];
-    const std::uint32_t row = records[record].group;
-    return f.anomalies.role(
-        evidence, {0, row < rows.size() ? rows[row] : -1, static_cast<std::uint32_t>(record)});
+    const int group = f.c.group_at(evidence, records[record].group);
+    return f.anomalies.role(evidence, {0, group, static_cast<std::uint32_t>(record)});
   }
   std::size_t issued_after(std::size_t record) const {
     return static_cast<std::size_t>(std::count_if(
@@ -334,15 +332,15 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
   for (std::size_t a = own.records.size(); a-- > 0 && steps < limits::kRecent;) {
     const Record& r = own.records[a];
     steps += communicates(r) ? 1 : 0;
-    const Group* group = r.kind == Kind::kCollective ? f.group_of(own.evidence, r) : nullptr;
-    if (group == nullptr) {
+    const int group = r.kind == Kind::kCollective ? f.c.group_at(own.evidence, r.group) : -1;
+    if (group < 0) {
       continue;
     }
-    const auto member = group->position.find(f.rank(other.evidence));
-    const Record* its = member == group->position.end()
-                            ? nullptr
-                            : f.slots[static_cast<std::size_t>(group - f.c.groups.data())].at(
-                                  f.c, *group, idx(member->second), r.seq);
+    const auto member = f.group(group).position.find(f.rank(other.evidence));
+    const Record* its =
+        member == f.group(group).position.end()
+            ? nullptr
+            : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
     if (its == nullptr) {
       continue;
     }

@@ -118,8 +118,6 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
-  std::size_t from = stuck - std::min(stuck, limits::kRecent);
-  std::vector<Anomaly> out;
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     std::erase_if(*odd, [&](const Anomaly& a) { return a.issued + limits::kRecentOdd < stuck; });
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
@@ -129,6 +127,8 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     }
     return std::move(*odd);
   }
+  std::size_t from = stuck - std::min(stuck, limits::kRecent);
+  std::vector<Anomaly> out;
   while (const auto a = anomaly(steps, from)) {
     out.push_back(*a);
     from = a->issued + 1;
@@ -136,17 +136,21 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
+// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
+bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
+  if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
+    return false;
+  }
+  return a.context < limits::kContext ||
+         equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
+  // Programs vary their order more than they issue something new, and more than where it is stuck.
+  const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    // Programs vary their order more than they issue something new, and more than where it is stuck.
-    const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
-    // Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
-    const bool more = a.context >= limits::kContext &&
-                      equal_run(roles(i), a.issued + 1, roles(i), a.usual) >= limits::kLookahead;
-    const bool over =
-        a.kind == Anomaly::kSwapped && !a.novel && !more && a.issued + limits::kLookahead < stuck;
-    if (over || a.issued >= until || (first && weight(a) <= weight(*first))) {
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();

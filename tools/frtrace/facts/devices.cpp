@@ -162,8 +162,7 @@ const CommEvidence* Devices::comm(const OnDevice& at) const {
 }
 
 const Group* Devices::group(int evidence, std::uint32_t row) const {
-  const auto& rows = c_.group_of[static_cast<std::size_t>(evidence)];
-  const int g = row != 0 && row < rows.size() ? rows[row] : -1;
+  const int g = row != 0 ? c_.group_at(evidence, row) : -1;
   return g < 0 ? nullptr : &c_.groups[static_cast<std::size_t>(g)];
 }
 

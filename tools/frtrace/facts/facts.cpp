@@ -204,8 +204,7 @@ bool Facts::find_one_killed() {
 }
 
 const Group* Facts::group_of(int i, const Record& r) const {
-  const auto& rows = c.group_of[idx(i)];
-  const int g = r.group < rows.size() ? rows[r.group] : -1;
+  const int g = c.group_at(i, r.group);
   return g < 0 ? nullptr : &group(g);
 }
 

@@ -28,8 +28,7 @@ const std::vector<Step>& History::of(int evidence) const {
     if (!communicates(record)) {
       continue;
     }
-    const int group =
-        record.group < case_.group_of[i].size() ? case_.group_of[i][record.group] : -1;
+    const int group = case_.group_at(evidence, record.group);
     auto [it, added] = site_keys.try_emplace(record.stack, 0);
     if (added) {
       const Site site = user_site(e, record.stack);

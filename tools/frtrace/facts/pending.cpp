@@ -83,7 +83,7 @@ class Collector {
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
       before = std::max(before, record.state == State::kCompleted ? record.ended : 0);
-      const int group = record.group < e.groups.size() ? c_.group_of[i][record.group] : -1;
+      const int group = c_.group_at(evidence, record.group);
       const bool failed = record.state == State::kFailed && communicates(record);
       if ((!blocks(record) && !failed) || group < 0) {
         continue;
@@ -180,7 +180,7 @@ class Collector {
     const std::size_t i = static_cast<std::size_t>(evidence);
     const RankEvidence& e = *c_.ranks[i];
     for (const LaneEvidence& lane : e.lanes) {
-      const int group = lane.group < e.groups.size() ? c_.group_of[i][lane.group] : -1;
+      const int group = c_.group_at(evidence, lane.group);
       if (!e.holes.truncated || group < 0 || lane.enqueued <= lane.ended || lane.peer < 0) {
         continue;
       }
@@ -342,20 +342,19 @@ bool Attendance::is_late(const Seen& s, Time since) const {
 }
 
 // Some devices started it and others did not get to it.
-bool Attendance::lagging_starts(Pending& p, const std::vector<Seen>& queued,
-                                const std::vector<Seen>& started) const {
+bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   Time since = 0;
   bool first = true;
-  for (const Seen& s : started) {
+  for (const Seen& s : at.started) {
     since = std::max({since, s.record->started, s.record->time});
     first = first && is_first(s);
   }
   // The many are not behind the few: the few were looked at later.
-  if (queued.size() > started.size() &&
-      c_.evidence_of(queued.front().evidence).holes.written_guessed) {
+  if (at.queued.size() > at.started.size() &&
+      c_.evidence_of(at.queued.front().evidence).holes.written_guessed) {
     return true;
   }
-  for (const Seen& s : queued) {
+  for (const Seen& s : at.queued) {
     const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
     if (is_late(s, since) && !guessed) {
       p.busy.push_back(s.evidence);
@@ -370,15 +369,14 @@ bool Attendance::lagging_starts(Pending& p, const std::vector<Seen>& queued,
 // One device alone did not get to what several others started: nothing that a member without
 // evidence did or left out holds it up.
 void Attendance::lags_beside_unknown(Pending& p) const {
-  std::vector<Seen> queued, started;
+  Reached at;
   for (const Wait& w : p.waits) {
     if (p.kind == Kind::kCollective && w.record != kNoRecord) {
-      const Record& r = c_.evidence_of(w.evidence).records[w.record];
-      (r.state == State::kStarted ? started : queued).push_back({w.evidence, &r});
+      at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
     }
   }
-  if (queued.size() == 1 && started.size() > 1 && is_first(queued.front())) {
-    p.starts_seen = lagging_starts(p, queued, started);
+  if (at.queued.size() == 1 && at.started.size() > 1 && is_first(at.queued.front())) {
+    p.starts_seen = lagging_starts(p, at);
   }
 }
 
@@ -465,15 +463,12 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
 // All members issued it. False: the waits are only those of evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
-  std::vector<Seen> queued, started;
-  const auto see = [&](int evidence, const Record& r) {
-    (r.state == State::kStarted ? started : queued).push_back({evidence, &r});
-  };
+  Reached at;
   for (const Wait& w : p.waits) {
     if (w.record == kNoRecord) {
       return true;
     }
-    see(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
+    at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
   }
   std::size_t members = g.ranks.size();
   if (p.kind != Kind::kCollective) {
@@ -482,14 +477,14 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     const auto other = static_cast<std::size_t>(g.position.at(waiter == p.from ? p.to : p.from));
     const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
     if (r != nullptr && blocks(*r)) {
-      see(g.evidence[other], *r);
+      at.add(g.evidence[other], *r);
       compare_ends(p, other, *r);
     }
     p.passed = r != nullptr && r->state == State::kCompleted;
   }
-  p.starts_seen = !started.empty();
-  std::vector<Seen> all = queued;
-  all.insert(all.end(), started.begin(), started.end());
+  p.starts_seen = !at.started.empty();
+  std::vector<Seen> all = at.queued;
+  all.insert(all.end(), at.started.begin(), at.started.end());
   const bool in_order = runs_in_order(c_, p);
   const std::size_t waiting = all.size() + earlier.size();
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
@@ -508,10 +503,10 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
-  if (!started.empty() && !queued.empty()) {
-    return lagging_starts(p, queued, started);
+  if (!at.started.empty() && !at.queued.empty()) {
+    return lagging_starts(p, at);
   }
-  for (const Seen& s : queued) {
+  for (const Seen& s : at.queued) {
     if (!is_first(s)) {
       p.busy.push_back(s.evidence);
     }

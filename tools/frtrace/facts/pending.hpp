@@ -33,9 +33,14 @@ class Attendance {
     int evidence;
     const Record* record;
   };
+  struct Reached {  // of those who wait: that did not get to it, and that did
+    std::vector<Seen> queued, started;
+    void add(int evidence, const Record& r) {
+      (r.state == State::kStarted ? started : queued).push_back({evidence, &r});
+    }
+  };
   bool came_all(Pending&, const std::vector<int>& earlier) const;
-  bool lagging_starts(Pending&, const std::vector<Seen>& queued,
-                      const std::vector<Seen>& started) const;
+  bool lagging_starts(Pending&, const Reached&) const;
   // The member is through with it; when, where that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
   void lags_beside_unknown(Pending&) const;

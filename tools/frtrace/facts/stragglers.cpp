@@ -300,7 +300,7 @@ class Lateness {
 
   using Message = std::tuple<int, Rank, Rank, std::uint64_t>;  // group, from, to, number
   Message message(std::size_t i, const Record& r) const {
-    const int g = r.group < c_.group_of[i].size() ? c_.group_of[i][r.group] : -1;
+    const int g = c_.group_at(static_cast<int>(i), r.group);
     const Rank self = c_.ranks[i]->id.rank;
     Rank peer = -1;
     if (g >= 0) {

@@ -41,7 +41,12 @@ struct Case {
   std::vector<Rank> missing;               // expected ranks without evidence
   std::vector<Group> groups;
   std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1 none
-  std::vector<std::string> notes;          // what was left out, and why
+  // The same of any row, also one that a damaged file does not describe.
+  int group_at(int evidence, std::uint32_t row) const {
+    const std::vector<int>& rows = group_of[static_cast<std::size_t>(evidence)];
+    return row < rows.size() ? rows[row] : -1;
+  }
+  std::vector<std::string> notes;  // what was left out, and why
   // Per rank: what the same process wrote, or left, after the evidence that was chosen; oldest first.
   std::vector<std::vector<const RankEvidence*>> later;
   // Stacks of ranks among the missing, which may be in an operation themselves.
