@@ -209,20 +209,6 @@ int behind_in(const Facts& f, const std::vector<int>& who) {
   return best;
 }
 
-// Several ranks that are behind in sends and receives of one group.
-bool is_chain(const Facts& f, const std::vector<int>& who) {
-  std::map<int, std::set<int>> by_group;
-  for (const Pending& p : f.graph.pending) {
-    for (const int i : p.lagging) {
-      if (contains(who, i) && p.kind != Kind::kCollective) {
-        by_group[p.group].insert(i);
-      }
-    }
-  }
-  return std::any_of(by_group.begin(), by_group.end(),
-                     [](const auto& g) { return g.second.size() > 1; });
-}
-
 // It is what the rank issued first of all that it has in flight.
 bool is_front(const Facts& f, int i, const Pending& p) {
   return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
@@ -230,26 +216,25 @@ bool is_front(const Facts& f, int i, const Pending& p) {
   });
 }
 
-// Of several that are behind: half or more of an operation's members, or of all such operations'
-// together, or who is behind is not told by starts.
-bool outnumber(const Facts& f, const std::vector<int>& who) {
-  const auto most = [](std::size_t behind, std::size_t members) {
-    return behind > 1 && 2 * behind + 1 > members;
-  };
-  bool any = false;
-  std::size_t all_behind = 0, all_members = 0;
-  for (const Pending& p : f.graph.pending) {
-    const auto behind = static_cast<std::size_t>(
-        std::count_if(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); }));
-    any = any || (behind != 0 && !p.starts_seen);
-    if (behind != 0 && p.kind == Kind::kCollective) {
-      const std::size_t members = f.group(p.group).ranks.size();
-      any = any || most(behind, members);
-      all_behind += behind;
-      all_members += members;
-    }
-  }
-  return any || most(all_behind, all_members);
+// Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
+bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
+  return front.first != 0 &&
+         std::all_of(e.lanes.begin(), e.lanes.end(), [&](const LaneEvidence& lane) {
+           const auto kept =
+               std::count_if(e.records.begin(), e.records.end(), [&](const Record& r) {
+                 return blocks(r) && r.group == lane.group && r.peer == lane.peer &&
+                        r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
+               });
+           return lane.relative || lane.enqueued <= lane.ended + static_cast<std::uint64_t>(kept);
+         });
+}
+
+// Starts tell that what this rank issued first of all that it has in flight did not start on its
+// device: no other rank holds that up.
+bool holds_itself_up(const Facts& f, int i) {
+  return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]) &&
+         std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
+                     [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
 // The operation that this rank's device is behind in; `main` if it is one.
@@ -320,14 +305,13 @@ std::vector<Cause> device_behind(const Facts& f) {
   c.chain = chain;
   c.explains = explains;
   c.others = who;
-  // Several that are behind may only wait for one whose evidence is lost; the many are not behind the
-  // few, these were looked at later; and in a chain of sends one holds up the next.
   // Where kernels are not told of, one that waits for another looks as if it did not run.
   const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
     return s.why == StalledDevice::kUnseenKernel;
   });
-  const bool many = unseen || outnumber(f, who);
-  if (who.size() > 1 && (!f.c.missing.empty() || many || is_chain(f, who))) {
+  const bool told =
+      std::all_of(who.begin(), who.end(), [&](int i) { return holds_itself_up(f, i); });
+  if (who.size() > 1 && (unseen || !told)) {
     c.rule = Rule::kOpenBehind;
     c.verdict = Verdict::kUndecided;
     return {c};

@@ -40,10 +40,23 @@ class Judge {
         j.unexplained.push_back(static_cast<int>(i));
       }
     }
+    Cause& only = j.causes.front();
+    if (j.causes.size() == 1 && !j.unexplained.empty() && may_be_moving(only)) {
+      only.rule = Rule::kOpenBehind;
+      only.verdict = Verdict::kUndecided;
+      only.guilty.clear();
+    }
     return j;
   }
 
  private:
+  // Nothing tells when the files were written: of a job that moves, devices look behind, too.
+  bool may_be_moving(const Cause& c) const {
+    return c.rule == Rule::kDeviceBehind &&
+           std::all_of(c.others.begin(), c.others.end(),
+                       [&](int i) { return f_.ev(i).holes.written_guessed; });
+  }
+
   bool named() const { return !named_.empty(); }
 
   bool is_needed(Tier tier) const {
