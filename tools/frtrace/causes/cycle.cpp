@@ -330,7 +330,10 @@ std::vector<Cause> left_out(const Facts& f) {
       by_peers = true;
     }
     const auto group = a ? f.history.of(i)[a->usual].group : -1;
-    if (a && a->kind == Anomaly::kSkipped && a->support >= limits::kClearSupport &&
+    // All that it issued since agrees.
+    const bool whole = a && a->support > 0 && a->issued + a->support == f.history.of(i).size();
+    if (a && a->kind == Anomaly::kSkipped &&
+        (a->support >= limits::kClearSupport || (whole && a->context >= limits::kContext)) &&
         groups.contains(group)) {
       out.push_back(of_deviants(f, {{i, *a}}, by_peers, false));
       out.back().independent = true;

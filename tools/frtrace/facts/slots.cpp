@@ -92,10 +92,23 @@ Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
   return s;
 }
 
-// Members whose all_to_all splits do not fit each other's: the one that is party to every
-// disagreement, or all parties.
+// Every earlier operation of the group that is kept gave each member as much as it took.
+bool all_even_before(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
+  bool even = true;
+  std::uint64_t first = seq;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    for (const std::size_t i : slots.records[m]) {
+      const Record& r = c.evidence_of(g.evidence[m]).records[i];
+      first = std::min(first, r.seq);
+      even = even && (r.seq >= seq || r.in_numel == r.out_numel);
+    }
+  }
+  return even && seq - first >= limits::kRepeats;
+}
+
 // Members of an all_to_all without recorded splits whose sizes are not those of most, when the
-// totals sent and received by all do not agree.
+// totals sent and received by all do not agree; without a majority, who alone sends another size
+// than it takes.
 std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots,
                                std::uint64_t seq) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<int>> by_size;
@@ -112,21 +125,24 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
   if (sent == received) {
     return {};
   }
-  std::vector<int> out;
   const auto most = std::max_element(
       by_size.begin(), by_size.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  if (2 * most->second.size() <= g.ranks.size()) {
+  const bool majority = 2 * most->second.size() > g.ranks.size();
+  if (!majority && !all_even_before(c, g, slots, seq)) {
     return {};
   }
+  std::vector<int> out;
   for (const auto& [size, members] : by_size) {
-    if (size != most->first) {
+    if (majority ? size != most->first : size.first != size.second) {
       out.insert(out.end(), members.begin(), members.end());
     }
   }
   return out.size() == 1 ? out : std::vector<int>{};
 }
 
+// Members whose all_to_all splits do not fit each other's: the one that is party to every
+// disagreement, or all parties.
 std::vector<int> all_to_all_misfits(const Case& c, const Group& g, const Slots& slots,
                                     std::uint64_t seq, SplitDifference& first) {
   const std::size_t n = g.ranks.size();
@@ -180,14 +196,23 @@ class SlotView {
         g_(c.groups[static_cast<std::size_t>(group)]),
         seq_(seq),
         hashes_(g_.ranks.size()) {
+    const std::string* format = nullptr;
+    for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
+      if (g_.evidence[m] >= 0) {
+        const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
+        alike_ = alike_ && (format == nullptr || *format == e.format);
+        format = &e.format;
+      }
+    }
     for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
       const Record* r = slots.at(c, g_, m, seq);
       if (r == nullptr) {
         continue;
       }
       const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
-      if (e.text(r->op) == "coalesced") {
-        continue;  // PyTorch before 2.7 does not record what a batch consists of
+      // PyTorch before 2.7 does not record what a batch consists of, releases after it do.
+      if (e.text(r->op) == "coalesced" && !alike_) {
+        continue;
       }
       hashes_[m] = signature_hash(e, *r);
       a2a_ = a2a_ || is_all_to_all(e.text(r->op));
@@ -226,7 +251,9 @@ class SlotView {
       const bool misfit = contains(misfits, m);
       by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
     }
-    if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
+    if (misfits.size() == 1) {
+      d.classes = {std::move(by_hash[0]), std::move(by_hash[1])};
+    } else if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
       for (const int m : misfits) {
         d.classes.push_back({m});
       }
@@ -291,6 +318,7 @@ class SlotView {
   std::vector<int> having_;  // members that hold the slot
   std::vector<std::uint64_t> hashes_;
   bool differ_ = false, a2a_ = false;
+  bool alike_ = true;  // all members' files are of one format
 };
 
 // The slots of a group in which members may differ, in order. Member by member, as their records

@@ -193,6 +193,11 @@ class Frontiers {
       const auto it = status.find(row);
       const bool enqueued = it != status.end() && s.max_seq < s.batch_seq &&
                             it->second.enqueued == static_cast<std::int64_t>(s.batch_seq);
+      if (enqueued && it->second.completed == it->second.enqueued) {
+        for (const std::size_t member : s.batch) {
+          e_.records[member].state = State::kCompleted;
+        }
+      }
       if (!s.batch.empty() && (s.batch.back() != newest || enqueued)) {
         s.open_batches.push_back(std::move(s.batch));
       }
