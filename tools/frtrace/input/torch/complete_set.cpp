@@ -564,10 +564,7 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
   };
   std::map<std::int64_t, std::size_t> votes;
   for (const auto& [s, r] : met) {
-    const std::int64_t sent = before(sends, s), received = before(recvs, r);
-    if (sent != 0 && received != 0) {
-      ++votes[sent - received];
-    }
+    ++votes[before(sends, s) - before(recvs, r)];
   }
   const auto most = std::max_element(
       votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
