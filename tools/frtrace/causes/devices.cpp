@@ -4,6 +4,7 @@
 #include <set>
 
 #include "causes/rules.hpp"
+#include "facts/limits.hpp"
 #include "facts/pending.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
@@ -237,6 +238,44 @@ bool holds_itself_up(const Facts& f, int i) {
                      [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
+// Beside a device that is known to stall: these did not start what they issued first either, and
+// that does not take a peer.
+std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who) {
+  std::vector<Cause> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const Front& front = f.graph.fronts[idx(i)];
+    const RankEvidence& e = f.ev(i);
+    if (contains(who, i) || !f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord ||
+        !keeps_what_is_in_flight(e, front) || e.records[front.first].state != State::kEnqueued ||
+        seconds_between(e.records[front.first].time, e.written) < limits::kLag_s ||
+        e.holes.written_guessed || e.holes.only_active ||
+        std::none_of(e.records.begin(), e.records.begin() + front.first,
+                     [](const Record& r) { return r.started != 0; })) {
+      continue;
+    }
+    const auto& in = f.graph.waits_in[idx(i)];
+    const auto own = std::find_if(in.begin(), in.end(), [&](int k) {
+      const auto& waits = f.graph[k].waits;
+      return std::any_of(waits.begin(), waits.end(),
+                         [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
+    });
+    if (own == in.end()) {
+      continue;
+    }
+    Cause c;
+    c.rule = Rule::kDeviceBehind;
+    c.verdict = Verdict::kDevice;
+    c.pending = *own;
+    c.guilty = {guilty_rank(f, i, Why::kNotStarted, *own)};
+    c.guilty.front().issued = front.first;
+    c.others = {i};
+    c.explains = f.graph.leading_to({i});
+    c.independent = true;
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
 // The operation that this rank's device is behind in; `main` if it is one.
 int lags_in(const Facts& f, int i, int main) {
   if (contains(f.graph[main].lagging, i)) {
@@ -336,7 +375,13 @@ std::vector<Cause> device_behind(const Facts& f) {
   blame_devices(f, who, k, c);
   // Its first operation in flight, which others' devices started: nothing else holds it up.
   c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
-  return {c};
+  std::vector<Cause> out{c};
+  if (told) {
+    for (Cause& further : unstarted_beside(f, who)) {
+      out.push_back(std::move(further));
+    }
+  }
+  return out;
 }
 // Operations that every member issued and that do not end.
 std::vector<Cause> complete(const Facts& f) {

@@ -114,7 +114,8 @@ class Judge {
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind &&
            std::any_of(named_.begin(), named_.end(), [&](const Cause& n) {
-             return n.pending >= 0 && f_.graph[n.pending].group == f_.graph[c.pending].group;
+             return n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
+                    f_.graph[n.pending].group == f_.graph[c.pending].group;
            });
   }
 
