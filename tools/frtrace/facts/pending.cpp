@@ -503,6 +503,13 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
+  // The last one came only just now.
+  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& s) {
+        return !c_.evidence_of(s.evidence).holes.written_guessed && is_first(s) &&
+               !is_late(s, s.record->time);
+      })) {
+    return false;
+  }
   if (!at.started.empty() && !at.queued.empty()) {
     return lagging_starts(p, at);
   }
