@@ -104,9 +104,10 @@ class Judge {
 
   // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
   // one rank against several, one that clearly left its own order, one device that others' are ahead
-  // of. Circles may follow from the first cause.
+  // of, or a rank without evidence where no wait is explained. Circles may follow from the first
+  // cause.
   bool stands_beside(Tier tier, const Cause& c) const {
-    return tier <= Tier::kShown || c.independent ||
+    return tier <= Tier::kShown || tier == Tier::kAbsent || c.independent ||
            (c.rule == Rule::kNeverIssued && records_all(c));
   }
 
