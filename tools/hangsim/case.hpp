@@ -140,6 +140,8 @@ inline constexpr Ns kEpoch = 1'760'000'000 * kSecond;  // when the job began
 
 class DeviceView;
 
+// The rank wrote one itself, or somebody alive on its node wrote what it left.
+bool leaves_fr_dump(const Case&, int rank);
 // The ranks from first to last, without last.
 void write_fr(const Case&, const DeviceView&, const std::filesystem::path& dir, int first,
               int last);

@@ -69,7 +69,8 @@ class Witness {
     RankView v;
     const bool stopped = run.hung_in != nullptr && run.hung_in->stopped;
     const bool gone = run.ended && run.ended_at <= at;
-    v.file = !holds(e_.lost, r) && !holds(e_.truncated, r) && !(torch_ && (gone || stopped));
+    const bool left = torch_ ? !gone && !stopped : leaves_fr_dump(c_, r);
+    v.file = left && !holds(e_.lost, r) && !holds(e_.truncated, r);
     v.ops = seen(run, run.ended ? std::min(at, run.ended_at) : at, e_.timing, torch_);
     const std::size_t ring = static_cast<std::size_t>(e_.ring);
     v.first_kept = v.ops.size() - std::min(v.ops.size(), ring);

@@ -58,12 +58,16 @@ How how(const Case& c, int rank) {
 
 }  // namespace
 
+bool leaves_fr_dump(const Case& c, int rank) {
+  return how(c, rank).present && !holds(c.fr.lost, rank);
+}
+
 void write_fr(const Case& c, const DeviceView& view, const std::filesystem::path& dir, int first,
               int last) {
   std::filesystem::create_directories(dir);
   for (int r = first; r < last; ++r) {
     const How h = how(c, r);
-    if (!h.present || holds(c.fr.lost, r)) {
+    if (!leaves_fr_dump(c, r)) {
       continue;
     }
     std::string data = RankDump(c, view, r, h).write();
