@@ -443,7 +443,9 @@ class RankDump {
                              : done    ? "completed"
                              : started ? "started"
                                        : "scheduled");
-    time("time_discovered_started_ns", started && !gloo_ && e_.timing ? i.started : kNever);
+    // What is in flight is looked at when the file is written.
+    const Ns begun = done ? i.started : e_.at[static_cast<std::size_t>(rank_)];
+    time("time_discovered_started_ns", started && !gloo_ && e_.timing ? begun : kNever);
     time("time_discovered_completed_ns", done && !gloo_ ? i.done + 40 * kMs : kNever);
     w_.key("retired"), w_.boolean(done);
     if (since(2, 3)) {

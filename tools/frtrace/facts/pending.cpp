@@ -341,12 +341,22 @@ bool Attendance::is_late(const Seen& s, Time since) const {
   return since == 0 || seconds_between(since, e.written) >= threshold_s_;
 }
 
+// Its device finished something just now: it moves.
+bool Attendance::ended_lately(const Seen& s) const {
+  const RankEvidence& e = c_.evidence_of(s.evidence);
+  return std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+    return r.ended != 0 && seconds_between(r.ended, e.written) < threshold_s_;
+  });
+}
+
 // Some devices started it and others did not get to it.
 bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   Time since = 0;
   bool first = true;
   for (const Seen& s : at.started) {
-    since = std::max({since, s.record->started, s.record->time});
+    // PyTorch sees that one in flight has started when it writes the file.
+    const bool seen = c_.evidence_of(s.evidence).format.empty();
+    since = std::max({since, seen ? s.record->started : 0, s.record->time});
     first = first && is_first(s);
   }
   // The many are not behind the few: the few were looked at later.
@@ -356,7 +366,7 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   }
   for (const Seen& s : at.queued) {
     const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
-    if (is_late(s, since) && !guessed) {
+    if (is_late(s, since) && !guessed && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);

@@ -49,6 +49,7 @@ class Attendance {
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
   bool is_first(const Seen&) const;
   bool is_late(const Seen&, Time since) const;
+  bool ended_lately(const Seen&) const;
 
   const Case& c_;
   const std::vector<Slots>& slots_;
