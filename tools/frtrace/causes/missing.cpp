@@ -386,6 +386,36 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
+// The shortest time that the rank took, after the same operations as up to `last`, to issue one of
+// that role; nullopt: it did not do so before.
+std::optional<double> least_gap_s(const Program& p, std::size_t last, std::uint64_t role) {
+  const std::vector<std::uint64_t>& roles = p.roles();
+  const auto end = roles.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+  std::optional<double> least;
+  for (std::size_t n = std::min(limits::kContext, last + 1); n >= limits::kContextLeast && !least;
+       --n) {
+    const auto context = static_cast<std::ptrdiff_t>(n);
+    for (auto at = roles.begin() + context; at < end; ++at) {
+      if (*at == role && std::equal(end - context, end, at - context)) {
+        const auto next = static_cast<std::size_t>(at - roles.begin());
+        const double gap_s = seconds_between(p.records[p.steps()[next - 1].record].time,
+                                             p.records[p.steps()[next].record].time);
+        least = std::min(least.value_or(gap_s), gap_s);
+      }
+    }
+  }
+  return least;
+}
+
+// In earlier iterations this host stayed there far longer than the other one: it waits there, or has
+// something to do.
+bool stays_there(const Program& own, const Program& other, std::size_t next) {
+  const std::uint64_t role = other.roles()[next];
+  const auto mine = least_gap_s(own, own.steps().size() - 1, role);
+  const auto its = next > 0 ? least_gap_s(other, next - 1, role) : std::nullopt;
+  return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
+}
+
 // The other one issued next what this one never issued; or, in a pipeline, what this one never issued
 // after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
@@ -433,27 +463,32 @@ std::vector<Cause> stopped_host(const Facts& f) {
     if (ahead < limits::kWentOnFewest) {
       continue;
     }
-    std::size_t twins = 0, further = 0;
+    std::size_t twins = 0;
+    std::vector<int> further;
     for (const Peer& peer : peers) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
-      if (next && *next < other.steps().size() && is_of_another_program(*own, other, *next)) {
+      if (next && *next < other.steps().size() &&
+          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next))) {
         next.reset();
       }
       twins += next ? 1 : 0;
       // At a time that this one's evidence covers.
-      further += next && *next < other.steps().size() &&
-                 seconds_between(other.records[other.steps()[*next].record].time,
-                                 f.ev(i).written) >= limits::kTwinLater_s;
+      if (next && *next < other.steps().size() &&
+          seconds_between(other.records[other.steps()[*next].record].time, f.ev(i).written) >=
+              limits::kTwinLater_s) {
+        further.push_back(other.evidence);
+      }
     }
-    if (further >= limits::kWentOnFewest &&
-        static_cast<double>(further) > limits::kWentOnShare * static_cast<double>(twins)) {
+    if (further.size() >= limits::kWentOnFewest &&
+        static_cast<double>(further.size()) > limits::kWentOnShare * static_cast<double>(twins)) {
       Cause c;
       c.rule = Rule::kStoppedHost;
       c.verdict = Verdict::kMissing;
       c.pending = f.graph.waits_in[idx(i)].front();
       c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
       c.explains = {i};
+      c.others = std::move(further);
       c.independent = true;
       c.assume(Assume::kHostIsFree, {f.rank(i)});
       out.push_back(std::move(c));

@@ -30,7 +30,9 @@ class Judge {
       }
     }
     for (Cause& c : std::exchange(further_, {})) {
-      if (named()) {
+      // Who went on must not be who is at fault: it may have gone another way.
+      if (named() && !std::all_of(c.others.begin(), c.others.end(),
+                                  [&](int i) { return is_named(f_.rank(i)); })) {
         consider(Tier::kEnd, std::move(c));
       }
     }
@@ -80,14 +82,17 @@ class Judge {
                        [&](int i) { return !explained_.contains(i); });
   }
 
+  bool is_named(Rank rank) const {
+    return std::any_of(named_.begin(), named_.end(), [&](const Cause& known) {
+      return std::any_of(known.guilty.begin(), known.guilty.end(),
+                         [&](const Guilty& k) { return k.rank == rank; });
+    });
+  }
+
   // All that it blames are blamed already.
   bool is_known(const Cause& c) const {
-    return std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& g) {
-      return std::any_of(named_.begin(), named_.end(), [&](const Cause& known) {
-        return std::any_of(known.guilty.begin(), known.guilty.end(),
-                           [&](const Guilty& k) { return k.rank == g.rank; });
-      });
-    });
+    return std::all_of(c.guilty.begin(), c.guilty.end(),
+                       [&](const Guilty& g) { return is_named(g.rank); });
   }
 
   // The files of the idle ranks and of those who wait for them record all there was.
