@@ -119,7 +119,6 @@ enum class Rule : std::uint8_t {
   kExtra,           // a few wait in an operation that is none of the job's
   kStoppedHost,     // a host stopped though peers in the same place went on
   kLeftOrder,       // in a cycle: left out, exchanged or added an operation
-  kSkippedInCycle,  // in a cycle: deviates from its own earlier order
   kOtherOrder,      // in a cycle: the order of fewer members
   kCycle,           // in a cycle: all on it
   kLockCycle,       // in a cycle: some wait for a file lock that another one of them holds

@@ -73,47 +73,6 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
   return c;
 }
 
-// Who, after its last operation in the group that others wait in, issued something else although an
-// operation of that group was due by its own earlier iterations.
-std::optional<Cause> skipped_in_cycle(const Facts& f, const Problem& p) {
-  Cause c;
-  c.rule = Rule::kSkippedInCycle;
-  bool novel = true;
-  std::set<int> seen;
-  for (const int k : p.pending) {
-    for (const int a : f.graph[k].absent) {
-      const std::vector<Step>& steps = f.history.of(a);
-      const auto how = contains(p.evidence, a) && !f.ev(a).holes.only_active
-                           ? deviation(steps, f.graph[k].group)
-                           : std::nullopt;
-      if (!how || !seen.insert(a).second) {
-        continue;
-      }
-      for (std::size_t j = 0; j < how->issued; ++j) {
-        novel = novel && steps[j].key != steps[how->issued].key;
-      }
-      Guilty g = guilty_rank(f, a, Why::kSkipped, k);
-      g.issued = steps[how->issued].record;
-      g.usual = steps[how->usual].record;
-      g.seq = f.graph[k].seq;
-      c.guilty.push_back(g);
-      c.pending = c.pending < 0 ? k : c.pending;
-    }
-  }
-  // When most deviate nobody does.
-  if (seen.empty() || 2 * seen.size() > p.evidence.size()) {
-    return std::nullopt;
-  }
-  c.verdict = novel ? Verdict::kDeadlock : Verdict::kMissing;
-  for (Guilty& g : c.guilty) {
-    g.why = novel ? Why::kOtherOrder : Why::kSkipped;
-  }
-  sort_by_rank(c.guilty);
-  c.explains = p.explains;
-  c.assume(Assume::kEarlierIterations);
-  return c;
-}
-
 // Two operations of two groups: most members of both took them in one order.
 std::vector<int> fewer_order(const Facts& f, const Problem& p) {
   if (p.pending.size() != 2) {
@@ -376,8 +335,6 @@ std::vector<Cause> cycle(const Facts& f) {
     } else if (auto c = left_order(f, p.evidence, true)) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
-    } else if (auto s = skipped_in_cycle(f, p)) {
-      out.push_back(std::move(*s));
     } else {
       out.push_back(deadlock(f, p));
     }

@@ -48,7 +48,6 @@ inline constexpr std::size_t kContext = 8;  // equal steps before that make two 
 inline constexpr std::size_t kContextLeast = 2;
 inline constexpr std::size_t kWindow = 4096;  // steps searched backwards: ring sizes in use
 inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged one comes
-inline constexpr std::size_t kDeviationSteps = 256;
 inline constexpr std::size_t kRecent = 64;  // steps before the stuck one that may hold the cause
 inline constexpr std::size_t kIterations = 64;     // last ones that are compared
 inline constexpr std::size_t kRecentOdd = 192;     // steps before: an iteration of a deep pipeline

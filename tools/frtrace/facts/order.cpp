@@ -70,25 +70,6 @@ std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_
   return std::nullopt;
 }
 
-std::optional<Deviation> deviation(const std::vector<Step>& steps, int group) {
-  std::size_t after_last = 0;
-  for (std::size_t i = steps.size(); i > 0 && after_last == 0; --i) {
-    if (steps[i - 1].group == group) {
-      after_last = i;
-    }
-  }
-  if (after_last == 0) {
-    return std::nullopt;
-  }
-  for (std::size_t p = after_last; p < std::min(steps.size(), after_last + limits::kDeviationSteps);
-       ++p) {
-    if (const auto usual = usual_next(steps, p); usual && steps[*usual].group == group) {
-      return Deviation{p, *usual};
-    }
-  }
-  return std::nullopt;
-}
-
 namespace {
 
 // Earlier steps that follow the same `context` steps as `pos`, latest first.
@@ -185,7 +166,7 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
     std::size_t apart = SIZE_MAX;  // the closest two
   };
   std::unordered_map<std::uint64_t, Places> places;
-  for (std::size_t p = 0; p < steps.size(); ++p) {
+  for (std::size_t p = 0; p + 1 < steps.size(); ++p) {
     const Record& r = records[steps[p].record];
     if (r.kind == Kind::kCollective && size_of(r) == largest) {
       Places& own = places[steps[p].key];
@@ -204,9 +185,7 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   std::vector<std::size_t> starts;
   for (std::size_t k = 0; best != nullptr && k < best->at.size(); ++k) {
-    if (best->at[k] + 1 < steps.size()) {
-      starts.push_back(best->at[k] + 1);
-    }
+    starts.push_back(best->at[k] + 1);
   }
   // The first one of the program, after what sets it up, where that is kept.
   if (!starts.empty() && whole_program) {

@@ -38,14 +38,6 @@ class History {
 // usually issues there. `pos` may be one past the end.
 std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos);
 
-// Where the rank, after its last operation in `group`, issued another one although an operation of
-// `group` was due by its own earlier iterations.
-struct Deviation {
-  std::size_t issued;  // step
-  std::size_t usual;   // earlier step that was due instead
-};
-std::optional<Deviation> deviation(const std::vector<Step>& steps, int group);
-
 // Where a rank did what it never did before after the same few operations. The kind follows from
 // what came after: the usual operations without those left out, or with one exchanged or added.
 struct Anomaly {

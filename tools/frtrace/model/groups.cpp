@@ -289,9 +289,10 @@ void name_groups(Case& c) {
   std::map<std::string, int> uses;
   for (Group& g : c.groups) {
     if (nameless(g)) {
-      g.label += g.ranks_known ? " {" + members_text(g.ranks) + "}" : " " + g.name;
+      g.label += g.ranks_known ? fmt::format(" {{{}}}", members_text(g.ranks))
+                               : fmt::format(" {}", g.name);
     } else if (members[g.label].size() > 1) {
-      g.label += "{" + members_text(g.ranks) + "}";
+      g.label += fmt::format("{{{}}}", members_text(g.ranks));
     }
     uses[g.label] += g.described_by_other ? 0 : 1;
   }

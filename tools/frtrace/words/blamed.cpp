@@ -358,8 +358,6 @@ class Describe : public DeviceWords {
     }
     const Record& issued = e_->records[g_.issued];
     switch (c_.rule) {
-      case Rule::kSkippedInCycle:
-        break;
       case Rule::kLeftOrder: {
         const Record& usual = e_->records[g_.usual];
         const bool left_out = c_.verdict != Verdict::kMismatch;
@@ -425,7 +423,6 @@ class Describe : public DeviceWords {
         break;
       case Rule::kNeverIssued:
       case Rule::kLeft:
-      case Rule::kSkippedInCycle:
       case Rule::kStoppedHost:
         usually();
         break;
@@ -526,10 +523,7 @@ class Describe : public DeviceWords {
       const Record& r = e_->records[steps[step].record];
       return fmt::format("{}{}", e_->text(r.op), at(g_.evidence, r.stack));
     };
-    if (const auto d = deviation(steps, group)) {
-      line(fmt::format("issued {} where its earlier iterations had {}", describe(d->issued),
-                       describe(d->usual)));
-    } else if (!steps.empty()) {
+    if (!steps.empty()) {
       const auto usual = usual_next(steps, steps.size());
       if (usual && (steps[*usual].group == group || c_.rule == Rule::kStoppedHost)) {
         line("next, by its earlier iterations, would be " + describe(*usual));

@@ -163,9 +163,9 @@ Report explain(const Facts& f, const Judgement& j) {
     LateWords(f).add(c.late, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.
-  const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kSkippedInCycle ||
-                     main.rule == Rule::kOtherOrder || main.rule == Rule::kCycle ||
-                     main.rule == Rule::kLockCycle || main.rule == Rule::kExtra;
+  const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
+                     main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
+                     main.rule == Rule::kExtra;
   const bool hung = r.kind != Verdict::kOk && r.kind != Verdict::kSlow;
   if (hung) {
     add_all_waiting(f, main.pending, cycle ? std::set<int>{} : blamed, r);

@@ -176,7 +176,6 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
                       one ? "is the only one" : "are the only ones"));
       return;
     case Rule::kLeftOrder:
-    case Rule::kSkippedInCycle:
       say(r, "why",
           fmt::format(
               "the ranks wait for each other in a cycle; only {} departed from the order of {}",

@@ -445,8 +445,6 @@ std::string Summary::text() const {
           op_text());
     case Rule::kLeftOrder:
       return left_order();
-    case Rule::kSkippedInCycle:
-      return skipped();
     case Rule::kOtherOrder:
       return fmt::format("{} took another order than the others: {}", who(), cycle_parts());
     case Rule::kCycle:
