@@ -219,7 +219,14 @@ bool is_front(const Facts& f, int i, const Pending& p) {
 
 // Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
 bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
-  return front.first != 0 &&
+  const bool collectives =
+      std::all_of(e.groups.begin(), e.groups.end(), [](const GroupEvidence& g) {
+        return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
+               (g.kept != 0 && g.completed + 1 >= g.first_kept);
+      });
+  // Where messages are counted from what a ring holds, a done one must be before the first.
+  const bool seen = e.holes.only_active || e.lanes.empty() || e.losses.lanes_lost == 0;
+  return collectives && (seen || front.first != 0) &&
          std::all_of(e.lanes.begin(), e.lanes.end(), [&](const LaneEvidence& lane) {
            const auto kept =
                std::count_if(e.records.begin(), e.records.end(), [&](const Record& r) {
@@ -233,8 +240,7 @@ bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
 // Starts tell that what this rank issued first of all that it has in flight did not start on its
 // device: no other rank holds that up.
 bool holds_itself_up(const Facts& f, int i) {
-  return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]) &&
-         std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
+  return std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
                      [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
@@ -350,7 +356,12 @@ std::vector<Cause> device_behind(const Facts& f) {
   });
   const bool told =
       std::all_of(who.begin(), who.end(), [&](int i) { return holds_itself_up(f, i); });
-  if (who.size() > 1 && (unseen || !told)) {
+  // Half of all devices do not stall each by itself.
+  const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
+  const bool kept = std::all_of(who.begin(), who.end(), [&](int i) {
+    return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]);
+  });
+  if (!kept || (who.size() > 1 && (unseen || many || !told))) {
     c.rule = Rule::kOpenBehind;
     c.verdict = Verdict::kUndecided;
     return {c};

@@ -433,6 +433,16 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
       p.lagging.push_back(s.evidence);
     }
   }
+  // Who started it waits for who did not.
+  const auto started = [&](int i) {
+    return std::any_of(all.begin(), all.end(), [&](const Seen& s) {
+      return s.evidence == i && s.record->state == State::kStarted;
+    });
+  };
+  if (p.starts_seen && !std::all_of(p.lagging.begin(), p.lagging.end(), started)) {
+    std::erase_if(p.lagging, started);
+    std::erase_if(p.busy, started);
+  }
   // The many are not behind the few: the few were looked at later.
   if (p.lagging.size() > ended.size() &&
       c_.evidence_of(all.front().evidence).holes.written_guessed) {
