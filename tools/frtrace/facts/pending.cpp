@@ -605,11 +605,13 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
-  if (!p.unknown.empty() && was_entered_by_all(p)) {
+  if ((!p.unknown.empty() || !p.stale.empty()) && was_entered_by_all(p)) {
     p.unknown.clear();
+    p.stale.clear();
   }
   p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
-  if (!p.unknown.empty() && p.absent.empty() && p.stale.empty() && old_enough && !failed) {
+  const bool open = !p.unknown.empty() || !p.stale.empty();
+  if (open && p.absent.empty() && old_enough && !failed) {
     lags_beside_unknown(p);
   }
   if (p.complete && !failed && !came_all(p, earlier)) {
