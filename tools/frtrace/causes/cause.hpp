@@ -102,33 +102,33 @@ struct Assumption {
 Confidence confidence_of(const Assumption&);
 
 enum class Rule : std::uint8_t {
-  kGroupOrder,      // new_group of other members, or in another order
-  kMismatch,        // members differ in one slot
-  kSkippedSlot,     // and what one issued there comes after what it left out
-  kUnequalEnds,     // a send does not fit its receive
-  kExited,          // a process ended
-  kOneKilled,       // one process was told to end
-  kDeviceError,     // a device or its library reported an error
-  kDeviceBehind,    // a device did not get to what all issued, or did not end it
-  kDeviceStalled,   // where the waits of devices end
-  kNetwork,         // between two ranks
-  kAllStarted,      // all started it and none ended it
-  kUnresponsive,    // a process does not respond
-  kNeverIssued,     // a rank that waits for nobody did not come
-  kLeft,            // and had ended with status 0
-  kExtra,           // a few wait in an operation that is none of the job's
-  kStoppedHost,     // a host stopped though peers in the same place went on
-  kLeftOrder,       // in a cycle: left out, exchanged or added an operation
-  kOtherOrder,      // in a cycle: the order of fewer members
-  kCycle,           // in a cycle: all on it
-  kLockCycle,       // in a cycle: some wait for a file lock that another one of them holds
-  kSeenEnded,       // a rank without evidence that peers saw end
-  kNoEvidence,      // a rank without evidence at which all waits end
-  kNoExit,          // its threads keep a process alive that has destroyed its groups
-  kNeverStarted,    // ranks without evidence that all others await at the store
-  kLifecycle,       // ranks that did not come to a call that makes or destroys groups
-  kKilledBefore,    // told to end by another hand and before the others
-  kPastMismatch,    // members differed in an operation that ended nevertheless
+  kGroupOrder,     // new_group of other members, or in another order
+  kMismatch,       // members differ in one slot
+  kSkippedSlot,    // and what one issued there comes after what it left out
+  kUnequalEnds,    // a send does not fit its receive
+  kExited,         // a process ended
+  kOneKilled,      // one process was told to end
+  kDeviceError,    // a device or its library reported an error
+  kDeviceBehind,   // a device did not get to what all issued, or did not end it
+  kDeviceStalled,  // where the waits of devices end
+  kNetwork,        // between two ranks
+  kAllStarted,     // all started it and none ended it
+  kUnresponsive,   // a process does not respond
+  kNeverIssued,    // a rank that waits for nobody did not come
+  kLeft,           // and had ended with status 0
+  kExtra,          // a few wait in an operation that is none of the job's
+  kStoppedHost,    // a host stopped though peers in the same place went on
+  kLeftOrder,      // in a cycle: left out, exchanged or added an operation
+  kOtherOrder,     // in a cycle: the order of fewer members
+  kCycle,          // in a cycle: all on it
+  kLockCycle,      // in a cycle: some wait for a file lock that another one of them holds
+  kSeenEnded,      // a rank without evidence that peers saw end
+  kNoEvidence,     // a rank without evidence at which all waits end
+  kNoExit,         // its threads keep a process alive that has destroyed its groups
+  kNeverStarted,   // ranks without evidence that all others await at the store
+  kLifecycle,      // ranks that did not come to a call that makes or destroys groups
+  kKilledBefore,   // told to end by another hand and before the others
+  kPastMismatch,   // members differed in an operation that ended nevertheless
   kSlow,
   // Nobody is named: what is stuck, and which evidence is lacking.
   kOpenDivergence,

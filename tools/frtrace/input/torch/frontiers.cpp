@@ -39,6 +39,8 @@ class Frontiers {
     }
     if (e_.holes.only_active) {
       close_batches(status);
+    } else if (e_.holes.truncated) {
+      leave_cut_batch_open();
     }
     std::vector<std::uint64_t> active(e_.groups.size(), 0);  // lowest seq in flight
     std::vector<std::uint64_t> done(e_.groups.size(), 0);    // highest completed
@@ -212,6 +214,21 @@ class Frontiers {
           e_.records[unit].state = State::kCompleted;
         }
       }
+    }
+  }
+
+  // A file that was cut off inside a batch keeps members whose state would have followed.
+  void leave_cut_batch_open() {
+    for (std::uint32_t row = 0; row < p_.states.size(); ++row) {
+      const GroupState& s = p_.states[row];
+      if (!s.batches || s.batch.empty() || s.batch.back() + 1 != e_.records.size()) {
+        continue;
+      }
+      for (const std::size_t member : s.batch) {
+        e_.records[member].state = State::kUnknown;
+        e_.records[member].flags |= kUntracked;
+      }
+      e_.groups[row].untracked += s.batch.size();
     }
   }
 

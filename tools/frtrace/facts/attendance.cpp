@@ -1,0 +1,419 @@
+// Which members of a pending operation came.
+#include <algorithm>
+#include <set>
+
+#include "facts/limits.hpp"
+#include "facts/pending.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool send, Rank other) {
+  for (const LaneEvidence& lane : e.lanes) {
+    if (static_cast<int>(lane.group) == row && lane.send == send && lane.peer >= 0 &&
+        lane.peer < static_cast<int>(g.ranks.size()) &&
+        g.ranks[static_cast<std::size_t>(lane.peer)] == other) {
+      return &lane;
+    }
+  }
+  return nullptr;
+}
+
+// How far a member got in what the pending operation counts; nullopt: its evidence does not tell.
+std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Group& g,
+                                      std::size_t member) {
+  const int evidence = g.evidence[member];
+  if (evidence < 0) {
+    return std::nullopt;
+  }
+  const RankEvidence& e = c.evidence_of(evidence);
+  // Of a file that was cut off the counters are lower bounds.
+  const auto known = [&](std::uint64_t n) {
+    return e.holes.frontiers_at_least && n < p.seq ? std::nullopt : std::optional<std::uint64_t>(n);
+  };
+  if (g.row[member] < 0) {
+    return e.losses.may_have_had_other_groups() ? std::nullopt : known(0);
+  }
+  if (p.kind == Kind::kCollective) {
+    return known(c.member(g, member)->enqueued);
+  }
+  const bool send = p.from == g.ranks[member];
+  const LaneEvidence* lane = lane_of(e, g, g.row[member], send, send ? p.to : p.from);
+  // What is in flight is in every window that reaches back to the wait.
+  const bool kept = e.holes.only_active || (!e.records.empty() && e.records.front().time < p.since);
+  return lane != nullptr                     ? known(lane->enqueued)
+         : e.losses.lanes_lost != 0 && !kept ? std::nullopt
+                                             : known(0);
+}
+
+// The record of the other end of a send or receive, nullptr when not kept.
+const Record* other_end(const Case& c, const Pending& p, const Group& g, std::size_t member) {
+  const RankEvidence& e = c.evidence_of(g.evidence[member]);
+  const Rank own = g.ranks[member];
+  const Kind kind = p.from == own ? Kind::kSend : Kind::kRecv;
+  const Rank other = p.from == own ? p.to : p.from;
+  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
+    if (it->kind == kind && it->seq == p.seq && static_cast<int>(it->group) == g.row[member] &&
+        it->peer >= 0 && it->peer < static_cast<int>(g.ranks.size()) &&
+        g.ranks[static_cast<std::size_t>(it->peer)] == other) {
+      return &*it;
+    }
+  }
+  return nullptr;
+}
+
+// The highest number that the member is known to have left in an operation that no member leaves
+// before all have entered it; 0: none.
+std::uint64_t left_together(const Case& c, const Group& g, std::size_t member, std::uint64_t least,
+                            Time& when) {
+  const GroupEvidence* e = c.member(g, member);
+  if (e == nullptr || e->completed < least) {
+    return 0;
+  }
+  const RankEvidence& evidence = c.evidence_of(g.evidence[member]);
+  for (auto it = evidence.records.rbegin(); it != evidence.records.rend(); ++it) {
+    if (it->kind == Kind::kCollective && static_cast<int>(it->group) == g.row[member] &&
+        it->seq >= least && it->seq <= e->completed && it->state == State::kCompleted &&
+        meets_all(evidence.text(it->op))) {
+      when = it->ended != 0 ? it->ended : e->completed_time;
+      return it->seq;
+    }
+  }
+  return 0;
+}
+
+// Written before its first operation.
+bool is_blank(const RankEvidence& e) {
+  return !e.format.empty() && e.records.empty() && e.groups.size() <= 1;
+}
+
+}  // namespace
+
+std::vector<bool> stale_evidence(const Case& c) {
+  std::vector<bool> stale(c.ranks.size(), false);
+  for (const Group& g : c.groups) {
+    // PyTorch's records of gloo end alike whether an operation succeeded or not.
+    const bool gloo = g.backend.find("gloo") != std::string::npos;
+    const auto enqueued = [&](std::size_t i) -> std::optional<std::uint64_t> {
+      if (const GroupEvidence* e = c.member(g, i)) {
+        return e->enqueued;
+      }
+      const bool blank = g.evidence[i] >= 0 && is_blank(c.evidence_of(g.evidence[i]));
+      return blank ? std::optional<std::uint64_t>(0) : std::nullopt;
+    };
+    std::uint64_t left = 0, least = UINT64_MAX;
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      least = std::min(least, enqueued(i).value_or(UINT64_MAX));
+    }
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      const GroupEvidence* e = c.member(g, i);
+      if (e != nullptr && e->completed > std::max(least, left) &&
+          !(gloo && !c.evidence_of(g.evidence[i]).format.empty())) {
+        Time when = 0;
+        left = std::max(left, left_together(c, g, i, least + 1, when));
+      }
+    }
+    for (std::size_t i = 0; i < g.ranks.size() && left != 0; ++i) {
+      const auto own = enqueued(i);
+      if (own && *own < left && !c.evidence_of(g.evidence[i]).holes.frontiers_at_least) {
+        stale[static_cast<std::size_t>(g.evidence[i])] = true;
+      }
+    }
+  }
+  return stale;
+}
+
+bool Attendance::is_first(const Seen& s) const {
+  const auto& records = c_.evidence_of(s.evidence).records;
+  return fronts_[static_cast<std::size_t>(s.evidence)].holds(
+      static_cast<std::size_t>(s.record - records.data()));
+}
+
+// Its evidence was taken long enough after `since` to mean anything.
+bool Attendance::is_late(const Seen& s, Time since) const {
+  const RankEvidence& e = c_.evidence_of(s.evidence);
+  return since == 0 || seconds_between(since, e.written) >= threshold_s_;
+}
+
+// Its device finished something just now: it moves.
+bool Attendance::ended_lately(const Seen& s) const {
+  const RankEvidence& e = c_.evidence_of(s.evidence);
+  return std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+    return r.ended != 0 && seconds_between(r.ended, e.written) < threshold_s_;
+  });
+}
+
+// Some devices started it and others did not get to it.
+bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
+  Time since = 0;
+  bool first = true;
+  for (const Seen& s : at.started) {
+    // PyTorch sees that one in flight has started when it writes the file.
+    const bool seen = c_.evidence_of(s.evidence).format.empty();
+    since = std::max({since, seen ? s.record->started : 0, s.record->time});
+    first = first && is_first(s);
+  }
+  // The many are not behind the few: the few were looked at later.
+  if (at.queued.size() > at.started.size() &&
+      c_.evidence_of(at.queued.front().evidence).holes.written_guessed) {
+    return true;
+  }
+  for (const Seen& s : at.queued) {
+    const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
+    if (is_late(s, since) && !guessed && !ended_lately(s)) {
+      p.busy.push_back(s.evidence);
+      if (is_first(s)) {  // else something earlier of its own holds it up
+        p.lagging.push_back(s.evidence);
+      }
+    }
+  }
+  return true;
+}
+
+// One device alone did not get to what several others started: nothing that a member without
+// evidence did or left out holds it up.
+void Attendance::lags_beside_unknown(Pending& p) const {
+  Reached at;
+  for (const Wait& w : p.waits) {
+    if (p.kind == Kind::kCollective && w.record != kNoRecord) {
+      at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
+    }
+  }
+  if (at.queued.size() == 1 && at.started.size() > 1 && is_first(at.queued.front())) {
+    p.starts_seen = lagging_starts(p, at);
+  }
+}
+
+bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, Time& when) const {
+  const GroupEvidence* e = c_.member(g, member);
+  return e != nullptr && !p.waits_here(g.evidence[member]) &&
+         (left_together(c_, g, member, p.seq, when) != 0 || e->completed >= p.seq);
+}
+
+// Others ended it, or something later that nobody ends without all: whoever has it pending is
+// behind with its device or with the thread that observes it. A completion is seen by a poll, so
+// this holds only for evidence that was taken later than the others' end. False: all of it is
+// explained by evidence of different instants.
+bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
+  bool released = false;
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    const GroupEvidence* e = c_.member(g, i);
+    if (e == nullptr || p.waits_here(g.evidence[i])) {
+      continue;
+    }
+    Time when = 0;
+    if (has_left(p, g, i, when)) {
+      ended.emplace_back(g.evidence[i], when != 0 ? when : e->completed_time);
+    }
+    released = released || (e->completed < p.seq && e->released != 0);
+  }
+  for (const Seen& s : all) {
+    const RankEvidence& own = c_.evidence_of(s.evidence);
+    const double least_s = own.format.empty() ? threshold_s_ : limits::kLag_s;
+    const bool old =
+        own.holes.written_guessed || seconds_between(s.record->time, own.written) >= least_s;
+    // By the clock of the rank itself; the others' ends are dated by what the two left together.
+    const auto dated =
+        std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
+    bool late = old && !ended.empty();
+    if (late && dated != ended.end() && !own.holes.written_guessed) {
+      const Offset offset = clock_offset(c_, slots_, dated->first, s.evidence);
+      late = is_late(s, dated->second + offset.ns + offset.error);
+    }
+    if (late) {
+      p.busy.push_back(s.evidence);
+      p.lagging.push_back(s.evidence);
+    }
+  }
+  // Who started it waits for who did not.
+  const auto started = [&](int i) {
+    return std::any_of(all.begin(), all.end(), [&](const Seen& s) {
+      return s.evidence == i && s.record->state == State::kStarted;
+    });
+  };
+  if (p.starts_seen && !std::all_of(p.lagging.begin(), p.lagging.end(), started)) {
+    std::erase_if(p.lagging, started);
+    std::erase_if(p.busy, started);
+  }
+  // The many are not behind the few: the few were looked at later.
+  if (p.lagging.size() > ended.size() &&
+      c_.evidence_of(all.front().evidence).holes.written_guessed) {
+    p.busy.clear();
+    p.lagging.clear();
+  }
+  return released || !p.lagging.empty();
+}
+
+void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) const {
+  if (p.waits.empty() || p.waits.front().record == kNoRecord) {
+    return;
+  }
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const int mine = p.waits.front().evidence, theirs = g.evidence[other];
+  const Record& own = c_.evidence_of(mine).records[p.waits.front().record];
+  const bool sends = p.kind == Kind::kSend;
+  const Record& send = sends ? own : its;
+  const Record& recv = sends ? its : own;
+  const RankEvidence& sender = c_.evidence_of(sends ? mine : theirs);
+  const RankEvidence& receiver = c_.evidence_of(sends ? theirs : mine);
+  const std::uint64_t sent = send.in_numel != 0 ? send.in_numel : send.out_numel;
+  const std::uint64_t room = recv.out_numel != 0 ? recv.out_numel : recv.in_numel;
+  const auto type = [](const RankEvidence& e, Id first, Id second) {
+    return e.text(first != 0 ? first : second);
+  };
+  const std::string_view sent_type = type(sender, send.in_dtype, send.out_dtype);
+  const std::string_view room_type = type(receiver, recv.out_dtype, recv.in_dtype);
+  const bool size = sent != 0 && room != 0 && sent != room;
+  const bool dtype = !sent_type.empty() && !room_type.empty() && sent_type != room_type;
+  if (size || dtype) {
+    p.unequal = Unequal{sends ? mine : theirs, sends ? theirs : mine,
+                        static_cast<std::size_t>(&send - sender.records.data()),
+                        static_cast<std::size_t>(&recv - receiver.records.data()), !size};
+  }
+}
+
+// All members issued it. False: the waits are only those of evidence taken before the others'.
+bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  Reached at;
+  for (const Wait& w : p.waits) {
+    if (w.record == kNoRecord) {
+      return true;
+    }
+    at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
+  }
+  std::size_t members = g.ranks.size();
+  if (p.kind != Kind::kCollective) {
+    members = 2;
+    const Rank waiter = p.kind == Kind::kSend ? p.from : p.to;
+    const auto other = static_cast<std::size_t>(g.position.at(waiter == p.from ? p.to : p.from));
+    const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
+    if (r != nullptr && blocks(*r)) {
+      at.add(g.evidence[other], *r);
+      compare_ends(p, other, *r);
+    }
+    p.passed = r != nullptr && r->state == State::kCompleted;
+  }
+  p.starts_seen = !at.started.empty();
+  std::vector<Seen> all = at.queued;
+  all.insert(all.end(), at.started.begin(), at.started.end());
+  const bool in_order = runs_in_order(c_, p);
+  const std::size_t waiting = all.size() + earlier.size();
+  p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
+  if (p.kind == Kind::kCollective && waiting < members && in_order) {
+    if (lagging_ends(p, all)) {
+      return true;
+    }
+    // Some members left it: what is left of the waits is older than that.
+    return false;
+  }
+  if (p.kind == Kind::kCollective && !in_order && waiting < members) {
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      Time when = 0;
+      if (!p.waits_here(g.evidence[i]) && left_together(c_, g, i, p.seq + 1, when) != 0) {
+        return false;
+      }
+    }
+  }
+  // The last one came only just now.
+  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& s) {
+        return !c_.evidence_of(s.evidence).holes.written_guessed && is_first(s) &&
+               !is_late(s, s.record->time);
+      })) {
+    return false;
+  }
+  if (!at.started.empty() && !at.queued.empty()) {
+    return lagging_starts(p, at);
+  }
+  for (const Seen& s : at.queued) {
+    if (!is_first(s)) {
+      p.busy.push_back(s.evidence);
+    }
+  }
+  return true;
+}
+
+// A member has left an operation that nobody leaves before all have entered it: those without
+// evidence, too.
+bool Attendance::was_entered_by_all(const Pending& p) const {
+  const Wait& w = p.waits.front();
+  const RankEvidence& e = c_.evidence_of(w.evidence);
+  if (p.kind != Kind::kCollective || w.record == kNoRecord ||
+      !meets_all(e.text(e.records[w.record].op))) {
+    return false;
+  }
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    Time when = 0;
+    if (has_left(p, g, i, when)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  bool failed = false;
+  double lasted_s = 0;  // the longest, each by its own clock: those of hosts may be apart
+  std::set<int> waiting;
+  for (const Wait& w : p.waits) {
+    p.since = p.since == 0 ? w.since : std::min(p.since, w.since);
+    lasted_s = std::max(lasted_s, seconds_between(w.since, w.until));
+    waiting.insert(w.evidence);
+    failed = failed || w.failed;
+  }
+  std::vector<std::size_t> members;
+  if (p.kind == Kind::kCollective) {
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      members.push_back(i);
+    }
+  } else {
+    const Rank other = p.kind == Kind::kSend ? p.to : p.from;
+    members.push_back(static_cast<std::size_t>(g.position.at(other)));
+  }
+  const bool old_enough = lasted_s >= threshold_s_ || failed;
+  bool young = false;
+  for (const std::size_t member : members) {
+    const int evidence = g.evidence[member];
+    if (evidence >= 0 && waiting.contains(evidence)) {
+      continue;
+    }
+    const auto reached = frontier(c_, p, g, member);
+    if (!reached) {
+      p.unknown.push_back(g.ranks[member]);
+    } else if (*reached < p.seq) {
+      const RankEvidence& e = c_.evidence_of(evidence);
+      const bool ended = exits_[static_cast<std::size_t>(evidence)].ended();
+      if (stale_[static_cast<std::size_t>(evidence)]) {
+        p.stale.push_back(evidence);
+      } else if (!old_enough) {
+        young = true;
+      } else if (ended || failed || e.written == 0 ||
+                 seconds_between(p.since, e.written) >= threshold_s_) {
+        p.absent.push_back(evidence);
+      } else {
+        p.stale.push_back(evidence);
+      }
+    }
+  }
+  if ((!p.unknown.empty() || !p.stale.empty()) && was_entered_by_all(p)) {
+    p.unknown.clear();
+    p.stale.clear();
+  }
+  p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
+  const bool open = !p.unknown.empty() || !p.stale.empty();
+  if (open && p.absent.empty() && old_enough && !failed) {
+    lags_beside_unknown(p);
+  }
+  if (p.complete && !failed && !came_all(p, earlier)) {
+    return false;
+  }
+  return old_enough && (!p.absent.empty() || !p.unknown.empty() || !p.stale.empty() || p.complete);
+}
+
+}  // namespace frtrace
