@@ -171,7 +171,8 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
   sort_by_rank(c.guilty);
 }
 
-Cause deadlock(const Facts& f, const Problem& p) {
+// `on_all`: ranks that are on every circle.
+Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
   if (const bool below = is_below_the_host(f, p); below || may_be_moving(f, p)) {
     c.rule = below ? Rule::kOpenStreams : Rule::kOpenComplete;
@@ -184,7 +185,7 @@ Cause deadlock(const Facts& f, const Problem& p) {
   c.operations = p.pending;
   c.pending = p.pending.front();
   c.explains = p.explains;
-  std::vector<int> who = fewer_order(f, p);
+  std::vector<int> who = on_all.size() == 1 ? on_all : fewer_order(f, p);
   c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
   if (who.empty() && !is_program_way(f, p)) {
     c.verdict = Verdict::kUndecided;
@@ -192,7 +193,7 @@ Cause deadlock(const Facts& f, const Problem& p) {
     return c;
   }
   if (who.empty()) {
-    who = p.evidence;
+    who = on_all.empty() ? p.evidence : on_all;
     c.assume(Assume::kNoEarlierIterations, f.c.missing);
   } else {
     c.assume(Assume::kPeersOrder);
@@ -211,10 +212,12 @@ bool concerns_pending(const Facts& f, int i, const Anomaly& a) {
 
 }  // namespace
 
-std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle) {
+std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
+                                const std::vector<int>& on_all) {
   std::vector<Deviant> deviants;
   bool by_peers = false;
-  for (const int i : suspects) {
+  const std::vector<int>& candidates = on_all.empty() ? suspects : on_all;
+  for (const int i : candidates) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
     // Without a cycle nothing but equal steps around it tell that the order matters.
     if (a && concerns_pending(f, i, *a) &&
@@ -239,7 +242,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       return std::nullopt;
     }
     by_peers = true;
-    for (const int i : suspects) {
+    for (const int i : candidates) {
       if (const auto a = f.anomalies.by_peers(i, f.stuck_end(i))) {
         deviants.push_back({i, *a});
       }
@@ -332,11 +335,14 @@ std::vector<Cause> cycle(const Facts& f) {
     }
     if (auto l = lock_cycle(f, p)) {
       out.push_back(std::move(*l));
-    } else if (auto c = left_order(f, p.evidence, true)) {
+      continue;
+    }
+    const std::vector<int> on_all = f.graph.on_all_circles(p);
+    if (auto c = left_order(f, p.evidence, true, on_all)) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
     } else {
-      out.push_back(deadlock(f, p));
+      out.push_back(deadlock(f, p, on_all));
     }
   }
   return out;

@@ -70,6 +70,8 @@ std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 void sort_by_rank(std::vector<Guilty>&);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
-std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle);
+// `on_all`: those of the suspects that are on every circle; empty: any may be to blame.
+std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
+                                const std::vector<int>& on_all = {});
 
 }  // namespace frtrace

@@ -243,6 +243,98 @@ std::vector<int> WaitGraph::leading_to(const std::vector<int>& evidence,
   return out;
 }
 
+namespace {
+
+// The vertices of one problem, numbered from 0, and their edges.
+struct Circles {
+  std::vector<int> vertices;  // evidence first
+  std::vector<std::vector<std::size_t>> to;
+
+  Circles(const WaitGraph& g, const Problem& p) : vertices(p.evidence) {
+    for (const int k : p.pending) {
+      vertices.push_back(g.first_pending + k);
+    }
+    std::map<int, std::size_t> number;
+    for (std::size_t v = 0; v < vertices.size(); ++v) {
+      number.emplace(vertices[v], v);
+    }
+    to.resize(vertices.size());
+    for (const auto& [vertex, v] : number) {
+      for (const int from : g.back[static_cast<std::size_t>(vertex)]) {
+        if (const auto it = number.find(from); it != number.end()) {
+          to[it->second].push_back(v);
+        }
+      }
+    }
+    // A message that both ends issued is held up by what else is in their batches, whose is open.
+    for (std::size_t k = 0; k < p.pending.size(); ++k) {
+      const Pending& op = g[p.pending[k]];
+      if (op.kind != Kind::kCollective && op.complete) {
+        std::erase_if(to[p.evidence.size() + k],
+                      [&](std::size_t v) { return !contains(op.busy, vertices[v]); });
+      }
+    }
+  }
+
+  // The shortest one through the first vertex.
+  std::vector<std::size_t> one() const {
+    std::vector<std::size_t> from(to.size(), SIZE_MAX), queue{0};
+    for (std::size_t k = 0; k < queue.size(); ++k) {
+      for (const std::size_t w : to[queue[k]]) {
+        if (from[w] == SIZE_MAX) {
+          from[w] = queue[k];
+          queue.push_back(w);
+        }
+      }
+    }
+    std::vector<std::size_t> out;
+    for (std::size_t v = 0; from[v] != SIZE_MAX && (out.empty() || v != 0); v = from[v]) {
+      out.push_back(v);
+    }
+    return out;
+  }
+
+  // None is left without that vertex.
+  bool all_through(std::size_t without) const {
+    std::vector<std::size_t> edges_in(to.size(), 0), queue;
+    for (std::size_t v = 0; v < to.size(); ++v) {
+      for (const std::size_t w : to[v]) {
+        edges_in[w] += v != without ? 1 : 0;
+      }
+    }
+    for (std::size_t v = 0; v < to.size(); ++v) {
+      if (edges_in[v] == 0) {
+        queue.push_back(v);
+      }
+    }
+    for (std::size_t k = 0; k < queue.size(); ++k) {
+      for (const std::size_t w : to[queue[k]]) {
+        if (queue[k] != without && --edges_in[w] == 0) {
+          queue.push_back(w);
+        }
+      }
+    }
+    return queue.size() == to.size();
+  }
+};
+
+}  // namespace
+
+std::vector<int> WaitGraph::on_all_circles(const Problem& p) const {
+  std::vector<int> out;
+  if (p.evidence.empty()) {
+    return out;
+  }
+  const Circles circles(*this, p);
+  for (const std::size_t v : circles.one()) {
+    if (v < p.evidence.size() && circles.all_through(v)) {
+      out.push_back(p.evidence[v]);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::vector<Exit>& exits,
                      const std::vector<bool>& stale, double threshold_s,
                      const std::vector<HiddenFailure>& hidden) {

@@ -106,6 +106,10 @@ struct WaitGraph {
   // Evidence of all waiting ranks whose waits lead to one of these ranks or operations.
   std::vector<int> leading_to(const std::vector<int>& evidence,
                               const std::vector<int>& pending = {}) const;
+  // Of ranks that wait for each other, those without whose wait nobody would wait in a circle. Who
+  // keeps the program's order waits only for who is behind it, so one rank that left the order is on
+  // every circle.
+  std::vector<int> on_all_circles(const Problem&) const;
   const Pending& operator[](int k) const { return this->pending[static_cast<std::size_t>(k)]; }
 
   std::vector<std::vector<int>> back;  // edges turned round; vertices: evidence, unknown, pending
