@@ -1,5 +1,6 @@
 // Which members of a pending operation came.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "facts/limits.hpp"
@@ -46,6 +47,25 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
   return lane != nullptr                     ? known(lane->enqueued)
          : e.losses.lanes_lost != 0 && !kept ? std::nullopt
                                              : known(0);
+}
+
+bool is_guessed(const Case& c, const Pending& p) {
+  const Group& g = c.groups[static_cast<std::size_t>(p.group)];
+  for (const Rank r : {p.from, p.to}) {
+    const auto at = g.position.find(r);
+    const int i = p.kind != Kind::kCollective && at != g.position.end()
+                      ? g.evidence[static_cast<std::size_t>(at->second)]
+                      : -1;
+    const bool send = r == p.from;
+    const LaneEvidence* lane =
+        i < 0 ? nullptr
+              : lane_of(c.evidence_of(i), g, g.row[static_cast<std::size_t>(at->second)], send,
+                        send ? p.to : p.from);
+    if (lane != nullptr && lane->guessed) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // The record of the other end of a send or receive, nullptr when not kept.
@@ -248,6 +268,34 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   return released || !p.lagging.empty();
 }
 
+// The messages before it that both windows hold are of one size each: the guess of their numbers
+// fits.
+bool Attendance::earlier_ends_fit(const Pending& p, std::size_t other, const Record& its) const {
+  if (p.waits.empty() || p.waits.front().record == kNoRecord) {
+    return false;
+  }
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const RankEvidence& mine = c_.evidence_of(p.waits.front().evidence);
+  const auto sizes = [](const RankEvidence& e, const Record& of) {
+    std::map<std::uint64_t, std::uint64_t> out;
+    for (const Record& r : e.records) {
+      if (r.kind == of.kind && r.group == of.group && r.peer == of.peer && r.seq < of.seq) {
+        out[r.seq] = std::max(r.in_numel, r.out_numel);
+      }
+    }
+    return out;
+  };
+  const auto own = sizes(mine, mine.records[p.waits.front().record]);
+  const auto theirs = sizes(c_.evidence_of(g.evidence[other]), its);
+  bool some = false, fit = true;
+  for (const auto& [seq, size] : own) {
+    const auto it = theirs.find(seq);
+    some = some || it != theirs.end();
+    fit = fit && (it == theirs.end() || it->second == size);
+  }
+  return some && fit;
+}
+
 void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) const {
   if (p.waits.empty() || p.waits.front().record == kNoRecord) {
     return;
@@ -294,7 +342,9 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
     if (r != nullptr && blocks(*r)) {
       at.add(g.evidence[other], *r);
-      compare_ends(p, other, *r);
+      if (!p.numbers_guessed || earlier_ends_fit(p, other, *r)) {
+        compare_ends(p, other, *r);
+      }
     }
     p.passed = r != nullptr && r->state == State::kCompleted;
   }
@@ -368,6 +418,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     failed = failed || w.failed;
   }
   std::vector<std::size_t> members;
+  p.numbers_guessed = is_guessed(c_, p);
   if (p.kind == Kind::kCollective) {
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       members.push_back(i);

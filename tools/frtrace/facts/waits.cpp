@@ -322,7 +322,9 @@ struct Circles {
 
 std::vector<int> WaitGraph::on_all_circles(const Problem& p) const {
   std::vector<int> out;
-  if (p.evidence.empty()) {
+  const bool guessed = std::any_of(p.pending.begin(), p.pending.end(),
+                                   [&](int k) { return (*this)[k].numbers_guessed; });
+  if (p.evidence.empty() || guessed) {
     return out;
   }
   const Circles circles(*this, p);

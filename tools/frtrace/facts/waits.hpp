@@ -53,6 +53,7 @@ struct Pending {
   std::optional<Unequal> unequal;
   bool starts_seen = false;  // the evidence tells whose device started it
   bool complete = false;     // every member issued it
+  bool numbers_guessed = false;  // of a send or receive: two windows are counted from their ends
   bool passed = false;       // a send or receive whose other end is over: it holds nobody up
   Time since = 0;
   double seconds() const;

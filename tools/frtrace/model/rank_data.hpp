@@ -150,6 +150,7 @@ struct LaneEvidence {
   std::int32_t peer = -1;  // rank within the group
   bool send = false;
   bool relative = false;  // counted from the oldest that the window holds
+  bool guessed = false;   // and nothing tells which message of the other end that is
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, completed_time = 0;
 };

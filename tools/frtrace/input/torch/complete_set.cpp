@@ -583,6 +583,7 @@ void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   const Time until = std::min(send.e->newest, recv.e->newest);
   const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
   const auto met = ahead_by_collectives(send, recv, ended);
+  send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
   const std::int64_t ahead =
       met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
   const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
