@@ -436,6 +436,24 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
          (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
 }
 
+// What the other one issued next was in a kind of group that this one had not used: PyTorch's NCCL
+// makes the communicator then, which waits for all members, and records the operation after that.
+bool makes_communicator(const Program& own, const Program& other, std::size_t next) {
+  const Facts& f = own.f;
+  const auto kind = [&](int group) {
+    return std::pair(f.group(group).ranks.size(), f.group(group).desc);
+  };
+  const RankEvidence& e = f.ev(own.evidence);
+  const Step& due = other.steps()[next];
+  for (std::uint32_t row = 1; row < e.groups.size() && due.group >= 0; ++row) {
+    const int group = f.c.group_at(own.evidence, row);
+    if (group >= 0 && e.groups[row].used && kind(group) == kind(due.group)) {
+      return false;
+    }
+  }
+  return !e.format.empty() && due.group >= 0;
+}
+
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -444,7 +462,9 @@ std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const auto own = program_of(f, i);
-    if (!own || f.ev(i).holes.truncated) {
+    // Rank 0 is the one that logs and saves between iterations now and then.
+    if (!own || f.ev(i).holes.truncated ||
+        (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {
       continue;
     }
     struct Peer {
@@ -469,7 +489,8 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next))) {
+          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
+           makes_communicator(*own, other, *next))) {
         next.reset();
       }
       twins += next ? 1 : 0;
