@@ -134,6 +134,7 @@ enum class Rule : std::uint8_t {
   kOpenDivergence,
   kOpenFewOrMany,
   kOpenUnrecorded,
+  kOpenCommunicator,
   kOpenErrors,
   kOpenOwnErrors,
   kOpenDevices,

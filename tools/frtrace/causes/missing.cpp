@@ -199,6 +199,57 @@ bool is_at_rest(const RankEvidence& e) {
                       [](const Record& r) { return r.state == State::kFailed || blocks(r); });
 }
 
+// PyTorch's NCCL makes a communicator before it records the first operation of a group, and waits
+// there for all members. Rank i had not used a group of that kind.
+bool makes_communicator(const Facts& f, int i, int group) {
+  const auto kind = [&](int g) { return std::pair(f.group(g).ranks.size(), f.group(g).desc); };
+  const RankEvidence& e = f.ev(i);
+  for (std::uint32_t row = 1; row < e.groups.size() && group >= 0; ++row) {
+    const int own = f.c.group_at(i, row);
+    if (own >= 0 && e.groups[row].used && kind(own) == kind(group)) {
+      return false;
+    }
+  }
+  return !e.format.empty() && group >= 0;
+}
+
+// The group of what peers issued after all that rank i issued last; -1: unknown.
+int next_group_of_peers(const Facts& f, int i) {
+  const std::vector<std::uint64_t>& own = f.anomalies.roles(i);
+  std::size_t most = 0;
+  int group = -1;
+  for (const int j : f.anomalies.peers(i, true)) {
+    const std::vector<std::uint64_t>& other = f.anomalies.roles(j);
+    for (std::size_t q = 0; q + 1 < other.size(); ++q) {
+      std::size_t n = 0;
+      while (n <= q && n < own.size() && own[own.size() - 1 - n] == other[q - n]) {
+        ++n;
+      }
+      if (n > most) {
+        most = n;
+        group = f.history.of(j)[q + 1].group;
+      }
+    }
+  }
+  return most >= std::min(own.size(), limits::kContextLeast) ? group : -1;
+}
+
+// Several that seem to be idle may wait for each other in the making of a communicator: so do those
+// whose peers issued the first operation of a kind of group next, and most of a job that all stand
+// still.
+void drop_makers(const Facts& f, std::vector<int>& idle) {
+  std::size_t still = 0;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    still += !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)] ? 1 : 0;
+  }
+  if (still < 2 || f.ev(idle.front()).format.empty()) {
+    return;
+  }
+  std::erase_if(idle, [&](int i) {
+    return 2 * still > f.c.ranks.size() || makes_communicator(f, i, next_group_of_peers(f, i));
+  });
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -271,7 +322,14 @@ std::vector<Cause> never_issued(const Facts& f) {
     open.rule = Rule::kOpenUnrecorded;
     return {open};
   }
-  Cause c = missing(f, idle, k, left);
+  if (runs_in_order(f.c, p)) {
+    drop_makers(f, idle);
+  }
+  if (idle.empty()) {
+    open.rule = Rule::kOpenCommunicator;
+    return {open};
+  }
+  Cause c = missing(f, idle, main_pending(f, idle), left);
   // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
   c.independent = std::all_of(idle.begin(), idle.end(),
                               [&](int i) { return !f.exit(i).ended() && is_at_rest(f.ev(i)); });
@@ -436,24 +494,6 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
          (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
 }
 
-// What the other one issued next was in a kind of group that this one had not used: PyTorch's NCCL
-// makes the communicator then, which waits for all members, and records the operation after that.
-bool makes_communicator(const Program& own, const Program& other, std::size_t next) {
-  const Facts& f = own.f;
-  const auto kind = [&](int group) {
-    return std::pair(f.group(group).ranks.size(), f.group(group).desc);
-  };
-  const RankEvidence& e = f.ev(own.evidence);
-  const Step& due = other.steps()[next];
-  for (std::uint32_t row = 1; row < e.groups.size() && due.group >= 0; ++row) {
-    const int group = f.c.group_at(own.evidence, row);
-    if (group >= 0 && e.groups[row].used && kind(group) == kind(due.group)) {
-      return false;
-    }
-  }
-  return !e.format.empty() && due.group >= 0;
-}
-
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -490,7 +530,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
           (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
-           makes_communicator(*own, other, *next))) {
+           makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }
       twins += next ? 1 : 0;

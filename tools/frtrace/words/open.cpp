@@ -26,6 +26,10 @@ constexpr OpenRow kRows[] = {
      "{others} never issued {op} and others; some of them may wait for the others in sends and "
      "receives, which these files do not record",
      "files that record sends and receives (fr, or NCCL's Flight Recorder) of {others}"},
+    {Rule::kOpenCommunicator,
+     "{others} never issued {op}; some of them may wait where NCCL makes a communicator, which it "
+     "does before the first operation of a group is recorded",
+     "the stacks of {others} (py-spy dump --native), or a dump of fr with FR_STACKS"},
     {Rule::kOpenErrors,
      "{others} failed on their devices within seconds, and too little is in common to compare "
      "their clocks: the evidence does not show whose error came first",

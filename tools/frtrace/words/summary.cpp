@@ -469,6 +469,7 @@ std::string Summary::text() const {
       return LateWords(f_).summary(c_.late);
     case Rule::kOpenFewOrMany:
     case Rule::kOpenUnrecorded:
+    case Rule::kOpenCommunicator:
     case Rule::kOpenErrors:
     case Rule::kOpenOwnErrors:
     case Rule::kOpenDevices:
