@@ -503,8 +503,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const auto own = program_of(f, i);
     // Rank 0 is the one that logs and saves between iterations now and then.
-    if (!own || f.ev(i).holes.truncated ||
-        (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {
+    if (!own || f.ev(i).holes.truncated || (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {
       continue;
     }
     struct Peer {

@@ -51,10 +51,10 @@ struct Pending {
   std::vector<int> busy;      // issued it, and wait in something earlier
   std::vector<int> lagging;   // their device did not get to it, or did not end it; others' did
   std::optional<Unequal> unequal;
-  bool starts_seen = false;  // the evidence tells whose device started it
-  bool complete = false;     // every member issued it
+  bool starts_seen = false;      // the evidence tells whose device started it
+  bool complete = false;         // every member issued it
   bool numbers_guessed = false;  // of a send or receive: two windows are counted from their ends
-  bool passed = false;       // a send or receive whose other end is over: it holds nobody up
+  bool passed = false;           // a send or receive whose other end is over: it holds nobody up
   Time since = 0;
   double seconds() const;
   bool waits_here(int evidence) const;

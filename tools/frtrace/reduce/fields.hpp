@@ -18,8 +18,8 @@ namespace frtrace::reduce {
   }
 
 FR_MEMBERS(RankRange, first, count, stride)
-FR_MEMBERS(LaneEvidence, group, peer, send, relative, guessed, enqueued, started, completed, ended, failed,
-           enqueued_time, completed_time)
+FR_MEMBERS(LaneEvidence, group, peer, send, relative, guessed, enqueued, started, completed, ended,
+           failed, enqueued_time, completed_time)
 FR_MEMBERS(ThreadNotes, tid, note, note_time, spans)
 FR_MEMBERS(PeerEvidence, rank, pid, state, status, signal, exit_time, last_op, last_site, exit_site)
 FR_MEMBERS(DeviceSpan, ticket, start, end)
