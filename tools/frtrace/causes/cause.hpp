@@ -148,6 +148,7 @@ enum class Rule : std::uint8_t {
   kOpenLifecycle,
   kOpenTerminated,
   kOpenStale,
+  kOpenAtRest,
   kOpenAlarm,
   kOpenAmid,
   kOpenUnattributed,

@@ -58,6 +58,38 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
+// A rank has long done nothing, and the evidence of others, in which operations are in flight, is
+// older or was cut off: how long these have lasted, it does not show.
+std::vector<Cause> at_rest(const Facts& f) {
+  Time latest = 0;
+  bool whole = false;  // some file is
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    whole = whole || !e.holes.truncated;
+    Time last = 0;
+    for (const Record& r : e.records) {
+      last = std::max({last, r.time, r.started, r.ended});
+    }
+    const bool rests = !e.holes.truncated && !e.holes.written_guessed && last != 0 &&
+                       !f.exit(i).ended() && !e.format.empty() &&
+                       seconds_between(last, e.written) >= limits::kStaleApart_s;
+    latest = rests ? std::max(latest, e.written) : latest;
+  }
+  if (f.graph.young == 0 || (latest == 0 && whole)) {
+    return {};
+  }
+  Cause c;
+  c.rule = Rule::kOpenAtRest;
+  c.verdict = Verdict::kUndecided;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    if (e.holes.truncated || seconds_between(e.written, latest) >= limits::kStaleApart_s) {
+      c.others.push_back(i);
+    }
+  }
+  return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
+}
+
 // Somebody had a reason to dump, and it is not among what was read.
 std::vector<Cause> alarm_alone(const Facts& f) {
   if (!f.alarmed || f.c.missing.empty()) {

@@ -44,6 +44,7 @@ constexpr RuleRow kRules[] = {
      false},
     {Tier::kNoHang, "past mismatch", past_mismatch, "results are wrong, nothing is stuck"},
     {Tier::kNoHang, "stale", stale, "the evidence is older than the waits"},
+    {Tier::kNoHang, "at rest", at_rest, "nothing shows how long what is in flight has lasted"},
     {Tier::kNoHang, "alarm", alarm_alone, "the reason of the dump is not among what was read"},
     {Tier::kNoHang, "amid", stopped_amid_iteration, "at rest in what the files do not record"},
     {Tier::kNoHang, "unattributed", unattributed,

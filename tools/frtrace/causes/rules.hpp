@@ -51,6 +51,7 @@ std::vector<Cause> lifecycle(const Facts&);
 std::vector<Cause> terminated(const Facts&);
 std::vector<Cause> past_mismatch(const Facts&);
 std::vector<Cause> stale(const Facts&);
+std::vector<Cause> at_rest(const Facts&);
 std::vector<Cause> alarm_alone(const Facts&);
 std::vector<Cause> stopped_amid_iteration(const Facts&);
 std::vector<Cause> unattributed(const Facts&);

@@ -69,6 +69,15 @@ class Builder {
         add_problem(vertices[k]);
       }
     }
+    // Whatever a rank without evidence did: those who keep the program's order wait in no circle.
+    const bool unknown = std::all_of(g_.problems.begin(), g_.problems.end(), [](const Problem& p) {
+      return p.kind == Problem::kNoEvidence || p.kind == Problem::kStale;
+    });
+    for (std::size_t k = 0; k < vertices.size() && unknown; ++k) {
+      if (open[k] && vertices[k].size() > 1) {
+        add_circle(vertices[k]);
+      }
+    }
   }
 
  private:
@@ -168,6 +177,22 @@ class Builder {
       p.explains = g_.leading_to({}, p.pending);
     }
     g_.problems.push_back(std::move(p));
+  }
+
+  void add_circle(const std::vector<int>& vertices) {
+    Problem p;
+    p.kind = Problem::kCycle;
+    for (const int v : vertices) {
+      if (v < n_) {
+        p.evidence.push_back(v);
+      } else {
+        p.pending.push_back(v - first_pending_);
+      }
+    }
+    if (!g_.on_all_circles(p).empty()) {
+      p.explains = g_.leading_to(p.evidence, p.pending);
+      g_.problems.push_back(std::move(p));
+    }
   }
 
   // Who waits for a rank that waits for nobody, and for what reason.

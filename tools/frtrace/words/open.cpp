@@ -75,6 +75,10 @@ constexpr OpenRow kRows[] = {
     {Rule::kOpenStale,
      "something is stuck, but the evidence of {others} is older than the waits of the others",
      "newer dumps of {others}"},
+    {Rule::kOpenAtRest,
+     "operations are in flight and ranks are at rest, but the files of {others} are old or cut off "
+     "and do not show since when",
+     "whole and newer dumps of {others}"},
     {Rule::kOpenAlarm,
      "nothing is stuck on {read}, but it dumped for a reason ({reason}); evidence of {missing} is "
      "lacking",

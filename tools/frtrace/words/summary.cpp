@@ -483,6 +483,7 @@ std::string Summary::text() const {
     case Rule::kOpenLifecycle:
     case Rule::kOpenTerminated:
     case Rule::kOpenStale:
+    case Rule::kOpenAtRest:
     case Rule::kOpenAlarm:
     case Rule::kOpenAmid:
     case Rule::kOpenUnattributed:
