@@ -192,6 +192,16 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   return true;
 }
 
+// Who issued it behind something else.
+void Attendance::add_queued(Pending& p) const {
+  for (const Wait& w : p.waits) {
+    if (w.record != kNoRecord && !w.failed &&
+        !is_first({w.evidence, &c_.evidence_of(w.evidence).records[w.record]})) {
+      p.busy.push_back(w.evidence);
+    }
+  }
+}
+
 // One device alone did not get to what several others started: nothing that a member without
 // evidence did or left out holds it up.
 void Attendance::lags_beside_unknown(Pending& p) const {
@@ -460,6 +470,10 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   const bool open = !p.unknown.empty() || !p.stale.empty();
   if (open && p.absent.empty() && old_enough && !failed) {
     lags_beside_unknown(p);
+  }
+  if (open && runs_in_order(c_, p)) {
+    add_queued(p);
+    p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   }
   if (p.complete && !failed && !came_all(p, earlier)) {
     return false;

@@ -44,6 +44,7 @@ class Attendance {
   // The member is through with it; when, where that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
   void lags_beside_unknown(Pending&) const;
+  void add_queued(Pending&) const;
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
   bool was_entered_by_all(const Pending&) const;
   bool earlier_ends_fit(const Pending&, std::size_t other, const Record& its) const;
