@@ -471,7 +471,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   if (open && p.absent.empty() && old_enough && !failed) {
     lags_beside_unknown(p);
   }
-  if (open && runs_in_order(c_, p)) {
+  if (!p.complete && runs_in_order(c_, p)) {
     add_queued(p);
     p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   }
