@@ -6,6 +6,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/hash.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -37,9 +38,16 @@ int precedents(const Facts& f, const Divergence& d, int evidence, std::size_t re
   return precedent(steps, record) + precedent(of_group, record);
 }
 
+// Operation, sizes, and where the place in the code is known, that.
+std::uint64_t what_of(const Facts& f, int evidence, const Record& r) {
+  const int group = f.c.group_at(evidence, r.group);
+  const auto record = static_cast<std::uint32_t>(index_of(f, evidence, r));
+  return mix(f.anomalies.role(evidence, {0, group, record}), signature_hash(f.ev(evidence), r));
+}
+
 // Members of sister groups (same description and size, other ranks) that issued the same in the
 // same slot.
-int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t signature) {
+int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) {
   const Group& g = f.group(d.group);
   int votes = 0;
   for (std::size_t s = 0; s < f.c.groups.size(); ++s) {
@@ -50,15 +58,37 @@ int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t signat
     }
     for (std::size_t n = 0; n < sister.ranks.size(); ++n) {
       const Record* other = f.slots[s].at(f.c, sister, n, d.seq);
-      votes += other != nullptr && signature_hash(f.ev(sister.evidence[n]), *other) == signature;
+      votes += other != nullptr && what_of(f, sister.evidence[n], *other) == what;
     }
   }
   return votes;
 }
 
+// Of two members the slot from which on they issue different things: one that left something out
+// meets the other in equal sizes for a while.
+std::uint64_t parted_at(const Facts& f, const Divergence& d) {
+  const Group& g = f.group(d.group);
+  const auto what = [&](std::size_t k, std::uint64_t seq) -> std::optional<std::uint64_t> {
+    const int m = d.classes[k].front();
+    const Record* r = record_at(f, d, m, seq);
+    return r == nullptr ? std::nullopt : std::optional(what_of(f, g.evidence[idx(m)], *r));
+  };
+  std::uint64_t at = d.seq;
+  while (g.ranks.size() == 2 && at > 1) {
+    const auto a = what(0, at - 1), b = what(1, at - 1);
+    if (!a || !b || *a == *b) {
+      break;
+    }
+    --at;
+  }
+  return at;
+}
+
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
-int class_by_precedent(const Facts& f, const Divergence& d) {
+int class_by_precedent(const Facts& f, const Divergence& of) {
+  Divergence d = of;
+  d.seq = parted_at(f, of);
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0);
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
@@ -66,7 +96,7 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       const int i = g.evidence[idx(m)];
       const Record* r = record_at(f, d, m, d.seq);
       votes[k] += precedents(f, d, i, index_of(f, i, *r));
-      votes[k] += sisters_that_agree(f, d, signature_hash(f.ev(i), *r));
+      votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
     }
   }
   const auto best = std::max_element(votes.begin(), votes.end());
