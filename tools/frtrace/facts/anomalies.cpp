@@ -145,12 +145,35 @@ bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
          equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
 }
 
+// A new collective after a whole iteration, where the next one was due: an end of the program, or
+// what comes every few iterations.
+bool Anomalies::is_between(int i, const Anomaly& a) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const bool collective =
+      c_.evidence_of(i).records[steps[a.issued].record].kind == Kind::kCollective;
+  for (std::size_t q = a.issued; a.novel && collective && q-- > 0;) {
+    const std::size_t n = a.issued - q;
+    if (n > q) {
+      return false;
+    }
+    if (steps[q].key == steps[a.usual].key &&
+        std::equal(steps.begin() + static_cast<std::ptrdiff_t>(q - n),
+                   steps.begin() + static_cast<std::ptrdiff_t>(q),
+                   steps.begin() + static_cast<std::ptrdiff_t>(q),
+                   [](const Step& x, const Step& y) { return x.key == y.key; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   // Programs vary their order more than they issue something new, and more than where it is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck)) {
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
+        is_between(i, a)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
