@@ -236,6 +236,19 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     most_weight = std::max(most_weight, weight(d));
   }
   std::erase_if(deviants, [&](const Deviant& d) { return weight(d) < most_weight; });
+  // One of those on every circle left the order: what one of them alone ever did otherwise tells.
+  if (in_cycle && deviants.empty() && on_all.size() > 1) {
+    for (const int i : on_all) {
+      const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i));
+      if (a && concerns_pending(f, i, *a)) {
+        deviants.push_back({i, *a});
+      }
+    }
+    if (deviants.size() == 1) {
+      return of_deviants(f, deviants, false, true);
+    }
+    deviants.clear();
+  }
   if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
     deviants.clear();
     if (stuck_alike(f, suspects)) {
