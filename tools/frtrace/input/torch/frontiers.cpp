@@ -195,7 +195,9 @@ class Frontiers {
       const auto it = status.find(row);
       const bool enqueued = it != status.end() && s.max_seq < s.batch_seq &&
                             it->second.enqueued == static_cast<std::int64_t>(s.batch_seq);
+      // One that had ended by itself would have been left out: it is a member of a batch.
       if (enqueued && it->second.completed == it->second.enqueued) {
+        s.batches = s.batches || !s.batch.empty();
         for (const std::size_t member : s.batch) {
           e_.records[member].state = State::kCompleted;
         }
