@@ -34,6 +34,10 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
   const auto known = [&](std::uint64_t n) {
     return e.holes.frontiers_at_least && n < p.seq ? std::nullopt : std::optional<std::uint64_t>(n);
   };
+  // Nothing is in flight there: the other end of a message that is was never issued.
+  if (p.kind != Kind::kCollective && !e.format.empty() && e.records.empty()) {
+    return known(0);
+  }
   if (g.row[member] < 0) {
     return e.losses.may_have_had_other_groups() ? std::nullopt : known(0);
   }
