@@ -92,7 +92,8 @@ enum class Assume : std::uint8_t {
   kRingsOnly,            // measured over what the rings still hold
   kClocksAgree,          // the ranks' clocks are taken to agree
   kBesideAnEnd,          // it may follow from the end of another process
-  kGroupsUnknown         // operations of unknown groups were not counted
+  kGroupsUnknown,        // operations of unknown groups were not counted
+  kTimesGuessed          // since when they wait: the files' times are those of copies
 };
 struct Assumption {
   Assume what;

@@ -119,8 +119,10 @@ constexpr AssumeRow kAssumptions[] = {
     {Assume::kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
     {Assume::kBesideAnEnd, "it may follow from the end of another process"},
     {Assume::kGroupsUnknown, "operations of unknown groups were not counted"},
+    {Assume::kTimesGuessed,
+     "the files were copied without their times, so that the ranks have waited long is assumed"},
 };
-static_assert(std::size(kAssumptions) == static_cast<std::size_t>(Assume::kGroupsUnknown) + 1);
+static_assert(std::size(kAssumptions) == static_cast<std::size_t>(Assume::kTimesGuessed) + 1);
 
 std::string text_of(const Assumption& a) {
   const AssumeRow& row = kAssumptions[static_cast<std::size_t>(a.what)];
@@ -371,6 +373,11 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
     if (!f.c.missing.empty()) {
       doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
     }
+  }
+  const bool by_time = r.kind == Verdict::kMissing || r.kind == Verdict::kDevice;
+  if (by_time && std::any_of(f.c.ranks.begin(), f.c.ranks.end(),
+                             [](const auto* e) { return e->holes.written_guessed; })) {
+    doubts.add({Assume::kTimesGuessed, {}});
   }
   for (const Guilty& g : j.main().guilty) {
     if (g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0) {
