@@ -213,11 +213,10 @@ bool concerns_pending(const Facts& f, int i, const Anomaly& a) {
 }  // namespace
 
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
-                                const std::vector<int>& on_all) {
+                                bool one_did) {
   std::vector<Deviant> deviants;
   bool by_peers = false;
-  const std::vector<int>& candidates = on_all.empty() ? suspects : on_all;
-  for (const int i : candidates) {
+  for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
     // Without a cycle nothing but equal steps around it tell that the order matters.
     if (a && concerns_pending(f, i, *a) &&
@@ -237,8 +236,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   }
   std::erase_if(deviants, [&](const Deviant& d) { return weight(d) < most_weight; });
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
-  if (in_cycle && deviants.empty() && on_all.size() > 1) {
-    for (const int i : on_all) {
+  if (one_did && deviants.empty() && suspects.size() > 1) {
+    for (const int i : suspects) {
       const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i));
       if (a && concerns_pending(f, i, *a)) {
         deviants.push_back({i, *a});
@@ -249,13 +248,14 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     }
     deviants.clear();
   }
-  if (in_cycle && (deviants.empty() || deviants.size() == suspects.size())) {
+  if (in_cycle &&
+      (deviants.empty() || (deviants.size() == suspects.size() && suspects.size() > 1))) {
     deviants.clear();
     if (stuck_alike(f, suspects)) {
       return std::nullopt;
     }
     by_peers = true;
-    for (const int i : candidates) {
+    for (const int i : suspects) {
       if (const auto a = f.anomalies.by_peers(i, f.stuck_end(i))) {
         deviants.push_back({i, *a});
       }
@@ -263,7 +263,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   }
   // Peers' orders differ for many reasons: only a few deviants mean something.
   const std::size_t most =
-      by_peers ? std::max<std::size_t>(1, suspects.size() / 4) : suspects.size() / 2;
+      std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 4 : 2));
   if (deviants.empty() || deviants.size() > most) {
     return std::nullopt;
   }
@@ -351,7 +351,7 @@ std::vector<Cause> cycle(const Facts& f) {
       continue;
     }
     const std::vector<int> on_all = f.graph.on_all_circles(p);
-    if (auto c = left_order(f, p.evidence, true, on_all)) {
+    if (auto c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty())) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
     } else {

@@ -206,7 +206,7 @@ bool makes_communicator(const Facts& f, int i, int group) {
   const RankEvidence& e = f.ev(i);
   for (std::uint32_t row = 1; row < e.groups.size() && group >= 0; ++row) {
     const int own = f.c.group_at(i, row);
-    if (own >= 0 && e.groups[row].used && kind(own) == kind(group)) {
+    if (own >= 0 && kind(own) == kind(group)) {
       return false;
     }
   }

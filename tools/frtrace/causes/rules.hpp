@@ -71,8 +71,8 @@ std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 void sort_by_rank(std::vector<Guilty>&);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
-// `on_all`: those of the suspects that are on every circle; empty: any may be to blame.
+// `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
-                                const std::vector<int>& on_all = {});
+                                bool one_did = false);
 
 }  // namespace frtrace

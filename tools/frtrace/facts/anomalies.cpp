@@ -5,6 +5,7 @@
 
 #include "facts/limits.hpp"
 #include "facts/order.hpp"
+#include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
 
@@ -145,26 +146,26 @@ bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
          equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
 }
 
-// A new collective after a whole iteration, where the next one was due: an end of the program, or
-// what comes every few iterations.
+// A new collective where an iteration was due to begin: an end of the program, or what comes every
+// few iterations.
 bool Anomalies::is_between(int i, const Anomaly& a) const {
   const std::vector<Step>& steps = history_.of(i);
-  const bool collective =
-      c_.evidence_of(i).records[steps[a.issued].record].kind == Kind::kCollective;
-  for (std::size_t q = a.issued; a.novel && collective && q-- > 0;) {
-    const std::size_t n = a.issued - q;
-    if (n > q) {
-      return false;
-    }
-    if (steps[q].key == steps[a.usual].key &&
-        std::equal(steps.begin() + static_cast<std::ptrdiff_t>(q - n),
-                   steps.begin() + static_cast<std::ptrdiff_t>(q),
-                   steps.begin() + static_cast<std::ptrdiff_t>(q),
-                   [](const Step& x, const Step& y) { return x.key == y.key; })) {
-      return true;
+  const RankEvidence& e = c_.evidence_of(i);
+  if (!a.novel || e.records[steps[a.issued].record].kind != Kind::kCollective) {
+    return false;
+  }
+  // What the program repeats begins with the first step that comes again.
+  std::set<std::uint64_t> again, seen;
+  for (std::size_t k = a.issued; k-- > 0;) {
+    if (!seen.insert(steps[k].key).second) {
+      again.insert(steps[k].key);
     }
   }
-  return false;
+  const auto first = std::find_if(steps.begin(), steps.end(),
+                                  [&](const Step& s) { return again.contains(s.key); });
+  const bool whole_program = e.records.front().ticket <= 1;
+  return (whole_program && first != steps.end() && first->key == steps[a.usual].key) ||
+         contains(iteration_starts(steps, e), a.usual);
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {

@@ -142,8 +142,8 @@ std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size
   return n;
 }
 
-// Where its iterations begin: after the collective of its largest group whose places lie farthest
-// apart.
+}  // namespace
+
 std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
   const std::vector<Record>& records = e.records;
   if (steps.empty()) {
@@ -201,6 +201,8 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   return starts;
 }
+
+namespace {
 
 Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size_t usual,
                    std::size_t context) {

@@ -60,6 +60,9 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
+// Where the rank's iterations begin: after the collective of its largest group whose places lie
+// farthest apart.
+std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
 // `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
