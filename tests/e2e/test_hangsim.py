@@ -194,6 +194,23 @@ DRAWN = {
     "a peer of a pipeline that went on in its own way": ("all", 1578, "torch"),
     "one operation more, an iteration before": ("all", 20702, "fr"),
     "an exchange of order that is over": ("all", 12103, "fr"),
+    "of those on every circle one alone ever departed": ("all", 30207, "fr"),
+    "of those who wait for each other one alone left the order": ("all", 31337, "torch"),
+    "several devices that did not start what they issued first": ("all", 30236, "torch"),
+    "who started an operation and waits left nothing out": ("all", 30297, "torch"),
+    "an operation whose last member came just now": ("all", 30352, "torch"),
+    "two hosts that stopped, and a send that did not start": ("all", 30471, "torch"),
+    "the newest batch of a file of active entries is over": ("all", 30656, "torch"),
+    "two hosts that stopped, one group of many small ones each": ("all", 30807, "fr"),
+    "messages counted from what both files left": ("all", 31133, "torch"),
+    "a rank without a file beside a fault that nobody waits for": ("all", 31251, "fr"),
+    "another operation beside a rank without a file": ("all", 31646, "fr"),
+    "three hosts of a pipeline that stopped": ("all", 229, "torch", "stuck_apart"),
+    "one of two hosts that stopped only did not start a send": ("all", 612, "torch", "stuck_apart"),
+    "groups of one name over the same ranks": ("all", 523, "fr", "stuck_apart"),
+    "a file of active entries that holds none": ("all", 909, "torch", "stuck_apart"),
+    "a collective left out before the sends of a pipeline": ("all", 1299, "torch"),
+    "what one rank alone issued in another order": ("all", 1727, "fr"),
 }
 
 

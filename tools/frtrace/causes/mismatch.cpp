@@ -172,6 +172,13 @@ bool is_ahead(const Facts& f, const Divergence& d, const std::vector<int>& membe
   return std::all_of(members.begin(), members.end(), waits_before);
 }
 
+// The second class was right: the differences are told from the side of the first one.
+void tell_from_first(Divergence& d) {
+  for (FieldDifference& x : d.fields) {
+    std::swap(x.own, x.others);
+  }
+}
+
 Cause judge_divergence(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   Cause c;
@@ -184,6 +191,9 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
     c.right = class_by_precedent(f, d);
     if (c.right >= 0) {
       c.assume(Assume::kTieByPrecedent);
+    }
+    if (c.right == 1 && d.classes.size() == 2) {
+      tell_from_first(*c.divergence);
     }
   }
   if (d.incomplete_vote) {

@@ -93,7 +93,8 @@ std::string Summary::size_difference(const FieldDifference& x) const {
       const Shape s = parse_shape(e, *f_.slots[idx(d.group)].at(f_.c, g, idx(m), d.seq));
       return s.known ? shape_text(s.in.empty() ? s.out : s.in) : std::string();
     };
-    const std::string own = shape_of(1), others = shape_of(0);
+    const std::size_t right = c_.right == 1 ? 1 : 0;
+    const std::string own = shape_of(1 - right), others = shape_of(right);
     if (!own.empty() && !others.empty() && own != others) {
       return fmt::format("shape {} instead of {}", own, others);
     }

@@ -137,6 +137,19 @@ TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
     CHECK(r.kind == Verdict::kMismatch);
     CHECK(r.ranks == Ranks{1});
     CHECK(r.confidence == Confidence::kLikely);
+    CHECK(r.summary.find("size 7 instead of 1") != std::string::npos);
+  }
+  SECTION("the first member is the wrong one: its size is said first") {
+    JobBuilder j(2);
+    iterations(j, 3);
+    Op wrong = kLoss;
+    wrong.numel = 7;
+    j.issue(0, kWorld, wrong);
+    j.issue(1, kWorld, kLoss);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.ranks == Ranks{0});
+    CHECK(r.summary.find("size 7 instead of 1") != std::string::npos);
   }
   SECTION("nothing tells") {
     JobBuilder j(2);
