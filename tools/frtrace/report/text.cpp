@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "model/contains.hpp"
@@ -179,22 +180,34 @@ std::string waiting_text(const Folded& w, bool full) {
                                 : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
   const std::string site = site_words(first.site, full);
-  return out + (site.empty() ? "" : " at " + site) + ", for " + duration_text(w.seconds);
+  out += site.empty() ? "" : " at " + site;
+  return out + (w.seconds > 0 ? ", for " + duration_text(w.seconds) : "");
 }
 
-// Of one operation and call site, over all its numbers and groups; full: each by itself.
+// Of one operation and call site, over all its numbers and groups; full: each by itself. Who waits
+// at an unknown place stands with the others, where these are all at one.
 std::vector<Folded> folded_waits(const Report& r, bool full) {
+  const auto key = [](const Waiting& w) {
+    return std::pair(w.op, w.desc.empty() ? w.group : w.desc);
+  };
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> places;
+  for (const Waiting& w : r.waiting) {
+    if (!w.site.file.empty()) {
+      places[key(w)].insert(site_text(w.site));
+    }
+  }
   std::vector<Folded> all;
   std::map<std::tuple<std::string, std::string, std::string>, std::size_t> by;
   for (const Waiting& w : r.waiting) {
-    const auto [at, fresh] =
-        by.try_emplace({w.op, w.desc.empty() ? w.group : w.desc, site_text(w.site)}, all.size());
+    const std::string place = places[key(w)].size() > 1 ? site_text(w.site) : "";
+    const auto [at, fresh] = by.try_emplace({w.op, key(w).second, place}, all.size());
     if (fresh || full) {
       all.emplace_back();
       all.back().first = &w;
       all.back().low = w.seq;
     }
     Folded& f = full ? all.back() : all[at->second];
+    f.first = f.first->site.file.empty() ? &w : f.first;
     f.ranks.insert(f.ranks.end(), w.ranks.begin(), w.ranks.end());
     f.groups[w.title.empty() ? w.group : w.title] = true;
     f.low = std::min(f.low, w.seq);

@@ -277,11 +277,11 @@ class Describe : public DeviceWords {
     const Record* last = f_.last_operation(g_.evidence);
     if (last == nullptr) {
       if (e_->holes.only_stacks || e_->threads.present) {
-        line(fmt::format("its stack is all that is known of it, by {}", e_->threads_by));
+        line(fmt::format("left only its stack, by {}", e_->threads_by));
         return;
       }
       line(e_->holes.from_log            ? "is at a place that the log does not say"
-           : e_->losses.overwritten != 0 ? "its last operations are no longer in its records"
+           : e_->losses.overwritten != 0 ? "has no record left of its last operations"
                                          : "issued no operation at all");
       return;
     }

@@ -113,7 +113,7 @@ std::string Names::exit(const Exit& e) const {
       return out + (e.exit_place.empty() ? "" : ", by sys.exit at " + e.exit_place);
     }
     case ExitKind::kGone:
-      return "its process is gone and left no exit status (killed, aborted, or os._exit)";
+      return "ended and left no exit status (killed, aborted, or os._exit)";
     case ExitKind::kNone:
       break;
   }
@@ -128,8 +128,6 @@ std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
       return (ranks == 1 ? "was " : "were ") + text;
     case ExitKind::kException:
       return "raised " + text;
-    case ExitKind::kGone:
-      return "ended and left no exit status (killed, aborted, or os._exit)";
     default:
       return text;
   }

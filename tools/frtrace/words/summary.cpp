@@ -158,8 +158,11 @@ std::string Summary::mismatch() const {
                        site_text(own_site), ranks_words(others), site_text(due_site),
                        differences());
   }
-  return fmt::format("{} issued {} {} with {}; {} {}", who(), due_op, slot, differences(),
-                     ranks_words(others), others.size() == 1 ? "differs" : "agree");
+  return fmt::format("{} issued {} {} with {}{}; {} {}", who(), due_op, slot,
+                     d.splits ? "splits that do not fit: " : "", differences(), ranks_words(others),
+                     others.size() > 1 ? "agree"
+                     : d.splits        ? "differs"
+                                       : "has the latter");
 }
 
 std::string Summary::unequal() const {

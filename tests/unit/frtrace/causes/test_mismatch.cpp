@@ -149,7 +149,7 @@ TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
     j.advance(20);
     const Report r = j.diagnose();
     CHECK(r.ranks == Ranks{0});
-    CHECK(r.summary.find("size 7 instead of 1") != std::string::npos);
+    CHECK(r.summary.find("size 7 instead of 1; rank 1 has the latter") != std::string::npos);
   }
   SECTION("nothing tells") {
     JobBuilder j(2);

@@ -159,6 +159,27 @@ TEST_CASE("text: waits of one operation and call site are one line") {
                   "groups) at train.py:91 step, for 63.0 s") != std::string::npos);
 }
 
+TEST_CASE("text: who waits at an unknown place, since an unknown time, stands with the others") {
+  Report r;
+  r.kind = Verdict::kTransport;
+  Waiting w;
+  w.op = "all_reduce", w.desc = w.title = "dp", w.seq = 41;
+  w.ranks = {7};
+  r.waiting.push_back(w);
+  w.ranks = {0, 1};
+  w.site = {"train.py", 91, "step"};
+  w.seconds = 60;
+  r.waiting.push_back(w);
+  const std::string folded = render_text({r}, {}, {});
+  CHECK(folded.find("ranks 0,1,7 wait in all_reduce #41 of dp at train.py:91 step, for 60.0 s") !=
+        std::string::npos);
+  CHECK(folded.find("rank 7 waits") == std::string::npos);
+  TextStyle full;
+  full.full = true;
+  CHECK(render_text({r}, {}, full).find("rank 7 waits in all_reduce #41 of dp\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("text of evidence does not drive the terminal") {
   CHECK(printable("a\x1b[31mb\r\n\x7f") == "a\\x1b[31mb\\x0d\\x0a\\x7f");
   CHECK(printable("\xc2\x9b"
