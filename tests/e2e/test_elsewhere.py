@@ -1,0 +1,37 @@
+"""frtrace on PyTorch dumps of jobs that another generator drew.
+
+That generator shares no code with hangsim, tests/shapes or frtrace: other jobs (RLHF, distillation,
+a parameter server, GANs, pipelines), other faults and other ways to lose evidence. Most of
+the cases in tests/data/elsewhere were once answered wrongly. An archive has the dumps with their
+modification times, and truth.json, which says who is guilty: nobody in a healthy job.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+DATA = pathlib.Path(__file__).parents[1] / "data" / "elsewhere"
+
+
+@pytest.mark.parametrize("case", sorted(p.name[: -len(".tar.gz")] for p in DATA.iterdir()))
+def test_who(case, tmp_path):
+    beside = pathlib.Path(sys.executable).parent / "frtrace"
+    program = str(beside) if beside.exists() else shutil.which("frtrace")
+    if program is None:
+        pytest.skip("frtrace is not installed")
+    with tarfile.open(DATA / f"{case}.tar.gz") as archive:
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(tmp_path, **safe)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    done = subprocess.run(
+        [program, "--json", tmp_path / "dumps"], capture_output=True, text=True, timeout=60
+    )
+    verdict = json.loads(done.stdout)["verdict"]
+    named = set(verdict["ranks"]).union(*(cause["ranks"] for cause in verdict["causes"]))
+    assert sorted(named) == truth["guilty"], verdict["summary"]
+    assert (verdict["kind"] == "ok") == (not truth["guilty"]), verdict["summary"]
