@@ -86,9 +86,7 @@ std::uint64_t parted_at(const Facts& f, const Divergence& d) {
 
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
-int class_by_precedent(const Facts& f, const Divergence& of) {
-  Divergence d = of;
-  d.seq = parted_at(f, of);
+int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0);
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
@@ -188,7 +186,10 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   c.pending = pending_of(f, d);
   c.right = 0;
   if (d.tie) {
-    c.right = class_by_precedent(f, d);
+    Divergence parted = d;
+    parted.seq = parted_at(f, d);
+    c.right = class_by_precedent(f, parted);
+    c.right = c.right < 0 ? class_by_precedent(f, d) : c.right;
     if (c.right >= 0) {
       c.assume(Assume::kTieByPrecedent);
     }

@@ -64,7 +64,9 @@ class Judge {
   bool is_needed(Tier tier) const {
     switch (tier) {
       case Tier::kAbsent:
-        return explained_.empty();
+        return explained_.empty() && std::none_of(named_.begin(), named_.end(), [](const Cause& n) {
+                 return n.verdict == Verdict::kTransport;
+               });
       case Tier::kOpen:
         return !named();
       case Tier::kNoHang:
@@ -117,11 +119,14 @@ class Judge {
   }
 
   // What differs in a group shifts its numbers: others' devices may have started another operation.
+  // A process that ended takes messages off the devices of its peers.
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind &&
            std::any_of(named_.begin(), named_.end(), [&](const Cause& n) {
-             return n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
-                    f_.graph[n.pending].group == f_.graph[c.pending].group;
+             return (n.verdict == Verdict::kExited &&
+                     f_.graph[c.pending].kind != Kind::kCollective) ||
+                    (n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
+                     f_.graph[n.pending].group == f_.graph[c.pending].group);
            });
   }
 
