@@ -230,10 +230,12 @@ bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
          std::all_of(e.lanes.begin(), e.lanes.end(), [&](const LaneEvidence& lane) {
            const auto kept =
                std::count_if(e.records.begin(), e.records.end(), [&](const Record& r) {
-                 return blocks(r) && r.group == lane.group && r.peer == lane.peer &&
+                 return r.state != State::kCompleted && r.state != State::kFailed &&
+                        r.group == lane.group && r.peer == lane.peer &&
                         r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
                });
-           return lane.relative || lane.enqueued <= lane.ended + static_cast<std::uint64_t>(kept);
+           return lane.relative || e.groups[lane.group].untracked != 0 ||
+                  lane.enqueued <= lane.ended + static_cast<std::uint64_t>(kept);
          });
 }
 
