@@ -167,6 +167,13 @@ class Judge {
   Judgement settle() {
     Judgement j;
     merge_same();
+    // What nobody waits for is a fault only if nothing else is: a process that ended stops what its
+    // peers' devices run.
+    if (named_.size() > 1) {
+      std::erase_if(named_, [](const Cause& c) {
+        return c.verdict == Verdict::kDevice && c.explains.empty() && !c.independent;
+      });
+    }
     std::stable_sort(named_.begin(), named_.end(), [](const Cause& a, const Cause& b) {
       return (a.rule == Rule::kStoppedHost) != (b.rule == Rule::kStoppedHost)
                  ? b.rule == Rule::kStoppedHost
