@@ -131,7 +131,7 @@ bool stands_alone(const Facts& f, int i) {
 // Where sends and receives are not recorded, many that did not come rather wait than stopped; so
 // may one of a job with several kinds of groups for a rank that left no file.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
-  constexpr std::size_t kMany = 3, kKinds = 3;
+  constexpr std::size_t kMany = 2, kKinds = 3;
   const std::size_t lost = f.c.missing.size();
   const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
