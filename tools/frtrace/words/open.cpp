@@ -35,8 +35,8 @@ constexpr OpenRow kRows[] = {
      "their clocks: the evidence does not show whose error came first",
      "the first Xid or CUDA error in the kernel logs of the hosts of {others}"},
     {Rule::kOpenOwnErrors,
-     "{op} failed on {others}: {error}; its members agree on what they issued, so the evidence "
-     "does not name who caused it",
+     "{op} failed on {others}: {error}; nobody ended before and its members agree on what they "
+     "issued, so the evidence does not name who caused it",
      "the log of the backend on {others} from before that error"},
     {Rule::kOpenDevices,
      "{op} makes no progress on the devices of {others}, behind work that is not recorded: the "
@@ -129,7 +129,8 @@ std::vector<Rank> lacking(const Facts& f) {
 }
 
 std::string error_of(const Facts& f, const Cause& c) {
-  std::string out;
+  std::string out =
+      c.pending < 0 && !c.others.empty() ? Names(f).exit(f.exit(c.others.front())) : std::string();
   for (const Wait& w : c.pending >= 0 ? f.graph[c.pending].waits : std::vector<Wait>{}) {
     if (!c.others.empty() && w.evidence == c.others.front() && w.record != kNoRecord) {
       out = f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].error);
@@ -163,7 +164,8 @@ std::string fill(const Facts& f, const Cause& c, const char* text) {
   const std::string others = ranks_words(f.ranks(c.others));
   const std::string missing = ranks_words(f.c.missing);
   fmt::dynamic_format_arg_store<fmt::format_context> args;
-  args.push_back(fmt::arg("op", p == nullptr ? "an operation" : names.pending(*p)));
+  const std::string call = c.lifecycle.empty() ? "an operation" : c.lifecycle;
+  args.push_back(fmt::arg("op", p == nullptr ? call : names.pending(*p)));
   args.push_back(fmt::arg("waiting", wait_verb(waiting)));
   args.push_back(fmt::arg("waiters", ranks_words(waiting)));
   args.push_back(fmt::arg("others", others));
