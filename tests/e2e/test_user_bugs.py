@@ -141,6 +141,12 @@ def test_a_server_of_any_rank_waits(verdict):
     assert places(trace) == {3: ("user_job.py", line_of("any_source"))}
 
 
+def test_a_tag_that_nobody_receives(verdict):
+    trace = verdict("other_tag")
+    trace.expect("undecided", [], waiting=None)
+    assert "rank 0 sends with tag 3, rank 1 receives with 2" in trace.verdict["summary"]
+
+
 def test_a_failed_connection_is_not_fine(verdict):
     trace = verdict("failed_connection", evidence=[3])
     trace.expect("undecided", [])

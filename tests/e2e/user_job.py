@@ -173,6 +173,14 @@ def any_source():
     dist.barrier()
 
 
+def other_tag():
+    if RANK == 0:
+        dist.send(torch.ones(4096), 1, tag=3)
+    elif RANK == 1:
+        dist.recv(torch.ones(4096), 0, tag=2)
+    dist.barrier()
+
+
 def failed_connection():
     """What gloo raises where it does not reach a peer, with nothing in flight."""
     if GUILTY:

@@ -101,7 +101,8 @@ class Builder {
   const Group* awaits_any_of(int i) const {
     const RankEvidence& e = c_.evidence_of(i);
     const std::size_t first = g_.fronts[static_cast<std::size_t>(i)].first;
-    if (first == kNoRecord || exits_[static_cast<std::size_t>(i)].ended() ||
+    const Exit& exit = exits_[static_cast<std::size_t>(i)];
+    if (first == kNoRecord || exit.clean() || exit.primary() ||
         e.records[first].kind != Kind::kRecv || e.records[first].peer >= 0) {
       return nullptr;
     }
