@@ -147,6 +147,13 @@ def test_a_tag_that_nobody_receives(verdict):
     assert "rank 0 sends with tag 3, rank 1 receives with 2" in trace.verdict["summary"]
 
 
+def test_a_thread_that_ended(verdict):
+    """What the rank's main thread waits in is not why its other thread did not come."""
+    trace = verdict("checkpointer_ended")
+    trace.expect("missing", [3], waiting=None)
+    assert "never issued all_reduce #6 of checkpoints" in trace.verdict["summary"]
+
+
 def test_a_failed_connection_is_not_fine(verdict):
     trace = verdict("failed_connection", evidence=[3])
     trace.expect("undecided", [])

@@ -168,6 +168,13 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
     case Rule::kSkippedSlot:
       add_expected(f, c, guilty, r);
       return;
+    case Rule::kNeverIssued:
+      if (one && c.guilty.front().evidence >= 0 && f.graph.waits(c.guilty.front().evidence)) {
+        say(r, "why",
+            fmt::format("the thread of rank {} that issued its operations of {} has ended",
+                        guilty.front(), f.group(f.graph[c.pending].group).title()));
+      }
+      return;
     case Rule::kPastMismatch:
       say(r, "context",
           "all members completed it nevertheless: their results are wrong, not stuck");
