@@ -119,6 +119,47 @@ def test_silent_skip_in_a_mesh(verdict):
     assert parted.endswith("the numbers are wrong from there")
 
 
+def test_an_extra_operation_of_a_stage(verdict):
+    """A loss every few steps is no order that the other stages left."""
+    trace = verdict("pipeline_extra")
+    assert trace.verdict["ranks"] == [1], trace.verdict["summary"]
+    assert places(trace) == {1: ("user_job.py", line_of("pipeline_extra"))}
+
+
+def test_a_message_that_does_not_fit(verdict):
+    """The receiver aborts, and is not to blame."""
+    trace = verdict("longer_sequence", evidence=[1, 2])
+    trace.expect("mismatch", [1], waiting=None)
+    summary = trace.verdict["summary"]
+    assert "rank 1 sends 1536 elements to rank 2, which receives 1024 elements" in summary
+    assert places(trace) == {1: ("user_job.py", line_of("longer_sequence"))}
+
+
+def test_a_server_of_any_rank_waits(verdict):
+    trace = verdict("any_source")
+    trace.expect("missing", [3])
+    assert places(trace) == {3: ("user_job.py", line_of("any_source"))}
+
+
+def test_a_tag_that_nobody_receives(verdict):
+    trace = verdict("other_tag")
+    trace.expect("undecided", [], waiting=None)
+    assert "rank 0 sends with tag 3, rank 1 receives with 2" in trace.verdict["summary"]
+
+
+def test_a_thread_that_ended(verdict):
+    """What the rank's main thread waits in is not why its other thread did not come."""
+    trace = verdict("checkpointer_ended")
+    trace.expect("missing", [3], waiting=None)
+    assert "never issued all_reduce #6 of checkpoints" in trace.verdict["summary"]
+
+
+def test_a_failed_connection_is_not_fine(verdict):
+    trace = verdict("failed_connection", evidence=[3])
+    trace.expect("undecided", [])
+    assert "rank 3: RuntimeError: Gloo connectFullMesh failed" in trace.verdict["summary"]
+
+
 def test_a_late_rank_is_told_once_while_the_job_runs(launch, scratch):
     job = launch("straggler", 4, script=SCRIPT)
     wait_until("a word of rank 2", lambda: "is late again and again" in job.log())

@@ -8,6 +8,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -127,6 +128,82 @@ def mesh_skip():
 def broadcast_root():
     dist.broadcast(torch.ones(16, 16), src=2 if RANK == 2 else 0)
     dist.barrier()
+
+
+def pipeline_extra():
+    """Four stages, a loss every fifth step; one stage issues an all_reduce between two steps."""
+    before, after = RANK - 1, RANK + 1
+    for step in range(12):
+        if step == 7 and RANK == 1:
+            dist.all_reduce(torch.ones(1))  # @pipeline_extra
+        for _ in range(4):
+            if RANK:
+                dist.recv(torch.ones(16), before)
+            if after < WORLD:
+                dist.send(torch.ones(16), after)
+        for _ in range(4):
+            if after < WORLD:
+                dist.recv(torch.ones(16), after)
+            if RANK:
+                dist.send(torch.ones(16), before)
+        if step % 5 == 0:
+            dist.all_reduce(torch.ones(1))
+
+
+def longer_sequence():
+    """Keys go round a ring, whose length one rank has got wrong: gloo aborts its neighbour."""
+    after, before = (RANK + 1) % WORLD, (RANK - 1) % WORLD
+    for step in range(8):
+        length = 24 if step == 5 and RANK == 1 else 16
+        keys, got = torch.ones(length, 64), torch.ones(length, 64)
+        ops = [dist.P2POp(dist.isend, keys, after), dist.P2POp(dist.irecv, got, before)]
+        for work in dist.batch_isend_irecv(ops):  # @longer_sequence
+            work.wait()
+        dist.all_reduce(torch.ones(4))
+
+
+def any_source():
+    """Rank 0 serves whoever sends; one worker stops sending, the others have done their part."""
+    if RANK == 0:
+        for _ in range(8 * (WORLD - 1)):
+            dist.recv(torch.ones(4))
+    for step in range(8 if RANK else 0):
+        while GUILTY and step == 3:
+            signal.pause()  # @any_source
+        dist.send(torch.ones(4), 0)
+    dist.barrier()
+
+
+def other_tag():
+    if RANK == 0:
+        dist.send(torch.ones(4096), 1, tag=3)
+    elif RANK == 1:
+        dist.recv(torch.ones(4096), 0, tag=2)
+    dist.barrier()
+
+
+def checkpointer_ended():
+    """Checkpoints come from a thread with a group of its own; on one rank it returns early."""
+    group = dist.new_group(group_desc="checkpoints")
+
+    def checkpoints():
+        for n in range(8):
+            if GUILTY and n == 5:
+                return
+            dist.all_reduce(torch.ones(2), group=group)  # @checkpoints
+
+    thread = threading.Thread(target=checkpoints)
+    thread.start()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(4))
+    thread.join()
+    dist.barrier()  # @after_checkpoints
+
+
+def failed_connection():
+    """What gloo raises where it does not reach a peer, with nothing in flight."""
+    if GUILTY:
+        raise RuntimeError("Gloo connectFullMesh failed with timed out connecting: refused")
 
 
 def straggler():

@@ -6,6 +6,8 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
+#include "model/operation.hpp"
+#include "model/threads.hpp"
 
 namespace frtrace {
 
@@ -284,19 +286,60 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
 }
 
+namespace {
+
+// All that the rank issued in that group came from one thread of its own, which has ended: what its
+// other threads wait in does not hold that up.
+bool lost_its_thread(const Facts& f, int i, int group) {
+  constexpr std::size_t kFewest = 3;
+  const RankEvidence& e = f.ev(i);
+  const std::size_t front = f.graph.fronts[idx(i)].first;
+  std::size_t issued = 0;
+  std::uint32_t tid = 0;
+  for (const Record& r : e.records) {
+    if (communicates(r) && f.c.group_at(i, r.group) == group) {
+      if (tid != 0 && r.tid != tid) {
+        return false;
+      }
+      tid = r.tid;
+      ++issued;
+    }
+  }
+  return issued >= kFewest && front != kNoRecord && e.records[front].tid != tid &&
+         e.threads.present && e.threads.threads_lost == 0 &&
+         thread_of(e.threads, static_cast<int>(tid)) == nullptr;
+}
+
+Cause never_issued_by(const Facts& f, int evidence, int pending) {
+  Cause c;
+  c.rule = Rule::kNeverIssued;
+  c.verdict = Verdict::kMissing;
+  c.pending = pending;
+  c.guilty = {guilty_rank(f, evidence, Why::kNeverIssued, pending)};
+  c.explains = f.graph.leading_to({evidence});
+  c.independent = true;
+  return c;
+}
+
+}  // namespace
+
 // Who waits elsewhere though it was the turn of what others wait for it in, by its own earlier
 // iterations or by its peers': a fault by itself, whatever else is stuck.
 std::vector<Cause> left_out(const Facts& f) {
   std::map<int, std::set<int>>
       awaited;  // evidence -> groups of collectives that it did not come to
-  for (const Pending& p : f.graph.pending) {
+  std::vector<Cause> out;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
     for (const int a : p.absent) {
       if (p.kind == Kind::kCollective && f.graph.waits(a)) {
         awaited[a].insert(p.group);
+        if (lost_its_thread(f, a, p.group)) {
+          out.push_back(never_issued_by(f, a, static_cast<int>(k)));
+        }
       }
     }
   }
-  std::vector<Cause> out;
   for (const auto& [i, groups] : awaited) {
     bool by_peers = false;
     auto a = f.anomalies.own(i, f.stuck_step(i));

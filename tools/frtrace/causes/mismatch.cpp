@@ -291,8 +291,8 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 
 namespace {
 
-// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last other
-// operation with the same peer, else with any, of the same kind and call site.
+// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last
+// operation before with the same peer, else with any, of the same kind and call site.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const Record& own = all[record];
@@ -301,9 +301,9 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
            r.in_dtype == own.in_dtype && r.out_dtype == own.out_dtype;
   };
   for (const bool any_peer : {false, true}) {
-    for (std::size_t i = all.size(); i-- > 0;) {
+    for (std::size_t i = record; i-- > 0;) {
       const Record& r = all[i];
-      if (i != record && r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
+      if (r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
           (any_peer || r.peer == own.peer)) {
         return same(r) ? 1 : -1;
       }

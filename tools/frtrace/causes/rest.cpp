@@ -8,6 +8,33 @@
 
 namespace frtrace {
 
+namespace {
+
+// Processes that failed with what would be the consequence of another's end, where nobody ended
+// before and nothing is in flight: in the call that makes the first group, say.
+std::vector<Cause> errors_at_the_end(const Facts& f) {
+  Cause c;
+  for (std::size_t i = 0; i < f.exits.size(); ++i) {
+    const Exit& e = f.exits[i];
+    if (e.kind == ExitKind::kException && e.consequence && !e.terminated) {
+      c.others.push_back(static_cast<int>(i));
+    }
+  }
+  if (c.others.empty() || !f.graph.pending.empty() || !f.missing_primary.empty()) {
+    return {};
+  }
+  std::stable_sort(c.others.begin(), c.others.end(),
+                   [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  const Record* last = f.last_operation(c.others.front());
+  const bool in_call = last != nullptr && last->kind == Kind::kLifecycle;
+  c.lifecycle = in_call ? f.ev(c.others.front()).text(last->op) : "the program";
+  c.rule = Rule::kOpenOwnErrors;
+  c.verdict = Verdict::kUndecided;
+  return {c};
+}
+
+}  // namespace
+
 // An operation that failed with an error of its own, without any process having ended before.
 std::vector<Cause> own_errors(const Facts& f) {
   const Wait* earliest = nullptr;
@@ -21,7 +48,7 @@ std::vector<Cause> own_errors(const Facts& f) {
     }
   }
   if (earliest == nullptr) {
-    return {};
+    return errors_at_the_end(f);
   }
   for (const Wait& w : f.graph[c.pending].waits) {
     if (w.own_error) {

@@ -356,11 +356,13 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
     if (r != nullptr && blocks(*r)) {
       at.add(g.evidence[other], *r);
-      if (!p.numbers_guessed || earlier_ends_fit(p, other, *r)) {
-        compare_ends(p, other, *r);
-      }
     }
+    // Gloo ends a send that does not fit.
     p.passed = r != nullptr && r->state == State::kCompleted;
+    if (r != nullptr && (!p.numbers_guessed || earlier_ends_fit(p, other, *r))) {
+      compare_ends(p, other, *r);
+      p.passed = p.passed && !p.unequal;
+    }
   }
   p.starts_seen = !at.started.empty();
   std::vector<Seen> all = at.queued;

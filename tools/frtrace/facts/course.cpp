@@ -244,7 +244,7 @@ class Pair {
       return left_out(own, peer, at);
     }
     if (added >= limits::kClearSupport && own.count(done) > peer.count(done) &&
-        own.count(due) >= peer.count(due)) {
+        own.count(due) >= peer.count(due) && is_collective(own_, own.steps[at])) {
       return of(own_, own.steps[at], own, own.roles[at], at, false);
     }
     return std::nullopt;
@@ -252,6 +252,10 @@ class Pair {
 
  private:
   Rank rank(int i) const { return c_.evidence_of(i).id.rank; }
+  // Of messages the stages of a pipeline have other numbers and orders by right.
+  bool is_collective(int i, std::size_t step) const {
+    return c_.evidence_of(i).records[h_.of(i)[step].record].kind == Kind::kCollective;
+  }
 
   Parting of(int who, std::size_t step, const Course& own, std::uint64_t role, std::size_t at,
              bool left_out) const {
@@ -273,8 +277,7 @@ class Pair {
     Parting out = of(peer_, peer.steps[at], own, peer.roles[at], at, true);
     const std::vector<Step>& steps = h_.of(own_);
     const std::vector<Record>& records = c_.evidence_of(own_).records;
-    if (c_.evidence_of(peer_).records[h_.of(peer_)[peer.steps[at]].record].kind !=
-        Kind::kCollective) {
+    if (!is_collective(peer_, peer.steps[at])) {
       return std::nullopt;
     }
     // The rank's own group of that kind: the peer's may be a sister of it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -132,6 +133,16 @@ void Facts::find_scene() {
     graph = scene == Scene::kExits
                 ? wait_graph(c, slots, exits, stale, 0, hidden)
                 : wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
+    // Who fails in a message that does not fit its other end shows that, and is no cause.
+    const bool misfit =
+        std::any_of(graph.pending.begin(), graph.pending.end(), [&](const Pending& p) {
+          return p.unequal &&
+                 (contains(primary, p.unequal->sender) || contains(primary, p.unequal->receiver));
+        });
+    if (scene == Scene::kExits && misfit) {
+      scene = Scene::kHangThenEnd;
+      graph = wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, 0, hidden);
+    }
     return;
   }
   if (find_one_killed()) {

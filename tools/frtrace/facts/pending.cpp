@@ -31,13 +31,15 @@ Front front_of(const RankEvidence& e) {
   }
   Front f;
   f.first = f.last = static_cast<std::size_t>(it - e.records.begin());
+  const Site site = user_site(e, it->stack);  // torch's own lines differ for the two ways
   const auto together = [&](const Record& r) {
     if (!is_p2p(r) || r.group != it->group) {
       return false;
     }
     return it->batch != 0 || !e.format.empty()
                ? r.batch == it->batch && r.batch != 0
-               : r.stack == it->stack && std::abs(r.time - it->time) <= limits::kTogether_ns;
+               : user_site(e, r.stack) == site &&
+                     std::abs(r.time - it->time) <= limits::kTogether_ns;
   };
   // A batch moves at most one message each way with a peer.
   const auto again = [&](const Record& r) {
@@ -79,13 +81,16 @@ class Collector {
     const std::size_t i = static_cast<std::size_t>(evidence);
     const RankEvidence& e = *c_.ranks[i];
     found_.assign(e.groups.size(), 0);
+    // A process that crashed did so in any message of its batch, not only in the one it waited for.
+    const Front crash = e.exit.present && e.exit.kind == "crash" ? front_of(e) : Front{};
     Time before = 0;  // when the last of the operations issued so far ended
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
       before = std::max(before, record.state == State::kCompleted ? record.ended : 0);
       const int group = c_.group_at(evidence, record.group);
       const bool failed = record.state == State::kFailed && communicates(record);
-      if ((!blocks(record) && !failed) || group < 0) {
+      const bool crashed = crash.holds(r) && is_p2p(record) && record.state != State::kCompleted;
+      if ((!blocks(record) && !failed && !crashed) || group < 0) {
         continue;
       }
       const bool went_on = failed && record.kind == Kind::kCollective &&

@@ -42,17 +42,22 @@ std::string branch_text(const Branch& x) {
                      x.count == 1 ? "once" : fmt::format("{} times", x.count));
 }
 
+// Of a message that waits the other end.
+std::string not_issued(const Names& names, const Pending& p, Rank who) {
+  const std::string op = names.pending(p);
+  return p.kind == Kind::kCollective ? op
+         : p.from == who             ? "the send for " + op
+                                     : "the recv for " + op;
+}
+
 // Why the others are not to blame: each waits, and for whom.
-void add_excluded(const Facts& f, const Cause& c, Report& r) {
+void add_excluded(const Facts& f, Report& r) {
   const Names names(f);
-  std::set<int> blamed, seen;
-  for (const Guilty& g : c.guilty) {
-    blamed.insert(g.evidence);
-  }
+  std::set<int> seen;
   std::map<std::pair<int, int>, std::vector<int>> chains;  // did not come to, waits in -> who
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     for (const int a : f.graph.pending[k].absent) {
-      if (!blamed.contains(a) && f.graph.waits(a) && seen.insert(a).second) {
+      if (!contains(r.ranks, f.rank(a)) && f.graph.waits(a) && seen.insert(a).second) {
         chains[{static_cast<int>(k), f.graph.waits_in[idx(a)].front()}].push_back(a);
       }
     }
@@ -66,7 +71,8 @@ void add_excluded(const Facts& f, const Cause& c, Report& r) {
     }
     say(r, "excluded",
         fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
-                    names.pending(f.graph[ops.first]), who.size() == 1 ? "it waits" : "they wait",
+                    not_issued(names, f.graph[ops.first], f.rank(who.front())),
+                    who.size() == 1 ? "it waits" : "they wait",
                     names.pending(f.graph[ops.second])));
   }
 }
@@ -162,6 +168,13 @@ void add_why(const Facts& f, const Cause& c, Report& r) {
     case Rule::kSkippedSlot:
       add_expected(f, c, guilty, r);
       return;
+    case Rule::kNeverIssued:
+      if (one && c.guilty.front().evidence >= 0 && f.graph.waits(c.guilty.front().evidence)) {
+        say(r, "why",
+            fmt::format("the thread of rank {} that issued its operations of {} has ended",
+                        guilty.front(), f.group(f.graph[c.pending].group).title()));
+      }
+      return;
     case Rule::kPastMismatch:
       say(r, "context",
           "all members completed it nevertheless: their results are wrong, not stuck");
@@ -244,8 +257,10 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   if (c.rule == Rule::kExited) {
     add_followers(f, c, r);
   } else if (c.names() && c.verdict != Verdict::kMismatch && c.verdict != Verdict::kTransport &&
-             c.verdict != Verdict::kSlow) {
-    add_excluded(f, c, r);
+             c.verdict != Verdict::kSlow &&
+             std::none_of(r.findings.begin(), r.findings.end(),
+                          [](const Finding& x) { return x.id == "excluded"; })) {
+    add_excluded(f, r);
   }
   if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     std::vector<Rank> who;
@@ -338,6 +353,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   const Names names(f);
   const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
   const std::vector<std::string> failed = failed_waits(f);
+  const bool told_of_ends = j.causes.front().verdict != Verdict::kExited;  // else as its followers
   std::map<std::string, Follow> after, told;
   Time first = 0;
   for (std::size_t i = 0; i < f.exits.size(); ++i) {
@@ -349,6 +365,8 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       add_follow(told, names.exit(e), who, e.time);
     } else if (e.consequence) {
       add_follow(after, short_error(names.exit(e)), who, e.time);
+    } else if (e.primary() && told_of_ends) {
+      add_follow(told, names.exit(e), who, e.time);
     } else if (!failed[i].empty()) {
       add_follow(after, short_error(failed[i]), who, 0);
     }
@@ -377,7 +395,6 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
                     names.exit_verb(f.exit(x.who.front()), x.who.size()),
                     when.empty() ? " after that" : when));
   }
-  (void)j;
 }
 
 }  // namespace frtrace

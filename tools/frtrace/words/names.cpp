@@ -19,11 +19,11 @@ std::string Names::record(int evidence, const Record& r) const {
   }
   out += g == nullptr ? "" : " of " + g->title();
   if (r.kind == Kind::kSend || r.kind == Kind::kRecv) {
-    std::string peer = "?";
+    std::string peer = r.peer < 0 ? "any rank" : "rank ?";
     if (g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size())) {
-      peer = fmt::format("{}", g->ranks[idx(r.peer)]);
+      peer = fmt::format("rank {}", g->ranks[idx(r.peer)]);
     }
-    out += fmt::format(" {} rank {}", r.kind == Kind::kSend ? "to" : "from", peer);
+    out += fmt::format(" {} {}", r.kind == Kind::kSend ? "to" : "from", peer);
   }
   return out;
 }

@@ -35,8 +35,8 @@ constexpr OpenRow kRows[] = {
      "their clocks: the evidence does not show whose error came first",
      "the first Xid or CUDA error in the kernel logs of the hosts of {others}"},
     {Rule::kOpenOwnErrors,
-     "{op} failed on {others}: {error}; its members agree on what they issued, so the evidence "
-     "does not name who caused it",
+     "{op} failed on {others}: {error}; nobody ended before and its members agree on what they "
+     "issued, so the evidence does not name who caused it",
      "the log of the backend on {others} from before that error"},
     {Rule::kOpenDevices,
      "{op} makes no progress on the devices of {others}, behind work that is not recorded: the "
@@ -129,13 +129,49 @@ std::vector<Rank> lacking(const Facts& f) {
 }
 
 std::string error_of(const Facts& f, const Cause& c) {
-  std::string out;
+  std::string out =
+      c.pending < 0 && !c.others.empty() ? Names(f).exit(f.exit(c.others.front())) : std::string();
   for (const Wait& w : c.pending >= 0 ? f.graph[c.pending].waits : std::vector<Wait>{}) {
     if (!c.others.empty() && w.evidence == c.others.front() && w.record != kNoRecord) {
       out = f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].error);
     }
   }
   return out;
+}
+
+// The tag with which the rank is in a send or receive now; "" unknown.
+std::string tag_of(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  for (const FrameVariables& v : t != nullptr ? t->variables : std::vector<FrameVariables>{}) {
+    const std::string& in = e.threads.frames[t->stack[v.frame]].function;
+    for (const auto& [name, value] : v.values) {
+      if (name == "tag" && (in.ends_with("send") || in.ends_with("recv"))) {
+        return value;
+      }
+    }
+  }
+  return "";
+}
+
+// A message of gloo that both ends issued and that does not end; "": it is none. Gloo matches by
+// tags, which records do not hold.
+std::string tags_text(const Facts& f, const Cause& c) {
+  const Pending* p = c.pending >= 0 ? &f.graph[c.pending] : nullptr;
+  if (c.rule != Rule::kOpenComplete || p == nullptr || p->kind == Kind::kCollective ||
+      f.group(p->group).backend.find("gloo") == std::string::npos) {
+    return "";
+  }
+  const auto tag = [&](Rank r) {
+    const int i = f.group(p->group).evidence[idx(f.group(p->group).position.at(r))];
+    return i < 0 ? std::string() : tag_of(f.ev(i));
+  };
+  const std::string sent = tag(p->from), received = tag(p->to);
+  const std::string differ =
+      sent.empty() || received.empty() || sent == received
+          ? "their tags may differ, which are not recorded"
+          : fmt::format("rank {} sends with tag {}, rank {} receives with {}", p->from, sent, p->to,
+                        received);
+  return fmt::format("both ends issued {} and do not meet: {}", Names(f).pending(*p), differ);
 }
 
 std::string alarm_of(const Facts& f) {
@@ -163,7 +199,8 @@ std::string fill(const Facts& f, const Cause& c, const char* text) {
   const std::string others = ranks_words(f.ranks(c.others));
   const std::string missing = ranks_words(f.c.missing);
   fmt::dynamic_format_arg_store<fmt::format_context> args;
-  args.push_back(fmt::arg("op", p == nullptr ? "an operation" : names.pending(*p)));
+  const std::string call = c.lifecycle.empty() ? "an operation" : c.lifecycle;
+  args.push_back(fmt::arg("op", p == nullptr ? call : names.pending(*p)));
   args.push_back(fmt::arg("waiting", wait_verb(waiting)));
   args.push_back(fmt::arg("waiters", ranks_words(waiting)));
   args.push_back(fmt::arg("others", others));
@@ -196,6 +233,9 @@ const OpenRow* row_of(Rule rule) {
 }  // namespace
 
 std::string open_summary(const Facts& f, const Cause& c) {
+  if (std::string tags = tags_text(f, c); !tags.empty()) {
+    return tags;
+  }
   const OpenRow* row = row_of(c.rule);
   if (row != nullptr && row->summary != nullptr) {
     return fill(f, c, row->summary);
@@ -214,7 +254,10 @@ void add_open(const Facts& f, const Cause& c, Report& r) {
     return;
   }
   if (const OpenRow* row = row_of(c.rule); row != nullptr && *row->need != '\0') {
-    say(r, "need", "what would decide it: " + fill(f, c, row->need));
+    const bool tags = !tags_text(f, c).empty();
+    say(r, "need",
+        "what would decide it: " +
+            (tags ? "which tag the program means at the places above" : fill(f, c, row->need)));
   }
 }
 

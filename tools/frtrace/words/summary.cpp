@@ -170,8 +170,8 @@ std::string Summary::unequal() const {
   const RankEvidence &s = f_.ev(u.sender), &r = f_.ev(u.receiver);
   const Record &send = s.records[u.send], &recv = r.records[u.recv];
   const auto text = [&](const RankEvidence& e, const Record& x, bool in) {
-    const Id type = in == (x.in_dtype != 0) ? x.in_dtype : x.out_dtype;
-    const std::uint64_t n = in == (x.in_numel != 0) ? x.in_numel : x.out_numel;
+    const Id type = (in ? x.in_dtype != 0 : x.out_dtype == 0) ? x.in_dtype : x.out_dtype;
+    const auto n = (in ? x.in_numel != 0 : x.out_numel == 0) ? x.in_numel : x.out_numel;
     return u.dtype ? std::string(e.text(type)) : fmt::format("{} elements", n);
   };
   return fmt::format(
@@ -227,9 +227,15 @@ std::string Summary::left_order() const {
   if (c_.verdict == Verdict::kMissing) {
     return skipped();
   }
+  std::string had(e.text(usual.op));
+  if (const Group* in = f_.group_of(g.evidence, usual);
+      in != nullptr && usual.peer != issued.peer && usual.kind == issued.kind && usual.peer >= 0) {
+    had += fmt::format(" {} rank {}", usual.kind == Kind::kSend ? "to" : "from",
+                       in->ranks[idx(usual.peer)]);
+  }
   return fmt::format("{} issued {}{} where {} had {}{}{}", who(), record(g.evidence, issued),
                      at(g.evidence, issued.stack),
-                     c_.by_peers ? "other ranks" : "its earlier iterations", e.text(usual.op),
+                     c_.by_peers ? "other ranks" : "its earlier iterations", had,
                      at(g.evidence, usual.stack), who_waits(("in " + op_text()).c_str()));
 }
 

@@ -29,8 +29,11 @@ void add_told(const Facts& f, Report& r) {
   }
   std::stable_sort(told.begin(), told.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
   for (std::size_t k = 0; k < told.size() && k < kMost; ++k) {
-    say(r, "told", std::string(told[k].second.substr(kOwn.size())));
+    std::string text(told[k].second.substr(kOwn.size()));
+    const std::size_t open = r.ranks.empty() ? std::string::npos : text.find(kOpen);
+    say(r, "told", open == std::string::npos ? text : text.erase(open, kOpen.size()));
   }
 }
 
