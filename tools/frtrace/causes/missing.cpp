@@ -235,8 +235,8 @@ int next_group_of_peers(const Facts& f, int i) {
 }
 
 // Several that seem to be idle may wait for each other in the making of a communicator: so do those
-// whose peers issued the first operation of a kind of group next, and most of a job that all stand
-// still.
+// whose peers issued the first operation of a kind of group next. Where nothing tells what was next,
+// most of a job that all stand still do.
 void drop_makers(const Facts& f, std::vector<int>& idle) {
   std::size_t still = 0;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
@@ -246,7 +246,8 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
     return;
   }
   std::erase_if(idle, [&](int i) {
-    return 2 * still > f.c.ranks.size() || makes_communicator(f, i, next_group_of_peers(f, i));
+    const int next = next_group_of_peers(f, i);
+    return next < 0 ? 2 * still > f.c.ranks.size() : makes_communicator(f, i, next);
   });
 }
 
