@@ -16,9 +16,14 @@ namespace frtrace {
 namespace {
 
 // A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
-// issued it before.
+// issued it before. So does who left its order with a message.
 bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
-  if (p.kind != Kind::kCollective || absent.size() < 2 || p.waits.size() >= absent.size()) {
+  if (p.kind != Kind::kCollective) {
+    const int i = p.waits.front().evidence;
+    const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
+    return a && a->issued == f.stuck_step(i) && a->context >= limits::kContext;
+  }
+  if (absent.size() < 2 || p.waits.size() >= absent.size()) {
     return false;
   }
   if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {

@@ -356,9 +356,9 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
     if (r != nullptr && blocks(*r)) {
       at.add(g.evidence[other], *r);
-      if (!p.numbers_guessed || earlier_ends_fit(p, other, *r)) {
-        compare_ends(p, other, *r);
-      }
+    }
+    if (r != nullptr && (!p.numbers_guessed || earlier_ends_fit(p, other, *r))) {
+      compare_ends(p, other, *r);  // a short send may be over before its receive is
     }
     p.passed = r != nullptr && r->state == State::kCompleted;
   }
