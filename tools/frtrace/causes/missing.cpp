@@ -314,13 +314,6 @@ std::vector<Cause> never_issued(const Facts& f) {
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
       idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
-    std::vector<int> few = idle;
-    for (const Wait& w : p.waits) {
-      few.push_back(w.evidence);
-    }
-    if (auto c = left_order(f, few, true)) {
-      return {*c};
-    }
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
@@ -480,26 +473,6 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
-// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
-// after the same operations.
-bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
-  const std::uint64_t role = other.roles()[next];
-  const std::vector<std::uint64_t>& mine = own.roles();
-  const auto now =
-      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
-  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
-  bool likewise = false, otherwise = false;
-  for (auto at = mine.begin(); pipeline && at < now; ++at) {
-    if (std::equal(now, mine.end(), at)) {
-      const std::uint64_t after = *(at + (mine.end() - now));
-      likewise = likewise || after == role;
-      otherwise = otherwise || after != role;
-    }
-  }
-  return (otherwise && !likewise) ||
-         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
-}
-
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -534,7 +507,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
+          (stays_there(*own, other, *next) ||
            makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }

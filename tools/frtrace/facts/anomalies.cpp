@@ -119,27 +119,27 @@ namespace {
 // in some rounds only.
 bool is_not_due(const Case& c, const History& history, const Anomalies& all, int i,
                 const Anomaly& a) {
-  const Step& met = history.of(i)[a.issued - std::min<std::size_t>(a.issued, 1)];
+  const std::size_t at = a.issued - std::min<std::size_t>(a.issued, 1);
+  const Step& met = history.of(i)[at];
   const Record& before = c.evidence_of(i).records[met.record];
   if (a.issued == 0 || before.kind != Kind::kCollective || met.group < 0) {
     return false;
   }
-  const std::uint64_t here = all.roles(i)[a.issued - 1], due = all.roles(i)[a.usual];
   bool others = false;
   for (const int j : all.peers(i, true)) {
-    const std::vector<Step>& steps = history.of(j);
-    const std::vector<std::uint64_t>& other = all.roles(j);
+    const std::vector<std::uint64_t>& roles = all.roles(j);
     bool now = false, ever = false;
-    for (std::size_t q = 0; q + 1 < other.size(); ++q) {
-      if (other[q] == here) {
-        const bool same = steps[q].group == met.group &&
-                          c.evidence_of(j).records[steps[q].record].seq == before.seq;
-        if (same && other[q + 1] == due) {
-          return false;
-        }
-        now = now || same;
-        ever = ever || other[q + 1] == due;
+    for (std::size_t q = 0; q + 1 < roles.size(); ++q) {
+      const Step& step = history.of(j)[q];
+      const bool there = roles[q] == all.roles(i)[at];
+      const bool same = there && step.group == met.group &&
+                        c.evidence_of(j).records[step.record].seq == before.seq;
+      const bool due = there && roles[q + 1] == all.roles(i)[a.usual];
+      if (same && due) {
+        return false;
       }
+      now = now || same;
+      ever = ever || due;
     }
     others = others || (now && ever);
   }

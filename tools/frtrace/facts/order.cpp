@@ -54,22 +54,6 @@ std::size_t step_of(const std::vector<Step>& steps, std::size_t record) {
   return static_cast<std::size_t>(it - steps.begin());
 }
 
-std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
-  const std::size_t oldest = pos > limits::kWindow ? pos - limits::kWindow : 0;
-  for (std::size_t c = std::min(limits::kContext, pos - oldest); c >= 1; --c) {
-    for (std::size_t j = pos - 1; j >= oldest + c && j < pos; --j) {
-      bool equal = true;
-      for (std::size_t t = 1; t <= c && equal; ++t) {
-        equal = steps[j - t].key == steps[pos - t].key;
-      }
-      if (equal) {
-        return j;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 namespace {
 
 // Earlier steps that follow the same `context` steps as `pos`, latest first.
@@ -89,6 +73,14 @@ bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t cont
 }
 
 }  // namespace
+
+std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
+  std::optional<std::size_t> usual;
+  for (std::size_t c = std::min(limits::kContext, pos); c >= 1 && !usual; --c) {
+    any_alike(steps, pos, c, [&](std::size_t j) { return usual = j, true; });
+  }
+  return usual;
+}
 
 std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
                       std::span<const std::uint64_t> b, std::size_t j) {
