@@ -75,25 +75,6 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
   return c;
 }
 
-// Two operations of two groups: most members of both took them in one order.
-std::vector<int> fewer_order(const Facts& f, const Problem& p) {
-  if (p.pending.size() != 2) {
-    return {};
-  }
-  const Pending &a = f.graph[p.pending[0]], &b = f.graph[p.pending[1]];
-  std::vector<int> in_a, in_b;
-  for (const int i : p.evidence) {
-    const Rank who = f.rank(i);
-    if (f.group(a.group).position.contains(who) && f.group(b.group).position.contains(who)) {
-      (a.waits_here(i) ? in_a : in_b).push_back(i);
-    }
-  }
-  if (in_a.empty() || in_b.empty() || in_a.size() == in_b.size()) {
-    return {};
-  }
-  return in_a.size() < in_b.size() ? in_a : in_b;
-}
-
 // Versions of the profiler interface before this one report no launches.
 constexpr std::uint32_t kTellsLaunches = 5;
 
@@ -187,7 +168,7 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   c.operations = p.pending;
   c.pending = p.pending.front();
   c.explains = p.explains;
-  std::vector<int> who = on_all.size() == 1 ? on_all : fewer_order(f, p);
+  std::vector<int> who = on_all.size() == 1 ? on_all : std::vector<int>();
   c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
   if (who.empty() && !is_program_way(f, p)) {
     c.verdict = Verdict::kUndecided;

@@ -16,9 +16,14 @@ namespace frtrace {
 namespace {
 
 // A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
-// issued it before.
+// issued it before. So does who left its order with a message.
 bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
-  if (p.kind != Kind::kCollective || absent.size() < 2 || p.waits.size() >= absent.size()) {
+  if (p.kind != Kind::kCollective) {
+    const int i = p.waits.front().evidence;
+    const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
+    return a && a->issued == f.stuck_step(i) && a->context >= limits::kContext;
+  }
+  if (absent.size() < 2 || p.waits.size() >= absent.size()) {
     return false;
   }
   if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {
@@ -235,8 +240,8 @@ int next_group_of_peers(const Facts& f, int i) {
 }
 
 // Several that seem to be idle may wait for each other in the making of a communicator: so do those
-// whose peers issued the first operation of a kind of group next, and most of a job that all stand
-// still.
+// whose peers issued the first operation of a kind of group next. Where nothing tells what was next,
+// most of a job that all stand still do.
 void drop_makers(const Facts& f, std::vector<int>& idle) {
   std::size_t still = 0;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
@@ -246,7 +251,8 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
     return;
   }
   std::erase_if(idle, [&](int i) {
-    return 2 * still > f.c.ranks.size() || makes_communicator(f, i, next_group_of_peers(f, i));
+    const int next = next_group_of_peers(f, i);
+    return next < 0 ? 2 * still > f.c.ranks.size() : makes_communicator(f, i, next);
   });
 }
 
@@ -308,13 +314,6 @@ std::vector<Cause> never_issued(const Facts& f) {
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
       idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
-    std::vector<int> few = idle;
-    for (const Wait& w : p.waits) {
-      few.push_back(w.evidence);
-    }
-    if (auto c = left_order(f, few, true)) {
-      return {*c};
-    }
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
@@ -474,26 +473,6 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
-// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
-// after the same operations.
-bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
-  const std::uint64_t role = other.roles()[next];
-  const std::vector<std::uint64_t>& mine = own.roles();
-  const auto now =
-      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
-  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
-  bool likewise = false, otherwise = false;
-  for (auto at = mine.begin(); pipeline && at < now; ++at) {
-    if (std::equal(now, mine.end(), at)) {
-      const std::uint64_t after = *(at + (mine.end() - now));
-      likewise = likewise || after == role;
-      otherwise = otherwise || after != role;
-    }
-  }
-  return (otherwise && !likewise) ||
-         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
-}
-
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -528,7 +507,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
+          (stays_there(*own, other, *next) ||
            makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }

@@ -148,6 +148,41 @@ bool Anomalies::other_end_agrees(int i, const Anomaly& a) const {
   return false;
 }
 
+namespace {
+
+// No other member of the collective before it went on with what was due, in this round: that comes
+// in some rounds only.
+bool is_not_due(const Case& c, const History& history, const Anomalies& all, int i,
+                const Anomaly& a) {
+  const std::size_t at = a.issued - std::min<std::size_t>(a.issued, 1);
+  const Step& met = history.of(i)[at];
+  const Record& before = c.evidence_of(i).records[met.record];
+  if (a.issued == 0 || before.kind != Kind::kCollective || met.group < 0) {
+    return false;
+  }
+  bool others = false;
+  for (const int j : all.peers(i, true)) {
+    const std::vector<std::uint64_t>& roles = all.roles(j);
+    bool now = false, ever = false;
+    for (std::size_t q = 0; q + 1 < roles.size(); ++q) {
+      const Step& step = history.of(j)[q];
+      const bool there = roles[q] == all.roles(i)[at];
+      const bool same = there && step.group == met.group &&
+                        c.evidence_of(j).records[step.record].seq == before.seq;
+      const bool due = there && roles[q + 1] == all.roles(i)[a.usual];
+      if (same && due) {
+        return false;
+      }
+      now = now || same;
+      ever = ever || due;
+    }
+    others = others || (now && ever);
+  }
+  return others;
+}
+
+}  // namespace
+
 // Of a file without what has completed, no order of earlier iterations is known.
 std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   if (c_.evidence_of(i).holes.only_active) {
@@ -209,7 +244,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
     if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
-        is_between(i, a)) {
+        is_between(i, a) || is_not_due(c_, history_, *this, i, a)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();

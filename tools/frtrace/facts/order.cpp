@@ -54,22 +54,6 @@ std::size_t step_of(const std::vector<Step>& steps, std::size_t record) {
   return static_cast<std::size_t>(it - steps.begin());
 }
 
-std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
-  const std::size_t oldest = pos > limits::kWindow ? pos - limits::kWindow : 0;
-  for (std::size_t c = std::min(limits::kContext, pos - oldest); c >= 1; --c) {
-    for (std::size_t j = pos - 1; j >= oldest + c && j < pos; --j) {
-      bool equal = true;
-      for (std::size_t t = 1; t <= c && equal; ++t) {
-        equal = steps[j - t].key == steps[pos - t].key;
-      }
-      if (equal) {
-        return j;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 namespace {
 
 // Earlier steps that follow the same `context` steps as `pos`, latest first.
@@ -89,6 +73,14 @@ bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t cont
 }
 
 }  // namespace
+
+std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
+  std::optional<std::size_t> usual;
+  for (std::size_t c = std::min(limits::kContext, pos); c >= 1 && !usual; --c) {
+    any_alike(steps, pos, c, [&](std::size_t j) { return usual = j, true; });
+  }
+  return usual;
+}
 
 std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
                       std::span<const std::uint64_t> b, std::size_t j) {
@@ -226,6 +218,22 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
 
 }  // namespace
 
+namespace {
+
+// Where the steps agree again after what was left out, added or replaced.
+std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const Anomaly& a) {
+  const bool added = a.kind == Anomaly::kInserted, skipped = a.kind == Anomaly::kSkipped;
+  for (std::size_t k = 1; k <= limits::kLookahead && (added || skipped); ++k) {
+    const std::size_t issued = a.issued + (added ? k : 0), usual = a.usual + (added ? 0 : k);
+    if (equal_steps(steps, issued, usual) >= a.support) {
+      return {issued, usual};
+    }
+  }
+  return {a.issued + 1, a.usual + 1};
+}
+
+}  // namespace
+
 // An iteration that is like no other one deviates where it leaves the one it is like for longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
                                                    const RankEvidence& e, std::size_t stuck) {
@@ -237,13 +245,19 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
   for (std::size_t k = starts.size(); k-- > 1 && k + limits::kIterations > starts.size();) {
     const std::size_t begin = starts[k];
     const std::size_t whole = (k + 1 < starts.size() ? starts[k + 1] : steps.size()) - begin;
-    std::size_t most = 0, like = k - 1;
+    std::size_t most = 0, like = k - 1, after = 0;
     for (std::size_t j = starts.size() - 1; j-- > 0 && most < whole;) {
       const std::size_t n = j == k ? 0 : equal_steps(steps, begin, starts[j]);
       // A later one that is like it up to the end of the file tells nothing of what comes then.
-      if (n > most && (n >= whole || starts[j] + n < steps.size())) {
+      if (n < most || n == 0 || (n < whole && starts[j] + n >= steps.size())) {
+        continue;
+      }
+      const std::size_t agree =
+          n < whole ? anomaly_at(steps, begin + n, starts[j] + n, n).support : 0;
+      if (n > most || (agree > after && after < limits::kContextLeast)) {
         most = n;
         like = j;
+        after = agree;
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
@@ -254,7 +268,18 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
                  steps[starts[like] + most - 1 - context].key) {
         ++context;
       }
-      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, context));
+      std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, context)};
+      // What is not in every iteration hides nothing that comes after it.
+      while (found.back().support >= limits::kContextLeast) {
+        auto [issued, usual] = past(steps, found.back());
+        const std::size_t n = equal_steps(steps, issued, usual);
+        issued += n, usual += n;
+        if (issued >= begin + whole || usual >= steps.size() || usual == issued) {
+          break;
+        }
+        found.push_back(anomaly_at(steps, issued, usual, n));
+      }
+      out.insert(out.end(), found.rbegin(), found.rend());
     }
   }
   std::reverse(out.begin(), out.end());

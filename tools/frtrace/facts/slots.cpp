@@ -92,15 +92,16 @@ Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
   return s;
 }
 
-// Every earlier operation of the group that is kept gave each member as much as it took.
+// Every earlier all_to_all of the group that is kept gave each member as much as it took.
 bool all_even_before(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
   bool even = true;
   std::uint64_t first = seq;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     for (const std::size_t i : slots.records[m]) {
-      const Record& r = c.evidence_of(g.evidence[m]).records[i];
+      const RankEvidence& e = c.evidence_of(g.evidence[m]);
+      const Record& r = e.records[i];
       first = std::min(first, r.seq);
-      even = even && (r.seq >= seq || r.in_numel == r.out_numel);
+      even = even && (r.seq >= seq || r.in_numel == r.out_numel || !is_all_to_all(e.text(r.op)));
     }
   }
   return even && seq - first >= limits::kRepeats;
