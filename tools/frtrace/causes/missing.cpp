@@ -18,41 +18,23 @@ namespace {
 // A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
 // issued it before.
 bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
-  if (p.kind != Kind::kCollective || absent.size() < 2 || p.waits.size() >= absent.size()) {
+  if (absent.size() < 2 || p.waits.size() >= absent.size()) {
     return false;
   }
   if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {
     return true;
   }
-  constexpr std::size_t kCompared = 8;
-  for (const Wait& w : p.waits) {
+  return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     // Only a rank that repeats itself can do something new.
     if (pos >= steps.size() || pos < limits::kRepeats || !usual_next(steps, pos)) {
       return false;
     }
-    const std::uint64_t key = steps[pos].key;
-    const auto same = [key](const Step& s) { return s.key == key; };
-    bool known = std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(pos), same);
-    for (std::size_t i = 0; i < std::min(absent.size(), kCompared) && !known; ++i) {
-      const std::vector<Step>& other = f.history.of(absent[i]);
-      known = std::any_of(other.begin(), other.end(), same);
-    }
-    if (known) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// By its waiters' earlier iterations the operation was due.
-bool was_due(const Facts& f, const Pending& p) {
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
-    const std::vector<Step>& steps = f.history.of(w.evidence);
-    const std::size_t pos = step_of(steps, w.record);
-    const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-    return usual && steps[*usual].key == steps[pos].key;
+    const std::span<const Step> own(steps.data(), pos), other(f.history.of(absent.front()));
+    const auto same = [&](const Step& s) { return s.key == steps[pos].key; };
+    return std::none_of(own.begin(), own.end(), same) &&
+           std::none_of(other.begin(), other.end(), same);
   });
 }
 
@@ -62,48 +44,37 @@ std::uint64_t shifted_since(const Facts& f, int i, int group) {
   const Group& g = f.group(group);
   const Slots& s = f.slots[idx(group)];
   const auto mine = g.position.find(f.rank(i));
-  if (mine == g.position.end() || s.records[idx(mine->second)].empty()) {
-    return 0;
-  }
-  const auto site_of = [&](std::size_t m, std::uint64_t seq) -> std::optional<Site> {
-    const Record* r = s.at(f.c, g, m, seq);
-    if (r == nullptr) {
-      return std::nullopt;
-    }
-    Site site = user_site(f.ev(g.evidence[m]), r->stack);
-    return site.file.empty() ? std::nullopt : std::optional<Site>(site);
-  };
-  const std::size_t own = idx(mine->second);
+  const std::size_t own = mine == g.position.end() ? g.ranks.size() : idx(mine->second);
   std::size_t other = 0;
   while (other < g.ranks.size() && (other == own || s.records[other].empty())) {
     ++other;
   }
-  if (other == g.ranks.size()) {
+  if (own == g.ranks.size() || other == g.ranks.size()) {
     return 0;
   }
-  constexpr std::uint64_t kCompared = 64, kFewest = 2;
-  const std::vector<Record>& records = f.ev(i).records;
-  const std::uint64_t last = records[s.records[own].back()].seq;
+  const auto site_of = [&](std::size_t m, std::uint64_t seq) {
+    const Record* r = s.at(f.c, g, m, seq);
+    return r == nullptr ? Site() : user_site(f.ev(g.evidence[m]), r->stack);
+  };
+  constexpr int kFewest = 2;
+  std::uint64_t since = 0;
+  int compared = 0;
   for (const std::size_t index : s.records[own]) {
-    const std::uint64_t seq = records[index].seq;
-    const auto a = site_of(own, seq), b = site_of(other, seq);
-    if (!a || !b || *a == *b) {
+    const std::uint64_t seq = f.ev(i).records[index].seq;
+    const Site site = site_of(own, seq), same = site_of(other, seq), next = site_of(other, seq + 1);
+    if (since == 0 && (site == same || site.file.empty() || same.file.empty())) {
       continue;
     }
-    std::uint64_t compared = 0;
-    for (std::uint64_t k = seq; k <= last && compared < kCompared; ++k) {
-      const auto x = site_of(own, k), y = site_of(other, k + 1);
-      if (!x || !y) {
-        break;
-      }
-      if (*x != *y) {
-        return 0;
-      }
-      ++compared;
+    if (next.file.empty()) {
+      break;
     }
-    return compared >= kFewest ? seq : 0;
+    if (!(site == next)) {
+      return 0;
+    }
+    since = since == 0 ? seq : since;
+    ++compared;
   }
-  return 0;
+  return compared >= kFewest ? since : 0;
 }
 
 // Beside a process that ended, an idle rank is a fault of its own only if it stopped long before
@@ -129,19 +100,15 @@ bool stands_alone(const Facts& f, int i) {
 }
 
 // Where sends and receives are not recorded, many that did not come rather wait than stopped; so
-// may one of a job with several kinds of groups for a rank that left no file.
+// may one for a rank that left no file.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
-  constexpr std::size_t kMany = 3, kKinds = 3;
+  constexpr std::size_t kMany = 3;
   const std::size_t lost = f.c.missing.size();
   const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
   });
-  std::set<std::string> kinds;
-  for (const Group& g : f.c.groups) {
-    kinds.insert(g.desc);
-  }
   return (f.p2p_unseen && (idle.size() > 1 || lost != 0)) ||
-         (deaf && (idle.size() + lost >= kMany || (lost != 0 && kinds.size() >= kKinds)));
+         (deaf && (idle.size() >= kMany || lost != 0));
 }
 
 // It issued operations until its evidence was written: it is late, and not stuck.
@@ -307,14 +274,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
-    std::vector<int> few = idle;
-    for (const Wait& w : p.waits) {
-      few.push_back(w.evidence);
-    }
-    if (auto c = left_order(f, few, true)) {
-      return {*c};
-    }
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left) {
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
