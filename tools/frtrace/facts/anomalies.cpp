@@ -242,48 +242,41 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
   for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
-    const auto alike = [&](const std::vector<std::uint64_t>& of, std::size_t q) {
-      return std::equal(here - static_cast<std::ptrdiff_t>(context), here,
-                        of.begin() + static_cast<std::ptrdiff_t>(q - context));
+    // What followed the same few operations in that order of issue: role -> its first place.
+    const auto followers = [&](const std::vector<std::uint64_t>& of, std::size_t end) {
+      std::map<std::uint64_t, std::size_t> out;
+      for (std::size_t q = context; q < end; ++q) {
+        if (std::equal(here - static_cast<std::ptrdiff_t>(context), here,
+                       of.begin() + static_cast<std::ptrdiff_t>(q - context))) {
+          out.try_emplace(of[q], q);
+        }
+      }
+      return out;
     };
-    bool usual = false;  // the rank did so before
-    for (std::size_t q = context; q < p && !usual; ++q) {
-      usual = own[q] == own[p] && alike(own, q);
-    }
-    if (usual) {
-      continue;
+    if (followers(own, p).contains(own[p])) {
+      continue;  // the rank did so before
     }
     struct Next {
       int ranks = 0;
-      const std::vector<std::uint64_t>* of = nullptr;
-      std::size_t at = 0;
+      std::span<const std::uint64_t> due;
     };
     std::map<std::uint64_t, Next> next;  // what followed there on the others
-    for (const std::vector<std::uint64_t>* each : others) {
-      const std::vector<std::uint64_t>& other = *each;
-      std::set<std::uint64_t> followed;
-      for (std::size_t q = context; q < other.size(); ++q) {
-        if (alike(other, q) && followed.insert(other[q]).second) {
-          Next& n = next[other[q]];
-          n = {n.ranks + 1, each, q};
-        }
+    for (const std::vector<std::uint64_t>* other : others) {
+      for (const auto& [role, at] : followers(*other, other->size())) {
+        next[role] = {next[role].ranks + 1, std::span(*other).subspan(at)};
       }
-    }
-    if (next.empty() || next.contains(own[p])) {
-      continue;
     }
     const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) {
       return a.second.ranks < b.second.ranks;
     });
-    if (most->second.ranks < limits::kPeersAgree) {
+    if (next.contains(own[p]) || next.empty() || most->second.ranks < limits::kPeersAgree) {
       continue;
     }
     const auto later = std::find(here, own.end(), most->first);
     const auto before = std::find(own.begin(), here, most->first);
     Anomaly a;
     a.issued = p;
-    a.kind = kind_of(std::span(own).subspan(p),
-                     std::span(*most->second.of).subspan(most->second.at), a.support);
+    a.kind = kind_of(std::span(own).subspan(p), most->second.due, a.support);
     a.usual = static_cast<std::size_t>(before != here       ? before - own.begin()
                                        : later != own.end() ? later - own.begin()
                                                             : here - own.begin());

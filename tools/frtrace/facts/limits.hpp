@@ -57,7 +57,6 @@ inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the 
 inline constexpr int kPeersAgree = 3;      // this many peers make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
-inline constexpr std::size_t kWeak = 2;    // equal steps before and after that tell nothing
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
 inline constexpr std::size_t kLeftOutClearly = 12;  // before and after, that make it no variation
 inline constexpr std::size_t kRepeats = 3;          // steps before which nothing can be new
