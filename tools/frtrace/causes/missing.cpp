@@ -117,12 +117,7 @@ bool is_moving(const Facts& f, int i) {
   if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
     return false;
   }
-  const bool failed =
-      std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
-        return contains(p.absent, i) &&
-               std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
-      });
-  return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
+  return seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
 Cause extra(const Facts& f, int k) {
@@ -148,16 +143,7 @@ Cause extra(const Facts& f, int k) {
 
 // The operation that most others wait in for this rank; the main one if it is one of them.
 int waited_in(const Facts& f, int i, int main) {
-  int best = -1;
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    const Pending& p = f.graph.pending[k];
-    const int own = static_cast<int>(k);
-    if (contains(p.absent, i) && best != main &&
-        (best < 0 || own == main || p.waits.size() > f.graph[best].waits.size())) {
-      best = own;
-    }
-  }
-  return best;
+  return contains(f.graph[main].absent, i) ? main : main_pending(f, {i});
 }
 
 bool is_at_rest(const RankEvidence& e) {
@@ -343,7 +329,7 @@ struct Meeting {
   std::size_t own, other;
 };
 
-// The last operation that both took part in, or else have under one ticket.
+// The last operation that both took part in.
 std::optional<Meeting> meeting(const Program& own, const Program& other) {
   const Facts& f = own.f;
   std::size_t steps = 1;
@@ -367,11 +353,7 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
       return Meeting{a, b};
     }
   }
-  const std::size_t last = own.steps().size() - 1, same = other.find(own.ticket(last));
-  return same < other.steps().size() && same >= limits::kContext && last >= limits::kContext &&
-                 other.ticket(same) == own.ticket(last)
-             ? std::optional(Meeting{own.steps()[last].record, other.steps()[same].record})
-             : std::nullopt;
+  return std::nullopt;
 }
 
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
@@ -390,36 +372,25 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
   }
-  if (own.front < own.ticket(a) ||
-      other.find(other.front) + met_own > own.find(own.front) + met_other) {
+  if (other.find(other.front) + met_own > own.find(own.front) + met_other) {
     return std::nullopt;
   }
   for (; a < n && b < m; ++a, ++b) {
-    const Record& r = own.records[own.steps()[a].record];
-    if (own.roles()[a] != other.roles()[b] ||
-        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
+    if (own.roles()[a] != other.roles()[b]) {
       return std::nullopt;
     }
   }
   return b;
 }
 
-// The shortest time that the rank took, after the same operations as up to `last`, to issue one of
-// that role; nullopt: it did not do so before.
+// The shortest time that the rank took before to issue one of that role after such as at `last`.
 std::optional<double> least_gap_s(const Program& p, std::size_t last, std::uint64_t role) {
-  const std::vector<std::uint64_t>& roles = p.roles();
-  const auto end = roles.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+  const auto time = [&](std::size_t step) { return p.records[p.steps()[step].record].time; };
   std::optional<double> least;
-  for (std::size_t n = std::min(limits::kContext, last + 1); n >= limits::kContextLeast && !least;
-       --n) {
-    const auto context = static_cast<std::ptrdiff_t>(n);
-    for (auto at = roles.begin() + context; at < end; ++at) {
-      if (*at == role && std::equal(end - context, end, at - context)) {
-        const auto next = static_cast<std::size_t>(at - roles.begin());
-        const double gap_s = seconds_between(p.records[p.steps()[next - 1].record].time,
-                                             p.records[p.steps()[next].record].time);
-        least = std::min(least.value_or(gap_s), gap_s);
-      }
+  for (std::size_t k = 1; k <= last; ++k) {
+    if (p.roles()[k] == role && p.roles()[k - 1] == p.roles()[last]) {
+      const double gap_s = seconds_between(time(k - 1), time(k));
+      least = std::min(least.value_or(gap_s), gap_s);
     }
   }
   return least;
@@ -434,24 +405,11 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
-// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
-// after the same operations.
+// The other one issued next what it had issued before and this one never did.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
   const std::vector<std::uint64_t>& mine = own.roles();
-  const auto now =
-      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
-  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
-  bool likewise = false, otherwise = false;
-  for (auto at = mine.begin(); pipeline && at < now; ++at) {
-    if (std::equal(now, mine.end(), at)) {
-      const std::uint64_t after = *(at + (mine.end() - now));
-      likewise = likewise || after == role;
-      otherwise = otherwise || after != role;
-    }
-  }
-  return (otherwise && !likewise) ||
-         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
+  return contains(std::span(other.roles()).first(next), role) && !contains(mine, role);
 }
 
 }  // namespace

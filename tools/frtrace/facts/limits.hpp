@@ -50,7 +50,6 @@ inline constexpr std::size_t kWindow = 4096;  // steps searched backwards: ring 
 inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged one comes
 inline constexpr std::size_t kRecent = 64;    // steps before the stuck one that may hold the cause
 inline constexpr std::size_t kIterations = 64;     // last ones that are compared
-inline constexpr std::size_t kRecentOdd = 192;     // steps before: an iteration of a deep pipeline
 inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
 inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
