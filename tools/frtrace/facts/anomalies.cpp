@@ -119,8 +119,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    std::erase_if(*odd, [&](const Anomaly& a) { return a.issued + limits::kRecentOdd < stuck; });
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
     if (here && here->issued == stuck && here->novel) {
@@ -137,13 +136,9 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
-bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
-  if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
-    return false;
-  }
-  return a.context < limits::kContext ||
-         equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
+// Exchanged, and both came and went: no reason to wait now.
+bool Anomalies::is_over(const Anomaly& a, std::size_t stuck) {
+  return a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
 }
 
 // A new collective where an iteration was due to begin: an end of the program, or what comes every
@@ -164,8 +159,7 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
   const auto first = std::find_if(steps.begin(), steps.end(),
                                   [&](const Step& s) { return again.contains(s.key); });
   const bool whole_program = e.records.front().ticket <= 1;
-  return (whole_program && first != steps.end() && first->key == steps[a.usual].key) ||
-         contains(iteration_starts(steps, e), a.usual);
+  return whole_program && first != steps.end() && first->key == steps[a.usual].key;
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
@@ -173,7 +167,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(a, stuck) ||
         is_between(i, a)) {
       continue;
     }
