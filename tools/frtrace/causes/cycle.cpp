@@ -43,13 +43,8 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
   const Anomaly& a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. What was
   // left out for good is a skip, wherever the rank waits now.
-  const std::vector<Step>& first = f.history.of(deviants.front().evidence);
-  const std::vector<Record>& records = f.ev(deviants.front().evidence).records;
-  const bool of_groups = first[a.issued].group != first[a.usual].group &&
-                         records[first[a.issued].record].kind == Kind::kCollective &&
-                         records[first[a.usual].record].kind == Kind::kCollective;
-  const bool order = ((in_cycle || of_groups) && a.kind == Anomaly::kSwapped) ||
-                     (in_cycle && a.kind == Anomaly::kSkipped && a.novel);
+  const bool order =
+      a.kind == Anomaly::kSwapped || (in_cycle && a.kind == Anomaly::kSkipped && a.novel);
   const bool skip = a.kind == Anomaly::kSkipped && !order;
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
@@ -78,19 +73,6 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
 // Versions of the profiler interface before this one report no launches.
 constexpr std::uint32_t kTellsLaunches = 5;
 
-// The rank's calls were hooked: the streams of what it waits in are known all the same.
-bool has_streams(const Facts& f, const Problem& p, int evidence) {
-  return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
-    const std::vector<Wait>& waits = f.graph[k].waits;
-    return std::all_of(waits.begin(), waits.end(), [&](const Wait& w) {
-      const auto at = w.evidence == evidence && w.record != kNoRecord
-                          ? f.devices.of(evidence, w.record)
-                          : std::nullopt;
-      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
-    });
-  });
-}
-
 // Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
 // which the hosts issued, would show what holds it up.
 bool is_below_the_host(const Facts& f, const Problem& p) {
@@ -98,8 +80,7 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const DeviceEvidence& d = f.ev(i).device;
     any = any || d.present;
-    all = all && d.present &&
-          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
+    all = all && d.present && (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches);
   }
   return any && !all && std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
            return f.graph[k].complete;
@@ -113,12 +94,8 @@ bool may_be_moving(const Facts& f, const Problem& p) {
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
          std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
-           const std::vector<Record>& records = f.ev(i).records;
            const std::size_t at = f.stuck_step(i);
-           const auto same = [&](const Step& s) {
-             return s.key == steps[at].key &&
-                    records[s.record].in_numel == records[steps[at].record].in_numel;
-           };
+           const auto same = [&](const Step& s) { return s.key == steps[at].key; };
            return f.ev(i).holes.written_guessed &&
                   (at >= steps.size() ||
                    std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),
@@ -185,25 +162,15 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   return c;
 }
 
-// Somebody waits in a group of what was issued there or of what was due.
-bool concerns_pending(const Facts& f, int i, const Anomaly& a) {
-  const std::vector<Step>& steps = f.history.of(i);
-  return std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
-    return p.group == steps[a.issued].group || p.group == steps[a.usual].group;
-  });
-}
-
 }  // namespace
 
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did) {
   std::vector<Deviant> deviants;
-  bool by_peers = false;
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
     // Without a cycle nothing but equal steps around it tell that the order matters.
-    if (a && concerns_pending(f, i, *a) &&
-        (in_cycle || a->context + a->support > limits::kClearSupport)) {
+    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
     }
   }
@@ -219,10 +186,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   }
   std::erase_if(deviants, [&](const Deviant& d) { return weight(d) < most_weight; });
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
-  if (one_did && deviants.empty() && suspects.size() > 1) {
+  if (one_did && deviants.empty()) {
     for (const int i : suspects) {
-      const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i));
-      if (a && concerns_pending(f, i, *a)) {
+      if (const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i))) {
         deviants.push_back({i, *a});
       }
     }
@@ -231,38 +197,28 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     }
     deviants.clear();
   }
-  if (in_cycle &&
-      (deviants.empty() || (deviants.size() == suspects.size() && suspects.size() > 1))) {
-    deviants.clear();
-    if (stuck_alike(f, suspects)) {
-      return std::nullopt;
-    }
-    by_peers = true;
-    for (const int i : suspects) {
-      if (const auto a = f.anomalies.by_peers(i, f.stuck_end(i))) {
-        deviants.push_back({i, *a});
-      }
+  const bool by_peers = in_cycle && deviants.empty() && !stuck_alike(f, suspects);
+  for (std::size_t k = 0; by_peers && k < suspects.size(); ++k) {
+    if (const auto a = f.anomalies.by_peers(suspects[k], f.stuck_end(suspects[k]))) {
+      deviants.push_back({suspects[k], *a});
     }
   }
-  // Peers' orders differ for many reasons: only a few deviants mean something.
+  // Only a few deviants mean something, and none who did different things for the first time: any of
+  // those may be in order.
   const std::size_t most =
       std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 4 : 2));
-  if (deviants.empty() || deviants.size() > most) {
+  if (deviants.empty() || deviants.size() > most ||
+      std::any_of(deviants.begin(), deviants.end(),
+                  [&](const Deviant& d) { return !same_step(f, d, deviants.front()); })) {
     return std::nullopt;
   }
-  // Several that did different things for the first time: any of them may be in order.
-  const bool differ = std::any_of(deviants.begin(), deviants.end(), [&](const Deviant& d) {
-    return !same_step(f, d, deviants.front());
-  });
   // What most on the circle did in this iteration singles nobody out.
   const Deviant& first = deviants.front();
   const auto likewise = static_cast<std::size_t>(
       by_peers ? 0 : std::count_if(suspects.begin(), suspects.end(), [&](int i) {
         return f.anomalies.did_likewise(i, f.stuck_step(i), first.evidence, first.how);
       }));
-  const bool weak = in_cycle && !by_peers && !first.how.novel &&
-                    first.how.context + first.how.support <= limits::kWeak;
-  return weak || differ || (suspects.size() > 2 && 3 * likewise > 2 * suspects.size())
+  return suspects.size() > 2 && 3 * likewise > 2 * suspects.size()
              ? std::nullopt
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
 }
@@ -305,7 +261,7 @@ Cause never_issued_by(const Facts& f, int evidence, int pending) {
 }  // namespace
 
 // Who waits elsewhere though it was the turn of what others wait for it in, by its own earlier
-// iterations or by its peers': a fault by itself, whatever else is stuck.
+// iterations: a fault by itself, whatever else is stuck.
 std::vector<Cause> left_out(const Facts& f) {
   std::map<int, std::set<int>>
       awaited;  // evidence -> groups of collectives that it did not come to
@@ -322,19 +278,12 @@ std::vector<Cause> left_out(const Facts& f) {
     }
   }
   for (const auto& [i, groups] : awaited) {
-    bool by_peers = false;
-    auto a = f.anomalies.own(i, f.stuck_step(i));
-    if (!a) {
-      a = f.anomalies.by_peers(i);
-      by_peers = true;
-    }
-    const auto group = a ? f.history.of(i)[a->usual].group : -1;
     // All that it issued since agrees.
-    const bool whole = a && a->support > 0 && a->issued + a->support == f.history.of(i).size();
-    if (a && a->kind == Anomaly::kSkipped &&
-        (a->support >= limits::kClearSupport || (whole && a->context >= limits::kContext)) &&
-        groups.contains(group)) {
-      out.push_back(of_deviants(f, {{i, *a}}, by_peers, false));
+    const auto a = f.anomalies.own(i, f.stuck_step(i));
+    if (a && a->kind == Anomaly::kSkipped && a->support > 0 &&
+        a->issued + a->support == f.history.of(i).size() &&
+        groups.contains(f.history.of(i)[a->usual].group)) {
+      out.push_back(of_deviants(f, {{i, *a}}, false, false));
       out.back().independent = true;
     }
   }

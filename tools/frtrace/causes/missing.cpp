@@ -29,35 +29,17 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {
     return true;
   }
-  constexpr std::size_t kCompared = 8;
-  for (const Wait& w : p.waits) {
+  return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     // Only a rank that repeats itself can do something new.
     if (pos >= steps.size() || pos < limits::kRepeats || !usual_next(steps, pos)) {
       return false;
     }
-    const std::uint64_t key = steps[pos].key;
-    const auto same = [key](const Step& s) { return s.key == key; };
-    bool known = std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(pos), same);
-    for (std::size_t i = 0; i < std::min(absent.size(), kCompared) && !known; ++i) {
-      const std::vector<Step>& other = f.history.of(absent[i]);
-      known = std::any_of(other.begin(), other.end(), same);
-    }
-    if (known) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// By its waiters' earlier iterations the operation was due.
-bool was_due(const Facts& f, const Pending& p) {
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
-    const std::vector<Step>& steps = f.history.of(w.evidence);
-    const std::size_t pos = step_of(steps, w.record);
-    const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-    return usual && steps[*usual].key == steps[pos].key;
+    const std::span<const Step> own(steps.data(), pos), other(f.history.of(absent.front()));
+    const auto same = [&](const Step& s) { return s.key == steps[pos].key; };
+    return std::none_of(own.begin(), own.end(), same) &&
+           std::none_of(other.begin(), other.end(), same);
   });
 }
 
@@ -67,48 +49,37 @@ std::uint64_t shifted_since(const Facts& f, int i, int group) {
   const Group& g = f.group(group);
   const Slots& s = f.slots[idx(group)];
   const auto mine = g.position.find(f.rank(i));
-  if (mine == g.position.end() || s.records[idx(mine->second)].empty()) {
-    return 0;
-  }
-  const auto site_of = [&](std::size_t m, std::uint64_t seq) -> std::optional<Site> {
-    const Record* r = s.at(f.c, g, m, seq);
-    if (r == nullptr) {
-      return std::nullopt;
-    }
-    Site site = user_site(f.ev(g.evidence[m]), r->stack);
-    return site.file.empty() ? std::nullopt : std::optional<Site>(site);
-  };
-  const std::size_t own = idx(mine->second);
+  const std::size_t own = mine == g.position.end() ? g.ranks.size() : idx(mine->second);
   std::size_t other = 0;
   while (other < g.ranks.size() && (other == own || s.records[other].empty())) {
     ++other;
   }
-  if (other == g.ranks.size()) {
+  if (own == g.ranks.size() || other == g.ranks.size()) {
     return 0;
   }
-  constexpr std::uint64_t kCompared = 64, kFewest = 2;
-  const std::vector<Record>& records = f.ev(i).records;
-  const std::uint64_t last = records[s.records[own].back()].seq;
+  const auto site_of = [&](std::size_t m, std::uint64_t seq) {
+    const Record* r = s.at(f.c, g, m, seq);
+    return r == nullptr ? Site() : user_site(f.ev(g.evidence[m]), r->stack);
+  };
+  constexpr int kFewest = 2;
+  std::uint64_t since = 0;
+  int compared = 0;
   for (const std::size_t index : s.records[own]) {
-    const std::uint64_t seq = records[index].seq;
-    const auto a = site_of(own, seq), b = site_of(other, seq);
-    if (!a || !b || *a == *b) {
+    const std::uint64_t seq = f.ev(i).records[index].seq;
+    const Site site = site_of(own, seq), same = site_of(other, seq), next = site_of(other, seq + 1);
+    if (since == 0 && (site == same || site.file.empty() || same.file.empty())) {
       continue;
     }
-    std::uint64_t compared = 0;
-    for (std::uint64_t k = seq; k <= last && compared < kCompared; ++k) {
-      const auto x = site_of(own, k), y = site_of(other, k + 1);
-      if (!x || !y) {
-        break;
-      }
-      if (*x != *y) {
-        return 0;
-      }
-      ++compared;
+    if (next.file.empty()) {
+      break;
     }
-    return compared >= kFewest ? seq : 0;
+    if (!(site == next)) {
+      return 0;
+    }
+    since = since == 0 ? seq : since;
+    ++compared;
   }
-  return 0;
+  return compared >= kFewest ? since : 0;
 }
 
 // Beside a process that ended, an idle rank is a fault of its own only if it stopped long before
@@ -134,19 +105,15 @@ bool stands_alone(const Facts& f, int i) {
 }
 
 // Where sends and receives are not recorded, many that did not come rather wait than stopped; so
-// may one of a job with several kinds of groups for a rank that left no file.
+// may one for a rank that left no file.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
-  constexpr std::size_t kMany = 2, kKinds = 3;
+  constexpr std::size_t kMany = 2;
   const std::size_t lost = f.c.missing.size();
   const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
   });
-  std::set<std::string> kinds;
-  for (const Group& g : f.c.groups) {
-    kinds.insert(g.desc);
-  }
   return (f.p2p_unseen && (idle.size() > 1 || lost != 0)) ||
-         (deaf && (idle.size() + lost >= kMany || (lost != 0 && kinds.size() >= kKinds)));
+         (deaf && (idle.size() >= kMany || lost != 0));
 }
 
 // It issued operations until its evidence was written: it is late, and not stuck.
@@ -155,12 +122,7 @@ bool is_moving(const Facts& f, int i) {
   if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
     return false;
   }
-  const bool failed =
-      std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
-        return contains(p.absent, i) &&
-               std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
-      });
-  return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
+  return seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
 Cause extra(const Facts& f, int k) {
@@ -186,16 +148,7 @@ Cause extra(const Facts& f, int k) {
 
 // The operation that most others wait in for this rank; the main one if it is one of them.
 int waited_in(const Facts& f, int i, int main) {
-  int best = -1;
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    const Pending& p = f.graph.pending[k];
-    const int own = static_cast<int>(k);
-    if (contains(p.absent, i) && best != main &&
-        (best < 0 || own == main || p.waits.size() > f.graph[best].waits.size())) {
-      best = own;
-    }
-  }
-  return best;
+  return contains(f.graph[main].absent, i) ? main : main_pending(f, {i});
 }
 
 bool is_at_rest(const RankEvidence& e) {
@@ -313,7 +266,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left) {
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
@@ -382,7 +335,7 @@ struct Meeting {
   std::size_t own, other;
 };
 
-// The last operation that both took part in, or else have under one ticket.
+// The last operation that both took part in.
 std::optional<Meeting> meeting(const Program& own, const Program& other) {
   const Facts& f = own.f;
   std::size_t steps = 1;
@@ -406,11 +359,7 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
       return Meeting{a, b};
     }
   }
-  const std::size_t last = own.steps().size() - 1, same = other.find(own.ticket(last));
-  return same < other.steps().size() && same >= limits::kContext && last >= limits::kContext &&
-                 other.ticket(same) == own.ticket(last)
-             ? std::optional(Meeting{own.steps()[last].record, other.steps()[same].record})
-             : std::nullopt;
+  return std::nullopt;
 }
 
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
@@ -429,36 +378,25 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
   }
-  if (own.front < own.ticket(a) ||
-      other.find(other.front) + met_own > own.find(own.front) + met_other) {
+  if (other.find(other.front) + met_own > own.find(own.front) + met_other) {
     return std::nullopt;
   }
   for (; a < n && b < m; ++a, ++b) {
-    const Record& r = own.records[own.steps()[a].record];
-    if (own.roles()[a] != other.roles()[b] ||
-        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
+    if (own.roles()[a] != other.roles()[b]) {
       return std::nullopt;
     }
   }
   return b;
 }
 
-// The shortest time that the rank took, after the same operations as up to `last`, to issue one of
-// that role; nullopt: it did not do so before.
+// The shortest time that the rank took before to issue one of that role after such as at `last`.
 std::optional<double> least_gap_s(const Program& p, std::size_t last, std::uint64_t role) {
-  const std::vector<std::uint64_t>& roles = p.roles();
-  const auto end = roles.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+  const auto time = [&](std::size_t step) { return p.records[p.steps()[step].record].time; };
   std::optional<double> least;
-  for (std::size_t n = std::min(limits::kContext, last + 1); n >= limits::kContextLeast && !least;
-       --n) {
-    const auto context = static_cast<std::ptrdiff_t>(n);
-    for (auto at = roles.begin() + context; at < end; ++at) {
-      if (*at == role && std::equal(end - context, end, at - context)) {
-        const auto next = static_cast<std::size_t>(at - roles.begin());
-        const double gap_s = seconds_between(p.records[p.steps()[next - 1].record].time,
-                                             p.records[p.steps()[next].record].time);
-        least = std::min(least.value_or(gap_s), gap_s);
-      }
+  for (std::size_t k = 1; k <= last; ++k) {
+    if (p.roles()[k] == role && p.roles()[k - 1] == p.roles()[last]) {
+      const double gap_s = seconds_between(time(k - 1), time(k));
+      least = std::min(least.value_or(gap_s), gap_s);
     }
   }
   return least;

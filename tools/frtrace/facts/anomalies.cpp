@@ -189,8 +189,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    std::erase_if(*odd, [&](const Anomaly& a) { return a.issued + limits::kRecentOdd < stuck; });
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
     if (here && here->issued == stuck && here->novel) {
@@ -207,13 +206,9 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
-bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
-  if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
-    return false;
-  }
-  return a.context < limits::kContext ||
-         equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
+// Exchanged, and both came and went: no reason to wait now.
+bool Anomalies::is_over(const Anomaly& a, std::size_t stuck) {
+  return a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
 }
 
 // A new collective where an iteration was due to begin: an end of the program, or what comes every
@@ -234,8 +229,7 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
   const auto first = std::find_if(steps.begin(), steps.end(),
                                   [&](const Step& s) { return again.contains(s.key); });
   const bool whole_program = e.records.front().ticket <= 1;
-  return (whole_program && first != steps.end() && first->key == steps[a.usual].key) ||
-         contains(iteration_starts(steps, e), a.usual);
+  return whole_program && first != steps.end() && first->key == steps[a.usual].key;
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
@@ -243,7 +237,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(a, stuck) ||
         is_between(i, a) || is_not_due(c_, history_, *this, i, a)) {
       continue;
     }
@@ -312,48 +306,41 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
   for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
-    const auto alike = [&](const std::vector<std::uint64_t>& of, std::size_t q) {
-      return std::equal(here - static_cast<std::ptrdiff_t>(context), here,
-                        of.begin() + static_cast<std::ptrdiff_t>(q - context));
+    // What followed the same few operations in that order of issue: role -> its first place.
+    const auto followers = [&](const std::vector<std::uint64_t>& of, std::size_t end) {
+      std::map<std::uint64_t, std::size_t> out;
+      for (std::size_t q = context; q < end; ++q) {
+        if (std::equal(here - static_cast<std::ptrdiff_t>(context), here,
+                       of.begin() + static_cast<std::ptrdiff_t>(q - context))) {
+          out.try_emplace(of[q], q);
+        }
+      }
+      return out;
     };
-    bool usual = false;  // the rank did so before
-    for (std::size_t q = context; q < p && !usual; ++q) {
-      usual = own[q] == own[p] && alike(own, q);
-    }
-    if (usual) {
-      continue;
+    if (followers(own, p).contains(own[p])) {
+      continue;  // the rank did so before
     }
     struct Next {
       int ranks = 0;
-      const std::vector<std::uint64_t>* of = nullptr;
-      std::size_t at = 0;
+      std::span<const std::uint64_t> due;
     };
     std::map<std::uint64_t, Next> next;  // what followed there on the others
-    for (const std::vector<std::uint64_t>* each : others) {
-      const std::vector<std::uint64_t>& other = *each;
-      std::set<std::uint64_t> followed;
-      for (std::size_t q = context; q < other.size(); ++q) {
-        if (alike(other, q) && followed.insert(other[q]).second) {
-          Next& n = next[other[q]];
-          n = {n.ranks + 1, each, q};
-        }
+    for (const std::vector<std::uint64_t>* other : others) {
+      for (const auto& [role, at] : followers(*other, other->size())) {
+        next[role] = {next[role].ranks + 1, std::span(*other).subspan(at)};
       }
-    }
-    if (next.empty() || next.contains(own[p])) {
-      continue;
     }
     const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) {
       return a.second.ranks < b.second.ranks;
     });
-    if (most->second.ranks < limits::kPeersAgree) {
+    if (next.contains(own[p]) || next.empty() || most->second.ranks < limits::kPeersAgree) {
       continue;
     }
     const auto later = std::find(here, own.end(), most->first);
     const auto before = std::find(own.begin(), here, most->first);
     Anomaly a;
     a.issued = p;
-    a.kind = kind_of(std::span(own).subspan(p),
-                     std::span(*most->second.of).subspan(most->second.at), a.support);
+    a.kind = kind_of(std::span(own).subspan(p), most->second.due, a.support);
     a.usual = static_cast<std::size_t>(before != here       ? before - own.begin()
                                        : later != own.end() ? later - own.begin()
                                                             : here - own.begin());

@@ -263,16 +263,6 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
       p.lagging.push_back(s.evidence);
     }
   }
-  // Who started it waits for who did not.
-  const auto started = [&](int i) {
-    return std::any_of(all.begin(), all.end(), [&](const Seen& s) {
-      return s.evidence == i && s.record->state == State::kStarted;
-    });
-  };
-  if (p.starts_seen && !std::all_of(p.lagging.begin(), p.lagging.end(), started)) {
-    std::erase_if(p.lagging, started);
-    std::erase_if(p.busy, started);
-  }
   // The many are not behind the few: the few were looked at later.
   if (p.lagging.size() > ended.size() &&
       c_.evidence_of(all.front().evidence).holes.written_guessed) {
@@ -280,34 +270,6 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     p.lagging.clear();
   }
   return released || !p.lagging.empty();
-}
-
-// The messages before it that both windows hold are of one size each: the guess of their numbers
-// fits.
-bool Attendance::earlier_ends_fit(const Pending& p, std::size_t other, const Record& its) const {
-  if (p.waits.empty() || p.waits.front().record == kNoRecord) {
-    return false;
-  }
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
-  const RankEvidence& mine = c_.evidence_of(p.waits.front().evidence);
-  const auto sizes = [](const RankEvidence& e, const Record& of) {
-    std::map<std::uint64_t, std::uint64_t> out;
-    for (const Record& r : e.records) {
-      if (r.kind == of.kind && r.group == of.group && r.peer == of.peer && r.seq < of.seq) {
-        out[r.seq] = std::max(r.in_numel, r.out_numel);
-      }
-    }
-    return out;
-  };
-  const auto own = sizes(mine, mine.records[p.waits.front().record]);
-  const auto theirs = sizes(c_.evidence_of(g.evidence[other]), its);
-  bool some = false, fit = true;
-  for (const auto& [seq, size] : own) {
-    const auto it = theirs.find(seq);
-    some = some || it != theirs.end();
-    fit = fit && (it == theirs.end() || it->second == size);
-  }
-  return some && fit;
 }
 
 void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) const {
@@ -359,7 +321,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     }
     // Gloo ends a send that does not fit.
     p.passed = r != nullptr && r->state == State::kCompleted;
-    if (r != nullptr && (!p.numbers_guessed || earlier_ends_fit(p, other, *r))) {
+    if (r != nullptr && !p.numbers_guessed) {
       compare_ends(p, other, *r);
       p.passed = p.passed && !p.unequal;
     }
@@ -401,25 +363,6 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     }
   }
   return true;
-}
-
-// A member has left an operation that nobody leaves before all have entered it: those without
-// evidence, too.
-bool Attendance::was_entered_by_all(const Pending& p) const {
-  const Wait& w = p.waits.front();
-  const RankEvidence& e = c_.evidence_of(w.evidence);
-  if (p.kind != Kind::kCollective || w.record == kNoRecord ||
-      !meets_all(e.text(e.records[w.record].op))) {
-    return false;
-  }
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
-  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
-    Time when = 0;
-    if (has_left(p, g, i, when)) {
-      return true;
-    }
-  }
-  return false;
 }
 
 bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
@@ -467,10 +410,6 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
         p.stale.push_back(evidence);
       }
     }
-  }
-  if ((!p.unknown.empty() || !p.stale.empty()) && was_entered_by_all(p)) {
-    p.unknown.clear();
-    p.stale.clear();
   }
   p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
   const bool open = !p.unknown.empty() || !p.stale.empty();

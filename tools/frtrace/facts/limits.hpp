@@ -50,14 +50,12 @@ inline constexpr std::size_t kWindow = 4096;  // steps searched backwards: ring 
 inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged one comes
 inline constexpr std::size_t kRecent = 64;    // steps before the stuck one that may hold the cause
 inline constexpr std::size_t kIterations = 64;     // last ones that are compared
-inline constexpr std::size_t kRecentOdd = 192;     // steps before: an iteration of a deep pipeline
 inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
 inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
 inline constexpr int kPeersAgree = 3;      // this many peers make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
-inline constexpr std::size_t kWeak = 2;    // equal steps before and after that tell nothing
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
 inline constexpr std::size_t kLeftOutClearly = 12;  // before and after, that make it no variation
 inline constexpr std::size_t kRepeats = 3;          // steps before which nothing can be new

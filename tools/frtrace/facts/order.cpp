@@ -113,13 +113,8 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
     consider(Anomaly::kSkipped, agree(0, k));
   }
-  const bool came = std::find(issued.begin() + 1, issued.end(), due[0]) != issued.end();
-  if (known && (best == Anomaly::kInserted || (best == Anomaly::kReplaced && came))) {
+  if (known && best == Anomaly::kInserted) {
     best = Anomaly::kSwapped;  // what it issued first usually comes later
-  }
-  // The last operation of all: only what usually comes next is a skip; farther ahead it is order.
-  if (issued.size() == 1 && known && taken > 1) {
-    best = Anomaly::kSwapped;
   }
   return best;
 }
@@ -134,8 +129,8 @@ std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size
   return n;
 }
 
-}  // namespace
-
+// Where the rank's iterations begin: after the collective of its largest group whose places lie
+// farthest apart.
 std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
   const std::vector<Record>& records = e.records;
   if (steps.empty()) {
@@ -194,8 +189,6 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   return starts;
 }
 
-namespace {
-
 Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size_t usual,
                    std::size_t context) {
   Anomaly a;
@@ -236,7 +229,7 @@ std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const A
 
 // An iteration that is like no other one deviates where it leaves the one it is like for longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e, std::size_t stuck) {
+                                                   const RankEvidence& e) {
   const std::vector<std::size_t> starts = iteration_starts(steps, e);
   if (starts.size() < 2) {
     return std::nullopt;
@@ -261,14 +254,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      std::size_t context = most;  // where it is stuck also what was before that iteration
-      while (begin + most >= stuck && context < limits::kPeerContext &&
-             context - most < std::min(begin, starts[like]) &&
-             steps[begin + most - 1 - context].key ==
-                 steps[starts[like] + most - 1 - context].key) {
-        ++context;
-      }
-      std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, context)};
+      std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, most)};
       // What is not in every iteration hides nothing that comes after it.
       while (found.back().support >= limits::kContextLeast) {
         auto [issued, usual] = past(steps, found.back());

@@ -60,13 +60,9 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
-// Where the rank's iterations begin: after the collective of its largest group whose places lie
-// farthest apart.
-std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
-// `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e, std::size_t stuck);
+                                                   const RankEvidence& e);
 // The first one at or after step `from`, where no whole iteration is kept.
 std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
@@ -100,7 +96,7 @@ class Anomalies {
     bool known = false;
   };
   const Place& place_of(int evidence, std::uint32_t stack) const;
-  bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
+  static bool is_over(const Anomaly& a, std::size_t stuck);
   bool is_between(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
