@@ -9,7 +9,6 @@
 #include <set>
 
 #include "causes/rules.hpp"
-#include "facts/limits.hpp"
 #include "facts/pending.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
@@ -28,7 +27,7 @@ Why why_of(StalledDevice::Why why) {
 
 // Where the waits end that begin with the device operations of those who wait in it.
 DeviceChain chain_from(const Facts& f, const Pending& p) {
-  std::vector<Place> from;
+  std::vector<RecordAt> from;
   for (const Wait& w : p.waits) {
     from.emplace_back(w.evidence, w.record);
   }
@@ -37,7 +36,7 @@ DeviceChain chain_from(const Facts& f, const Pending& p) {
 
 // The same from the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
-  std::vector<Place> from;
+  std::vector<RecordAt> from;
   for (const int i : who) {
     from.emplace_back(i, first_in_flight(f.ev(i)));
   }
@@ -149,21 +148,13 @@ std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   return c;
 }
 
-// The operation that the ranks are behind in: the earliest; of one rank what it issued first.
+// The earliest operation that the ranks are behind in; -1: none.
 int behind_in(const Facts& f, const std::vector<int>& who) {
   int best = -1;
-  std::size_t first = kNoRecord;
   for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
-    const Pending& p = f.graph[k];
-    if (std::none_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); })) {
-      continue;
-    }
-    std::size_t record = kNoRecord;
-    for (const Wait& w : p.waits) {
-      record = w.evidence == who.front() ? w.record : record;
-    }
-    if (best < 0 || (who.size() > 1 ? p.since < f.graph[best].since : record < first)) {
-      first = record;
+    const std::vector<int>& behind = f.graph[k].lagging;
+    if (std::any_of(behind.begin(), behind.end(), [&](int i) { return contains(who, i); }) &&
+        (best < 0 || f.graph[k].since < f.graph[best].since)) {
       best = k;
     }
   }
@@ -199,8 +190,7 @@ bool does_not_start(const Facts& f, const Wait& w) {
   const Front& front = f.graph.fronts[idx(w.evidence)];
   if (w.record == kNoRecord || w.record != front.first ||
       e.records[w.record].state != State::kEnqueued || e.holes.written_guessed ||
-      e.holes.only_active || !keeps_what_is_in_flight(e, front) ||
-      seconds_between(e.records[w.record].time, e.written) < limits::kLag_s) {
+      e.holes.only_active || !keeps_what_is_in_flight(e, front)) {
     return false;
   }
   const auto at = f.devices.of(w.evidence, w.record);
@@ -259,10 +249,7 @@ void blame_devices(const Facts& f, const std::vector<int>& who, int main, Cause&
     c.assume(Assume::kOneStoppedOthers);
   }
   if (!c.chain.visited.empty()) {
-    DeviceChain whole = chain_from(f, f.graph[main]);
-    whole.stalled = std::move(c.chain.stalled);
-    whole.open = false;
-    c.chain = std::move(whole);
+    c.chain.visited = chain_from(f, f.graph[main]).visited;  // all whose losses matter
     finish_chain(f, c);
   }
 }

@@ -94,9 +94,9 @@ class Devices::Walk {
     if (it == out_.links.end()) {
       it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}, {}});
     }
-    const auto add = [](auto& to, const auto& what) {
-      if (std::find(to.begin(), to.end(), what) == to.end()) {
-        to.push_back(what);
+    const auto add = [](auto& all, const auto& one) {
+      if (std::find(all.begin(), all.end(), one) == all.end()) {
+        all.push_back(one);
       }
     };
     add(it->channels, p.channel);
@@ -149,7 +149,7 @@ class Devices::Walk {
     if (ends) {
       return;
     }
-    if (const auto carrier = idle_carrier(at, phases)) {
+    if (const auto carrier = idle_carrier(phases)) {
       not_begun(at, *carrier);
       return;
     }
@@ -169,11 +169,7 @@ class Devices::Walk {
   bool stands(const OnDevice& at, const Phases& phases) {
     const DeviceOperation& o = d_[at];
     const bool told = tells_kernels(c_.evidence_of(at.evidence).device);
-    const auto kernels = std::count_if(phases.begin(), phases.end(), [](const DevicePhase& p) {
-      return p.kind == PhaseKind::kKernel;
-    });
-    const bool may_lack = o.channels_started != 0 && o.channels_started < o.channels &&
-                          kernels + o.channels_ended >= o.channels_started;
+    const bool may_lack = o.channels_started != 0 && o.channels_started < o.channels;
     bool lacks = d_.lacks_channels(at), kernel = d_.is_owed_nothing(at);
     for (const DevicePhase& p : phases) {
       if (waits_for(p) == For::kKernel) {
@@ -194,13 +190,12 @@ class Devices::Walk {
     return lacks || kernel;
   }
 
-  // Its network thread has begun none of its transfers: whose thread that is. Not beside a peer of
-  // which nothing is known: how far transfers with the dead get is the network's affair.
-  std::optional<int> idle_carrier(const OnDevice& at, const Phases& phases) const {
+  // Its network thread has begun none of its transfers: whose thread that is.
+  static std::optional<int> idle_carrier(const Phases& phases) {
     std::optional<int> carrier;
     for (const DevicePhase& p : phases) {
       if (p.kind != PhaseKind::kKernel) {
-        if (waits_for(p) != For::kThread || !c_.index.contains(d_.peer(at, p.peer))) {
+        if (waits_for(p) != For::kThread) {
           return std::nullopt;
         }
         carrier = carrier.value_or(p.carrier);
@@ -225,7 +220,7 @@ class Devices::Walk {
     const auto other = d_.counterpart(at, peer);
     if (!other) {
       // Done there: what was handed to the network, or the word of it, is on the way.
-      if (p.wait != PhaseWait::kPeerCredit && d_.is_done(at, peer)) {
+      if (d_.is_done(at, peer)) {
         lost_between(from, to, p);
       } else {
         out_.open = true;
@@ -234,7 +229,6 @@ class Devices::Walk {
     }
     const auto f = d_.runs(*other) ? d_.facing(at, p, *other) : std::nullopt;
     if (!f) {
-      out_.open = out_.open || d_.runs(*other);
       go(*other);
       return;
     }
@@ -258,7 +252,7 @@ class Devices::Walk {
   DeviceChain out_;
 };
 
-DeviceChain Devices::follow(const std::vector<Place>& from) const {
+DeviceChain Devices::follow(const std::vector<RecordAt>& from) const {
   std::vector<OnDevice> known;
   for (const auto& [evidence, record] : from) {
     if (const auto at = of(evidence, record)) {

@@ -187,7 +187,7 @@ bool Devices::lost_any(int evidence) const {
   return d.comms_lost + d.ops_lost + d.phases_lost + d.unmatched + d.threads_lost != 0;
 }
 
-std::optional<Place> Devices::meeting(const OnDevice& at, Rank rank) const {
+std::optional<RecordAt> Devices::meeting(const OnDevice& at, Rank rank) const {
   const Group* g = group(at);
   const RankEvidence& e = c_.evidence_of(at.evidence);
   if (g == nullptr || !g->position.contains(rank)) {
@@ -204,7 +204,7 @@ std::optional<Place> Devices::meeting(const OnDevice& at, Rank rank) const {
     if (x.kind == kind && x.seq == r.seq &&
         static_cast<int>(x.group) == g->row[static_cast<std::size_t>(theirs)] &&
         (kind == Kind::kCollective || (x.peer == mine && r.peer == theirs))) {
-      return Place{evidence, i};
+      return RecordAt{evidence, i};
     }
   }
   return std::nullopt;

@@ -69,13 +69,13 @@ struct DeviceChain {
 };
 
 // A record of a rank: its evidence, and the index there.
-using Place = std::pair<int, std::size_t>;
+using RecordAt = std::pair<int, std::size_t>;
 
 class Devices {
  public:
   explicit Devices(const Case&);
   std::optional<OnDevice> of(int evidence, std::size_t record) const;
-  DeviceChain follow(const std::vector<Place>& from) const;
+  DeviceChain follow(const std::vector<RecordAt>& from) const;
   const DeviceOperation& operator[](const OnDevice&) const;
   // Of its kernel channels and transfers, whichever process runs these.
   std::vector<DevicePhase> phases(const OnDevice&) const;
@@ -93,7 +93,7 @@ class Devices {
   const Group* group(int evidence, std::uint32_t row) const;
   const Group* group(const OnDevice&) const;
   // The record of the same meeting that another member has.
-  std::optional<Place> meeting(const OnDevice&, Rank other) const;
+  std::optional<RecordAt> meeting(const OnDevice&, Rank other) const;
   std::optional<OnDevice> counterpart(const OnDevice&, Rank other) const;
   bool is_done(const OnDevice&, Rank other) const;
   std::optional<DevicePhase> facing(const OnDevice& own, const DevicePhase&,
