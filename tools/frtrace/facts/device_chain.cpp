@@ -149,7 +149,7 @@ class Devices::Walk {
     if (ends) {
       return;
     }
-    if (const auto carrier = idle_carrier(phases)) {
+    if (const auto carrier = idle_carrier(at, phases)) {
       not_begun(at, *carrier);
       return;
     }
@@ -190,12 +190,13 @@ class Devices::Walk {
     return lacks || kernel;
   }
 
-  // Its network thread has begun none of its transfers: whose thread that is.
-  static std::optional<int> idle_carrier(const Phases& phases) {
+  // Its network thread has begun none of its transfers: whose thread that is. Not beside a peer of
+  // which nothing is known: how far transfers with the dead get is the network's affair.
+  std::optional<int> idle_carrier(const OnDevice& at, const Phases& phases) const {
     std::optional<int> carrier;
     for (const DevicePhase& p : phases) {
       if (p.kind != PhaseKind::kKernel) {
-        if (waits_for(p) != For::kThread) {
+        if (waits_for(p) != For::kThread || !c_.index.contains(d_.peer(at, p.peer))) {
           return std::nullopt;
         }
         carrier = carrier.value_or(p.carrier);
