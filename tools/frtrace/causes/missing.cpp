@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -314,6 +313,13 @@ std::vector<Cause> never_issued(const Facts& f) {
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
       idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
+    std::vector<int> few = idle;
+    for (const Wait& w : p.waits) {
+      few.push_back(w.evidence);
+    }
+    if (auto c = left_order(f, few, true)) {
+      return {*c};
+    }
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
