@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -479,6 +480,26 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
+// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
+// after the same operations.
+bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
+  const std::uint64_t role = other.roles()[next];
+  const std::vector<std::uint64_t>& mine = own.roles();
+  const auto now =
+      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
+  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
+  bool likewise = false, otherwise = false;
+  for (auto at = mine.begin(); pipeline && at < now; ++at) {
+    if (std::equal(now, mine.end(), at)) {
+      const std::uint64_t after = *(at + (mine.end() - now));
+      likewise = likewise || after == role;
+      otherwise = otherwise || after != role;
+    }
+  }
+  return (otherwise && !likewise) ||
+         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
+}
+
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -513,7 +534,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (stays_there(*own, other, *next) ||
+          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
            makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }
