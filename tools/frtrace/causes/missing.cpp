@@ -267,6 +267,13 @@ std::vector<Cause> never_issued(const Facts& f) {
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
       idle.size() * 2 > f.group(p.group).ranks.size() && !left) {
+    std::vector<int> few = idle;
+    for (const Wait& w : p.waits) {
+      few.push_back(w.evidence);
+    }
+    if (auto c = left_order(f, few, true)) {
+      return {*c};
+    }
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
@@ -411,6 +418,13 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
+// The other one issued next what it had issued before and this one never did.
+bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
+  const std::uint64_t role = other.roles()[next];
+  const std::vector<std::uint64_t>& mine = own.roles();
+  return contains(std::span(other.roles()).first(next), role) && !contains(mine, role);
+}
+
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -445,7 +459,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (stays_there(*own, other, *next) ||
+          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
            makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }

@@ -107,9 +107,6 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
     consider(Anomaly::kInserted, agree(k, 0));
   }
-  for (std::size_t k = 1; k <= limits::kLookahead && best == Anomaly::kReplaced; ++k) {
-    consider(Anomaly::kSkipped, agree(0, k));
-  }
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
     consider(Anomaly::kSkipped, agree(0, k));
   }
@@ -208,10 +205,6 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
   a.kind = kind_of(now, due, a.support);
   return a;
 }
-
-}  // namespace
-
-namespace {
 
 // Where the steps agree again after what was left out, added or replaced.
 std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const Anomaly& a) {
