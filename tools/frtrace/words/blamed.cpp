@@ -2,49 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
-#include "format/call_site.hpp"
 #include "model/contains.hpp"
+#include "model/crumbs.hpp"
 #include "model/hints.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
 
 namespace {
-
-// "raised RuntimeError: no batch", where, and what it came from.
-std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& exit) {
-  std::vector<std::string> out{"raised " + exit};
-  // innermost, then the user's own
-  std::string where;
-  constexpr std::size_t kShown = 4;
-  std::size_t shown = 0;
-  for (const std::uint32_t k :
-       e.exit.stack < e.stacks.size() ? e.stacks[e.exit.stack] : Stacks::Words()) {
-    if (k >= e.frames.size() || shown == kShown ||
-        (shown != 0 && fr::is_library_file(e.text(e.frames[k].file)))) {
-      continue;
-    }
-    const Frame& frame = e.frames[k];
-    where += (shown++ == 0 ? "at " : " < ") +
-             site_text({std::string(short_file(e.text(frame.file), e.id.cwd)), frame.line,
-                        std::string(e.text(frame.func))});
-  }
-  if (!where.empty()) {
-    out.push_back(std::move(where));
-  }
-  // fr's Python package has added where it was raised, and the first cause, below the message.
-  for (std::size_t at = e.exit.message.find('\n'); at != std::string::npos;) {
-    const std::size_t next = e.exit.message.find('\n', at + 1);
-    const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
-    const bool place = e.exit.message.compare(from, 3, "at ") == 0;
-    if (from < next && !(place && out.size() > 1)) {
-      out.push_back(e.exit.message.substr(from, next - from));
-    }
-    at = next;
-  }
-  return out;
-}
 
 class Describe : public DeviceWords {
  public:
@@ -62,7 +29,7 @@ class Describe : public DeviceWords {
     where();
     last_issued();
     ended();
-    add_crumbs(f_, *e_, b_.evidence);
+    std::ranges::copy(crumb_lines(f_.c, *e_), std::back_inserter(b_.evidence));
     wrong_operation();
     by_rule();
     return std::move(b_);
@@ -78,12 +45,15 @@ class Describe : public DeviceWords {
     for (std::size_t i = 0; i < f_.c.missing.size(); ++i) {
       if (f_.c.missing[i] == g_.rank && f_.missing_exits[i].ended()) {
         line(exit(f_.missing_exits[i]) + ", as the ranks of its node saw");
+        if (f_.missing_exits[i].last_place.empty()) {
+          line("left no file, so its place in the code is not known");
+        }
         return;
       }
     }
     line(g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
-             : "left no file, so its place in the code is not known; in the end all wait for it");
+             : "left no file, so its place in the code is not known; all waits lead to it");
   }
 
   // Of a process that was on its way out the place where its dump was written explains nothing.
@@ -122,7 +92,8 @@ class Describe : public DeviceWords {
     b_.last_site = user_site(*e_, last->stack);
     b_.site = b_.site.file.empty() ? b_.last_site : b_.site;
     b_.stack = stack(g_.evidence, raised_ && e_->exit.stack != 0 ? e_->exit.stack : last->stack);
-    if (c_.rule == Rule::kMismatch && g_.issued != kNoRecord && last == &issued()) {
+    if ((c_.rule == Rule::kMismatch || c_.rule == Rule::kDeviceBehind) && g_.issued != kNoRecord &&
+        last == &issued()) {
       return;  // the first line about it names this operation
     }
     line("last issued " + record_at(g_.evidence, *last) +
@@ -187,38 +158,31 @@ class Describe : public DeviceWords {
   void by_rule() {
     switch (c_.rule) {
       case Rule::kLeftOrder:
-        if (c_.verdict == Verdict::kMissing) {  // as the first line has it
-          line("and issued " + record_at(g_.evidence, issued()) + " instead");
-        } else {
-          first(departure(f_, c_, g_));
-        }
-        break;
+        return c_.verdict == Verdict::kMissing  // as the first line has it
+                   ? line("and issued " + record_at(g_.evidence, issued()) + " instead")
+                   : first(departure(f_, c_, g_));
       case Rule::kMismatch:
       case Rule::kPastMismatch:
       case Rule::kSkippedSlot:
       case Rule::kUnequalEnds:
-        differs();
-        break;
+        return differs();
       case Rule::kGroupOrder:
-        made_group();
-        break;
+        return first(fmt::format("called new_group for group {} with {}{}", c_.calls->ordinal,
+                                 ranks_words(group_call_ranks(*e_, issued())),
+                                 at(g_.evidence, issued().stack)));
       case Rule::kExtra:
-        line("has waited there for " + duration_text(f_.graph[c_.pending].seconds()));
-        break;
+        return line("has waited there for " + duration_text(f_.graph[c_.pending].seconds()));
       case Rule::kDeviceBehind:
-        behind();
-        break;
+        return behind();
       case Rule::kDeviceStalled:
-        first(DeviceWords::line(*g_.device));
-        break;
+        return first(DeviceWords::line(*g_.device));
       case Rule::kDeviceError:
-        device_error();
-        break;
+        return device_error();
       case Rule::kKilledBefore: {
         const Exit &own = f_.exit(g_.evidence), &next = f_.exit(c_.others[1]);
-        line(fmt::format("by process {}, {} before the others were ended by {}", own.sender_pid,
-                         duration_text(seconds_between(own.time, next.time)), next.sender_pid));
-        break;
+        return line(fmt::format("by process {}, {} before the others were ended by {}",
+                                own.sender_pid, duration_text(seconds_between(own.time, next.time)),
+                                next.sender_pid));
       }
       case Rule::kSlow:
         for (const Straggler& s : c_.late.ranks) {
@@ -226,17 +190,15 @@ class Describe : public DeviceWords {
             first(LateWords(f_).line(s));
           }
         }
-        break;
+        return;
       case Rule::kNeverIssued:
       case Rule::kLeft:
         parted();
-        usually();
-        break;
+        return usually();
       case Rule::kStoppedHost:
-        usually();
-        break;
+        return usually();
       default:
-        break;
+        return;
     }
   }
 
@@ -248,24 +210,6 @@ class Describe : public DeviceWords {
       b_.op = f_.ev(due.evidence).text(due.record->op);
       b_.seq = c_.divergence->seq;
     }
-  }
-
-  void made_group() {
-    std::string own, others;
-    for (const auto& [members, calls] : c_.calls->classes) {
-      std::vector<int> who;
-      for (const GroupCalls::Call& call : calls) {
-        who.push_back(call.evidence);
-      }
-      if (contains(who, g_.evidence)) {
-        own = fmt::format("made group {} of {}{}", c_.calls->ordinal, ranks_words(members),
-                          at(g_.evidence, issued().stack));
-      } else {
-        others +=
-            fmt::format(", {} made it of {}", ranks_words(f_.ranks(who)), ranks_words(members));
-      }
-    }
-    first(own + others);
   }
 
   void behind() {

@@ -28,10 +28,10 @@ std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
 
 // "issued all_reduce at train.py:19 8 times, the others 9 times"
 std::string count_text(const SiteCount& n) {
-  return fmt::format(
-      "issued {} at {} {}, the others {}{}", n.op, site_text(n.site), times(n.own),
-      n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most),
-      n.whole ? "" : ", of what the rings still hold");
+  const std::string own = fmt::format("issued {} at {}", n.op, site_text(n.site));
+  return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
+         (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
+         given(!n.whole, ", of what the rings still hold");
 }
 
 // Counts that differ only because the others wait there say nothing new.
@@ -111,8 +111,8 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
                     p->step ? fmt::format(" in step {}", *p->step)
                             : ", having issued it " + times(p->before)) +
             (p->wrong_since && p->group >= 0
-                 ? fmt::format("; since then its operations in {} meet the wrong ones: the numbers "
-                               "are wrong from there",
+                 ? fmt::format("; since then its operations in {} are matched with the wrong ones "
+                               "of the other ranks: results are wrong from there",
                                f.group(p->group).title())
                  : ""));
   }

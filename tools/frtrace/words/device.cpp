@@ -58,7 +58,7 @@ std::string ago(double seconds) {
 
 std::string running_text(const DeviceReport& d) {
   return "started" + ago(d.seconds) +
-         given(!d.channels.empty(), fmt::format(", {} spinning", channels_text(d.channels)));
+         given(!d.channels.empty(), fmt::format(", {} running", channels_text(d.channels)));
 }
 
 }  // namespace
@@ -213,19 +213,30 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       }
     }
   }
-  constexpr std::size_t kShown = 6, kReported = 256;
-  std::vector<std::string> lines;
+  constexpr std::size_t kReported = 256;
+  std::vector<std::pair<std::string, std::vector<Rank>>> said;
+  std::map<std::string, std::size_t> alike;  // operations that wait behind nothing that is known
   for (const OnDevice& at : order) {
-    if (r.devices.size() < kReported) {
-      r.devices.push_back(words.report(at));
-    }
     const Rank rank = f.rank(at.evidence);
+    const DeviceReport d = said.size() < kReported ? words.report(at) : DeviceReport{};
+    if (r.devices.size() < kReported) {
+      r.devices.push_back(d);
+    }
     if (!contains(r.ranks, rank)) {  // else it is part of what is said of that rank
-      lines.push_back(lines.size() < kShown ? fmt::format("rank {}: {}", rank, words.line(at))
-                                            : "");
+      const bool unknown = f.devices[at].state == DeviceState::kLaunched && d.behind.empty();
+      const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
+      const auto [it, fresh] = alike.try_emplace(key, said.size());
+      if (fresh) {
+        said.emplace_back(said.size() < kReported ? words.line(at) : "", std::vector<Rank>{});
+      }
+      said[it->second].second.push_back(rank);
     }
   }
-  say_few(r, "device", lines, kShown, "and {} more operations on devices");
+  std::vector<std::string> lines;
+  for (const auto& [text, who] : said) {
+    lines.push_back(ranks_words(who) + ": " + text);
+  }
+  say_few(r, "device", lines, 6, "and {} more operations on devices");
 }
 
 }  // namespace frtrace

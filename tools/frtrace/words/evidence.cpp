@@ -183,8 +183,8 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
        true},
       {&Holes::failure_inferred,
-       "do not tell failed operations from completed ones: those that cannot have completed are "
-       "taken as failed",
+       "do not distinguish failed operations from completed ones: those that cannot have completed "
+       "are taken as failed",
        true},
       {&Holes::run_by_clock,
        "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
@@ -194,11 +194,12 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
        true},
       {&Holes::calls_only,
-       "hold what Python called, for want of the torch adapter: what C++ issues by itself (DDP, "
+       "hold only what Python called, as there was no torch adapter: what C++ issues by itself "
+       "(DDP, "
        "functional collectives) is not in them",
        false},
-      {&Holes::only_times, "are traces of torch.profiler: they tell times, and nothing of a hang",
-       true},
+      {&Holes::only_times,
+       "are traces of torch.profiler: they hold times, and nothing about a hang", true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };
@@ -268,10 +269,8 @@ void add_silent(const Facts& f, Report& r) {
     for (const NodesEvidence::Silent& n : e->nodes.unanswered) {
       SilentNode node{n.host, {}, n.n_ranks, false};
       // No damaged file makes more of them.
-      constexpr std::uint32_t kMostRanks = 4096, kLongestStride = 0xffff;
-      constexpr Rank kLastRank = 1 << 24;
-      const bool is_known = n.stride != 0 && n.stride <= kLongestStride && n.first_rank >= 0 &&
-                            n.first_rank <= kLastRank && n.n_ranks <= kMostRanks;
+      const bool is_known = n.stride != 0 && n.stride <= 0xffff && n.first_rank >= 0 &&
+                            n.first_rank <= 1 << 24 && n.n_ranks <= 4096;
       for (std::uint32_t k = 0; is_known && k < n.n_ranks; ++k) {
         node.ranks.push_back(n.first_rank + static_cast<Rank>(k * n.stride));
       }

@@ -121,7 +121,7 @@ void add_elsewhere(const Facts& f, Report& r) {
   for (const auto& [what, who] : at) {
     say(r, "elsewhere",
         what.first ? ranks_do(f.ranks(who), "is", "are") + what.second
-                   : wait_verb(f.ranks(who)) + " in no operation: " + what.second);
+                   : ranks_do(f.ranks(who), "is", "are") + " in no operation: " + what.second);
   }
 }
 
@@ -213,7 +213,7 @@ Report explain(const Facts& f, const Judgement& j) {
     add_lifecycle_waiting(f, blamed, r);
   }
   add_told(f, r);
-  add_consequences(f, r);
+  add_consequences(f, j, r);
   add_losses(f, j, r);
   add_ending(f, j, r);
   add_reduced(f, r);

@@ -61,41 +61,6 @@ void add_excluded(const Facts& f, const Cause& c, Report& r) {
   say_few(r, "excluded", lines, 4, "and {} more likewise");
 }
 
-// Those who ended after the first, in that order; the same end of neighbours in one line.
-void add_followers(const Facts& f, const Cause& c, Report& r) {
-  const Names names(f);
-  const std::set<int> blamed = blamed_by(c);
-  Time first = 0;
-  for (const int i : blamed) {
-    const Time t = i >= 0 ? f.exit(i).time : 0;
-    first = first == 0 || (t != 0 && t < first) ? t : first;
-  }
-  std::vector<int> followers = f.primary;
-  std::erase_if(followers, [&](int i) { return blamed.contains(i); });
-  std::ranges::stable_sort(followers, {}, [&](int i) {
-    const Time t = f.exit(i).time;
-    return std::pair(t == 0, t);  // unknown ones last
-  });
-  constexpr std::size_t kLines = 8;
-  std::size_t lines = 0;
-  for (std::size_t k = 0; k < followers.size();) {
-    if (++lines > kLines) {
-      say(r, "excluded", fmt::format("{} more ranks ended after them", followers.size() - k));
-      return;
-    }
-    const Exit& e = f.exit(followers[k]);
-    std::vector<int> who;
-    for (; k < followers.size() && f.exit(followers[k]).same_as(e); ++k) {
-      who.push_back(followers[k]);
-    }
-    say(r, "excluded",
-        fmt::format("{} {} too, {}", ranks_words(f.ranks(who)), names.exit_verb(e, who.size()),
-                    first != 0 && e.time > first
-                        ? duration_text(seconds_between(first, e.time)) + " later"
-                        : "later or while it waited"));
-  }
-}
-
 // What those issued who are right, in a slot whose members differ.
 void add_expected(const Facts& f, const Cause& c, Report& r) {
   const Side due = side_of(f, *c.divergence, c.right);
@@ -170,10 +135,8 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
                       b.divergence->reference, branch_text(b.divergence->others)));
     }
   }
-  if (c.rule == Rule::kExited) {
-    add_followers(f, c, r);
-  } else if (c.names() && c.verdict != Verdict::kMismatch && c.verdict != Verdict::kTransport &&
-             c.verdict != Verdict::kSlow) {
+  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
+      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow) {
     add_excluded(f, c, r);
   }
 }
@@ -199,7 +162,7 @@ void add_device_errors(const Facts& f, Report& r) {
 }  // namespace
 
 // What became of the others, in the order in which it began.
-void add_consequences(const Facts& f, Report& r) {
+void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   add_device_errors(f, r);
   if (r.kind == Verdict::kOk) {
     return;
@@ -228,19 +191,27 @@ void add_consequences(const Facts& f, Report& r) {
       }
     }
   }
+  std::set<int> told_of;  // by add_device_errors
+  for (const DeviceError& x : f.device_errors) {
+    told_of.insert(x.evidence);
+  }
   const Names names(f);
   const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
-  Events after, told;
+  const bool exited =
+      std::ranges::any_of(j.causes, [](auto& c) { return c.rule == Rule::kExited; });
+  Events too, after, told;
   Time first = 0;
   for (int i = 0; i < static_cast<int>(f.exits.size()); ++i) {
     const Exit& e = f.exit(i);
     if (blamed.contains(f.rank(i))) {
       first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
+    } else if (exited && contains(f.primary, i)) {
+      too.add(names.exit(e), i, e.time);
     } else if (e.terminated) {
       told.add(names.exit(e), i, e.time);
     } else if (e.consequence) {
       after.add(short_error(names.exit(e)), i, e.time);
-    } else if (!failed[idx(i)].empty()) {
+    } else if (!failed[idx(i)].empty() && !told_of.contains(i)) {
       after.add(short_error(failed[idx(i)]), i, 0);
     }
   }
@@ -249,6 +220,13 @@ void add_consequences(const Facts& f, Report& r) {
                ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
                : otherwise;
   };
+  std::vector<std::string> lines;
+  for (const Event& x : too.in_order()) {
+    lines.push_back(fmt::format("{} {} too{}", ranks_words(f.ranks(x.who)),
+                                names.exit_verb(f.exit(x.who.front()), x.who.size()),
+                                later(x, ", later or while it waited")));
+  }
+  say_few(r, "excluded", lines, 8, "and {} more ends likewise");
   for (const Event& x : after.in_order()) {
     say(r, "consequence",
         fmt::format("{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),

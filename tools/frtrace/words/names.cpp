@@ -15,13 +15,29 @@ std::string Names::record(int evidence, const Record& r) const {
   const Group* g = f_.group_of(evidence, r);
   std::string out(f_.ev(evidence).text(r.op));
   out += r.kind == Kind::kLifecycle ? "" : fmt::format(" #{}", r.seq);
-  out += g == nullptr ? "" : " of " + g->title();
-  if (is_p2p(r)) {
-    const bool known = g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size());
-    out += r.kind == Kind::kSend ? " to rank " : " from rank ";
-    out += known ? std::to_string(g->ranks[idx(r.peer)]) : "?";
+  return out + (g == nullptr ? "" : " of " + g->title()) + peer(evidence, r);
+}
+
+std::string Names::peer(int evidence, const Record& r) const {
+  const Group* g = f_.group_of(evidence, r);
+  const bool known = g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size());
+  return given(is_p2p(r), fmt::format(" {} rank {}", r.kind == Kind::kSend ? "to" : "from",
+                                      known ? std::to_string(g->ranks[idx(r.peer)]) : "?"));
+}
+
+std::string Names::due(int evidence, const Record& usual, const Record& issued) const {
+  const RankEvidence& e = f_.ev(evidence);
+  const Group* g = f_.group_of(evidence, usual);
+  std::string out(e.text(usual.op));
+  if (e.text(issued.op) == out) {
+    out += given(g != nullptr && g != f_.group_of(evidence, issued),
+                 led(" of ", g != nullptr ? g->title() : "")) +
+           peer(evidence, usual);
+    if (usual.stack == issued.stack) {
+      return out;
+    }
   }
-  return out;
+  return out + at(evidence, usual.stack);
 }
 
 std::string Names::at(int evidence, std::uint32_t stack) const {
@@ -56,7 +72,7 @@ std::string Names::op(const Pending& p) const {
       most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
   }
-  return most.empty() ? "an operation" : std::string(most);
+  return most.empty() ? "operation" : std::string(most);
 }
 
 std::string Names::pending(const Pending& p) const {

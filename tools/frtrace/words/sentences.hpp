@@ -31,7 +31,7 @@ inline constexpr Row kSummaries[] = {
     {kDeviceError, "{who} failed on the device: {device_error}{all_wait}"},
     {kDeviceBehind, "{who} {behind}; {rest_of_group}"},
     {kDeviceStalled, "{who} {stalled}{all_wait}"},
-    {kNetwork, "{op} is stuck in the network, {links}"},
+    {kNetwork, "{op} is stuck in the network{links}"},
     {kAllStarted, "all members started {op} and none finished"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who} never issued {own_end}{wait_there}{elsewhere}"},
@@ -83,16 +83,16 @@ inline constexpr Row kSummaries[] = {
      "whose device holds up the others"},
     {kOpenRunning,
      "{others} issued {op} and did not finish it, though others started or finished it: the "
-     "evidence does not tell a stalled device from data that the network did not deliver"},
+     "evidence does not distinguish a stalled device from data that the network did not deliver"},
     {kOpenFailed,
      "{op} failed though all its members issued it; no process ended before, so the evidence "
      "does not name who caused it"},
     {kOpenComplete,
-     "all members issued {op} and it does not end on {waiters}; what devices and network do is "
+     "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
      "not recorded"},
     {kOpenStreams,
-     "all members issued {op} and it does not end on {waiters}; they issued it and others in "
-     "orders that differ, and the evidence does not tell which of them share a stream"},
+     "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
+     "orders that differ, and the evidence does not show which of them share a stream"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why"},
     {kOpenTerminated,
      "{others} [was|were] ended from outside ({how_ended}); evidence of {missing} is lacking to "
@@ -113,11 +113,11 @@ inline constexpr Row kSummaries[] = {
      "that found no room in the recorder: what is recorded shows nothing stuck"},
     {kOpenUnmatched,
      "{others} dumped for a reason ({reason}) and what {others} [has|have] in flight did not "
-     "end, but the evidence does not tell who else takes part in it"},
+     "end, but the evidence does not show who else takes part in it"},
     {kOpenNoOperations, "the files of {others} hold no operations: nothing shows what is stuck"},
     {kOpenTimesOnly,
-     "traces of the profiler show none of {others} late again and again; whether something is "
-     "stuck they do not tell"},
+     "traces of the profiler show none of {others} late again and again; they do not show whether "
+     "something is stuck"},
     {kOpenCallsOnly,
      "something is stuck, but {others} recorded only what Python called (no torch adapter) and "
      "the other ranks all operations: what they issued cannot be compared"},
@@ -162,7 +162,7 @@ inline constexpr Row kNeeds[] = {
     {kOpenComplete,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
     {kOpenStreams,
-     "the streams of {waiters}: NCCL 2.28 or newer tells them, and so do calls that fr hooks"},
+     "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenNoEvidence,
      "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated, "a dump or ring of {missing}"},
@@ -172,7 +172,7 @@ inline constexpr Row kNeeds[] = {
     {kOpenAmid, "Python stacks of {others}, or files that record sends and receives"},
     {kOpenUnattributed, "the program's order of operations in its newest groups"},
     {kOpenUnmatched,
-     "the members of its group: NCCL 2.27 or newer tells them, and so does a framework"},
+     "the members of its group: NCCL 2.27 or newer reports them, and so does a framework"},
     {kOpenNoOperations, "dumps of fr or of PyTorch's Flight Recorder, or the job's log"},
     {kOpenTimesOnly, "dumps of fr or of PyTorch's Flight Recorder"},
     {kOpenCallsOnly,

@@ -210,7 +210,8 @@ std::string departed(const Sentence& s) {
   return fmt::format("skipped {}{}{}{} and issued {} instead", s.own().text(usual.op),
                      given(g.seq != 0, fmt::format(" #{}", g.seq)),
                      led(" of ", group != nullptr ? group->title() : ""),
-                     s.at(g.evidence, usual.stack), s.record_at(g.evidence, s.issued()));
+                     s.peer(g.evidence, usual) + s.at(g.evidence, usual.stack),
+                     s.record_at(g.evidence, s.issued()));
 }
 
 std::string stalled(const Sentence& s) {
@@ -221,8 +222,8 @@ std::string stalled(const Sentence& s) {
       "is unfinished",
       "started {on_device}, but [its device|their devices] did not start all its channels",
       "started {on_device}, but the kernel on [its device|their devices] makes no progress",
-      "launched {on_device}, but [its device|their devices] did not take what came, nor fill what "
-      "is free: the kernel did not start, or stands",
+      "launched {on_device}, but [its device|their devices] neither consumed the data that arrived "
+      "nor filled free buffers: the kernel did not start, or makes no progress",
       "started {on_device}, but NCCL's network thread there has not begun its transfers"};
   static_assert(std::size(kHow) == StalledDevice::kNetworkThread + 1);
   return s.fill(kHow[s.c.stalled]);
@@ -243,7 +244,9 @@ std::string behind(const Sentence& s) {
 }
 
 std::string rest_of_group(const Sentence& s) {
-  std::vector<Rank> rest = s.without_guilty(s.f.group(s.p->group).ranks);
+  std::vector<Rank> rest =
+      s.without_guilty(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
+                                                      : std::vector<Rank>{s.p->from, s.p->to});
   std::erase_if(rest, [&](Rank r) { return contains(s.p->unknown, r); });
   return s.p->starts_seen ? ranks_do(rest, "started it and waits", "started it and wait")
                           : ranks_words(rest) + " finished it";
@@ -252,8 +255,10 @@ std::string rest_of_group(const Sentence& s) {
 std::string links(const Sentence& s) {
   const Link& l = s.c.chain.links.front();
   const std::size_t more = s.c.chain.links.size() - 1;
-  return (l.from == l.to ? fmt::format("between card and device of rank {}", l.from)
-                         : fmt::format("from rank {} to rank {}", l.from, l.to)) +
+  const bool said = s.p != nullptr && l.from == s.p->from && l.to == s.p->to;
+  return (l.from == l.to ? fmt::format(", between card and device of rank {}", l.from)
+          : said         ? ""
+                         : fmt::format(", from rank {} to rank {}", l.from, l.to)) +
          given(more != 0, " and over " + counted(more, "more link"));
 }
 
@@ -376,7 +381,7 @@ constexpr struct {
     {"due_at", [](S s) { return s.at(s.right().evidence, s.right().record->stack); }},
     {"right", [](S s) { return ranks_words(s.right().ranks); }},
     {"no_order",
-     [](S s) { return given(s.guilty.empty(), ", and nothing tells who left the usual order"); }},
+     [](S s) { return given(s.guilty.empty(), ", and nothing shows who left the usual order"); }},
     {"order",
      [](S s) {
        return s.c.by_peers ? "the other ranks" : s.fill("[its|their] own earlier iterations");
@@ -435,7 +440,7 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const std::vector<Record>& records = f.ev(g.evidence).records;
   return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
                      c.by_peers ? "other ranks" : "its earlier iterations",
-                     names.op_at(g.evidence, records[g.usual]));
+                     names.due(g.evidence, records[g.usual], records[g.issued]));
 }
 
 std::string summary(const Facts& f, const Cause& c) {

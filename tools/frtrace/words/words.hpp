@@ -24,6 +24,10 @@ class Names {
   std::string record(int evidence, std::size_t index) const {
     return record(evidence, f_.ev(evidence).records[index]);
   }
+  std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
+  // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
+  // same call at the same place "recv from rank 3".
+  std::string due(int evidence, const Record& usual, const Record& issued) const;
   // " at train.py:57 step"; "" not captured
   std::string at(int evidence, std::uint32_t stack) const;
   std::string record_at(int evidence, const Record& r) const {
@@ -121,8 +125,6 @@ class Events {
 Blamed describe(const Facts&, const Cause&, const Guilty&);
 // "issued all_gather #7 of tp at a.py:3 where its earlier iterations had broadcast at a.py:2"
 std::string departure(const Facts&, const Cause&, const Guilty&);
-// Steps, notes, spans, traced calls of that rank.
-void add_crumbs(const Facts&, const RankEvidence&, std::vector<std::string>&);
 std::string summary(const Facts&, const Cause&);
 // Why that is so, and of what names nobody the evidence that would decide it.
 void add_reasons(const Facts&, const Cause&, Report&);
@@ -131,7 +133,7 @@ void add_course(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);
-void add_consequences(const Facts&, Report&);
+void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
 // What the recorder said while the job ran: ranks that issue different operations...

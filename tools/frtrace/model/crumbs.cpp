@@ -1,11 +1,12 @@
-// What a blamed rank's own notes say: steps, spans, traced calls, exceptions that were handled.
+#include "model/crumbs.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 #include <tuple>
 
-#include "words/words.hpp"
+#include "format/call_site.hpp"
 
 namespace frtrace {
 
@@ -74,12 +75,12 @@ std::string last_caught(const RankEvidence& e) {
 }
 
 // "step 20 (the others at step 21)"; "" the program does not tell its steps
-std::string step_text(const Facts& f, const RankEvidence& e) {
+std::string step_text(const Case& c, const RankEvidence& e) {
   if (!e.has_step) {
     return {};
   }
   std::int64_t low = INT64_MAX, high = INT64_MIN;
-  for (const RankEvidence* other : f.c.ranks) {
+  for (const RankEvidence* other : c.ranks) {
     if (other != &e && other->has_step && other->incident >= e.incident) {  // none of before
       low = std::min<std::int64_t>(low, other->step);
       high = std::max<std::int64_t>(high, other->step);
@@ -118,7 +119,8 @@ std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
 
 }  // namespace
 
-void add_crumbs(const Facts& f, const RankEvidence& e, std::vector<std::string>& out) {
+std::vector<std::string> crumb_lines(const Case& c, const RankEvidence& e) {
+  std::vector<std::string> out;
   const auto is_main = [&](const ThreadNotes* n) {
     return n->tid == static_cast<std::uint32_t>(e.id.pid);
   };
@@ -132,7 +134,7 @@ void add_crumbs(const Facts& f, const RankEvidence& e, std::vector<std::string>&
   }
   std::stable_sort(notes.begin(), notes.end(),
                    [&](const ThreadNotes* x, const ThreadNotes* y) { return order(x) < order(y); });
-  const std::string step = step_text(f, e);
+  const std::string step = step_text(c, e);
   if (!step.empty() && (notes.empty() || !is_main(notes.front()))) {
     out.push_back("at " + step);
   }
@@ -155,6 +157,41 @@ void add_crumbs(const Facts& f, const RankEvidence& e, std::vector<std::string>&
       out.push_back(text);
     }
   }
+  return out;
+}
+
+// "raised RuntimeError: no batch", where, and what it came from.
+std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& exit) {
+  std::vector<std::string> out{"raised " + exit};
+  // innermost, then the user's own
+  std::string where;
+  constexpr std::size_t kShown = 4;
+  std::size_t shown = 0;
+  for (const std::uint32_t k :
+       e.exit.stack < e.stacks.size() ? e.stacks[e.exit.stack] : Stacks::Words()) {
+    if (k >= e.frames.size() || shown == kShown ||
+        (shown != 0 && fr::is_library_file(e.text(e.frames[k].file)))) {
+      continue;
+    }
+    const Frame& frame = e.frames[k];
+    where += (shown++ == 0 ? "at " : " < ") +
+             site_text({std::string(short_file(e.text(frame.file), e.id.cwd)), frame.line,
+                        std::string(e.text(frame.func))});
+  }
+  if (!where.empty()) {
+    out.push_back(std::move(where));
+  }
+  // fr's Python package has added where it was raised, and the first cause, below the message.
+  for (std::size_t at = e.exit.message.find('\n'); at != std::string::npos;) {
+    const std::size_t next = e.exit.message.find('\n', at + 1);
+    const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
+    const bool place = e.exit.message.compare(from, 3, "at ") == 0;
+    if (from < next && !(place && out.size() > 1)) {
+      out.push_back(e.exit.message.substr(from, next - from));
+    }
+    at = next;
+  }
+  return out;
 }
 
 }  // namespace frtrace
