@@ -116,7 +116,7 @@ def test_silent_skip_in_a_mesh(verdict):
     (parted,) = said(trace, "parted")
     assert parted.startswith("rank 3 left out all_reduce at ")
     assert f"user_job.py:{line_of('tensor_parallel')} mesh_skip in step 6; since then" in parted
-    assert parted.endswith("the numbers are wrong from there")
+    assert parted.endswith("results are wrong from there")
 
 
 def test_an_extra_operation_of_a_stage(verdict):

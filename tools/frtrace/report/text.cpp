@@ -326,13 +326,14 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   };
   out.push_back(summary_part(r, style));
   out.push_back(blamed_part(r, style));
+  findings({"link"}, 3, 1, "links");
   findings({"cause"}, 2, 1, "causes");
   findings({"why", "hint"}, 3, 1, "reasons");
   findings({"told"}, 3, 1, "lines of the running job");
   out.push_back(doctor_part(r, style));
   findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
   out.push_back(waiting_part(r, style));
-  findings({"link", "device"}, 4, 1, "operations on devices");
+  findings({"device"}, 4, 1, "operations on devices");
   findings({"late"}, 6, 2, "places where ranks come late");
   findings({"need"}, 1, 1, "");
   findings({"silent"}, 3, 1, "nodes that did not answer");

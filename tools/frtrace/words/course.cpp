@@ -5,17 +5,12 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "words/words.hpp"
 
 namespace frtrace {
 
 namespace {
-
-std::string times(std::uint64_t n) {
-  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
-}
 
 // The group whose operation is wrong or missing; -1: the cause is of none.
 int group_of(const Facts& f, const Cause& c, const Guilty& g) {
@@ -24,22 +19,19 @@ int group_of(const Facts& f, const Cause& c, const Guilty& g) {
 }
 
 // Members of the group that are not blamed.
-std::vector<int> others_in(const Facts& f, const std::set<int>& blamed, int group) {
-  std::vector<int> out;
-  for (const int i : f.group(group).evidence) {
-    if (i >= 0 && !blamed.contains(i) && !f.ev(i).records.empty()) {
-      out.push_back(i);
-    }
-  }
+std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
+  std::vector<int> out = f.group(group).evidence;
+  const std::set<int> blamed = blamed_by(c);
+  std::erase_if(out, [&](int i) { return i < 0 || blamed.contains(i) || f.ev(i).records.empty(); });
   return out;
 }
 
 // "issued all_reduce at train.py:19 8 times, the others 9 times"
 std::string count_text(const SiteCount& n) {
-  const std::string others =
-      n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most);
-  return fmt::format("issued {} at {} {}, the others {}{}", n.op, site_text(n.site), times(n.own),
-                     others, n.whole ? "" : ", of what the rings still hold");
+  const std::string own = fmt::format("issued {} at {}", n.op, site_text(n.site));
+  return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
+         (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
+         given(!n.whole, ", of what the rings still hold");
 }
 
 // Counts that differ only because the others wait there say nothing new.
@@ -49,7 +41,7 @@ bool is_plain(const Cause& c, const Facts& f, const std::vector<SiteCount>& coun
     return false;
   }
   const Pending& p = f.graph[c.pending];
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+  return std::ranges::any_of(p.waits, [&](const Wait& w) {
     return w.record != kNoRecord &&
            user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack) == counts[0].site;
   });
@@ -57,42 +49,33 @@ bool is_plain(const Cause& c, const Facts& f, const std::vector<SiteCount>& coun
 
 void add_counts(const Facts& f, const Cause& c, Report& r) {
   constexpr std::size_t kShown = 2;
-  std::map<std::string, std::vector<Rank>> said;
-  std::vector<std::string> order;
-  std::set<int> blamed;
-  for (const Guilty& g : c.guilty) {
-    blamed.insert(g.evidence);
-  }
+  std::vector<std::pair<std::string, std::vector<Rank>>> said;
   std::map<int, SiteCounts> of_group;
   for (const Guilty& g : c.guilty) {
     const bool counted = g.evidence >= 0 && !f.ev(g.evidence).holes.only_stacks;
     const int group = counted ? group_of(f, c, g) : -1;
-    if (group < 0) {
+    if (group >= 0 && !of_group.contains(group)) {
+      of_group.try_emplace(group, f.c, group, others_in(f, c, group));
+    }
+    if (group < 0 || !of_group.at(group).has_others()) {
       continue;
     }
-    if (!of_group.contains(group)) {
-      of_group.try_emplace(group, f.c, group, others_in(f, blamed, group));
-    }
-    SiteCounts& all = of_group.at(group);
-    if (!all.has_others()) {
-      continue;
-    }
-    std::vector<SiteCount> counts = all.of(g.evidence);
+    std::vector<SiteCount> counts = of_group.at(group).of(g.evidence);
     // What only one side issued is there because the counts before it differ.
     const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
-    if (std::any_of(counts.begin(), counts.end(), both)) {
+    if (std::ranges::any_of(counts, both)) {
       std::erase_if(counts, [&](const SiteCount& n) { return !both(n); });
     }
-    for (std::size_t k = 0; k < std::min(counts.size(), kShown) && !is_plain(c, f, counts); ++k) {
-      std::vector<Rank>& ranks = said[count_text(counts[k])];
-      if (ranks.empty()) {
-        order.push_back(count_text(counts[k]));
-      }
-      ranks.push_back(g.rank);
+    counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
+    for (const SiteCount& n : counts) {
+      const std::string text = count_text(n);
+      auto same = std::ranges::find(said, text, &decltype(said)::value_type::first);
+      same = same == said.end() ? said.insert(same, {text, {}}) : same;
+      same->second.push_back(g.rank);
     }
   }
-  for (const std::string& text : order) {
-    say(r, "counts", fmt::format("{} {}", ranks_words(said[text]), text));
+  for (const auto& [text, who] : said) {
+    say(r, "counts", ranks_words(who) + ' ' + text);
   }
 }
 
@@ -117,26 +100,21 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
       continue;
     }
     std::vector<int> peers = f.anomalies.peers(g.evidence, true);
-    std::erase_if(peers, [&](int i) {
-      return std::any_of(c.guilty.begin(), c.guilty.end(),
-                         [&](const Guilty& x) { return x.evidence == i; });
-    });
+    std::erase_if(peers, [&](int i) { return blamed_by(c).contains(i); });
     const auto p = parting(f.c, f.history, f.anomalies, g.evidence, peers);
     if (!p || is_known(f, c, g, *p)) {
       continue;
     }
-    std::string text =
-        fmt::format("rank {} {} {}", g.rank, p->left_out ? "left out" : "added", p->op);
-    const std::string site = site_text(p->site);
-    text += site.empty() ? "" : " at " + site;
-    text += p->step ? fmt::format(" in step {}", *p->step)
-                    : fmt::format(", having issued it {}", times(p->before));
-    if (p->wrong_since && p->group >= 0) {
-      text += fmt::format(
-          "; since then its operations in {} meet the wrong ones: the numbers are wrong from there",
-          f.group(p->group).title());
-    }
-    say(r, "parted", std::move(text));
+    say(r, "parted",
+        fmt::format("rank {} {} {}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
+                    led(" at ", site_text(p->site)),
+                    p->step ? fmt::format(" in step {}", *p->step)
+                            : ", having issued it " + times(p->before)) +
+            (p->wrong_since && p->group >= 0
+                 ? fmt::format("; since then its operations in {} are matched with the wrong ones "
+                               "of the other ranks: results are wrong from there",
+                               f.group(p->group).title())
+                 : ""));
   }
 }
 

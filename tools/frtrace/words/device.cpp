@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "model/contains.hpp"
 #include "words/words.hpp"
@@ -27,41 +29,36 @@ std::string channels_text(const std::vector<std::uint32_t>& channels) {
 }
 
 std::string over_words(const std::vector<std::string>& over) {
-  return over.empty() ? "" : fmt::format("; over {}", fmt::join(over, ", "));
+  return led("; over ", fmt::format("{}", fmt::join(over, ", ")));
 }
 
 std::string transfer_text(const TransferReport& t) {
-  const std::string peer = t.peer < 0 ? "a peer" : fmt::format("rank {}", t.peer);
-  const std::string step = fmt::format("step {} of {}", t.step, t.n_steps);
-  std::string out = fmt::format("{} {}: ", t.kind == "send" ? "send to" : "receive from", peer);
-  if (t.waits_for == "posted" || t.waits_for == "own_kernel") {
-    out += fmt::format("its own kernel has not filled {}", step);
-  } else if (t.waits_for == "peer_credit") {
-    out += fmt::format("no free buffer there for {}", step);
-  } else if (t.waits_for == "in_flight") {
-    out += fmt::format("{} sent to the network, not acknowledged", step);
-  } else if (t.waits_for == "data") {
-    out += fmt::format("{} has not arrived", step);
-  } else if (t.waits_for == "flush") {
-    out += fmt::format("{} arrived, not yet in the device's memory", step);
-  } else if (t.waits_for == "own_kernel_takes") {
-    out += fmt::format("{} arrived, its own kernel does not consume it", step);
-  } else {
-    out += t.waits_for == "idle" ? "not begun" : "waits for what this frtrace does not know";
-  }
-  return out + fmt::format(" ({}{})", channels_text(t.channels), over_words(t.over));
+  static const std::map<std::string_view, const char*> kTexts = {
+      {"posted", "its own kernel has not filled {}"},
+      {"own_kernel", "its own kernel has not filled {}"},
+      {"peer_credit", "no free buffer there for {}"},
+      {"in_flight", "{} sent to the network, not acknowledged"},
+      {"data", "{} has not arrived"},
+      {"flush", "{} arrived, not yet in the device's memory"},
+      {"own_kernel_takes", "{} arrived, its own kernel does not consume it"},
+      {"idle", "not begun"}};
+  const auto text = kTexts.find(t.waits_for);
+  return fmt::format("{} {}: {} ({}{})", t.kind == "send" ? "send to" : "receive from",
+                     t.peer < 0 ? "a peer" : fmt::format("rank {}", t.peer),
+                     text == kTexts.end()
+                         ? "waits for what this frtrace does not know"
+                         : fmt::format(fmt::runtime(text->second),
+                                       fmt::format("step {} of {}", t.step, t.n_steps)),
+                     channels_text(t.channels), over_words(t.over));
 }
 
 std::string ago(double seconds) {
-  return seconds > 0 ? fmt::format(" {} ago", duration_text(seconds)) : "";
+  return given(seconds > 0, fmt::format(" {} ago", duration_text(seconds)));
 }
 
 std::string running_text(const DeviceReport& d) {
-  std::string out = "started" + ago(d.seconds);
-  if (!d.channels.empty()) {
-    out += fmt::format(", {} spinning", channels_text(d.channels));
-  }
-  return out;
+  return "started" + ago(d.seconds) +
+         given(!d.channels.empty(), fmt::format(", {} running", channels_text(d.channels)));
 }
 
 }  // namespace
@@ -101,32 +98,24 @@ DeviceReport DeviceWords::report(const OnDevice& at) const {
   for (const DevicePhase& p : f_.devices.phases(at)) {
     if (p.kind == PhaseKind::kKernel) {
       out.channels.push_back(p.channel);
-      continue;
-    }
-    if (p.kind == PhaseKind::kOther) {
-      continue;
-    }
-    TransferReport t{.kind = p.kind == PhaseKind::kSend ? "send" : "recv",
-                     .peer = f_.devices.peer(at, p.peer),
-                     .waits_for = wait_name(p.wait),
-                     .step = p.step,
-                     .n_steps = p.n_steps,
-                     .channels = {p.channel},
-                     .over = {}};
-    const std::string over = over_text(p);
-    if (!over.empty()) {
-      t.over.push_back(over);
-    }
-    const auto same =
-        std::find_if(out.transfers.begin(), out.transfers.end(), [&](const TransferReport& x) {
-          return x.kind == t.kind && x.peer == t.peer && x.waits_for == t.waits_for &&
-                 x.step == t.step && x.n_steps == t.n_steps;
-        });
-    if (same != out.transfers.end()) {
+    } else if (p.kind != PhaseKind::kOther) {
+      const TransferReport t{.kind = p.kind == PhaseKind::kSend ? "send" : "recv",
+                             .peer = f_.devices.peer(at, p.peer),
+                             .waits_for = wait_name(p.wait),
+                             .step = p.step,
+                             .n_steps = p.n_steps,
+                             .channels = {},
+                             .over = {}};
+      auto same =
+          std::find_if(out.transfers.begin(), out.transfers.end(), [&](const TransferReport& x) {
+            return std::tie(x.kind, x.peer, x.waits_for, x.step, x.n_steps) ==
+                   std::tie(t.kind, t.peer, t.waits_for, t.step, t.n_steps);
+          });
+      same = same == out.transfers.end() ? out.transfers.insert(same, t) : same;
       same->channels.push_back(p.channel);
-      same->over.insert(same->over.end(), t.over.begin(), t.over.end());
-    } else {
-      out.transfers.push_back(std::move(t));
+      if (std::string over = over_text(p); !over.empty()) {
+        same->over.push_back(std::move(over));
+      }
     }
   }
   return out;
@@ -135,62 +124,54 @@ DeviceReport DeviceWords::report(const OnDevice& at) const {
 std::string DeviceWords::line(const OnDevice& at) const {
   const DeviceReport d = report(at);
   const std::string stream = d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream);
-  switch (f_.devices[at].state) {
-    case DeviceState::kScheduled:
-      return fmt::format("{} issued{}, its launch was not seen to begin", d.operation,
-                         ago(d.seconds));
-    case DeviceState::kLaunching:
-      return fmt::format("{}: the host has been inside its launch for {}", d.operation,
-                         duration_text(d.seconds));
-    case DeviceState::kLaunched:
-      return fmt::format(
-          "{} launched{}, never started on its device; {}", d.operation, ago(d.seconds),
-          d.behind.empty()
-              ? fmt::format("nothing that fr sees is before it on {}: a kernel of the user's, "
-                            "or no room on the device",
-                            stream)
-              : fmt::format("{} is busy with {}", stream, d.behind));
-    default:
-      break;
+  const DeviceState state = f_.devices[at].state;
+  if (state == DeviceState::kScheduled) {
+    return fmt::format("{} issued{}, its launch was not seen to begin", d.operation,
+                       ago(d.seconds));
   }
-  std::string out = fmt::format("{} {}", d.operation, running_text(d));
+  if (state == DeviceState::kLaunching) {
+    return fmt::format("{}: the host has been inside its launch for {}", d.operation,
+                       duration_text(d.seconds));
+  }
+  if (state == DeviceState::kLaunched) {
+    return fmt::format("{} launched{}, never started on its device; ", d.operation,
+                       ago(d.seconds)) +
+           (d.behind.empty()
+                ? fmt::format("nothing that fr sees is before it on {}: a kernel of the user's, or "
+                              "no room on the device",
+                              stream)
+                : fmt::format("{} is busy with {}", stream, d.behind));
+  }
+  std::string out = d.operation + ' ' + running_text(d);
   constexpr std::size_t kShown = 4;
-  for (std::size_t i = 0; i < d.transfers.size() && i < kShown; ++i) {
+  const std::size_t n = d.transfers.size();
+  for (std::size_t i = 0; i < std::min(n, kShown); ++i) {
     out += "; " + transfer_text(d.transfers[i]);
   }
-  if (d.transfers.size() > kShown) {
-    out += fmt::format("; and {} more transfers", d.transfers.size() - kShown);
-  }
-  return out;
+  return out + given(n > kShown, fmt::format("; and {} more transfers", n - kShown));
 }
 
 namespace {
 
 void add_links(const Facts& f, const DeviceChain& chain, Report& r) {
-  constexpr std::size_t kShown = 8;
+  const auto named = [&](Rank x) {
+    const auto it = f.c.index.find(x);
+    const std::string host = it == f.c.index.end() ? std::string() : f.ev(it->second).id.host;
+    return fmt::format("rank {}", x) + given(!host.empty(), " (host " + host + ")");
+  };
   r.links = chain.links;
-  for (std::size_t i = 0; i < std::min(kShown, chain.links.size()); ++i) {
-    const Link& l = chain.links[i];
-    if (l.from == l.to) {
-      say(r, "link",
-          fmt::format("rank {}: received data does not get from its network card to its device "
-                      "(step {} of {}, {}{})",
-                      l.from, l.step, l.n_steps, channels_text(l.channels), over_words(l.over)));
-      continue;
-    }
-    const auto host = [&](Rank x) {
-      const auto it = f.c.index.find(x);
-      const std::string name = it == f.c.index.end() ? std::string() : f.ev(it->second).id.host;
-      return name.empty() ? "" : fmt::format(" (host {})", name);
-    };
-    say(r, "link",
-        fmt::format("suspect the network from rank {}{} to rank {}{}: step {} of {}, {}{}", l.from,
-                    host(l.from), l.to, host(l.to), l.step, l.n_steps, channels_text(l.channels),
-                    over_words(l.over)));
+  std::vector<std::string> lines;
+  for (const Link& l : chain.links) {
+    const std::string where = fmt::format("step {} of {}, {}{}", l.step, l.n_steps,
+                                          channels_text(l.channels), over_words(l.over));
+    lines.push_back(l.from == l.to
+                        ? fmt::format("rank {}: received data does not get from its network card "
+                                      "to its device ({})",
+                                      l.from, where)
+                        : fmt::format("suspect the network from {} to {}: {}", named(l.from),
+                                      named(l.to), where));
   }
-  if (chain.links.size() > kShown) {
-    say(r, "link", fmt::format("and {} more likewise", chain.links.size() - kShown));
-  }
+  say_few(r, "link", lines, 8, "and {} more likewise");
 }
 
 }  // namespace
@@ -224,9 +205,7 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       add(at);
     }
   }
-  for (const OnDevice& at : chain.visited) {
-    add(at);
-  }
+  std::for_each(chain.visited.begin(), chain.visited.end(), add);
   for (const Pending& p : f.graph.pending) {
     for (const Wait& w : p.waits) {
       if (const auto waits = f.devices.of(w.evidence, w.record)) {
@@ -234,26 +213,30 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       }
     }
   }
-  constexpr std::size_t kShown = 6, kReported = 256;
-  std::size_t shown = 0, left = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (i < kReported) {
-      r.devices.push_back(words.report(order[i]));
+  constexpr std::size_t kReported = 256;
+  std::vector<std::pair<std::string, std::vector<Rank>>> said;
+  std::map<std::string, std::size_t> alike;  // operations that wait behind nothing that is known
+  for (const OnDevice& at : order) {
+    const Rank rank = f.rank(at.evidence);
+    const DeviceReport d = said.size() < kReported ? words.report(at) : DeviceReport{};
+    if (r.devices.size() < kReported) {
+      r.devices.push_back(d);
     }
-    const Rank rank = f.rank(order[i].evidence);
-    if (contains(r.ranks, rank)) {
-      continue;  // it is part of what is said of that rank
-    }
-    if (shown == kShown) {
-      ++left;
-    } else {
-      ++shown;
-      say(r, "device", fmt::format("rank {}: {}", rank, words.line(order[i])));
+    if (!contains(r.ranks, rank)) {  // else it is part of what is said of that rank
+      const bool unknown = f.devices[at].state == DeviceState::kLaunched && d.behind.empty();
+      const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
+      const auto [it, fresh] = alike.try_emplace(key, said.size());
+      if (fresh) {
+        said.emplace_back(said.size() < kReported ? words.line(at) : "", std::vector<Rank>{});
+      }
+      said[it->second].second.push_back(rank);
     }
   }
-  if (left > 0) {
-    say(r, "device", fmt::format("and {} more operations on devices", left));
+  std::vector<std::string> lines;
+  for (const auto& [text, who] : said) {
+    lines.push_back(ranks_words(who) + ": " + text);
   }
+  say_few(r, "device", lines, 6, "and {} more operations on devices");
 }
 
 }  // namespace frtrace

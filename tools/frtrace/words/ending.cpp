@@ -11,87 +11,73 @@ namespace frtrace {
 
 namespace {
 
-const RankEvidence* went_on(const Facts& f, int i) {
-  const auto& later = f.c.later[idx(i)];
-  const auto it = std::find_if(later.begin(), later.end(), [&](const RankEvidence* e) {
-    return e->trigger == "went_on" && e->incident >= f.c.incident;
-  });
-  return it == later.end() ? nullptr : *it;
+// When the rank went on after the incident; 0: it did not.
+Time went_on(const Facts& f, int i) {
+  for (const RankEvidence* e : f.c.later[idx(i)]) {
+    if (e->trigger == "went_on" && e->incident >= f.c.incident) {
+      return e->written;
+    }
+  }
+  return 0;
 }
 
 // When the last of those that hung went on; 0: not all of them did.
 Time all_went_on(const Facts& f, const Judgement& j) {
+  std::set<int> hung;
+  if (j.main().rule == Rule::kExited) {
+    hung = blamed_by(j.main());  // the process lives with the signal
+  } else {
+    for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+      if (f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr) {
+        hung.insert(i);
+      }
+    }
+  }
   Time last = 0;
-  bool all = true;
-  const auto look = [&](int i) {
-    const RankEvidence* on = went_on(f, i);
-    all = all && on != nullptr;
-    last = std::max(last, on != nullptr ? on->written : 0);
-  };
-  const bool crashed = j.main().rule == Rule::kExited;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && !crashed; ++i) {
-    if (f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr) {
-      look(i);
+  for (const int i : hung) {
+    const Time on = i < 0 ? 0 : went_on(f, i);
+    if (on == 0) {
+      return 0;
     }
+    last = std::max(last, on);
   }
-  for (const Guilty& g : j.main().guilty) {
-    if (crashed && g.evidence >= 0) {
-      look(g.evidence);  // the process lives with the signal
-    } else if (crashed) {
-      all = false;
-    }
-  }
-  return all ? last : 0;
-}
-
-std::uint64_t issued(const RankEvidence& e) {
-  std::uint64_t n = 0;
-  for (const GroupEvidence& g : e.groups) {
-    n += g.enqueued + g.p2p_enqueued;
-  }
-  return n;
+  return last;
 }
 
 // What an end shows besides how it came.
 std::string more_of(const RankEvidence& then, const RankEvidence& later) {
-  std::string out;
-  if (later.oom_kills > 0) {
-    out += fmt::format("; the kernel's OOM killer has killed {} of its control group",
-                       later.oom_kills);
-  }
-  if (const std::uint64_t now = issued(later), before = issued(then); now > before) {
-    out += fmt::format("; it had issued {} more operation{}", now - before,
-                       now - before == 1 ? "" : "s");
-  }
-  return out;
-}
-
-std::vector<Rank> waiting_ranks(const Report& r) {
-  std::vector<Rank> who;
-  for (const Waiting& w : r.waiting) {
-    who.insert(who.end(), w.ranks.begin(), w.ranks.end());
-  }
-  std::sort(who.begin(), who.end());
-  who.erase(std::unique(who.begin(), who.end()), who.end());
-  return who;
+  const auto issued = [](const RankEvidence& e) {
+    std::uint64_t n = 0;
+    for (const GroupEvidence& g : e.groups) {
+      n += g.enqueued + g.p2p_enqueued;
+    }
+    return n;
+  };
+  const std::uint64_t now = issued(later), before = issued(then);
+  return given(later.oom_kills > 0,
+               fmt::format("; the kernel's OOM killer has killed {} of its control group",
+                           later.oom_kills)) +
+         given(now > before, "; it had issued " + counted(now - before, "more operation"));
 }
 
 std::string past_summary(const Facts& f, const Judgement& j, const Report& r) {
+  if (j.main().rule == Rule::kExited) {
+    return fmt::format("{} met a fatal signal, handled it and went on", ranks_words(r.ranks));
+  }
+  std::set<Rank> waited;
+  for (const Waiting& w : r.waiting) {
+    waited.insert(w.ranks.begin(), w.ranks.end());
+  }
   const std::string after = duration_text(r.ended->after_s);
-  const std::vector<Rank> who = waiting_ranks(r);
+  const std::string who = waited.empty() ? "the job" : ranks_words({waited.begin(), waited.end()});
   const std::string in = j.main().pending >= 0
                              ? " in " + Names(f).pending(f.graph[j.main().pending])
                          : !r.waiting.empty() ? " in " + r.waiting.front().op
                                               : "";
-  if (j.main().rule == Rule::kExited) {
-    return fmt::format("{} met a fatal signal, handled it and went on", ranks_words(r.ranks));
-  }
-  if (!r.ranks.empty() && !who.empty()) {
-    return fmt::format("nothing is stuck: {} kept {} waiting{}; all went on after {}",
-                       ranks_words(r.ranks), ranks_words(who), in, after);
-  }
-  return fmt::format("nothing is stuck: {} waited{} and went on after {}",
-                     who.empty() ? "the job" : ranks_words(who), in, after);
+  return r.ranks.empty() || waited.empty()
+             ? fmt::format("nothing is stuck: {} waited{} and went on after {}", who, in, after)
+             : fmt::format("nothing is stuck: {} kept {} waiting{}; all went on after {}",
+                           ranks_words(r.ranks), who, in, after);
 }
 
 void take_back(const Facts& f, const Judgement& j, Report& r) {
@@ -130,38 +116,30 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
     return;
   }
   // Processes that ended after their dump; the same end of several in one line.
-  std::map<std::string, std::pair<std::vector<int>, Exit>> ends;
+  Events ends;
+  std::map<std::string, ExitKind> kinds;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     for (const RankEvidence* e : f.c.later[idx(i)]) {
-      Exit exit = own_exit(*e);
+      const Exit exit = own_exit(*e);
       if (exit.ended() && !f.exit(i).ended()) {
-        auto& [who, first] = ends[Names(f).exit(exit) + more_of(f.ev(i), *e)];
-        if (who.empty() || (exit.time != 0 && exit.time < first.time)) {
-          first = std::move(exit);
-        }
-        who.push_back(i);
+        const std::string text = Names(f).exit(exit) + more_of(f.ev(i), *e);
+        ends.add(text, i, exit.time);
+        kinds[text] = exit.kind;
         break;
       }
     }
   }
-  std::vector<std::pair<std::string, const std::pair<std::vector<int>, Exit>*>> order;
-  for (const auto& [text, end] : ends) {
-    order.emplace_back(text, &end);
-  }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return a.second->second.time < b.second->second.time;
-  });
-  for (const auto& [text, end] : order) {
-    const auto& [who, exit] = *end;
-    const double after = r.time != 0 && exit.time != 0 ? seconds_between(r.time, exit.time) : 0;
-    const std::vector<Rank> ranks = f.ranks(who);
+  for (const Event& x : ends.in_order()) {
+    const std::vector<Rank> ranks = f.ranks(x.who);
+    const double after = r.time != 0 && x.time != 0 ? seconds_between(r.time, x.time) : 0;
     say(r, "ended",
-        fmt::format("then {}: {}{}", ranks_words(ranks), text,
-                    after > 0 ? ", after " + duration_text(after) : ""));
+        fmt::format("then {}: {}{}", ranks_words(ranks), x.text,
+                    given(after > 0, ", after " + duration_text(after))));
     if (!r.ended) {
-      r.ended = Ended{
-          exit.kind == ExitKind::kException || exit.kind == ExitKind::kStatus ? "exited" : "killed",
-          text, after, ranks};
+      const ExitKind kind = kinds[x.text];
+      r.ended =
+          Ended{kind == ExitKind::kException || kind == ExitKind::kStatus ? "exited" : "killed",
+                x.text, after, ranks};
     }
   }
 }

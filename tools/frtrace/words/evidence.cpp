@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <functional>
 #include <set>
 
 #include "input/ras.hpp"
@@ -12,8 +12,63 @@
 
 namespace frtrace {
 
-void add_inventory(const Facts& f, Report& r) {
+namespace {
+
+GroupReport group_report(const Case& c, const Group& g) {
+  GroupReport out{.name = g.name,
+                  .desc = g.desc,
+                  .backend = g.backend,
+                  .instance = g.instance,
+                  .ranks = g.ranks,
+                  .enqueued_min = UINT64_MAX,
+                  .completed_min = UINT64_MAX};
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    if (const GroupEvidence* e = c.member(g, m)) {
+      out.enqueued_min = std::min(out.enqueued_min, e->enqueued);
+      out.completed_min = std::min(out.completed_min, e->completed);
+      out.enqueued_max = std::max(out.enqueued_max, e->enqueued);
+      out.completed_max = std::max(out.completed_max, e->completed);
+      out.overwritten += e->overwritten;
+      out.dropped += e->dropped;
+    }
+  }
+  out.enqueued_min = std::min(out.enqueued_min, out.enqueued_max);  // 0 without members
+  out.completed_min = std::min(out.completed_min, out.completed_max);
+  return out;
+}
+
+RankReport rank_report(const Facts& f, int i) {
   const Names names(f);
+  const RankEvidence& e = f.ev(i);
+  RankReport out{.rank = e.id.rank,
+                 .host = e.id.host,
+                 .file = e.file,
+                 .source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
+                           : e.source == Source::kRing ? "ring"
+                                                       : "live ring",
+                 .reason = e.reason,
+                 .state = f.exit(i).ended()                     ? names.exit(f.exit(i))
+                          : e.salvage == Salvage::kUnresponsive ? "does not respond"
+                                                                : "runs",
+                 .pid = e.id.pid,
+                 .from_ring = e.source != Source::kDump,
+                 .runs_now = e.source == Source::kLiveRing,
+                 .incident = e.incident,
+                 .last_op = {},
+                 .site = {},
+                 .note = {}};
+  if (const Record* last = f.last_operation(i)) {
+    out.last_op = names.record(i, *last);
+    out.site = user_site(e, last->stack);
+  }
+  const auto note = std::ranges::max_element(e.notes, {}, &ThreadNotes::note_time);
+  out.note = note == e.notes.end() ? "" : note->note;
+  return out;
+}
+
+}  // namespace
+
+void add_inventory(const Facts& f, Report& r) {
   r.job = f.c.job;
   r.attempt = f.c.attempt;
   r.incident = f.c.incident;
@@ -21,58 +76,11 @@ void add_inventory(const Facts& f, Report& r) {
   r.expected = f.c.expected;
   r.missing_ranks = f.c.missing;
   for (const Group& g : f.c.groups) {
-    GroupReport out;
-    out.name = g.name;
-    out.desc = g.desc;
-    out.backend = g.backend;
-    out.instance = g.instance;
-    out.ranks = g.ranks;
-    bool first = true;
-    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-      const GroupEvidence* e = f.c.member(g, m);
-      if (e == nullptr) {
-        continue;
-      }
-      out.enqueued_min = first ? e->enqueued : std::min(out.enqueued_min, e->enqueued);
-      out.completed_min = first ? e->completed : std::min(out.completed_min, e->completed);
-      out.enqueued_max = std::max(out.enqueued_max, e->enqueued);
-      out.completed_max = std::max(out.completed_max, e->completed);
-      out.overwritten += e->overwritten;
-      out.dropped += e->dropped;
-      first = false;
-    }
-    r.groups.push_back(std::move(out));
+    r.groups.push_back(group_report(f.c, g));
   }
   r.rank_reports.reserve(f.c.ranks.size());
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const RankEvidence& e = f.ev(i);
-    RankReport out;
-    out.rank = e.id.rank;
-    out.host = e.id.host;
-    out.pid = e.id.pid;
-    out.file = e.file;
-    out.incident = e.incident;
-    out.reason = e.reason;
-    out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
-                 : e.source == Source::kRing ? "ring"
-                                             : "live ring";
-    out.from_ring = e.source != Source::kDump;
-    out.runs_now = e.source == Source::kLiveRing;
-    out.state = f.exit(i).ended()                     ? names.exit(f.exit(i))
-                : e.salvage == Salvage::kUnresponsive ? "does not respond"
-                                                      : "runs";
-    if (const Record* last = f.last_operation(i)) {
-      out.last_op = names.record(i, *last);
-      out.site = user_site(e, last->stack);
-    }
-    if (!e.notes.empty()) {
-      out.note = std::max_element(e.notes.begin(), e.notes.end(),
-                                  [](const ThreadNotes& a, const ThreadNotes& b) {
-                                    return a.note_time < b.note_time;
-                                  })
-                     ->note;
-    }
-    r.rank_reports.push_back(std::move(out));
+    r.rank_reports.push_back(rank_report(f, i));
   }
   for (const std::string& note : f.c.notes) {
     say(r, "input", note);
@@ -134,22 +142,28 @@ std::string text_of(const Assumption& a) {
 }
 
 // The reasons for a confidence below certain, none twice.
-class Doubts {
- public:
-  explicit Doubts(Report& r) : r_(r) {}
+struct Doubts {
+  Report& r;
+  std::vector<std::string> all;
+  void add(Assume what, const std::vector<Rank>& ranks = {}) { add(Assumption{what, ranks}); }
   void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
   void add(Confidence to, const std::string& text) {
-    r_.confidence = std::max(r_.confidence, to);
-    if (std::find(all_.begin(), all_.end(), text) == all_.end()) {
-      all_.push_back(text);
+    r.confidence = std::max(r.confidence, to);
+    if (!contains(all, text)) {
+      all.push_back(text);
     }
   }
-  const std::vector<std::string>& all() const { return all_; }
-
- private:
-  Report& r_;
-  std::vector<std::string> all_;
 };
+
+std::vector<Rank> ranks_with(const Facts& f, const std::function<bool(const RankEvidence&)>& is) {
+  std::vector<Rank> out;
+  for (const RankEvidence* e : f.c.ranks) {
+    if (is(*e)) {
+      out.push_back(e->id.rank);
+    }
+  }
+  return out;
+}
 
 // What the formats do not record, and whether the verdict rests on it.
 void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
@@ -169,8 +183,8 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
        true},
       {&Holes::failure_inferred,
-       "do not tell failed operations from completed ones: those that cannot have completed are "
-       "taken as failed",
+       "do not distinguish failed operations from completed ones: those that cannot have completed "
+       "are taken as failed",
        true},
       {&Holes::run_by_clock,
        "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
@@ -180,30 +194,25 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
        true},
       {&Holes::calls_only,
-       "hold what Python called, for want of the torch adapter: what C++ issues by itself (DDP, "
+       "hold only what Python called, as there was no torch adapter: what C++ issues by itself "
+       "(DDP, "
        "functional collectives) is not in them",
        false},
-      {&Holes::only_times, "are traces of torch.profiler: they tell times, and nothing of a hang",
-       true},
+      {&Holes::only_times,
+       "are traces of torch.profiler: they hold times, and nothing about a hang", true},
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };
   for (const Gap& gap : kGaps) {
-    std::vector<Rank> who;
-    for (const RankEvidence* e : f.c.ranks) {
-      if (e->holes.*gap.set) {
-        who.push_back(e->id.rank);
+    const std::vector<Rank> who = ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; });
+    if (!who.empty()) {
+      const std::string text = fmt::format(
+          "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
+          gap.text);
+      say(r, "hole", text);
+      if (fault && gap.matters) {
+        doubts.add(Confidence::kLikely, text);
       }
-    }
-    if (who.empty()) {
-      continue;
-    }
-    const std::string text = fmt::format(
-        "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
-        gap.text);
-    say(r, "hole", text);
-    if (fault && gap.matters) {
-      doubts.add(Confidence::kLikely, text);
     }
   }
 }
@@ -211,92 +220,75 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
 // A file without counters that holds no operation either says nothing of its rank: not that it is
 // well, and not that it issued nothing.
 void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
-  std::vector<Rank> who;
-  bool counts = false;
-  for (const RankEvidence* e : f.c.ranks) {
-    if (e->holes.no_status && !e->holes.only_active &&
-        std::none_of(e->records.begin(), e->records.end(), communicates)) {
-      who.push_back(e->id.rank);
-      counts = counts || !fault || contains(r.ranks, who.back());
-    }
+  const std::vector<Rank> who = ranks_with(f, [](const RankEvidence& e) {
+    return e.holes.no_status && !e.holes.only_active &&
+           std::none_of(e.records.begin(), e.records.end(), communicates);
+  });
+  if (who.empty()) {
+    return;
   }
-  if (!who.empty()) {
-    const std::string text =
-        fmt::format("{} no operation", who.size() == f.c.ranks.size() ? "the files hold"
-                                       : who.size() == 1
-                                           ? fmt::format("the file of {} holds", ranks_words(who))
-                                           : fmt::format("the files of {} hold", ranks_words(who)));
-    say(r, "hole", text);
-    if (counts) {
-      doubts.add(who.size() == f.c.ranks.size() ? Confidence::kPossible : Confidence::kLikely,
-                 text);
-    }
+  const bool all = who.size() == f.c.ranks.size();
+  const std::string text =
+      all ? "the files hold no operation"
+          : fmt::format("the {} of {} no operation", one_or(who.size(), "file", "files"),
+                        ranks_do(who, "holds", "hold"));
+  say(r, "hole", text);
+  if (!fault || std::any_of(who.begin(), who.end(), [&](Rank x) { return contains(r.ranks, x); })) {
+    doubts.add(all ? Confidence::kPossible : Confidence::kLikely, text);
   }
 }
 
-void add_witness(const Facts& f, Report& r) {
-  for (const RankEvidence* e : f.c.ranks) {
-    for (const std::string& line : e->witness) {
-      say(r, "witness", line);
-    }
-  }
-}
-
-// What NCCL's own service says: shown beside the verdict, and never decides it.
+// What NCCL's own service says: shown beside the verdict, and never decides it. Every process answers
+// for the whole job.
 void add_ras(const Facts& f, Report& r) {
-  const RasEvidence* silent = nullptr;
+  const RasEvidence* asked = nullptr;
   for (const RankEvidence* e : f.c.ranks) {
-    const RasEvidence& ras = e->ras;
-    if (ras.asked && ras.answer.empty()) {
-      silent = silent != nullptr ? silent : &ras;
-    } else if (ras.asked) {
-      for (const std::string& line : ras_lines(ras)) {
-        say(r, "ras", "NCCL's RAS: " + line);
-      }
-      if (ras.cut) {
-        say(r, "ras",
-            "NCCL's RAS: the answer was cut" +
-                (ras.error.empty() ? std::string() : ": " + ras.error));
-      }
-      return;  // every process answers for the whole job
-    }
+    const bool better = asked == nullptr || (asked->answer.empty() && !e->ras.answer.empty());
+    asked = e->ras.asked && better ? &e->ras : asked;
   }
-  if (silent != nullptr) {
-    say(r, "ras",
-        fmt::format("NCCL's RAS at {} did not answer: {}", silent->address, silent->error));
+  if (asked == nullptr) {
+    return;
+  }
+  if (asked->answer.empty()) {
+    say(r, "ras", fmt::format("NCCL's RAS at {} did not answer: {}", asked->address, asked->error));
+    return;
+  }
+  for (const std::string& line : ras_lines(*asked)) {
+    say(r, "ras", "NCCL's RAS: " + line);
+  }
+  if (asked->cut) {
+    say(r, "ras", "NCCL's RAS: the answer was cut" + led(": ", asked->error));
   }
 }
 
 // Nodes that were told of the incident and did not answer: seen beside the verdict, and never a
 // ground for it. A network that loses messages does the same.
 void add_silent(const Facts& f, Report& r) {
-  std::map<std::string, double> waited_s;
+  std::set<std::string> said;
   for (const RankEvidence* e : f.c.ranks) {
     for (const NodesEvidence::Silent& n : e->nodes.unanswered) {
       SilentNode node{n.host, {}, n.n_ranks, false};
       // No damaged file makes more of them.
-      constexpr std::uint32_t kMostRanks = 4096, kLongestStride = 0xffff;
-      constexpr Rank kLastRank = 1 << 24;
-      const bool is_known = n.stride != 0 && n.stride <= kLongestStride && n.first_rank >= 0 &&
-                            n.first_rank <= kLastRank && n.n_ranks <= kMostRanks;
+      const bool is_known = n.stride != 0 && n.stride <= 0xffff && n.first_rank >= 0 &&
+                            n.first_rank <= 1 << 24 && n.n_ranks <= 4096;
       for (std::uint32_t k = 0; is_known && k < n.n_ranks; ++k) {
         node.ranks.push_back(n.first_rank + static_cast<Rank>(k * n.stride));
       }
-      const std::string key = n.host + fold_ranks(node.ranks);
-      if (waited_s.try_emplace(key, static_cast<double>(e->nodes.took_ns) / 1e9).second) {
-        node.has_files = std::any_of(f.c.ranks.begin(), f.c.ranks.end(), [&](const auto* other) {
-          return node.ranks.empty() ? other->id.host == node.host
-                                    : contains(node.ranks, other->id.rank);
-        });
-        const std::string who =
-            node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks);
-        say(r, "silent",
-            fmt::format("node {} ({}) did not answer within {}{}", node.host, who,
-                        duration_text(waited_s[key]),
-                        node.has_files ? ", and left files all the same"
-                                       : " and left no files: stopped, dead or cut off"));
-        r.silent_nodes.push_back(std::move(node));
+      if (!said.insert(n.host + fold_ranks(node.ranks)).second) {
+        continue;
       }
+      node.has_files = !ranks_with(f, [&](const RankEvidence& other) {
+                          return node.ranks.empty() ? other.id.host == node.host
+                                                    : contains(node.ranks, other.id.rank);
+                        }).empty();
+      say(r, "silent",
+          fmt::format(
+              "node {} ({}) did not answer within {}{}", node.host,
+              node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks),
+              duration_text(static_cast<double>(e->nodes.took_ns) / 1e9),
+              node.has_files ? ", and left files all the same"
+                             : " and left no files: stopped, dead or cut off"));
+      r.silent_nodes.push_back(std::move(node));
     }
   }
 }
@@ -307,10 +299,10 @@ void add_lost_records(const Facts& f, Report& r) {
     groups_lost += e->losses.no_group;
     if (e->losses.cut != 0) {
       say(r, "lost",
-          fmt::format("{} record{} of rank {} lie{} behind the end of its file, which was cut off; "
-                      "its counters are exact",
-                      e->losses.cut, e->losses.cut == 1 ? "" : "s", e->id.rank,
-                      e->losses.cut == 1 ? "s" : ""));
+          fmt::format(
+              "{} of rank {} {} behind the end of its file, which was cut off; its counters "
+              "are exact",
+              counted(e->losses.cut, "record"), e->id.rank, one_or(e->losses.cut, "lies", "lie")));
     }
   }
   if (groups_lost != 0) {
@@ -318,91 +310,77 @@ void add_lost_records(const Facts& f, Report& r) {
         fmt::format("{} operations of groups that had no room in the ring are not attributed",
                     groups_lost));
   }
-  std::set<std::string> waited;
-  for (const Waiting& w : r.waiting) {
-    waited.insert(w.group);
-  }
-  std::uint64_t overwritten = 0, dropped = 0;
-  std::vector<std::size_t> old, full;
-  for (std::size_t g = 0; g < r.groups.size(); ++g) {
-    if (waited.contains(r.groups[g].name)) {
-      overwritten += r.groups[g].overwritten;
-      dropped += r.groups[g].dropped;
-      if (r.groups[g].overwritten != 0) {
-        old.push_back(g);
-      }
-      if (r.groups[g].dropped != 0) {
-        full.push_back(g);
+  // Of the groups in which ranks wait.
+  const auto add = [&](std::uint64_t GroupReport::* lost, const char* text) {
+    std::uint64_t records = 0, groups = 0;
+    std::string of;
+    for (std::size_t g = 0; g < r.groups.size(); ++g) {
+      const bool waited = std::any_of(r.waiting.begin(), r.waiting.end(), [&](const Waiting& w) {
+        return w.group == r.groups[g].name;
+      });
+      if (waited && r.groups[g].*lost != 0) {
+        records += r.groups[g].*lost;
+        of = ++groups == 1 ? f.c.groups[g].title() + " are" : fmt::format("{} groups are", groups);
       }
     }
-  }
-  const auto of = [&](const std::vector<std::size_t>& groups) {
-    return groups.size() == 1 ? f.c.groups[groups.front()].title() + " are"
-                              : fmt::format("{} groups are", groups.size());
+    if (groups != 0) {
+      say(r, "lost", fmt::format(fmt::runtime(text), records, of));
+    }
   };
-  if (!old.empty()) {
-    say(r, "lost",
-        fmt::format("{} older records of {} overwritten; the counters are exact", overwritten,
-                    of(old)));
-  }
-  if (!full.empty()) {
-    say(r, "lost",
-        fmt::format("{} records of {} not kept for lack of room; the counters are exact", dropped,
-                    of(full)));
-  }
+  add(&GroupReport::overwritten, "{} older records of {} overwritten; the counters are exact");
+  add(&GroupReport::dropped, "{} records of {} not kept for lack of room; the counters are exact");
 }
 
 }  // namespace
 
 void add_losses(const Facts& f, const Judgement& j, Report& r) {
-  const bool fault = r.kind != Verdict::kOk && r.kind != Verdict::kUndecided;
-  Doubts doubts(r);
+  const bool open = r.kind == Verdict::kUndecided, fault = !open && r.kind != Verdict::kOk;
+  Doubts doubts{r, {}};
   for (const Cause& c : j.causes) {
     for (const Assumption& a : c.assumes) {
       doubts.add(a);
     }
   }
   if (f.scene == Scene::kAllKilled && fault) {
-    doubts.add({Assume::kKilledLater, {}});
+    doubts.add(Assume::kKilledLater);
   }
   if (!j.unexplained.empty() && fault) {
     doubts.add(Confidence::kLikely,
                fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
   }
-  if (fault || r.kind == Verdict::kOk) {
-    if (!f.c.missing.empty()) {
-      doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
-    }
+  if (!open && !f.c.missing.empty()) {
+    doubts.add(Assume::kRankWithoutEvidence, f.c.missing);
   }
-  const bool by_time = r.kind == Verdict::kMissing || r.kind == Verdict::kDevice;
-  if (by_time && std::any_of(f.c.ranks.begin(), f.c.ranks.end(),
-                             [](const auto* e) { return e->holes.written_guessed; })) {
-    doubts.add({Assume::kTimesGuessed, {}});
+  if ((r.kind == Verdict::kMissing || r.kind == Verdict::kDevice) &&
+      !ranks_with(f, [](const auto& e) { return e.holes.written_guessed; }).empty()) {
+    doubts.add(Assume::kTimesGuessed);
   }
   for (const Guilty& g : j.main().guilty) {
     if (g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0) {
-      doubts.add({Assume::kGroupsUnknown, {}});
+      doubts.add(Assume::kGroupsUnknown);
     }
   }
   if (r.kind != Verdict::kOk) {
     add_ras(f, r);
-    add_witness(f, r);
+    for (const RankEvidence* e : f.c.ranks) {
+      for (const std::string& line : e->witness) {
+        say(r, "witness", line);
+      }
+    }
   }
   add_silent(f, r);
   add_lost_records(f, r);
   add_gaps(f, fault, doubts, r);
   add_empty(f, fault, doubts, r);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
-  if (!fault && r.kind != Verdict::kOk && !f.c.missing.empty()) {
-    reasons += ", none of " + ranks_words(f.c.missing);
-  }
-  if (fault || r.kind == Verdict::kOk) {
-    reasons += doubts.all().empty() ? ", and it is complete where it matters" : "";
-    for (const std::string& doubt : doubts.all()) {
+  if (open) {
+    r.confidence = Confidence::kPossible;
+    reasons += given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
+  } else {
+    reasons += given(doubts.all.empty(), ", and it is complete where it matters");
+    for (const std::string& doubt : doubts.all) {
       reasons += "; " + doubt;
     }
-  } else {
-    r.confidence = Confidence::kPossible;
   }
   say(r, "confidence", std::move(reasons));
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "model/contains.hpp"
+#include "model/hints.hpp"
 #include "words/diagnose.hpp"
 #include "words/words.hpp"
 
@@ -13,80 +14,114 @@ namespace frtrace {
 
 namespace {
 
-// Who waits where, by operation and call site.
+Waiting waiting_in(const Group* g, const std::string& op) {
+  Waiting w;
+  w.op = op;
+  if (g != nullptr) {
+    w.group = g->name;
+    w.desc = g->desc;
+    w.title = g->title();
+  }
+  return w;
+}
+
+// Who waits where, by operation and call site: members may have met with different ones.
 void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Report& r) {
   const Names names(f);
-  // by operation and site: members may have met with different ones
   std::map<std::pair<std::string, std::string>, std::pair<Waiting, std::vector<int>>> by_site;
   const std::string usual = names.op(p);
   for (const Wait& w : p.waits) {
     if (but.contains(w.evidence)) {
       continue;
     }
-    Site site;
-    std::uint32_t stack = 0;
-    std::string op = usual;
-    if (w.record != kNoRecord) {
-      op = f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].op);
-      stack = f.ev(w.evidence).records[w.record].stack;
-      site = user_site(f.ev(w.evidence), stack);
-    }
+    const RankEvidence& e = f.ev(w.evidence);
+    const Record* record = w.record != kNoRecord ? &e.records[w.record] : nullptr;
+    const std::string op = record != nullptr ? std::string(e.text(record->op)) : usual;
+    const Site site = record != nullptr ? user_site(e, record->stack) : Site{};
     auto& [out, who] = by_site[{op, site_text(site)}];
     if (who.empty()) {
-      out.op = op;
+      out = waiting_in(&f.group(p.group), op);
+      out.seq = p.seq;
       out.site = site;
-      out.stack = w.record != kNoRecord ? names.stack(w.evidence, stack) : out.stack;
+      out.stack = record != nullptr ? names.stack(w.evidence, record->stack) : out.stack;
     }
     who.push_back(w.evidence);
     out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
   }
   for (auto& [text, entry] : by_site) {
-    Waiting& w = entry.first;
-    const Group& g = f.group(p.group);
-    w.ranks = f.ranks(entry.second);
-    w.group = g.name;
-    w.desc = g.desc;
-    w.title = g.title();
-    w.seq = p.seq;
-    r.waiting.push_back(std::move(w));
-  }
-}
-
-void add_all_waiting(const Facts& f, int first, const std::set<int>& but, Report& r) {
-  if (first >= 0) {
-    add_waiting(f, f.graph[first], but, r);
-  }
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    if (static_cast<int>(k) != first) {
-      add_waiting(f, f.graph.pending[k], but, r);
-    }
+    entry.first.ranks = f.ranks(entry.second);
+    r.waiting.push_back(std::move(entry.first));
   }
 }
 
 void add_lifecycle_waiting(const Facts& f, const std::set<int>& but, Report& r) {
-  const Names names(f);
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const Record* call = f.lifecycle_in_flight(i);
     if (call == nullptr || but.contains(i) || f.exit(i).ended()) {
       continue;
     }
-    Waiting w;
+    Waiting w = waiting_in(f.group_of(i, *call), std::string(f.ev(i).text(call->op)));
     w.ranks = {f.rank(i)};
-    w.op = f.ev(i).text(call->op);
-    if (const Group* g = f.group_of(i, *call)) {
-      w.group = g->name;
-      w.desc = g->desc;
-      w.title = g->title();
-    }
     w.site = user_site(f.ev(i), call->stack);
     w.seconds = seconds_between(call->time, f.ev(i).written);
-    w.stack = names.stack(i, call->stack);
+    w.stack = Names(f).stack(i, call->stack);
     if (!r.waiting.empty() && r.waiting.back().site == w.site && r.waiting.back().op == w.op) {
       r.waiting.back().ranks.push_back(f.rank(i));
       r.waiting.back().seconds = std::max(r.waiting.back().seconds, w.seconds);
     } else {
       r.waiting.push_back(std::move(w));
     }
+  }
+}
+
+// " in load_batch() at train.py:57, asleep in flock; waits for the lock of data.lock, ...". Without what differs from rank to rank: addresses, sockets.
+std::string place_of(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  const ThreadStack* t = told_thread(e);
+  std::string where = t == nullptr ? "" : where_text(e.threads, *t, e.id.cwd);
+  where.erase(std::min(where.size(), where.find(", within ")));  // the system call says as much
+  if (where.empty()) {
+    return {};
+  }
+  std::string out = " in " + where;
+  if (t->activity != "interrupted" && !t->activity.empty()) {
+    out += fmt::format(", {}{}{}", t->activity, t->syscall.empty() ? "" : " in ", t->syscall);
+  }
+  const int holder = f.graph.lock_holders[idx(i)];
+  for (const Hint& hint : hints_of(e)) {
+    out +=
+        "; " + (hint.kind == HintKind::kFileLock && holder >= 0 ? file_lock_text(e, f.rank(holder))
+                                                                : hint.text);
+  }
+  return out;
+}
+
+// Where those are who wait in no operation and are not blamed.
+void add_elsewhere(const Facts& f, Report& r) {
+  const Names names(f);
+  std::set<int> awaited;
+  for (const Pending& p : f.graph.pending) {
+    awaited.insert(p.absent.begin(), p.absent.end());
+  }
+  std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (f.graph.waits(i) || contains(r.ranks, f.rank(i)) ||
+        (r.kind != Verdict::kUndecided && !awaited.contains(i))) {
+      continue;
+    }
+    const bool ended = f.exit(i).ended();
+    const std::string place = ended ? "" : place_of(f, i);
+    const Record* last = f.last_operation(i);
+    at[{!place.empty(), !place.empty()    ? place
+                        : ended           ? names.exit(f.exit(i))
+                        : last == nullptr ? "no operation in the file"
+                                          : "last issued " + names.record_at(i, *last)}]
+        .push_back(i);
+  }
+  for (const auto& [what, who] : at) {
+    say(r, "elsewhere",
+        what.first ? ranks_do(f.ranks(who), "is", "are") + what.second
+                   : ranks_do(f.ranks(who), "is", "are") + " in no operation: " + what.second);
   }
 }
 
@@ -98,11 +133,7 @@ CauseReport cause_report(const Facts& f, const Cause& c, std::size_t waiting) {
       waiting == 0
           ? 0
           : std::min(1.0, static_cast<double>(c.explains.size()) / static_cast<double>(waiting));
-  for (const Guilty& g : c.guilty) {
-    out.ranks.push_back(g.rank);
-  }
-  std::sort(out.ranks.begin(), out.ranks.end());
-  out.ranks.erase(std::unique(out.ranks.begin(), out.ranks.end()), out.ranks.end());
+  out.ranks = ranks_of(c.guilty);
   return out;
 }
 
@@ -143,8 +174,7 @@ Report explain(const Facts& f, const Judgement& j) {
       blamed.insert(g.evidence);
       r.blamed.push_back(describe(f, c, g));
       const Site& site = r.blamed.back().site;
-      if (!site.file.empty() &&
-          std::find(cause.sites.begin(), cause.sites.end(), site) == cause.sites.end()) {
+      if (!site.file.empty() && !contains(cause.sites, site)) {
         cause.sites.push_back(site);
       }
     }
@@ -168,7 +198,15 @@ Report explain(const Facts& f, const Judgement& j) {
                      main.rule == Rule::kExtra;
   const bool hung = r.kind != Verdict::kOk && r.kind != Verdict::kSlow;
   if (hung) {
-    add_all_waiting(f, main.pending, cycle ? std::set<int>{} : blamed, r);
+    const std::set<int> but = cycle ? std::set<int>{} : blamed;
+    if (main.pending >= 0) {
+      add_waiting(f, f.graph[main.pending], but, r);
+    }
+    for (const Pending& p : f.graph.pending) {
+      if (main.pending < 0 || &p != &f.graph[main.pending]) {
+        add_waiting(f, p, but, r);
+      }
+    }
     add_elsewhere(f, r);
   }
   if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty()) {

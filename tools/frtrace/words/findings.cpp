@@ -34,20 +34,9 @@ std::string short_error(std::string_view error) {
 }
 
 std::string branch_text(const Branch& x) {
-  if (x.op.empty()) {
-    return "nothing";
-  }
-  const std::string site = site_text(x.site);
-  return fmt::format("{}{}{} ({})", x.op, site.empty() ? "" : " at ", site,
-                     x.count == 1 ? "once" : fmt::format("{} times", x.count));
-}
-
-// Of a message that waits the other end.
-std::string not_issued(const Names& names, const Pending& p, Rank who) {
-  const std::string op = names.pending(p);
-  return p.kind == Kind::kCollective ? op
-         : p.from == who             ? "the send for " + op
-                                     : "the recv for " + op;
+  return x.op.empty()
+             ? "nothing"
+             : fmt::format("{}{} ({})", x.op, led(" at ", site_text(x.site)), times(x.count));
 }
 
 // Why the others are not to blame: each waits, and for whom.
@@ -62,190 +51,82 @@ void add_excluded(const Facts& f, Report& r) {
       }
     }
   }
-  constexpr std::size_t kShown = 4;
-  std::size_t shown = 0;
+  std::vector<std::string> lines;
   for (const auto& [ops, who] : chains) {
-    if (shown++ == kShown) {
-      say(r, "excluded", fmt::format("and {} more likewise", chains.size() - kShown));
-      return;
-    }
-    say(r, "excluded",
-        fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
-                    not_issued(names, f.graph[ops.first], f.rank(who.front())),
-                    who.size() == 1 ? "it waits" : "they wait",
-                    names.pending(f.graph[ops.second])));
+    lines.push_back(fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
+                                names.own_end(f.graph[ops.first], f.rank(who.front())),
+                                one_or(who.size(), "it waits", "they wait"),
+                                names.pending(f.graph[ops.second])));
   }
-}
-
-// Those who ended after the first, in that order; the same end of neighbours in one line.
-void add_followers(const Facts& f, const Cause& c, Report& r) {
-  const Names names(f);
-  std::vector<int> blamed = {}, followers;
-  Time first = 0;
-  for (const Guilty& g : c.guilty) {
-    if (g.evidence >= 0) {
-      blamed.push_back(g.evidence);
-      const Time t = f.exit(g.evidence).time;
-      first = first == 0 || (t != 0 && t < first) ? t : first;
-    }
-  }
-  for (const int i : f.primary) {
-    if (!contains(blamed, i)) {
-      followers.push_back(i);
-    }
-  }
-  std::stable_sort(followers.begin(), followers.end(), [&](int a, int b) {
-    const Time ta = f.exit(a).time, tb = f.exit(b).time;
-    return ta != tb && ta != 0 && (tb == 0 || ta < tb);
-  });
-  constexpr std::size_t kLines = 8;
-  std::size_t lines = 0;
-  for (std::size_t k = 0; k < followers.size();) {
-    const Exit& e = f.exit(followers[k]);
-    std::vector<int> who;
-    for (; k < followers.size() && f.exit(followers[k]).same_as(e); ++k) {
-      who.push_back(followers[k]);
-    }
-    if (++lines > kLines) {
-      say(r, "excluded",
-          fmt::format("{} more ranks ended after them", followers.size() - k + who.size()));
-      return;
-    }
-    std::string when = "later or while it waited";
-    if (first != 0 && e.time > first) {
-      when = duration_text(seconds_between(first, e.time)) + " later";
-    }
-    say(r, "excluded",
-        fmt::format("{} {} too, {}", ranks_words(f.ranks(who)), names.exit_verb(e, who.size()),
-                    when));
-  }
+  say_few(r, "excluded", lines, 4, "and {} more likewise");
 }
 
 // What those issued who are right, in a slot whose members differ.
-void add_expected(const Facts& f, const Cause& c, const std::vector<Rank>& guilty, Report& r) {
-  const Names names(f);
-  if (c.right < 0) {
-    return;
-  }
-  const Divergence& d = *c.divergence;
-  const Group& g = f.group(d.group);
-  std::vector<Rank> others;
-  for (const int m : d.classes[idx(c.right)]) {
-    others.push_back(g.ranks[idx(m)]);
-  }
-  const int m = d.classes[idx(c.right)].front(), i = g.evidence[idx(m)];
-  const Record& due = *f.slots[idx(d.group)].at(f.c, g, idx(m), d.seq);
-  const Guilty& first = c.guilty.front();
-  const Record& own = f.ev(first.evidence).records[first.issued];
-  const std::string text = fmt::format("{} issued {}{}", ranks_words(others),
-                                       operation_text(f.ev(i), due), names.at(i, due.stack));
+void add_expected(const Facts& f, const Cause& c, Report& r) {
+  const Side due = side_of(f, *c.divergence, c.right);
+  const RankEvidence& e = f.ev(due.evidence);
+  const std::string others = ranks_words(due.ranks);
+  const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
+                                       Names(f).at(due.evidence, due.record->stack));
   say(r, "why",
       c.rule == Rule::kSkippedSlot
-          ? fmt::format("as #{} {}: one operation was left out, all later ones are shifted", d.seq,
-                        text)
-          : text + fmt::format(" as #{}", d.seq));
+          ? fmt::format("as #{} {}: one operation was left out, all later ones are shifted",
+                        c.divergence->seq, text)
+          : text + fmt::format(" as #{}", c.divergence->seq));
   // `if rank == 0: dist.barrier()` and its like
-  const std::string_view due_op = f.ev(i).text(due.op);
-  const bool few = f.ev(first.evidence).text(own.op) == "barrier";
-  if (c.rule == Rule::kMismatch && few && due_op != "barrier") {
+  const Guilty& first = c.guilty.front();
+  const RankEvidence& own = f.ev(first.evidence);
+  if (c.rule == Rule::kMismatch && own.text(own.records[first.issued].op) == "barrier" &&
+      e.text(due.record->op) != "barrier") {
+    const std::vector<Rank> guilty = ranks_of(c.guilty);
     say(r, "hint",
-        fmt::format("{} called barrier, {} did not: {} ahead of them, or {} it under a condition",
-                    ranks_words(guilty), ranks_words(others),
-                    guilty.size() == 1 ? "it is" : "they are",
-                    guilty.size() == 1 ? "calls" : "call"));
+        fmt::format("{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
+                    others,
+                    one_or(guilty.size(), "it is ahead of them, or calls",
+                           "they are ahead of them, or call")));
   }
 }
 
-void add_why(const Facts& f, const Cause& c, Report& r) {
-  const Names names(f);
-  std::vector<Rank> guilty;
-  for (const Guilty& g : c.guilty) {
-    guilty.push_back(g.rank);
-  }
-  const bool one = guilty.size() == 1;
-  switch (c.rule) {
-    case Rule::kMismatch:
-    case Rule::kSkippedSlot:
-      add_expected(f, c, guilty, r);
-      return;
-    case Rule::kNeverIssued:
-      if (one && c.guilty.front().evidence >= 0 && f.graph.waits(c.guilty.front().evidence)) {
-        say(r, "why",
-            fmt::format("the thread of rank {} that issued its operations of {} has ended",
-                        guilty.front(), f.group(f.graph[c.pending].group).title()));
-      }
-      return;
-    case Rule::kPastMismatch:
-      say(r, "context",
-          "all members completed it nevertheless: their results are wrong, not stuck");
-      return;
-    case Rule::kGroupOrder:
-      say(r, "why",
-          "all ranks must call new_group for the same members in the same order, members or not");
-      return;
-    case Rule::kExtra:
-      say(r, "why",
-          fmt::format("{} {} in it, and no rank issued it from there before", ranks_words(guilty),
-                      one ? "is the only one" : "are the only ones"));
-      return;
-    case Rule::kLeftOrder:
-      say(r, "why",
-          fmt::format(
-              "the ranks wait for each other in a cycle; only {} departed from the order of {}",
-              ranks_words(guilty),
-              c.by_peers ? "the other ranks"
-              : one      ? "its own earlier iterations"
-                         : "their own earlier iterations"));
-      return;
-    case Rule::kDeviceBehind:
-      say(r, "why",
-          fmt::format("all members{} issued {}, so no host is late; the device{} of {} {}",
-                      f.graph[c.pending].unknown.empty() ? "" : " with evidence",
-                      names.pending(f.graph[c.pending]), one ? "" : "s", ranks_words(guilty),
-                      one ? "is" : "are"));
-      return;
-    case Rule::kExited:
-      if (c.absent_too >= 0) {
-        say(r, "why",
-            fmt::format("{} ended in a wait of its own: for rank {}, which waits for nobody",
-                        ranks_words(guilty), f.rank(c.absent_too)));
-      }
-      return;
-    case Rule::kOk:
-      if (!c.late.ranks.empty()) {
-        say(r, "context",
-            fmt::format("{} ranks of {} come later than the others to some operations: uneven "
-                        "work, not stragglers",
-                        c.late.ranks.size(), f.c.ranks.size()));
-      }
-      return;
-    case Rule::kOpenNoEvidence: {
-      if (!f.hidden.empty() && f.hidden.front().doubtful) {
-        say(r, "input",
-            fmt::format("rank {} stopped after its last operation, or that one failed: these files "
-                        "show a failure only by what follows it",
-                        f.rank(f.hidden.front().evidence)));
-      }
-      const std::set<Rank> alive = missing_seen(f.c, true);
-      for (const Problem& p : f.graph.problems) {
-        if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
-            !f.c.stacks.contains(p.rank)) {
-          say(r, "input",
-              fmt::format("other ranks saw the process of {} alive", ranks_words({p.rank})));
-        }
-      }
-      return;
+// What some rules found besides, and the table of sentences does not hold.
+void add_besides(const Facts& f, const Cause& c, Report& r) {
+  const std::string guilty = ranks_words(ranks_of(c.guilty));
+  if ((c.rule == Rule::kMismatch || c.rule == Rule::kSkippedSlot) && c.right >= 0) {
+    add_expected(f, c, r);
+  } else if (c.rule == Rule::kPastMismatch) {
+    say(r, "context", "all members completed it nevertheless: their results are wrong, not stuck");
+  } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
+    say(r, "why",
+        fmt::format("{} ended in a wait of its own: for rank {}, which waits for nobody", guilty,
+                    f.rank(c.absent_too)));
+  } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
+    say(r, "why", fmt::format("the error of {} came before those of the others", guilty));
+  } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {
+    say(r, "context",
+        fmt::format("{} ranks of {} come later than the others to some operations: uneven work, "
+                    "not stragglers",
+                    c.late.ranks.size(), f.c.ranks.size()));
+  } else if (c.rule == Rule::kOpenNoEvidence) {
+    if (!f.hidden.empty() && f.hidden.front().doubtful) {
+      say(r, "input",
+          fmt::format("rank {} stopped after its last operation, or that one failed: these files "
+                      "show a failure only by what follows it",
+                      f.rank(f.hidden.front().evidence)));
     }
-    default:
-      return;
+    const std::set<Rank> alive = missing_seen(f.c, true);
+    for (const Problem& p : f.graph.problems) {
+      if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
+          !f.c.stacks.contains(p.rank)) {
+        say(r, "input", fmt::format("other ranks saw the process of rank {} alive", p.rank));
+      }
+    }
   }
 }
 
 }  // namespace
 
 void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
-  add_why(f, c, r);
-  add_open(f, c, r);
+  add_besides(f, c, r);
+  add_reasons(f, c, r);
   for (const Blamed& b : r.blamed) {
     if (b.divergence && b.rank == c.guilty.front().rank) {
       say(r, "divergence",
@@ -254,78 +135,29 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
                       b.divergence->reference, branch_text(b.divergence->others)));
     }
   }
-  if (c.rule == Rule::kExited) {
-    add_followers(f, c, r);
-  } else if (c.names() && c.verdict != Verdict::kMismatch && c.verdict != Verdict::kTransport &&
-             c.verdict != Verdict::kSlow &&
-             std::none_of(r.findings.begin(), r.findings.end(),
-                          [](const Finding& x) { return x.id == "excluded"; })) {
+  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
+      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
+      std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
     add_excluded(f, r);
-  }
-  if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
-    std::vector<Rank> who;
-    for (const Guilty& g : c.guilty) {
-      who.push_back(g.rank);
-    }
-    say(r, "why", fmt::format("the error of {} came before those of the others", ranks_words(who)));
   }
 }
 
 namespace {
 
-// Operations that failed, in which the rank waited: the text of the first one; "" none.
-std::vector<std::string> failed_waits(const Facts& f) {
-  std::vector<std::string> out(f.c.ranks.size());
-  for (const Pending& p : f.graph.pending) {
-    for (const Wait& w : p.waits) {
-      const RankEvidence& e = f.ev(w.evidence);
-      if (w.failed && w.record != kNoRecord && out[idx(w.evidence)].empty()) {
-        out[idx(w.evidence)] = e.text(e.records[w.record].error);
-      }
-    }
-  }
-  return out;
-}
-
-struct Follow {
-  std::vector<int> who;
-  Time time = 0;  // 0 unknown
-};
-
-void add_follow(std::map<std::string, Follow>& to, const std::string& text, int who, Time time) {
-  Follow& f = to[text];
-  f.who.push_back(who);
-  f.time = f.time == 0 || (time != 0 && time < f.time) ? time : f.time;
-}
-
+// Of those that are no part of what is said of a blamed rank.
 void add_device_errors(const Facts& f, Report& r) {
-  const Names names(f);
-  constexpr std::size_t kShown = 8;
-  std::size_t shown = 0, left = 0;
+  std::vector<std::string> lines;
   for (const DeviceError& x : f.device_errors) {
-    const bool blamed = contains(r.ranks, f.rank(x.evidence));
-    if (blamed && r.kind == Verdict::kDevice) {
-      continue;  // it is part of what is said of that rank
-    }
-    if (shown == kShown) {
-      ++left;
+    if (r.kind == Verdict::kDevice && contains(r.ranks, f.rank(x.evidence))) {
       continue;
     }
-    ++shown;
     const RankEvidence& e = f.ev(x.evidence);
-    std::string line = fmt::format("rank {}: {}", e.id.rank, x.text);
-    if (x.record != kNoRecord) {
-      line += " in " + names.record(x.evidence, x.record);
-    }
-    if (x.time != 0 && e.written > x.time) {
-      line +=
-          fmt::format(", {} before its dump", duration_text(seconds_between(x.time, e.written)));
-    }
-    say(r, "error", std::move(line));
+    lines.push_back(
+        fmt::format("rank {}: {}{}{}", e.id.rank, x.text,
+                    x.record == kNoRecord ? "" : " in " + Names(f).record(x.evidence, x.record),
+                    led(", ", before_evidence(e, x.time))));
   }
-  if (left > 0) {
-    say(r, "error", fmt::format("and errors of {} more ranks", left));
-  }
+  say_few(r, "error", lines, 8, "and errors of {} more ranks");
 }
 
 }  // namespace
@@ -350,50 +182,93 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     say(r, "end",
         "all processes are gone and left no exit status: killed from outside, after the hang");
   }
-  const Names names(f);
-  const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
-  const std::vector<std::string> failed = failed_waits(f);
-  const bool told_of_ends = j.causes.front().verdict != Verdict::kExited;  // else as its followers
-  std::map<std::string, Follow> after, told;
-  Time first = 0;
-  for (std::size_t i = 0; i < f.exits.size(); ++i) {
-    const int who = static_cast<int>(i);
-    const Exit& e = f.exits[i];
-    if (blamed.contains(f.rank(who))) {
-      first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
-    } else if (e.terminated) {
-      add_follow(told, names.exit(e), who, e.time);
-    } else if (e.consequence) {
-      add_follow(after, short_error(names.exit(e)), who, e.time);
-    } else if (e.primary() && told_of_ends) {
-      add_follow(told, names.exit(e), who, e.time);
-    } else if (!failed[i].empty()) {
-      add_follow(after, short_error(failed[i]), who, 0);
+  // Operations that failed, in which the rank waited: the text of the first one.
+  std::vector<std::string> failed(f.c.ranks.size());
+  for (const Pending& p : f.graph.pending) {
+    for (const Wait& w : p.waits) {
+      const RankEvidence& e = f.ev(w.evidence);
+      if (w.failed && w.record != kNoRecord && failed[idx(w.evidence)].empty()) {
+        failed[idx(w.evidence)] = e.text(e.records[w.record].error);
+      }
     }
   }
-  const auto in_order = [](const std::map<std::string, Follow>& from) {
-    std::vector<std::pair<std::string, Follow>> out(from.begin(), from.end());
-    std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
-      const Time ta = a.second.time, tb = b.second.time;
-      return ta != tb && ta != 0 && (tb == 0 || ta < tb);
-    });
-    return out;
-  };
-  const auto later = [first](const Follow& x) {
+  std::set<int> told_of;  // by add_device_errors
+  for (const DeviceError& x : f.device_errors) {
+    told_of.insert(x.evidence);
+  }
+  const Names names(f);
+  const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
+  const bool exited =
+      std::ranges::any_of(j.causes, [](auto& c) { return c.rule == Rule::kExited; });
+  Events too, after, told;
+  Time first = 0;
+  for (int i = 0; i < static_cast<int>(f.exits.size()); ++i) {
+    const Exit& e = f.exit(i);
+    if (blamed.contains(f.rank(i))) {
+      first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
+    } else if (exited && contains(f.primary, i)) {
+      too.add(names.exit(e), i, e.time);
+    } else if (e.terminated) {
+      told.add(names.exit(e), i, e.time);
+    } else if (e.consequence) {
+      after.add(short_error(names.exit(e)), i, e.time);
+    } else if (e.primary() && j.causes.front().verdict != Verdict::kExited) {
+      told.add(names.exit(e), i, e.time);
+    } else if (!failed[idx(i)].empty() && !told_of.contains(i)) {
+      after.add(short_error(failed[idx(i)]), i, 0);
+    }
+  }
+  const auto later = [first](const Event& x, const char* otherwise) {
     return first != 0 && x.time > first
                ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
-               : std::string();
+               : otherwise;
   };
-  for (const auto& [text, x] : in_order(after)) {
-    say(r, "consequence",
-        fmt::format("{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x), text));
+  std::vector<std::string> lines;
+  for (const Event& x : too.in_order()) {
+    lines.push_back(fmt::format("{} {} too{}", ranks_words(f.ranks(x.who)),
+                                names.exit_verb(f.exit(x.who.front()), x.who.size()),
+                                later(x, ", later or while it waited")));
   }
-  for (const auto& [text, x] : in_order(told)) {
-    const std::string when = later(x);
+  say_few(r, "excluded", lines, 8, "and {} more ends likewise");
+  for (const Event& x : after.in_order()) {
+    say(r, "consequence",
+        fmt::format("{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
+                    x.text));
+  }
+  for (const Event& x : told.in_order()) {
     say(r, "consequence",
         fmt::format("{} {}{}", ranks_words(f.ranks(x.who)),
-                    names.exit_verb(f.exit(x.who.front()), x.who.size()),
-                    when.empty() ? " after that" : when));
+                    names.exit_verb(f.exit(x.who.front()), x.who.size()), later(x, " after that")));
+  }
+}
+
+// What the recorder itself noticed while the job ran, and kept as notes of its own.
+void add_told(const Facts& f, Report& r) {
+  constexpr std::string_view kOwn = "fr: ";  // fr_note of users may begin so, too: it is shown
+  constexpr std::size_t kMost = 16;
+  Events told;
+  const auto add = [&](int i, Time time, std::string_view text) {
+    if (text.starts_with(kOwn)) {
+      told.add(std::string(text.substr(kOwn.size())), i, time);
+    }
+  };
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    for (const Record& record : f.ev(i).records) {
+      if (record.kind == Kind::kNote) {
+        add(i, record.time, f.ev(i).text(record.op));
+      }
+    }
+    for (const ThreadNotes& n : f.ev(i).notes) {  // what the ring has overwritten
+      add(i, n.note_time, n.note);
+    }
+  }
+  std::vector<Event> events = told.in_order();
+  events.resize(std::min(events.size(), kMost));
+  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
+  for (Event& x : events) {
+    const std::size_t open = r.ranks.empty() ? std::string::npos : x.text.find(kOpen);
+    say(r, "told",
+        open == std::string::npos ? std::move(x.text) : x.text.erase(open, kOpen.size()));
   }
 }
 

@@ -1,4 +1,4 @@
-// Names of operations, places and ends.
+// Names of operations, places and ends, and how the lines of a report are put together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,47 +6,58 @@
 #include <map>
 
 #include "format/system_names.hpp"
+#include "model/operation.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
 
 std::string Names::record(int evidence, const Record& r) const {
-  const RankEvidence& e = f_.ev(evidence);
-  std::string out(e.text(r.op));
   const Group* g = f_.group_of(evidence, r);
-  if (r.kind != Kind::kLifecycle) {
-    out += fmt::format(" #{}", r.seq);
-  }
-  out += g == nullptr ? "" : " of " + g->title();
-  if (r.kind == Kind::kSend || r.kind == Kind::kRecv) {
-    std::string peer = r.peer < 0 ? "any rank" : "rank ?";
-    if (g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size())) {
-      peer = fmt::format("rank {}", g->ranks[idx(r.peer)]);
-    }
-    out += fmt::format(" {} {}", r.kind == Kind::kSend ? "to" : "from", peer);
-  }
-  return out;
+  std::string out(f_.ev(evidence).text(r.op));
+  out += r.kind == Kind::kLifecycle ? "" : fmt::format(" #{}", r.seq);
+  return out + (g == nullptr ? "" : " of " + g->title()) + peer(evidence, r);
 }
 
-std::string Names::record(int evidence, std::size_t index) const {
-  return record(evidence, f_.ev(evidence).records[index]);
+std::string Names::peer(int evidence, const Record& r) const {
+  const Group* g = f_.group_of(evidence, r);
+  const bool known = g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size());
+  return given(is_p2p(r), fmt::format(" {} {}", r.kind == Kind::kSend ? "to" : "from",
+                                      known        ? fmt::format("rank {}", g->ranks[idx(r.peer)])
+                                      : r.peer < 0 ? "any rank"
+                                                   : "rank ?"));
+}
+
+std::string Names::due(int evidence, const Record& usual, const Record& issued) const {
+  const RankEvidence& e = f_.ev(evidence);
+  const Group* g = f_.group_of(evidence, usual);
+  std::string out(e.text(usual.op));
+  if (e.text(issued.op) == out) {
+    out += given(g != nullptr && g != f_.group_of(evidence, issued),
+                 led(" of ", g != nullptr ? g->title() : "")) +
+           peer(evidence, usual);
+    if (usual.stack == issued.stack) {
+      return out;
+    }
+  }
+  return out + at(evidence, usual.stack);
 }
 
 std::string Names::at(int evidence, std::uint32_t stack) const {
-  const std::string text = site_text(user_site(f_.ev(evidence), stack));
-  return text.empty() ? "" : " at " + text;
+  return led(" at ", site_text(user_site(f_.ev(evidence), stack)));
+}
+
+std::string Names::op_at(int evidence, const Record& r) const {
+  return std::string(f_.ev(evidence).text(r.op)) + at(evidence, r.stack);
 }
 
 std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
   std::vector<std::string> out;
   const RankEvidence& e = f_.ev(evidence);
-  if (stack < e.stacks.size()) {
-    for (const std::uint32_t i : e.stacks[stack]) {
-      if (i < e.frames.size()) {
-        const Frame& frame = e.frames[i];
-        out.push_back(fmt::format("{}:{} {}", short_file(e.text(frame.file), e.id.cwd), frame.line,
-                                  e.text(frame.func)));
-      }
+  for (const std::uint32_t i : stack < e.stacks.size() ? e.stacks[stack] : Stacks::Words()) {
+    if (i < e.frames.size()) {
+      const Frame& frame = e.frames[i];
+      out.push_back(fmt::format("{}:{} {}", short_file(e.text(frame.file), e.id.cwd), frame.line,
+                                e.text(frame.func)));
     }
   }
   return out;
@@ -63,15 +74,21 @@ std::string Names::op(const Pending& p) const {
       most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
   }
-  return most.empty() ? "an operation" : std::string(most);
+  return most.empty() ? "operation" : std::string(most);
 }
 
 std::string Names::pending(const Pending& p) const {
-  std::string out = fmt::format("{} #{} of {}", op(p), p.seq, f_.group(p.group).title());
-  if (p.kind != Kind::kCollective) {
-    out += fmt::format(" from rank {} to rank {}", p.from, p.to);
+  return fmt::format("{} #{} of {}", op(p), p.seq, f_.group(p.group).title()) +
+         (p.kind == Kind::kCollective ? "" : fmt::format(" from rank {} to rank {}", p.from, p.to));
+}
+
+std::string Names::own_end(const Pending& p, Rank who) const {
+  if (p.kind == Kind::kCollective || (who != p.from && who != p.to)) {
+    return pending(p);
   }
-  return out;
+  return fmt::format("the {} rank {} that {} #{} of {} waits for",
+                     who == p.from ? "send to" : "recv from", who == p.from ? p.to : p.from, op(p),
+                     p.seq, f_.group(p.group).title());
 }
 
 std::vector<Rank> Names::waiting(const Pending& p) const {
@@ -82,36 +99,25 @@ std::vector<Rank> Names::waiting(const Pending& p) const {
   return f_.ranks(who);
 }
 
-namespace {
-
-std::string signal_text(int signal) {
-  const char* name = fr::signal_name(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
-
-}  // namespace
-
 std::string Names::exit(const Exit& e) const {
   switch (e.kind) {
     case ExitKind::kSignal: {
-      std::string how = e.message;
-      if (how.empty() && e.sender_pid > 0) {
-        how = fmt::format("sent by process {}", e.sender_pid);
-      }
-      return fmt::format("ended by {}{}{}", signal_text(e.signal), how.empty() ? "" : ", ", how);
+      const char* name = fr::signal_name(e.signal);
+      return "ended by " +
+             (name == nullptr ? fmt::format("signal {}", e.signal) : fmt::format("SIG{}", name)) +
+             led(", ", !e.message.empty() ? e.message
+                                          : given(e.sender_pid > 0,
+                                                  fmt::format("sent by process {}", e.sender_pid)));
     }
     case ExitKind::kException: {
       constexpr std::size_t kShown = 200;
-      const std::string message =
-          e.message.size() > kShown ? e.message.substr(0, kShown) + "..." : e.message;
-      return e.type + (message.empty() ? "" : ": " + message);
+      return e.type + led(": ", e.message.substr(0, kShown)) +
+             given(e.message.size() > kShown, "...");
     }
-    case ExitKind::kStatus: {
-      std::string out = fmt::format("exited with status {}", e.status);
-      out += e.last_op.empty() ? "" : " after " + e.last_op;
-      out += e.last_op.empty() || e.last_place.empty() ? "" : " at " + e.last_place;
-      return out + (e.exit_place.empty() ? "" : ", by sys.exit at " + e.exit_place);
-    }
+    case ExitKind::kStatus:
+      return fmt::format("exited with status {}", e.status) +
+             given(!e.last_op.empty(), " after " + e.last_op + led(" at ", e.last_place)) +
+             led(", by sys.exit at ", e.exit_place);
     case ExitKind::kGone:
       return "ended and left no exit status (killed, aborted, or os._exit)";
     case ExitKind::kNone:
@@ -121,20 +127,86 @@ std::string Names::exit(const Exit& e) const {
 }
 
 std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
-  std::string text = exit(e);
-  text = text.substr(0, text.find('\n'));
-  switch (e.kind) {
-    case ExitKind::kSignal:
-      return (ranks == 1 ? "was " : "were ") + text;
-    case ExitKind::kException:
-      return "raised " + text;
-    default:
-      return text;
-  }
+  const std::string text = exit(e);
+  return (e.kind == ExitKind::kSignal      ? one_or(ranks, "was ", "were ")
+          : e.kind == ExitKind::kException ? "raised "
+                                           : "") +
+         text.substr(0, text.find('\n'));
 }
 
-std::string wait_verb(const std::vector<Rank>& who) {
-  return ranks_words(who) + (who.size() == 1 ? " waits" : " wait");
+std::string times(std::uint64_t n) {
+  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
+}
+
+std::string counted(std::uint64_t n, const char* noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
+
+std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
+  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
+}
+
+std::string before_evidence(const RankEvidence& e, Time t) {
+  return t == 0 || e.written <= t || e.holes.written_guessed
+             ? ""
+             : fmt::format("{} before {}", duration_text(seconds_between(t, e.written)),
+                           e.source == Source::kLiveRing ? "now"
+                           : e.process_gone              ? "its last sign of life"
+                                                         : "its dump");
+}
+
+std::vector<Rank> ranks_of(const std::vector<Guilty>& guilty) {
+  std::set<Rank> out;
+  for (const Guilty& g : guilty) {
+    out.insert(g.rank);
+  }
+  return {out.begin(), out.end()};
+}
+
+std::set<int> blamed_by(const Cause& c) {
+  std::set<int> out;
+  for (const Guilty& g : c.guilty) {
+    out.insert(g.evidence);
+  }
+  return out;
+}
+
+Side side_of(const Facts& f, const Divergence& d, int of_class) {
+  const Group& g = f.group(d.group);
+  const std::vector<int>& members = d.classes[idx(of_class)];
+  Side out{g.evidence[idx(members.front())],
+           f.slots[idx(d.group)].at(f.c, g, idx(members.front()), d.seq),
+           {}};
+  for (const int m : members) {
+    out.ranks.push_back(g.ranks[idx(m)]);
+  }
+  return out;
+}
+
+void Events::add(const std::string& text, int who, Time time) {
+  Event& x = all_[text];
+  x.text = text;
+  x.who.push_back(who);
+  x.time = x.time == 0 || (time != 0 && time < x.time) ? time : x.time;
+}
+
+std::vector<Event> Events::in_order() const {
+  std::vector<Event> out;
+  for (const auto& [text, x] : all_) {
+    out.push_back(x);
+  }
+  std::ranges::stable_sort(out, {}, [](const Event& x) { return std::pair(x.time == 0, x.time); });
+  return out;
+}
+
+void say_few(Report& r, const char* id, const std::vector<std::string>& lines, std::size_t most,
+             const char* rest) {
+  for (std::size_t k = 0; k < std::min(most, lines.size()); ++k) {
+    say(r, id, lines[k]);
+  }
+  if (lines.size() > most) {
+    say(r, id, fmt::format(fmt::runtime(rest), lines.size() - most));
+  }
 }
 
 }  // namespace frtrace

@@ -1,4 +1,4 @@
-// The first line of a verdict: who, what, which operation.
+// The values that the sentences of rules are filled with.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,511 +7,505 @@
 
 #include "model/contains.hpp"
 #include "model/hints.hpp"
+#include "words/sentences.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
 
 namespace {
 
-class Summary : public Names {
- public:
-  Summary(const Facts& f, const Cause& c) : Names(f), c_(c) {
-    for (const Guilty& g : c.guilty) {
-      guilty_.push_back(g.rank);
-    }
-    std::sort(guilty_.begin(), guilty_.end());
-    guilty_.erase(std::unique(guilty_.begin(), guilty_.end()), guilty_.end());
-    if (c.pending >= 0) {
-      p_ = &f.graph[c.pending];
-    }
+using enum Rule;
+
+struct Sentence : Names {
+  Sentence(const Facts& facts, const Cause& cause)
+      : Names(facts),
+        f(facts),
+        c(cause),
+        guilty(ranks_of(c.guilty)),
+        others(f.ranks(c.others)),
+        p(c.pending >= 0 ? &f.graph[c.pending] : nullptr) {}
+
+  std::string fill(std::string_view text) const;
+  std::string op_text() const {
+    return p != nullptr ? pending(*p) : c.lifecycle.empty() ? "an operation" : c.lifecycle;
+  }
+  const Guilty& first() const { return c.guilty.front(); }
+  const RankEvidence& own() const { return f.ev(first().evidence); }
+  const Record& issued() const { return own().records[first().issued]; }
+  Side right() const { return side_of(f, *c.divergence, std::max(c.right, 0)); }
+  std::vector<Rank> waiting_ranks() const {
+    return p == nullptr ? std::vector<Rank>{} : waiting(*p);
+  }
+  std::vector<Rank> without_guilty(std::vector<Rank> ranks) const {
+    std::erase_if(ranks, [&](Rank r) { return contains(guilty, r); });
+    return ranks;
+  }
+  std::string waits_beside(const std::vector<Rank>& ranks, const std::string& where) const {
+    const std::vector<Rank> who = without_guilty(ranks);
+    return given(!who.empty(), "; " + wait_verb(who) + where);
   }
 
-  std::string text() const;
-
- private:
-  bool one() const { return guilty_.size() == 1; }
-  std::string who() const { return ranks_words(guilty_); }
-  std::string others() const { return ranks_words(f_.ranks(c_.others)); }
-  std::string op_text() const { return p_ == nullptr ? "an operation" : pending(*p_); }
-  std::vector<Rank> innocent_waiting() const {
-    std::vector<Rank> out = p_ == nullptr ? std::vector<Rank>{} : waiting(*p_);
-    std::erase_if(out, [&](Rank r) { return contains(guilty_, r); });
-    return out;
-  }
-  // "; ranks 0,1 wait in all_reduce #41 of default_pg"
-  std::string who_waits(const char* in) const {
-    const std::vector<Rank> out = innocent_waiting();
-    return out.empty() ? "" : fmt::format("; {} {}", wait_verb(out), in);
-  }
-  std::string all_waiting() const;
-  std::string differences() const;
-  std::string size_difference(const FieldDifference&) const;
-  std::string mismatch() const;
-  std::string unequal() const;
-  std::string exited() const;
-  std::string skipped() const;
-  std::string left_order() const;
-  bool started_it() const;
-  std::string behind() const;
-  std::string device_error() const;
-  std::string network() const;
-  std::string group_order() const;
-  std::string stalled_text(const std::string& operation) const;
-  std::string cycle_parts() const;
-  std::string never_started() const;
-  std::string never_issued() const;
-  std::string other_end() const;
-  std::string extra() const;
-  std::string no_exit() const;
-  std::string lock_cycle() const;
-
-  const Cause& c_;
-  const Pending* p_ = nullptr;
-  std::vector<Rank> guilty_;
+  const Facts& f;
+  const Cause& c;
+  const std::vector<Rank> guilty, others;
+  const Pending* p;
 };
 
-std::string Summary::all_waiting() const {
-  std::vector<int> waiting;
-  for (const Pending& p : f_.graph.pending) {
+std::string all_wait(const Sentence& s) {
+  std::vector<int> all;
+  for (const Pending& p : s.f.graph.pending) {
     for (const Wait& w : p.waits) {
-      if (std::find(guilty_.begin(), guilty_.end(), f_.rank(w.evidence)) == guilty_.end()) {
-        waiting.push_back(w.evidence);
+      all.push_back(w.evidence);
+    }
+  }
+  return s.waits_beside(s.f.ranks(all), "");
+}
+
+std::string lacking(const Sentence& s) {
+  std::vector<Rank> out;
+  for (const Problem& p : s.f.graph.problems) {
+    if (p.kind == Problem::kNoEvidence) {
+      out.push_back(p.rank);
+    }
+  }
+  return ranks_words(out);
+}
+
+std::string reason(const Sentence& s) {
+  for (const RankEvidence* e : s.f.c.ranks) {
+    if (!e->trigger.empty()) {
+      return e->reason.empty() ? e->trigger : e->reason;
+    }
+  }
+  return "unknown";
+}
+
+std::string error(const Sentence& s) {
+  if (s.p == nullptr) {
+    return s.exit(s.f.exit(s.c.others.front()));
+  }
+  for (const Wait& w : s.p->waits) {
+    if (w.evidence == s.c.others.front() && w.record != kNoRecord) {
+      return std::string(s.f.ev(w.evidence).text(s.f.ev(w.evidence).records[w.record].error));
+    }
+  }
+  return {};
+}
+
+// The tag with which the rank is in a send or receive now; "" unknown.
+std::string tag_of(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  for (const FrameVariables& v : t != nullptr ? t->variables : std::vector<FrameVariables>{}) {
+    const std::string& in = e.threads.frames[t->stack[v.frame]].function;
+    for (const auto& [name, value] : v.values) {
+      if (name == "tag" && (in.ends_with("send") || in.ends_with("recv"))) {
+        return value;
       }
     }
   }
-  return waiting.empty() ? "" : "; " + wait_verb(f_.ranks(waiting));
+  return "";
+}
+
+// A message of gloo, which matches by tags; records do not hold these.
+bool has_tags(const Sentence& s) {
+  return s.p->kind != Kind::kCollective &&
+         s.f.group(s.p->group).backend.find("gloo") != std::string::npos;
+}
+
+std::string complete(const Sentence& s) {
+  if (!has_tags(s)) {
+    return s.fill(
+        "all members issued {op}, but it does not finish on {waiters}; what devices and network "
+        "do is not recorded");
+  }
+  const auto tag = [&](Rank r) {
+    const Group& g = s.f.group(s.p->group);
+    const int i = g.evidence[idx(g.position.at(r))];
+    return i < 0 ? std::string() : tag_of(s.f.ev(i));
+  };
+  const std::string sent = tag(s.p->from), received = tag(s.p->to);
+  return s.fill("both ends issued {op} and do not meet: ") +
+         (sent.empty() || received.empty() || sent == received
+              ? "their tags may differ, which are not recorded"
+              : fmt::format("rank {} sends with tag {}, rank {} receives with {}", s.p->from, sent,
+                            s.p->to, received));
+}
+
+std::string complete_need(const Sentence& s) {
+  return has_tags(s) ? "which tag the program means at the places above"
+                     : "device and transfer states of its members: fr dumps with NCCL's profiler "
+                       "plugin";
+}
+
+std::string longest(const Sentence& s) {
+  double longest = 0;
+  for (const int i : s.c.others) {
+    const Record* call = s.f.lifecycle_in_flight(i);
+    longest =
+        std::max(longest, call == nullptr ? 0 : seconds_between(call->time, s.f.ev(i).written));
+  }
+  return duration_text(longest);
+}
+
+std::string store(const Sentence& s) {
+  for (const int i : s.c.others) {
+    if (const std::string address = rendezvous_of(s.f.ev(i)).address; !address.empty()) {
+      return "the store at " + address;
+    }
+  }
+  return "the store";
+}
+
+std::string young(const Sentence& s) {
+  const auto n = static_cast<std::uint64_t>(s.f.graph.young);
+  return given(n != 0, fmt::format("; {} {} in flight, none older than {}", counted(n, "operation"),
+                                   one_or(n, "is", "are"), duration_text(s.f.threshold_s)));
 }
 
 // Sizes as shapes, where these are known: "shape [20,8] instead of [18,8]".
-std::string Summary::size_difference(const FieldDifference& x) const {
-  const Divergence& d = *c_.divergence;
-  const Group& g = f_.group(d.group);
-  if (x.field.ends_with("size") && d.classes.size() == 2) {
-    const auto shape_of = [&](std::size_t side) {
-      const int m = d.classes[side].front();
-      const RankEvidence& e = f_.ev(g.evidence[idx(m)]);
-      const Shape s = parse_shape(e, *f_.slots[idx(d.group)].at(f_.c, g, idx(m), d.seq));
-      return s.known ? shape_text(s.in.empty() ? s.out : s.in) : std::string();
-    };
-    const std::size_t right = c_.right == 1 ? 1 : 0;
-    const std::string own = shape_of(1 - right), others = shape_of(right);
-    if (!own.empty() && !others.empty() && own != others) {
-      return fmt::format("shape {} instead of {}", own, others);
-    }
-  }
-  return fmt::format("{} {} instead of {}", x.field, x.own, x.others);
-}
-
-std::string Summary::differences() const {
-  const Divergence& d = *c_.divergence;
+std::string differences(const Sentence& s) {
+  const Divergence& d = *s.c.divergence;
   if (d.splits) {
     return fmt::format("rank {} sends {} rows to rank {}, which expects {}", d.splits->from,
                        d.splits->sent, d.splits->to, d.splits->expected);
   }
+  const auto shape = [&](bool right) {
+    const Side side = side_of(s.f, d, right == (s.c.right == 1) ? 1 : 0);
+    const Shape x = parse_shape(s.f.ev(side.evidence), *side.record);
+    return x.known ? shape_text(x.in.empty() ? x.out : x.in) : std::string();
+  };
   std::vector<std::string> out;
   for (const FieldDifference& x : d.fields) {
-    std::string text = size_difference(x);
-    if (std::find(out.begin(), out.end(), text) == out.end()) {
+    std::string text = fmt::format("{} {} instead of {}", x.field, x.own, x.others);
+    if (x.field.ends_with("size") && d.classes.size() == 2) {
+      const std::string own = shape(false), others = shape(true);
+      text = own.empty() || others.empty() || own == others
+                 ? text
+                 : fmt::format("shape {} instead of {}", own, others);
+    }
+    if (!contains(out, text)) {
       out.push_back(std::move(text));
     }
   }
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
-std::string Summary::mismatch() const {
-  const Divergence& d = *c_.divergence;
-  const Group& g = f_.group(d.group);
-  const int reference = d.classes[idx(std::max(c_.right, 0))].front();
-  const int evidence = g.evidence[idx(reference)];
-  const Record& due = *f_.slots[idx(d.group)].at(f_.c, g, idx(reference), d.seq);
-  const std::string due_op(f_.ev(evidence).text(due.op));
-  const std::string slot = fmt::format("#{} of {}", d.seq, g.title());
-  if (c_.rule == Rule::kOpenDivergence) {
-    return fmt::format(
-        "members of {} differ at #{} ({}); evidence of {} is lacking to say who is wrong",
-        g.title(), d.seq, differences(), ranks_words(f_.c.missing));
+std::string mismatch(const Sentence& s) {
+  if (s.c.right < 0) {
+    return s.fill("{who} differ at {due_op} #{seq} of {group}: {differences}");
   }
-  if (c_.right < 0) {
-    return fmt::format("{} differ at {} {}: {}", who(), due_op, slot, differences());
-  }
-  std::vector<Rank> others;
-  for (const int m : d.classes[idx(c_.right)]) {
-    others.push_back(g.ranks[idx(m)]);
-  }
-  if (c_.rule == Rule::kSkippedSlot) {
-    return fmt::format("{} skipped {} {}{}; {} issued the operation after it instead", who(),
-                       due_op, slot, at(evidence, due.stack), one() ? "it" : "they");
-  }
-  const Guilty& first = c_.guilty.front();
-  const std::string own_op(
-      f_.ev(first.evidence).text(f_.ev(first.evidence).records[first.issued].op));
-  if (own_op != due_op) {
-    return fmt::format("{} issued {} {} where {} issued {}", who(), own_op, slot,
-                       ranks_words(others), due_op);
+  const Side right = s.right();
+  if (s.own().text(s.issued().op) != s.f.ev(right.evidence).text(right.record->op)) {
+    return s.fill("{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}");
   }
   // The same operation from another place is another call: its size is beside the point.
-  const Site own_site = user_site(f_.ev(first.evidence),
-                                  f_.ev(first.evidence).records[first.issued].stack),
-             due_site = user_site(f_.ev(evidence), due.stack);
-  if (!own_site.file.empty() && !due_site.file.empty() && own_site != due_site) {
-    return fmt::format("{} issued {} {} at {}, where {} issued it at {} ({})", who(), due_op, slot,
-                       site_text(own_site), ranks_words(others), site_text(due_site),
-                       differences());
+  const std::string own_at = s.at(s.first().evidence, s.issued().stack),
+                    due_at = s.at(right.evidence, right.record->stack);
+  if (!own_at.empty() && !due_at.empty() && own_at != due_at) {
+    return s.fill(
+        "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
+        "({differences})");
   }
-  return fmt::format("{} issued {} {} with {}{}; {} {}", who(), due_op, slot,
-                     d.splits ? "splits that do not fit: " : "", differences(), ranks_words(others),
-                     others.size() > 1 ? "agree"
-                     : d.splits        ? "differs"
-                                       : "has the latter");
+  return s.fill(s.c.divergence->splits
+                    ? "{who} issued {due_op} #{seq} of {group} with splits that do not fit: "
+                      "{differences}; "
+                      "{right} "
+                    : "{who} issued {due_op} #{seq} of {group} with {differences}; {right} ") +
+         (right.ranks.size() > 1   ? "agree"
+          : s.c.divergence->splits ? "differs"
+                                   : "has the latter");
 }
 
-std::string Summary::unequal() const {
-  const Unequal& u = *p_->unequal;
-  const RankEvidence &s = f_.ev(u.sender), &r = f_.ev(u.receiver);
-  const Record &send = s.records[u.send], &recv = r.records[u.recv];
+std::string unequal(const Sentence& s) {
+  const Unequal& u = *s.p->unequal;
+  const RankEvidence &from = s.f.ev(u.sender), &to = s.f.ev(u.receiver);
+  const Record& send = from.records[u.send];
   const auto text = [&](const RankEvidence& e, const Record& x, bool in) {
     const Id type = (in ? x.in_dtype != 0 : x.out_dtype == 0) ? x.in_dtype : x.out_dtype;
     const auto n = (in ? x.in_numel != 0 : x.out_numel == 0) ? x.in_numel : x.out_numel;
     return u.dtype ? std::string(e.text(type)) : fmt::format("{} elements", n);
   };
-  return fmt::format(
-      "rank {} sends {} to rank {}, which receives {}: {} #{} of {}{}", s.id.rank,
-      text(s, send, true), r.id.rank, text(r, recv, false), s.text(send.op), send.seq,
-      f_.group(p_->group).title(),
-      one() ? fmt::format("; rank {} differs from its earlier iterations", guilty_.front())
-            : std::string());
+  return fmt::format("rank {} sends {} to rank {}, which receives {}: {} #{} of {}", from.id.rank,
+                     text(from, send, true), to.id.rank, text(to, to.records[u.recv], false),
+                     from.text(send.op), send.seq, s.f.group(s.p->group).title()) +
+         given(s.guilty.size() == 1, s.fill("; {who} differs from its earlier iterations"));
 }
 
-std::string Summary::exited() const {
-  const Guilty& first = c_.guilty.front();
-  const auto missing = std::find(f_.c.missing.begin(), f_.c.missing.end(), first.rank);
-  const Exit& e = first.evidence >= 0
-                      ? f_.exit(first.evidence)
-                      : f_.missing_exits[static_cast<std::size_t>(missing - f_.c.missing.begin())];
-  std::string out =
-      fmt::format("{} {}{}", who(), exit_verb(e, guilty_.size()),
-                  c_.rule == Rule::kSeenEnded ? ", as the ranks of its node saw" : "");
-  const std::vector<Rank> waiting = innocent_waiting();
-  if (!waiting.empty()) {
-    const bool failed =
-        c_.rule == Rule::kOneKilled ||
-        std::any_of(p_->waits.begin(), p_->waits.end(), [](const Wait& w) { return w.failed; });
-    out += fmt::format("; {} for it in {}",
-                       failed ? ranks_words(waiting) + " waited" : wait_verb(waiting), op_text());
-  }
-  return out;
+std::string ended(const Sentence& s) {
+  const std::vector<Rank>& missing = s.f.c.missing;
+  const auto at = std::ranges::find(missing, s.first().rank) - missing.begin();
+  return s.exit_verb(s.first().evidence >= 0 ? s.f.exit(s.first().evidence)
+                                             : s.f.missing_exits[static_cast<std::size_t>(at)],
+                     s.guilty.size());
 }
 
-std::string Summary::skipped() const {
-  const Guilty& g = c_.guilty.front();
-  const RankEvidence& e = f_.ev(g.evidence);
-  const Record &issued = e.records[g.issued], &usual = e.records[g.usual];
-  const Group* group = f_.group_of(g.evidence, usual);
-  std::string what(e.text(usual.op));
-  what += g.seq != 0 ? fmt::format(" #{}", g.seq) : "";
-  what += group != nullptr ? " of " + group->title() : "";
-  if (c_.verdict == Verdict::kMissing) {
-    return fmt::format("{} skipped {}{} and issued {}{} instead{}", who(), what,
-                       at(g.evidence, usual.stack), record(g.evidence, issued),
-                       at(g.evidence, issued.stack), who_waits(("in " + op_text()).c_str()));
-  }
-  return fmt::format("{} took another order: {}{} came before {}{}", who(),
-                     record(g.evidence, issued), at(g.evidence, issued.stack), what,
-                     who_waits(("in " + op_text()).c_str()));
+std::string waited_for(const Sentence& s) {
+  const std::vector<Rank> who = s.without_guilty(s.waiting_ranks());
+  const bool over =
+      s.c.rule == kOneKilled || (s.p != nullptr && std::ranges::any_of(s.p->waits, &Wait::failed));
+  return given(
+      !who.empty(),
+      fmt::format("; {} for it in {}",
+                  ranks_do(who, over ? "waited" : "waits", over ? "waited" : "wait"), s.op_text()));
 }
 
-std::string Summary::left_order() const {
-  const Guilty& g = c_.guilty.front();
-  const RankEvidence& e = f_.ev(g.evidence);
-  const Record &issued = e.records[g.issued], &usual = e.records[g.usual];
-  if (c_.verdict == Verdict::kMissing) {
-    return skipped();
+// What it did in the place of what was due.
+std::string departed(const Sentence& s) {
+  const Guilty& g = s.first();
+  if (s.c.verdict != Verdict::kMissing) {
+    return departure(s.f, s.c, g);
   }
-  std::string had(e.text(usual.op));
-  if (const Group* in = f_.group_of(g.evidence, usual);
-      in != nullptr && usual.peer != issued.peer && usual.kind == issued.kind && usual.peer >= 0) {
-    had += fmt::format(" {} rank {}", usual.kind == Kind::kSend ? "to" : "from",
-                       in->ranks[idx(usual.peer)]);
-  }
-  return fmt::format("{} issued {}{} where {} had {}{}{}", who(), record(g.evidence, issued),
-                     at(g.evidence, issued.stack),
-                     c_.by_peers ? "other ranks" : "its earlier iterations", had,
-                     at(g.evidence, usual.stack), who_waits(("in " + op_text()).c_str()));
+  const Record& usual = s.own().records[g.usual];
+  const Group* group = s.f.group_of(g.evidence, usual);
+  return fmt::format("skipped {}{}{}{} and issued {} instead", s.own().text(usual.op),
+                     given(g.seq != 0, fmt::format(" #{}", g.seq)),
+                     led(" of ", group != nullptr ? group->title() : ""),
+                     s.peer(g.evidence, usual) + s.at(g.evidence, usual.stack),
+                     s.record_at(g.evidence, s.issued()));
 }
 
-std::string Summary::stalled_text(const std::string& operation) const {
-  const char* device = one() ? "its device" : "their devices";
-  switch (c_.stalled) {
-    case StalledDevice::kUnlaunched:
-      return fmt::format("issued {} and never launched it", operation);
-    case StalledDevice::kInLaunch:
-      return fmt::format("{} in the launch of {}, which does not return", one() ? "is" : "are",
-                         operation);
-    case StalledDevice::kNotStarted:
-      return fmt::format("launched {}, but {} did not start it: earlier work there is unfinished",
-                         operation, device);
-    case StalledDevice::kChannelsAbsent:
-      return fmt::format("started {}, but {} did not start all its channels", operation, device);
-    case StalledDevice::kKernel:
-      return fmt::format("started {}, but the kernel on {} makes no progress", operation, device);
-    case StalledDevice::kUnseenKernel:
-      return fmt::format(
-          "launched {}, but {} did not take what came, nor fill what is free: the "
-          "kernel did not start, or stands",
-          operation, device);
-    case StalledDevice::kNetworkThread:
-      return fmt::format("started {}, but NCCL's network thread there has not begun its transfers",
-                         operation);
-  }
-  return "";
+std::string stalled(const Sentence& s) {
+  constexpr const char* kHow[] = {
+      "issued {on_device} and never launched it",
+      "[is|are] in the launch of {on_device}, which does not return",
+      "launched {on_device}, but [its device|their devices] did not start it: earlier work there "
+      "is unfinished",
+      "started {on_device}, but [its device|their devices] did not start all its channels",
+      "started {on_device}, but the kernel on [its device|their devices] makes no progress",
+      "launched {on_device}, but [its device|their devices] neither consumed the data that arrived "
+      "nor filled free buffers: the kernel did not start, or makes no progress",
+      "started {on_device}, but NCCL's network thread there has not begun its transfers"};
+  static_assert(std::size(kHow) == StalledDevice::kNetworkThread + 1);
+  return s.fill(kHow[s.c.stalled]);
 }
 
-// Whether the device of a blamed rank started the operation that it is behind in.
-bool Summary::started_it() const {
-  return std::any_of(c_.guilty.begin(), c_.guilty.end(), [&](const Guilty& g) {
-    return g.issued != kNoRecord && f_.ev(g.evidence).records[g.issued].state == State::kStarted;
+std::string behind(const Sentence& s) {
+  if (s.p->starts_seen && !s.c.chain.stalled.empty()) {
+    return stalled(s);
+  }
+  const bool started = std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
+    return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
   });
+  return s.fill(started ? "started {op}, but [its device|their devices] did not finish it"
+                : s.p->starts_seen
+                    ? "issued {op}, but [its device|their devices] did not start it: "
+                      "earlier work there is unfinished"
+                    : "issued {op}, but [its device|their devices] did not finish it");
 }
 
-std::string Summary::behind() const {
-  std::vector<Rank> others = f_.group(p_->group).ranks;
-  std::sort(others.begin(), others.end());
-  std::erase_if(others, [&](Rank r) { return contains(guilty_, r) || contains(p_->unknown, r); });
-  const char* device = one() ? "its device" : "their devices";
-  const std::string own =
-      p_->starts_seen && !c_.chain.stalled.empty() ? stalled_text(op_text())
-      : started_it() ? fmt::format("started {}, but {} did not finish it", op_text(), device)
-      : p_->starts_seen
-          ? fmt::format("issued {}, but {} did not start it: earlier work there is unfinished",
-                        op_text(), device)
-          : fmt::format("issued {}, but {} did not finish it", op_text(), device);
-  const char* rest = !p_->starts_seen     ? "finished it"
-                     : others.size() == 1 ? "started it and waits"
-                                          : "started it and wait";
-  return fmt::format("{} {}; {} {}", who(), own, ranks_words(others), rest);
+std::string rest_of_group(const Sentence& s) {
+  std::vector<Rank> rest =
+      s.without_guilty(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
+                                                      : std::vector<Rank>{s.p->from, s.p->to});
+  std::erase_if(rest, [&](Rank r) { return contains(s.p->unknown, r); });
+  return s.p->starts_seen ? ranks_do(rest, "started it and waits", "started it and wait")
+                          : ranks_words(rest) + " finished it";
 }
 
-std::string Summary::device_error() const {
-  const DeviceError& e = c_.errors.front();
-  std::string out = fmt::format("{} failed on the device: {}", who(), e.text);
-  if (e.record != kNoRecord) {
-    out += ", in " + record(e.evidence, e.record);
-  }
-  return out + all_waiting();
+std::string links(const Sentence& s) {
+  const Link& l = s.c.chain.links.front();
+  const std::size_t more = s.c.chain.links.size() - 1;
+  const bool said = s.p != nullptr && l.from == s.p->from && l.to == s.p->to;
+  return (l.from == l.to ? fmt::format(", between card and device of rank {}", l.from)
+          : said         ? ""
+                         : fmt::format(", from rank {} to rank {}", l.from, l.to)) +
+         given(more != 0, " and over " + counted(more, "more link"));
 }
 
-std::string Summary::network() const {
-  const Link& l = c_.chain.links.front();
-  std::string out =
-      fmt::format("{} is stuck in the network, {}", op_text(),
-                  l.from == l.to ? fmt::format("between card and device of rank {}", l.from)
-                                 : fmt::format("from rank {} to rank {}", l.from, l.to));
-  if (c_.chain.links.size() > 1) {
-    out += fmt::format(" and over {} more link{}", c_.chain.links.size() - 1,
-                       c_.chain.links.size() == 2 ? "" : "s");
-  }
-  return out;
-}
-
-std::string Summary::group_order() const {
-  const GroupCalls& calls = *c_.calls;
+std::string new_groups(const Sentence& s) {
+  const GroupCalls& calls = *s.c.calls;
+  const std::string what = fmt::format("called new_group for group {}", calls.ordinal);
   if (calls.tie) {
-    return fmt::format("{} called new_group for group {}, each with other members", who(),
-                       calls.ordinal);
+    return what + ", each with other members";
   }
   std::vector<int> most;
   for (const GroupCalls::Call& call : calls.classes.at(calls.most)) {
     most.push_back(call.evidence);
   }
-  const auto other = std::find_if(calls.classes.begin(), calls.classes.end(),
-                                  [&](const auto& x) { return x.first != calls.most; });
-  return fmt::format("{} called new_group for group {} with {}, where {} called it with {}", who(),
-                     calls.ordinal, ranks_words(other->first), ranks_words(f_.ranks(most)),
-                     ranks_words(calls.most));
+  const auto other =
+      std::ranges::find_if(calls.classes, [&](const auto& x) { return x.first != calls.most; });
+  return fmt::format("{} with {}, where {} called it with {}", what, ranks_words(other->first),
+                     ranks_words(s.f.ranks(most)), ranks_words(calls.most));
 }
 
-std::string Summary::cycle_parts() const {
+std::string cycle(const Sentence& s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < c_.operations.size() && i < kShown; ++i) {
-    const Pending& p = f_.graph[c_.operations[i]];
-    parts.push_back(fmt::format("{} in {}", ranks_words(waiting(p)), pending(p)));
+  for (std::size_t i = 0; i < s.c.operations.size() && i < kShown; ++i) {
+    const Pending& p = s.f.graph[s.c.operations[i]];
+    parts.push_back(ranks_words(s.waiting(p)) + " in " + s.pending(p));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+std::string own_end(const Sentence& s) {
+  return s.p == nullptr || s.guilty.size() != 1 ? s.op_text()
+                                                : s.Names::own_end(*s.p, s.guilty.front());
+}
+
 // "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
-std::string Summary::lock_cycle() const {
+std::string locks(const Sentence& s) {
   std::map<int, std::vector<int>> waiters;  // by holder
-  for (const Guilty& g : c_.guilty) {
-    if (const int holder = f_.graph.lock_holders[idx(g.evidence)]; holder >= 0) {
+  for (const Guilty& g : s.c.guilty) {
+    if (const int holder = s.f.graph.lock_holders[idx(g.evidence)]; holder >= 0) {
       waiters[holder].push_back(g.evidence);
     }
   }
   std::vector<std::string> parts;
   for (const auto& [holder, who] : waiters) {
-    const RankEvidence& e = f_.ev(who.front());
-    std::string part =
-        fmt::format("rank {} holds the lock of {}, which {} for", f_.rank(holder),
-                    short_file(file_lock_wait(e).file, e.id.cwd), wait_verb(f_.ranks(who)));
-    if (f_.graph.waits(holder)) {
-      part += fmt::format(", and waits for {} in {}", who.size() == 1 ? "it" : "them",
-                          pending(f_.graph[f_.graph.waits_in[idx(holder)].front()]));
+    const RankEvidence& e = s.f.ev(who.front());
+    parts.push_back(fmt::format("rank {} holds the lock of {}, which {} for", s.f.rank(holder),
+                                short_file(file_lock_wait(e).file, e.id.cwd),
+                                wait_verb(s.f.ranks(who))));
+    if (s.f.graph.waits(holder)) {
+      parts.back() += fmt::format(", and waits for {} in {}", one_or(who.size(), "it", "them"),
+                                  s.pending(s.f.graph[s.f.graph.waits_in[idx(holder)].front()]));
     }
-    parts.push_back(std::move(part));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-std::string Summary::never_started() const {
-  std::string address;
-  for (const int i : c_.others) {
-    address = address.empty() ? rendezvous_of(f_.ev(i)).address : address;
+using S = const Sentence&;
+constexpr struct {
+  std::string_view name;
+  std::string (*value)(S);
+} kValues[] = {
+    {"all_wait", all_wait},
+    {"behind", behind},
+    {"complete", complete},
+    {"complete_need", complete_need},
+    {"cycle", cycle},
+    {"departed", departed},
+    {"differences", differences},
+    {"ended", ended},
+    {"error", error},
+    {"lacking", lacking},
+    {"links", links},
+    {"locks", locks},
+    {"longest", longest},
+    {"mismatch", mismatch},
+    {"new_groups", new_groups},
+    {"own_end", own_end},
+    {"reason", reason},
+    {"rest_of_group", rest_of_group},
+    {"stalled", stalled},
+    {"store", store},
+    {"unequal", unequal},
+    {"waited_for", waited_for},
+    {"young", young},
+    {"who", [](S s) { return ranks_words(s.guilty); }},
+    {"others", [](S s) { return ranks_words(s.others); }},
+    {"others_wait", [](S s) { return wait_verb(s.others); }},
+    {"who_or_others", [](S s) { return ranks_words(s.guilty.empty() ? s.others : s.guilty); }},
+    {"op", [](S s) { return s.op_text(); }},
+    {"call", [](S s) { return s.c.lifecycle; }},
+    {"waiting", [](S s) { return wait_verb(s.waiting_ranks()); }},
+    {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
+    {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
+    {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
+    {"missing", [](S s) { return ranks_words(s.f.c.missing); }},
+    {"missing_too",
+     [](S s) {
+       return given(!s.f.c.missing.empty(), s.fill("; evidence of {missing} is lacking"));
+     }},
+    {"read",
+     [](S s) {
+       return s.f.c.ranks.size() == 1 ? ranks_words({s.f.rank(0)}) : "the ranks that were read";
+     }},
+    {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
+    {"late", [](S s) { return LateWords(s.f).summary(s.c.late); }},
+    {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
+    {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},
+    {"own_op", [](S s) { return std::string(s.own().text(s.issued().op)); }},
+    {"issued_at",
+     [](S s) {
+       return s.first().issued == kNoRecord ? "" : s.at(s.first().evidence, s.issued().stack);
+     }},
+    {"due_op",
+     [](S s) { return std::string(s.f.ev(s.right().evidence).text(s.right().record->op)); }},
+    {"due_at", [](S s) { return s.at(s.right().evidence, s.right().record->stack); }},
+    {"right", [](S s) { return ranks_words(s.right().ranks); }},
+    {"no_order",
+     [](S s) { return given(s.guilty.empty(), ", and nothing shows who left the usual order"); }},
+    {"order",
+     [](S s) {
+       return s.c.by_peers ? "the other ranks" : s.fill("[its|their] own earlier iterations");
+     }},
+    {"elsewhere",
+     [](S s) {
+       const auto other = [&](const Guilty& g) { return g.pending != s.c.pending; };
+       return given(std::ranges::any_of(s.c.guilty, other), ", and others elsewhere");
+     }},
+    {"did_without",
+     [](S s) -> std::string {
+       const auto is_leaving = [&](int i) { return s.f.is_leaving(i); };
+       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without it"
+                                                          : "never issued it";
+     }},
+    {"on_device",
+     [](S s) {
+       return s.c.rule != kDeviceStalled ? s.op_text() : DeviceWords(s.f).title(*s.first().device);
+     }},
+    {"with_evidence", [](S s) { return given(!s.p->unknown.empty(), " with evidence"); }},
+    {"device_error", [](S s) {
+       const DeviceError& e = s.c.errors.front();
+       return e.text + (e.record == kNoRecord ? "" : ", in " + s.record(e.evidence, e.record));
+     }}};
+
+std::string Sentence::fill(std::string_view text) const {
+  const bool one = (guilty.empty() ? others : guilty).size() == 1;
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t open = std::min(text.find_first_of("{[", at), text.size());
+    const std::size_t close = std::min(text.find_first_of("}]", open), text.size());
+    const std::string_view name = text.substr(open, close - open);
+    out += text.substr(at, open - at);
+    if (name.starts_with('{')) {
+      out +=
+          std::ranges::find(kValues, name.substr(1), [](auto& v) { return v.name; })->value(*this);
+    } else if (!name.empty()) {
+      const std::size_t bar = name.find('|');
+      out += one ? name.substr(1, bar - 1) : name.substr(bar + 1);
+    }
+    at = close + 1;
   }
-  return fmt::format("{} {} not come to {} (not started, or cannot reach {}); {} there", who(),
-                     one() ? "has" : "have", c_.lifecycle,
-                     address.empty() ? "the store" : "the store at " + address,
-                     wait_verb(f_.ranks(c_.others)));
+  return out;
 }
 
-std::string Summary::never_issued() const {
-  const bool further = std::any_of(c_.guilty.begin(), c_.guilty.end(),
-                                   [&](const Guilty& g) { return g.pending != c_.pending; });
-  return fmt::format("{} {} {}{}{}", who(),
-                     c_.rule == Rule::kLeft ? "exited without issuing" : "never issued",
-                     other_end(), who_waits("there"), further ? ", and others elsewhere" : "");
-}
-
-// Of a send or receive what is missing is the other end of what is pending.
-std::string Summary::other_end() const {
-  if (p_ == nullptr || p_->kind == Kind::kCollective || !one() ||
-      (guilty_.front() != p_->from && guilty_.front() != p_->to)) {
-    return op_text();
-  }
-  const bool sends = guilty_.front() == p_->from;
-  return fmt::format("the {} rank {} that {} #{} of {} waits for", sends ? "send to" : "recv from",
-                     sends ? p_->to : p_->from, op(*p_), p_->seq, f_.group(p_->group).title());
-}
-
-std::string Summary::extra() const {
-  const Guilty& g = c_.guilty.front();
-  const bool finished =
-      std::all_of(c_.others.begin(), c_.others.end(), [&](int i) { return f_.is_leaving(i); });
-  return fmt::format(
-      "{} issued {}{}, which no other rank issued; {} {}", who(), op_text(),
-      g.issued == kNoRecord ? "" : at(g.evidence, f_.ev(g.evidence).records[g.issued].stack),
-      others(), finished ? "finished without it" : "never issued it");
-}
-
-std::string Summary::no_exit() const {
-  return fmt::format(
-      "{} {} not exit: {} destroyed {} process groups, and Python waits for {} "
-      "other threads to end",
-      who(), one() ? "does" : "do", one() ? "it has" : "they have", one() ? "its" : "their",
-      one() ? "its" : "their");
-}
-
-std::string Summary::text() const {
-  switch (c_.rule) {
-    case Rule::kGroupOrder:
-      return group_order();
-    case Rule::kMismatch:
-    case Rule::kSkippedSlot:
-    case Rule::kPastMismatch:
-    case Rule::kOpenDivergence:
-      return mismatch();
-    case Rule::kUnequalEnds:
-      return unequal();
-    case Rule::kExited:
-    case Rule::kOneKilled:
-    case Rule::kSeenEnded:
-      return exited();
-    case Rule::kKilledBefore:
-      return fmt::format("{} {}; the others were ended after it", who(),
-                         exit_verb(f_.exit(c_.guilty.front().evidence), guilty_.size()));
-    case Rule::kDeviceError:
-      return device_error();
-    case Rule::kDeviceBehind:
-      return behind();
-    case Rule::kDeviceStalled:
-      return fmt::format("{} {}{}", who(),
-                         stalled_text(DeviceWords(f_).title(*c_.guilty.front().device)),
-                         all_waiting());
-    case Rule::kNetwork:
-      return network();
-    case Rule::kAllStarted:
-      return fmt::format("all members started {} and none finished", op_text());
-    case Rule::kUnresponsive:
-      return fmt::format("{} issued {} and no longer respond{}; the others wait there", who(),
-                         op_text(), one() ? "s" : "");
-    case Rule::kNeverIssued:
-    case Rule::kLeft:
-      return never_issued();
-    case Rule::kExtra:
-      return extra();
-    case Rule::kStoppedHost:
-      return fmt::format(
-          "{} stopped after {}, though peers that wait in the same operation went on", who(),
-          op_text());
-    case Rule::kLeftOrder:
-      return left_order();
-    case Rule::kOtherOrder:
-      return fmt::format("{} took another order than the others: {}", who(), cycle_parts());
-    case Rule::kCycle:
-      if (c_.guilty.empty()) {
-        return fmt::format("{} wait for each other, and nothing tells who left the usual order: {}",
-                           others(), cycle_parts());
-      }
-      return fmt::format("{} wait for each other: {}", who(), cycle_parts());
-    case Rule::kLockCycle:
-      return lock_cycle();
-    case Rule::kNoEvidence:
-      return fmt::format("{} left no evidence; {} for {} in {}", who(), wait_verb(waiting(*p_)),
-                         one() ? "it" : "them", op_text());
-    case Rule::kNeverStarted:
-      return never_started();
-    case Rule::kNoExit:
-      return no_exit();
-    case Rule::kLifecycle:
-      return fmt::format("{} never entered {}; {} there", who(), c_.lifecycle,
-                         wait_verb(f_.ranks(c_.others)));
-    case Rule::kSlow:
-      return LateWords(f_).summary(c_.late);
-    case Rule::kOpenFewOrMany:
-    case Rule::kOpenUnrecorded:
-    case Rule::kOpenCommunicator:
-    case Rule::kOpenErrors:
-    case Rule::kOpenOwnErrors:
-    case Rule::kOpenDevices:
-    case Rule::kOpenKernel:
-    case Rule::kOpenBehind:
-    case Rule::kOpenRunning:
-    case Rule::kOpenComplete:
-    case Rule::kOpenStreams:
-    case Rule::kOpenFailed:
-    case Rule::kOpenNoEvidence:
-    case Rule::kOpenLifecycle:
-    case Rule::kOpenTerminated:
-    case Rule::kOpenStale:
-    case Rule::kOpenAtRest:
-    case Rule::kOpenAlarm:
-    case Rule::kOpenAmid:
-    case Rule::kOpenUnattributed:
-    case Rule::kOpenUnmatched:
-    case Rule::kOpenNoOperations:
-    case Rule::kOpenTimesOnly:
-    case Rule::kOpenCallsOnly:
-    case Rule::kOkTerminated:
-    case Rule::kOk:
-      return open_summary(f_, c_);
-  }
-  return {};
+template <std::size_t N>
+std::string sentence(const sentences::Row (&rows)[N], const Facts& f, const Cause& c) {
+  const auto* const row = std::ranges::find(rows, c.rule, &sentences::Row::rule);
+  return row == std::end(rows) ? "" : Sentence(f, c).fill(row->text);
 }
 
 }  // namespace
 
+std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
+  const Names names(f);
+  const std::vector<Record>& records = f.ev(g.evidence).records;
+  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
+                     c.by_peers ? "other ranks" : "its earlier iterations",
+                     names.due(g.evidence, records[g.usual], records[g.issued]));
+}
+
 std::string summary(const Facts& f, const Cause& c) {
-  return Summary(f, c).text();
+  return sentence(sentences::kSummaries, f, c);
+}
+
+void add_reasons(const Facts& f, const Cause& c, Report& r) {
+  std::string why = sentence(sentences::kWhys, f, c);
+  if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
+      f.graph.waits(c.guilty.front().evidence)) {
+    why = fmt::format("the thread of rank {} that issued its operations of {} has ended",
+                      c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
+  }
+  if (!why.empty()) {
+    say(r, "why", std::move(why));
+  }
+  const std::string need = sentence(sentences::kNeeds, f, c);
+  if (!need.empty() && r.kind == Verdict::kUndecided) {
+    say(r, "need", "what would decide it: " + need);
+  }
 }
 
 }  // namespace frtrace

@@ -15,18 +15,30 @@ namespace frtrace {
 
 Report explain(const Facts&, const Judgement&);
 
-// Names of things: operations, groups, places.
+// Names of things: operations, groups, places, ends.
 class Names {
  public:
   explicit Names(const Facts& f) : f_(f) {}
   // "all_reduce #41 of default_pg", "send #2 of pp to rank 3"
   std::string record(int evidence, const Record&) const;
-  std::string record(int evidence, std::size_t index) const;
+  std::string record(int evidence, std::size_t index) const {
+    return record(evidence, f_.ev(evidence).records[index]);
+  }
+  std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
+  // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
+  // same call at the same place "recv from rank 3".
+  std::string due(int evidence, const Record& usual, const Record& issued) const;
   // " at train.py:57 step"; "" not captured
   std::string at(int evidence, std::uint32_t stack) const;
+  std::string record_at(int evidence, const Record& r) const {
+    return record(evidence, r) + at(evidence, r.stack);
+  }
+  std::string op_at(int evidence, const Record&) const;  // "all_reduce at train.py:57 step"
   std::vector<std::string> stack(int evidence, std::uint32_t stack) const;
   std::string op(const Pending&) const;
   std::string pending(const Pending&) const;
+  // The part of that rank in it: of a send or receive the end that the other one waits for.
+  std::string own_end(const Pending&, Rank) const;
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
   // "ended by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
@@ -65,17 +77,59 @@ class LateWords : public Names {
   void add_holes(const Stragglers&, Report&) const;
 };
 
-// "ranks 1,2 wait", "rank 1 waits"
-std::string wait_verb(const std::vector<Rank>&);
+inline std::string given(bool is, std::string text) {
+  return is ? std::move(text) : std::string();
+}
+// "" stays ""
+inline std::string led(const char* by, const std::string& text) {
+  return text.empty() ? text : by + text;
+}
+inline const char* one_or(std::size_t n, const char* one, const char* many) {
+  return n == 1 ? one : many;
+}
+std::string times(std::uint64_t);  // "never", "once", "3 times"
+// "1 record", "3 records"
+std::string counted(std::uint64_t n, const char* noun);
+// "rank 1 waits", "ranks 1,2 wait"
+std::string ranks_do(const std::vector<Rank>&, const char* one, const char* many);
+inline std::string wait_verb(const std::vector<Rank>& who) {
+  return ranks_do(who, "waits", "wait");
+}
+// "12.4 s before its dump"; "" where one of the times is not known
+std::string before_evidence(const RankEvidence&, Time);
+std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice
+std::set<int> blamed_by(const Cause&);                   // evidence
+
+// The members that issued the same in a slot in which members differ.
+struct Side {
+  int evidence;  // of one of them
+  const Record* record;
+  std::vector<Rank> ranks;
+};
+Side side_of(const Facts&, const Divergence&, int of_class);
+
+// What happened to ranks one after the other; the same thing is one entry.
+struct Event {
+  std::string text;
+  std::vector<int> who;  // evidence
+  Time time = 0;         // of the first; 0 unknown
+};
+class Events {
+ public:
+  void add(const std::string& text, int who, Time);
+  std::vector<Event> in_order() const;  // unknown times last
+
+ private:
+  std::map<std::string, Event> all_;
+};
 
 // One blamed rank: where it is, what it did last, how it ended.
 Blamed describe(const Facts&, const Cause&, const Guilty&);
+// "issued all_gather #7 of tp at a.py:3 where its earlier iterations had broadcast at a.py:2"
+std::string departure(const Facts&, const Cause&, const Guilty&);
 std::string summary(const Facts&, const Cause&);
-// The same where nobody is named; and what would decide it.
-std::string open_summary(const Facts&, const Cause&);
-void add_open(const Facts&, const Cause&, Report&);
-// Where those are who wait in no operation and are not blamed.
-void add_elsewhere(const Facts&, Report&);
+// Why that is so, and of what names nobody the evidence that would decide it.
+void add_reasons(const Facts&, const Cause&, Report&);
 // How often the blamed passed call sites, and where they first parted from the others.
 void add_course(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
@@ -94,5 +148,8 @@ void add_reduced(const Facts&, Report&);
 inline void say(Report& r, const char* id, std::string text) {
   r.findings.push_back({id, std::move(text)});
 }
+// The first few of them; then "and 3 more likewise", by `rest`.
+void say_few(Report&, const char* id, const std::vector<std::string>& lines, std::size_t most,
+             const char* rest);
 
 }  // namespace frtrace

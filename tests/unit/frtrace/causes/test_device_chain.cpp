@@ -257,7 +257,7 @@ TEST_CASE("all launched and none started: nobody") {
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kUndecided);
   CHECK(r.ranks.empty());
-  CHECK(has(r, "device", "rank 3: all_reduce #6 of default_pg launched 20.0 s ago"));
+  CHECK(has(r, "device", "ranks 0-3: all_reduce #6 of default_pg launched 20.0 s ago"));
 }
 
 TEST_CASE("a rank that never issued it is missing, whatever the devices do") {
