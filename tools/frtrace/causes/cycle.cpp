@@ -205,7 +205,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
   if (one_did && deviants.empty()) {
     for (const int i : suspects) {
-      if (const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i))) {
+      if (const auto a = f.anomalies.any(i, f.stuck_step(i))) {
         deviants.push_back({i, *a});
       }
     }

@@ -182,24 +182,9 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   return first;
 }
 
-std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck, std::size_t until) const {
-  const std::vector<Step>& steps = history_.of(i);
-  const std::vector<Record>& records = c_.evidence_of(i).records;
-  for (const Anomaly& a : all(i, stuck)) {
-    const auto again = [&](std::size_t k) {
-      return steps[k].key == steps[a.issued].key &&
-             (a.issued == 0 || steps[k - 1].key == steps[a.issued - 1].key);
-    };
-    bool repeated = false;
-    for (std::size_t k = a.issued + 1; k < std::min(until, steps.size()) && !repeated; ++k) {
-      repeated = again(k);
-    }
-    const bool collective = records[steps[a.issued].record].kind == Kind::kCollective;
-    if (a.issued < until && !repeated && !(a.novel && collective)) {
-      return a;
-    }
-  }
-  return std::nullopt;
+std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
+  const std::vector<Anomaly> found = all(i, stuck);
+  return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {

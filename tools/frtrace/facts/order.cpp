@@ -115,9 +115,6 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
     consider(Anomaly::kInserted, agree(k, 0));
   }
-  for (std::size_t k = 1; k <= limits::kLookahead && best == Anomaly::kReplaced; ++k) {
-    consider(Anomaly::kSkipped, agree(0, k));
-  }
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
     consider(Anomaly::kSkipped, agree(0, k));
   }
