@@ -111,8 +111,12 @@ bool may_be_moving(const Facts& f, const Problem& p) {
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
          std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
+           const std::vector<Record>& records = f.ev(i).records;
            const std::size_t at = f.stuck_step(i);
-           const auto same = [&](const Step& s) { return s.key == steps[at].key; };
+           const auto same = [&](const Step& s) {
+             return s.key == steps[at].key &&
+                    records[s.record].in_numel == records[steps[at].record].in_numel;
+           };
            return f.ev(i).holes.written_guessed &&
                   (at >= steps.size() ||
                    std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),

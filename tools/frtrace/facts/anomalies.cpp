@@ -136,9 +136,13 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-// Exchanged, and both came and went: no reason to wait now.
-bool Anomalies::is_over(const Anomaly& a, std::size_t stuck) {
-  return a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
+// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
+bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
+  if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
+    return false;
+  }
+  return a.context < limits::kContext ||
+         equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
 }
 
 // A new collective where an iteration was due to begin: an end of the program, or what comes every
@@ -167,7 +171,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(a, stuck) ||
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
         is_between(i, a)) {
       continue;
     }

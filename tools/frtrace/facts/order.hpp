@@ -94,7 +94,7 @@ class Anomalies {
     bool known = false;
   };
   const Place& place_of(int evidence, std::uint32_t stack) const;
-  static bool is_over(const Anomaly& a, std::size_t stuck);
+  bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_between(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
