@@ -119,7 +119,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
     if (here && here->issued == stuck && here->novel) {

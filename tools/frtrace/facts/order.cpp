@@ -218,7 +218,7 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
 
 // An iteration that is like no other one deviates where it leaves the one it is like for longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e) {
+                                                   const RankEvidence& e, std::size_t stuck) {
   const std::vector<std::size_t> starts = iteration_starts(steps, e);
   if (starts.size() < 2) {
     return std::nullopt;
@@ -237,7 +237,14 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, most));
+      std::size_t context = most;  // where it is stuck also what was before that iteration
+      while (begin + most >= stuck && context < limits::kPeerContext &&
+             context - most < std::min(begin, starts[like]) &&
+             steps[begin + most - 1 - context].key ==
+                 steps[starts[like] + most - 1 - context].key) {
+        ++context;
+      }
+      out.push_back(anomaly_at(steps, begin + most, starts[like] + most, context));
     }
   }
   std::reverse(out.begin(), out.end());

@@ -61,8 +61,9 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
+// `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e);
+                                                   const RankEvidence& e, std::size_t stuck);
 // The first one at or after step `from`, where no whole iteration is kept.
 std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
