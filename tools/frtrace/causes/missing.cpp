@@ -386,11 +386,14 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
   }
-  if (other.find(other.front) + met_own > own.find(own.front) + met_other) {
+  if (own.front < own.ticket(a) ||
+      other.find(other.front) + met_own > own.find(own.front) + met_other) {
     return std::nullopt;
   }
   for (; a < n && b < m; ++a, ++b) {
-    if (own.roles()[a] != other.roles()[b]) {
+    const Record& r = own.records[own.steps()[a].record];
+    if (own.roles()[a] != other.roles()[b] ||
+        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
       return std::nullopt;
     }
   }
