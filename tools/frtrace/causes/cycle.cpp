@@ -94,8 +94,12 @@ bool may_be_moving(const Facts& f, const Problem& p) {
                      [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
          std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
+           const std::vector<Record>& records = f.ev(i).records;
            const std::size_t at = f.stuck_step(i);
-           const auto same = [&](const Step& s) { return s.key == steps[at].key; };
+           const auto same = [&](const Step& s) {
+             return s.key == steps[at].key &&
+                    records[s.record].in_numel == records[steps[at].record].in_numel;
+           };
            return f.ev(i).holes.written_guessed &&
                   (at >= steps.size() ||
                    std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),
@@ -188,7 +192,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
   if (one_did && deviants.empty()) {
     for (const int i : suspects) {
-      if (const auto a = f.anomalies.any(i, f.stuck_step(i), f.stuck_end(i))) {
+      if (const auto a = f.anomalies.any(i, f.stuck_step(i))) {
         deviants.push_back({i, *a});
       }
     }

@@ -247,14 +247,23 @@ bool moved_data(const Facts& f, Rank who) {
 int left_out_group(const Facts& f, int i) {
   const std::size_t stuck = f.stuck_step(i);
   const auto a = f.anomalies.own(i, stuck, f.stuck_end(i));
-  const bool clear = a && (a->novel || (a->kind == Anomaly::kSkipped &&
-                                        a->context + a->support > limits::kLeftOutClearly));
+  const auto kind_at = [&](std::size_t step) {
+    return f.ev(i).records[f.history.of(i)[step].record].kind;
+  };
+  const auto of_collectives_here = [&] {
+    return (a->kind == Anomaly::kSkipped || a->kind == Anomaly::kSwapped) && a->issued == stuck &&
+           kind_at(a->issued) == Kind::kCollective && kind_at(a->usual) == Kind::kCollective;
+  };
+  const auto skipped = [&] {
+    return a->kind == Anomaly::kSkipped && a->context + a->support > limits::kLeftOutClearly;
+  };
+  const bool clear = a && (a->novel || of_collectives_here() || skipped());
   return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
-// A rank that left its usual order, where an operation in which others wait was due, may be what the
-// one without evidence waits for.
-bool has_suspect(const Facts& f) {
+// A rank that left its usual order, where an operation with `who` was due or one that others wait
+// in, may be what the one without evidence waits for.
+bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
   std::set<int> waiting, suspects;  // groups; evidence
   for (const Pending& p : f.graph.pending) {
@@ -265,8 +274,10 @@ bool has_suspect(const Facts& f) {
     }
   }
   const std::size_t compared = std::min(suspects.size(), kCompared);
-  return std::any_of(suspects.begin(), std::next(suspects.begin(), compared),
-                     [&](int i) { return waiting.contains(left_out_group(f, i)); });
+  return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
+    const int group = left_out_group(f, i);
+    return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
+  });
 }
 
 }  // namespace
@@ -326,7 +337,7 @@ std::vector<Cause> no_evidence(const Facts& f) {
   const bool logged = std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
                                   [](const RankEvidence* e) { return e->holes.from_log; });
   if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
-      !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f)) {
+      !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
     c.rule = Rule::kNoEvidence;
     c.verdict = Verdict::kExited;
     for (const Rank x : node ? f.c.missing : who) {

@@ -158,6 +158,18 @@ int pending_of(const Facts& f, const Divergence& d) {
   return -1;
 }
 
+// All members wait in an earlier operation of the group.
+bool is_ahead(const Facts& f, const Divergence& d, const std::vector<int>& members) {
+  const auto waits_before = [&](int i) {
+    const std::vector<int>& in = f.graph.waits_in[idx(i)];
+    return std::any_of(in.begin(), in.end(), [&](int k) {
+      const Pending& p = f.graph[k];
+      return p.group == d.group && p.kind == Kind::kCollective && p.seq < d.seq;
+    });
+  };
+  return std::all_of(members.begin(), members.end(), waits_before);
+}
+
 // The second class was right: the differences are told from the side of the first one.
 void tell_from_first(Divergence& d) {
   for (FieldDifference& x : d.fields) {
@@ -200,10 +212,15 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
       }
     }
   }
-  // One rank against several is wrong whatever else is.
-  c.independent = !d.past && !d.tie && c.guilty.size() == 1 && members.size() > 2;
-  c.explains = f.graph.leading_to(
-      members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
+  // Queued behind what the members wait in: a fault that nobody waits for yet. One rank against
+  // several is wrong whatever else is.
+  const bool ahead = !d.past && is_ahead(f, d, members);
+  const bool clear = !d.past && !d.tie && c.guilty.size() == 1 && members.size() > 2;
+  c.independent = ahead || clear;
+  if (!ahead) {
+    c.explains = f.graph.leading_to(
+        members, c.pending >= 0 ? std::vector<int>{c.pending} : std::vector<int>{});
+  }
   sort_by_rank(c.guilty);
   if (c.right < 0 && d.incomplete_vote && !f.c.missing.empty()) {
     // A rank without evidence could turn the vote.

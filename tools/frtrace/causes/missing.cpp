@@ -1,6 +1,5 @@
 // Ranks that wait for nobody and did not come to what others wait in.
 #include <algorithm>
-#include <map>
 #include <set>
 #include <span>
 
@@ -40,6 +39,16 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
     const auto same = [&](const Step& s) { return s.key == steps[pos].key; };
     return std::none_of(own.begin(), own.end(), same) &&
            std::none_of(other.begin(), other.end(), same);
+  });
+}
+
+// By its waiters' earlier iterations the operation was due.
+bool was_due(const Facts& f, const Pending& p) {
+  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    const std::vector<Step>& steps = f.history.of(w.evidence);
+    const std::size_t pos = step_of(steps, w.record);
+    const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
+    return usual && steps[*usual].key == steps[pos].key;
   });
 }
 
@@ -122,7 +131,12 @@ bool is_moving(const Facts& f, int i) {
   if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
     return false;
   }
-  return seconds_between(e.records.back().time, e.written) < f.threshold_s;
+  const bool failed =
+      std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
+        return contains(p.absent, i) &&
+               std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+      });
+  return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
 Cause extra(const Facts& f, int k) {
@@ -266,7 +280,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left) {
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
       few.push_back(w.evidence);
@@ -385,11 +399,14 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
   }
-  if (other.find(other.front) + met_own > own.find(own.front) + met_other) {
+  if (own.front < own.ticket(a) ||
+      other.find(other.front) + met_own > own.find(own.front) + met_other) {
     return std::nullopt;
   }
   for (; a < n && b < m; ++a, ++b) {
-    if (own.roles()[a] != other.roles()[b]) {
+    const Record& r = own.records[own.steps()[a].record];
+    if (own.roles()[a] != other.roles()[b] ||
+        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
       return std::nullopt;
     }
   }
@@ -418,11 +435,24 @@ bool stays_there(const Program& own, const Program& other, std::size_t next) {
   return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
 }
 
-// The other one issued next what it had issued before and this one never did.
+// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
+// after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
   const std::vector<std::uint64_t>& mine = own.roles();
-  return contains(std::span(other.roles()).first(next), role) && !contains(mine, role);
+  const auto now =
+      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
+  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
+  bool likewise = false, otherwise = false;
+  for (auto at = mine.begin(); pipeline && at < now; ++at) {
+    if (std::equal(now, mine.end(), at)) {
+      const std::uint64_t after = *(at + (mine.end() - now));
+      likewise = likewise || after == role;
+      otherwise = otherwise || after != role;
+    }
+  }
+  return (otherwise && !likewise) ||
+         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
 }
 
 }  // namespace

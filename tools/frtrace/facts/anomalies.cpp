@@ -189,7 +189,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i))) {
+  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
     if (here && here->issued == stuck && here->novel) {
@@ -206,9 +206,13 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-// Exchanged, and both came and went: no reason to wait now.
-bool Anomalies::is_over(const Anomaly& a, std::size_t stuck) {
-  return a.kind == Anomaly::kSwapped && !a.novel && a.issued + limits::kLookahead < stuck;
+// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
+bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
+  if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
+    return false;
+  }
+  return a.context < limits::kContext ||
+         equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
 }
 
 // A new collective where an iteration was due to begin: an end of the program, or what comes every
@@ -237,7 +241,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
-    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(a, stuck) ||
+    if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
         is_between(i, a) || is_not_due(c_, history_, *this, i, a)) {
       continue;
     }
@@ -252,24 +256,9 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   return first;
 }
 
-std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck, std::size_t until) const {
-  const std::vector<Step>& steps = history_.of(i);
-  const std::vector<Record>& records = c_.evidence_of(i).records;
-  for (const Anomaly& a : all(i, stuck)) {
-    const auto again = [&](std::size_t k) {
-      return steps[k].key == steps[a.issued].key &&
-             (a.issued == 0 || steps[k - 1].key == steps[a.issued - 1].key);
-    };
-    bool repeated = false;
-    for (std::size_t k = a.issued + 1; k < std::min(until, steps.size()) && !repeated; ++k) {
-      repeated = again(k);
-    }
-    const bool collective = records[steps[a.issued].record].kind == Kind::kCollective;
-    if (a.issued < until && !repeated && !(a.novel && collective)) {
-      return a;
-    }
-  }
-  return std::nullopt;
+std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
+  const std::vector<Anomaly> found = all(i, stuck);
+  return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {

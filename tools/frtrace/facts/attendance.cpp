@@ -1,6 +1,5 @@
 // Which members of a pending operation came.
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "facts/limits.hpp"
@@ -365,6 +364,25 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   return true;
 }
 
+// A member has left an operation that nobody leaves before all have entered it: those without
+// evidence, too.
+bool Attendance::was_entered_by_all(const Pending& p) const {
+  const Wait& w = p.waits.front();
+  const RankEvidence& e = c_.evidence_of(w.evidence);
+  if (p.kind != Kind::kCollective || w.record == kNoRecord ||
+      !meets_all(e.text(e.records[w.record].op))) {
+    return false;
+  }
+  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    Time when = 0;
+    if (has_left(p, g, i, when)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   bool failed = false;
@@ -410,6 +428,10 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
         p.stale.push_back(evidence);
       }
     }
+  }
+  if ((!p.unknown.empty() || !p.stale.empty()) && was_entered_by_all(p)) {
+    p.unknown.clear();
+    p.stale.clear();
   }
   p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
   const bool open = !p.unknown.empty() || !p.stale.empty();

@@ -70,11 +70,6 @@ inline constexpr double kTwinLater_s = 10;
 // there for its device (a loss that is read, a log): it is not free.
 inline constexpr double kStaysTimes = 3, kStays_s = 0.005;
 
-// ---- sets with files of several instants
-// A set in which more than this share of the ranks wrote before the others' last operations is a
-// picture of a moving job.
-inline constexpr double kMovingShare = 0.25;
-
 // ---- stragglers
 // Lateness below this is what hosts differ by; more where clocks had to be compared.
 inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;

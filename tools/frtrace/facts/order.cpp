@@ -222,7 +222,7 @@ std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const A
 
 // An iteration that is like no other one deviates where it leaves the one it is like for longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e) {
+                                                   const RankEvidence& e, std::size_t stuck) {
   const std::vector<std::size_t> starts = iteration_starts(steps, e);
   if (starts.size() < 2) {
     return std::nullopt;
@@ -247,7 +247,14 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, most)};
+      std::size_t context = most;  // where it is stuck also what was before that iteration
+      while (begin + most >= stuck && context < limits::kPeerContext &&
+             context - most < std::min(begin, starts[like]) &&
+             steps[begin + most - 1 - context].key ==
+                 steps[starts[like] + most - 1 - context].key) {
+        ++context;
+      }
+      std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, context)};
       // What is not in every iteration hides nothing that comes after it.
       while (found.back().support >= limits::kContextLeast) {
         auto [issued, usual] = past(steps, found.back());

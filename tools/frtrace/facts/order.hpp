@@ -61,8 +61,9 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
+// `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
-                                                   const RankEvidence& e);
+                                                   const RankEvidence& e, std::size_t stuck);
 // The first one at or after step `from`, where no whole iteration is kept.
 std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
 
@@ -73,9 +74,8 @@ class Anomalies {
       : c_(c), history_(history), roles_(c.ranks.size()) {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
-  // The first departure before step `until`, whoever else took the same way; but none that the rank
-  // repeated, and no collective that is new, of which programs have some.
-  std::optional<Anomaly> any(int evidence, std::size_t stuck, std::size_t until) const;
+  // The first departure, whoever else took the same way.
+  std::optional<Anomaly> any(int evidence, std::size_t stuck) const;
   // The rank did what `deviant` of another rank is, peers or not.
   bool did_likewise(int evidence, std::size_t stuck, int other, const Anomaly& deviant) const;
   // The same where the rank's own records do not reach back: after the same few operations, three
@@ -96,7 +96,7 @@ class Anomalies {
     bool known = false;
   };
   const Place& place_of(int evidence, std::uint32_t stack) const;
-  static bool is_over(const Anomaly& a, std::size_t stuck);
+  bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_between(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;

@@ -101,7 +101,6 @@ class Collector {
       }
     }
     add_overwritten(evidence);
-    add_cut_lanes(evidence);
   }
 
   void add_hidden(const HiddenFailure& f) {
@@ -177,28 +176,6 @@ class Collector {
       const Time since = own.completed_time != 0 ? own.completed_time : own.enqueued_time;
       put({group, Kind::kCollective, own.completed + 1, -1, -1},
           {evidence, kNoRecord, since, e.written, false, false});
-    }
-  }
-
-  // Likewise a send or receive whose record is behind the end of a file that was cut off.
-  void add_cut_lanes(int evidence) {
-    const std::size_t i = static_cast<std::size_t>(evidence);
-    const RankEvidence& e = *c_.ranks[i];
-    for (const LaneEvidence& lane : e.lanes) {
-      const int group = c_.group_at(evidence, lane.group);
-      if (!e.holes.truncated || group < 0 || lane.enqueued <= lane.ended || lane.peer < 0) {
-        continue;
-      }
-      const GroupEvidence& own = e.groups[lane.group];
-      const Group& g = c_.groups[static_cast<std::size_t>(group)];
-      if (found_[lane.group] != 0 || own.untracked != 0 || own.wait_only > own.wait_only_ended ||
-          !g.ranks_known || lane.peer >= static_cast<int>(g.ranks.size())) {
-        continue;
-      }
-      const Rank peer = g.ranks[static_cast<std::size_t>(lane.peer)];
-      put({group, lane.send ? Kind::kSend : Kind::kRecv, lane.ended + 1,
-           lane.send ? e.id.rank : peer, lane.send ? peer : e.id.rank},
-          {evidence, kNoRecord, lane.enqueued_time, e.written, false, false});
     }
   }
 

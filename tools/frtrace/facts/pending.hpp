@@ -46,6 +46,7 @@ class Attendance {
   void lags_beside_unknown(Pending&) const;
   void add_queued(Pending&) const;
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
+  bool was_entered_by_all(const Pending&) const;
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
   bool is_first(const Seen&) const;
   bool is_late(const Seen&, Time since) const;

@@ -142,11 +142,11 @@ class Builder {
       edge(vertex, unknown_.at(p.unknown[i]));
     }
     // Both ends of a send are there: what else the two have in the same batch holds it up.
-    if (p.kind != Kind::kCollective && p.complete) {
+    if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal) {
       const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
       for (const Rank r : {p.from, p.to}) {
         const int i = g.evidence[static_cast<std::size_t>(g.position.at(r))];
-        if (i >= 0) {
+        if (i >= 0 && g_.waits_in[static_cast<std::size_t>(i)].size() > 1) {
           edge(vertex, i);
         }
       }

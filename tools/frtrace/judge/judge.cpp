@@ -103,12 +103,6 @@ class Judge {
                        [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
   }
 
-  // One rank that left its own order, which many iterations kept.
-  static bool is_clear(const Cause& c) {
-    return c.rule == Rule::kLeftOrder && c.guilty.size() == 1 && !c.by_peers &&
-           c.anomaly->support >= limits::kClearSupport;
-  }
-
   // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
   // one rank against several, one that clearly left its own order, one device that others' are ahead
   // of, or a rank without evidence where no wait is explained. Circles may follow from the first
@@ -132,7 +126,7 @@ class Judge {
 
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
-    c.independent = (c.independent || is_clear(c)) && !in_doubt(c);
+    c.independent = (c.independent || (c.rule == Rule::kLeftOrder && !c.by_peers)) && !in_doubt(c);
     if (!first && !adds(c) && (!c.independent || is_known(c))) {
       return;
     }
@@ -152,12 +146,9 @@ class Judge {
     if (c.rule != Rule::kOpenBehind) {  // orders may still tell
       explained_.insert(c.explains.begin(), c.explains.end());
     }
-    if (weak || (!c.names() && c.verdict == Verdict::kUndecided)) {
+    if (weak || (!c.names() && c.verdict == Verdict::kUndecided) ||
+        c.rule == Rule::kOpenNoEvidence) {
       open_.push_back(std::move(c));
-    } else if (c.rule == Rule::kOpenNoEvidence) {
-      open_.push_back(std::move(c));
-    } else if (tier == Tier::kNoHang && named()) {
-      return;
     } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent ||
                c.rule == Rule::kLeftOrder) {
       named_.push_back(std::move(c));
