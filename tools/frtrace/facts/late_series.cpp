@@ -172,9 +172,9 @@ std::optional<LateSeries> late_mostly(const Calls& calls, double floor_s) {
   return s;
 }
 
-// Chernoff's bound. If the members are alike, each place in the order of a round is as likely as the
-// others, whatever the distribution of their times. The mean of places that depend on each other is
-// no more extreme than one of them.
+// Chernoff's bound. If the members are alike, each place in the order of a round is as likely as
+// the others, whatever the distribution of their times. The mean of places that depend on each
+// other is no more extreme than one of them.
 double log_chance(const Calls& calls, std::size_t since, double floor_s, std::size_t round,
                   std::size_t members) {
   double early = 0, rounds = 0, least = 0;
