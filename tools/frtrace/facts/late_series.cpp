@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <unordered_map>
+#include <utility>
 
 #include "facts/limits.hpp"
 
@@ -54,17 +57,6 @@ bool grows(const Calls& calls, std::size_t from, double floor_s) {
   const double rise = third - first;
   return rise > floor_s && third > limits::kGrowTimes * first &&
          middle - first > limits::kGrowEach * rise && third - middle > limits::kGrowEach * rise;
-}
-
-// Chance that k or more of n fall on one of so many.
-double at_least(std::size_t k, std::size_t n, double p) {
-  double sum = 0;
-  for (std::size_t i = k; i <= n; ++i) {
-    const double a = static_cast<double>(i), all = static_cast<double>(n);
-    sum += std::exp(std::lgamma(all + 1) - std::lgamma(a + 1) - std::lgamma(all - a + 1) +
-                    a * std::log(p) + (all - a) * std::log1p(-p));
-  }
-  return sum;
 }
 
 LateSeries sum_up(const Calls& calls, std::size_t since, double floor_s, bool all) {
@@ -180,16 +172,66 @@ std::optional<LateSeries> late_mostly(const Calls& calls, double floor_s) {
   return s;
 }
 
-std::optional<LateSeries> late_now_and_then(const Calls& calls, double floor_s, std::size_t all,
+// Chernoff's bound. If the members are alike, each place in the order of a round is as likely as
+// the others, whatever the distribution of their times. The mean of places that depend on each
+// other is no more extreme than one of them.
+double log_chance(const Calls& calls, std::size_t since, double floor_s, std::size_t round,
+                  std::size_t members) {
+  double early = 0, rounds = 0, least = 0;
+  for (std::size_t k = since, end = since; k < calls.size(); k = end) {
+    double sum = 0, n = 0;
+    for (; end < calls.size() && calls[end].record / round == calls[k].record / round; ++end) {
+      if (calls[end].most > floor_s) {
+        sum += 1 - calls[end].order;
+        ++n;
+      }
+    }
+    early += n == 0 ? 0 : sum / n;
+    rounds += n == 0 ? 0 : 1;
+  }
+  const double m = static_cast<double>(members);
+  for (double tilt = 1; tilt < 1e4 && 2 * early < rounds; tilt *= 2) {
+    const double step = tilt / (m - 1);
+    const double mean = std::log(std::expm1(-step * m) / (std::expm1(-step) * m));
+    least = std::min(least, tilt * early + rounds * mean);
+  }
+  return least;
+}
+
+std::size_t period(const std::vector<std::uint64_t>& x) {
+  std::unordered_map<std::uint64_t, std::size_t> seen;
+  std::set<std::size_t> lags;
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    lags.insert(k - std::exchange(seen.try_emplace(x[k], k).first->second, k));
+  }
+  std::size_t best = 1;
+  double most = 0;
+  lags.erase(0);
+  for (const std::size_t lag : lags) {
+    if (3 * lag > x.size() || most >= limits::kRepeatsShare) {
+      break;
+    }
+    double same = 0;
+    for (std::size_t k = lag; k < x.size(); ++k) {
+      same += x[k] == x[k - lag] ? 1 : 0;
+    }
+    const double share = same / static_cast<double>(x.size() - lag);
+    if (share > most) {
+      most = share;
+      best = lag;
+    }
+  }
+  return best;
+}
+
+std::optional<LateSeries> late_now_and_then(const Calls& calls, double floor_s, std::size_t round,
                                             std::size_t members) {
   const auto late = [&](const LateCall& call) { return call.late > floor_s; };
   const auto first = std::find_if(calls.begin(), calls.end(), late);
-  const std::size_t own = static_cast<std::size_t>(std::count_if(first, calls.end(), late));
-  if (own < limits::kRareAgain || members < 2) {
-    return std::nullopt;
-  }
-  const double ranks = static_cast<double>(members);
-  if (ranks * at_least(own, std::max(own, all), 1 / ranks) > limits::kRareChance) {
+  const auto own = static_cast<std::size_t>(std::count_if(first, calls.end(), late));
+  if (own < limits::kRareAgain || members < 2 ||
+      log_chance(calls, 0, floor_s, round, members) + std::log(members) >
+          std::log(limits::kRareChance)) {
     return std::nullopt;
   }
   // Counted over all calls: from the first late one on, they would seem to be more frequent.

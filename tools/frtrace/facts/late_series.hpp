@@ -13,6 +13,8 @@ namespace frtrace {
 struct LateCall {
   std::uint32_t record = 0;
   float late = 0;              // that is no other rank's doing
+  float most = 0;              // of all members
+  float order = 0.5F;          // share of the others that came before it
   float host = 0, device = 0;  // of the time before it: until issued, then until begun
   bool last = false;           // nobody came later
 };
@@ -30,10 +32,16 @@ struct LateSeries {
 
 // Late by more than floor_s most of the times, at least since some call.
 std::optional<LateSeries> late_mostly(const std::vector<LateCall>&, double floor_s);
-// Late by more than floor_s in so many calls; the others of `members` came so late `all` times, it
-// included. No value: chance can make that.
+// Late by more than floor_s in some calls. No value: chance can make that.
 std::optional<LateSeries> late_now_and_then(const std::vector<LateCall>&, double floor_s,
-                                            std::size_t all, std::size_t members);
+                                            std::size_t round, std::size_t members);
+// How likely a rank that is like the other members comes as late: no less than its logarithm, over
+// the calls from `since` on for which a member was late by more than floor_s. So many records are a
+// round, whose calls count once: what makes one of them late makes others late.
+double log_chance(const std::vector<LateCall>&, std::size_t since, double floor_s,
+                  std::size_t round, std::size_t members);
+// At which distance a sequence repeats itself.
+std::size_t period(const std::vector<std::uint64_t>&);
 
 // The level of a series changed: from `at` on, by medians.
 struct Change {

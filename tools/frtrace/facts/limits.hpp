@@ -77,18 +77,19 @@ inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;
 // usual time between its calls).
 inline constexpr int kLateAgain = 5;
 inline constexpr double kLateMostly = 0.6, kLateLeast_s = 0.001, kLateOfStep = 0.02;
-// What the rank costs the others, of the time looked at; more where clocks had to be compared, or
-// where there are few calls.
-inline constexpr double kLateShare = 0.1, kLateShareUnsure = 0.15;
-inline constexpr int kLateFew = 10;
+// What the rank costs the others, of the time looked at.
+inline constexpr double kLateShare = 0.1;
 // Late only since some call: more of them, and clearer, as any series has bad stretches.
 inline constexpr int kLateAgainSince = 16;
 inline constexpr double kLateMostlySince = 0.8;
+// A healthy job has a rank that comes so late in less than this share of jobs. A sequence repeats
+// itself where it does so over this share of it.
+inline constexpr double kLateChance = 0.001, kRepeatsShare = 0.7;
 // Now and then: so often at least, by more than the usual time between its calls each (whole steps
 // are lost), where chance would choose one rank so often in less than this share of jobs. What that
 // costs is spread over many steps.
 inline constexpr std::size_t kRareAgain = 3;
-inline constexpr double kRareTimes = 1, kRareChance = 0.02, kRareShare = 0.05;
+inline constexpr double kRareChance = 0.02, kRareShare = 0.05;
 // More and more: of so many calls, the last third is this many times as late as the first, and each
 // half has a part of the rise.
 inline constexpr std::size_t kGrowFewest = 9;

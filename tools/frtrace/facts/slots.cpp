@@ -433,4 +433,44 @@ std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slo
   return out;
 }
 
+std::vector<WholeSlot> whole_slots(const Case& c, const std::vector<Slots>& slots) {
+  std::vector<WholeSlot> out;
+  for (std::size_t g = 0; g < c.groups.size(); ++g) {
+    const Group& group = c.groups[g];
+    std::size_t present = 0, shortest = SIZE_MAX, shortest_member = 0;
+    for (std::size_t m = 0; m < group.ranks.size(); ++m) {
+      if (group.evidence[m] >= 0) {
+        ++present;
+        if (slots[g].records[m].size() < shortest) {
+          shortest = slots[g].records[m].size();
+          shortest_member = m;
+        }
+      }
+    }
+    if (present < 2 || shortest == 0) {
+      continue;
+    }
+    const RankEvidence& e = c.evidence_of(group.evidence[shortest_member]);
+    for (const std::size_t r : slots[g].records[shortest_member]) {
+      WholeSlot slot{static_cast<int>(g), {}};
+      for (std::size_t m = 0; m < group.ranks.size(); ++m) {
+        if (group.evidence[m] < 0) {
+          continue;
+        }
+        const Record* record = slots[g].at(c, group, m, e.records[r].seq);
+        const RankEvidence& own = c.evidence_of(group.evidence[m]);
+        if (record == nullptr || record->time == 0 || !meets_all(own.text(record->op))) {
+          break;
+        }
+        slot.members.emplace_back(group.evidence[m],
+                                  static_cast<std::size_t>(record - own.records.data()));
+      }
+      if (slot.members.size() == present) {
+        out.push_back(std::move(slot));
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace frtrace

@@ -46,4 +46,11 @@ struct Divergence {
 // no other.
 std::vector<Divergence> divergences(const Case&, const std::vector<Slots>&);
 
+// An operation that all members with evidence still hold and have completed.
+struct WholeSlot {
+  int group;
+  std::vector<std::pair<int, std::size_t>> members;  // evidence, record
+};
+std::vector<WholeSlot> whole_slots(const Case&, const std::vector<Slots>&);
+
 }  // namespace frtrace

@@ -41,57 +41,12 @@ std::vector<double> medians_but(const std::vector<double>& values) {
   return out;
 }
 
-struct Slot {
-  int group;
-  std::vector<std::pair<int, std::size_t>> members;  // evidence, record
-};
-
-// Slots that all members with evidence still hold and have completed.
-std::vector<Slot> whole_slots(const Case& c, const std::vector<Slots>& slots) {
-  std::vector<Slot> out;
-  for (std::size_t g = 0; g < c.groups.size(); ++g) {
-    const Group& group = c.groups[g];
-    std::size_t present = 0, shortest = SIZE_MAX, shortest_member = 0;
-    for (std::size_t m = 0; m < group.ranks.size(); ++m) {
-      if (group.evidence[m] >= 0) {
-        ++present;
-        if (slots[g].records[m].size() < shortest) {
-          shortest = slots[g].records[m].size();
-          shortest_member = m;
-        }
-      }
-    }
-    if (present < 2 || shortest == 0) {
-      continue;
-    }
-    const RankEvidence& e = c.evidence_of(group.evidence[shortest_member]);
-    for (const std::size_t r : slots[g].records[shortest_member]) {
-      Slot slot{static_cast<int>(g), {}};
-      for (std::size_t m = 0; m < group.ranks.size(); ++m) {
-        if (group.evidence[m] < 0) {
-          continue;
-        }
-        const Record* record = slots[g].at(c, group, m, e.records[r].seq);
-        const RankEvidence& own = c.evidence_of(group.evidence[m]);
-        if (record == nullptr || record->time == 0 || !meets_all(own.text(record->op))) {
-          break;
-        }
-        slot.members.emplace_back(group.evidence[m],
-                                  static_cast<std::size_t>(record - own.records.data()));
-      }
-      if (slot.members.size() == present) {
-        out.push_back(std::move(slot));
-      }
-    }
-  }
-  return out;
-}
-
 // At one call site.
 struct Tally {
   int group = -1;
   std::uint64_t site = 0;  // whatever came before
-  std::uint32_t members = 0;
+  std::size_t members = 0;
+  bool alike = true;  // all members did the same since
   bool starts = true;
   std::vector<LateCall> each;
 };
@@ -101,6 +56,7 @@ using Tallies = std::unordered_map<std::uint64_t, Tally>;
 // What is tallied of one call: seconds of its own, and whether that was the host's.
 struct Own {
   double busy = 0, host = 0;
+  std::uint64_t did = 0;  // since then
 };
 
 class Lateness {
@@ -108,6 +64,8 @@ class Lateness {
   Lateness(const Case& c, const std::vector<Slots>& slots)
       : c_(c), whole_(whole_slots(c, slots)), ranks_(c.ranks.size()) {
     keep_ended();
+    starts_ = starts_tell();
+    ends_within_ = ends_within();
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::vector<Record>& records = c.ranks[i]->records;
       ranks_[i].late.assign(records.size(), kUnknown);
@@ -118,16 +76,19 @@ class Lateness {
       }
       add_places(i);
     }
-    for (const Slot& slot : whole_) {
+    for (const WholeSlot& slot : whole_) {
       add_arrivals(slot);
     }
     add_busy_times();
     std::vector<std::vector<std::size_t>> before(ranks_.size());  // per group, one past its last
-    for (const Slot& slot : whole_) {
+    for (const WholeSlot& slot : whole_) {
       add_tallies(slot);
     }
-    for (const Slot& slot : whole_) {
+    for (const WholeSlot& slot : whole_) {
       add_over_group(slot, before);
+    }
+    for (const OfRank& rank : ranks_) {
+      series_ += static_cast<double>(rank.tallies.size() + rank.over_group.size());
     }
   }
 
@@ -136,7 +97,7 @@ class Lateness {
     std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
     std::vector<Arrivals> out;
     std::vector<std::unordered_map<int, std::size_t>> members;  // evidence -> place, of each
-    for (const Slot& slot : whole_) {
+    for (const WholeSlot& slot : whole_) {
       const Group& group = c_.groups[static_cast<std::size_t>(slot.group)];
       const Member& first = slot.members.front();
       const RankEvidence& e = c_.evidence_of(first.first);
@@ -163,45 +124,40 @@ class Lateness {
     return out;
   }
 
-  // With `over_group`: by the time since the group of each operation met last.
-  std::vector<Straggler> late(bool over_group) const {
+  // With `over_group`: by the time since the group of each operation met last. A node's ranks are
+  // late together, so none of them is later than all others: a node needs no proof against chance.
+  std::vector<Straggler> late(bool over_group, bool proof = false) const {
     std::vector<Straggler> out;
     const double noticed_s = by_clocks_ ? limits::kLateByClocks_s : limits::kLate_s;
-    Tallies OfRank::* const which = over_group ? &OfRank::over_group : &OfRank::tallies;
-    const Rare rare = count_rare(which);
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      Straggler s = sum_up(i, ranks_[i].*which, rare);
+      Straggler s = sum_up(i, over_group ? ranks_[i].over_group : ranks_[i].tallies, proof);
       if (s.sites.empty() || s.worst().typical_s < noticed_s) {
         continue;
       }
-      if (s.lost_s > noticed_share(s.worst()) * s.span_s) {
+      const bool rare = s.worst().pattern == LatePattern::kNowAndThen;
+      if (s.lost_s > (rare ? limits::kRareShare : limits::kLateShare) * s.span_s) {
         for (LateSite& site : s.sites) {
           add_step_changes(i, site);
         }
         out.push_back(std::move(s));
       }
     }
-    return out;
+    return proof || out.empty() || !late_node(c_, out).empty() ? out : late(over_group, true);
   }
 
  private:
-  double noticed_share(const LateSite& site) const {
-    return site.pattern == LatePattern::kNowAndThen   ? limits::kRareShare
-           : by_clocks_ || site.of < limits::kLateFew ? limits::kLateShareUnsure
-                                                      : limits::kLateShare;
-  }
-
   using Member = std::pair<int, std::size_t>;  // evidence, record
   struct OfRank : Times {
     Tallies tallies;           // of the time since what came before
     Tallies over_group;        // since the operation of the same group before
     Time first = 0, last = 0;  // of what is tallied
+    std::size_t round = 1;     // in records: it repeats its operations
   };
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
   OfRank& own(const Member& m) { return ranks_[static_cast<std::size_t>(m.first)]; }
 
-  void add(const Slot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
+  void add(const WholeSlot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
     const Member* last = nullptr;
     double most = 0;
     for (const Member& m : slot.members) {
@@ -232,7 +188,7 @@ class Lateness {
 
   // Of a job that runs, a few have not ended yet; without any end the clocks must do.
   void keep_ended() {
-    const auto open = [&](const Slot& slot) {
+    const auto open = [&](const WholeSlot& slot) {
       return std::any_of(slot.members.begin(), slot.members.end(),
                          [&](const Member& m) { return record(m).ended == 0; });
     };
@@ -242,11 +198,40 @@ class Lateness {
     }
   }
 
+  // PyTorch looks for the start of an operation when it finds its end: such starts tell nothing.
+  bool starts_tell() const {
+    std::ptrdiff_t told = 0;  // more often than not
+    for (const WholeSlot& slot : whole_) {
+      for (const Member& m : slot.members) {
+        told += record(m).started != 0 && record(m).started < record(m).ended ? 1 : -1;
+      }
+    }
+    return told > 0;
+  }
+  // All leave an operation together, so by what the ends on two ranks move against each other, ends
+  // are not known: PyTorch's are those of a thread that looks for them now and then.
+  double ends_within() const {
+    std::map<std::pair<int, int>, double> before;  // per group and rank
+    std::vector<double> off{0};
+    for (const WholeSlot& slot : whole_) {
+      const Time first = record(slot.members.front()).ended;
+      for (const Member& m : slot.members) {
+        const double apart = seconds_between(first, record(m).ended);
+        double& last = before.try_emplace({slot.group, m.first}, apart).first->second;
+        off.push_back(std::abs(apart - std::exchange(last, apart)));
+      }
+    }
+    const auto at = off.begin() + static_cast<std::ptrdiff_t>(off.size() * 19 / 20);
+    std::nth_element(off.begin(), at, off.end());
+    return *at;
+  }
+
   // A call site is told apart by what came before it: the first layer of an iteration, whose calls
   // wait for its data, is none of the others.
   void add_places(std::size_t i) {
     const RankEvidence& e = *c_.ranks[i];
     std::unordered_map<std::uint64_t, std::uint64_t> known;  // by stack and operation
+    std::vector<std::uint64_t> sizes(e.records.size());
     std::uint64_t before = 0;
     ranks_[i].place.assign(e.records.size(), 0);
     ranks_[i].site.assign(e.records.size(), 0);
@@ -264,11 +249,13 @@ class Lateness {
       ranks_[i].site[r] = it->second;
       ranks_[i].place[r] = mix(it->second, before);
       before = it->second;
+      sizes[r] = mix(before, e.text(one.op).starts_with("all_to_all") ? 0 : one.in_numel);
     }
+    ranks_[i].round = period(sizes);
   }
 
-  void add_arrivals(const Slot& slot) {
-    bool ends = true, starts = true;
+  void add_arrivals(const WholeSlot& slot) {
+    bool ends = true, starts = starts_;
     for (const Member& m : slot.members) {
       const Record& r = record(m);
       ends = ends && r.ended >= r.time && r.ended != 0;
@@ -331,7 +318,7 @@ class Lateness {
         if (one.kind != Kind::kCollective && one.kind != Kind::kSend && one.kind != Kind::kRecv) {
           continue;
         }
-        const Time begin = one.started >= one.time ? one.started : one.time;
+        const Time begin = starts_ ? std::max(one.started, one.time) : one.time;
         if (before != 0) {
           ranks_[i].busy[r] = std::max(0.0, seconds_between(before, begin));
           ranks_[i].host[r] = std::max(0.0, seconds_between(before, one.time));
@@ -346,10 +333,10 @@ class Lateness {
     }
   }
 
-  void add_tallies(const Slot& slot) {
+  void add_tallies(const WholeSlot& slot) {
     std::vector<Own> each;
     for (const Member& m : slot.members) {
-      each.push_back({own(m).busy[m.second], own(m).host[m.second]});
+      each.push_back({own(m).busy[m.second], own(m).host[m.second], own(m).place[m.second]});
       if (each.back().busy < 0) {
         return;
       }
@@ -366,7 +353,7 @@ class Lateness {
 
   // Ranks that are late together excuse each other in the groups that they share; what each of them
   // was busy since the group met last tells that it did not only wait.
-  void add_over_group(const Slot& slot, std::vector<std::vector<std::size_t>>& before) {
+  void add_over_group(const WholeSlot& slot, std::vector<std::vector<std::size_t>>& before) {
     std::vector<Own> each;
     bool whole = true;
     for (const Member& m : slot.members) {
@@ -378,6 +365,7 @@ class Lateness {
       for (std::size_t r = from; r <= m.second; ++r) {
         sum.busy += std::max(0.0, own(m).busy[r]);
         sum.host += std::max(0.0, own(m).host[r]);
+        sum.did = mix(sum.did, own(m).site[r]);
       }
       each.push_back(sum);
       from = m.second + 1;
@@ -387,15 +375,17 @@ class Lateness {
     }
   }
 
-  void tally(const Slot& slot, const std::vector<Own>& each, Tallies OfRank::* where) {
+  void tally(const WholeSlot& slot, const std::vector<Own>& each, Tallies OfRank::* where) {
     std::vector<double> busy, host, device, late;
-    bool starts = true;
+    std::vector<double> excess;
+    bool starts = starts_, alike = true;
     for (std::size_t k = 0; k < each.size(); ++k) {
       const Member& m = slot.members[k];
       busy.push_back(each[k].busy);
       host.push_back(each[k].host);
       device.push_back(each[k].busy - each[k].host);
       late.push_back(own(m).late[m.second]);
+      alike = alike && each[k].did == each[0].did;
       starts = starts && record(m).started >= record(m).time;
     }
     const auto last =
@@ -403,13 +393,23 @@ class Lateness {
     const std::vector<double> usual = medians_but(busy), usual_host = medians_but(host),
                               usual_device = medians_but(device);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      const Member& m = slot.members[k];
       const double own_s = busy[k] - usual[k];
       // Since the group met last all members had the same time: what one was busy longer, the
       // others waited, be it in operations of other groups.
-      const double excess = where == &OfRank::over_group
-                                ? own_s
-                                : std::max(-std::abs(late[k]), std::min(late[k], own_s));
+      excess.push_back(where == &OfRank::over_group
+                           ? own_s
+                           : std::max(-std::abs(late[k]), std::min(late[k], own_s)));
+    }
+    std::vector<double> order = excess;
+    std::sort(order.begin(), order.end());
+    const auto before = [&](double s) {
+      return static_cast<float>(std::lower_bound(order.begin(), order.end(), s) - order.begin());
+    };
+    for (std::size_t k = 0; k < slot.members.size(); ++k) {
+      const Member& m = slot.members[k];
+      // Who comes with it is before it and after it, itself aside.
+      const float twice =
+          before(excess[k] - limits::kLateLeast_s) + before(excess[k] + limits::kLateLeast_s) - 1;
       const Time t_at = at(static_cast<std::size_t>(m.first), m.second);
       own(m).first = own(m).first == 0 ? t_at : std::min(own(m).first, t_at);
       own(m).last = std::max(own(m).last, t_at);
@@ -417,9 +417,12 @@ class Lateness {
           (own(m).*where)[mix(own(m).place[m.second], static_cast<std::uint64_t>(slot.group) + 3)];
       t.group = slot.group;
       t.site = mix(own(m).site[m.second], static_cast<std::uint64_t>(slot.group) + 3);
-      t.members = static_cast<std::uint32_t>(slot.members.size());
+      t.members = slot.members.size();
+      t.alike = t.alike && alike;
       t.starts = t.starts && starts;
-      t.each.push_back({static_cast<std::uint32_t>(m.second), static_cast<float>(excess),
+      t.each.push_back({static_cast<std::uint32_t>(m.second), static_cast<float>(excess[k]),
+                        static_cast<float>(order.back()),
+                        twice / static_cast<float>(2 * order.size() - 2),
                         static_cast<float>(host[k] - usual_host[k]),
                         static_cast<float>(device[k] - usual_device[k]), k == last && late[k] > 0});
     }
@@ -434,7 +437,7 @@ class Lateness {
     return seconds_between(ranks_[i].first, ranks_[i].last) / static_cast<double>(calls);
   }
   double rare_floor(std::size_t i, std::size_t calls) const {
-    return std::max(limits::kLate_s, limits::kRareTimes * usual_gap(i, calls));
+    return std::max({limits::kLate_s, ends_within_, usual_gap(i, calls)});
   }
 
   // What is rare may come after anything.
@@ -454,38 +457,24 @@ class Lateness {
     return out;
   }
 
-  using Rare = std::unordered_map<std::uint64_t, std::size_t>;  // per call site: of all ranks
-  Rare count_rare(Tallies OfRank::* where) const {
-    Rare out;
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      Rare calls;
-      for (const auto& [key, t] : ranks_[i].*where) {
-        calls[t.site] += t.each.size();
-      }
-      for (const auto& [key, t] : ranks_[i].*where) {
-        const double floor = rare_floor(i, calls[t.site]);
-        out[t.site] += static_cast<std::size_t>(std::count_if(
-            t.each.begin(), t.each.end(), [&](const LateCall& x) { return x.late > floor; }));
-      }
-    }
-    return out;
-  }
-
   // Over the call sites at which the rank is late again and again.
-  Straggler sum_up(std::size_t i, const Tallies& tallies, const Rare& rare) const {
+  Straggler sum_up(std::size_t i, const Tallies& tallies, bool proof) const {
     Straggler s;
     s.evidence = static_cast<int>(i);
+    bool proven = !proof;
     for (const auto& [key, t] : tallies) {
       const double floor =
           std::max(limits::kLateLeast_s, limits::kLateOfStep * usual_gap(i, t.each.size()));
       if (const auto found = late_mostly(t.each, floor)) {
+        proven = proven || !chance(i, t, found->since);
         s.sites.push_back(site_of(t, *found));
       }
     }
-    if (s.sites.empty()) {
+    if (s.sites.empty() || !proven) {
+      s.sites.clear();
       for (const auto& [key, t] : by_site(tallies)) {
-        if (const auto found =
-                late_now_and_then(t.each, rare_floor(i, t.each.size()), rare.at(key), t.members)) {
+        const double floor = rare_floor(i, t.each.size());
+        if (const auto found = late_now_and_then(t.each, floor, ranks_[i].round, t.members)) {
           s.sites.push_back(site_of(t, *found));
         }
       }
@@ -508,6 +497,13 @@ class Lateness {
       return std::tie(b.lost_s, a.record) < std::tie(a.lost_s, b.record);
     });
     return s;
+  }
+
+  // Of all series, by one of its starts, some rank's may be as late as this one.
+  bool chance(std::size_t i, const Tally& t, std::size_t since) const {
+    const double tries = series_ * static_cast<double>(since == 0 ? 1 : t.each.size());
+    return !t.alike || log_chance(t.each, since, -1, ranks_[i].round, t.members) + std::log(tries) >
+                           std::log(limits::kLateChance);
   }
 
   static LateSite site_of(const Tally& t, const LateSeries& found) {
@@ -563,9 +559,12 @@ class Lateness {
   }
 
   const Case& c_;
-  std::vector<Slot> whole_;
+  std::vector<WholeSlot> whole_;
   std::vector<OfRank> ranks_;
   bool by_clocks_ = false;
+  bool starts_ = false;  // of operations on the devices are known
+  double ends_within_ = 0;
+  double series_ = 0;  // that are compared
 };
 
 }  // namespace

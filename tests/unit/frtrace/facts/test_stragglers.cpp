@@ -127,6 +127,37 @@ TEST_CASE("late now and then, and later and later") {
   CHECK(all.late.empty());
 }
 
+TEST_CASE("the chance to come last is that of one of so many, a round counts once") {
+  std::vector<LateCall> calls;
+  for (std::uint32_t k = 0; k < 40; ++k) {
+    calls.push_back({.record = k, .late = 1, .most = 1, .order = 1});
+  }
+  for (const std::size_t members : {2, 4, 64}) {
+    const double exact = -10 * std::log(static_cast<double>(members));
+    CHECK(std::abs(log_chance(calls, 0, 0.5, 4, members) - exact) < 0.01);
+    CHECK(std::abs(log_chance(calls, 20, 0.5, 4, members) - exact / 2) < 0.01);
+  }
+  CHECK(log_chance(calls, 0, 2, 4, 4) == 0);
+  for (LateCall& call : calls) {
+    call.order = call.record % 2 == 0 ? 1 : 0;
+  }
+  CHECK(log_chance(calls, 0, 0.5, 1, 4) == 0);
+}
+
+TEST_CASE("a program repeats itself after so many operations") {
+  std::vector<std::uint64_t> x;
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    for (const std::uint64_t op : {1, 2, 2, 2, 3}) {
+      x.push_back(op);
+    }
+    if (step % 10 == 0) {
+      x.push_back(4);
+    }
+  }
+  CHECK(period(x) == 5);
+  CHECK(period({}) == 1);
+}
+
 TEST_CASE("changes of a level, not of single values") {
   std::vector<double> x(60, 1.0);
   for (std::size_t k = 0; k < x.size(); ++k) {
