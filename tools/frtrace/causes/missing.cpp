@@ -114,16 +114,18 @@ bool stands_alone(const Facts& f, int i) {
 }
 
 // Where sends and receives are not recorded, several that did not come, or left no file, rather wait
-// for each other than stopped; two of a job with one kind of group stopped.
+// for each other than stopped; but not two of a job with few kinds of groups, which has no stages.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
+  constexpr std::size_t kKinds = 3;
   const std::size_t several = idle.size() + f.c.missing.size();
   const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
   });
-  const bool one_kind = std::all_of(f.c.groups.begin(), f.c.groups.end(), [&](const Group& g) {
-    return g.desc == f.c.groups.front().desc;
-  });
-  return several > 1 && (f.p2p_unseen || (deaf && (several > 2 || !one_kind)));
+  std::set<std::string> kinds;
+  for (const Group& g : f.c.groups) {
+    kinds.insert(g.desc);
+  }
+  return several > 1 && (f.p2p_unseen || (deaf && (several > 2 || kinds.size() >= kKinds)));
 }
 
 // It issued operations until its evidence was written: it is late, and not stuck.
