@@ -1,14 +1,10 @@
 // Devices that are behind, stalled or failed, and the network between them.
-//
-// What an error reported first names its rank. Else it is where the waits of devices end
-// (facts/device_chain.cpp): few that hold themselves up are blamed, between two ranks it is the
-// network. Where devices tell nothing below an operation, whoever did not start or end what others'
-// devices did is blamed, if it is not one of many and nothing may be owed to it.
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "causes/rules.hpp"
+#include "facts/limits.hpp"
 #include "facts/pending.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
@@ -18,43 +14,85 @@ namespace frtrace {
 namespace {
 
 Why why_of(StalledDevice::Why why) {
-  static constexpr Why kWhy[] = {Why::kNeverLaunched,      Why::kInLaunch,      Why::kNotStarted,
-                                 Why::kChannelsNotStarted, Why::kKernelStalled, Why::kKernelStalled,
-                                 Why::kNetworkThread};
-  static_assert(std::size(kWhy) == StalledDevice::kNetworkThread + 1);
-  return kWhy[why];
+  switch (why) {
+    case StalledDevice::kUnlaunched:
+      return Why::kNeverLaunched;
+    case StalledDevice::kInLaunch:
+      return Why::kInLaunch;
+    case StalledDevice::kNotStarted:
+      return Why::kNotStarted;
+    case StalledDevice::kChannelsAbsent:
+      return Why::kChannelsNotStarted;
+    case StalledDevice::kKernel:
+    case StalledDevice::kUnseenKernel:
+      return Why::kKernelStalled;
+    case StalledDevice::kNetworkThread:
+      return Why::kNetworkThread;
+  }
+  return Why::kNotStarted;
 }
 
 // Where the waits end that begin with the device operations of those who wait in it.
 DeviceChain chain_from(const Facts& f, const Pending& p) {
-  std::vector<RecordAt> from;
+  std::vector<OnDevice> from;
   for (const Wait& w : p.waits) {
-    from.emplace_back(w.evidence, w.record);
+    if (const auto at = f.devices.of(w.evidence, w.record)) {
+      from.push_back(*at);
+    }
   }
-  return f.devices.follow(from);
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < p.waits.size();
+  return chain;
 }
 
 // The same from the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
-  std::vector<RecordAt> from;
+  std::vector<OnDevice> from;
   for (const int i : who) {
-    from.emplace_back(i, first_in_flight(f.ev(i)));
+    const auto& records = f.ev(i).records;
+    const auto first = std::find_if(records.begin(), records.end(), blocks);
+    if (const auto at = f.devices.of(i, static_cast<std::size_t>(first - records.begin()))) {
+      from.push_back(*at);
+    }
   }
-  return f.devices.follow(from);
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < who.size();
+  return chain;
 }
 
-std::vector<int> stalled_ranks(const DeviceChain& chain) {
-  std::set<int> out;
-  for (const StalledDevice& s : chain.stalled) {
-    out.insert(s.at.evidence);
+// The rank runs it, as far as is known.
+bool may_run(const Facts& f, const Wait& w) {
+  if (w.record == kNoRecord) {
+    return false;
   }
-  return {out.begin(), out.end()};
+  const auto at = f.devices.of(w.evidence, w.record);
+  return f.ev(w.evidence).records[w.record].state == State::kStarted ||
+         (at && f.devices.may_run(*at));
 }
 
-void finish_chain(const Facts& f, Cause& c) {
-  if (c.chain.open) {
-    c.assume(Assume::kChainOpen);
+// Another member's device got to what this one is stalled in.
+class StartedElsewhere {
+ public:
+  explicit StartedElsewhere(const Facts& f) : f_(f) {}
+  bool operator()(const OnDevice& at) {
+    const RankEvidence& e = f_.ev(at.evidence);
+    const std::size_t index = record_of(e, f_.devices[at]);
+    if (index == kNoRecord || e.records[index].kind != Kind::kCollective) {
+      return f_.devices.started_elsewhere(at);
+    }
+    const Record& record = e.records[index];
+    const auto [it, is_new] =
+        known_.try_emplace({f_.group_of(at.evidence, record), record.seq}, false);
+    it->second = is_new ? f_.devices.started_elsewhere(at) : it->second;
+    return it->second;
   }
+
+ private:
+  const Facts& f_;
+  std::map<std::pair<const Group*, std::uint64_t>, bool> known_;
+};
+
+void add_losses(const Facts& f, Cause& c) {
   std::vector<int> lost;
   for (const OnDevice& at : c.chain.visited) {
     if (f.devices.lost_any(at.evidence)) {
@@ -66,21 +104,17 @@ void finish_chain(const Facts& f, Cause& c) {
   }
 }
 
-Cause undecided(Cause c, Rule rule, std::vector<int> others) {
-  c.rule = rule;
-  c.verdict = Verdict::kUndecided;
-  c.others = std::move(others);
-  return c;
-}
-
 void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
   c.rule = Rule::kDeviceStalled;
   c.verdict = Verdict::kDevice;
   bool thread = false;
   std::set<int> seen;
   for (const StalledDevice& s : c.chain.stalled) {
-    if (who.contains(s.at.evidence) && seen.insert(s.at.evidence).second) {
-      thread = thread || s.why == StalledDevice::kNetworkThread;
+    if (!who.contains(s.at.evidence)) {
+      continue;
+    }
+    thread = thread || s.why == StalledDevice::kNetworkThread;
+    if (seen.insert(s.at.evidence).second) {
       c.stalled = seen.size() == 1 ? s.why : c.stalled;
       Guilty g = guilty_rank(f, s.at.evidence, why_of(s.why), c.pending);
       g.issued = record_of(f.ev(s.at.evidence), f.devices[s.at]);
@@ -103,24 +137,12 @@ void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
 // What the end of the devices' waits says; nullopt: nothing.
 std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   const Pending& p = f.graph[k];
-  // Another member's device got to what this one is stalled in. Of large groups all may be stalled.
-  std::map<std::pair<const Group*, std::uint64_t>, bool> known;
-  const auto started_elsewhere = [&](const OnDevice& at) {
-    const std::size_t index = record_of(f.ev(at.evidence), f.devices[at]);
-    if (index == kNoRecord || f.ev(at.evidence).records[index].kind != Kind::kCollective) {
-      return f.devices.started_elsewhere(at);
-    }
-    const Record& r = f.ev(at.evidence).records[index];
-    const auto [it, added] = known.try_emplace({f.group_of(at.evidence, r), r.seq}, false);
-    it->second = added ? f.devices.started_elsewhere(at) : it->second;
-    return it->second;
-  };
+  StartedElsewhere got_there(f);
   // Where no device is known to have got to it, all may wait for the same.
-  std::set<int> stalled;
+  std::set<int> stalled, queued;
   for (const StalledDevice& s : chain.stalled) {
-    if (f.devices[s.at].state == DeviceState::kStarted || started_elsewhere(s.at)) {
-      stalled.insert(s.at.evidence);
-    }
+    const bool by_itself = f.devices[s.at].state == DeviceState::kStarted;
+    (by_itself || got_there(s.at) ? stalled : queued).insert(s.at.evidence);
   }
   const std::size_t members = p.kind == Kind::kCollective ? f.group(p.group).ranks.size() : 2;
   Cause c;
@@ -129,36 +151,70 @@ std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   c.explains = f.graph.leading_to({}, {k});
   if (stalled.size() == 1 || (!stalled.empty() && 2 * stalled.size() < members)) {
     blame_stalled(c, f, stalled);
-  } else if (!c.chain.stalled.empty()) {
-    const std::vector<int> others = stalled_ranks(c.chain);
-    c = undecided(std::move(c), Rule::kOpenDevices, others);
+  } else if (!stalled.empty() || !queued.empty()) {
+    c.rule = Rule::kOpenDevices;
+    c.verdict = Verdict::kUndecided;
+    stalled.merge(queued);
+    c.others.assign(stalled.begin(), stalled.end());
   } else if (!c.chain.links.empty()) {
     c.rule = Rule::kNetwork;
     c.verdict = Verdict::kTransport;
   } else if (!c.chain.busy.empty()) {
-    std::vector<int> others;
+    c.rule = Rule::kOpenKernel;
+    c.verdict = Verdict::kUndecided;
     for (const OnDevice& at : c.chain.busy) {
-      others.push_back(at.evidence);
+      c.others.push_back(at.evidence);
     }
-    c = undecided(std::move(c), Rule::kOpenKernel, others);
   } else {
     return std::nullopt;
   }
-  finish_chain(f, c);
+  if (c.chain.open) {
+    c.assume(Assume::kChainOpen);
+  }
+  add_losses(f, c);
   return c;
 }
 
-// The earliest operation that the ranks are behind in; -1: none.
+std::set<int> stalled_ranks(const DeviceChain& chain) {
+  std::set<int> out;
+  for (const StalledDevice& s : chain.stalled) {
+    out.insert(s.at.evidence);
+  }
+  return out;
+}
+
+// The operation that the ranks are behind in: the earliest; of one rank what it issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
+  const auto behind = [&](const Pending& p) {
+    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); });
+  };
   int best = -1;
-  for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
-    const std::vector<int>& behind = f.graph[k].lagging;
-    if (std::any_of(behind.begin(), behind.end(), [&](int i) { return contains(who, i); }) &&
-        (best < 0 || f.graph[k].since < f.graph[best].since)) {
-      best = k;
+  std::size_t first = kNoRecord;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    if (!behind(p)) {
+      continue;
     }
+    if (who.size() > 1) {
+      best = best < 0 || p.since < f.graph[best].since ? static_cast<int>(k) : best;
+      continue;
+    }
+    for (const Wait& w : p.waits) {
+      if (w.evidence == who.front() && (best < 0 || w.record < first)) {
+        first = w.record;
+        best = static_cast<int>(k);
+      }
+    }
+    best = best < 0 ? static_cast<int>(k) : best;
   }
   return best;
+}
+
+// It is what the rank issued first of all that it has in flight.
+bool is_front(const Facts& f, int i, const Pending& p) {
+  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    return w.evidence == i && w.record == f.graph.fronts[idx(i)].first;
+  });
 }
 
 // Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
@@ -183,61 +239,74 @@ bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
          });
 }
 
-// Its device did not start what it issued first of all that it has in flight, and nothing before it
-// failed: that does not take a peer.
-bool does_not_start(const Facts& f, const Wait& w) {
-  const RankEvidence& e = f.ev(w.evidence);
-  const Front& front = f.graph.fronts[idx(w.evidence)];
-  if (w.record == kNoRecord || w.record != front.first ||
-      e.records[w.record].state != State::kEnqueued || e.holes.written_guessed ||
-      e.holes.only_active || !keeps_what_is_in_flight(e, front)) {
-    return false;
-  }
-  const auto at = f.devices.of(w.evidence, w.record);
-  const auto end = e.records.begin() + static_cast<std::ptrdiff_t>(w.record);
-  return !(at && f.devices.may_run(*at)) &&
-         std::any_of(e.records.begin(), end, [](const Record& r) { return r.started != 0; }) &&
-         std::none_of(e.records.begin(), end,
-                      [](const Record& r) { return r.state == State::kFailed; });
+// Starts tell that what this rank issued first of all that it has in flight did not start on its
+// device: no other rank holds that up.
+bool holds_itself_up(const Facts& f, int i) {
+  return std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
+                     [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
-// Beside a device that is known to stall: others that did not start what they issued first.
-void add_unstarted(const Facts& f, const std::vector<int>& who, std::vector<Cause>& out) {
-  for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
-    for (const Wait& w : f.graph[k].waits) {
-      if (!contains(who, w.evidence) && does_not_start(f, w)) {
-        Cause c;
-        c.rule = Rule::kDeviceBehind;
-        c.verdict = Verdict::kDevice;
-        c.pending = k;
-        c.guilty = {guilty_rank(f, w.evidence, Why::kNotStarted, k)};
-        c.guilty.front().issued = w.record;
-        c.others = {w.evidence};
-        c.explains = f.graph.leading_to({w.evidence});
-        c.independent = true;
-        out.push_back(std::move(c));
-      }
+// Beside a device that is known to stall: these did not start what they issued first either, and
+// that does not take a peer.
+std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who) {
+  std::vector<Cause> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const Front& front = f.graph.fronts[idx(i)];
+    const RankEvidence& e = f.ev(i);
+    if (contains(who, i) || !f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord ||
+        !keeps_what_is_in_flight(e, front) || e.records[front.first].state != State::kEnqueued ||
+        seconds_between(e.records[front.first].time, e.written) < limits::kLag_s ||
+        e.holes.written_guessed || e.holes.only_active ||
+        std::none_of(e.records.begin(), e.records.begin() + front.first,
+                     [](const Record& r) { return r.started != 0; })) {
+      continue;
     }
+    const auto& in = f.graph.waits_in[idx(i)];
+    const auto own = std::find_if(in.begin(), in.end(), [&](int k) {
+      const auto& waits = f.graph[k].waits;
+      return std::any_of(waits.begin(), waits.end(),
+                         [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
+    });
+    if (own == in.end()) {
+      continue;
+    }
+    Cause c;
+    c.rule = Rule::kDeviceBehind;
+    c.verdict = Verdict::kDevice;
+    c.pending = *own;
+    c.guilty = {guilty_rank(f, i, Why::kNotStarted, *own)};
+    c.guilty.front().issued = front.first;
+    c.others = {i};
+    c.explains = f.graph.leading_to({i});
+    c.independent = true;
+    out.push_back(std::move(c));
   }
+  return out;
 }
 
-// The devices that are behind, in `main` or in what else they lag in, each with what stalls it.
-void blame_devices(const Facts& f, const std::vector<int>& who, int main, Cause& c) {
+// The operation that this rank's device is behind in; `main` if it is one.
+int lags_in(const Facts& f, int i, int main) {
+  if (contains(f.graph[main].lagging, i)) {
+    return main;
+  }
+  const auto it = std::find_if(f.graph.pending.begin(), f.graph.pending.end(),
+                               [&](const Pending& p) { return contains(p.lagging, i); });
+  return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
+}
+
+// The devices that are behind in `k`, each with what stalls it.
+void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c) {
   c.rule = Rule::kDeviceBehind;
   c.verdict = Verdict::kDevice;
   for (const int i : who) {
-    int own = main;
-    for (int k = 0;
-         k < static_cast<int>(f.graph.pending.size()) && !contains(f.graph[own].lagging, i); ++k) {
-      own = contains(f.graph[k].lagging, i) ? k : own;
-    }
-    const bool starts = f.graph[own].starts_seen;
-    Guilty g = guilty_rank(f, i, starts ? Why::kNotStarted : Why::kNotFinished, own);
+    const int own = lags_in(f, i, k);
+    Guilty g =
+        guilty_rank(f, i, f.graph[own].starts_seen ? Why::kNotStarted : Why::kNotFinished, own);
     for (const Wait& w : f.graph[own].waits) {
       g.issued = w.evidence == i ? w.record : g.issued;
     }
     for (const StalledDevice& s : c.chain.stalled) {
-      if (s.at.evidence == i && starts) {
+      if (s.at.evidence == i && f.graph[own].starts_seen) {
         g.why = why_of(s.why);
         c.stalled = s.why;
       }
@@ -248,30 +317,15 @@ void blame_devices(const Facts& f, const std::vector<int>& who, int main, Cause&
   if (who.size() > 1) {
     c.assume(Assume::kOneStoppedOthers);
   }
+  if (!c.chain.visited.empty() && c.chain.open) {
+    c.assume(Assume::kChainOpen);
+  }
   if (!c.chain.visited.empty()) {
-    c.chain.visited = chain_from(f, f.graph[main]).visited;  // all whose losses matter
-    finish_chain(f, c);
+    DeviceChain whole = chain_from(f, f.graph[k]);
+    whole.stalled = std::move(c.chain.stalled);
+    c.chain = std::move(whole);
+    add_losses(f, c);
   }
-}
-
-// Of these, those that run it, as far as is known: the others may owe them something, though these
-// have finished.
-std::vector<int> may_be_owed(const Facts& f, const std::vector<int>& who) {
-  std::vector<int> out;
-  for (const Pending& p : f.graph.pending) {
-    for (const Wait& w : p.waits) {
-      if (w.record == kNoRecord || !contains(who, w.evidence) ||
-          !f.ev(w.evidence).format.empty()) {  // PyTorch's have nothing below the host
-        continue;
-      }
-      const auto at = f.devices.of(w.evidence, w.record);
-      if (f.ev(w.evidence).records[w.record].state == State::kStarted ||
-          (at && f.devices.may_run(*at))) {
-        out.push_back(w.evidence);
-      }
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -282,81 +336,107 @@ std::vector<Cause> device_behind(const Facts& f) {
   if (k < 0) {
     return {};
   }
-  Cause c;
-  c.pending = k;
-  c.chain = chain_of(f, who);  // what holds them may be elsewhere
-  c.explains = f.graph.leading_to(who, {k});
-  c.others = who;
-  const std::vector<int> stalled = stalled_ranks(c.chain);
-  if (stalled != who) {
-    if (auto end = end_of_chain(f, k, c.chain)) {
-      end->explains = c.explains;
-      return {*end};
+  const Pending& p = f.graph[k];
+  // What holds them may be elsewhere: on another stream, at a peer, in the network.
+  const DeviceChain chain = chain_of(f, who);
+  const std::set<int> stalled = stalled_ranks(chain), all(who.begin(), who.end());
+  const std::vector<int> explains = f.graph.leading_to(who, {k});
+  if (stalled != all) {
+    if (auto c = end_of_chain(f, k, chain)) {
+      c->explains = explains;
+      return {*c};
     }
   }
-  // Starts tell that what a rank issued first did not start: no other rank holds that up.
-  const bool told = std::all_of(who.begin(), who.end(), [&](int i) {
-    return std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
-                       [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
+  Cause c;
+  c.pending = k;
+  c.chain = chain;
+  c.explains = explains;
+  c.others = who;
+  // Where kernels are not told of, one that waits for another looks as if it did not run.
+  const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
+    return s.why == StalledDevice::kUnseenKernel;
   });
-  // Where kernels are not told of, one that waits for another looks as if it did not run. Half of
-  // all devices do not stall each by itself.
-  const bool unseen =
-      std::any_of(c.chain.stalled.begin(), c.chain.stalled.end(),
-                  [](const auto& s) { return s.why == StalledDevice::kUnseenKernel; });
+  const bool told =
+      std::all_of(who.begin(), who.end(), [&](int i) { return holds_itself_up(f, i); });
+  // Half of all devices do not stall each by itself.
   const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
   const bool kept = std::all_of(who.begin(), who.end(), [&](int i) {
     return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]);
   });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
-    return {undecided(std::move(c), Rule::kOpenBehind, who)};
+    c.rule = Rule::kOpenBehind;
+    c.verdict = Verdict::kUndecided;
+    return {c};
   }
-  std::vector<int> unstalled;
-  std::set_difference(who.begin(), who.end(), stalled.begin(), stalled.end(),
-                      std::back_inserter(unstalled));
-  if (std::vector<int> owed = may_be_owed(f, unstalled); !owed.empty()) {
-    return {undecided(std::move(c), Rule::kOpenRunning, std::move(owed))};
+  // One that runs it, as far as is known, may be owed something by the others, though these have
+  // finished.
+  std::vector<int> running;
+  for (const Pending& each : f.graph.pending) {
+    for (const Wait& w : each.waits) {
+      if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w) &&
+          f.ev(w.evidence).format.empty()) {  // PyTorch's have nothing below the host
+        running.push_back(w.evidence);
+      }
+    }
+  }
+  if (!running.empty()) {
+    c.rule = Rule::kOpenRunning;
+    c.verdict = Verdict::kUndecided;
+    c.others = running;
+    return {c};
   }
   blame_devices(f, who, k, c);
   // Its first operation in flight, which others' devices started: nothing else holds it up.
-  c.independent = who.size() == 1;
-  std::vector<Cause> out{std::move(c)};
+  c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
+  std::vector<Cause> out{c};
   if (told) {
-    add_unstarted(f, who, out);
+    for (Cause& further : unstarted_beside(f, who)) {
+      out.push_back(std::move(further));
+    }
   }
   return out;
 }
-
 // Operations that every member issued and that do not end.
 std::vector<Cause> complete(const Facts& f) {
   std::vector<Cause> out;
   for (const Problem& problem : f.graph.problems) {
-    for (std::size_t n = 0; problem.kind == Problem::kComplete && n < problem.pending.size(); ++n) {
-      const int k = problem.pending[n];
-      std::optional<Cause> c(std::in_place);
-      for (const int i : f.group(f.graph[k].group).evidence) {
+    if (problem.kind != Problem::kComplete) {
+      continue;
+    }
+    for (const int k : problem.pending) {
+      const Pending& p = f.graph[k];
+      Cause c;
+      c.pending = k;
+      c.explains = problem.explains;
+      for (const int i : f.group(p.group).evidence) {
         if (i >= 0 && f.ev(i).salvage == Salvage::kUnresponsive) {
-          c->rule = Rule::kUnresponsive;
-          c->verdict = Verdict::kDevice;
-          c->pending = k;
-          c->guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));
+          c.rule = Rule::kUnresponsive;
+          c.verdict = Verdict::kDevice;
+          c.guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));
         }
       }
-      c = c->guilty.empty() ? end_of_chain(f, k, chain_from(f, f.graph[k])) : std::move(c);
-      if (c) {
-        c->explains = problem.explains;
-        out.push_back(std::move(*c));
+      if (!c.guilty.empty()) {
+        out.push_back(std::move(c));
+      } else if (auto end = end_of_chain(f, k, chain_from(f, p))) {
+        end->explains = problem.explains;
+        out.push_back(std::move(*end));
       }
     }
   }
   // Without evidence of a rank, what the others' devices show may be the cause, or that it came.
-  for (int k = 0; k < static_cast<int>(f.graph.pending.size()) && out.empty(); ++k) {
-    const Pending& p = f.graph[k];
+  for (std::size_t k = 0; k < f.graph.pending.size() && out.empty(); ++k) {
+    const Pending& p = f.graph.pending[k];
     if (p.unknown.empty() || !p.absent.empty()) {
       continue;
     }
-    auto end = end_of_chain(f, k, chain_from(f, p));
-    if (end && (end->names() || end->rule == Rule::kOpenDevices)) {
+    const DeviceChain chain = chain_from(f, p);
+    const bool shown =
+        !chain.links.empty() ||
+        std::any_of(chain.stalled.begin(), chain.stalled.end(), [&](const StalledDevice& s) {
+          return f.devices[s.at].state == DeviceState::kStarted ||
+                 f.devices.started_elsewhere(s.at);
+        });
+    if (auto end = shown ? end_of_chain(f, static_cast<int>(k), chain) : std::nullopt) {
       end->assume(Assume::kRankWithoutEvidence, f.c.missing);
       out.push_back(std::move(*end));
     }
@@ -374,25 +454,27 @@ std::vector<Cause> complete_open(const Facts& f) {
         *std::min_element(problem.pending.begin(), problem.pending.end(),
                           [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
     const Pending& p = f.graph[k];
-    std::vector<Wait> waits = p.waits;
-    bool started = waits.size() == f.group(p.group).ranks.size();
+    bool started = p.kind != Kind::kCollective || p.waits.size() == f.group(p.group).ranks.size();
+    bool failed = false;
     if (p.kind != Kind::kCollective) {  // both ends
       started = problem.pending.size() > 1;
       for (const int other : problem.pending) {
-        waits.insert(waits.end(), f.graph[other].waits.begin(), f.graph[other].waits.end());
+        for (const Wait& w : f.graph[other].waits) {
+          started = started && w.record != kNoRecord &&
+                    f.ev(w.evidence).records[w.record].state == State::kStarted;
+        }
       }
     }
-    started = started && std::all_of(waits.begin(), waits.end(), [&](const Wait& w) {
-                return w.record != kNoRecord &&
-                       f.ev(w.evidence).records[w.record].state == State::kStarted;
-              });
-    const bool failed =
-        std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+    for (const Wait& w : p.waits) {
+      started = started && w.record != kNoRecord &&
+                f.ev(w.evidence).records[w.record].state == State::kStarted;
+      failed = failed || w.failed;
+    }
     // Sends and receives are matched by their order: one too many or too few makes others meet.
     std::vector<int> stuck;
-    for (int i = 0; !started && !failed && i < static_cast<int>(f.c.ranks.size()); ++i) {
-      if (f.graph.waits(i)) {
-        stuck.push_back(i);
+    for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {
+      if (f.graph.waits(static_cast<int>(i))) {
+        stuck.push_back(static_cast<int>(i));
       }
     }
     if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
@@ -412,64 +494,60 @@ std::vector<Cause> complete_open(const Facts& f) {
   return out;
 }
 
-namespace {
-
-// The waits may end at this rank: it is idle or behind; or nobody is idle, and it owes something to
-// one that is behind, or there is none and it waits where the waits end.
-bool may_hold_up(const Facts& f, int i) {
-  bool idle = false, lagging = false, owes = false, waits = false;
-  for (const Problem& p : f.graph.problems) {
-    const bool own = contains(p.evidence, i);
-    if (own && (p.kind == Problem::kIdle || p.kind == Problem::kLagging)) {
-      return true;
-    }
-    idle = idle || p.kind == Problem::kIdle;
-    waits = waits || (own && p.kind == Problem::kCycle);
-    for (const int k : p.pending) {
-      const Pending& at = f.graph[k];
-      if (p.kind == Problem::kLagging) {
-        lagging = true;
-        owes = owes || (!at.starts_seen && contains(f.group(at.group).evidence, i));
-      }
-      waits = waits || (p.kind == Problem::kComplete && at.waits_here(i));
+std::vector<Cause> device_error(const Facts& f) {
+  std::vector<DeviceError> own;
+  for (const DeviceError& e : f.device_errors) {
+    if (!e.consequence) {
+      own.push_back(e);
     }
   }
-  return !idle && (lagging ? owes : waits);
-}
-
-}  // namespace
-
-std::vector<Cause> device_error(const Facts& f) {
-  std::vector<DeviceError> own = f.device_errors;
-  std::erase_if(own, [](const DeviceError& e) { return e.consequence; });
   if (own.empty() || f.graph.pending.empty()) {
     return {};
   }
-  Cause c;
+  // It must be what the others wait for, or where it ended for all.
+  const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
+  const std::vector<int> lagging = problem_ranks(f, Problem::kLagging);
+  const auto holds_up = [&](int i) {
+    if (contains(idle, i) || contains(lagging, i)) {
+      return true;
+    }
+    return idle.empty() && lagging.empty() &&
+           std::any_of(f.graph.problems.begin(), f.graph.problems.end(), [&](const Problem& p) {
+             return p.kind == Problem::kComplete &&
+                    std::any_of(p.pending.begin(), p.pending.end(),
+                                [&](int k) { return f.graph[k].waits_here(i); });
+           });
+  };
   const auto [first, unmeasured] = first_errors(f.c, f.slots, own);
+  Cause c;
+  c.errors = first;
+  std::vector<int> who;
   for (const DeviceError& e : first) {
-    if (!may_hold_up(f, e.evidence)) {
+    if (!holds_up(e.evidence)) {
       return {};
     }
-    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError);
-    g.issued = e.record;
-    c.guilty.push_back(g);
+    if (!contains(who, e.evidence)) {
+      who.push_back(e.evidence);
+    }
   }
-  c.errors = first;
-  const std::vector<int> who = evidence_of(c.guilty);
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  const auto earliest =
-      std::min_element(f.graph.pending.begin(), f.graph.pending.end(),
-                       [](const Pending& a, const Pending& b) { return a.since < b.since; });
-  c.pending = static_cast<int>(earliest - f.graph.pending.begin());
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    c.pending = c.pending < 0 || f.graph.pending[k].since < f.graph[c.pending].since
+                    ? static_cast<int>(k)
+                    : c.pending;
+  }
   if (first.size() > 1 && unmeasured) {
-    c.guilty.clear();
-    return {undecided(std::move(c), Rule::kOpenErrors, who)};
+    c.rule = Rule::kOpenErrors;
+    c.verdict = Verdict::kUndecided;
+    c.others = who;
+    return {c};
   }
   c.rule = Rule::kDeviceError;
   c.verdict = Verdict::kDevice;
-  for (Guilty& g : c.guilty) {
-    g.pending = c.pending;
+  for (const DeviceError& e : first) {
+    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError, c.pending);
+    g.issued = e.record;
+    c.guilty.push_back(g);
   }
   sort_by_rank(c.guilty);
   if (first.size() > 1) {

@@ -1,15 +1,6 @@
-// Where the waits of devices end.
-//
-// An operation that has not ended is queued (scheduled, in its launch, on its stream) or runs. A
-// queued one waits for what its stream is busy with, of whatever communicator, else for what its
-// rank issued before and has not ended; where there is neither, the rank itself holds it up. One
-// that runs waits for what the oldest step of each of its transfers waits for: the peer (its
-// credit, its data, or that it takes what is in flight), its own kernel, or its network thread. A
-// peer is followed to its own operation of the same meeting, unless both ends wait for each other:
-// then the network between them is where it ends. On a channel where all wait for the own kernel,
-// and the kernel waits for nothing but the network, that kernel stands. Where kernels are not told
-// of, what is on its stream may run. Nothing is taken from silence: a path that the evidence does
-// not tell the end of is left open.
+// Where the waits of devices end: from an operation to what is before it on its stream, to the
+// transfers that its kernel waits for, to the ranks at their other ends. Nothing is taken from
+// silence: a path that the evidence does not tell the end of is left open.
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -19,43 +10,6 @@
 #include "model/operation.hpp"
 
 namespace frtrace {
-
-namespace {
-
-enum class For : std::uint8_t { kPeer, kCard, kKernel, kThread, kNothing };
-
-// What a transfer's oldest step waits for.
-For waits_for(const DevicePhase& p) {
-  if (p.kind != PhaseKind::kSend && p.kind != PhaseKind::kRecv) {
-    return For::kNothing;
-  }
-  switch (p.wait) {
-    case PhaseWait::kInFlight:
-    case PhaseWait::kPeerCredit:
-    case PhaseWait::kData:
-      return For::kPeer;
-    case PhaseWait::kFlush:
-      return For::kCard;
-    case PhaseWait::kPosted:
-    case PhaseWait::kOwnKernel:
-    case PhaseWait::kOwnKernelTakes:
-      return For::kKernel;
-    case PhaseWait::kIdle:
-      return For::kThread;
-    default:
-      return For::kNothing;
-  }
-}
-
-StalledDevice::Why why_queued(const RankEvidence& e, DeviceState state) {
-  constexpr std::uint32_t kTellsLaunches = 5;  // version of the profiler's interface
-  return state == DeviceState::kLaunched ? StalledDevice::kNotStarted
-         : state == DeviceState::kLaunching || e.device.plugin_api < kTellsLaunches
-             ? StalledDevice::kInLaunch
-             : StalledDevice::kUnlaunched;
-}
-
-}  // namespace
 
 class Devices::Walk {
  public:
@@ -67,21 +21,23 @@ class Devices::Walk {
       const OnDevice at = next_.front();
       next_.pop_front();
       out_.visited.push_back(at);
-      d_.runs(at) ? running(at) : queued(at);
+      if (d_[at].state == DeviceState::kStarted || d_.may_run(at)) {
+        running(at);
+      } else {
+        queued(at);
+      }
     }
   }
   DeviceChain take() { return std::move(out_); }
 
  private:
-  using Phases = std::vector<DevicePhase>;
-
   void go(const OnDevice& at) {
     if (seen_.insert(at).second) {
       next_.push_back(at);
     }
   }
 
-  void stalls(const OnDevice& at, StalledDevice::Why why) {
+  void add_stalled(const OnDevice& at, StalledDevice::Why why) {
     const auto same = [&](const StalledDevice& s) { return s.at == at; };
     if (std::none_of(out_.stalled.begin(), out_.stalled.end(), same)) {
       out_.stalled.push_back({at, why});
@@ -94,38 +50,55 @@ class Devices::Walk {
     if (it == out_.links.end()) {
       it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}, {}});
     }
-    const auto add = [](auto& all, const auto& one) {
-      if (std::find(all.begin(), all.end(), one) == all.end()) {
-        all.push_back(one);
-      }
-    };
-    add(it->channels, p.channel);
-    if (const std::string over = over_text(p); !over.empty()) {
-      add(it->over, over);
+    if (std::find(it->channels.begin(), it->channels.end(), p.channel) == it->channels.end()) {
+      it->channels.push_back(p.channel);
+    }
+    const std::string over = over_text(p);
+    if (!over.empty() && std::find(it->over.begin(), it->over.end(), over) == it->over.end()) {
+      it->over.push_back(over);
     }
   }
 
   void queued(const OnDevice& at) {
     const RankEvidence& e = c_.evidence_of(at.evidence);
+    const DeviceOperation& o = d_[at];
     if (const auto busy = stream_busy_with(e, at.operation)) {
       go({at.evidence, *busy});
       return;
     }
     // What the rank issued before may be waited for by this one's stream, or fill the queue that
     // its launch needs.
-    const std::size_t first = first_in_flight(e);
-    if (first >= record_of(e, d_[at])) {
-      stalls(at, why_queued(e, d_[at].state));
-    } else if (const auto before = device_operation(e, first)) {
-      go({at.evidence, *before});
-    } else {
-      out_.open = true;
+    const std::size_t own = record_of(e, o);
+    for (std::size_t r = 0; r < e.records.size() && r < own; ++r) {
+      if (!blocks(e.records[r])) {
+        continue;
+      }
+      if (const auto before = device_operation(e, r)) {
+        go({at.evidence, *before});
+      } else {
+        out_.open = true;
+      }
+      return;
     }
+    if (own == SIZE_MAX) {
+      out_.open = true;  // issued at a time that nothing tells
+      return;
+    }
+    constexpr std::uint32_t kTellsLaunches = 5;  // version of the profiler's interface
+    if (o.state == DeviceState::kScheduled && e.device.plugin_api < kTellsLaunches) {
+      add_stalled(at, StalledDevice::kInLaunch);
+      return;
+    }
+    add_stalled(at, o.state == DeviceState::kScheduled   ? StalledDevice::kUnlaunched
+                    : o.state == DeviceState::kLaunching ? StalledDevice::kInLaunch
+                                                         : StalledDevice::kNotStarted);
   }
 
   void running(const OnDevice& at) {
     const RankEvidence& e = c_.evidence_of(at.evidence);
-    const Phases phases = d_.phases(at);
+    const DeviceOperation& o = d_[at];
+    const std::vector<DevicePhase> phases = d_.phases(at);
+    const bool all_seen = d_.has_all_transfers(at);
     constexpr double kMoves_s = 0.5;
     if (std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
           return p.kind != PhaseKind::kKernel && p.time != 0 &&
@@ -134,115 +107,211 @@ class Devices::Walk {
       out_.open = true;  // slow, but it gets on: what it waits for now is not what holds it
       return;
     }
-    bool ends = d_.has_all_transfers(at) && stands(at, phases);
-    bool kernel = false;
+    if (all_seen && !tells_kernels(e.device) && stands_unseen(at, phases)) {
+      add_stalled(at, StalledDevice::kUnseenKernel);
+      return;
+    }
+    const auto kernels = std::count_if(phases.begin(), phases.end(), [](const DevicePhase& p) {
+      return p.kind == PhaseKind::kKernel;
+    });
+    const bool kernels_kept = kernels + o.channels_ended >= o.channels_started;
+    bool for_others = false, for_kernel = false, by_network = true;
+    if (all_seen && d_.lacks_channels(at)) {
+      add_stalled(at, StalledDevice::kChannelsAbsent);
+      for_others = true;
+    }
     for (const DevicePhase& p : phases) {
-      const For what = waits_for(p);
-      ends = ends || what == For::kPeer || what == For::kCard;
-      kernel = kernel || (what == For::kKernel && channel_runs(phases, p.channel));
-      if (what == For::kPeer) {
-        transfer(at, p);
-      } else if (what == For::kCard) {
-        lost_between(e.id.rank, e.id.rank, p);
+      if (p.kind != PhaseKind::kSend && p.kind != PhaseKind::kRecv) {
+        continue;
+      }
+      switch (p.wait) {
+        case PhaseWait::kInFlight:
+        case PhaseWait::kPeerCredit:
+        case PhaseWait::kData:
+          for_others = true;
+          transfer(at, p);
+          break;
+        case PhaseWait::kFlush:
+          for_others = true;
+          lost_between(e.id.rank, e.id.rank, p);
+          break;
+        case PhaseWait::kPosted:
+        case PhaseWait::kOwnKernel:
+        case PhaseWait::kOwnKernelTakes: {
+          const bool runs = std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& k) {
+            return k.kind == PhaseKind::kKernel && k.channel == p.channel;
+          });
+          if (!runs && all_seen && kernels_kept && o.channels_started != 0 &&
+              o.channels_started < o.channels) {
+            add_stalled(at, StalledDevice::kChannelsAbsent);
+            for_others = true;
+          }
+          for_kernel = for_kernel || runs;
+          by_network = by_network && waits_for_network_alone(at, phases, p.channel);
+          break;
+        }
+        default:
+          break;  // not begun: behind what the same connection does first
       }
     }
-    if (ends) {
+    if (for_others) {
       return;
     }
     if (const auto carrier = idle_carrier(at, phases)) {
       not_begun(at, *carrier);
       return;
     }
-    if (kernel) {
+    if (all_seen && ((for_kernel && by_network) || is_owed_nothing(at))) {
+      add_stalled(at, StalledDevice::kKernel);
+      return;
+    }
+    if (for_kernel) {
       out_.busy.push_back(at);
     }
     out_.open = true;
   }
 
-  static bool channel_runs(const Phases& phases, std::uint32_t channel) {
-    return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& k) {
-      return k.kind == PhaseKind::kKernel && k.channel == channel;
-    });
-  }
-
-  // It holds itself up, as far as its own kernel tells. All of its transfers are known.
-  bool stands(const OnDevice& at, const Phases& phases) {
-    const DeviceOperation& o = d_[at];
-    const bool told = tells_kernels(c_.evidence_of(at.evidence).device);
-    const bool may_lack = o.channels_started != 0 && o.channels_started < o.channels;
-    bool lacks = d_.lacks_channels(at), kernel = d_.is_owed_nothing(at);
-    for (const DevicePhase& p : phases) {
-      if (waits_for(p) == For::kKernel) {
-        const bool runs = channel_runs(phases, p.channel);
-        lacks = lacks || (may_lack && !runs);
-        kernel = kernel || ((runs || !told) && d_.is_by_network_alone(at) &&
-                            std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& x) {
-                              return x.channel != p.channel || x.kind == PhaseKind::kKernel ||
-                                     waits_for(x) == For::kKernel;
-                            }));
-      }
-    }
-    if (lacks || kernel) {
-      stalls(at, lacks  ? StalledDevice::kChannelsAbsent
-                 : told ? StalledDevice::kKernel
-                        : StalledDevice::kUnseenKernel);
-    }
-    return lacks || kernel;
-  }
-
   // Its network thread has begun none of its transfers: whose thread that is. Not beside a peer of
   // which nothing is known: how far transfers with the dead get is the network's affair.
-  std::optional<int> idle_carrier(const OnDevice& at, const Phases& phases) const {
+  std::optional<int> idle_carrier(const OnDevice& at,
+                                  const std::vector<DevicePhase>& phases) const {
     std::optional<int> carrier;
     for (const DevicePhase& p : phases) {
-      if (p.kind != PhaseKind::kKernel) {
-        if (waits_for(p) != For::kThread || !c_.index.contains(d_.peer(at, p.peer))) {
-          return std::nullopt;
-        }
-        carrier = carrier.value_or(p.carrier);
+      if (p.kind == PhaseKind::kKernel) {
+        continue;
       }
+      if (p.wait != PhaseWait::kIdle || !c_.index.contains(d_.peer(at, p.peer))) {
+        return std::nullopt;
+      }
+      carrier = carrier.value_or(p.carrier);
     }
     return carrier;
   }
 
-  void not_begun(const OnDevice& at, int carrier) {
-    if (const auto own = carrier < 0 ? at : d_.counterpart(at, c_.evidence_of(carrier).id.rank)) {
-      stalls(*own, StalledDevice::kNetworkThread);
-    } else {
-      out_.open = true;
+  // What the kernel's block of this channel waits for goes over the network: with all peers, or with
+  // both that a ring has, or with the one of a send or receive.
+  bool waits_for_network_alone(const OnDevice& at, const std::vector<DevicePhase>& phases,
+                               std::uint32_t channel) const {
+    const CommEvidence* comm = d_.comm(at);
+    const DeviceOperation& o = d_[at];
+    if ((o.flags & kDeviceP2p) != 0 ||
+        (comm != nullptr && comm->n_ranks > 0 &&
+         comm->n_nodes == static_cast<std::uint32_t>(comm->n_ranks))) {
+      return true;
     }
+    const auto has = [&](PhaseKind kind) {
+      return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+        return p.kind == kind && p.channel == channel;
+      });
+    };
+    return c_.evidence_of(at.evidence).text(o.algorithm) == "RING" && has(PhaseKind::kSend) &&
+           has(PhaseKind::kRecv);
   }
 
-  // The other end holds the transfer up, or what is between.
+  // Where kernels are not told of: on some channel data came and is not taken, and there is room for
+  // what it would send. The kernel does not run, or stands.
+  bool stands_unseen(const OnDevice& at, const std::vector<DevicePhase>& phases) const {
+    const bool p2p = (d_[at].flags & kDeviceP2p) != 0;
+    return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+      const bool takes = p.kind == PhaseKind::kRecv && p.wait == PhaseWait::kOwnKernelTakes;
+      const bool fills = p.kind == PhaseKind::kSend && p.wait == PhaseWait::kOwnKernel;
+      return (takes || (p2p && fills)) && waits_for_network_alone(at, phases, p.channel) &&
+             (p2p || std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& other) {
+                return other.channel != p.channel || other.kind != PhaseKind::kSend ||
+                       other.wait == PhaseWait::kOwnKernel;
+              }));
+    });
+  }
+
+  // It runs, its transfers have ended, and all other members are through with it.
+  bool is_owed_nothing(const OnDevice& at) const {
+    const DeviceOperation& o = d_[at];
+    const Group* g = d_.group(at);
+    return o.state == DeviceState::kStarted && o.transfers_started != 0 &&
+           o.transfers_started == o.transfers_ended && g != nullptr &&
+           std::all_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+             return other == at.evidence || (other >= 0 && d_.is_done(at, other));
+           });
+  }
+
+  // A started operation's transfer waits for the other end, or for what is between.
   void transfer(const OnDevice& at, const DevicePhase& p) {
-    const Rank own = c_.evidence_of(at.evidence).id.rank, peer = d_.peer(at, p.peer);
+    const Rank own = c_.evidence_of(at.evidence).id.rank;
+    const Rank peer = d_.peer(at, p.peer);
+    const auto found = c_.index.find(peer);
+    if (found == c_.index.end()) {
+      out_.open = true;
+      return;
+    }
     const bool send = p.kind == PhaseKind::kSend;
     const Rank from = send ? own : peer, to = send ? peer : own;
-    const auto other = d_.counterpart(at, peer);
+    const auto other = d_.counterpart(at, found->second);
     if (!other) {
       // Done there: what was handed to the network, or the word of it, is on the way.
-      if (d_.is_done(at, peer)) {
+      if (p.wait != PhaseWait::kPeerCredit && d_.is_done(at, found->second)) {
         lost_between(from, to, p);
       } else {
         out_.open = true;
       }
       return;
     }
-    const auto f = d_.runs(*other) ? d_.facing(at, p, *other) : std::nullopt;
-    if (!f) {
+    if (d_[*other].state != DeviceState::kStarted && !d_.may_run(*other)) {
       go(*other);
       return;
     }
-    // Each has done its part, and the other did not learn of it.
-    const bool lost = send ? f->wait == PhaseWait::kData
-                           : f->wait == PhaseWait::kInFlight || f->wait == PhaseWait::kPeerCredit ||
-                                 f->step > p.step;
-    if (lost) {
+    const std::optional<DevicePhase> f = d_.facing(at, p, *other);
+    if (!send && p.wait == PhaseWait::kData && is_past(at, p, *other, f)) {
       lost_between(from, to, p);
-    } else if (waits_for(*f) == For::kThread) {
+      return;
+    }
+    if (!f) {
+      // A receive's transfer is its own process's, and told when it begins, if not before.
+      if (send && d_[*other].transfers_started == 0 && d_.has_all_transfers(*other)) {
+        not_begun(*other, -1);
+        return;
+      }
+      out_.open = true;
+      go(*other);
+      return;
+    }
+    // Both wait for each other: each has done its part, and the other did not learn of it.
+    const bool waits = send ? f->wait == PhaseWait::kData
+                            : f->wait == PhaseWait::kInFlight || f->wait == PhaseWait::kPeerCredit;
+    if (waits) {
+      lost_between(from, to, p);
+    } else if (f->wait == PhaseWait::kIdle) {
       not_begun(*other, f->carrier);
     } else {
       go(*other);
+    }
+  }
+
+  // The sender has an acknowledgement of the step that did not come: it is at a later one, or its
+  // transfer has ended, of as many as this end had.
+  bool is_past(const OnDevice& at, const DevicePhase& p, const OnDevice& other,
+               const std::optional<DevicePhase>& f) const {
+    if (f) {
+      return f->n_steps == p.n_steps && f->step > p.step;
+    }
+    const DeviceOperation &mine = d_[at], &theirs = d_[other];
+    return d_.has_all_transfers(other) && theirs.transfers_started == mine.transfers_started &&
+           theirs.transfers_ended > mine.transfers_ended;
+  }
+
+  // Its network thread has not begun with a transfer: it does one after the other.
+  void not_begun(const OnDevice& at, int carrier) {
+    const auto& ops = c_.evidence_of(at.evidence).device.operations;
+    for (std::size_t i = 0; i < at.operation; ++i) {
+      if (ops[i].comm == d_[at].comm) {
+        go({at.evidence, i});
+        return;
+      }
+    }
+    const auto own = carrier < 0 ? std::optional(at) : d_.counterpart(at, carrier);
+    if (own) {
+      add_stalled(*own, StalledDevice::kNetworkThread);
+    } else {
+      out_.open = true;
     }
   }
 
@@ -253,16 +322,8 @@ class Devices::Walk {
   DeviceChain out_;
 };
 
-DeviceChain Devices::follow(const std::vector<RecordAt>& from) const {
-  std::vector<OnDevice> known;
-  for (const auto& [evidence, record] : from) {
-    if (const auto at = of(evidence, record)) {
-      known.push_back(*at);
-    }
-  }
-  DeviceChain chain = Walk(*this, known).take();
-  chain.open = chain.open || known.size() < from.size();
-  return chain;
+DeviceChain Devices::follow(const std::vector<OnDevice>& from) const {
+  return Walk(*this, from).take();
 }
 
 }  // namespace frtrace

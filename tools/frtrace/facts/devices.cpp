@@ -3,6 +3,9 @@
 #include "facts/devices.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
+#include <set>
 #include <tuple>
 
 #include "facts/exits.hpp"
@@ -61,11 +64,6 @@ std::size_t record_of(const RankEvidence& e, const DeviceOperation& o) {
   return o.has_record ? record_at(e, o.ticket) : SIZE_MAX;
 }
 
-std::size_t first_in_flight(const RankEvidence& e) {
-  return static_cast<std::size_t>(std::find_if(e.records.begin(), e.records.end(), blocks) -
-                                  e.records.begin());
-}
-
 std::optional<std::size_t> stream_busy_with(const RankEvidence& e, std::size_t operation) {
   const std::vector<DeviceOperation>& ops = e.device.operations;
   const DeviceOperation& o = ops[operation];
@@ -76,23 +74,24 @@ std::optional<std::size_t> stream_busy_with(const RankEvidence& e, std::size_t o
     return std::tuple(a.state != DeviceState::kStarted, a.launched, a.ticket) <
            std::tuple(b.state != DeviceState::kStarted, b.launched, b.ticket);
   };
-  std::size_t first = operation;
+  std::optional<std::size_t> first;
   for (std::size_t i = 0; i < ops.size(); ++i) {
-    if (is_launched(ops[i]) && same_stream(e, ops[i], o) && before(ops[i], ops[first])) {
+    if (i != operation && is_launched(ops[i]) && same_stream(e, ops[i], o) && before(ops[i], o) &&
+        (!first || before(ops[i], ops[*first]))) {
       first = i;
     }
   }
-  return first == operation ? std::nullopt : std::optional(first);
+  return first;
 }
 
 // ---------------------------------------------------------------- who is at the other end
 
 Devices::Devices(const Case& c) : c_(c) {
   for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
-    const RankEvidence& e = c.evidence_of(i);
-    for (const CommEvidence& comm : e.device.comms) {
-      if (comm.used && comm.hash != 0 && comm.rank >= 0) {
-        members_.try_emplace({comm.hash, comm.rank}, e.id.rank);
+    const std::vector<CommEvidence>& comms = c.evidence_of(i).device.comms;
+    for (std::uint32_t row = 0; row < comms.size(); ++row) {
+      if (comms[row].used && comms[row].hash != 0 && comms[row].rank >= 0) {
+        members_.try_emplace({comms[row].hash, comms[row].rank}, Member{i, row});
       }
     }
   }
@@ -100,28 +99,38 @@ Devices::Devices(const Case& c) : c_(c) {
 }
 
 void Devices::find_carried() {
-  // Host, boot, number and pid of the process; row and generation there.
-  using Key = std::tuple<std::string_view, std::string_view, std::uint32_t, int, std::uint32_t,
-                         std::uint32_t>;
-  const int n = static_cast<int>(c_.ranks.size());
-  std::map<Key, OnDevice> owners;
-  for (int i = 0; i < n; ++i) {
+  struct Process {
+    std::string_view host, boot;
+    std::uint32_t process;
+    int pid;
+    auto operator<=>(const Process&) const = default;
+  };
+  const auto process = [](const RankEvidence& e, std::uint32_t number, int pid) {
+    return Process{e.id.host, e.id.boot_id, number, pid};
+  };
+  std::map<Process, std::vector<int>> processes;
+  for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
     const RankEvidence& e = c_.evidence_of(i);
-    for (std::size_t k = 0; k < e.device.operations.size() && e.device.process != 0; ++k) {
-      const DeviceOperation& o = e.device.operations[k];
-      owners.try_emplace(
-          Key{e.id.host, e.id.boot_id, e.device.process, e.id.pid, o.row, o.generation},
-          OnDevice{i, k});
+    if (e.device.process != 0) {
+      processes[process(e, e.device.process, e.id.pid)].push_back(i);
     }
   }
-  for (int carrier = 0; carrier < n; ++carrier) {
+  for (int carrier = 0; carrier < static_cast<int>(c_.ranks.size()); ++carrier) {
     const RankEvidence& e = c_.evidence_of(carrier);
     for (const CarriedPhase& x : e.device.carried) {
-      const auto owner =
-          owners.find({e.id.host, e.id.boot_id, x.process, x.pid, x.phase.row, x.generation});
-      if (owner != owners.end()) {
-        carried_[owner->second].push_back(x.phase);
-        carried_[owner->second].back().carrier = carrier;
+      const auto owner = processes.find(process(e, x.process, x.pid));
+      if (owner == processes.end() || owner->second.size() != 1) {
+        continue;
+      }
+      const int i = owner->second.front();
+      const std::vector<DeviceOperation>& ops = c_.evidence_of(i).device.operations;
+      const auto op = std::find_if(ops.begin(), ops.end(), [&](const DeviceOperation& o) {
+        return o.row == x.phase.row && o.generation == x.generation;
+      });
+      if (op != ops.end()) {
+        auto& phases = carried_[{i, static_cast<std::size_t>(op - ops.begin())}];
+        phases.push_back(x.phase);
+        phases.back().carrier = carrier;
       }
     }
   }
@@ -170,7 +179,7 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
     return -1;
   }
   if (const auto it = members_.find({own->hash, comm_rank}); it != members_.end()) {
-    return it->second;
+    return c_.evidence_of(it->second.evidence).id.rank;
   }
   for (const std::uint32_t row : {own->pg_group, own->group}) {
     const Group* g = group(at.evidence, row);
@@ -187,38 +196,57 @@ bool Devices::lost_any(int evidence) const {
   return d.comms_lost + d.ops_lost + d.phases_lost + d.unmatched + d.threads_lost != 0;
 }
 
-std::optional<RecordAt> Devices::meeting(const OnDevice& at, Rank rank) const {
-  const Group* g = group(at);
-  const RankEvidence& e = c_.evidence_of(at.evidence);
-  if (g == nullptr || !g->position.contains(rank)) {
-    return std::nullopt;
+namespace {
+
+// The record of the same meeting, in the evidence of another member.
+std::size_t counterpart_record(const Case& c, const Group& g, const RankEvidence& own,
+                               const Record& r, int evidence) {
+  const auto position = [&](const RankEvidence& e) {
+    const auto it = g.position.find(e.id.rank);
+    return it == g.position.end() ? -1 : it->second;
+  };
+  const RankEvidence& other = c.evidence_of(evidence);
+  const int mine = position(own), theirs = position(other);
+  if (mine < 0 || theirs < 0 || g.evidence[static_cast<std::size_t>(theirs)] != evidence) {
+    return SIZE_MAX;
   }
-  const Record& r = e.records[record_of(e, (*this)[at])];
-  const int mine = g->position.at(e.id.rank), theirs = g->position.at(rank);
-  const int evidence = g->evidence[static_cast<std::size_t>(theirs)];
   const Kind kind = r.kind == Kind::kSend   ? Kind::kRecv
                     : r.kind == Kind::kRecv ? Kind::kSend
                                             : r.kind;
-  for (std::size_t i = evidence < 0 ? 0 : c_.evidence_of(evidence).records.size(); i-- > 0;) {
-    const Record& x = c_.evidence_of(evidence).records[i];
+  const bool p2p = kind != Kind::kCollective;
+  for (std::size_t i = other.records.size(); i-- > 0;) {
+    const Record& x = other.records[i];
     if (x.kind == kind && x.seq == r.seq &&
-        static_cast<int>(x.group) == g->row[static_cast<std::size_t>(theirs)] &&
-        (kind == Kind::kCollective || (x.peer == mine && r.peer == theirs))) {
-      return RecordAt{evidence, i};
+        static_cast<int>(x.group) == g.row[static_cast<std::size_t>(theirs)] &&
+        (!p2p || (x.peer == mine && r.peer == theirs))) {
+      return i;
     }
   }
-  return std::nullopt;
+  return SIZE_MAX;
 }
 
-std::optional<OnDevice> Devices::counterpart(const OnDevice& at, Rank other) const {
-  const auto there = meeting(at, other);
-  return there ? of(there->first, there->second) : std::nullopt;
+}  // namespace
+
+std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) const {
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  const Group* g = group(at);
+  const std::size_t record = record_of(e, (*this)[at]);
+  if (g == nullptr || record == SIZE_MAX) {
+    return std::nullopt;
+  }
+  return of(evidence, counterpart_record(c_, *g, e, e.records[record], evidence));
 }
 
 // The other member has finished it, or its side of a send or receive.
-bool Devices::is_done(const OnDevice& at, Rank other) const {
-  const auto there = meeting(at, other);
-  return there && c_.evidence_of(there->first).records[there->second].state == State::kCompleted;
+bool Devices::is_done(const OnDevice& at, int evidence) const {
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  const Group* g = group(at);
+  const std::size_t record = record_of(e, (*this)[at]);
+  if (g == nullptr || record == SIZE_MAX) {
+    return false;
+  }
+  const std::size_t other = counterpart_record(c_, *g, e, e.records[record], evidence);
+  return other != SIZE_MAX && c_.evidence_of(evidence).records[other].state == State::kCompleted;
 }
 
 std::optional<DevicePhase> Devices::facing(const OnDevice& own, const DevicePhase& p,
@@ -234,23 +262,29 @@ std::optional<DevicePhase> Devices::facing(const OnDevice& own, const DevicePhas
 }
 
 bool Devices::started_elsewhere(const OnDevice& at) const {
-  const Group* g = group(at);
   const RankEvidence& e = c_.evidence_of(at.evidence);
-  return g != nullptr && std::any_of(g->ranks.begin(), g->ranks.end(), [&](Rank other) {
-           const auto there = other == e.id.rank ? std::nullopt : meeting(at, other);
-           if (!there) {
-             return false;
-           }
-           const Record& theirs = c_.evidence_of(there->first).records[there->second];
-           const Time since = theirs.started != 0 ? theirs.started : theirs.ended;
-           // Looked at long enough after that to mean anything.
-           constexpr double kLate_s = 1;
-           return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
-                  (since == 0 || seconds_between(since, e.written) >= kLate_s);
-         });
+  const Group* g = group(at);
+  const std::size_t record = record_of(e, (*this)[at]);
+  if (g == nullptr || record == SIZE_MAX) {
+    return false;
+  }
+  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+    if (other < 0 || other == at.evidence) {
+      return false;
+    }
+    const std::size_t r = counterpart_record(c_, *g, e, e.records[record], other);
+    if (r == SIZE_MAX) {
+      return false;
+    }
+    const Record& theirs = c_.evidence_of(other).records[r];
+    const Time since = theirs.started != 0 ? theirs.started : theirs.ended;
+    // Looked at long enough after that to mean anything.
+    constexpr double kLate_s = 1;
+    return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
+           (since == 0 || seconds_between(since, e.written) >= kLate_s);
+  });
 }
 
-// The table had room for all of them.
 bool Devices::has_all_transfers(const OnDevice& at) const {
   const DeviceEvidence& d = c_.evidence_of(at.evidence).device;
   const auto lost = [](const DeviceOperation& o) { return (o.flags & fr::kDevTransfersLost) != 0; };
@@ -265,45 +299,22 @@ bool Devices::may_run(const OnDevice& at) const {
          ((*this)[at].flags & kDeviceTimed) == 0 && !stream_busy_with(e, at.operation);
 }
 
-bool Devices::runs(const OnDevice& at) const {
-  return (*this)[at].state == DeviceState::kStarted || may_run(at);
-}
-
-// All that its kernel waits for comes and goes over the network.
-bool Devices::is_by_network_alone(const OnDevice& at) const {
-  const CommEvidence* own = comm(at);
-  return ((*this)[at].flags & kDeviceP2p) != 0 ||
-         (own != nullptr && own->n_ranks > 0 &&
-          own->n_nodes == static_cast<std::uint32_t>(own->n_ranks));
-}
-
-// Not all channels of its kernel run, though all of another member's do.
 bool Devices::lacks_channels(const OnDevice& at) const {
+  const auto lacks = [&](const OnDevice& x) {
+    return (*this)[x].channels_started < (*this)[x].channels;
+  };
+  const RankEvidence& e = c_.evidence_of(at.evidence);
+  const Group* g = group(at);
   // Of sends and receives, and in older versions, what is announced is a bound.
   constexpr std::uint32_t kTellsChannels = 4;
-  const DeviceOperation& o = (*this)[at];
-  const Group* g = group(at);
-  return o.channels_started != 0 && o.channels_started < o.channels &&
-         (o.flags & kDeviceP2p) == 0 && g != nullptr &&
-         c_.evidence_of(at.evidence).device.plugin_api >= kTellsChannels &&
-         std::any_of(
-             g->ranks.begin(), g->ranks.end(),
-             [&](Rank other) {
-               const auto there = counterpart(at, other);
-               return there && (*this)[*there].channels != 0 &&
-                      (*this)[*there].channels_started >= (*this)[*there].channels;
-             });
-}
-
-// It runs, its transfers have ended, and all other members are through with it.
-bool Devices::is_owed_nothing(const OnDevice& at) const {
-  const DeviceOperation& o = (*this)[at];
-  const Group* g = group(at);
-  return o.state == DeviceState::kStarted && o.transfers_started != 0 &&
-         o.transfers_started == o.transfers_ended && g != nullptr &&
-         std::all_of(g->ranks.begin(), g->ranks.end(), [&](Rank other) {
-           return other == c_.evidence_of(at.evidence).id.rank || is_done(at, other);
-         });
+  if (e.device.plugin_api < kTellsChannels || ((*this)[at].flags & kDeviceP2p) != 0 ||
+      (*this)[at].channels_started == 0 || !lacks(at) || g == nullptr) {
+    return false;
+  }
+  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+    const auto theirs = other < 0 || other == at.evidence ? std::nullopt : counterpart(at, other);
+    return theirs && (*this)[*theirs].channels != 0 && !lacks(*theirs);
+  });
 }
 
 }  // namespace frtrace

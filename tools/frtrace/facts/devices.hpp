@@ -29,7 +29,6 @@ std::size_t record_of(const RankEvidence&, const DeviceOperation&);
 std::size_t record_at(const RankEvidence&, std::uint64_t ticket);  // SIZE_MAX: not kept
 // Whether silence means that a kernel does not run.
 bool tells_kernels(const DeviceEvidence&);
-std::size_t first_in_flight(const RankEvidence&);  // record; their number: none
 // The first unfinished operation on the stream of a launched one, if it is another.
 std::optional<std::size_t> stream_busy_with(const RankEvidence&, std::size_t operation);
 
@@ -68,45 +67,43 @@ struct DeviceChain {
   bool open = false;  // a path ends where the evidence does not tell
 };
 
-// A record of a rank: its evidence, and the index there.
-using RecordAt = std::pair<int, std::size_t>;
-
 class Devices {
  public:
   explicit Devices(const Case&);
   std::optional<OnDevice> of(int evidence, std::size_t record) const;
-  DeviceChain follow(const std::vector<RecordAt>& from) const;
+  DeviceChain follow(const std::vector<OnDevice>& from) const;
   const DeviceOperation& operator[](const OnDevice&) const;
   // Of its kernel channels and transfers, whichever process runs these.
   std::vector<DevicePhase> phases(const OnDevice&) const;
   // Rank of the job of a rank of the operation's communicator; -1 unknown.
   Rank peer(const OnDevice&, std::int32_t comm_rank) const;
+  // The table had room for all of them.
+  bool has_all_transfers(const OnDevice&) const;
   // Another member's device got to it.
   bool started_elsewhere(const OnDevice&) const;
   // Launched, and nothing would tell if its kernel ran: its transfers are all that there is.
   bool may_run(const OnDevice&) const;
+  // Not all channels of its kernel run, though all of another member's do.
+  bool lacks_channels(const OnDevice&) const;
   bool lost_any(int evidence) const;  // of what is followed
 
  private:
+  struct Member {
+    int evidence = -1;
+    std::uint32_t comm = 0;
+  };
   class Walk;
   const CommEvidence* comm(const OnDevice&) const;
   const Group* group(int evidence, std::uint32_t row) const;
   const Group* group(const OnDevice&) const;
-  // The record of the same meeting that another member has.
-  std::optional<RecordAt> meeting(const OnDevice&, Rank other) const;
-  std::optional<OnDevice> counterpart(const OnDevice&, Rank other) const;
-  bool is_done(const OnDevice&, Rank other) const;
+  std::optional<OnDevice> counterpart(const OnDevice&, int evidence) const;
+  bool is_done(const OnDevice&, int evidence) const;
   std::optional<DevicePhase> facing(const OnDevice& own, const DevicePhase&,
                                     const OnDevice& other) const;
-  bool runs(const OnDevice&) const;
-  bool has_all_transfers(const OnDevice&) const;
-  bool is_by_network_alone(const OnDevice&) const;
-  bool lacks_channels(const OnDevice&) const;
-  bool is_owed_nothing(const OnDevice&) const;
   void find_carried();
 
   const Case& c_;
-  std::map<std::pair<std::uint64_t, std::int32_t>, Rank> members_;  // by hash and rank of it
+  std::map<std::pair<std::uint64_t, std::int32_t>, Member> members_;  // hash, rank of it
   std::map<OnDevice, std::vector<DevicePhase>> carried_;  // by other processes than the operation's
 };
 
