@@ -73,6 +73,19 @@ Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_
 // Versions of the profiler interface before this one report no launches.
 constexpr std::uint32_t kTellsLaunches = 5;
 
+// The rank's calls were hooked: the streams of what it waits in are known all the same.
+bool has_streams(const Facts& f, const Problem& p, int evidence) {
+  return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
+    const std::vector<Wait>& waits = f.graph[k].waits;
+    return std::all_of(waits.begin(), waits.end(), [&](const Wait& w) {
+      const auto at = w.evidence == evidence && w.record != kNoRecord
+                          ? f.devices.of(evidence, w.record)
+                          : std::nullopt;
+      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
+    });
+  });
+}
+
 // Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
 // which the hosts issued, would show what holds it up.
 bool is_below_the_host(const Facts& f, const Problem& p) {
@@ -80,7 +93,8 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const DeviceEvidence& d = f.ev(i).device;
     any = any || d.present;
-    all = all && d.present && (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches);
+    all = all && d.present &&
+          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
   }
   return any && !all && std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
            return f.graph[k].complete;

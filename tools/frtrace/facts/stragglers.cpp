@@ -471,13 +471,14 @@ class Lateness {
       }
     }
     if (s.sites.empty() || !proven) {
-      s.sites.clear();
+      std::vector<LateSite> mostly = std::exchange(s.sites, {});
       for (const auto& [key, t] : by_site(tallies)) {
         const double floor = rare_floor(i, t.each.size());
         if (const auto found = late_now_and_then(t.each, floor, ranks_[i].round, t.members)) {
           s.sites.push_back(site_of(t, *found));
         }
       }
+      s.sites = s.sites.empty() || mostly.empty() ? std::move(s.sites) : std::move(mostly);
     }
     double host = 0, device = 0;
     std::unordered_map<int, double> lost;
