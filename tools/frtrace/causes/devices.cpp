@@ -494,49 +494,58 @@ std::vector<Cause> complete_open(const Facts& f) {
   return out;
 }
 
-std::vector<Cause> device_error(const Facts& f) {
-  std::vector<DeviceError> own;
-  for (const DeviceError& e : f.device_errors) {
-    if (!e.consequence) {
-      own.push_back(e);
+namespace {
+
+// The waits may end at this rank: it is idle or behind; or nobody is idle, and it owes something to
+// one that is behind, or there is none and it waits where the waits end.
+bool may_hold_up(const Facts& f, int i) {
+  bool idle = false, lagging = false, owes = false, waits = false;
+  for (const Problem& p : f.graph.problems) {
+    const bool own = contains(p.evidence, i);
+    if (own && (p.kind == Problem::kIdle || p.kind == Problem::kLagging)) {
+      return true;
+    }
+    idle = idle || p.kind == Problem::kIdle;
+    waits = waits || (own && p.kind == Problem::kCycle);
+    for (const int k : p.pending) {
+      const Pending& at = f.graph[k];
+      if (p.kind == Problem::kLagging) {
+        lagging = true;
+        owes = owes || (!at.starts_seen && contains(f.group(at.group).evidence, i));
+      }
+      waits = waits || (p.kind == Problem::kComplete && at.waits_here(i));
     }
   }
+  return !idle && (lagging ? owes : waits);
+}
+
+}  // namespace
+
+std::vector<Cause> device_error(const Facts& f) {
+  std::vector<DeviceError> own = f.device_errors;
+  std::erase_if(own, [](const DeviceError& e) { return e.consequence; });
   if (own.empty() || f.graph.pending.empty()) {
     return {};
   }
-  // It must be what the others wait for, or where it ended for all.
-  const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
-  const std::vector<int> lagging = problem_ranks(f, Problem::kLagging);
-  const auto holds_up = [&](int i) {
-    if (contains(idle, i) || contains(lagging, i)) {
-      return true;
-    }
-    return idle.empty() && lagging.empty() &&
-           std::any_of(f.graph.problems.begin(), f.graph.problems.end(), [&](const Problem& p) {
-             return p.kind == Problem::kComplete &&
-                    std::any_of(p.pending.begin(), p.pending.end(),
-                                [&](int k) { return f.graph[k].waits_here(i); });
-           });
-  };
-  const auto [first, unmeasured] = first_errors(f.c, f.slots, own);
   Cause c;
-  c.errors = first;
-  std::vector<int> who;
+  const auto [first, unmeasured] = first_errors(f.c, f.slots, own);
   for (const DeviceError& e : first) {
-    if (!holds_up(e.evidence)) {
+    if (!may_hold_up(f, e.evidence)) {
       return {};
     }
-    if (!contains(who, e.evidence)) {
-      who.push_back(e.evidence);
-    }
+    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError);
+    g.issued = e.record;
+    c.guilty.push_back(g);
   }
+  c.errors = first;
+  const std::vector<int> who = evidence_of(c.guilty);
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    c.pending = c.pending < 0 || f.graph.pending[k].since < f.graph[c.pending].since
-                    ? static_cast<int>(k)
-                    : c.pending;
-  }
+  const auto earliest =
+      std::min_element(f.graph.pending.begin(), f.graph.pending.end(),
+                       [](const Pending& a, const Pending& b) { return a.since < b.since; });
+  c.pending = static_cast<int>(earliest - f.graph.pending.begin());
   if (first.size() > 1 && unmeasured) {
+    c.guilty.clear();
     c.rule = Rule::kOpenErrors;
     c.verdict = Verdict::kUndecided;
     c.others = who;
@@ -544,10 +553,8 @@ std::vector<Cause> device_error(const Facts& f) {
   }
   c.rule = Rule::kDeviceError;
   c.verdict = Verdict::kDevice;
-  for (const DeviceError& e : first) {
-    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError, c.pending);
-    g.issued = e.record;
-    c.guilty.push_back(g);
+  for (Guilty& g : c.guilty) {
+    g.pending = c.pending;
   }
   sort_by_rank(c.guilty);
   if (first.size() > 1) {

@@ -7,47 +7,43 @@
 
 namespace frtrace {
 
+namespace {
+
+// One without a time is no earlier than one with.
+bool is_earlier(const DeviceError& a, const DeviceError& b) {
+  return std::pair(a.time == 0, a.time) < std::pair(b.time == 0, b.time);
+}
+
+}  // namespace
+
 std::vector<DeviceError> device_errors(const Case& c) {
   std::vector<DeviceError> out;
   for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
     const RankEvidence& e = c.evidence_of(i);
-    DeviceError first;
-    const auto take = [&](DeviceError x) {
-      // One without a time is no earlier than one with.
-      if (first.evidence < 0 || (x.time != 0 && (first.time == 0 || x.time < first.time))) {
-        first = std::move(x);
-      }
-    };
+    std::vector<DeviceError> own;
     if (const DeviceFailure& f = e.device.failure; f.present) {
-      DeviceError x;
-      x.evidence = i;
-      x.time = f.time;
-      x.cuda = true;
-      x.text = f.name.empty() ? "CUDA error " + std::to_string(f.code) : f.name;
-      x.text += f.text.empty() ? "" : ": " + f.text;
-      x.text += f.call.empty() ? "" : " (told by " + f.call + ")";
-      x.record = f.has_record ? record_at(e, f.ticket) : SIZE_MAX;
-      take(std::move(x));
+      std::string text = f.name.empty() ? "CUDA error " + std::to_string(f.code) : f.name;
+      text += f.text.empty() ? "" : ": " + f.text;
+      text += f.call.empty() ? "" : " (told by " + f.call + ")";
+      own.push_back({i, f.time, std::move(text), true, false,
+                     f.has_record ? record_at(e, f.ticket) : SIZE_MAX});
     }
     for (const CommEvidence& comm : e.device.comms) {
       if (!comm.used || comm.ended || comm.error == 0) {
         continue;  // an ended one's was dealt with
       }
-      DeviceError x;
-      x.evidence = i;
-      x.time = comm.error_time;
-      x.text = e.text(comm.error);
-      x.consequence = is_consequence(x.text);
-      for (std::size_t r = e.records.size(); r-- > 0;) {
-        const Record& record = e.records[r];
-        if (record.state == State::kFailed && record.error == comm.error) {
-          x.record = r;  // the first of them
-        }
-      }
-      take(std::move(x));
+      const auto failed = std::find_if(e.records.begin(), e.records.end(), [&](const Record& r) {
+        return r.state == State::kFailed && r.error == comm.error;
+      });
+      const std::string text(e.text(comm.error));
+      own.push_back({i, comm.error_time, text, false, is_consequence(text),
+                     failed == e.records.end()
+                         ? SIZE_MAX
+                         : static_cast<std::size_t>(failed - e.records.begin())});
     }
-    if (first.evidence >= 0) {
-      out.push_back(std::move(first));
+    const auto first = std::min_element(own.begin(), own.end(), is_earlier);
+    if (first != own.end()) {
+      out.push_back(std::move(*first));
     }
   }
   return out;
@@ -101,39 +97,28 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
 
 FirstErrors first_errors(const Case& c, const std::vector<Slots>& slots,
                          const std::vector<DeviceError>& errors) {
-  const DeviceError* first = nullptr;
-  const auto since_first = [&](const DeviceError& x, Time& error) {
-    const Offset o = x.evidence == first->evidence
+  const auto reference = std::min_element(errors.begin(), errors.end(), is_earlier);
+  // When each was, by the clock of that one.
+  std::vector<Offset> when;
+  for (const DeviceError& x : errors) {
+    const Offset o = x.evidence == reference->evidence || x.time == 0
                          ? Offset{}
-                         : clock_offset(c, slots, first->evidence, x.evidence);
-    error = o.error;
-    return x.time - o.ns - first->time;
-  };
-  for (const DeviceError& x : errors) {
-    if (x.time != 0 && (first == nullptr || x.time < first->time)) {
-      first = &x;
-    }
+                         : clock_offset(c, slots, reference->evidence, x.evidence);
+    when.push_back({x.time - o.ns, x.time == 0 ? kUnmeasured : o.error});
   }
-  if (first == nullptr) {
-    return {errors, errors.size() > 1};
+  std::size_t first = static_cast<std::size_t>(reference - errors.begin());
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    first = errors[i].time != 0 && when[i].ns < when[first].ns ? i : first;
   }
-  // By the clock of that one, another may be.
-  const DeviceError* earliest = first;
-  Time least = 0, error = 0;
-  for (const DeviceError& x : errors) {
-    if (const Time t = since_first(x, error); x.time != 0 && t < least) {
-      least = t;
-      earliest = &x;
-    }
-  }
-  first = earliest;
   FirstErrors out;
-  for (const DeviceError& x : errors) {
-    if (x.time == 0 || since_first(x, error) <= error) {
-      out.errors.push_back(x);
-      out.unmeasured = out.unmeasured || x.time == 0 || error == kUnmeasured;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    if (errors[i].time == 0 || i == first ||
+        when[i].ns - when[first].ns <= when[i].error + when[first].error) {
+      out.errors.push_back(errors[i]);
+      out.unmeasured = out.unmeasured || when[i].error == kUnmeasured;
     }
   }
+  out.unmeasured = out.unmeasured && out.errors.size() > 1;
   return out;
 }
 

@@ -155,6 +155,16 @@ void add_changes(const std::vector<double>& x, std::size_t from, std::size_t to,
 
 }  // namespace
 
+std::vector<double> medians_but(const std::vector<double>& values) {
+  std::vector<double> sorted = values, out;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t m = (values.size() - 1) / 2;
+  for (const double v : values) {
+    out.push_back(sorted[v <= sorted[m] ? m + 1 : m]);
+  }
+  return out;
+}
+
 std::optional<LateSeries> late_mostly(const Calls& calls, double floor_s) {
   const std::size_t n = calls.size(), since = start_of_late(calls, floor_s);
   const auto late = static_cast<double>(std::count_if(

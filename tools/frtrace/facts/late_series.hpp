@@ -50,4 +50,7 @@ struct Change {
 };
 std::vector<Change> changes(const std::vector<double>&);
 
+// Per value the median of the others.
+std::vector<double> medians_but(const std::vector<double>& values);
+
 }  // namespace frtrace

@@ -30,17 +30,6 @@ struct Times {
   std::vector<Time> end;             // of the operation, on the rank's clock; 0 unknown
 };
 
-// Per value the median of the others.
-std::vector<double> medians_but(const std::vector<double>& values) {
-  std::vector<double> sorted = values, out;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t m = (values.size() - 1) / 2;
-  for (const double v : values) {
-    out.push_back(sorted[v <= sorted[m] ? m + 1 : m]);
-  }
-  return out;
-}
-
 // At one call site.
 struct Tally {
   int group = -1;
@@ -459,27 +448,34 @@ class Lateness {
 
   // Over the call sites at which the rank is late again and again.
   Straggler sum_up(std::size_t i, const Tallies& tallies, bool proof) const {
-    Straggler s;
-    s.evidence = static_cast<int>(i);
+    std::vector<LateSite> mostly, rare;
     bool proven = !proof;
     for (const auto& [key, t] : tallies) {
       const double floor =
           std::max(limits::kLateLeast_s, limits::kLateOfStep * usual_gap(i, t.each.size()));
       if (const auto found = late_mostly(t.each, floor)) {
         proven = proven || !chance(i, t, found->since);
-        s.sites.push_back(site_of(t, *found));
+        mostly.push_back(site_of(t, *found));
       }
     }
-    if (s.sites.empty() || !proven) {
-      std::vector<LateSite> mostly = std::exchange(s.sites, {});
-      for (const auto& [key, t] : by_site(tallies)) {
-        const double floor = rare_floor(i, t.each.size());
-        if (const auto found = late_now_and_then(t.each, floor, ranks_[i].round, t.members)) {
-          s.sites.push_back(site_of(t, *found));
-        }
-      }
-      s.sites = s.sites.empty() || mostly.empty() ? std::move(s.sites) : std::move(mostly);
+    if (!mostly.empty() && proven) {
+      return of_sites(i, std::move(mostly));
     }
+    for (const auto& [key, t] : by_site(tallies)) {
+      const double floor = rare_floor(i, t.each.size());
+      if (const auto found = late_now_and_then(t.each, floor, ranks_[i].round, t.members)) {
+        rare.push_back(site_of(t, *found));
+      }
+    }
+    // Its pauses prove that it is late, and mostly late it costs enough.
+    Straggler s = of_sites(i, rare.empty() ? std::vector<LateSite>() : std::move(mostly));
+    return s.lost_s > limits::kLateShare * s.span_s ? s : of_sites(i, std::move(rare));
+  }
+
+  Straggler of_sites(std::size_t i, std::vector<LateSite> sites) const {
+    Straggler s;
+    s.evidence = static_cast<int>(i);
+    s.sites = std::move(sites);
     double host = 0, device = 0;
     std::unordered_map<int, double> lost;
     Time since = ranks_[i].last;
