@@ -1,6 +1,7 @@
 // Calls that make or destroy process groups.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -37,6 +38,38 @@ bool is_local(std::string_view op) {
   return std::find(std::begin(kLocal), std::end(kLocal), op) != std::end(kLocal);
 }
 
+// PyTorch's files have the ordinal for a name. Several groups may share a name by right, so it tells
+// something only where members of one group know it by different ones.
+void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
+  const auto lacks = [](const Group& a, const Group& b) {  // what a member of the other has
+    for (std::size_t m = 0; m < a.ranks.size(); ++m) {
+      if (a.row[m] < 0 && b.row[m] >= 0) {
+        return true;
+      }
+    }
+    return false;
+  };
+  std::map<std::vector<Rank>, std::vector<const Group*>> alike;
+  std::set<std::string> names;
+  for (const Group& g : f.c.groups) {
+    for (const Group* other : alike[g.ranks]) {
+      if (lacks(g, *other) && lacks(*other, g)) {
+        names.insert({g.name, other->name});
+      }
+    }
+    alike[g.ranks].push_back(&g);
+  }
+  for (const Group& g : f.c.groups) {
+    const bool number = names.contains(g.name) && g.name.size() < 9 &&
+                        g.name.find_first_not_of("0123456789") == std::string::npos;
+    for (std::size_t m = 0; number && m < g.ranks.size(); ++m) {
+      if (g.row[m] >= 0 && !f.ev(g.evidence[m]).format.empty()) {
+        calls[std::stoi(g.name)].classes[g.ranks].push_back({g.evidence[m], kNoRecord});
+      }
+    }
+  }
+}
+
 // Per call the ranks that have been inside it for long.
 std::map<std::string, std::vector<int>> inside(const Facts& f) {
   std::map<std::string, std::vector<int>> out;
@@ -59,45 +92,55 @@ std::vector<Cause> group_order(const Facts& f) {
     for (const auto& [ordinal, record] : group_calls(f.ev(i))) {
       std::vector<Rank> members = group_call_ranks(f.ev(i), f.ev(i).records[record]);
       if (!members.empty()) {
-        calls[ordinal].ordinal = ordinal;
         calls[ordinal].classes[std::move(members)].push_back({i, record});
       }
     }
   }
-  const auto differs = std::find_if(calls.begin(), calls.end(),
-                                    [](const auto& c) { return c.second.classes.size() > 1; });
-  if (differs == calls.end() || (f.graph.pending.empty() && inside(f).empty() &&
-                                 f.primary.empty() && f.missing_primary.empty())) {
-    return {};
-  }
-  GroupCalls& found = differs->second;
-  std::size_t callers = 0, most = 0;
-  for (const auto& [members, who] : found.classes) {
-    callers += who.size();
-    if (who.size() > most) {
-      most = who.size();
-      found.most = members;
+  add_named(f, calls);
+  std::map<int, std::size_t> against;  // evidence -> calls of others with other members
+  std::size_t most = 0;
+  for (const auto& [ordinal, call] : calls) {
+    for (const auto& [members, who] : call.classes) {
+      for (const auto& [other, others] : call.classes) {
+        for (const GroupCalls::Call& one : who) {
+          most = std::max(most, against[one.evidence] += other == members ? 0 : others.size());
+        }
+      }
     }
   }
-  found.tie = most * 2 <= callers;
+  if (most == 0 || (f.graph.pending.empty() && inside(f).empty() && f.primary.empty() &&
+                    f.missing_primary.empty())) {
+    return {};
+  }
   Cause c;
   c.rule = Rule::kGroupOrder;
   c.verdict = Verdict::kDeadlock;
-  for (const auto& [members, who] : found.classes) {
-    for (const GroupCalls::Call& call : who) {
-      if (found.tie || members != found.most) {
-        c.guilty.push_back(guilty_rank(f, call.evidence, Why::kOtherOrder));
-        c.guilty.back().issued = call.record;
+  for (auto& [ordinal, call] : calls) {
+    std::size_t least = most;
+    for (const auto& [members, who] : call.classes) {
+      for (const GroupCalls::Call& one : who) {
+        if (call.classes.size() > 1 && against[one.evidence] == most) {
+          c.guilty.push_back(guilty_rank(f, one.evidence, Why::kOtherOrder));
+          c.guilty.back().issued = one.record;
+        } else if (against[one.evidence] < least) {
+          least = against[one.evidence];
+          call.most = members;
+        }
       }
+    }
+    if (!c.guilty.empty()) {
+      call.ordinal = ordinal;
+      call.tie = call.most.empty();
+      c.calls = std::move(call);
+      break;
     }
   }
   for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
     c.explains.push_back(static_cast<int>(i));  // every later group is another one on these ranks
   }
-  if (found.tie) {
+  if (c.calls->tie) {
     c.assume(Assume::kTie);
   }
-  c.calls = std::move(found);
   sort_by_rank(c.guilty);
   return {c};
 }

@@ -167,9 +167,11 @@ class Describe : public DeviceWords {
       case Rule::kUnequalEnds:
         return differs();
       case Rule::kGroupOrder:
-        return first(fmt::format("called new_group for group {} with {}{}", c_.calls->ordinal,
-                                 ranks_words(group_call_ranks(*e_, issued())),
-                                 at(g_.evidence, issued().stack)));
+        return g_.issued == kNoRecord  // the first line has all there is
+                   ? void()
+                   : first(fmt::format("called new_group for group {} with {}{}", c_.calls->ordinal,
+                                       ranks_words(group_call_ranks(*e_, issued())),
+                                       at(g_.evidence, issued().stack)));
       case Rule::kExtra:
         return line("has waited there for " + duration_text(f_.graph[c_.pending].seconds()));
       case Rule::kDeviceBehind:
