@@ -225,6 +225,18 @@ bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, 
          (left_together(c_, g, member, p.seq, when) != 0 || e->completed >= p.seq);
 }
 
+// By the clock of the rank itself its evidence was taken after the other one's end (0: not dated).
+bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const {
+  const RankEvidence& own = c_.evidence_of(s.evidence);
+  const double least_s = own.format.empty() ? threshold_s_ : limits::kLag_s;
+  if (own.holes.written_guessed || end.second == 0) {
+    return own.holes.written_guessed || seconds_between(s.record->time, own.written) >= least_s;
+  }
+  const Offset offset = clock_offset(c_, slots_, end.first, s.evidence);
+  return seconds_between(s.record->time, own.written) >= least_s &&
+         is_late(s, end.second + offset.ns + offset.error);
+}
+
 // Others ended it, or something later that nobody ends without all: whoever has it pending is
 // behind with its device or with the thread that observes it. A completion is seen by a poll, so
 // this holds only for evidence that was taken later than the others' end. False: all of it is
@@ -244,20 +256,11 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     }
     released = released || (e->completed < p.seq && e->released != 0);
   }
+  // The others' ends are dated by what the two left together.
+  const auto dated =
+      std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
   for (const Seen& s : all) {
-    const RankEvidence& own = c_.evidence_of(s.evidence);
-    const double least_s = own.format.empty() ? threshold_s_ : limits::kLag_s;
-    const bool old =
-        own.holes.written_guessed || seconds_between(s.record->time, own.written) >= least_s;
-    // By the clock of the rank itself; the others' ends are dated by what the two left together.
-    const auto dated =
-        std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
-    bool late = old && !ended.empty();
-    if (late && dated != ended.end() && !own.holes.written_guessed) {
-      const Offset offset = clock_offset(c_, slots_, dated->first, s.evidence);
-      late = is_late(s, dated->second + offset.ns + offset.error);
-    }
-    if (late) {
+    if (!ended.empty() && is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);
       p.lagging.push_back(s.evidence);
     }
@@ -309,6 +312,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     }
     at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);
   }
+  const bool in_order = runs_in_order(c_, p);
   std::size_t members = g.ranks.size();
   if (p.kind != Kind::kCollective) {
     members = 2;
@@ -323,12 +327,17 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     if (r != nullptr && !p.numbers_guessed) {
       compare_ends(p, other, *r);
       p.passed = p.passed && !p.unequal;
+      const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
+      // On a stream of its own nothing but the device of this end is left.
+      if (p.passed && in_order && is_first(own) && is_after(own, {g.evidence[other], r->ended})) {
+        at = {};
+        p.busy = p.lagging = {own.evidence};
+      }
     }
   }
   p.starts_seen = !at.started.empty();
   std::vector<Seen> all = at.queued;
   all.insert(all.end(), at.started.begin(), at.started.end());
-  const bool in_order = runs_in_order(c_, p);
   const std::size_t waiting = all.size() + earlier.size();
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   if (p.kind == Kind::kCollective && waiting < members && in_order) {

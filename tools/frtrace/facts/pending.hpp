@@ -1,6 +1,7 @@
 // pending.hpp - which operations are pending, and which of their members came. Only for waits.cpp.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "facts/waits.hpp"
@@ -50,6 +51,7 @@ class Attendance {
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
   bool is_first(const Seen&) const;
   bool is_late(const Seen&, Time since) const;
+  bool is_after(const Seen&, const std::pair<int, Time>& end) const;
   bool ended_lately(const Seen&) const;
 
   const Case& c_;
