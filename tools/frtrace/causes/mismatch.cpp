@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <tuple>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -290,25 +291,27 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 
 namespace {
 
-// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last
-// operation before with the same peer, else with any, of the same kind and call site.
+// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last operation
+// before of the same kind and call site: after the same others, else with the same peer, else any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
+  const std::vector<Step>& steps = f.history.of(evidence);
+  const auto usual = usual_next(steps, step_of(steps, record));
   const Record& own = all[record];
-  const auto same = [&](const Record& r) {
-    return r.in_numel == own.in_numel && r.out_numel == own.out_numel &&
-           r.in_dtype == own.in_dtype && r.out_dtype == own.out_dtype;
-  };
-  for (const bool any_peer : {false, true}) {
-    for (std::size_t i = record; i-- > 0;) {
-      const Record& r = all[i];
-      if (r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
-          (any_peer || r.peer == own.peer)) {
-        return same(r) ? 1 : -1;
-      }
-    }
+  const Record* before = nullptr;
+  for (std::size_t i = record, best = 0; i-- > 0 && best < 3;) {
+    const Record& r = all[i];
+    const std::size_t alike = r.kind != own.kind || r.group != own.group || r.stack != own.stack ? 0
+                              : r.peer != own.peer                                               ? 1
+                              : !usual || steps[*usual].record != i ? 2
+                                                                    : 3;
+    before = alike > best ? &r : before;
+    best = std::max(best, alike);
   }
-  return 0;
+  const auto moved = [](const Record& r) {
+    return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
+  };
+  return before == nullptr ? 0 : moved(*before) == moved(own) ? 1 : -1;
 }
 
 std::vector<Cause> unequal_pairs(const Facts& f) {
