@@ -395,7 +395,7 @@ void find_old_dumps(const std::vector<Member>& members) {
 
 // gloo retires what failed like what succeeded. An operation that needs all members, retired where
 // one of them never came, has failed: whoever got on from there only proves an old dump.
-void find_failures(const std::vector<Member>& members, bool moves) {
+void find_failures(const std::vector<Member>& members) {
   std::uint64_t least = UINT64_MAX;
   const RankEvidence* absent = nullptr;
   for (const Member& m : members) {
@@ -427,11 +427,9 @@ void find_failures(const std::vector<Member>& members, bool moves) {
         records.back().time > records[first].time + kSecond) {
       continue;
     }
-    // The other one was looked at when this was long due, or at about the same time.
-    const bool same_time = m.e->holes.written_guessed ||
-                           (!moves && absent->written >= records[first].time &&
-                            absent->written + kSecond >= m.e->written) ||
-                           absent->written >= records[first].time + kSecond;
+    // The other one was looked at when this was long due.
+    const bool same_time =
+        m.e->holes.written_guessed || absent->written >= records[first].time + kSecond;
     for (std::size_t i = first; i < records.size() && same_time; ++i) {
       Record& r = records[i];
       if (r.state != State::kCompleted || !meets_all(m.e->text(r.op))) {
@@ -666,7 +664,7 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
                                       [](const RankEvidence* e) { return e->holes.relative_p2p; });
     const EndedOf ended = relative ? ended_collectives(groups) : EndedOf();
     for (const std::vector<Member>& members : groups) {
-      find_failures(members, moves);
+      find_failures(members);
       find_old_dumps(members);
       infer_frontiers(members);
       pair_lanes(members, ended);

@@ -181,7 +181,7 @@ class Frontiers {
   // Operations inside a batch never complete by themselves: where completed entries are left out,
   // those of a batch that is over stay, and of the entry that told so its number is left. One alone
   // is of a batch only in a group that has some; right before another entry it stands for itself.
-  // The newest one may still be gathered, unless the status has its number.
+  // The newest one may still be gathered, unless the status has its number or a later collective's.
   void close_batches(const std::map<std::uint32_t, Status>& status) {
     const auto is_over = [&](const GroupState& s, const std::vector<std::size_t>& batch) {
       const std::size_t next = batch.back() + 1;
@@ -193,8 +193,10 @@ class Frontiers {
       GroupState& s = p_.states[row];
       const std::size_t newest = e_.records.size() - 1;
       const auto it = status.find(row);
-      const bool enqueued = it != status.end() && s.max_seq < s.batch_seq &&
-                            it->second.enqueued == static_cast<std::int64_t>(s.batch_seq);
+      const auto batch_seq = static_cast<std::int64_t>(s.batch_seq);
+      const bool enqueued = it != status.end() && it->second.enqueued <= batch_seq &&
+                            it->second.enqueued + 1 != batch_seq &&
+                            it->second.enqueued > static_cast<std::int64_t>(s.max_seq);
       // One that had ended by itself would have been left out: it is a member of a batch.
       if (enqueued && it->second.completed == it->second.enqueued) {
         s.batches = s.batches || !s.batch.empty();
