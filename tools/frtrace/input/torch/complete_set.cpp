@@ -166,6 +166,12 @@ void complete_groups(const Set& set) {
       absent.insert(r);
     }
   }
+  // So is a group that every rank is in.
+  for (auto& [name, members] : seen) {
+    if (members == present && present.size() > 1) {
+      members.insert(absent.begin(), absent.end());
+    }
+  }
   fill_gaps(sisters, sizes, absent);
   for (RankEvidence* e : set) {
     e->id.world_size = world;
