@@ -196,7 +196,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // what it never issued before.
   const auto weight = [&](const Deviant& d) {
     const bool here = d.how.issued == f.stuck_step(d.evidence);
-    return here && d.how.novel ? 2 : here && d.how.support > limits::kClearSupport ? 1 : 0;
+    const bool clearly = d.how.support > limits::kClearSupport || d.how.context >= limits::kContext;
+    return here && d.how.novel ? 2 : here && clearly ? 1 : 0;
   };
   int most_weight = 0;
   for (const Deviant& d : deviants) {
@@ -210,7 +211,10 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
         deviants.push_back({i, *a});
       }
     }
-    if (deviants.size() == 1) {
+    // Of several who wait, what one of them issued after that is no reason.
+    if (deviants.size() == 1 &&
+        (suspects.size() == 1 ||
+         deviants.front().how.issued < f.stuck_end(deviants.front().evidence))) {
       return of_deviants(f, deviants, false, true);
     }
     deviants.clear();

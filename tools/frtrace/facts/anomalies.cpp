@@ -233,7 +233,8 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
   const auto first = std::find_if(steps.begin(), steps.end(),
                                   [&](const Step& s) { return again.contains(s.key); });
   const bool whole_program = e.records.front().ticket <= 1;
-  return whole_program && first != steps.end() && first->key == steps[a.usual].key;
+  return whole_program && first != steps.end() && first->key == steps[a.usual].key &&
+         (a.usual == 0 || first->key != steps[a.usual - 1].key);  // one of several alike is amid
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {

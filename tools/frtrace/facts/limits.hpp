@@ -53,7 +53,7 @@ inline constexpr std::size_t kIterations = 64;     // last ones that are compare
 inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
 inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
-inline constexpr int kPeersAgree = 3;      // this many peers make a common order
+inline constexpr int kPeersAgree = 2;      // this many peers make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
