@@ -244,7 +244,7 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
 bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
-  bool released = false;
+  bool released = false, met = false;  // met: all were in what somebody left
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     const GroupEvidence* e = c_.member(g, i);
     if (e == nullptr || p.waits_here(g.evidence[i])) {
@@ -253,6 +253,7 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     Time when = 0;
     if (has_left(p, g, i, when)) {
       ended.emplace_back(g.evidence[i], when != 0 ? when : e->completed_time);
+      met = met || left_together(c_, g, i, p.seq, when) != 0;
     }
     released = released || (e->completed < p.seq && e->released != 0);
   }
@@ -271,7 +272,7 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     p.busy.clear();
     p.lagging.clear();
   }
-  return released || !p.lagging.empty();
+  return released || !met || !p.lagging.empty();
 }
 
 void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) const {
