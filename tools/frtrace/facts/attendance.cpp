@@ -330,7 +330,8 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       p.passed = p.passed && !p.unequal;
       const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
       // On a stream of its own nothing but the device of this end is left.
-      if (p.passed && in_order && is_first(own) && is_after(own, {g.evidence[other], r->ended})) {
+      if (p.passed && in_order && is_first(own) && is_after(own, {g.evidence[other], r->ended}) &&
+          !c_.evidence_of(own.evidence).holes.truncated) {
         at = {};
         p.busy = p.lagging = {own.evidence};
       }

@@ -417,6 +417,12 @@ void find_failures(const std::vector<Member>& members) {
   if (absent == nullptr) {
     return;
   }
+  // An end without the other one ends it for all.
+  const bool waited = std::any_of(members.begin(), members.end(), [&](const Member& m) {
+    return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
+      return r.group == m.row && r.seq == least + 1 && in_flight(r);
+    });
+  });
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
     if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
@@ -433,9 +439,11 @@ void find_failures(const std::vector<Member>& members) {
         records.back().time > records[first].time + kSecond) {
       continue;
     }
-    // The other one was looked at when this was long due.
-    const bool same_time =
-        m.e->holes.written_guessed || absent->written >= records[first].time + kSecond;
+    // The other one was looked at when this was long due, or at about the same time.
+    const bool same_time = m.e->holes.written_guessed ||
+                           (!waited && absent->written >= records[first].time &&
+                            absent->written + kSecond >= m.e->written) ||
+                           absent->written >= records[first].time + kSecond;
     for (std::size_t i = first; i < records.size() && same_time; ++i) {
       Record& r = records[i];
       if (r.state != State::kCompleted || !meets_all(m.e->text(r.op))) {
