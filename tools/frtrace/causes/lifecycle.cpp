@@ -100,11 +100,13 @@ std::vector<Cause> group_order(const Facts& f) {
   std::map<int, std::size_t> against;  // evidence -> calls of others with other members
   std::size_t most = 0;
   for (const auto& [ordinal, call] : calls) {
+    std::size_t callers = 0;
     for (const auto& [members, who] : call.classes) {
-      for (const auto& [other, others] : call.classes) {
-        for (const GroupCalls::Call& one : who) {
-          most = std::max(most, against[one.evidence] += other == members ? 0 : others.size());
-        }
+      callers += who.size();
+    }
+    for (const auto& [members, who] : call.classes) {
+      for (auto one = who.begin(); one != who.end() && who.size() < callers; ++one) {
+        most = std::max(most, against[one->evidence] += callers - who.size());
       }
     }
   }

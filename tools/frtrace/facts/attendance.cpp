@@ -229,12 +229,13 @@ bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, 
 bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const {
   const RankEvidence& own = c_.evidence_of(s.evidence);
   const double least_s = own.format.empty() ? threshold_s_ : limits::kLag_s;
-  if (own.holes.written_guessed || end.second == 0) {
-    return own.holes.written_guessed || seconds_between(s.record->time, own.written) >= least_s;
+  const bool guessed = own.holes.written_guessed;
+  const bool old = guessed || seconds_between(s.record->time, own.written) >= least_s;
+  if (guessed || !old || end.second == 0) {
+    return old;
   }
   const Offset offset = clock_offset(c_, slots_, end.first, s.evidence);
-  return seconds_between(s.record->time, own.written) >= least_s &&
-         is_late(s, end.second + offset.ns + offset.error);
+  return is_late(s, end.second + offset.ns + offset.error);
 }
 
 // Others ended it, or something later that nobody ends without all: whoever has it pending is
@@ -244,7 +245,7 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
 bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
-  bool released = false, met = false;  // met: all were in what somebody left
+  bool released = false, met = false;       // met: all were in what somebody left
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     const GroupEvidence* e = c_.member(g, i);
     if (e == nullptr || p.waits_here(g.evidence[i])) {
