@@ -416,28 +416,6 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
-// The shortest time that the rank took before to issue one of that role after such as at `last`.
-std::optional<double> least_gap_s(const Program& p, std::size_t last, std::uint64_t role) {
-  const auto time = [&](std::size_t step) { return p.records[p.steps()[step].record].time; };
-  std::optional<double> least;
-  for (std::size_t k = 1; k <= last; ++k) {
-    if (p.roles()[k] == role && p.roles()[k - 1] == p.roles()[last]) {
-      const double gap_s = seconds_between(time(k - 1), time(k));
-      least = std::min(least.value_or(gap_s), gap_s);
-    }
-  }
-  return least;
-}
-
-// In earlier iterations this host stayed there far longer than the other one: it waits there, or has
-// something to do.
-bool stays_there(const Program& own, const Program& other, std::size_t next) {
-  const std::uint64_t role = other.roles()[next];
-  const auto mine = least_gap_s(own, own.steps().size() - 1, role);
-  const auto its = next > 0 ? least_gap_s(other, next - 1, role) : std::nullopt;
-  return mine && its && *mine > limits::kStaysTimes * *its + limits::kStays_s;
-}
-
 // The other one issued next what this one never issued; or, in a pipeline, what this one never issued
 // after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
@@ -492,7 +470,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
       if (next && *next < other.steps().size() &&
-          (is_of_another_program(*own, other, *next) || stays_there(*own, other, *next) ||
+          (is_of_another_program(*own, other, *next) ||
            makes_communicator(f, i, other.steps()[*next].group))) {
         next.reset();
       }

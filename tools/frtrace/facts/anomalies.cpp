@@ -113,41 +113,6 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
   return false;
 }
 
-// The other end of a message that it issued instead of a collective came before that collective,
-// too, and both have issued it since: it was not its turn yet.
-bool Anomalies::other_end_agrees(int i, const Anomaly& a) const {
-  const std::vector<Step>& steps = history_.of(i);
-  const Record& own = c_.evidence_of(i).records[steps[a.issued].record];
-  const auto is_usual = [&](int of, const Step& s) {
-    return s.group == steps[a.usual].group &&
-           c_.evidence_of(of).records[s.record].kind == Kind::kCollective;
-  };
-  if (own.kind == Kind::kCollective || steps[a.issued].group < 0 || !is_usual(i, steps[a.usual])) {
-    return false;
-  }
-  const auto here = steps.begin() + static_cast<std::ptrdiff_t>(a.issued);
-  const auto due = std::find_if(here, steps.end(), [&](const Step& s) { return is_usual(i, s); });
-  const Group& g = c_.groups[static_cast<std::size_t>(steps[a.issued].group)];
-  const int j = own.peer >= 0 && own.peer < static_cast<int>(g.ranks.size())
-                    ? g.evidence[static_cast<std::size_t>(own.peer)]
-                    : -1;
-  if (due == steps.end() || j < 0) {
-    return false;
-  }
-  const std::uint64_t seq = c_.evidence_of(i).records[due->record].seq;
-  bool met = false;
-  for (const Step& s : history_.of(j)) {
-    const Record& r = c_.evidence_of(j).records[s.record];
-    met = met ||
-          (s.group == steps[a.issued].group && r.kind != Kind::kCollective && r.kind != own.kind &&
-           r.seq == own.seq && r.peer == g.position.at(c_.evidence_of(i).id.rank));
-    if (is_usual(j, s) && r.seq >= seq) {
-      return met;
-    }
-  }
-  return false;
-}
-
 namespace {
 
 // No other member of the collective before it went on with what was due, in this round: that comes
@@ -250,7 +215,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
     const bool together = std::any_of(others.begin(), others.end(), [&](int j) {
       return did_likewise(j, history_.of(j).size(), i, a);
     });
-    if (!together && !shared(i, a) && !other_end_agrees(i, a)) {
+    if (!together && !shared(i, a)) {
       first = a;
     }
   }

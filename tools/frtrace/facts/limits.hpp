@@ -66,9 +66,6 @@ inline constexpr double kWentOnShare = 0.5;
 inline constexpr std::size_t kWentOnFewest = 1;
 // The peer went on so long before the evidence was taken that clocks and polls do not matter.
 inline constexpr double kTwinLater_s = 10;
-// A host that always took so many times as long as the peer to go on there, and so much more, waits
-// there for its device (a loss that is read, a log): it is not free.
-inline constexpr double kStaysTimes = 3, kStays_s = 0.005;
 
 // ---- stragglers
 // Lateness below this is what hosts differ by; more where clocks had to be compared.

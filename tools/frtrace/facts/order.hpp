@@ -90,7 +90,6 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
-  bool other_end_agrees(int evidence, const Anomaly& a) const;
   struct Place {
     std::uint64_t file_hash = 0, line = 0;
     bool known = false;

@@ -157,7 +157,6 @@ class Judge {
 
   Judgement settle() {
     Judgement j;
-    merge_same();
     // What nobody waits for is a fault only if nothing else is: a process that ended stops what its
     // peers' devices run.
     if (named_.size() > 1) {
@@ -186,26 +185,6 @@ class Judge {
       }
     }
     return j;
-  }
-
-  // Hosts that stopped in the same place are one cause.
-  void merge_same() {
-    for (std::size_t i = 0; i < named_.size(); ++i) {
-      for (std::size_t k = i + 1; k < named_.size();) {
-        if (named_[i].rule == Rule::kStoppedHost && named_[k].rule == Rule::kStoppedHost) {
-          Cause& to = named_[i];
-          for (Guilty& g : named_[k].guilty) {
-            to.guilty.push_back(g);
-            to.assumes.front().ranks.push_back(g.rank);
-          }
-          to.explains.insert(to.explains.end(), named_[k].explains.begin(),
-                             named_[k].explains.end());
-          named_.erase(named_.begin() + static_cast<std::ptrdiff_t>(k));
-        } else {
-          ++k;
-        }
-      }
-    }
   }
 
   const Facts& f_;
