@@ -401,7 +401,7 @@ void find_old_dumps(const std::vector<Member>& members) {
 
 // gloo retires what failed like what succeeded. An operation that needs all members, retired where
 // one of them never came, has failed: whoever got on from there only proves an old dump.
-void find_failures(const std::vector<Member>& members) {
+void find_failures(const std::vector<Member>& members, bool moves) {
   std::uint64_t least = UINT64_MAX;
   const RankEvidence* absent = nullptr;
   for (const Member& m : members) {
@@ -418,11 +418,11 @@ void find_failures(const std::vector<Member>& members) {
     return;
   }
   // An end without the other one ends it for all.
-  const bool waited = std::any_of(members.begin(), members.end(), [&](const Member& m) {
-    return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
-      return r.group == m.row && r.seq == least + 1 && in_flight(r);
-    });
-  });
+  moves = moves || std::any_of(members.begin(), members.end(), [&](const Member& m) {
+            return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
+              return r.group == m.row && r.seq == least + 1 && in_flight(r);
+            });
+          });
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
     if (!g.used || !is_gloo(*m.e, g) || g.enqueued <= least) {
@@ -441,7 +441,7 @@ void find_failures(const std::vector<Member>& members) {
     }
     // The other one was looked at when this was long due, or at about the same time.
     const bool same_time = m.e->holes.written_guessed ||
-                           (!waited && absent->written >= records[first].time &&
+                           (!moves && absent->written >= records[first].time &&
                             absent->written + kSecond >= m.e->written) ||
                            absent->written >= records[first].time + kSecond;
     for (std::size_t i = first; i < records.size() && same_time; ++i) {
@@ -678,7 +678,7 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
                                       [](const RankEvidence* e) { return e->holes.relative_p2p; });
     const EndedOf ended = relative ? ended_collectives(groups) : EndedOf();
     for (const std::vector<Member>& members : groups) {
-      find_failures(members);
+      find_failures(members, moves);
       find_old_dumps(members);
       infer_frontiers(members);
       pair_lanes(members, ended);
