@@ -245,7 +245,9 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
 bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
-  bool released = false, met = false;       // met: all were in what somebody left
+  bool released = false;
+  // All were in what somebody left.
+  bool met = meets_all(c_.evidence_of(all.front().evidence).text(all.front().record->op));
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     const GroupEvidence* e = c_.member(g, i);
     if (e == nullptr || p.waits_here(g.evidence[i])) {
