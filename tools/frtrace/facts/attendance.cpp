@@ -332,9 +332,13 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       compare_ends(p, other, *r);
       p.passed = p.passed && !p.unequal;
       const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
+      const auto whole = [&](int i) {  // it counts messages from the first, up to the end
+        const Holes& holes = c_.evidence_of(i).holes;
+        return !holes.relative_p2p && !holes.truncated;
+      };
       // On a stream of its own nothing but the device of this end is left.
-      if (p.passed && in_order && is_first(own) && is_after(own, {g.evidence[other], r->ended}) &&
-          !c_.evidence_of(own.evidence).holes.truncated) {
+      if (p.passed && in_order && is_first(own) && whole(own.evidence) &&
+          whole(g.evidence[other]) && is_after(own, {g.evidence[other], r->ended})) {
         at = {};
         p.busy = p.lagging = {own.evidence};
       }
