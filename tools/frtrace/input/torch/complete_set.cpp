@@ -419,9 +419,8 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   }
   // An end without the other one ends it for all.
   moves = moves || std::any_of(members.begin(), members.end(), [&](const Member& m) {
-            return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
-              return r.group == m.row && r.seq == least + 1 && in_flight(r);
-            });
+            return std::any_of(m.e->records.begin(), m.e->records.end(),
+                               [&](const Record& r) { return r.group == m.row && in_flight(r); });
           });
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
