@@ -246,7 +246,8 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
   std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
   bool released = false;
-  // All were in what somebody left.
+  // All were in what somebody left; else an end shows something of the last one to end it only.
+  const bool alone = all.size() + p.busy.size() == 1;
   bool met = meets_all(c_.evidence_of(all.front().evidence).text(all.front().record->op));
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     const GroupEvidence* e = c_.member(g, i);
@@ -264,7 +265,8 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const auto dated =
       std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
   for (const Seen& s : all) {
-    if (!ended.empty() && is_after(s, dated != ended.end() ? *dated : ended.front())) {
+    if (!ended.empty() && (met || alone) &&
+        is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);
       p.lagging.push_back(s.evidence);
     }
