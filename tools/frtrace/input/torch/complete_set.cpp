@@ -417,10 +417,11 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   if (absent == nullptr) {
     return;
   }
-  // An end without the other one ends it for all.
+  // An end without the other one ends it for all, and nobody leaves what it waits in.
   moves = moves || std::any_of(members.begin(), members.end(), [&](const Member& m) {
-            return std::any_of(m.e->records.begin(), m.e->records.end(),
-                               [&](const Record& r) { return r.group == m.row && in_flight(r); });
+            return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
+              return r.group == m.row && in_flight(r) && (r.seq == least + 1 || m.e == absent);
+            });
           });
   for (const Member& m : members) {
     GroupEvidence& g = m.e->groups[m.row];
