@@ -143,8 +143,10 @@ def test_a_server_of_any_rank_waits(verdict):
 
 def test_a_tag_that_nobody_receives(verdict):
     trace = verdict("other_tag")
-    trace.expect("undecided", [], waiting=None)
-    assert "rank 0 sends with tag 3, rank 1 receives with 2" in trace.verdict["summary"]
+    trace.expect("mismatch", [0, 1], waiting=None)
+    assert trace.verdict["confidence"] == "possible"
+    summary = trace.verdict["summary"]
+    assert "rank 0 sends with tag 3 to rank 1, which receives with tag 2" in summary
 
 
 def test_a_thread_that_ended(verdict):

@@ -314,6 +314,18 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   return before == nullptr ? 0 : moved(*before) == moved(own) ? 1 : -1;
 }
 
+// Other ranks that are in a message of that group with that tag now.
+int with_tag(const Facts& f, const Unequal& u, int group, const std::string& tag) {
+  int n = 0;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const std::size_t front = f.graph.fronts[idx(i)].first;
+    const Record* r = front == kNoRecord ? nullptr : &f.ev(i).records[front];
+    n += r != nullptr && i != u.sender && i != u.receiver && r->kind != Kind::kCollective &&
+         f.c.group_at(i, r->group) == group && tag_of(f.ev(i), *r) == tag;
+  }
+  return n;
+}
+
 std::vector<Cause> unequal_pairs(const Facts& f) {
   std::vector<Cause> out;
   std::set<std::pair<std::pair<int, int>, std::uint64_t>> seen;
@@ -328,8 +340,11 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
     c.verdict = Verdict::kMismatch;
     c.pending = static_cast<int>(k);
     c.explains = f.graph.leading_to({u.sender, u.receiver}, {c.pending});
-    const int sends = size_precedent(f, u.sender, u.send);
-    const int receives = size_precedent(f, u.receiver, u.recv);
+    const bool tags = !u.sent_tag.empty();
+    const int sends =
+        tags ? with_tag(f, u, p.group, u.sent_tag) : size_precedent(f, u.sender, u.send);
+    const int receives =
+        tags ? with_tag(f, u, p.group, u.recv_tag) : size_precedent(f, u.receiver, u.recv);
     const bool only_sender = sends < receives, only_receiver = receives < sends;
     if (!only_receiver) {
       c.guilty.push_back(guilty_rank(f, u.sender, Why::kMinority, c.pending));
@@ -339,7 +354,9 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
       c.guilty.push_back(guilty_rank(f, u.receiver, Why::kMinority, c.pending));
       c.guilty.back().issued = u.recv;
     }
-    c.assume(only_sender || only_receiver ? Assume::kTieByPrecedent : Assume::kTie);
+    c.assume(!only_sender && !only_receiver ? Assume::kTie
+             : tags                         ? Assume::kFewAreWrong
+                                            : Assume::kTieByPrecedent);
     for (Guilty& g : c.guilty) {
       g.why = c.guilty.size() == 2 ? Why::kDiffers : Why::kMinority;
     }

@@ -2,6 +2,7 @@
 #include "facts/facts.hpp"
 
 #include <algorithm>
+#include <csignal>
 
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
@@ -133,12 +134,16 @@ void Facts::find_scene() {
     graph = scene == Scene::kExits
                 ? wait_graph(c, slots, exits, stale, 0, hidden)
                 : wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
-    // Who fails in a message that does not fit its other end shows that, and is no cause.
+    // Who fails in a message that does not fit its other end shows that, and is no cause. So does
+    // who is aborted by its transport where members of a group differ.
     const bool misfit =
-        std::any_of(graph.pending.begin(), graph.pending.end(), [&](const Pending& p) {
-          return p.unequal &&
-                 (contains(primary, p.unequal->sender) || contains(primary, p.unequal->receiver));
-        });
+        std::any_of(graph.pending.begin(), graph.pending.end(),
+                    [&](const Pending& p) {
+                      return p.unequal && (contains(primary, p.unequal->sender) ||
+                                           contains(primary, p.unequal->receiver));
+                    }) ||
+        (missing_primary.empty() &&
+         std::all_of(primary.begin(), primary.end(), [&](int i) { return aborted_by_data(i); }));
     if (scene == Scene::kExits && misfit) {
       scene = Scene::kHangThenEnd;
       graph = wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, 0, hidden);
@@ -150,6 +155,14 @@ void Facts::find_scene() {
     return;
   }
   graph = settled;
+}
+
+// gloo ends the process that receives more than it has room for.
+bool Facts::aborted_by_data(int i) const {
+  return exit(i).signal == SIGABRT &&
+         std::any_of(divergences.begin(), divergences.end(), [&](const Divergence& d) {
+           return !d.past && group(d.group).position.contains(rank(i));
+         });
 }
 
 // A hang that lasted longer than the timeout before any process ended is not explained by that end.

@@ -75,6 +75,7 @@ struct Facts {
   double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();
   bool hang_was_first() const;
+  bool aborted_by_data(int evidence) const;
   bool find_one_killed();
 };
 

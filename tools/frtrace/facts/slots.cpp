@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "facts/exits.hpp"
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
@@ -187,6 +188,17 @@ bool completed(const Record& r) {
          (r.state == State::kUnknown && (r.flags & kUntracked) != 0);
 }
 
+// An operation of the rank had failed shortly before because a peer was gone: it was on its way to
+// end, and what it issued then (a barrier at exit) differs by right.
+bool is_after_failure(const RankEvidence& e, const Record& r) {
+  constexpr std::ptrdiff_t kShortly = 16;  // records
+  const std::ptrdiff_t at = &r - e.records.data();
+  return std::any_of(&r - std::min(at, kShortly), &r, [&](const Record& x) {
+    return x.state == State::kFailed && x.ended != 0 && x.ended <= r.time &&
+           is_consequence(e.text(x.error));
+  });
+}
+
 // One slot of a group: which members still hold it, and how they differ.
 class SlotView {
  public:
@@ -212,7 +224,7 @@ class SlotView {
       }
       const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
       // PyTorch before 2.7 does not record what a batch consists of, releases after it do.
-      if (e.text(r->op) == "coalesced" && !alike_) {
+      if ((e.text(r->op) == "coalesced" && !alike_) || is_after_failure(e, *r)) {
         continue;
       }
       hashes_[m] = signature_hash(e, *r);

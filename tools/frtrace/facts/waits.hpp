@@ -36,7 +36,11 @@ struct Unequal {
   int sender = -1, receiver = -1;  // evidence
   std::size_t send = 0, recv = 0;  // records
   bool dtype = false;              // they differ in the type, else in the number of elements
+  std::string sent_tag, recv_tag;  // where they differ in nothing but these
 };
+// The tag with which the rank is in that send or receive of gloo now; records do not hold it. "":
+// its stack does not tell.
+std::string tag_of(const RankEvidence&, const Record&);
 
 // An operation in which somebody waits.
 struct Pending {

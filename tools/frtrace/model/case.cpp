@@ -198,7 +198,7 @@ Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool ha
 
 // The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
 // of one run live at the same time, so a file written before another process began is of an
-// earlier one.
+// earlier one, unless that process has met this one on their node: it failed at once.
 void drop_earlier_runs(Case& c, Best& best) {
   const RankEvidence* youngest = nullptr;
   for (const auto& [rank, e] : best) {
@@ -210,8 +210,12 @@ void drop_earlier_runs(Case& c, Best& best) {
     const RankEvidence& e = *it->second;
     const Time slack = e.id.host == youngest->id.host ? 0 : kClockSkew;
     const bool is_told = e.id.run != 0 && youngest->id.run != 0;
+    const auto met = [&](const PeerEvidence& p) {
+      return p.rank == e.id.rank && p.pid == e.id.pid && e.id.host == youngest->id.host;
+    };
     if (is_told ? e.id.run != youngest->id.run
-                : e.written != 0 && e.written + slack < youngest->id.start) {
+                : e.written != 0 && e.written + slack < youngest->id.start &&
+                      std::none_of(youngest->peers.begin(), youngest->peers.end(), met)) {
       c.notes.push_back(fmt::format("{} is of an earlier run of this job: left out", e.file));
       it = best.erase(it);
     } else {

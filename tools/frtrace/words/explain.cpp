@@ -105,11 +105,11 @@ void add_elsewhere(const Facts& f, Report& r) {
   }
   std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.graph.waits(i) || contains(r.ranks, f.rank(i)) ||
+    const bool ended = f.exit(i).ended();
+    if (f.graph.waits(i) || contains(r.ranks, f.rank(i)) || (ended && !f.exit(i).clean()) ||
         (r.kind != Verdict::kUndecided && !awaited.contains(i))) {
       continue;
     }
-    const bool ended = f.exit(i).ended();
     const std::string place = ended ? "" : place_of(f, i);
     const Record* last = f.last_operation(i);
     at[{!place.empty(), !place.empty()    ? place

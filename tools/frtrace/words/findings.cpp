@@ -204,6 +204,9 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   Time first = 0;
   for (int i = 0; i < static_cast<int>(f.exits.size()); ++i) {
     const Exit& e = f.exit(i);
+    if (j.main().rule == Rule::kOpenOwnErrors && contains(j.main().others, i)) {
+      continue;  // the first line has it
+    }
     if (blamed.contains(f.rank(i))) {
       first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
     } else if (exited && contains(f.primary, i)) {

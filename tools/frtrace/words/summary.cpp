@@ -92,20 +92,6 @@ std::string error(const Sentence& s) {
   return {};
 }
 
-// The tag with which the rank is in a send or receive now; "" unknown.
-std::string tag_of(const RankEvidence& e) {
-  const ThreadStack* t = main_thread(e.threads, e.id.pid);
-  for (const FrameVariables& v : t != nullptr ? t->variables : std::vector<FrameVariables>{}) {
-    const std::string& in = e.threads.frames[t->stack[v.frame]].function;
-    for (const auto& [name, value] : v.values) {
-      if (name == "tag" && (in.ends_with("send") || in.ends_with("recv"))) {
-        return value;
-      }
-    }
-  }
-  return "";
-}
-
 // A message of gloo, which matches by tags; records do not hold these.
 bool has_tags(const Sentence& s) {
   return s.p->kind != Kind::kCollective &&
@@ -118,17 +104,8 @@ std::string complete(const Sentence& s) {
         "all members issued {op}, but it does not finish on {waiters}; what devices and network "
         "do is not recorded");
   }
-  const auto tag = [&](Rank r) {
-    const Group& g = s.f.group(s.p->group);
-    const int i = g.evidence[idx(g.position.at(r))];
-    return i < 0 ? std::string() : tag_of(s.f.ev(i));
-  };
-  const std::string sent = tag(s.p->from), received = tag(s.p->to);
-  return s.fill("both ends issued {op} and do not meet: ") +
-         (sent.empty() || received.empty() || sent == received
-              ? "their tags may differ, which are not recorded"
-              : fmt::format("rank {} sends with tag {}, rank {} receives with {}", s.p->from, sent,
-                            s.p->to, received));
+  return s.fill(
+      "both ends issued {op} and do not meet: their tags may differ, which are not recorded");
 }
 
 std::string complete_need(const Sentence& s) {
@@ -223,12 +200,16 @@ std::string unequal(const Sentence& s) {
   const auto text = [&](const RankEvidence& e, const Record& x, bool in) {
     const Id type = (in ? x.in_dtype != 0 : x.out_dtype == 0) ? x.in_dtype : x.out_dtype;
     const auto n = (in ? x.in_numel != 0 : x.out_numel == 0) ? x.in_numel : x.out_numel;
-    return u.dtype ? std::string(e.text(type)) : fmt::format("{} elements", n);
+    return !u.sent_tag.empty() ? "with tag " + (in ? u.sent_tag : u.recv_tag)
+           : u.dtype           ? std::string(e.text(type))
+                               : fmt::format("{} elements", n);
   };
   return fmt::format("rank {} sends {} to rank {}, which receives {}: {} #{} of {}", from.id.rank,
                      text(from, send, true), to.id.rank, text(to, to.records[u.recv], false),
                      from.text(send.op), send.seq, s.f.group(s.p->group).title()) +
-         given(s.guilty.size() == 1, s.fill("; {who} differs from its earlier iterations"));
+         given(s.guilty.size() == 1,
+               s.fill(u.sent_tag.empty() ? "; {who} differs from its earlier iterations"
+                                         : "; other ranks use the tag of the other end"));
 }
 
 std::string ended(const Sentence& s) {
