@@ -149,6 +149,24 @@ def test_a_tag_that_nobody_receives(verdict):
     assert "rank 0 sends with tag 3 to rank 1, which receives with tag 2" in summary
 
 
+def test_who_is_aborted_by_its_transport_is_not_to_blame(verdict):
+    trace = verdict("other_buckets")
+    trace.expect("mismatch", [3])
+    assert places(trace) == {3: ("user_job.py", line_of("other_buckets"))}
+
+
+def test_what_follows_a_lost_peer_is_no_fault(verdict):
+    verdict("barrier_at_exit", evidence=[0, 1, 2]).expect("exited", [3], waiting=None)
+
+
+def test_what_comes_every_few_steps_was_left_out(verdict):
+    """Without it the rank issues the same collective again, as in most steps."""
+    trace = verdict("shard_not_sent")
+    trace.expect("missing", [3])
+    assert "rank 3 skipped send #3 of default_pg to rank 0" in trace.verdict["summary"]
+    assert f"user_job.py:{line_of('sends_shard')}" in trace.verdict["summary"]
+
+
 def test_a_thread_that_ended(verdict):
     """What the rank's main thread waits in is not why its other thread did not come."""
     trace = verdict("checkpointer_ended")

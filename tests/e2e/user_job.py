@@ -3,6 +3,7 @@
 Lines marked `# @name` are looked up by test_user_bugs.py.
 """
 
+import atexit
 import fcntl
 import os
 import signal
@@ -180,6 +181,42 @@ def other_tag():
     elif RANK == 1:
         dist.recv(torch.ones(4096), 0, tag=2)
     dist.barrier()
+
+
+def other_buckets():
+    """One rank reduces two buckets in the other order: gloo aborts a neighbour, and all fail."""
+    sizes = [64, 32, 48, 16]
+    for step in range(12):
+        if GUILTY and step == 8:
+            sizes[1], sizes[2] = sizes[2], sizes[1]
+        works = [dist.all_reduce(torch.ones(n), async_op=True) for n in sizes]  # @other_buckets
+        for work in works:
+            work.wait()
+
+
+def barrier_at_exit():
+    """One process ends without a word; the others fail, and meet in what runs when they exit."""
+    atexit.register(dist.barrier)
+    for step in range(12):
+        dist.all_reduce(torch.ones(4))
+        if GUILTY and step == 8:
+            os._exit(0)
+        dist.broadcast(torch.ones(3), 0)
+
+
+def shard_not_sent():
+    """Every fourth step the ranks send rank 0 their shards; one leaves that out once."""
+    for step in range(12):
+        dist.all_reduce(torch.ones(64))  # @after_shards
+        if step % 4 or (GUILTY and step == 8):
+            continue
+        for peer in range(1, WORLD) if RANK == 0 else ():
+            dist.recv(torch.ones(100), peer)
+        if RANK:
+            dist.send(torch.ones(100), 0)  # @sends_shard
+            dist.recv(torch.ones(1), 0)
+        for peer in range(1, WORLD) if RANK == 0 else ():
+            dist.send(torch.ones(1), peer)
 
 
 def checkpointer_ended():
