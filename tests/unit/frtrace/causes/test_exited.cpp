@@ -221,3 +221,36 @@ TEST_CASE("all killed: nobody alone is to blame, unless they hung before") {
     CHECK(r.ranks == Ranks{2});
   }
 }
+
+TEST_CASE("what a rank issues after its peer was gone is no mismatch") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.gone(3);
+  const std::string closed = "[gloo] Connection closed by peer [127.0.0.1]:1234";
+  j.fail(1, kWorld, kLoss, closed);
+  j.some({0, 2}, kWorld, kLoss, State::kCompleted);
+  j.advance(0.02);
+  j.issue(1, kWorld, {.op = "barrier", .line = 99, .numel = 0, .reduce_op = ""});
+  for (const Rank r : {0, 2}) {
+    j.fail(r, kWorld, kLoss, closed);
+  }
+  j.advance(2);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("a process that its transport aborts where members differ is not to blame") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 2}, kWorld, kLoss);
+  Op wrong = kLoss;
+  wrong.numel = 4;
+  j.issue(3, kWorld, wrong);
+  j.advance(0.1);
+  j.signal(2, SIGABRT, 0);
+  j.advance(0.5);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{3});
+}
