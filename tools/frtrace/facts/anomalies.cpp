@@ -155,9 +155,13 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   }
   const std::vector<Step>& steps = history_.of(i);
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    // Iterations vary; what it is stuck in and never issued before stands out of all of them.
+    // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
+    // where they are too short to differ what it never issued after so many equal steps.
     const auto here = anomaly(steps, stuck);
-    if (here && here->issued == stuck && here->novel) {
+    const bool stands_out =
+        here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
+                                 here->context > limits::kClearSupport));
+    if (stands_out && here->issued == stuck) {
       odd->push_back(*here);
     }
     return std::move(*odd);

@@ -164,8 +164,7 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
     const auto rank = [](const Places& x) {
       return std::tuple(x.at.size() >= 2, x.apart, x.at.back());
     };
-    // What comes twice in a row begins no iteration.
-    const bool better = own.apart > 1 && (best == nullptr || rank(own) > rank(*best));
+    const bool better = best == nullptr || rank(own) > rank(*best);
     best = better && (own.at.size() >= 2 || whole_program) ? &own : best;
   }
   std::vector<std::size_t> starts;
