@@ -39,7 +39,8 @@ bool is_local(std::string_view op) {
 }
 
 // PyTorch's files have the ordinal for a name. Several groups may share a name by right, so it tells
-// something only where members of one group know it by different ones.
+// something only where members of one group know it by different ones, and nothing where two groups
+// have it for most of their members.
 void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   const auto lacks = [](const Group& a, const Group& b) {  // what a member of the other has
     for (std::size_t m = 0; m < a.ranks.size(); ++m) {
@@ -59,8 +60,21 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
     }
     alike[g.ranks].push_back(&g);
   }
+  const auto rows = [](const Group& g) {
+    return std::count_if(g.row.begin(), g.row.end(), [](int row) { return row >= 0; });
+  };
+  std::map<std::string, int> groups;  // of that name by most of their members
+  for (const auto& [ranks, known] : alike) {
+    std::ptrdiff_t all = 0;
+    for (const Group* g : known) {
+      all += rows(*g);
+    }
+    for (const Group* g : known) {
+      groups[g->name] += 2 * rows(*g) > all ? 1 : 0;
+    }
+  }
   for (const Group& g : f.c.groups) {
-    const bool number = names.contains(g.name) && g.name.size() < 9 &&
+    const bool number = names.contains(g.name) && groups[g.name] < 2 && g.name.size() < 9 &&
                         g.name.find_first_not_of("0123456789") == std::string::npos;
     for (std::size_t m = 0; number && m < g.ranks.size(); ++m) {
       if (g.row[m] >= 0 && !f.ev(g.evidence[m]).format.empty()) {
