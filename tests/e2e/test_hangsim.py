@@ -211,6 +211,9 @@ DRAWN = {
     "a file of active entries that holds none": ("all", 909, "torch", "stuck_apart"),
     "a collective left out before the sends of a pipeline": ("all", 1299, "torch"),
     "what one rank alone issued in another order": ("all", 1727, "fr"),
+    "numbers of groups that are no ordinals": ("all", 1200239, "torch"),
+    "a circle of what begins each iteration": ("all", 1200068, "fr"),
+    "a send left out where iterations begin twice": ("all", 1200038, "fr"),
 }
 
 
