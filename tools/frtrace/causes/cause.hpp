@@ -169,7 +169,7 @@ struct GroupCalls {
   };
   std::int32_t ordinal = 0;  // torch's own number of the group
   std::map<std::vector<Rank>, std::vector<Call>> classes;
-  std::vector<Rank> most;  // members that most named
+  std::vector<Rank> most;  // members that the ranks named whom the others contradict least
   bool tie = false;
 };
 

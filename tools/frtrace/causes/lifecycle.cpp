@@ -42,6 +42,10 @@ bool is_local(std::string_view op) {
 // something only where members of one group know it by different ones, and nothing where two groups
 // have it for most of their members.
 void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
+  if (std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
+                  [](const RankEvidence* e) { return e->format.empty(); })) {
+    return;  // to compare all groups takes long in a large job
+  }
   const auto lacks = [](const Group& a, const Group& b) {  // what a member of the other has
     for (std::size_t m = 0; m < a.ranks.size(); ++m) {
       if (a.row[m] < 0 && b.row[m] >= 0) {

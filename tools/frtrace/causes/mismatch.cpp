@@ -257,8 +257,7 @@ namespace {
 
 // Every member ended it: releases of PyTorch name the same operation differently.
 bool is_over(const Facts& f, const Divergence& d) {
-  const bool in_order = f.group(d.group).backend.find("gloo") == std::string::npos;
-  bool over = in_order && pending_of(f, d) < 0;
+  bool over = !f.group(d.group).is_gloo() && pending_of(f, d) < 0;
   for (const std::vector<int>& members : d.classes) {
     for (const int m : members) {
       over = over && record_at(f, d, m, d.seq)->state == State::kCompleted;
@@ -298,15 +297,16 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Step>& steps = f.history.of(evidence);
   const auto usual = usual_next(steps, step_of(steps, record));
   const Record& own = all[record];
-  const Record* before = nullptr;
-  for (std::size_t i = record, best = 0; i-- > 0 && best < 3;) {
-    const Record& r = all[i];
-    const std::size_t alike = r.kind != own.kind || r.group != own.group || r.stack != own.stack ? 0
-                              : r.peer != own.peer                                               ? 1
-                              : !usual || steps[*usual].record != i ? 2
-                                                                    : 3;
-    before = alike > best ? &r : before;
-    best = std::max(best, alike);
+  const auto alike = [&](const Record& r, bool any_peer) {
+    return r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
+           (any_peer || r.peer == own.peer);
+  };
+  const Record* before = usual ? &all[steps[*usual].record] : nullptr;
+  before = before != nullptr && alike(*before, false) ? before : nullptr;
+  for (const bool any_peer : {false, true}) {
+    for (std::size_t i = record; before == nullptr && i-- > 0;) {
+      before = alike(all[i], any_peer) ? &all[i] : nullptr;
+    }
   }
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);

@@ -115,10 +115,11 @@ bool is_blank(const RankEvidence& e) {
 }  // namespace
 
 std::string tag_of(const RankEvidence& e, const Record& r) {
-  const bool gloo = r.group < e.groups.size() &&
-                    e.text(e.groups[r.group].backend).find("gloo") != std::string_view::npos;
-  const ThreadStack* t = gloo && blocks(r) ? thread_of(e.threads, static_cast<int>(r.tid)) : nullptr;
-  for (const FrameVariables& v : t != nullptr ? t->variables : std::vector<FrameVariables>{}) {
+  const ThreadStack* t = blocks(r) ? thread_of(e.threads, static_cast<int>(r.tid)) : nullptr;
+  if (t == nullptr) {
+    return "";
+  }
+  for (const FrameVariables& v : t->variables) {
     const std::string& in = e.threads.frames[t->stack[v.frame]].function;
     for (const auto& [name, value] : v.values) {
       if (name == "tag" && (in.ends_with("send") || in.ends_with("recv"))) {
@@ -133,7 +134,7 @@ std::vector<bool> stale_evidence(const Case& c) {
   std::vector<bool> stale(c.ranks.size(), false);
   for (const Group& g : c.groups) {
     // PyTorch's records of gloo end alike whether an operation succeeded or not.
-    const bool gloo = g.backend.find("gloo") != std::string::npos;
+    const bool gloo = g.is_gloo();
     const auto enqueued = [&](std::size_t i) -> std::optional<std::uint64_t> {
       if (const GroupEvidence* e = c.member(g, i)) {
         return e->enqueued;
@@ -316,7 +317,11 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
   const std::string_view room_type = type(receiver, recv.out_dtype, recv.in_dtype);
   const bool size = sent != 0 && room != 0 && sent != room;
   const bool dtype = !sent_type.empty() && !room_type.empty() && sent_type != room_type;
-  const std::string sent_tag = tag_of(sender, send), recv_tag = tag_of(receiver, recv);
+  std::string sent_tag, recv_tag;
+  if (!size && !dtype && g.is_gloo()) {
+    sent_tag = tag_of(sender, send);
+    recv_tag = tag_of(receiver, recv);
+  }
   const bool tags = !sent_tag.empty() && !recv_tag.empty() && sent_tag != recv_tag;
   if (size || dtype || tags) {
     p.unequal = Unequal{sends ? mine : theirs,
@@ -324,8 +329,8 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
                         static_cast<std::size_t>(&send - sender.records.data()),
                         static_cast<std::size_t>(&recv - receiver.records.data()),
                         !size && dtype,
-                        size || dtype ? "" : sent_tag,
-                        size || dtype ? "" : recv_tag};
+                        std::move(sent_tag),
+                        std::move(recv_tag)};
   }
 }
 

@@ -59,6 +59,9 @@ inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: ex
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
 inline constexpr std::size_t kLeftOutClearly = 12;  // before and after, that make it no variation
 inline constexpr std::size_t kRepeats = 3;          // steps before which nothing can be new
+// So many records before, a failure because a peer was gone makes what came next no fault: a rank
+// that ends goes through few operations (what runs at exit).
+inline constexpr std::ptrdiff_t kAfterFailure = 16;
 
 // ---- a host that stopped by itself
 // Peers that wait in the same operation and issued more than this rank, out of all that wait there.

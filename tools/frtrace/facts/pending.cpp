@@ -67,7 +67,7 @@ Front front_of(const RankEvidence& e) {
 }
 
 bool runs_in_order(const Case& c, const Pending& p) {
-  return c.groups[static_cast<std::size_t>(p.group)].backend.find("gloo") == std::string::npos;
+  return !c.groups[static_cast<std::size_t>(p.group)].is_gloo();
 }
 
 namespace {

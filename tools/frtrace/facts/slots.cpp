@@ -191,9 +191,8 @@ bool completed(const Record& r) {
 // An operation of the rank had failed shortly before because a peer was gone: it was on its way to
 // end, and what it issued then (a barrier at exit) differs by right.
 bool is_after_failure(const RankEvidence& e, const Record& r) {
-  constexpr std::ptrdiff_t kShortly = 16;  // records
   const std::ptrdiff_t at = &r - e.records.data();
-  return std::any_of(&r - std::min(at, kShortly), &r, [&](const Record& x) {
+  return std::any_of(&r - std::min(at, limits::kAfterFailure), &r, [&](const Record& x) {
     return x.state == State::kFailed && x.ended != 0 && x.ended <= r.time &&
            is_consequence(e.text(x.error));
   });

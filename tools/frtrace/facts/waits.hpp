@@ -38,8 +38,8 @@ struct Unequal {
   bool dtype = false;              // they differ in the type, else in the number of elements
   std::string sent_tag, recv_tag;  // where they differ in nothing but these
 };
-// The tag with which the rank is in that send or receive of gloo now; records do not hold it. "":
-// its stack does not tell.
+// The tag with which the rank is in that send or receive now; records do not hold it. "": its stack
+// does not tell.
 std::string tag_of(const RankEvidence&, const Record&);
 
 // An operation in which somebody waits.

@@ -28,6 +28,8 @@ struct Group {
   // that of the framework's group that it works for.
   std::string label;
   bool described_by_other = false;  // such a communicator's
+  // Or of several backends, one of which is gloo.
+  bool is_gloo() const { return backend.find("gloo") != std::string::npos; }
   const std::string& title() const { return label; }
 };
 

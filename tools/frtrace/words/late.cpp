@@ -215,7 +215,7 @@ void LateWords::add_holes(const Stragglers& all, Report& r) const {
                          : fmt::format("{} #{}", e.text(e.records[c.at].op), e.records[c.at].seq),
                     e.id.rank));
   }
-  if (!site.starts && f_.group(site.group).backend.find("gloo") == std::string::npos) {
+  if (!site.starts && !f_.group(site.group).is_gloo()) {
     say(r, "context",
         "when operations began on the devices is not recorded: a host that waits for its slow "
         "device looks like a slow host");

@@ -94,8 +94,7 @@ std::string error(const Sentence& s) {
 
 // A message of gloo, which matches by tags; records do not hold these.
 bool has_tags(const Sentence& s) {
-  return s.p->kind != Kind::kCollective &&
-         s.f.group(s.p->group).backend.find("gloo") != std::string::npos;
+  return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
 std::string complete(const Sentence& s) {
