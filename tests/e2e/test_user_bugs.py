@@ -167,6 +167,34 @@ def test_what_comes_every_few_steps_was_left_out(verdict):
     assert f"user_job.py:{line_of('sends_shard')}" in trace.verdict["summary"]
 
 
+def test_the_tag_that_nobody_else_uses(verdict):
+    trace = verdict("one_tag")
+    trace.expect("mismatch", [3], waiting=None)
+    assert places(trace) == {3: ("user_job.py", line_of("one_tag"))}
+    assert "rank 3 sends with tag 5 to rank 0, which receives with tag 0" in trace.text
+
+
+def test_who_usually_has_other_splits(verdict):
+    trace = verdict("uneven_split")
+    trace.expect("mismatch", [3], waiting=None)
+    assert "rank 3 sends 6 rows to rank 1, which expects 4" in trace.text
+
+
+def test_once_more_is_no_skip(verdict):
+    trace = verdict("once_more")
+    trace.expect("mismatch", [3], waiting=None)
+    assert places(trace) == {3: ("user_job.py", line_of("once_more"))}
+
+
+@pytest.mark.parametrize("bug", ["one_later", "skip_before_new_group"])
+def test_left_out_and_gone_on_in_another_group(verdict, bug):
+    """A later operation meets it and all goes on to the end; or it makes a group next."""
+    trace = verdict(bug)
+    trace.expect("missing", [3], waiting=None)
+    assert blamed(trace)[0]["why"] == "skipped", trace.verdict["summary"]
+    assert trace.verdict["summary"].startswith("rank 3 skipped all_reduce #5 of pairs{")
+
+
 def test_a_thread_that_ended(verdict):
     """What the rank's main thread waits in is not why its other thread did not come."""
     trace = verdict("checkpointer_ended")

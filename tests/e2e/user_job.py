@@ -219,6 +219,60 @@ def shard_not_sent():
             dist.send(torch.ones(1), peer)
 
 
+def one_tag():
+    """Rank 0 collects what all send; one of them uses another tag."""
+    for source in range(WORLD - 1, 0, -1) if RANK == 0 else ():
+        dist.recv(torch.ones(4096), source)
+    if RANK != 0:
+        dist.send(torch.ones(4096), 0, tag=5 if GUILTY else 0)  # @one_tag
+    dist.barrier()
+
+
+def uneven_split():
+    """The splits are the same in every step; one rank sends a peer more for once."""
+    for step in range(8):
+        send = [4] * WORLD
+        send[1] += 2 * (GUILTY and step == 5)
+        out, rows = torch.ones(4 * WORLD, 4), torch.ones(sum(send), 4)
+        dist.all_to_all_single(out, rows, [4] * WORLD, send)  # @uneven_split
+        dist.all_reduce(torch.ones(4))
+
+
+def once_more():
+    """A barrier now and then; one rank calls it once more."""
+    for step in range(8):
+        dist.all_reduce(torch.ones(8))
+        for _ in range((step % 3 == 0) + (GUILTY and step == 6)):
+            dist.barrier()  # @once_more
+        dist.reduce(torch.ones(4), 0)
+
+
+def one_later():
+    """One rank leaves out a reduction, which the next one of it then meets, up to the end."""
+    pairs = [dist.new_group([k, k + 2], group_desc="pairs") for k in (0, 1)]
+    for step in range(9):
+        for _ in range(4):
+            ops = [dist.P2POp(dist.isend, torch.ones(4), RANK ^ 1)]
+            ops += [dist.P2POp(dist.irecv, torch.ones(4), RANK ^ 1)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        if not (GUILTY and step == 4):
+            dist.all_reduce(torch.ones(2), group=pairs[RANK % 2])  # @one_later
+    dist.barrier()
+
+
+def skip_before_new_group():
+    """What one rank leaves out others wait in, while it makes a group."""
+    pairs = [dist.new_group([k, k + 1], group_desc="pairs") for k in range(0, WORLD, 2)]
+    odd = [dist.new_group([k, k + 2], group_desc="odd") for k in (0, 1)]
+    for step in range(6):
+        if not (GUILTY and step == 4):
+            dist.all_reduce(torch.ones(2), group=pairs[RANK // 2])  # @skip_before_new_group
+        dist.all_reduce(torch.ones(3), group=odd[RANK % 2])
+        if step == 4:
+            dist.new_group(list(range(WORLD)))  # @makes_a_group
+
+
 def checkpointer_ended():
     """Checkpoints come from a thread with a group of its own; on one rank it returns early."""
     group = dist.new_group(group_desc="checkpoints")

@@ -36,10 +36,24 @@ bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
          f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
 }
 
-Cause of_deviants(const Facts& f, const std::vector<Deviant>& deviants, bool by_peers,
-                  bool in_cycle) {
+// After `usual`, which it left out, all else of that iteration came as before: it came to that
+// operation in the next one only, which is no exchange.
+bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
+  const std::size_t rest = a.issued - std::min(a.issued, a.usual + 1);
+  const auto at = [&](std::size_t k) { return steps.begin() + static_cast<std::ptrdiff_t>(k); };
+  return a.kind == Anomaly::kSwapped && rest >= limits::kClearSupport &&
+         a.issued + rest <= steps.size() &&
+         std::equal(at(a.issued), at(a.issued + rest), at(a.usual + 1),
+                    [](const Step& x, const Step& y) { return x.key == y.key; });
+}
+
+Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
   Cause c;
   c.rule = Rule::kLeftOrder;
+  for (Deviant& d : deviants) {
+    const bool skip = came_one_later(f.history.of(d.evidence), d.how);
+    d.how.kind = skip ? Anomaly::kSkipped : d.how.kind;
+  }
   const Anomaly& a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. What was
   // left out for good is a skip, wherever the rank waits now.
@@ -282,8 +296,8 @@ Cause never_issued_by(const Facts& f, int evidence, int pending) {
 
 }  // namespace
 
-// Who waits elsewhere though it was the turn of what others wait for it in, by its own earlier
-// iterations: a fault by itself, whatever else is stuck.
+// Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by
+// its own earlier iterations: a fault by itself, whatever else is stuck.
 std::vector<Cause> left_out(const Facts& f) {
   std::map<int, std::set<int>>
       awaited;  // evidence -> groups of collectives that it did not come to
@@ -291,9 +305,10 @@ std::vector<Cause> left_out(const Facts& f) {
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
     for (const int a : p.absent) {
-      if (p.kind == Kind::kCollective && f.graph.waits(a)) {
+      const bool waits = f.graph.waits(a);
+      if (p.kind == Kind::kCollective && (waits || f.lifecycle_in_flight(a) != nullptr)) {
         awaited[a].insert(p.group);
-        if (lost_its_thread(f, a, p.group)) {
+        if (waits && lost_its_thread(f, a, p.group)) {
           out.push_back(never_issued_by(f, a, static_cast<int>(k)));
         }
       }

@@ -85,6 +85,26 @@ std::uint64_t parted_at(const Facts& f, const Divergence& d) {
   return at;
 }
 
+// +1: it moved as many rows as every time before from there, -1: others than those, 0: they vary.
+int usual_splits(const Facts& f, int evidence, const Record& own) {
+  const RankEvidence& e = f.ev(evidence);
+  const auto alike = [&](const Record& a, const Record& b) {
+    return operation_text(e, a) == operation_text(e, b);
+  };
+  std::size_t before = 0;
+  const Record* last = nullptr;
+  for (const Record* r = e.records.data(); r != &own; ++r) {
+    if (r->stack == own.stack && r->group == own.group && r->op == own.op) {
+      if (last != nullptr && !alike(*r, *last)) {
+        return 0;
+      }
+      last = r;
+      ++before;
+    }
+  }
+  return before < limits::kRepeats ? 0 : alike(*last, own) ? 1 : -1;
+}
+
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
@@ -96,6 +116,7 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       const Record* r = record_at(f, d, m, d.seq);
       votes[k] += precedents(f, d, i, index_of(f, i, *r));
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
+      votes[k] += d.splits ? usual_splits(f, i, *r) : 0;
     }
   }
   const auto best = std::max_element(votes.begin(), votes.end());
@@ -125,7 +146,12 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
       return false;  // it came after all, in another order
     }
   }
-  for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead; ++ahead) {
+  // It rather issued the few before once more than left out as many or more.
+  std::uint64_t again = 1;
+  while (again < limits::kSkipLookahead && again < d.seq && key(member, d.seq - again) != own) {
+    ++again;
+  }
+  for (std::uint64_t ahead = 1; ahead <= again; ++ahead) {
     if (key(reference, d.seq + ahead) == own) {
       return true;
     }
@@ -138,7 +164,7 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
       break;
     }
     if (*earlier == *others) {
-      for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead && j + ahead < d.seq; ++ahead) {
+      for (std::uint64_t ahead = 1; ahead <= again && j + ahead < d.seq; ++ahead) {
         if (key(reference, j + ahead) == own) {
           return true;
         }

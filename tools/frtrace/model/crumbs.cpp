@@ -13,9 +13,9 @@ namespace frtrace {
 namespace {
 
 // Prefixes of notes that the Python package writes: of fr.trace_calls "-> function file:line" and
-// "<- ...", of exceptions that the user's code handled, of threads that died.
+// "<- ...", of exceptions that the user's code handled, of threads that died; of the recorder's own.
 constexpr std::string_view kIn = "-> ", kOut = "<- ", kCaught = "caught ",
-                           kDied = "exception in thread ";
+                           kDied = "exception in thread ", kOwn = "fr: ";
 
 // What the thread that wrote the last note of a call was in, and entered last; "" without such
 // notes.
@@ -99,7 +99,7 @@ std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
   const auto add = [&text](const std::string& part) {
     text += (text.empty() || part.empty() ? "" : ", ") + part;
   };
-  if (!n.note.empty() && !n.note.starts_with(kCaught)) {
+  if (!n.note.empty() && !n.note.starts_with(kCaught) && !n.note.starts_with(kOwn)) {
     add(!main && n.note.starts_with(kDied) ? n.note : fmt::format("last note \"{}\"", n.note));
   }
   add(main ? step : "");

@@ -177,9 +177,9 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::only_active, "hold only what was in flight when they were written", false},
       {&Holes::no_stacks, "hold no call sites", false},
       {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
+      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
       {&Holes::no_members,
        "do not list the members of groups: members are the ranks whose records name a group", true},
-      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
       {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
        true},
       {&Holes::failure_inferred,
@@ -210,7 +210,7 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
           "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
           gap.text);
       say(r, "hole", text);
-      if (fault && gap.matters) {
+      if ((fault || gap.set == &Holes::no_p2p) && gap.matters) {
         doubts.add(Confidence::kLikely, text);
       }
     }

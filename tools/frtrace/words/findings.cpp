@@ -70,7 +70,7 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
                                        Names(f).at(due.evidence, due.record->stack));
   say(r, "why",
       c.rule == Rule::kSkippedSlot
-          ? fmt::format("as #{} {}: one operation was left out, all later ones are shifted",
+          ? fmt::format("as #{} {}: it was left out, so that all later ones are shifted",
                         c.divergence->seq, text)
           : text + fmt::format(" as #{}", c.divergence->seq));
   // `if rank == 0: dist.barrier()` and its like

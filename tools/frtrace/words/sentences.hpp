@@ -21,7 +21,7 @@ inline constexpr Row kSummaries[] = {
     {kMismatch, "{mismatch}"},
     {kPastMismatch, "{mismatch}"},
     {kSkippedSlot,
-     "{who} skipped {due_op} #{seq} of {group}{due_at}; [it|they] issued the operation after it "
+     "{who} skipped {due_op} #{seq} of {group}{due_at}; [it|they] issued what comes later "
      "instead"},
     {kUnequalEnds, "{unequal}"},
     {kExited, "{who} {ended}{waited_for}"},
@@ -135,7 +135,8 @@ inline constexpr Row kWhys[] = {
     {kExtra,
      "{who} [is the only one|are the only ones] in it, and no rank issued it from there before"},
     {kLeftOrder,
-     "the ranks wait for each other in a cycle; only {who} departed from the order of {order}"},
+     "the waits of the others lead to {who}, and only [it|they] departed from the order of "
+     "{order}"},
 };
 
 // Evidence that would separate the candidates of an open question.

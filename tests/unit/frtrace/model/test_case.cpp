@@ -89,6 +89,11 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
   REQUIRE(cases.size() == 1);
   CHECK(cases[0].ranks.size() == 1);
   CHECK(cases[0].missing == Ranks{1});
+
+  // But for a process that the youngest one met on its node.
+  evidence[1]->id.pid = 4711;
+  evidence.back()->peers.push_back({.rank = 1, .pid = 4711, .state = "exited"});
+  CHECK(make_cases(evidence, {})[0].missing.empty());
 }
 
 TEST_CASE("the number of a run tells its evidence from another's, whatever the clocks say") {

@@ -23,6 +23,27 @@ TEST_CASE("breadcrumbs are no collectives, and are told of the blamed") {
              "span \"load\" open for 20.0 s"));
 }
 
+TEST_CASE("notes of the recorder's own are told of the job, not of the thread") {
+  JobBuilder j(2);
+  iterations(j, 2);
+  j.rank(1).notes.push_back({1001, "fr: mismatch: rank 1 issued barrier #3", j.now(), {}});
+  j.issue(0, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  REQUIRE(r.ranks == Ranks{1});
+  CHECK(!says(r.blamed[0], "last note"));
+  CHECK(has(r, "told", "mismatch: rank 1 issued barrier #3"));
+}
+
+TEST_CASE("that nothing is stuck is not certain where sends and receives are not recorded") {
+  JobBuilder j(2);
+  iterations(j, 2);
+  j.rank(0).holes.no_p2p = true;
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kOk);
+  CHECK(r.confidence == Confidence::kLikely);
+}
+
 TEST_CASE("the step of a dump of an earlier incident is not where that rank is") {
   JobBuilder j(3);
   iterations(j, 2);
