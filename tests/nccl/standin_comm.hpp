@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "standin_profiler.hpp"
 
@@ -199,6 +200,7 @@ struct ncclComm {
   std::mutex lock;
   std::deque<Task> queue;
   std::thread progress;
+  std::vector<std::thread> background;  // it is made there, and launches
 
   bool faulty(const char* kind, u64 n) const {
     return fault.kind == kind && fault.rank == rank && fault.n == n &&

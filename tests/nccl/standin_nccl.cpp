@@ -143,16 +143,18 @@ int launch() {
   t_first->profiler.state(t_group, kStGroupEndApiStart);
   t_first->profiler.stop(t_group);
   t_first = nullptr;
-  std::thread([tasks = std::exchange(t_tasks, {}), group = std::exchange(t_group, nullptr)] {
-    usleep(2000);
-    t_tasks = tasks;
-    t_group = group;
-    launch_all();
-    for (const Pending& p : tasks) {
-      p.comm->async_error.store(0);
-      p.comm->launching.fetch_sub(1);
-    }
-  }).detach();
+  std::vector<std::thread>& background = t_tasks.front().comm->background;
+  background.emplace_back(
+      [tasks = std::exchange(t_tasks, {}), group = std::exchange(t_group, nullptr)] {
+        usleep(2000);
+        t_tasks = tasks;
+        t_group = group;
+        launch_all();
+        for (const Pending& p : tasks) {
+          p.comm->async_error.store(0);
+          p.comm->launching.fetch_sub(1);
+        }
+      });
   return kInProgress;
 }
 
@@ -211,14 +213,12 @@ int make(ncclComm** out, std::string name, u64 hash, int n_ranks, int rank, bool
   if (!blocking) {
     comm->async_error.store(kInProgress);
     *out = comm;
-    std::thread([comm] {
+    comm->background.emplace_back([comm] {
       comm->join_ranks();
-      if (comm->ending.load()) {
-        delete comm;  // given up; see end()
-        return;
+      if (!comm->ending.load()) {
+        comm->async_error.store(0);
       }
-      comm->async_error.store(0);
-    }).detach();
+    });
     return kInProgress;
   }
   // NCCL does this on a thread of its own
@@ -238,13 +238,15 @@ int end(ncclComm* comm) {
   while (comm->launching.load() != 0) {
     nap();
   }
-  const bool in_making = comm->async_error.load() == kInProgress;
   comm->ending.store(true);
-  if (in_making) {
-    return 0;  // the thread that makes it deletes it
+  // No thread of a communicator outlives it: one that does may run when the process has exited.
+  for (std::thread& thread : comm->background) {
+    thread.join();
   }
-  comm->progress.join();
-  comm->profiler.finalize();
+  if (comm->progress.joinable()) {  // else it was never made
+    comm->progress.join();
+    comm->profiler.finalize();
+  }
   delete comm;
   return 0;
 }
