@@ -157,6 +157,15 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
   return exit;
 }
 
+// The last moment of which its file shows that it ran.
+Time last_sign_of_life(const RankEvidence& e) {
+  Time last = e.salvaged ? 0 : e.written;
+  for (const Record& r : e.records) {
+    last = e.salvaged ? std::max({last, r.time, r.ended}) : last;
+  }
+  return last != 0 ? last : e.written;
+}
+
 Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
   const std::string last_error = last_error_of(e);
   Exit exit = e.exit.present ? exit_by_itself(e, last_error) : Exit{};
@@ -172,11 +181,10 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
   }
   if (!exit.ended() && e.process_gone) {
     exit.kind = ExitKind::kGone;
-    exit.time = e.written;
-    for (const Record& r : e.records) {
-      exit.time = e.salvaged ? std::max({r.time, r.ended}) : exit.time;
-    }
     exit.consequence = is_consequence(last_error);
+  }
+  if (exit.kind == ExitKind::kGone && exit.time == 0) {
+    exit.time = last_sign_of_life(e);
   }
   return exit;
 }

@@ -96,7 +96,8 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
     say(r, "context", "all members completed it nevertheless: their results are wrong, not stuck");
   } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
     say(r, "why",
-        fmt::format("{} ended in a wait of its own: for rank {}, which waits for nobody", guilty,
+        fmt::format("{} ended in {}: for rank {}, which waits for nobody", guilty,
+                    one_or(c.guilty.size(), "a wait of its own", "waits of their own"),
                     f.rank(c.absent_too)));
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     say(r, "why", fmt::format("the error of {} came before those of the others", guilty));

@@ -223,10 +223,10 @@ std::string waited_for(const Sentence& s) {
   const std::vector<Rank> who = s.without_guilty(s.waiting_ranks());
   const bool over =
       s.c.rule == kOneKilled || (s.p != nullptr && std::ranges::any_of(s.p->waits, &Wait::failed));
-  return given(
-      !who.empty(),
-      fmt::format("; {} for it in {}",
-                  ranks_do(who, over ? "waited" : "waits", over ? "waited" : "wait"), s.op_text()));
+  return given(!who.empty(),
+               fmt::format("; {} for {} in {}",
+                           ranks_do(who, over ? "waited" : "waits", over ? "waited" : "wait"),
+                           one_or(s.guilty.size(), "it", "them"), s.op_text()));
 }
 
 // What it did in the place of what was due.

@@ -236,6 +236,25 @@ TEST_CASE("a rank that was killed in its wait for one that never came need not b
   CHECK(has(r, "why", "rank 0 ended in a wait of its own: for rank 2"));
 }
 
+TEST_CASE("ranks that are killed one after the other in a hang are not its cause") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);  // without 2, which is elsewhere
+  j.advance(20);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.rank(r).options.emplace_back("FR_TIMEOUT_S", "10");
+    j.rank(r).written = j.now();
+  }
+  j.advance(1);  // the last one alive sees the others gone, and not when they ended
+  for (const Rank r : {0, 1}) {
+    j.rank(3).peers.push_back({r, 0, "gone", 0, 0, 0, "", ""});
+  }
+  j.rank(3).written = j.now();
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
 TEST_CASE("loss by wrap: the frontiers still tell who did not come") {
   JobBuilder j(4);
   iterations(j, 50);
