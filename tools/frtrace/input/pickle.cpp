@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "input/memory.hpp"
@@ -17,7 +16,6 @@ namespace {
 
 // Containers that are open at once (MARK); those of a dump are four deep.
 constexpr std::size_t kMaxMarks = 256;
-constexpr std::size_t kMaxNumberText = 64;  // of the text forms of protocol 0
 
 class Machine {
  public:
@@ -51,55 +49,13 @@ class Machine {
 
   std::string take_why() { return std::move(why_); }
 
-  // After a cut, what is whole: see parse. Items lie on the stack until the last of their container
-  // is read: root, MARK, key, value, key, list, MARK, item, item, an unfinished item...
+  // After a cut, what is whole: see parse.
   bool salvage(Value& root) {
     if (!cut_ || top_ < 2 || !stack_[1].is_container()) {
       return false;
     }
     why_.clear();
-    root = stack_[1];
-    std::size_t level = 0;  // of marks_
-    // The values of the container at `at` that were not added yet.
-    const auto open_values = [&](std::size_t at) {
-      if (level < marks_.size() && marks_[level] == at + 1) {
-        ++level;
-        const std::size_t end = level < marks_.size() ? marks_[level] : top_;
-        return std::span<const Value>(&stack_[at + 2], end - at - 2);
-      }
-      const std::size_t end = level < marks_.size() ? marks_[level] : top_;
-      return std::span<const Value>(&stack_[at + 1], end - at - 1);
-    };
-    std::size_t list = 1;
-    if (root.type == Type::kDict) {
-      const auto values = open_values(1);
-      for (std::size_t i = 0; i + 1 < values.size(); i += 2) {
-        const bool newest = i + 2 == values.size();
-        if (newest && values[i + 1].is_container()) {
-          if (values[i + 1].type != Type::kList) {
-            break;
-          }
-          list = static_cast<std::size_t>(&values[i + 1] - stack_.data());
-        }
-        append(arena_, *root.node, values.subspan(i, 2));
-      }
-      if (list == 1) {
-        return root.node->count != 0;
-      }
-    } else if (root.type != Type::kList) {
-      return false;
-    }
-    Node& node = *stack_[list].node;
-    append(arena_, node, open_values(list));
-    // Without its keys, or with some of them: it was about to be filled.
-    const auto keys = [&](std::size_t i) {
-      return node.items[i].type == Type::kDict ? node.items[i].node->count : 0;
-    };
-    if (node.count > 0 && node.items[node.count - 1].type == Type::kDict &&
-        keys(node.count - 1) < (node.count > 1 ? keys(node.count - 2) : 2)) {
-      --node.count;
-    }
-    return true;
+    return whole_part(arena_, {stack_.data(), top_}, marks_, root);
   }
 
  private:
@@ -294,31 +250,11 @@ class Machine {
   }
 
   std::int64_t number(std::string_view text) {
-    if (!text.empty() && text.back() == 'L') {
-      text.remove_suffix(1);
-    }
-    std::int64_t v = 0;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (text.size() > kMaxNumberText) {
-      fail("damaged: not a number");
-    } else if (parsed.ec == std::errc::result_out_of_range) {
-      v = text.front() == '-' ? INT64_MIN : INT64_MAX;
-    } else if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    const std::optional<std::int64_t> v = decimal(text);
+    if (!v) {
       fail("damaged: not a number");
     }
-    return v;
-  }
-
-  void string_of(Type type, std::size_t size) {
-    if (size > UINT32_MAX) {
-      fail("truncated");  // by its claim: hardly a cut
-      return;
-    }
-    if (!have(size)) {
-      return;
-    }
-    push(string(type, p_, size));
-    p_ += size;
+    return v.value_or(0);
   }
 
   void escaped(std::string_view text) {
@@ -328,279 +264,296 @@ class Machine {
     push(string(Type::kString, text.data(), text.size()));
   }
 
+  // A number of the input; false: it is cut there.
+  template <class T>
+  bool read(T& v) {
+    if (!have(sizeof(T))) {
+      return false;
+    }
+    v = little<T>(p_);
+    p_ += sizeof(T);
+    return true;
+  }
+
+  template <class Size>
+  void sized_string(Type type) {
+    Size given{};
+    if (!read(given)) {
+      return;
+    }
+    const std::uint64_t size = given;
+    if (size > UINT32_MAX) {
+      fail("truncated");  // by its claim: hardly a cut
+    } else if (have(size)) {
+      push(string(type, p_, size));
+      p_ += size;
+    }
+  }
+
+  template <class Index>
+  void get_at() {
+    if (Index index{}; read(index)) {
+      get(index);
+    }
+  }
+
+  template <class Index>
+  void put_at() {
+    if (Index index{}; read(index)) {
+      put(index);
+    }
+  }
+
+  template <class T>
+  void fixed_int() {
+    if (T v{}; read(v)) {
+      push(integer(v));
+    }
+  }
+
+  template <class Size>
+  void long_int() {
+    if (Size size{}; read(size) && have(size)) {
+      push(integer(long_value(p_, size)));
+      p_ += size;
+    }
+  }
+
   void step(unsigned char op) {
+    // The most frequent first.
+    if (!memo_step(op) && !container_step(op) && !string_step(op) && !number_step(op) &&
+        !rare_step(op)) {
+      const char* name = forbidden(op);
+      fail(
+          name != nullptr
+              ? fmt::format("hostile or unrecognised pickle: it would construct objects ({})", name)
+              : fmt::format("damaged: unknown opcode 0x{:02x}", op));
+    }
+  }
+
+  // These return false for an opcode that is none of theirs.
+  bool memo_step(unsigned char op) {
     switch (op) {
-      // --- by far the most frequent first
       case kBinGet:
-        if (have(1)) {
-          get(*p_++);
-        }
-        return;
+        get_at<std::uint8_t>();
+        return true;
       case kLongBinGet:
-        if (have(4)) {
-          const std::size_t index = little<std::uint32_t>(p_);
-          p_ += 4;
-          get(index);
-        }
-        return;
-      case kMarkOp:
-        if (marks_.size() >= kMaxMarks) {
-          fail("hostile or unrecognised pickle: nested too deeply");
-          return;
-        }
-        marks_.push_back(top_);
-        stack_[top_].type = Type::kMark;
-        ++top_;
-        return;
-      case kEmptyList:
-        container(Type::kList, {});
-        return;
-      case kAppends:
-        extend(pop_mark(), Type::kList, Type::kList);
-        return;
-      case kEmptyDict:
-        container(Type::kDict, {});
-        return;
-      case kSetItems:
-        extend(pop_mark(), Type::kDict, Type::kDict);
-        return;
-      case kBinInt1:
-        if (have(1)) {
-          push(integer(*p_++));
-        }
-        return;
-      case kBinInt2:
-        if (have(2)) {
-          push(integer(little<std::uint16_t>(p_)));
-          p_ += 2;
-        }
-        return;
-      case kBinInt:
-        if (have(4)) {
-          push(integer(little<std::int32_t>(p_)));
-          p_ += 4;
-        }
-        return;
-      case kLong1:
-        if (have(1) && have(1 + std::size_t{*p_})) {
-          push(integer(long_value(p_ + 1, *p_)));
-          p_ += 1 + std::size_t{*p_};
-        }
-        return;
+        get_at<std::uint32_t>();
+        return true;
       case kBinPut:
-        if (have(1)) {
-          put(*p_++);
-        }
-        return;
+        put_at<std::uint8_t>();
+        return true;
       case kLongBinPut:
-        if (have(4)) {
-          const std::size_t index = little<std::uint32_t>(p_);
-          p_ += 4;
-          put(index);
-        }
-        return;
+        put_at<std::uint32_t>();
+        return true;
       case kMemoize:
         put(memo_end_);
-        return;
-      case kBinUnicode:
-        if (have(4)) {
-          const std::size_t size = little<std::uint32_t>(p_);
-          p_ += 4;
-          string_of(Type::kString, size);
-        }
-        return;
-      case kShortBinUnicode:
-        if (have(1)) {
-          const std::size_t size = *p_++;
-          string_of(Type::kString, size);
-        }
-        return;
-      case kNoneOp:
-        push(Value{});
-        return;
-      case kNewTrue:
-        push(boolean(true));
-        return;
-      case kNewFalse:
-        push(boolean(false));
-        return;
+        return true;
+      case kGetText:
+        get(static_cast<std::size_t>(number(line())));
+        return true;
+      case kPutText:
+        put(static_cast<std::size_t>(number(line())));
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool container_step(unsigned char op) {
+    switch (op) {
+      case kMarkOp:
+        mark();
+        return true;
+      case kEmptyList:
+        container(Type::kList, {});
+        return true;
+      case kAppends:
+        extend(pop_mark(), Type::kList, Type::kList);
+        return true;
+      case kEmptyDict:
+        container(Type::kDict, {});
+        return true;
+      case kSetItems:
+        extend(pop_mark(), Type::kDict, Type::kDict);
+        return true;
       case kTuple1:
-        tuple(1);
-        return;
       case kTuple2:
-        tuple(2);
-        return;
       case kTuple3:
-        tuple(3);
-        return;
-      // --- the others
+        tuple(op - kTuple1 + 1u);
+        return true;
       case kEmptyTuple:
         container(Type::kTuple, {});
-        return;
+        return true;
       case kTupleOp:
         from_mark(Type::kTuple);
-        return;
+        return true;
       case kListOp:
         from_mark(Type::kList);
-        return;
+        return true;
+      case kDictOp:
+        from_mark(Type::kDict);
+        return true;
       case kFrozenSet:
         from_mark(Type::kSet);
-        return;
+        return true;
       case kEmptySet:
         container(Type::kSet, {});
-        return;
+        return true;
       case kAddItems:
         extend(pop_mark(), Type::kSet, Type::kSet);
-        return;
-      case kDictOp: {
-        const std::span<const Value> values = pop_mark();
-        if (values.size() % 2 != 0) {
-          fail("damaged: a key without a value");
-        } else if (why_.empty()) {
-          container(Type::kDict, values);
-        }
-        return;
-      }
+        return true;
       case kAppend:
         if (const Value* v = pop(1); v != nullptr) {
           const Value item = *v;
           extend({&item, 1}, Type::kList, Type::kSet);
         }
-        return;
+        return true;
       case kSetItem:
         if (const Value* v = pop(2); v != nullptr) {
           const Value pair[2] = {v[0], v[1]};
           extend({pair, 2}, Type::kDict, Type::kDict);
         }
-        return;
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool string_step(unsigned char op) {
+    switch (op) {
+      case kShortBinUnicode:
+      case kShortBinString:
+        sized_string<std::uint8_t>(Type::kString);
+        return true;
+      case kBinUnicode:
+      case kBinString:
+        sized_string<std::uint32_t>(Type::kString);
+        return true;
+      case kBinUnicode8:
+        sized_string<std::uint64_t>(Type::kString);
+        return true;
+      case kShortBinBytes:
+        sized_string<std::uint8_t>(Type::kBytes);
+        return true;
+      case kBinBytes:
+        sized_string<std::uint32_t>(Type::kBytes);
+        return true;
+      case kBinBytes8:
+      case kByteArray8:
+        sized_string<std::uint64_t>(Type::kBytes);
+        return true;
+      case kUnicodeText:
+        escaped(line());
+        return true;
+      case kStringText: {
+        const std::string_view text = line();
+        if (text.size() < 2 || text.front() != text.back() ||
+            (text.front() != '\'' && text.front() != '"')) {
+          fail("damaged: a string without quotes");
+        } else {
+          escaped(text.substr(1, text.size() - 2));
+        }
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+
+  bool number_step(unsigned char op) {
+    switch (op) {
+      case kNoneOp:
+        push(Value{});
+        return true;
+      case kNewTrue:
+      case kNewFalse:
+        push(boolean(op == kNewTrue));
+        return true;
+      case kBinInt1:
+        fixed_int<std::uint8_t>();
+        return true;
+      case kBinInt2:
+        fixed_int<std::uint16_t>();
+        return true;
+      case kBinInt:
+        fixed_int<std::int32_t>();
+        return true;
+      case kLong1:
+        long_int<std::uint8_t>();
+        return true;
+      case kLong4:
+        long_int<std::uint32_t>();
+        return true;
+      case kBinFloat:
+        if (std::uint64_t bits = 0; read(bits)) {
+          push(real(std::bit_cast<double>(__builtin_bswap64(bits))));
+        }
+        return true;
+      case kIntText: {
+        const std::string_view text = line();
+        push(text == "00" || text == "01" ? boolean(text == "01") : integer(number(text)));
+        return true;
+      }
+      case kLongText:
+        push(integer(number(line())));
+        return true;
+      case kFloatText: {
+        const std::string_view text = line();
+        if (text.size() > kMaxNumberText) {
+          fail("damaged: not a number");
+        } else {
+          push(real(std::strtod(std::string(text).c_str(), nullptr)));
+        }
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+
+  bool rare_step(unsigned char op) {
+    switch (op) {
       case kPop:
         if (top_ > 1 && stack_[top_ - 1].type == Type::kMark) {
           pop_mark();
         } else {
           pop(1);
         }
-        return;
+        return true;
       case kPopMark:
         pop_mark();
-        return;
+        return true;
       case kDup:
         if (const Value* v = pop(1); v != nullptr) {
           const Value twice = *v;
           push(twice);
           push(twice);
         }
-        return;
-      case kBinFloat:
-        if (have(8)) {
-          Value v;
-          v.type = Type::kFloat;
-          v.f = std::bit_cast<double>(__builtin_bswap64(little<std::uint64_t>(p_)));
-          push(v);
-          p_ += 8;
-        }
-        return;
-      case kLong4:
-        if (have(4)) {
-          const std::size_t size = little<std::uint32_t>(p_);
-          p_ += 4;
-          if (have(size)) {
-            push(integer(long_value(p_, size)));
-            p_ += size;
-          }
-        }
-        return;
-      case kBinBytes:
-        if (have(4)) {
-          const std::size_t size = little<std::uint32_t>(p_);
-          p_ += 4;
-          string_of(Type::kBytes, size);
-        }
-        return;
-      case kBinString:
-        if (have(4)) {
-          const std::size_t size = little<std::uint32_t>(p_);
-          p_ += 4;
-          string_of(Type::kString, size);
-        }
-        return;
-      case kShortBinBytes:
-      case kShortBinString:
-        if (have(1)) {
-          const std::size_t size = *p_++;
-          string_of(op == kShortBinBytes ? Type::kBytes : Type::kString, size);
-        }
-        return;
-      case kBinUnicode8:
-      case kBinBytes8:
-      case kByteArray8:
-        if (have(8)) {
-          const std::uint64_t size = little<std::uint64_t>(p_);
-          p_ += 8;
-          string_of(op == kBinUnicode8 ? Type::kString : Type::kBytes, size);
-        }
-        return;
+        return true;
       case kFrame:  // a hint for buffered reading; the whole input is here
         if (have(8)) {
           p_ += 8;
         }
-        return;
+        return true;
       case kProto:
         if (have(1) && *p_++ > 5) {
           fail("a pickle protocol newer than 5");
         }
-        return;
-      case kIntText: {
-        const std::string_view text = line();
-        if (text == "00" || text == "01") {
-          push(boolean(text == "01"));
-          return;
-        }
-        push(integer(number(text)));
-        return;
-      }
-      case kLongText:
-        push(integer(number(line())));
-        return;
-      case kFloatText: {
-        const std::string_view text = line();
-        if (text.size() > kMaxNumberText) {
-          fail("damaged: not a number");
-          return;
-        }
-        Value v;
-        v.type = Type::kFloat;
-        v.f = std::strtod(std::string(text).c_str(), nullptr);
-        push(v);
-        return;
-      }
-      case kStringText: {
-        std::string_view text = line();
-        if (text.size() < 2 || text.front() != text.back() ||
-            (text.front() != '\'' && text.front() != '"')) {
-          fail("damaged: a string without quotes");
-          return;
-        }
-        text = text.substr(1, text.size() - 2);
-        escaped(text);
-        return;
-      }
-      case kUnicodeText:
-        escaped(line());
-        return;
-      case kGetText:
-        get(static_cast<std::size_t>(number(line())));
-        return;
-      case kPutText:
-        put(static_cast<std::size_t>(number(line())));
-        return;
+        return true;
       default:
-        if (const char* name = forbidden(op); name != nullptr) {
-          fail(
-              fmt::format("hostile or unrecognised pickle: it would construct objects ({})", name));
-        } else {
-          fail(fmt::format("damaged: unknown opcode 0x{:02x}", op));
-        }
+        return false;
     }
+  }
+
+  void mark() {
+    if (marks_.size() >= kMaxMarks) {
+      fail("hostile or unrecognised pickle: nested too deeply");
+      return;
+    }
+    marks_.push_back(top_);
+    stack_[top_].type = Type::kMark;
+    ++top_;
   }
 
   void tuple(std::size_t n) {
@@ -611,7 +564,9 @@ class Machine {
 
   void from_mark(Type type) {
     const std::span<const Value> values = pop_mark();
-    if (why_.empty()) {
+    if (type == Type::kDict && values.size() % 2 != 0) {
+      fail("damaged: a key without a value");
+    } else if (why_.empty()) {
       container(type, values);
     }
   }
@@ -631,25 +586,14 @@ class Machine {
 
 }  // namespace
 
-bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why) {
-  Machine machine(in, arena);
-  if (machine.run(root)) {
-    return true;
-  }
-  why = machine.take_why();
-  return false;
-}
-
 bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why,
-           bool& cut) {
+           bool* cut) {
   Machine machine(in, arena);
-  cut = false;
   if (machine.run(root)) {
     return true;
   }
   why = machine.take_why();
-  cut = machine.salvage(root);
-  return cut;
+  return cut != nullptr && (*cut = machine.salvage(root));
 }
 
 }  // namespace frtrace::pickle

@@ -112,12 +112,10 @@ class Arena {
 // Appends to a list or set, or a key and a value to a dict.
 void append(Arena&, Node&, std::span<const Value> values);
 
-// The root object; false, and `why`, when the input is no whole pickle of plain data.
-bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why);
-
-// Of an input that ends too early: a dict of the root's keys before the cut, the last of them, if
-// it is a list, with the items that are whole; a root that is a list likewise. `cut` says so.
+// The root object; false, and `why`, when the input is no whole pickle of plain data. With `cut`, of
+// an input that ends too early: a dict of the root's keys before the cut, the last of them, if it is
+// a list, with the items that are whole; a root that is a list likewise. `*cut` says so.
 bool parse(std::span<const unsigned char> in, Arena& arena, Value& root, std::string& why,
-           bool& cut);
+           bool* cut = nullptr);
 
 }  // namespace frtrace::pickle

@@ -140,4 +140,63 @@ void append(Arena& arena, Node& node, std::span<const Value> values) {
   node.count = static_cast<std::uint32_t>(wanted);
 }
 
+std::optional<std::int64_t> decimal(std::string_view text) {
+  if (!text.empty() && text.back() == 'L') {
+    text.remove_suffix(1);
+  }
+  std::int64_t v = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (text.size() <= kMaxNumberText && parsed.ec == std::errc::result_out_of_range) {
+    return text.front() == '-' ? INT64_MIN : INT64_MAX;
+  }
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return whole && text.size() <= kMaxNumberText ? std::optional(v) : std::nullopt;
+}
+
+// Items lie on the stack until the last of their container is read: root, MARK, key, value, key,
+// list, MARK, item, item, an unfinished item...
+bool whole_part(Arena& arena, std::span<Value> stack, const std::vector<std::size_t>& marks,
+                Value& root) {
+  root = stack[1];
+  std::size_t level = 0;  // of marks
+  // The values of the container at `at` that were not added yet.
+  const auto open_values = [&](std::size_t at) {
+    const bool marked = level < marks.size() && marks[level] == at + 1;
+    level += marked ? 1 : 0;
+    const std::size_t begin = at + (marked ? 2 : 1);
+    const std::size_t end = level < marks.size() ? marks[level] : stack.size();
+    return stack.subspan(begin, end - begin);
+  };
+  std::size_t list = 1;
+  if (root.type == Type::kDict) {
+    const auto values = open_values(1);
+    for (std::size_t i = 0; i + 1 < values.size(); i += 2) {
+      const bool newest = i + 2 == values.size();
+      if (newest && values[i + 1].is_container()) {
+        if (values[i + 1].type != Type::kList) {
+          break;
+        }
+        list = static_cast<std::size_t>(&values[i + 1] - stack.data());
+      }
+      append(arena, *root.node, values.subspan(i, 2));
+    }
+    if (list == 1) {
+      return root.node->count != 0;
+    }
+  } else if (root.type != Type::kList) {
+    return false;
+  }
+  Node& node = *stack[list].node;
+  append(arena, node, open_values(list));
+  // Without its keys, or with some of them: it was about to be filled.
+  const auto keys = [&](std::size_t i) {
+    return node.items[i].type == Type::kDict ? node.items[i].node->count : 0;
+  };
+  if (node.count > 0 && node.items[node.count - 1].type == Type::kDict &&
+      keys(node.count - 1) < (node.count > 1 ? keys(node.count - 2) : 2)) {
+    --node.count;
+  }
+  return true;
+}
+
 }  // namespace frtrace::pickle

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstring>
+#include <optional>
 
 #include "input/pickle.hpp"
 
@@ -30,6 +31,13 @@ inline Value boolean(bool v) {
   return out;
 }
 
+inline Value real(double v) {
+  Value out;
+  out.type = Type::kFloat;
+  out.f = v;
+  return out;
+}
+
 inline Value string(Type type, const void* data, std::size_t size) {
   Value out;
   out.type = type;
@@ -52,7 +60,17 @@ inline std::int64_t long_value(const unsigned char* p, std::size_t n) {
   return static_cast<std::int64_t>(v);
 }
 
+inline constexpr std::size_t kMaxNumberText = 64;  // of the text forms of protocol 0
+
+// "12", "-3L"; beyond 64 bits the nearest that fits. Empty: not a number.
+std::optional<std::int64_t> decimal(std::string_view text);
+
 // The escapes that Python writes; an unknown one stays as it is.
 std::string unescape(std::string_view in);
+
+// What is whole of an input that ends too early, as `root`: a dict of the root's keys before the
+// cut, the last of them, if it is a list, with the items that are whole; a root that is a list
+// likewise. `stack`: where the machine stopped, root at 1; `marks`: places of marks in it.
+bool whole_part(Arena&, std::span<Value> stack, const std::vector<std::size_t>& marks, Value& root);
 
 }  // namespace frtrace::pickle

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
-#include <unordered_map>
 
 #include "input/torch/dump.hpp"
 #include "input/torch/naming.hpp"
+#include "input/torch/set.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -16,6 +15,7 @@ namespace frtrace {
 namespace {
 
 using Set = TorchSet;
+using torch_set::Member;
 
 bool is_gloo(const RankEvidence& e, const GroupEvidence& g) {
   return e.text(g.backend) == "gloo";
@@ -23,177 +23,6 @@ bool is_gloo(const RankEvidence& e, const GroupEvidence& g) {
 
 bool in_flight(const Record& r) {
   return r.state == State::kEnqueued || r.state == State::kStarted;
-}
-
-// ---------------------------------------------------------------- groups
-
-// Groups that no file lists have the members that appear in them, and those that cannot: ranks
-// without a file belong where the sister groups (same description, all of one size) leave a gap.
-void fill_gaps(std::map<std::string, std::vector<std::set<Rank>*>>& sisters,
-               const std::map<std::string, std::size_t>& sizes, const std::set<Rank>& absent) {
-  for (auto& [d, groups] : sisters) {
-    const std::size_t size = sizes.at(d);
-    std::set<Rank> free = absent;
-    const std::set<Rank>* full = nullptr;
-    for (const std::set<Rank>* g : groups) {
-      full = g->size() == size ? g : full;
-      for (const Rank r : *g) {
-        free.erase(r);
-      }
-    }
-    if (size < 2 || free.empty()) {
-      continue;
-    }
-    if (full == nullptr) {
-      // None is whole: only a single gap as large as what is free has one way to be filled.
-      if (groups.size() == 1 && groups.front()->size() + free.size() == size) {
-        groups.front()->insert(free.begin(), free.end());
-      }
-      continue;
-    }
-    const Rank stride = *std::next(full->begin()) - *full->begin();
-    const auto even = [&](const std::set<Rank>& g) {
-      for (auto it = g.begin(); std::next(it) != g.end(); ++it) {
-        if (*std::next(it) - *it != stride) {
-          return false;
-        }
-      }
-      return true;
-    };
-    const bool regular = even(*full);
-    for (std::set<Rank>* g : groups) {
-      const std::size_t gap = size - g->size();
-      if (gap == 0 || gap > free.size()) {
-        continue;
-      }
-      std::set<Rank> with = *g;
-      if (!regular) {
-        if (gap == free.size()) {
-          with.insert(free.begin(), free.end());
-        }
-      } else {
-        // The one even row of that length that holds the members and free ranks only.
-        int rows = 0;
-        for (std::size_t before = 0; before <= gap; ++before) {
-          std::set<Rank> row;
-          for (std::size_t k = 0; k < size; ++k) {
-            row.insert(*g->begin() + (static_cast<Rank>(k) - static_cast<Rank>(before)) * stride);
-          }
-          const bool fits =
-              std::all_of(row.begin(), row.end(),
-                          [&](Rank r) { return g->contains(r) || free.contains(r); }) &&
-              std::all_of(g->begin(), g->end(), [&](Rank r) { return row.contains(r); });
-          if (fits) {
-            with = row;
-            ++rows;
-          }
-        }
-        if (rows != 1) {
-          continue;
-        }
-      }
-      for (const Rank r : with) {
-        free.erase(r);
-      }
-      *g = with;
-    }
-  }
-}
-
-// How many members a group has by what its gathers gather; 0: it has none.
-std::size_t size_by_gathers(const RankEvidence& e, std::uint32_t row) {
-  for (const Record& r : e.records) {
-    if (r.group != row || r.kind != Kind::kCollective || r.in_numel == 0 || r.out_numel == 0) {
-      continue;
-    }
-    const std::string op = canonical_op(e.text(r.op));
-    const bool gather = op == "allgather" || op == "allgatherbase" || op == "allgatherintotensor";
-    const bool scatter = op == "reducescatterbase" || op == "reducescattertensor";
-    const std::uint64_t whole = gather ? r.out_numel : r.in_numel;
-    const std::uint64_t part = gather ? r.in_numel : r.out_numel;
-    if ((gather || scatter) && whole > part && whole % part == 0 && whole / part < 1 << 20) {
-      return static_cast<std::size_t>(whole / part);
-    }
-  }
-  return 0;
-}
-
-void complete_groups(const Set& set) {
-  std::set<Rank> present;
-  int world = 0;
-  for (const RankEvidence* e : set) {
-    world = std::max({world, e->id.world_size, e->id.rank + 1});
-    present.insert(e->id.rank);
-  }
-  std::map<std::string, std::set<Rank>> seen;  // of groups that no file lists
-  std::map<std::string, std::string> desc;
-  std::map<std::string, std::size_t> sizes;  // by description
-  for (const RankEvidence* e : set) {
-    for (std::uint32_t row = 1; row < e->groups.size(); ++row) {
-      const GroupEvidence& g = e->groups[row];
-      if (g.ranks.empty() && g.used && e->id.rank >= 0) {
-        const std::string name(e->text(g.name)), d(e->text(g.desc));
-        seen[name].insert(e->id.rank);
-        desc[name] = d;
-        std::size_t& size = sizes[d];
-        size = std::max({size, seen[name].size(), size_by_gathers(*e, row)});
-      }
-    }
-  }
-  std::map<std::string, std::vector<std::set<Rank>*>> sisters;
-  for (auto& [name, members] : seen) {
-    const std::string& d = desc[name];
-    if (d == "default_pg") {
-      world = std::max(world, static_cast<int>(sizes[d]));
-    } else if (!d.empty()) {
-      sisters[d].push_back(&members);
-    }
-  }
-  // Sister groups that every rank is in: together they are the world.
-  for (const auto& [d, groups] : sisters) {
-    std::set<Rank> covered;
-    for (const std::set<Rank>* g : groups) {
-      covered.insert(g->begin(), g->end());
-    }
-    const std::size_t all = groups.size() * sizes[d];
-    if (groups.size() > 1 && covered == present && all <= 2 * present.size()) {
-      world = std::max(world, static_cast<int>(all));
-    }
-  }
-  std::set<Rank> absent;
-  for (Rank r = 0; r < world; ++r) {
-    if (!present.contains(r)) {
-      absent.insert(r);
-    }
-  }
-  // So is a group that every rank is in.
-  for (auto& [name, members] : seen) {
-    if (members == present && present.size() > 1) {
-      members.insert(absent.begin(), absent.end());
-    }
-  }
-  fill_gaps(sisters, sizes, absent);
-  for (RankEvidence* e : set) {
-    e->id.world_size = world;
-    for (std::size_t row = 1; row < e->groups.size(); ++row) {
-      GroupEvidence& g = e->groups[row];
-      if (g.ranks.empty() && g.used && e->id.rank >= 0) {
-        e->holes.no_members = true;
-        if (e->text(g.desc) == "default_pg") {
-          g.ranks = {{0, static_cast<std::uint32_t>(world), 1}};
-          g.n_ranks = world;
-        } else {
-          for (const Rank r : seen[std::string(e->text(g.name))]) {
-            g.ranks.push_back({r, 1, 1});
-          }
-          // More than are known: some left no file, and nothing tells which.
-          g.n_ranks = static_cast<std::int32_t>(
-              std::max(g.ranks.size(), sizes[std::string(e->text(g.desc))]));
-        }
-      }
-      g.own_rank = e->id.rank < 0 ? -1 : position(g.ranks, e->id.rank);
-    }
-  }
 }
 
 // gloo's records end alike whether an operation succeeded or its peer died. With a rank missing, a
@@ -218,10 +47,6 @@ void doubt_the_missing(const Set& set) {
 }
 
 // Rows of all files that are one group.
-struct Member {
-  RankEvidence* e;
-  std::uint32_t row;
-};
 std::vector<std::vector<Member>> groups_of(const Set& set) {
   std::map<std::string, std::vector<Member>> by_key;
   for (RankEvidence* e : set) {
@@ -491,147 +316,6 @@ void infer_frontiers(const std::vector<Member>& members) {
   }
 }
 
-// ---------------------------------------------------------------- sends and receives
-
-struct LaneEnd {
-  RankEvidence* e = nullptr;
-  std::size_t lane = 0;
-};
-
-std::vector<std::size_t> records_of(const LaneEnd& end) {
-  const LaneEvidence& lane = end.e->lanes[end.lane];
-  std::vector<std::size_t> out;
-  for (std::size_t i = 0; i < end.e->records.size(); ++i) {
-    const Record& r = end.e->records[i];
-    if (r.group == lane.group && r.peer == lane.peer &&
-        r.kind == (lane.send ? Kind::kSend : Kind::kRecv)) {
-      out.push_back(i);
-    }
-  }
-  return out;
-}
-
-// All that the lane has completed, less what it completed later: the oldest may not be in memory.
-std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>& records, Time t) {
-  auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
-  for (const std::size_t i : records) {
-    const Record& r = end.e->records[i];
-    n -= r.state == State::kCompleted && r.ended > t ? 1 : 0;
-  }
-  return n;
-}
-
-void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int64_t by) {
-  const auto add = [by](std::uint64_t& n) {
-    n = static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + by);
-  };
-  for (const std::size_t i : records) {
-    add(end.e->records[i].seq);
-  }
-  LaneEvidence& lane = end.e->lanes[end.lane];
-  for (std::uint64_t* n : {&lane.enqueued, &lane.started, &lane.completed, &lane.ended}) {
-    add(*n);
-  }
-}
-
-// Records of the collectives that a rank has ended, by group (index in groups_of) and number.
-using Ended = std::map<std::pair<std::size_t, std::uint64_t>, std::size_t>;
-using EndedOf = std::map<const RankEvidence*, Ended>;
-
-EndedOf ended_collectives(const std::vector<std::vector<Member>>& groups) {
-  EndedOf out;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const Member& m : groups[g]) {
-      if (m.e->lanes.empty()) {
-        continue;
-      }
-      for (std::size_t i = 0; i < m.e->records.size(); ++i) {
-        const Record& r = m.e->records[i];
-        if (r.group == m.row && r.kind == Kind::kCollective && r.state == State::kCompleted) {
-          out[m.e][{g, r.seq}] = i;
-        }
-      }
-    }
-  }
-  return out;
-}
-
-// How many more sends than receives of one lane the windows hold before a collective that both ends
-// have left: by then every message had passed. nullopt: they kept no such collective.
-std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const LaneEnd& recv,
-                                                 const EndedOf& ended) {
-  const auto at_send = ended.find(send.e), at_recv = ended.find(recv.e);
-  if (at_send == ended.end() || at_recv == ended.end()) {
-    return std::nullopt;
-  }
-  std::vector<std::pair<std::size_t, std::size_t>> met;
-  for (const auto& [key, i] : at_send->second) {
-    if (const auto it = at_recv->second.find(key); it != at_recv->second.end()) {
-      met.emplace_back(i, it->second);
-    }
-  }
-  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  const auto before = [](const std::vector<std::size_t>& records, std::size_t record) {
-    return std::lower_bound(records.begin(), records.end(), record) - records.begin();
-  };
-  std::map<std::int64_t, std::size_t> votes;
-  for (const auto& [s, r] : met) {
-    ++votes[before(sends, s) - before(recvs, r)];
-  }
-  const auto most = std::max_element(
-      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == votes.end() ? std::nullopt : std::optional(most->first);
-}
-
-// Where a window begins in the middle, only its end can be counted from: from a collective that
-// both ends left, or else what both ends have completed by the moment of the earlier dump is the
-// same message.
-void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
-  const bool send_relative = send.e->lanes[send.lane].relative;
-  const bool recv_relative = recv.e->lanes[recv.lane].relative;
-  if (!send_relative && !recv_relative) {
-    return;
-  }
-  const Time until = std::min(send.e->newest, recv.e->newest);
-  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  const auto met = ahead_by_collectives(send, recv, ended);
-  send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
-  const std::int64_t ahead =
-      met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
-  const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
-  const std::int64_t recv_by = std::max<std::int64_t>(0, ahead);
-  if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {
-    // The end with the whole history keeps its numbers; it has sent what the other has lost.
-    return;
-  }
-  shift(send, sends, send_by);
-  shift(recv, recvs, recv_by);
-}
-
-void pair_lanes(const std::vector<Member>& members, const EndedOf& ended) {
-  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<LaneEnd, LaneEnd>> pairs;
-  for (const Member& m : members) {
-    const std::int32_t own = m.e->groups[m.row].own_rank;
-    for (std::size_t i = 0; i < m.e->lanes.size(); ++i) {
-      const LaneEvidence& lane = m.e->lanes[i];
-      if (lane.group != m.row) {
-        continue;
-      }
-      if (lane.send) {
-        pairs[{own, lane.peer}].first = {m.e, i};
-      } else {
-        pairs[{lane.peer, own}].second = {m.e, i};
-      }
-    }
-  }
-  for (const auto& [key, ends] : pairs) {
-    if (ends.first.e != nullptr && ends.second.e != nullptr && !ends.first.e->holes.truncated &&
-        !ends.second.e->holes.truncated) {
-      align(ends.first, ends.second, ended);
-    }
-  }
-}
-
 }  // namespace
 
 void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
@@ -649,7 +333,7 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
   name_ranks(all, names);
   for (const auto& [job, files] : name_jobs(all, names)) {
     const Set set = newest_run(files);
-    complete_groups(set);
+    torch_set::complete_groups(set);
     doubt_the_missing(set);
     date(set);
     const std::vector<std::vector<Member>> groups = groups_of(set);
@@ -676,12 +360,13 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     }
     const bool relative = std::any_of(set.begin(), set.end(),
                                       [](const RankEvidence* e) { return e->holes.relative_p2p; });
-    const EndedOf ended = relative ? ended_collectives(groups) : EndedOf();
+    const torch_set::EndedOf ended =
+        relative ? torch_set::ended_collectives(groups) : torch_set::EndedOf();
     for (const std::vector<Member>& members : groups) {
       find_failures(members, moves);
       find_old_dumps(members);
       infer_frontiers(members);
-      pair_lanes(members, ended);
+      torch_set::pair_lanes(members, ended);
     }
   }
 }

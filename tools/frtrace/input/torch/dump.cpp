@@ -198,22 +198,6 @@ class Reader {
     }
   }
 
-  static std::vector<RankRange> ranges(const std::vector<Rank>& list) {
-    std::vector<RankRange> out;
-    for (std::size_t i = 0; i < list.size();) {
-      RankRange r{list[i], 1, 1};
-      if (i + 1 < list.size()) {
-        r.stride = list[i + 1] - list[i];
-        while (i + r.count < list.size() && list[i + r.count] - list[i + r.count - 1] == r.stride) {
-          ++r.count;
-        }
-      }
-      out.push_back(r);
-      i += r.count;
-    }
-    return out;
-  }
-
   // A process may have several groups of one name, of which pg_config keeps the last: those that it
   // describes otherwise are groups of their own.
   std::uint32_t row_of(std::string_view name, std::string_view desc) {
@@ -354,17 +338,6 @@ class Reader {
       n = std::clamp<std::uint64_t>(n * count_of(dims[i]), 1, UINT32_MAX);
     }
     return n;
-  }
-
-  static State state_of(const Entry& entry) {
-    const std::string_view text = entry[kState].text();
-    if (truth(entry[kRetired]) || text == "completed" || nanoseconds(entry[kCompleted]) != 0) {
-      return State::kCompleted;
-    }
-    if (text == "started" || nanoseconds(entry[kStarted]) != 0) {
-      return State::kStarted;
-    }
-    return text == "scheduled" ? State::kEnqueued : State::kUnknown;
   }
 
   void read_entries(std::span<const Value> all) {
@@ -598,7 +571,7 @@ std::unique_ptr<RankEvidence> load_torch_pickle(std::span<const unsigned char> b
   pickle::Arena arena;
   Value root;
   bool cut = false;
-  if (!pickle::parse(bytes, arena, root, why, cut) && !cut) {
+  if (!pickle::parse(bytes, arena, root, why, &cut) && !cut) {
     return nullptr;
   }
   return read(root, bytes.size(), cut, "pickle", why);

@@ -151,4 +151,15 @@ Name parse_name(std::string_view text) {
   return n;
 }
 
+State state_of(const Entry& entry) {
+  const std::string_view text = entry[kState].text();
+  if (truth(entry[kRetired]) || text == "completed" || nanoseconds(entry[kCompleted]) != 0) {
+    return State::kCompleted;
+  }
+  if (text == "started" || nanoseconds(entry[kStarted]) != 0) {
+    return State::kStarted;
+  }
+  return text == "scheduled" ? State::kEnqueued : State::kUnknown;
+}
+
 }  // namespace frtrace::torch_dump

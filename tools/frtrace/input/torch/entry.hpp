@@ -54,6 +54,8 @@ struct Entry {
   const pickle::Value& operator[](Field f) const { return at[f]; }
 };
 
+State state_of(const Entry&);
+
 // Dictionaries of one dump have the same keys, mostly as the very same strings and in one order.
 class EntryReader {
  public:

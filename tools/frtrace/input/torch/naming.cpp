@@ -183,6 +183,22 @@ std::int32_t position(const std::vector<RankRange>& ranges, Rank rank) {
   return -1;
 }
 
+std::vector<RankRange> ranges(const std::vector<Rank>& list) {
+  std::vector<RankRange> out;
+  for (std::size_t i = 0; i < list.size();) {
+    RankRange r{list[i], 1, 1};
+    if (i + 1 < list.size()) {
+      r.stride = list[i + 1] - list[i];
+      while (i + r.count < list.size() && list[i + r.count] - list[i + r.count - 1] == r.stride) {
+        ++r.count;
+      }
+    }
+    out.push_back(r);
+    i += r.count;
+  }
+  return out;
+}
+
 void name_ranks(const TorchSet& all, const std::vector<TorchName>& names) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     RankEvidence& e = *all[i];

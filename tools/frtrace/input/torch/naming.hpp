@@ -29,6 +29,8 @@ std::map<std::string, TorchSet> name_jobs(const TorchSet& all, const std::vector
 // Those of one job that its last run wrote; files of runs before get another number of their run.
 TorchSet newest_run(const TorchSet& job);
 
+// Members in the order of their places.
+std::vector<RankRange> ranges(const std::vector<Rank>& members);
 // The place of a rank in a group; -1 when it is no member.
 std::int32_t position(const std::vector<RankRange>& ranges, Rank rank);
 

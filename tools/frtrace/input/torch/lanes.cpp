@@ -1,0 +1,148 @@
+// Sends and receives of PyTorch dumps: the same message at both ends.
+#include <algorithm>
+#include <optional>
+
+#include "input/torch/set.hpp"
+
+namespace frtrace::torch_set {
+
+namespace {
+
+struct LaneEnd {
+  RankEvidence* e = nullptr;
+  std::size_t lane = 0;
+};
+
+std::vector<std::size_t> records_of(const LaneEnd& end) {
+  const LaneEvidence& lane = end.e->lanes[end.lane];
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < end.e->records.size(); ++i) {
+    const Record& r = end.e->records[i];
+    if (r.group == lane.group && r.peer == lane.peer &&
+        r.kind == (lane.send ? Kind::kSend : Kind::kRecv)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
+
+// All that the lane has completed, less what it completed later: the oldest may not be in memory.
+std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>& records, Time t) {
+  auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
+  for (const std::size_t i : records) {
+    const Record& r = end.e->records[i];
+    n -= r.state == State::kCompleted && r.ended > t ? 1 : 0;
+  }
+  return n;
+}
+
+void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int64_t by) {
+  const auto add = [by](std::uint64_t& n) {
+    n = static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + by);
+  };
+  for (const std::size_t i : records) {
+    add(end.e->records[i].seq);
+  }
+  LaneEvidence& lane = end.e->lanes[end.lane];
+  for (std::uint64_t* n : {&lane.enqueued, &lane.started, &lane.completed, &lane.ended}) {
+    add(*n);
+  }
+}
+
+// How many more sends than receives of one lane the windows hold before a collective that both ends
+// have left: by then every message had passed. nullopt: they kept no such collective.
+std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const LaneEnd& recv,
+                                                 const EndedOf& ended) {
+  const auto at_send = ended.find(send.e), at_recv = ended.find(recv.e);
+  if (at_send == ended.end() || at_recv == ended.end()) {
+    return std::nullopt;
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> met;
+  for (const auto& [key, i] : at_send->second) {
+    if (const auto it = at_recv->second.find(key); it != at_recv->second.end()) {
+      met.emplace_back(i, it->second);
+    }
+  }
+  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
+  const auto before = [](const std::vector<std::size_t>& records, std::size_t record) {
+    return std::lower_bound(records.begin(), records.end(), record) - records.begin();
+  };
+  std::map<std::int64_t, std::size_t> votes;
+  for (const auto& [s, r] : met) {
+    ++votes[before(sends, s) - before(recvs, r)];
+  }
+  const auto most = std::max_element(
+      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == votes.end() ? std::nullopt : std::optional(most->first);
+}
+
+// Where a window begins in the middle, only its end can be counted from: from a collective that
+// both ends left, or else what both ends have completed by the moment of the earlier dump is the
+// same message.
+void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
+  const bool send_relative = send.e->lanes[send.lane].relative;
+  const bool recv_relative = recv.e->lanes[recv.lane].relative;
+  if (!send_relative && !recv_relative) {
+    return;
+  }
+  const Time until = std::min(send.e->newest, recv.e->newest);
+  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
+  const auto met = ahead_by_collectives(send, recv, ended);
+  send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
+  const std::int64_t ahead =
+      met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
+  const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
+  const std::int64_t recv_by = std::max<std::int64_t>(0, ahead);
+  if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {
+    // The end with the whole history keeps its numbers; it has sent what the other has lost.
+    return;
+  }
+  shift(send, sends, send_by);
+  shift(recv, recvs, recv_by);
+}
+
+}  // namespace
+
+EndedOf ended_collectives(const std::vector<std::vector<Member>>& groups) {
+  EndedOf out;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const Member& m : groups[g]) {
+      if (m.e->lanes.empty()) {
+        continue;
+      }
+      for (std::size_t i = 0; i < m.e->records.size(); ++i) {
+        const Record& r = m.e->records[i];
+        if (r.group == m.row && r.kind == Kind::kCollective && r.state == State::kCompleted) {
+          out[m.e][{g, r.seq}] = i;
+        }
+      }
+    }
+  }
+  return out;
+}
+
+void pair_lanes(const std::vector<Member>& members, const EndedOf& ended) {
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<LaneEnd, LaneEnd>> pairs;
+  for (const Member& m : members) {
+    const std::int32_t own = m.e->groups[m.row].own_rank;
+    for (std::size_t i = 0; i < m.e->lanes.size(); ++i) {
+      const LaneEvidence& lane = m.e->lanes[i];
+      if (lane.group != m.row) {
+        continue;
+      }
+      if (lane.send) {
+        pairs[{own, lane.peer}].first = {m.e, i};
+      } else {
+        pairs[{lane.peer, own}].second = {m.e, i};
+      }
+    }
+  }
+  for (const auto& [key, ends] : pairs) {
+    if (ends.first.e != nullptr && ends.second.e != nullptr && !ends.first.e->holes.truncated &&
+        !ends.second.e->holes.truncated) {
+      align(ends.first, ends.second, ended);
+    }
+  }
+}
+
+}  // namespace frtrace::torch_set
