@@ -152,6 +152,7 @@ enum class Rule : std::uint8_t {
   kOpenAtRest,
   kOpenAlarm,
   kOpenAmid,
+  kOpenResting,
   kOpenUnattributed,
   kOpenUnmatched,
   kOpenNoOperations,

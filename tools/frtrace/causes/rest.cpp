@@ -128,20 +128,45 @@ std::vector<Cause> alarm_alone(const Facts& f) {
   return {c};
 }
 
-// All at rest in the middle of an iteration, in what the format does not record.
+namespace {
+
+// It ended its last operation longer ago than its program is usually busy in between.
+bool rests(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  Time last = 0;
+  for (const Record& r : e.records) {
+    last = std::max({last, r.time, r.started, r.ended});
+  }
+  return last != 0 && !e.holes.written_guessed && !f.is_leaving(i) &&
+         seconds_between(last, e.written) >= f.threshold_s;
+}
+
+}  // namespace
+
+// Most stopped in the middle of an iteration, or all rest for long, in what the format does not
+// record.
 std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   if (!f.p2p_unseen || f.graph.young != 0) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kOpenAmid;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  Cause amid, resting;
+  amid.rule = Rule::kOpenAmid;
+  resting.rule = Rule::kOpenResting;
+  amid.verdict = resting.verdict = Verdict::kUndecided;
+  const int n = static_cast<int>(f.c.ranks.size());
+  for (int i = 0; i < n; ++i) {
     if (stopped_amid(f.c, f.history, i)) {
-      c.others.push_back(i);
+      amid.others.push_back(i);
+    }
+    if (rests(f, i)) {
+      resting.others.push_back(i);
     }
   }
-  return 2 * c.others.size() > f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
+  if (2 * amid.others.size() > f.c.ranks.size()) {
+    return {amid};
+  }
+  return resting.others.size() == f.c.ranks.size() ? std::vector<Cause>{resting}
+                                                   : std::vector<Cause>{};
 }
 
 namespace {

@@ -106,6 +106,9 @@ inline constexpr Row kSummaries[] = {
     {kOpenAmid,
      "{others} stopped in the middle of an iteration with no collective in flight: they are in "
      "sends and receives, which these files do not record, or elsewhere"},
+    {kOpenResting,
+     "no collective is in flight, and none of {others} has issued one for some time: they may be in "
+     "sends and receives, which these files do not record, or elsewhere"},
     {kOpenUnattributed,
      "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
      "that found no room in the recorder: what is recorded shows nothing stuck"},
@@ -167,6 +170,7 @@ inline constexpr Row kNeeds[] = {
     {kOpenStale, "newer dumps of {others}"},
     {kOpenAtRest, "whole and newer dumps of {others}"},
     {kOpenAlarm, "a dump or ring of {missing}"},
+    {kOpenResting, "Python stacks of {others}, or files that record sends and receives"},
     {kOpenAmid, "Python stacks of {others}, or files that record sends and receives"},
     {kOpenUnattributed, "the program's order of operations in its newest groups"},
     {kOpenUnmatched,

@@ -114,3 +114,19 @@ TEST_CASE("a watchdog's open operation is not ok where nobody can be found that 
   CHECK(r.kind == (placed ? Verdict::kMissing : Verdict::kUndecided));
   CHECK(r.ranks == (placed ? Ranks{3} : Ranks{}));
 }
+
+TEST_CASE("ranks that rest for long are not ok where files leave out sends and receives") {
+  const double idle_s = GENERATE(1.0, 30.0);
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.advance(idle_s);
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).format = "torch 2.10 pickle";
+    j.rank(r).trigger = "manual";
+    j.rank(r).holes.no_p2p = true;
+    j.rank(r).written = j.now();
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == (idle_s > 10 ? Verdict::kUndecided : Verdict::kOk));
+  CHECK(r.ranks.empty());
+}
