@@ -67,7 +67,7 @@ enum class Assume : std::uint8_t {
   kEndedSeenByPeers,     // the ended rank left no evidence of its own
   kOneEvent,             // several ended at about the same time
   kAllGone,              // all processes are gone and none says why
-  kKilledLater,          // all processes were killed after the hang
+  kKilledLater,          // processes were killed after the hang
   kSignalOrder,          // only the order of the signals tells
   kOtherMayBeFirst,      // ranks: what stopped them may have come before
   kShortHang,            // seconds

@@ -58,7 +58,7 @@ std::vector<int> first_to_end(const Facts& f, bool all_gone) {
     const Exit& e = f.exit(i);
     const bool same =
         why_of(e) == why_of(first) && seconds_between(first.time, e.time) < limits::kSameCause_s;
-    if (i == causes.front() || all_gone || first.time == 0 || e.time == 0 || same) {
+    if (i == causes.front() || first.time == 0 || e.time == 0 || same) {
       chosen.push_back(i);
     }
   }

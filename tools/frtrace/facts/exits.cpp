@@ -157,15 +157,6 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
   return exit;
 }
 
-// The last moment of which its file shows that it ran.
-Time last_sign_of_life(const RankEvidence& e) {
-  Time last = e.salvaged ? 0 : e.written;
-  for (const Record& r : e.records) {
-    last = e.salvaged ? std::max({last, r.time, r.ended}) : last;
-  }
-  return last != 0 ? last : e.written;
-}
-
 Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
   const std::string last_error = last_error_of(e);
   Exit exit = e.exit.present ? exit_by_itself(e, last_error) : Exit{};
@@ -184,7 +175,7 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
     exit.consequence = is_consequence(last_error);
   }
   if (exit.kind == ExitKind::kGone && exit.time == 0) {
-    exit.time = last_sign_of_life(e);
+    exit.time = e.written;  // its last sign of life, if another process wrote it
   }
   return exit;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
@@ -129,11 +130,12 @@ void Facts::find_scene() {
     }
   }
   if (!primary.empty() || !missing_primary.empty()) {
-    scene = hang_was_first() ? Scene::kHangThenEnd : Scene::kExits;
     // What ended after a hang waited in it until then.
-    graph = scene == Scene::kExits
-                ? wait_graph(c, slots, exits, stale, 0, hidden)
-                : wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
+    WaitGraph without_ends =
+        wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
+    scene = what_came_first(without_ends);
+    graph = scene == Scene::kExits ? wait_graph(c, slots, exits, stale, 0, hidden)
+                                   : std::move(without_ends);
     // Who fails in a message that does not fit its other end shows that, and is no cause. So does
     // who is aborted by its transport where members of a group differ.
     const bool misfit =
@@ -166,25 +168,49 @@ bool Facts::aborted_by_data(int i) const {
 }
 
 // A hang that lasted longer than the timeout before any process ended is not explained by that end.
-bool Facts::hang_was_first() const {
+// Where processes were killed, one that lasted far longer than this job's waits do is not, either:
+// who is stuck is killed by hand, one process after the other.
+Scene Facts::what_came_first(const WaitGraph& without_ends) const {
   Time first_end = 0;
+  bool killed_only = true;
   for (const int i : primary) {
-    const Time t = exits[idx(i)].time;
-    first_end = first_end == 0 || (t != 0 && t < first_end) ? t : first_end;
+    const Exit& e = exit(i);
+    first_end = first_end == 0 || (e.time != 0 && e.time < first_end) ? e.time : first_end;
+    killed_only = killed_only && (e.kind == ExitKind::kGone || e.signal == SIGKILL);
   }
-  for (const Problem& p : settled.problems) {
-    const bool alive =
-        p.kind == Problem::kIdle || p.kind == Problem::kLagging
-            ? !exit(p.evidence.front()).ended() || exit(p.evidence.front()).terminated
-            : false;
-    for (std::size_t k = 0; alive && first_end != 0 && k < p.pending.size(); ++k) {
-      const Pending& op = settled[p.pending[k]];
-      if (seconds_between(op.since, first_end) > ev(op.waits.front().evidence).timeout_s()) {
-        return true;
-      }
-    }
+  if (first_end == 0) {
+    return Scene::kExits;
   }
-  return false;
+  const auto lived_on = [&](int i) {
+    const bool wrote_itself = ev(i).source == Source::kDump && !ev(i).salvaged;
+    return !exit(i).ended() || exit(i).terminated ||
+           seconds_between(first_end, exit(i).time) > (wrote_itself ? 0 : limits::kLastSign_s);
+  };
+  // A circle of waits, or an idle rank that lived on.
+  const auto is_hang = [&](const Problem& p) {
+    return p.kind == Problem::kCycle ||
+           ((p.kind == Problem::kIdle || p.kind == Problem::kLagging) &&
+            lived_on(p.evidence.front()));
+  };
+  const auto lasted = [&](int k, double most_s) {
+    const Pending& op = without_ends[k];
+    return seconds_between(op.since, first_end) >
+           std::min(most_s, ev(op.waits.front().evidence).timeout_s());
+  };
+  const auto was_stuck = [&](double most_s) {
+    const auto long_enough = [&](int k) { return lasted(k, most_s); };
+    return std::ranges::any_of(without_ends.problems, [&](const Problem& p) {
+      return is_hang(p) &&
+             (p.kind == Problem::kCycle ? std::ranges::all_of(p.pending, long_enough)
+                                        : std::ranges::any_of(p.pending, long_enough));
+    });
+  };
+  if (was_stuck(std::numeric_limits<double>::infinity())) {
+    return Scene::kHangThenEnd;
+  }
+  const double usual_s = usual_wait_s(limits::kUsualWaitFewest);
+  const double unusual_s = std::max(usual_s == 0 ? limits::kLongWait_s : usual_s, limits::kStuck_s);
+  return killed_only && was_stuck(unusual_s) ? Scene::kHangThenKills : Scene::kExits;
 }
 
 // One process was told to end by a signal of its own, before the others' waits began.

@@ -20,11 +20,12 @@ inline std::size_t idx(int i) {
 
 // What came first, the hang or the ends of processes.
 enum class Scene : std::uint8_t {
-  kRunning,      // no process ended by its own fault
-  kExits,        // a process ended, and what the others wait for began with that
-  kHangThenEnd,  // the hang had lasted longer than the timeout when the first process ended
-  kAllKilled,    // all processes are gone without a word, after a hang that their rings show
-  kOneKilled     // one process alone was told to end, and the others' waits began with that
+  kRunning,        // no process ended by its own fault
+  kExits,          // a process ended, and what the others wait for began with that
+  kHangThenEnd,    // the hang had lasted longer than the timeout when the first process ended
+  kHangThenKills,  // or far longer than the job's usual waits when the first one was killed
+  kAllKilled,      // all processes are gone without a word, after a hang that their rings show
+  kOneKilled       // one process alone was told to end, and the others' waits began with that
 };
 
 struct Facts {
@@ -74,7 +75,7 @@ struct Facts {
   double young_in_torch_s() const;
   double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();
-  bool hang_was_first() const;
+  Scene what_came_first(const WaitGraph& without_ends) const;
   bool aborted_by_data(int evidence) const;
   bool find_one_killed();
 };

@@ -38,6 +38,8 @@ inline constexpr double kLag_s = 5;
 // The same end of several processes within this time is one event (the launcher's poll is 0.1 s,
 // an OOM or a node's death takes about a second).
 inline constexpr double kSameCause_s = 2.0;
+// A killed process's last sign of life is up to two watchdog ticks (0.1 s) older than its end.
+inline constexpr double kLastSign_s = 0.3;
 
 // ---- sends and receives issued together
 // batch_isend_irecv issues its members within microseconds, from one call site.

@@ -100,7 +100,7 @@ constexpr AssumeRow kAssumptions[] = {
     {Assume::kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
     {Assume::kOneEvent, "several processes ended at about the same time"},
     {Assume::kAllGone, "all processes are gone and none left an exit status"},
-    {Assume::kKilledLater, "all processes were killed after the hang"},
+    {Assume::kKilledLater, "processes were killed after the hang"},
     {Assume::kSignalOrder, "only the order of the signals shows who ended first"},
     {Assume::kOtherMayBeFirst,
      "rank {first} may be what stopped them, before rank {last} was ended"},
@@ -341,7 +341,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
       doubts.add(a);
     }
   }
-  if (f.scene == Scene::kAllKilled && fault) {
+  if ((f.scene == Scene::kAllKilled || f.scene == Scene::kHangThenKills) && fault) {
     doubts.add(Assume::kKilledLater);
   }
   if (!j.unexplained.empty() && fault) {

@@ -219,21 +219,63 @@ TEST_CASE("a hang ended by SIGTERM to all is still missing") {
   CHECK(r.ranks == Ranks{2});
 }
 
-TEST_CASE("a rank that was killed in its wait for one that never came need not be the cause") {
+TEST_CASE(
+    "a rank that was killed in its wait for one that never came is the cause of a short one") {
+  // The wait before: of the length of many others of this job, or far longer.
+  const double waited_s = GENERATE(0.5, 20.0);
   JobBuilder j(4);
   iterations(j, 3);
   j.some({0, 1, 3}, kWorld, kLoss);  // without 2, which is elsewhere
-  j.advance(20);
+  j.advance(waited_s);
   j.gone(0);
   j.rank(0).written = j.now();
+  j.advance(20);
   for (const Rank r : {1, 2, 3}) {
-    j.signal(r, SIGTERM);
+    j.rank(r).written = j.now();
+  }
+  const Report r = j.diagnose();
+  CHECK(r.confidence == Confidence::kLikely);
+  if (waited_s > 10) {
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(has(r, "doubt", "processes were killed after the hang"));
+  } else {
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{0});
+    CHECK(has(r, "why", "rank 0 ended in a wait of its own: for rank 2"));
+  }
+}
+
+TEST_CASE("of processes that are all gone, one whose last sign of life is far older ended first") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.gone(r);
+  }
+  j.rank(2).written = j.now();  // stopped there, like its watchdog
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  for (const Rank r : {0, 1, 3}) {
+    j.rank(r).written = j.now();
   }
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kExited);
-  CHECK(r.ranks == Ranks{0});
-  CHECK(r.confidence == Confidence::kLikely);
-  CHECK(has(r, "why", "rank 0 ended in a wait of its own: for rank 2"));
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("an idle rank that is killed after those who wait for it stays missing") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  for (const Rank r : {3, 2, 1, 0}) {  // as by a loop over their pids
+    j.advance(0.4);
+    j.gone(r);
+    j.rank(r).written = j.now();
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
 }
 
 TEST_CASE("ranks that are killed one after the other in a hang are not its cause") {
