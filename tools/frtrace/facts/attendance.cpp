@@ -392,10 +392,19 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
-  // The last one came only just now.
-  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& s) {
-        return !c_.evidence_of(s.evidence).holes.written_guessed && is_first(s) &&
-               !is_late(s, s.record->time);
+  // The last one came only just now, and no file that was taken later shows that it stays.
+  const auto came_before = [&](const Seen& last, const Seen& s) {
+    if (!is_late(s, s.record->time)) {
+      return false;
+    }
+    const Offset offset = clock_offset(c_, slots_, last.evidence, s.evidence);
+    return is_late(s, last.record->time + offset.ns + offset.error);
+  };
+  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& last) {
+        return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
+               !is_late(last, last.record->time) &&
+               std::none_of(all.begin(), all.end(),
+                            [&](const Seen& s) { return came_before(last, s); });
       })) {
     return false;
   }
