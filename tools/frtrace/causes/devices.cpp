@@ -375,7 +375,8 @@ std::vector<Cause> device_behind(const Facts& f) {
   for (const Pending& each : f.graph.pending) {
     for (const Wait& w : each.waits) {
       if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w)) {
-        const bool below = f.ev(w.evidence).format.empty();  // PyTorch's have nothing below the host
+        const bool below =
+            f.ev(w.evidence).format.empty();  // PyTorch's have nothing below the host
         unobserved = unobserved || !below;
         running.insert(running.end(), below ? 1 : 0, w.evidence);
       }

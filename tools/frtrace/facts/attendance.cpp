@@ -186,12 +186,12 @@ bool Attendance::ended_lately(const Seen& s) const {
 
 // Some devices started it and others did not get to it.
 bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
-  Time since = 0;
+  std::pair<Time, int> since{0, -1};  // by the clock of that evidence
   bool first = true;
   for (const Seen& s : at.started) {
     // PyTorch sees that one in flight has started when it writes the file.
     const bool seen = c_.evidence_of(s.evidence).format.empty();
-    since = std::max({since, seen ? s.record->started : 0, s.record->time});
+    since = std::max(since, {std::max(seen ? s.record->started : 0, s.record->time), s.evidence});
     first = first && is_first(s);
   }
   // The many are not behind the few: the few were looked at later.
@@ -201,7 +201,8 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   }
   for (const Seen& s : at.queued) {
     const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
-    if (is_late(s, since) && !guessed && !ended_lately(s)) {
+    const Offset offset = clock_offset(c_, slots_, since.second, s.evidence);
+    if (is_late(s, since.first + offset.ns + offset.error) && !guessed && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);

@@ -1,5 +1,4 @@
-// Which of the ranks that are late stand for themselves: a node, one rank beside its followers, none
-// where only clocks differ.
+// Which of the ranks that are late stand for themselves: a node, one rank beside its followers.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -163,24 +162,6 @@ std::vector<Straggler> standing_out(const Case& c, std::vector<Straggler> late) 
   }
   std::erase_if(late, [&](const Straggler& s) { return s.lost_s < limits::kStandsOut * most; });
   return late.size() == 1 || !late_node(c, late).empty() ? late : std::vector<Straggler>{};
-}
-
-// Where clocks are compared, a node whose clock is off looks like a late one.
-void drop_late_clocks(const Case& c, std::vector<Straggler>& late) {
-  const auto node = [](const RankEvidence& e) {  // PyTorch's files do not name theirs
-    return e.id.host.empty() ? std::to_string(e.id.rank / limits::kNodeSizes[0]) : e.id.host;
-  };
-  std::map<std::string, std::pair<std::size_t, std::size_t>> nodes;  // late, all
-  for (const RankEvidence* e : c.ranks) {
-    ++nodes[node(*e)].second;
-  }
-  for (const Straggler& s : late) {
-    ++nodes[node(c.evidence_of(s.evidence))].first;
-  }
-  std::erase_if(late, [&](const Straggler& s) {
-    const auto& [n, of] = nodes[node(c.evidence_of(s.evidence))];
-    return n > 1 && 2 * n > of && of < c.ranks.size();
-  });
 }
 
 }  // namespace frtrace

@@ -65,6 +65,7 @@ class Lateness {
       }
       add_places(i);
     }
+    align_clocks();
     for (const WholeSlot& slot : whole_) {
       add_arrivals(slot);
     }
@@ -243,29 +244,59 @@ class Lateness {
     ranks_[i].round = period(sizes);
   }
 
-  void add_arrivals(const WholeSlot& slot) {
-    bool ends = true, starts = starts_;
-    for (const Member& m : slot.members) {
-      const Record& r = record(m);
-      ends = ends && r.ended >= r.time && r.ended != 0;
-      starts = starts && r.started >= r.time && r.ended >= r.started;
-    }
+  bool has_ends(const WholeSlot& slot) const {
+    return std::all_of(slot.members.begin(), slot.members.end(), [&](const Member& m) {
+      return record(m).ended >= record(m).time && record(m).ended != 0;
+    });
+  }
+
+  // Seconds after the first member, by clocks as far as they are known to agree.
+  std::vector<double> by_clock(const WholeSlot& slot) {
     std::vector<double> come;
-    if (ends) {
+    for (const Member& m : slot.members) {
+      come.push_back(seconds_between(record(slot.members.front()).time, record(m).time) -
+                     ahead_[{slot.group, m.first}]);
+    }
+    return come;
+  }
+
+  // Without ends, who is nearly always as late may just as well have a clock that is ahead.
+  void align_clocks() {
+    std::map<std::pair<int, int>, std::vector<double>> late;
+    for (const WholeSlot& slot : whole_) {
+      if (has_ends(slot)) {
+        continue;
+      }
+      const std::vector<double> come = by_clock(slot), usual = medians_but(come);
+      for (std::size_t k = 0; k < come.size(); ++k) {
+        late[{slot.group, slot.members[k].first}].push_back(come[k] - usual[k]);
+      }
+    }
+    for (auto& [who, all] : late) {
+      const auto at = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 10);
+      std::nth_element(all.begin(), at, all.end());
+      ahead_[who] = *at;
+    }
+  }
+
+  void add_arrivals(const WholeSlot& slot) {
+    std::vector<double> come;
+    if (has_ends(slot)) {
+      const bool starts =
+          starts_ && std::all_of(slot.members.begin(), slot.members.end(), [&](const Member& m) {
+            return record(m).started >= record(m).time && record(m).ended >= record(m).started;
+          });
       for (const Member& m : slot.members) {
         const Record& r = record(m);
         come.push_back(-seconds_between(starts ? r.started : r.time, r.ended));
       }
     } else {
       by_clocks_ = true;
-      const Time zero = record(slot.members.front()).time;
-      Time last = zero;
-      for (const Member& m : slot.members) {
-        come.push_back(seconds_between(zero, record(m).time));
-        last = std::max(last, record(m).time);
-      }
-      for (const Member& m : slot.members) {
-        own(m).end[m.second] = last;  // nobody leaves before the last has come
+      come = by_clock(slot);
+      const double last = *std::max_element(come.begin(), come.end());
+      for (std::size_t k = 0; k < come.size(); ++k) {  // nobody leaves before the last has come
+        const Member& m = slot.members[k];
+        own(m).end[m.second] = record(m).time + static_cast<Time>((last - come[k]) * 1e9);
       }
     }
     const std::vector<double> usual = medians_but(come);
@@ -558,6 +589,7 @@ class Lateness {
   const Case& c_;
   std::vector<WholeSlot> whole_;
   std::vector<OfRank> ranks_;
+  std::map<std::pair<int, int>, double> ahead_;  // seconds, per group and evidence
   bool by_clocks_ = false;
   bool starts_ = false;  // of operations on the devices are known
   double ends_within_ = 0;
@@ -573,7 +605,6 @@ Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
   out.ranks = all.late(false);
   fold_followers(c, out.ranks);
   if (out.by_clocks) {
-    drop_late_clocks(c, out.ranks);
     return out;
   }
   std::vector<Straggler> own = standing_out(c, all.late(true));

@@ -50,7 +50,6 @@ bool takes_in(const Case&, const std::vector<Straggler>& node, const std::vector
 std::vector<Straggler> standing_out(const Case&, std::vector<Straggler>);
 // Who is late only after another one, in operations that its file does not record, goes with that.
 void fold_followers(const Case&, std::vector<Straggler>&);
-void drop_late_clocks(const Case&, std::vector<Straggler>&);
 
 // How the ranks came to the operations of one call site, over all groups of one kind.
 struct Arrivals {
