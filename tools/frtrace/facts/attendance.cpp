@@ -379,11 +379,8 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const std::size_t waiting = all.size() + earlier.size();
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   if (p.kind == Kind::kCollective && waiting < members && in_order) {
-    if (lagging_ends(p, all)) {
-      return true;
-    }
-    // Some members left it: what is left of the waits is older than that.
-    return false;
+    // Else some members left it: what is left of the waits is older than that.
+    return lagging_ends(p, all);
   }
   if (p.kind == Kind::kCollective && !in_order && waiting < members) {
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -395,17 +392,15 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   }
   // The last one came only just now, and no file that was taken later shows that it stays.
   const auto came_before = [&](const Seen& last, const Seen& s) {
-    if (!is_late(s, s.record->time)) {
-      return false;
-    }
     const Offset offset = clock_offset(c_, slots_, last.evidence, s.evidence);
     return is_late(s, last.record->time + offset.ns + offset.error);
   };
   if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& last) {
         return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
                !is_late(last, last.record->time) &&
-               std::none_of(all.begin(), all.end(),
-                            [&](const Seen& s) { return came_before(last, s); });
+               std::none_of(all.begin(), all.end(), [&](const Seen& s) {
+                 return is_late(s, s.record->time) && came_before(last, s);
+               });
       })) {
     return false;
   }

@@ -65,7 +65,7 @@ class Lateness {
       }
       add_places(i);
     }
-    align_clocks();
+    ahead_ = clock_leads(c_, whole_);
     for (const WholeSlot& slot : whole_) {
       add_arrivals(slot);
     }
@@ -244,44 +244,9 @@ class Lateness {
     ranks_[i].round = period(sizes);
   }
 
-  bool has_ends(const WholeSlot& slot) const {
-    return std::all_of(slot.members.begin(), slot.members.end(), [&](const Member& m) {
-      return record(m).ended >= record(m).time && record(m).ended != 0;
-    });
-  }
-
-  // Seconds after the first member, by clocks as far as they are known to agree.
-  std::vector<double> by_clock(const WholeSlot& slot) {
-    std::vector<double> come;
-    for (const Member& m : slot.members) {
-      come.push_back(seconds_between(record(slot.members.front()).time, record(m).time) -
-                     ahead_[{slot.group, m.first}]);
-    }
-    return come;
-  }
-
-  // Without ends, who is nearly always as late may just as well have a clock that is ahead.
-  void align_clocks() {
-    std::map<std::pair<int, int>, std::vector<double>> late;
-    for (const WholeSlot& slot : whole_) {
-      if (has_ends(slot)) {
-        continue;
-      }
-      const std::vector<double> come = by_clock(slot), usual = medians_but(come);
-      for (std::size_t k = 0; k < come.size(); ++k) {
-        late[{slot.group, slot.members[k].first}].push_back(come[k] - usual[k]);
-      }
-    }
-    for (auto& [who, all] : late) {
-      const auto at = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 10);
-      std::nth_element(all.begin(), at, all.end());
-      ahead_[who] = *at;
-    }
-  }
-
   void add_arrivals(const WholeSlot& slot) {
     std::vector<double> come;
-    if (has_ends(slot)) {
+    if (has_ends(c_, slot)) {
       const bool starts =
           starts_ && std::all_of(slot.members.begin(), slot.members.end(), [&](const Member& m) {
             return record(m).started >= record(m).time && record(m).ended >= record(m).started;
@@ -292,7 +257,7 @@ class Lateness {
       }
     } else {
       by_clocks_ = true;
-      come = by_clock(slot);
+      come = by_clock(c_, slot, ahead_);
       const double last = *std::max_element(come.begin(), come.end());
       for (std::size_t k = 0; k < come.size(); ++k) {  // nobody leaves before the last has come
         const Member& m = slot.members[k];
@@ -589,7 +554,7 @@ class Lateness {
   const Case& c_;
   std::vector<WholeSlot> whole_;
   std::vector<OfRank> ranks_;
-  std::map<std::pair<int, int>, double> ahead_;  // seconds, per group and evidence
+  ClockLeads ahead_;
   bool by_clocks_ = false;
   bool starts_ = false;  // of operations on the devices are known
   double ends_within_ = 0;
