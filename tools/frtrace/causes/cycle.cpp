@@ -135,13 +135,16 @@ bool may_be_moving(const Facts& f, const Problem& p) {
          });
 }
 
-// All wait at the same place of the program, by operation, call site and role.
+// All wait at the same place of the program, by operation, call site and role. Where all members of a
+// group are on the circle, each waits for the next one, however the group numbers them.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   std::set<std::uint64_t> roles;
   for (const int i : who) {
     const std::vector<Step>& steps = f.history.of(i);
     const std::size_t at = f.stuck_step(i);
-    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
+    const int group = at < steps.size() ? steps[at].group : -1;
+    const bool some = who.size() < 3 || group < 0 || f.group(group).ranks.size() != who.size();
+    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at], some) : 0);
   }
   return roles.size() == 1;
 }

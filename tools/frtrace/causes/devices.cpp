@@ -371,11 +371,14 @@ std::vector<Cause> device_behind(const Facts& f) {
   // One that runs it, as far as is known, may be owed something by the others, though these have
   // finished.
   std::vector<int> running;
+  bool unobserved = false;
   for (const Pending& each : f.graph.pending) {
     for (const Wait& w : each.waits) {
-      if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w) &&
-          f.ev(w.evidence).format.empty()) {  // PyTorch's have nothing below the host
-        running.push_back(w.evidence);
+      if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w)) {
+        const bool below =
+            f.ev(w.evidence).format.empty();  // PyTorch's have nothing below the host
+        unobserved = unobserved || !below;
+        running.insert(running.end(), below ? 1 : 0, w.evidence);
       }
     }
   }
@@ -386,6 +389,9 @@ std::vector<Cause> device_behind(const Facts& f) {
     return {c};
   }
   blame_devices(f, who, k, c);
+  if (unobserved) {
+    c.assume(Assume::kLowerLayer);
+  }
   // Its first operation in flight, which others' devices started: nothing else holds it up.
   c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
   std::vector<Cause> out{c};

@@ -186,12 +186,12 @@ bool Attendance::ended_lately(const Seen& s) const {
 
 // Some devices started it and others did not get to it.
 bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
-  Time since = 0;
+  std::pair<Time, int> since{0, -1};  // by the clock of that evidence
   bool first = true;
   for (const Seen& s : at.started) {
     // PyTorch sees that one in flight has started when it writes the file.
     const bool seen = c_.evidence_of(s.evidence).format.empty();
-    since = std::max({since, seen ? s.record->started : 0, s.record->time});
+    since = std::max(since, {std::max(seen ? s.record->started : 0, s.record->time), s.evidence});
     first = first && is_first(s);
   }
   // The many are not behind the few: the few were looked at later.
@@ -201,7 +201,8 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   }
   for (const Seen& s : at.queued) {
     const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
-    if (is_late(s, since) && !guessed && !ended_lately(s)) {
+    const Offset offset = clock_offset(c_, slots_, since.second, s.evidence);
+    if (is_late(s, since.first + offset.ns + offset.error) && !guessed && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);
@@ -378,11 +379,8 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const std::size_t waiting = all.size() + earlier.size();
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   if (p.kind == Kind::kCollective && waiting < members && in_order) {
-    if (lagging_ends(p, all)) {
-      return true;
-    }
-    // Some members left it: what is left of the waits is older than that.
-    return false;
+    // Else some members left it: what is left of the waits is older than that.
+    return lagging_ends(p, all);
   }
   if (p.kind == Kind::kCollective && !in_order && waiting < members) {
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -392,10 +390,17 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
-  // The last one came only just now.
-  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& s) {
-        return !c_.evidence_of(s.evidence).holes.written_guessed && is_first(s) &&
-               !is_late(s, s.record->time);
+  // The last one came only just now, and no file that was taken later shows that it stays.
+  const auto came_before = [&](const Seen& last, const Seen& s) {
+    const Offset offset = clock_offset(c_, slots_, last.evidence, s.evidence);
+    return is_late(s, last.record->time + offset.ns + offset.error);
+  };
+  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& last) {
+        return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
+               !is_late(last, last.record->time) &&
+               std::none_of(all.begin(), all.end(), [&](const Seen& s) {
+                 return is_late(s, s.record->time) && came_before(last, s);
+               });
       })) {
     return false;
   }

@@ -55,7 +55,8 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
   constexpr std::size_t kFew = 3, kEnough = 8, kMost = 256;
   const Identity& x = c.evidence_of(a).id;
   const Identity& y = c.evidence_of(b).id;
-  if (x.host == y.host && x.boot_id == y.boot_id) {
+  const bool same = x.host == y.host && x.boot_id == y.boot_id;
+  if (same && !x.host.empty()) {  // PyTorch's files name no host
     return {0, kSameClock};
   }
   std::vector<Time> ahead;
@@ -82,7 +83,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
     }
   }
   if (ahead.empty()) {
-    return {0, kUnmeasured};
+    return {0, same ? kSameClock : kUnmeasured};
   }
   std::sort(ahead.begin(), ahead.end());
   Offset out;

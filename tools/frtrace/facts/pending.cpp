@@ -140,7 +140,7 @@ class Collector {
     w.record = r;
     w.since = record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
     // Queued behind what was still running: it has waited since that ended.
-    w.since = before != 0 && before < e.written ? std::max(w.since, before) : w.since;
+    w.since = before <= e.written ? std::max(w.since, before) : w.since;
     w.until = failed && record.ended != 0 ? record.ended : e.written;
     w.failed = failed;
     w.own_error = failed && record.error != 0 && !is_consequence(e.text(record.error));

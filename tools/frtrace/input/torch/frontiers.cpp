@@ -79,6 +79,8 @@ class Frontiers {
           return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
         };
         g.enqueued = std::max(g.enqueued, unsign(it->second.enqueued));
+        // What is in flight may be overwritten: the first record kept is no proof of what ended.
+        g.completed = it->second.completed > 0 ? done[row] : g.completed;
         g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
         g.started = std::min(unsign(it->second.started), g.enqueued);
       }
