@@ -139,6 +139,10 @@ void take_long_twice(const Scene& scene, u64 dumped) {
     }
     scene.board.cell[i] = scene.dumps().size();
     fr_end(&t, FR_OK, nullptr);
+    if (dumped == 1) {
+      eventually(
+          [&] { return count(scene.log(0), "deadlines of its call site are doubled") == 1; });
+    }
     usleep(i == 0 ? 500'000 : 0);
   }
 }
