@@ -4,9 +4,10 @@
                                     (pytest)
     run_tests.py --total            only adds up what the last run of each suite left
 
-Results are kept as JUnit files in build/test-results. A test that fails runs once more, alone: on a
-busy machine one of thousands may wait in vain. Those that pass only then are named, and counted in
-the last line; one that fails twice has failed, and so has one in which a sanitizer found something.
+Results are kept as JUnit files in build/test-results. A test that fails runs again, alone, twice at
+most: on a busy machine one of thousands may wait in vain. Those that pass only then are named, and
+counted in the last line; one that fails each time has failed, and so has one in which a sanitizer
+found something. The lines before the last one name them.
 """
 
 import collections
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 MOST_AGAIN = 5  # failures of one suite; more are no accident
+TIMES_AGAIN = 2
 # Several at a time, where they wait for processes. In tests/python those of a file share a job; in
 # tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
 PYTEST = {
@@ -28,6 +30,11 @@ PYTEST = {
     "e2e": ["-n", "4", "--dist", "load", "--maxschedchunk", "1"],
 }
 MORE_FOLDERS = {"real": ["tests/fuzz", "tests/shapes"]}
+TOLD = {
+    "again": "passed only when run again",
+    "failed": "FAILED",
+    "found": "FAILED, a sanitizer found something",
+}
 FINDING = re.compile(r"Sanitizer: |: runtime error: ")
 
 
@@ -54,22 +61,27 @@ def cases(results: Path) -> dict[str, str]:
     return found
 
 
+def result_files(suite: str) -> list[Path]:
+    """Where the suite's runs leave theirs: the first one, then those of what failed."""
+    return [RESULTS / f"{suite}{'.again' * times}.xml" for times in range(TIMES_AGAIN + 1)]
+
+
 def outcomes(suite: str) -> dict[str, str]:
     """Of all tests of the suite's last run; "again": passed when run once more."""
-    first, second = RESULTS / f"{suite}.xml", RESULTS / f"{suite}.again.xml"
+    first, *more = result_files(suite)
     if not first.exists():
         return {suite: "failed"}  # it did not even finish
     found = cases(first)
-    for name, outcome in (cases(second) if second.exists() else {}).items():
-        if found.get(name) == "failed" and outcome == "passed":
-            found[name] = "again"
+    for name, outcome in (case for path in more if path.exists() for case in cases(path).items()):
+        if found.get(name) == "failed" and outcome in ("passed", "found"):
+            found[name] = "again" if outcome == "passed" else outcome
     return found
 
 
 def run(suite: str) -> bool:
-    first, second = RESULTS / f"{suite}.xml", RESULTS / f"{suite}.again.xml"
-    first.unlink(missing_ok=True)
-    second.unlink(missing_ok=True)
+    first, *more = result_files(suite)
+    for path in result_files(suite):
+        path.unlink(missing_ok=True)
     print(f"== {suite}", flush=True)
     start = time.monotonic()
 
@@ -78,10 +90,12 @@ def run(suite: str) -> bool:
         return subprocess.run(line, cwd=ROOT, stdin=subprocess.DEVNULL).returncode
 
     status = execute(suite, first)
-    failed = [name for name, outcome in outcomes(suite).items() if outcome == "failed"]
-    if status != 0 and first.exists() and 0 < len(failed) <= MOST_AGAIN:
+    for path in more:
+        failed = [name for name, outcome in outcomes(suite).items() if outcome == "failed"]
+        if status == 0 or not first.exists() or not 0 < len(failed) <= MOST_AGAIN:
+            break
         print(f"== {suite}: once more, alone: {', '.join(failed)}", flush=True)
-        again = execute(suite, second, True)
+        again = execute(suite, path, True)
         status = status if {"failed", "found"} & set(outcomes(suite).values()) else again
     print(f"== {suite}: {time.monotonic() - start:.0f} s, status {status}", flush=True)
     return status == 0 and first.exists()
@@ -100,8 +114,9 @@ def main() -> int:
     for suite in suites:
         found = outcomes(suite)
         counts.update(found.values())
-        for name in (name for name, outcome in found.items() if outcome == "again"):
-            print(f"{suite}: passed only when run again: {name}")
+        for name, outcome in found.items():
+            if outcome in TOLD:
+                print(f"{suite}: {TOLD[outcome]}: {name}")
     again = f" ({counts['again']} only when run again)" if counts["again"] else ""
     passed, failed = counts["passed"] + counts["again"], counts["failed"] + counts["found"]
     print(f"{passed} passed{again}, {failed} failed, {counts['skipped']} skipped")

@@ -304,8 +304,9 @@ ProcessWork process_work(i32 pid) noexcept {
   read_file(pid, pid, "stat", text, sizeof text);
   const char* at = std::strrchr(text, ')');
   const auto per_second = static_cast<u64>(sysconf(_SC_CLK_TCK));
-  return {all.ticks * (1'000'000'000ull / (per_second != 0 ? per_second : 100)),
-          at != nullptr && at[1] == ' ' && at[2] == 'D'};
+  const char state = at != nullptr && at[1] == ' ' ? at[2] : '?';
+  return {all.ticks * (1'000'000'000ull / (per_second != 0 ? per_second : 100)), state == 'D',
+          state == 'R'};
 }
 
 i32 wait_status(i32 pid) noexcept {

@@ -21,7 +21,8 @@ void each_child(i32 pid, i32 tid, void (*fn)(i32 child, void* context), void* co
 // first threads started them.
 struct ProcessWork {
   u64 cpu_ns;
-  bool is_blocked;  // its first thread sleeps uninterruptibly: in a disk or a file server
+  bool is_blocked;   // its first thread sleeps uninterruptibly: in a disk or a file server
+  bool is_runnable;  // it has a processor, or waits for one
 };
 ProcessWork process_work(i32 pid) noexcept;
 // Wait status of a child that was not yet waited for; -1 unknown.

@@ -313,7 +313,9 @@ void ThreadStacks::signal_all() noexcept {
       break;
     }
     if (!progress) {
-      const timespec wait{0, static_cast<long>(deadline - now)};
+      const u64 left = deadline - now;
+      const timespec wait{static_cast<time_t>(left / 1'000'000'000),
+                          static_cast<long>(left % 1'000'000'000)};
       syscall(SYS_futex, &g_answers, FUTEX_WAIT_PRIVATE, seen, &wait, nullptr, 0);
     }
   }

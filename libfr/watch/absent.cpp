@@ -76,7 +76,10 @@ bool AbsentRanks::is_busy(u32 row, i32 pid, u64 now, bool& is_first) noexcept {
   w.is_first = w.pid != pid || now > w.looked_ns + 10 * kLookApart_ns;
   const u64 used_ns = work.cpu_ns > w.cpu_ns ? work.cpu_ns - w.cpu_ns : 0;
   is_first = is_first || w.is_first;
-  w.is_busy = w.is_first || work.is_blocked || used_ns * kBusyShare >= now - w.looked_ns;
+  // On a machine with too much to do, one that computes has less than its share.
+  const bool starves = w.is_runnable && work.is_runnable && used_ns != 0;
+  w.is_busy = w.is_first || work.is_blocked || starves || used_ns * kBusyShare >= now - w.looked_ns;
+  w.is_runnable = work.is_runnable;
   w.pid = pid;
   w.cpu_ns = work.cpu_ns;
   w.looked_ns = now;

@@ -31,6 +31,7 @@ class AbsentRanks final : public Eyes {
     i32 pid;
     bool is_busy;
     bool is_first;  // and it was not looked at before
+    bool is_runnable;
     u64 cpu_ns;
     u64 looked_ns;
   };

@@ -285,6 +285,8 @@ def build(torch, wait: bool = True) -> Path:
                 time.sleep(0.1)
         if _find(name) == target:
             return target
+        if not wait:  # another one may have had the lock, and failed, before this process got here
+            _ask_last_failure(torch)
         # Whoever held the lock while we waited has failed for all of us.
         if said and failed.exists() and failed.stat().st_mtime >= began - 1:
             raise AdapterError(failed.read_text().strip())
@@ -447,7 +449,6 @@ def _build_in_background(about: str) -> int:
     if os.fork() == 0:
         os.nice(19)
         with contextlib.suppress(AdapterError):
-            _ask_last_failure(torch)
             build(torch, wait=False)
         os._exit(0)
     return 0

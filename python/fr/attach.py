@@ -22,6 +22,7 @@ import threading
 from . import _fr, problems
 
 _LIMIT_S = 5
+_STOP_S = 3  # that an expression has to end once it is stopped; large results take long to free
 _MOST_BYTES = 64 * 1024  # of an answer, and of a request
 _MOST = 8  # connections at a time
 _WARN = 1  # level of a line on stderr
@@ -242,7 +243,7 @@ def _evaluate(request) -> str:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(worker.ident), ctypes.py_object(TimeoutError)
         )
-        worker.join(0.5)
+        worker.join(_STOP_S)
         if worker.is_alive():
             raise Refused(f"no answer within {_LIMIT_S} s, and it cannot be stopped: it goes on")
         raise Refused(f"no answer within {_LIMIT_S} s: it was stopped")

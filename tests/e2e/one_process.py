@@ -104,10 +104,12 @@ class Process:
             signal.signal(number, signal.SIG_DFL)
 
     def ready(self, asleep=None):
-        wait_until(
-            f"start of {self.dir}: {self.log.read_text()}",
-            lambda: (self.dir / "ready").exists(),
-        )
+        def started():
+            there = (self.dir / "ready").exists()
+            assert there or self.process.poll() is None, self.log.read_text()
+            return there
+
+        wait_until(f"start of {self.dir}", started)
         if asleep is not None:  # main thread got into that system call
             syscall = Path(f"/proc/{self.pid}/task/{self.pid}/syscall")
             wait_until("main thread asleep", lambda: syscall.read_text().split()[0] in asleep)

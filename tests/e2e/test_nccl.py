@@ -358,7 +358,9 @@ def test_a_ras_that_does_not_answer_holds_no_dump_up(run):
     trace = job.trace()
     trace.expect("missing", [2], op="all_reduce", seq=4)
     (said,) = ras_findings(trace)
-    assert "did not answer: no answer" in said
+    assert (
+        "did not answer: no answer" in said or "did not end in time" in said
+    )  # what came was a part
 
 
 def test_ras_is_not_asked_when_nobody_wants_it(run):

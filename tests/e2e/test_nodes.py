@@ -107,6 +107,9 @@ class NodesJob:
         return "\n".join(f"--- {p.parent.name} {p.name}\n{p.read_text()}" for p in logs)
 
     def go(self, what, *nodes):
+        # Ranks that import torch late may have made an incident of the start.
+        dumps = (p for n in self.cluster for p in (n.disk / "dumps").glob("job.a0.r*.*.fr"))
+        self.before = max((int(path.name.split(".")[-2]) for path in dumps), default=0)
         for node in nodes or self.cluster:
             (node.disk / "go.new").write_text(what)
             (node.disk / "go.new").rename(node.disk / "go")
@@ -116,11 +119,12 @@ class NodesJob:
         texts = {r: (node.disk / f"up.{r}").read_text() for r in ranks}
         return next((r for r, text in texts.items() if text.startswith("UDP 10.77.")), None)
 
-    def dump(self, node, rank, incident=1):
+    def dump(self, node, rank, incident):
         return node.disk / "dumps" / f"job.a0.r{rank}.{incident}.fr"
 
-    def await_dumps(self, ranks, incident=1):
-        files = [self.dump(self.cluster[r // 2], r, incident) for r in ranks]
+    def await_dumps(self, ranks):
+        """Of the first incident since go()."""
+        files = [self.dump(self.cluster[r // 2], r, self.before + 1) for r in ranks]
         self.wait(f"dumps of {ranks}", lambda: all(path.exists() for path in files))
         return [path.stat().st_mtime_ns / 1e9 for path in files]
 

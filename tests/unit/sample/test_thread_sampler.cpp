@@ -29,6 +29,8 @@ using namespace fr::test;
 
 namespace {
 
+[[maybe_unused]] constexpr u64 kPatience_ns = 30'000'000'000;  // a thread of a busy machine
+
 [[maybe_unused]] const ThreadRow* row_of(const ThreadReport& report, i32 tid) {
   for (u32 i = 0; i < report.n_threads; ++i) {
     if (report.threads[i].task.tid == tid) {
@@ -57,7 +59,7 @@ namespace {
 
 TEST_CASE("threads: each is asked for its stack, in its system call, and goes on") {
   static ThreadStacks stacks;
-  REQUIRE(stacks.init(true, false));
+  REQUIRE(stacks.init(true, false, kPatience_ns));
   int fds[2];
   REQUIRE(pipe(fds) == 0);
   std::atomic<int> read_ok{0};
@@ -167,7 +169,7 @@ class Sleepers {
 
 TEST_CASE("threads: sleeps and polls go on as if nobody had asked") {
   static ThreadStacks stacks;
-  REQUIRE(stacks.init(true, false));
+  REQUIRE(stacks.init(true, false, kPatience_ns));
   const Sleepers sleepers;
   for (int round = 0; round < 20; ++round) {
     const ThreadReport* report = stacks.collect();

@@ -127,14 +127,22 @@ TEST_CASE("hang: progress re-arms") {
   CHECK(reason(scene, 1).find("all_reduce #1") != std::string::npos);
 }
 
-// Two operations of one call site that last 1 s and 1.5 s, and how many dumps each had then.
-void take_long_twice(const Scene& scene) {
+// Two operations of one call site that last 1 s and 1.5 s, the first `dumped` of them until there is
+// a dump of it, and how many dumps each had then.
+void take_long_twice(const Scene& scene, u64 dumped) {
   const fr_group_t g = child_group();
   for (u64 i = 0; i < 2; ++i) {
     const fr_ticket t = child_begin(g);
     usleep(i == 0 ? 1'000'000 : 1'500'000);
+    if (i < dumped) {
+      wait_for(scene.dump_path(0, static_cast<int>(i) + 1));
+    }
     scene.board.cell[i] = scene.dumps().size();
     fr_end(&t, FR_OK, nullptr);
+    if (dumped == 1) {
+      eventually(
+          [&] { return count(scene.log(0), "deadlines of its call site are doubled") == 1; });
+    }
     usleep(i == 0 ? 500'000 : 0);
   }
 }
@@ -142,7 +150,7 @@ void take_long_twice(const Scene& scene) {
 TEST_CASE("hang: a call site that took long is not dumped again for as long a wait") {
   Scene scene;
   Child child = scene.start(0, kFast, [&] {
-    take_long_twice(scene);
+    take_long_twice(scene, 1);
     scene.board.cell[3] = 1;
     sleep_for_ever();
     return 0;
@@ -172,7 +180,7 @@ TEST_CASE("hang: with FR_ADAPT=0 each such wait is dumped") {
   Environment e = kFast;
   e["FR_ADAPT"] = "0";
   Child child = scene.start(0, e, [&] {
-    take_long_twice(scene);
+    take_long_twice(scene, 2);
     return 0;
   });
   CHECK(child.wait().status == 0);

@@ -31,7 +31,7 @@ using Json = nlohmann::json;
 
 constexpr int kHello_ms =
     3000;  // a thread that wants the GIL has it within some 10 ms, if it gets it
-constexpr int kAnswer_ms = 10000;            // the rank itself gives up after 5 s
+constexpr int kAnswer_ms = 20000;            // the rank itself gives up after 8 s
 constexpr std::size_t kMostBytes = 1 << 20;  // of an answer
 
 struct Wanted {

@@ -180,7 +180,7 @@ struct PeerEvidence {
   int status = 0;
   int signal = 0;
   Time exit_time = 0;
-  std::string last_op, last_site, exit_site = {};
+  std::string last_op = {}, last_site = {}, exit_site = {};
 };
 
 // ---- what the communication library (NCCL) says of a rank's work on its device
