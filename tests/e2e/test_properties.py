@@ -374,7 +374,9 @@ REAL_PROPERTIES = {f.__name__: f for f in (real_shifted, real_innocent_lost, rea
 # ------------------------------------------------------------------ what is known to be violated
 
 # (property, seed or name of a real set): what goes wrong. Strict: a mend must be taken out here.
-VIOLATED = {}
+VIOLATED = {
+    ("healthy", 333): "ranks of a node whose clock is ahead are slow, possibly, by clocks alone",
+}
 
 
 def parameters(properties, keys):
@@ -401,7 +403,6 @@ MENDED = [
     ("converted", 300),
     ("innocent_lost", 5007),
     ("innocent_lost", 5057),
-    ("healthy", 333),
     ("healthy", 5054),
     ("renamed", 302),
     ("shifted", 5002),

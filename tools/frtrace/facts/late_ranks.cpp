@@ -1,4 +1,5 @@
-// Which of the ranks that are late stand for themselves: a node, one rank beside its followers.
+// Which of the ranks that are late stand for themselves: a node, one rank beside its followers, none
+// where only clocks differ.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -164,43 +165,22 @@ std::vector<Straggler> standing_out(const Case& c, std::vector<Straggler> late) 
   return late.size() == 1 || !late_node(c, late).empty() ? late : std::vector<Straggler>{};
 }
 
-bool has_ends(const Case& c, const WholeSlot& slot) {
-  return std::all_of(slot.members.begin(), slot.members.end(), [&](const auto& m) {
-    const Record& r = c.evidence_of(m.first).records[m.second];
-    return r.ended >= r.time && r.ended != 0;
+// Where clocks are compared, a node whose clock is off looks like a late one.
+void drop_late_clocks(const Case& c, std::vector<Straggler>& late) {
+  const auto node = [](const RankEvidence& e) {  // PyTorch's files do not name theirs
+    return e.id.host.empty() ? std::to_string(e.id.rank / limits::kNodeSizes[0]) : e.id.host;
+  };
+  std::map<std::string, std::pair<std::size_t, std::size_t>> nodes;  // late, all
+  for (const RankEvidence* e : c.ranks) {
+    ++nodes[node(*e)].second;
+  }
+  for (const Straggler& s : late) {
+    ++nodes[node(c.evidence_of(s.evidence))].first;
+  }
+  std::erase_if(late, [&](const Straggler& s) {
+    const auto& [n, of] = nodes[node(c.evidence_of(s.evidence))];
+    return n > 1 && 2 * n > of && of < c.ranks.size();
   });
-}
-
-std::vector<double> by_clock(const Case& c, const WholeSlot& slot, const ClockLeads& leads) {
-  std::vector<double> come;
-  const auto time = [&](const auto& m) { return c.evidence_of(m.first).records[m.second].time; };
-  for (const auto& m : slot.members) {
-    const auto lead = leads.find({slot.group, m.first});
-    come.push_back(seconds_between(time(slot.members.front()), time(m)) -
-                   (lead == leads.end() ? 0 : lead->second));
-  }
-  return come;
-}
-
-// Without ends, who is nearly always as late may just as well have a clock that is ahead.
-ClockLeads clock_leads(const Case& c, const std::vector<WholeSlot>& slots) {
-  std::map<std::pair<int, int>, std::vector<double>> late;
-  for (const WholeSlot& slot : slots) {
-    if (has_ends(c, slot)) {
-      continue;
-    }
-    const std::vector<double> come = by_clock(c, slot, {}), usual = medians_but(come);
-    for (std::size_t k = 0; k < come.size(); ++k) {
-      late[{slot.group, slot.members[k].first}].push_back(come[k] - usual[k]);
-    }
-  }
-  ClockLeads out;
-  for (auto& [who, all] : late) {
-    const auto at = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 10);
-    std::nth_element(all.begin(), at, all.end());
-    out[who] = *at;
-  }
-  return out;
 }
 
 }  // namespace frtrace

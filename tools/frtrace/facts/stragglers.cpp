@@ -65,7 +65,6 @@ class Lateness {
       }
       add_places(i);
     }
-    ahead_ = clock_leads(c_, whole_);
     for (const WholeSlot& slot : whole_) {
       add_arrivals(slot);
     }
@@ -245,23 +244,28 @@ class Lateness {
   }
 
   void add_arrivals(const WholeSlot& slot) {
+    bool ends = true, starts = starts_;
+    for (const Member& m : slot.members) {
+      const Record& r = record(m);
+      ends = ends && r.ended >= r.time && r.ended != 0;
+      starts = starts && r.started >= r.time && r.ended >= r.started;
+    }
     std::vector<double> come;
-    if (has_ends(c_, slot)) {
-      const bool starts =
-          starts_ && std::all_of(slot.members.begin(), slot.members.end(), [&](const Member& m) {
-            return record(m).started >= record(m).time && record(m).ended >= record(m).started;
-          });
+    if (ends) {
       for (const Member& m : slot.members) {
         const Record& r = record(m);
         come.push_back(-seconds_between(starts ? r.started : r.time, r.ended));
       }
     } else {
       by_clocks_ = true;
-      come = by_clock(c_, slot, ahead_);
-      const double last = *std::max_element(come.begin(), come.end());
-      for (std::size_t k = 0; k < come.size(); ++k) {  // nobody leaves before the last has come
-        const Member& m = slot.members[k];
-        own(m).end[m.second] = record(m).time + static_cast<Time>((last - come[k]) * 1e9);
+      const Time zero = record(slot.members.front()).time;
+      Time last = zero;
+      for (const Member& m : slot.members) {
+        come.push_back(seconds_between(zero, record(m).time));
+        last = std::max(last, record(m).time);
+      }
+      for (const Member& m : slot.members) {
+        own(m).end[m.second] = last;  // nobody leaves before the last has come
       }
     }
     const std::vector<double> usual = medians_but(come);
@@ -554,7 +558,6 @@ class Lateness {
   const Case& c_;
   std::vector<WholeSlot> whole_;
   std::vector<OfRank> ranks_;
-  ClockLeads ahead_;
   bool by_clocks_ = false;
   bool starts_ = false;  // of operations on the devices are known
   double ends_within_ = 0;
@@ -570,6 +573,7 @@ Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
   out.ranks = all.late(false);
   fold_followers(c, out.ranks);
   if (out.by_clocks) {
+    drop_late_clocks(c, out.ranks);
     return out;
   }
   std::vector<Straggler> own = standing_out(c, all.late(true));

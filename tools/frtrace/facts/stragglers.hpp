@@ -3,9 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "facts/late_series.hpp"
@@ -50,14 +48,9 @@ Stragglers stragglers(const Case&, const std::vector<Slots>&);
 std::string late_node(const Case&, const std::vector<Straggler>&);
 bool takes_in(const Case&, const std::vector<Straggler>& node, const std::vector<Straggler>& some);
 std::vector<Straggler> standing_out(const Case&, std::vector<Straggler>);
-// Seconds by which a clock may be ahead of those of the other members, per group and evidence.
-using ClockLeads = std::map<std::pair<int, int>, double>;
-bool has_ends(const Case&, const WholeSlot&);
-// Seconds after the first member, by clocks without those leads.
-std::vector<double> by_clock(const Case&, const WholeSlot&, const ClockLeads&);
-ClockLeads clock_leads(const Case&, const std::vector<WholeSlot>&);
 // Who is late only after another one, in operations that its file does not record, goes with that.
 void fold_followers(const Case&, std::vector<Straggler>&);
+void drop_late_clocks(const Case&, std::vector<Straggler>&);
 
 // How the ranks came to the operations of one call site, over all groups of one kind.
 struct Arrivals {

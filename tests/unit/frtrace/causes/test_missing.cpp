@@ -238,7 +238,7 @@ TEST_CASE(
   if (waited_s > 10) {
     CHECK(r.kind == Verdict::kMissing);
     CHECK(r.ranks == Ranks{2});
-    CHECK(has(r, "doubt", "processes were killed after the hang"));
+    CHECK(has(r, "confidence", "processes were killed after the hang"));
   } else {
     CHECK(r.kind == Verdict::kExited);
     CHECK(r.ranks == Ranks{0});
