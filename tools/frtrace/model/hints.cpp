@@ -217,8 +217,10 @@ std::string stopped(const Look& l) {
 FileLockWait file_lock_of(const Look& l) {
   FileLockWait out;
   const bool flock = l.t.syscall == "flock", record = l.t.syscall.starts_with("fcntl");
-  // Python's filelock polls with flock() that does not wait.
-  if (const int polls = l.python("", "filelock/_api.py", 1); polls >= 0) {
+  // Python's filelock polls with flock() that does not wait; the second path is that of 4.3.
+  const int polls =
+      std::max(l.python("", "filelock/_api.py", 1), l.python("", "filelock/_core/_acquire.py", 1));
+  if (polls >= 0) {
     out.file = l.variable(polls, "lock_filename");
   } else if (flock || record) {
     for (const FileLock& lock : l.e.threads.locks) {
