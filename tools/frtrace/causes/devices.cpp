@@ -375,10 +375,11 @@ std::vector<Cause> device_behind(const Facts& f) {
   for (const Pending& each : f.graph.pending) {
     for (const Wait& w : each.waits) {
       if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w)) {
-        const bool below =
-            f.ev(w.evidence).format.empty();  // PyTorch's have nothing below the host
-        unobserved = unobserved || !below;
-        running.insert(running.end(), below ? 1 : 0, w.evidence);
+        if (f.ev(w.evidence).format.empty()) {
+          running.push_back(w.evidence);
+        } else {
+          unobserved = true;  // PyTorch's files have nothing below the host
+        }
       }
     }
   }

@@ -85,6 +85,19 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
+namespace {
+
+// From its last sign of an operation until it was written; negative: not known.
+double idle_s(const RankEvidence& e) {
+  Time last = 0;
+  for (const Record& r : e.records) {
+    last = std::max({last, r.time, r.started, r.ended});
+  }
+  return last == 0 || e.holes.written_guessed ? -1 : seconds_between(last, e.written);
+}
+
+}  // namespace
+
 // A rank has long done nothing, and the evidence of others, in which operations are in flight, is
 // older or was cut off: how long these have lasted, it does not show.
 std::vector<Cause> at_rest(const Facts& f) {
@@ -93,13 +106,8 @@ std::vector<Cause> at_rest(const Facts& f) {
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
     whole = whole || !e.holes.truncated;
-    Time last = 0;
-    for (const Record& r : e.records) {
-      last = std::max({last, r.time, r.started, r.ended});
-    }
-    const bool rests = !e.holes.truncated && !e.holes.written_guessed && last != 0 &&
-                       !f.exit(i).ended() && !e.format.empty() &&
-                       seconds_between(last, e.written) >= limits::kStaleApart_s;
+    const bool rests = !e.holes.truncated && !f.exit(i).ended() && !e.format.empty() &&
+                       idle_s(e) >= limits::kStaleApart_s;
     latest = rests ? std::max(latest, e.written) : latest;
   }
   if (f.graph.young == 0 || (latest == 0 && whole)) {
@@ -128,45 +136,32 @@ std::vector<Cause> alarm_alone(const Facts& f) {
   return {c};
 }
 
-namespace {
-
-// It ended its last operation longer ago than its program is usually busy in between.
-bool rests(const Facts& f, int i) {
-  const RankEvidence& e = f.ev(i);
-  Time last = 0;
-  for (const Record& r : e.records) {
-    last = std::max({last, r.time, r.started, r.ended});
-  }
-  return last != 0 && !e.holes.written_guessed && !f.is_leaving(i) &&
-         seconds_between(last, e.written) >= f.threshold_s;
-}
-
-}  // namespace
-
 // Most stopped in the middle of an iteration, or all rest for long, in what the format does not
 // record.
 std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   if (!f.p2p_unseen || f.graph.young != 0) {
     return {};
   }
-  Cause amid, resting;
-  amid.rule = Rule::kOpenAmid;
-  resting.rule = Rule::kOpenResting;
-  amid.verdict = resting.verdict = Verdict::kUndecided;
   const int n = static_cast<int>(f.c.ranks.size());
+  std::vector<int> amid, resting;
   for (int i = 0; i < n; ++i) {
     if (stopped_amid(f.c, f.history, i)) {
-      amid.others.push_back(i);
+      amid.push_back(i);
     }
-    if (rests(f, i)) {
-      resting.others.push_back(i);
+    // For longer than the program is usually busy between two operations.
+    if (!f.is_leaving(i) && idle_s(f.ev(i)) >= f.threshold_s) {
+      resting.push_back(i);
     }
   }
-  if (2 * amid.others.size() > f.c.ranks.size()) {
-    return {amid};
+  const bool most = 2 * amid.size() > f.c.ranks.size();
+  if (!most && resting.size() != f.c.ranks.size()) {
+    return {};
   }
-  return resting.others.size() == f.c.ranks.size() ? std::vector<Cause>{resting}
-                                                   : std::vector<Cause>{};
+  Cause c;
+  c.rule = most ? Rule::kOpenAmid : Rule::kOpenResting;
+  c.verdict = Verdict::kUndecided;
+  c.others = most ? amid : resting;
+  return {c};
 }
 
 namespace {

@@ -176,6 +176,12 @@ bool Attendance::is_late(const Seen& s, Time since) const {
   return since == 0 || seconds_between(since, e.written) >= threshold_s_;
 }
 
+// Likewise, after a moment by the clock of another one's evidence.
+bool Attendance::is_late_after(const Seen& s, int other, Time then) const {
+  const Offset offset = clock_offset(c_, slots_, other, s.evidence);
+  return is_late(s, then + offset.ns + offset.error);
+}
+
 // Its device finished something just now: it moves.
 bool Attendance::ended_lately(const Seen& s) const {
   const RankEvidence& e = c_.evidence_of(s.evidence);
@@ -201,8 +207,7 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   }
   for (const Seen& s : at.queued) {
     const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
-    const Offset offset = clock_offset(c_, slots_, since.second, s.evidence);
-    if (is_late(s, since.first + offset.ns + offset.error) && !guessed && !ended_lately(s)) {
+    if (!guessed && is_late_after(s, since.second, since.first) && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);
@@ -251,8 +256,7 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
   if (guessed || !old || end.second == 0) {
     return old;
   }
-  const Offset offset = clock_offset(c_, slots_, end.first, s.evidence);
-  return is_late(s, end.second + offset.ns + offset.error);
+  return is_late_after(s, end.first, end.second);
 }
 
 // Others ended it, or something later that nobody ends without all: whoever has it pending is
@@ -391,15 +395,12 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     }
   }
   // The last one came only just now, and no file that was taken later shows that it stays.
-  const auto came_before = [&](const Seen& last, const Seen& s) {
-    const Offset offset = clock_offset(c_, slots_, last.evidence, s.evidence);
-    return is_late(s, last.record->time + offset.ns + offset.error);
-  };
   if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& last) {
         return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
                !is_late(last, last.record->time) &&
                std::none_of(all.begin(), all.end(), [&](const Seen& s) {
-                 return is_late(s, s.record->time) && came_before(last, s);
+                 return is_late(s, s.record->time) &&
+                        is_late_after(s, last.evidence, last.record->time);
                });
       })) {
     return false;

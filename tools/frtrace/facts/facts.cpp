@@ -186,31 +186,30 @@ Scene Facts::what_came_first(const WaitGraph& without_ends) const {
     return !exit(i).ended() || exit(i).terminated ||
            seconds_between(first_end, exit(i).time) > (wrote_itself ? 0 : limits::kLastSign_s);
   };
-  // A circle of waits, or an idle rank that lived on.
-  const auto is_hang = [&](const Problem& p) {
-    return p.kind == Problem::kCycle ||
-           ((p.kind == Problem::kIdle || p.kind == Problem::kLagging) &&
-            lived_on(p.evidence.front()));
-  };
-  const auto lasted = [&](int k, double most_s) {
-    const Pending& op = without_ends[k];
-    return seconds_between(op.since, first_end) >
-           std::min(most_s, ev(op.waits.front().evidence).timeout_s());
-  };
+  // A circle of waits, or an idle rank that lived on, for longer than that before the first end.
   const auto was_stuck = [&](double most_s) {
-    const auto long_enough = [&](int k) { return lasted(k, most_s); };
+    const auto lasted = [&](int k) {
+      const Pending& op = without_ends[k];
+      return seconds_between(op.since, first_end) >
+             std::min(most_s, ev(op.waits.front().evidence).timeout_s());
+    };
     return std::ranges::any_of(without_ends.problems, [&](const Problem& p) {
-      return is_hang(p) &&
-             (p.kind == Problem::kCycle ? std::ranges::all_of(p.pending, long_enough)
-                                        : std::ranges::any_of(p.pending, long_enough));
+      const bool is_idle = p.kind == Problem::kIdle || p.kind == Problem::kLagging;
+      return p.kind == Problem::kCycle ? std::ranges::all_of(p.pending, lasted)
+                                       : is_idle && lived_on(p.evidence.front()) &&
+                                             std::ranges::any_of(p.pending, lasted);
     });
   };
   if (was_stuck(std::numeric_limits<double>::infinity())) {
     return Scene::kHangThenEnd;
   }
+  if (!killed_only) {
+    return Scene::kExits;
+  }
   const double usual_s = usual_wait_s(limits::kUsualWaitFewest);
-  const double unusual_s = std::max(usual_s == 0 ? limits::kLongWait_s : usual_s, limits::kStuck_s);
-  return killed_only && was_stuck(unusual_s) ? Scene::kHangThenKills : Scene::kExits;
+  const bool unusual =
+      was_stuck(std::max(usual_s == 0 ? limits::kLongWait_s : usual_s, limits::kStuck_s));
+  return unusual ? Scene::kHangThenKills : Scene::kExits;
 }
 
 // One process was told to end by a signal of its own, before the others' waits began.

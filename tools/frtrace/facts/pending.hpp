@@ -51,6 +51,7 @@ class Attendance {
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
   bool is_first(const Seen&) const;
   bool is_late(const Seen&, Time since) const;
+  bool is_late_after(const Seen&, int other, Time then) const;
   bool is_after(const Seen&, const std::pair<int, Time>& end) const;
   bool ended_lately(const Seen&) const;
 

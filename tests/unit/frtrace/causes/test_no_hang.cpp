@@ -124,7 +124,6 @@ TEST_CASE("ranks that rest for long are not ok where files leave out sends and r
     j.rank(r).format = "torch 2.10 pickle";
     j.rank(r).trigger = "manual";
     j.rank(r).holes.no_p2p = true;
-    j.rank(r).written = j.now();
   }
   const Report r = j.diagnose();
   CHECK(r.kind == (idle_s > 10 ? Verdict::kUndecided : Verdict::kOk));
