@@ -229,6 +229,15 @@ def test_widely_drawn(why, tmp_path):
     assert score.judge(answer, truth)[0] == "exact", f"{answer.kind} {sorted(answer.sets[0])}"
 
 
+def test_a_circle_in_which_one_sends_to_a_wrong_peer_is_no_ring(tmp_path):
+    """Without earlier iterations nobody is named, above all not the whole circle."""
+    make(tmp_path, "wrong_peer", "--seed", 1800034)
+    (directory,) = tmp_path.iterdir()
+    truth = json.loads((directory / "truth.json").read_text())["torch"]
+    answer = score.frtrace(directory / "torch", argparse.Namespace(frtrace=FRTRACE))
+    assert answer.sets[0] <= set(truth["faulty"]), answer.kind
+
+
 def test_same_seed_same_files(tmp_path):
     for place in ("a", "b"):
         make(tmp_path / place, "missing", "--seed", 3)

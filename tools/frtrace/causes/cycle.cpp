@@ -136,17 +136,29 @@ bool may_be_moving(const Facts& f, const Problem& p) {
 }
 
 // All wait at the same place of the program, by operation, call site and role. Where all members of a
-// group are on the circle, each waits for the next one, however the group numbers them.
+// group are on the circle, and each waits for another one, the group may number them in any order.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   std::set<std::uint64_t> roles;
+  std::set<std::int32_t> awaited;
+  std::size_t on_ring = 0;
   for (const int i : who) {
     const std::vector<Step>& steps = f.history.of(i);
     const std::size_t at = f.stuck_step(i);
-    const int group = at < steps.size() ? steps[at].group : -1;
-    const bool some = who.size() < 3 || group < 0 || f.group(group).ranks.size() != who.size();
-    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at], some) : 0);
+    if (at >= steps.size()) {
+      roles.insert(0);
+      continue;
+    }
+    const Record& r = f.ev(i).records[steps[at].record];
+    const int group = steps[at].group;
+    const bool ring = who.size() >= 3 && r.kind != Kind::kCollective && group >= 0 &&
+                      f.group(group).ranks.size() == who.size();
+    if (ring) {
+      awaited.insert(r.peer);
+      ++on_ring;
+    }
+    roles.insert(f.anomalies.role(i, steps[at], !ring));
   }
-  return roles.size() == 1;
+  return roles.size() == 1 && awaited.size() == on_ring;
 }
 
 // A circle of collectives only, or one of sends and receives in which all do the same: none of them
