@@ -57,6 +57,10 @@ def test_sigkill_of_all_ranks(launch, scratch):
     job.await_live("missing").expect("missing", [2], op="all_reduce", seq=4, at="steps")
     job.kill()
     assert job.evidence() == {}
+    # where a user looks first there is nothing, and frtrace says where to look instead
+    nothing = frtrace(scratch / "nowhere", FR_SHM_DIR=scratch / "shm")
+    hint = f"rings of 1 job are on this machine: frtrace {scratch}/shm/fr-{os.geteuid()}"
+    assert nothing.status == 3 and hint in nothing.stderr, nothing
     trace = frtrace(scratch / "shm")
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
     assert len(job.rings()) == 3

@@ -26,6 +26,8 @@
 #include "input/files.hpp"
 #include "input/here.hpp"
 #include "live/lock_files.hpp"
+#include "live/mapped_ring.hpp"
+#include "live/running_job.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
 #include "report/page.hpp"
@@ -119,6 +121,12 @@ void say_why_nothing(const Arguments& a, const LoadResult& input, bool default_p
   for (const std::string& path : input.absent) {
     complain("frtrace: " + path + ": no such file or directory" +
              (default_path ? " (a job without a hang leaves no dumps)" : ""));
+  }
+  // What no rank wrote as a dump, because all were killed at once, its ring still holds.
+  const std::string shm_dir = fr::read_options().shm_dir;
+  if (const std::size_t n = input.absent.empty() ? 0 : jobs_here(shm_dir, unix_now()).size()) {
+    complain(fmt::format("frtrace: rings of {} job{} are on this machine: frtrace {}", n,
+                         n == 1 ? "" : "s", ring_directory(shm_dir)));
   }
   if (!input.evidence.empty()) {
     complain("frtrace: no evidence of that job, attempt or incident");

@@ -214,10 +214,18 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did) {
   std::vector<Deviant> deviants;
+  const auto is_pending_of = [&](const Anomaly& a, int i) {
+    const std::vector<Step>& steps = f.history.of(i);
+    return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+      return p.group == steps[a.issued].group || p.group == steps[a.usual].group;
+    });
+  };
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
-    // Without a cycle nothing but equal steps around it tell that the order matters.
-    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
+    // Without a cycle nothing but equal steps around it, and what is stuck in a group of theirs, tell
+    // that the order matters.
+    if (a &&
+        (in_cycle || (a->context + a->support > limits::kClearSupport && is_pending_of(*a, i)))) {
       deviants.push_back({i, *a});
     }
   }

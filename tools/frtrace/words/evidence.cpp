@@ -203,17 +203,29 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
       {&Holes::written_guessed, "do not record when they were written: durations are guesses",
        false},
   };
-  for (const Gap& gap : kGaps) {
-    const std::vector<Rank> who = ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; });
+  const auto tell = [&](const std::vector<Rank>& who, const char* what, bool matters) {
     if (!who.empty()) {
       const std::string text = fmt::format(
           "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
-          gap.text);
+          what);
       say(r, "hole", text);
-      if ((fault || gap.set == &Holes::no_p2p) && gap.matters) {
+      if (matters) {
         doubts.add(Confidence::kLikely, text);
       }
     }
+  };
+  // Of gloo PyTorch records no sends and receives, and often nothing tells whether there were some.
+  tell(ranks_with(f,
+                  [](const RankEvidence& e) {
+                    return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
+                           std::ranges::any_of(e.groups, [&](const GroupEvidence& g) {
+                             return e.text(g.backend) == "gloo";
+                           });
+                  }),
+       "hold no sends and receives of gloo's: a rank that seems idle may wait in one", fault);
+  for (const Gap& gap : kGaps) {
+    tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
+         (fault || gap.set == &Holes::no_p2p) && gap.matters);
   }
 }
 
