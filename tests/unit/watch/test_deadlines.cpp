@@ -188,7 +188,7 @@ TEST_CASE("deadlines: a week has one false dump at most, and no hang is missed")
     CAPTURE(job.sees_all, job.tells, job.timeout_s, job.waits_in_step);
     u32 dumps = 0;
     u32 warnings = 0;
-    for (u64 seed = 1; seed <= 3; ++seed) {
+    for (u64 seed = 1; seed <= (fr::test::kSanitized ? 1 : 3); ++seed) {
       Job one = job;
       one.seed = seed;
       const WeekResult week = Week(one, Rule::kLearned).run();

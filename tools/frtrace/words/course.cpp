@@ -108,8 +108,9 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
     say(r, "parted",
         fmt::format("rank {} {} {}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
                     led(" at ", site_text(p->site)),
-                    p->step ? fmt::format(" in step {}", *p->step)
-                            : ", having issued it " + times(p->before)) +
+                    p->step          ? fmt::format(" in step {}", *p->step)
+                    : p->before == 0 ? ", which it had never issued before"
+                                     : ", which it had issued " + times(p->before) + " before") +
             (p->wrong_since && p->group >= 0
                  ? fmt::format("; since then its operations in {} are matched with the wrong ones "
                                "of the other ranks: results are wrong from there",

@@ -179,7 +179,7 @@ TEST_CASE("a whole frame around a cut or damaged map") {
   }
   CHECK(most == 3);
   // Any one byte changed: reads, or is refused; never more than that.
-  for (std::size_t n = 0; n < plain.size(); ++n) {
+  for (std::size_t n = 0; n < plain.size(); n += fr::test::kSanitized ? 4 : 1) {
     for (const unsigned char flip : {0x01, 0x80, 0xff}) {
       std::string bytes(plain.data(), plain.size());
       bytes[n] = static_cast<char>(bytes[n] ^ flip);

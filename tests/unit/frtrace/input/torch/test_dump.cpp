@@ -411,7 +411,7 @@ TEST_CASE("torch: every cut and every changed byte of a dump") {
     }
   }
   CHECK(salvaged == 2);
-  for (std::size_t n = 0; n < whole.size(); ++n) {
+  for (std::size_t n = 0; n < whole.size(); n += fr::test::kSanitized ? 4 : 1) {
     for (const int v : {0, 1, 0x28, 0x2e, 0x4b, 0x5d, 0x65, 0x68, 0x75, 0x7d, 0x8a, 0xff}) {
       std::vector<unsigned char> changed = whole;
       changed[n] = static_cast<unsigned char>(v);
@@ -449,8 +449,9 @@ TEST_CASE("torch: of a cut dump the entries before the cut") {
       REQUIRE(all != nullptr);
       CHECK_FALSE(all->holes.truncated);
       std::size_t most = 0;
-      constexpr std::size_t kStep = fr::test::kSanitized ? 67 : 7;
-      for (std::size_t n = 0; n < whole.size(); n += n + 300 < whole.size() ? kStep : 1) {
+      constexpr std::size_t kStep = fr::test::kSanitized ? 211 : 7;
+      constexpr std::size_t kEnd = fr::test::kSanitized ? 60 : 300;
+      for (std::size_t n = 0; n < whole.size(); n += n + kEnd < whole.size() ? kStep : 1) {
         INFO("cut at " << n << " of " << whole.size());
         const auto e = load({whole.data(), n}, why);
         if (e == nullptr) {
