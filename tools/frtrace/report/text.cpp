@@ -141,7 +141,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
       part.add("  " + evidence[e]);
     }
     if (!all[i].others.empty()) {
-      part.add("the same of " + named(all[i].others, false));
+      part.add("the same holds for " + named(all[i].others, false));
     }
   }
   if (part.folded != 0) {

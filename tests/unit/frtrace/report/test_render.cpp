@@ -101,7 +101,7 @@ TEST_CASE("text: a screen at any scale, and how much more there is") {
     CHECK(text.find("likely: zzz") != std::string::npos);
     CHECK(text.find("not read: " + std::to_string(ranks - 2) + " more files") != std::string::npos);
     if (ranks > 4) {
-      CHECK(text.find("the same of ranks") != std::string::npos);
+      CHECK(text.find("the same holds for ranks") != std::string::npos);
       CHECK(text.find("more operations that ranks wait in") != std::string::npos);
     }
     TextStyle full;
