@@ -95,20 +95,27 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
                       std::size_t& support) {
   const auto agree = [&](std::size_t a, std::size_t b) { return equal_run(issued, a, due, b); };
   Anomaly::Kind best = Anomaly::kReplaced;
-  support = agree(1, 1);
-  const auto consider = [&](Anomaly::Kind kind, std::size_t n) {
-    if (n > support) {
+  std::size_t to_the_end = SIZE_MAX;  // places by which the best is shifted that agrees to the end
+  support = 0;
+  // What repeats itself agrees again a round later: of those that agree to the end the nearest counts.
+  const auto consider = [&](Anomaly::Kind kind, std::size_t a, std::size_t b) {
+    const std::size_t n = agree(a, b), shift = std::max(a, b);
+    const bool ends = n >= limits::kClearSupport && (a + n == issued.size() || b + n == due.size());
+    const bool nearer = shift < to_the_end || (shift == to_the_end && n > support);
+    if (ends && to_the_end != SIZE_MAX ? nearer : n > support) {
       best = kind;
       support = n;
+      to_the_end = ends ? shift : SIZE_MAX;
     }
   };
   const auto taken = std::find(due.begin(), due.end(), issued[0]) - due.begin();
   const bool known = static_cast<std::size_t>(taken) < due.size();
+  consider(Anomaly::kReplaced, 1, 1);
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
-    consider(Anomaly::kInserted, agree(k, 0));
+    consider(Anomaly::kInserted, k, 0);
   }
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
-    consider(Anomaly::kSkipped, agree(0, k));
+    consider(Anomaly::kSkipped, 0, k);
   }
   if (known && best == Anomaly::kInserted) {
     best = Anomaly::kSwapped;  // what it issued first usually comes later
