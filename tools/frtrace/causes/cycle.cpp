@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -371,6 +372,16 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   return c;
 }
 
+// All wait in the same place, which none of them had come to before: nobody left what was common.
+bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
+  return stuck_alike(f, who) && std::ranges::all_of(who, [&](int i) {
+           const std::span<const Step> steps(f.history.of(i));
+           const std::size_t at = f.stuck_step(i);
+           return at < steps.size() &&
+                  std::ranges::count(steps.first(at), steps[at].key, &Step::key) == 0;
+         });
+}
+
 }  // namespace
 
 std::vector<Cause> cycle(const Facts& f) {
@@ -384,7 +395,10 @@ std::vector<Cause> cycle(const Facts& f) {
       continue;
     }
     const std::vector<int> on_all = f.graph.on_all_circles(p);
-    if (auto c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty())) {
+    if (is_new_to_all(f, p.evidence)) {
+      out.push_back(deadlock(f, p, on_all));
+    } else if (auto c =
+                   left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty())) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
     } else {

@@ -102,10 +102,11 @@ double idle_s(const RankEvidence& e) {
 // older or was cut off: how long these have lasted, it does not show.
 std::vector<Cause> at_rest(const Facts& f) {
   Time latest = 0;
-  bool whole = false;  // some file is
+  bool whole = false;  // some file is, and tells when it was written, or of something that ended
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
-    whole = whole || !e.holes.truncated;
+    whole = whole ||
+            (!e.holes.truncated && !(e.holes.written_guessed && e.holes.only_active));
     const bool rests = !e.holes.truncated && !f.exit(i).ended() && !e.format.empty() &&
                        idle_s(e) >= limits::kStaleApart_s;
     latest = rests ? std::max(latest, e.written) : latest;
@@ -118,7 +119,8 @@ std::vector<Cause> at_rest(const Facts& f) {
   c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
-    if (e.holes.truncated || seconds_between(e.written, latest) >= limits::kStaleApart_s) {
+    if (!whole || e.holes.truncated ||
+        seconds_between(e.written, latest) >= limits::kStaleApart_s) {
       c.others.push_back(i);
     }
   }

@@ -98,8 +98,8 @@ inline constexpr Row kSummaries[] = {
     {kOpenStale,
      "something is stuck, but the evidence of {others} is older than the waits of the others"},
     {kOpenAtRest,
-     "operations are in flight and ranks are at rest, but the files of {others} are old or cut "
-     "off and do not show since when"},
+     "operations are in flight, but the files of {others} are old, cut off or without the time "
+     "when they were written, and do not show since when"},
     {kOpenAlarm,
      "nothing is stuck on {read}, but it dumped for a reason ({reason}); evidence of {missing} "
      "is lacking"},
