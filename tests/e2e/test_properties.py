@@ -162,7 +162,7 @@ def lost(seed, place, guilty):
             (where / file.name).unlink()
         two = Report(where)
         # Where two ranks are guilty, the other one of them may be left.
-        fine = two.ranks <= one.ranks
+        fine = two.ranks <= one.ranks or (guilty and two.ranks == {gone})
         # What differed from the lost file only, no longer differs: all wait for the lost rank.
         differed = one.kind == "mismatch" and not one.certain
         fine |= differed and two.ranks == {gone} and two.confidence == "possible"
@@ -408,6 +408,7 @@ MENDED = [
     ("renamed", 302),
     ("renamed", 421),
     ("renamed", 426),
+    ("shifted", 435),
     ("shifted", 5002),
 ]
 FIRST_ONES = parameters(PROPERTIES, range(FIRST, FIRST + CASES))

@@ -475,9 +475,11 @@ std::vector<Cause> stopped_host(const Facts& f) {
         next.reset();
       }
       twins += next ? 1 : 0;
-      // At a time that this one's evidence covers.
+      // At a time that this one's evidence covers, each by its own clock since they met.
       if (next && *next < other.steps().size() &&
-          seconds_between(other.records[other.steps()[*next].record].time, f.ev(i).written) >=
+          seconds_between(own->records[peer.met->own].time, f.ev(i).written) -
+                  seconds_between(other.records[peer.met->other].time,
+                                  other.records[other.steps()[*next].record].time) >=
               limits::kTwinLater_s) {
         further.push_back(other.evidence);
       }
