@@ -226,6 +226,21 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   });
 }
 
+// All of them are in one call that makes a group, which fewer others left out: these wait for them,
+// and they for these.
+bool are_in_call(const Facts& f, const std::vector<int>& idle) {
+  const auto call = [&](int i) {
+    const Record* r = f.lifecycle_in_flight(i);
+    return r == nullptr ? std::pair<std::string_view, std::uint64_t>()
+                        : std::pair(f.ev(i).text(r->op), r->seq);
+  };
+  const bool one = std::all_of(idle.begin(), idle.end(), [&](int i) {
+    return call(i).first == "new_group" && call(i) == call(idle.front());
+  });
+  const std::size_t absent = one ? absent_from_call(f, idle).size() : 0;
+  return absent != 0 && absent < idle.size();
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -274,6 +289,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   const Pending& p = f.graph[k];
   if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
     return {extra(f, k)};
+  }
+  if (are_in_call(f, idle)) {
+    return {};
   }
   const bool left = std::all_of(idle.begin(), idle.end(), [&](int i) { return f.exit(i).clean(); });
   Cause open;
