@@ -241,6 +241,13 @@ bool are_in_call(const Facts& f, const std::vector<int>& idle) {
   return absent != 0 && absent < idle.size();
 }
 
+// It waits for a key of the store: who is to set it may be among those who wait for it.
+bool is_at_store(const Facts& f, int i) {
+  const std::vector<Hint> hints = hints_of(f.ev(i));
+  return std::any_of(hints.begin(), hints.end(),
+                     [](const Hint& h) { return h.kind == HintKind::kStore; });
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -301,7 +308,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left &&
+      (!was_due(f, p) ||
+       std::all_of(idle.begin(), idle.end(), [&](int i) { return is_at_store(f, i); }))) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
       few.push_back(w.evidence);
