@@ -73,9 +73,18 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
           ? fmt::format("as #{} {}: it was left out, so that all later ones are shifted",
                         c.divergence->seq, text)
           : text + fmt::format(" as #{}", c.divergence->seq));
-  // `if rank == 0: dist.barrier()` and its like
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
+  if (first.usual != kNoRecord && c.rule == Rule::kMismatch) {
+    const Record& extra = own.records[first.usual];
+    const Site by = parting_site(own, extra.stack, own, own.records[first.issued].stack);
+    say(r, "why",
+        fmt::format("rank {} came to {} by {}, the others did not: {} too many, all later ones are "
+                    "shifted",
+                    first.rank, Names(f).record(first.evidence, extra), site_text(by),
+                    c.divergence->seq - extra.seq));
+  }
+  // `if rank == 0: dist.barrier()` and its like
   if (c.rule == Rule::kMismatch && own.text(own.records[first.issued].op) == "barrier" &&
       e.text(due.record->op) != "barrier") {
     const std::vector<Rank> guilty = ranks_of(c.guilty);
