@@ -63,7 +63,14 @@ void add_excluded(const Facts& f, Report& r) {
 
 // What those issued who are right, in a slot whose members differ.
 void add_expected(const Facts& f, const Cause& c, Report& r) {
-  const Side due = side_of(f, *c.divergence, c.right);
+  Side due = side_of(f, *c.divergence, c.right);
+  if (const auto& splits = c.divergence->splits) {  // each has others by right: those of one pair
+    const Rank other = splits->from == c.guilty.front().rank ? splits->to : splits->from;
+    const Group& g = f.group(c.divergence->group);
+    const std::size_t m = idx(g.position.at(other));
+    due = {
+        g.evidence[m], f.slots[idx(c.divergence->group)].at(f.c, g, m, c.divergence->seq), {other}};
+  }
   const RankEvidence& e = f.ev(due.evidence);
   const std::string others = ranks_words(due.ranks);
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),

@@ -122,6 +122,10 @@ TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pa
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{1});
   CHECK(r.summary.find("rank 1 sends 3 rows to rank 0, which expects 2") != std::string::npos);
+  const bool of_the_pair = std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& x) {
+    return x.id == "why" && x.text.starts_with("rank 0 issued all_to_all_single");
+  });
+  CHECK(of_the_pair);
 }
 
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
