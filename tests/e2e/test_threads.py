@@ -555,7 +555,7 @@ store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True)
 ready()
 store.get("a key that nobody sets")
 """,
-        "waits for the store that the ranks meet at (socket ",
+        "waits in the ranks' store for a key that another one sets (socket ",
     ),
     "loader": (
         """

@@ -109,6 +109,13 @@ def test_two_nodes_say_it_once(launch, scratch):
     assert [who for who, *_ in said(job)] == ["0"], job.log()
 
 
+def test_two_launchers_on_one_machine_are_one_node(launch):
+    halves = {r: {"LOCAL_WORLD_SIZE": 2, "LOCAL_RANK": r % 2} for r in range(4)}
+    job = launch("sleep", 4, env=SAYS, rank_env=halves)
+    report = verdict_of(job)["verdict"]
+    assert (report["kind"], report["ranks"]) == ("missing", [3]), job.log()
+
+
 def test_a_node_that_sees_only_itself_blames_nobody(launch, scratch):
     job = launch("skip", 4, env=SAYS, rank_env=nodes(scratch, shared=False))
     line = "has dumps of this node's ranks only"

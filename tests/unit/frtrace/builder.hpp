@@ -32,6 +32,7 @@ struct Op {
   std::uint64_t out_numel = 0;  // 0: as numel
   std::string file = "/home/u/train.py";
   std::vector<std::uint32_t> shape = {};
+  std::uint32_t caller = 0;  // line in main() that the user's function was called from; 0: none
 };
 
 class JobBuilder {
@@ -261,8 +262,13 @@ class JobBuilder {
     const Id torch_file = intern(e, "/usr/lib/site-packages/torch/distributed/distributed_c10d.py");
     e.frames.push_back({torch_file, intern(e, op.op), 2000});
     e.frames.push_back({intern(e, op.file), intern(e, "step"), op.line});
-    e.stacks.push_back({static_cast<std::uint32_t>(e.frames.size() - 2),
-                        static_cast<std::uint32_t>(e.frames.size() - 1)});
+    const auto last = static_cast<std::uint32_t>(e.frames.size() - 1);
+    if (op.caller != 0) {
+      e.frames.push_back({intern(e, op.file), intern(e, "main"), op.caller});
+      e.stacks.push_back({last - 1, last, last + 1});
+    } else {
+      e.stacks.push_back({last - 1, last});
+    }
     return static_cast<std::uint32_t>(e.stacks.size() - 1);
   }
   static LaneEvidence& lane(RankEvidence& e, std::uint32_t row, int peer, bool send) {

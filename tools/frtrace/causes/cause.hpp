@@ -180,7 +180,8 @@ struct Guilty {
   Why why = Why::kNeverIssued;
   int pending = -1;                // operation that others wait in, or that it is stalled in
   std::size_t issued = kNoRecord;  // its own record that is wrong
-  std::size_t usual = kNoRecord;   // its own earlier record that was due instead
+  std::size_t usual = kNoRecord;   // its own earlier record that was due instead, or the first
+                                   // that came once more
   std::uint64_t seq = 0;           // number of the operation that was left out; 0: of `issued`
   std::optional<OnDevice> device;
 };

@@ -88,12 +88,17 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   }
 }
 
+// By itself: whom a signal ended from outside was where it was until then.
+bool ended(const Facts& f, int i) {
+  return f.exit(i).ended() && !f.exit(i).terminated;
+}
+
 // Per call the ranks that have been inside it for long.
 std::map<std::string, std::vector<int>> inside(const Facts& f) {
   std::map<std::string, std::vector<int>> out;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const Record* r = f.lifecycle_in_flight(i);
-    if (r != nullptr && !f.exit(i).ended() &&
+    if (r != nullptr && !ended(f, i) &&
         seconds_between(r->time, f.ev(i).written) >= limits::kStuck_s) {
       out[std::string(f.ev(i).text(r->op))].push_back(i);
     }
@@ -245,6 +250,29 @@ std::vector<Cause> no_exit(const Facts& f) {
   return {c};
 }
 
+std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& members) {
+  const RankEvidence& first = f.ev(members.front());
+  const Record& call = *f.lifecycle_in_flight(members.front());
+  const std::string_view op = first.text(call.op);
+  const std::vector<Rank> ranks =
+      op == "new_group" ? group_call_ranks(first, call) : std::vector<Rank>();
+  // A call of an earlier group of the same job says nothing of this one.
+  const Time began = first.records.front().time - static_cast<Time>(first.timeout_s() * 1e9);
+  std::vector<int> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && !is_local(op); ++i) {
+    const RankEvidence& e = f.ev(i);
+    const bool came = std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+      return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began &&
+             r.seq >= call.seq;
+    });
+    if (!contains(members, i) && !came && !ended(f, i) &&
+        (ranks.empty() || contains(ranks, f.rank(i)))) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
+
 std::vector<Cause> lifecycle(const Facts& f) {
   const auto all = inside(f);
   if (all.empty()) {
@@ -256,23 +284,13 @@ std::vector<Cause> lifecycle(const Facts& f) {
   Cause c;
   c.lifecycle = op;
   c.others = members;
-  const RankEvidence& first = f.ev(members.front());
-  const std::uint64_t number = f.lifecycle_in_flight(members.front())->seq;
-  // A call of an earlier group of the same job says nothing of this one.
-  const Time began = first.records.front().time - static_cast<Time>(first.timeout_s() * 1e9);
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const RankEvidence& e = f.ev(i);
-    const bool came = std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
-      return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began && r.seq >= number;
-    });
-    const bool in = contains(members, i);
-    if (!in && !came && !f.exit(i).ended() && !is_local(op)) {
-      c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
-    }
+  for (const int i : absent_from_call(f, members)) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
   }
   if (!c.guilty.empty() && f.c.missing.empty() && c.guilty.size() < f.c.ranks.size()) {
     c.rule = Rule::kLifecycle;
     c.verdict = Verdict::kMissing;
+    c.explains = f.graph.leading_to(members);
     c.assume(Assume::kNeedNotMeet);
     sort_by_rank(c.guilty);
     return {c};

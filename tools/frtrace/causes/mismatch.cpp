@@ -175,6 +175,25 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
   return false;
 }
 
+// The slot from which on the member issued what the others did from another place of the program; in
+// this one it goes on from where they were then: all since came once more. 0: it did not.
+std::uint64_t once_more_since(const Facts& f, const Divergence& d, int member, int reference) {
+  const Group& g = f.group(d.group);
+  const auto differ = [&](std::uint64_t own, std::uint64_t others) {
+    const Record *a = record_at(f, d, member, own), *b = record_at(f, d, reference, others);
+    return a != nullptr && b != nullptr &&
+           parting_site(f.ev(g.evidence[idx(member)]), a->stack, f.ev(g.evidence[idx(reference)]),
+                        b->stack)
+                   .line != 0;
+  };
+  std::uint64_t since = d.seq;
+  while (since > 1 && differ(since - 1, since - 1)) {
+    --since;
+  }
+  const bool kept = record_at(f, d, member, d.seq) != nullptr;
+  return since < d.seq && kept && !differ(d.seq, since) ? since : 0;
+}
+
 int pending_of(const Facts& f, const Divergence& d) {
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     if (f.graph.pending[k].group == d.group && f.graph.pending[k].kind == Kind::kCollective &&
@@ -260,8 +279,14 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
     c.assume(Assume::kTie);
   } else if (!d.past) {
     const int reference = d.classes[idx(c.right)].front();
+    for (Guilty& x : c.guilty) {
+      const int member = g.position.at(x.rank);
+      if (const std::uint64_t since = once_more_since(f, d, member, reference)) {
+        x.usual = index_of(f, x.evidence, *record_at(f, d, member, since));
+      }
+    }
     const bool all = std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& x) {
-      return skipped(f, d, g.position.at(x.rank), reference);
+      return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
     });
     if (all) {
       c.rule = Rule::kSkippedSlot;

@@ -226,6 +226,28 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   });
 }
 
+// All of them are in one call that makes a group, which fewer others left out: these wait for them,
+// and they for these.
+bool are_in_call(const Facts& f, const std::vector<int>& idle) {
+  const auto call = [&](int i) {
+    const Record* r = f.lifecycle_in_flight(i);
+    return r == nullptr ? std::pair<std::string_view, std::uint64_t>()
+                        : std::pair(f.ev(i).text(r->op), r->seq);
+  };
+  const bool one = std::all_of(idle.begin(), idle.end(), [&](int i) {
+    return call(i).first == "new_group" && call(i) == call(idle.front());
+  });
+  const std::size_t absent = one ? absent_from_call(f, idle).size() : 0;
+  return absent != 0 && absent < idle.size();
+}
+
+// It waits for a key of the store: who is to set it may be among those who wait for it.
+bool is_at_store(const Facts& f, int i) {
+  const std::vector<Hint> hints = hints_of(f.ev(i));
+  return std::any_of(hints.begin(), hints.end(),
+                     [](const Hint& h) { return h.kind == HintKind::kStore; });
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -275,6 +297,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
     return {extra(f, k)};
   }
+  if (are_in_call(f, idle)) {
+    return {};
+  }
   const bool left = std::all_of(idle.begin(), idle.end(), [&](int i) { return f.exit(i).clean(); });
   Cause open;
   open.verdict = Verdict::kUndecided;
@@ -283,7 +308,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left && !was_due(f, p)) {
+      idle.size() * 2 > f.group(p.group).ranks.size() && !left &&
+      (!was_due(f, p) ||
+       std::all_of(idle.begin(), idle.end(), [&](int i) { return is_at_store(f, i); }))) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
       few.push_back(w.evidence);

@@ -203,13 +203,17 @@ std::vector<Cause> unmatched(const Facts& f) {
   });
 }
 
-// No file holds an operation: stacks, or what NCCL counts.
+// No file holds or counts an operation: stacks, or PyTorch's of gloo, which lack sends and receives.
 std::vector<Cause> without_operations(const Facts& f) {
   Cause c;
   c.rule = Rule::kOpenNoOperations;
   c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (!f.ev(i).holes.only_stacks) {
+    const RankEvidence& e = f.ev(i);
+    const bool blank = !e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 &&
+                       std::all_of(e.groups.begin(), e.groups.end(),
+                                   [](const GroupEvidence& g) { return g.enqueued == 0; });
+    if (!e.holes.only_stacks && !blank) {
       return {};
     }
     c.others.push_back(i);

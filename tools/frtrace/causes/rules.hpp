@@ -48,6 +48,8 @@ std::vector<Cause> complete_open(const Facts&);
 std::vector<Cause> never_started(const Facts&);
 std::vector<Cause> no_exit(const Facts&);
 std::vector<Cause> lifecycle(const Facts&);
+// Those who have to come to the call that these ranks are in, and never entered it.
+std::vector<int> absent_from_call(const Facts&, const std::vector<int>& members);
 std::vector<Cause> terminated(const Facts&);
 std::vector<Cause> past_mismatch(const Facts&);
 std::vector<Cause> stale(const Facts&);

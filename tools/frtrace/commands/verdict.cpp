@@ -244,10 +244,11 @@ void say(const Question& q, const std::string& text) {
   }
 }
 
-// Nodes that do not share the directory: what one of them sees would blame all the others.
+// Nodes that do not share the directory: what one of them sees would blame all the others. Several
+// launchers on one machine are one node.
 bool sees_own_node_only(const Question& q, const std::set<int>& seen) {
-  const bool several =
-      q.node_size > 0 ? q.node_size < q.world_size : static_cast<int>(q.here.size()) < q.world_size;
+  const bool several = static_cast<int>(q.here.size()) < q.world_size &&
+                       (q.node_size <= 0 || q.node_size < q.world_size);
   return several && std::all_of(seen.begin(), seen.end(), [&](int rank) {
            return std::find(q.here.begin(), q.here.end(), rank) != q.here.end();
          });

@@ -119,7 +119,7 @@ void Facts::find_scene() {
     std::size_t idle = 0, cycles = 0;
     for (const Problem& p : before.problems) {
       idle += p.kind == Problem::kIdle || p.kind == Problem::kLagging ? 1 : 0;
-      cycles += p.kind == Problem::kCycle ? 1 : 0;
+      cycles += p.kind == Problem::kCycle || p.kind == Problem::kComplete ? 1 : 0;
     }
     if ((idle != 0 && idle < c.ranks.size()) || cycles != 0) {
       scene = Scene::kAllKilled;

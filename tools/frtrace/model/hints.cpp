@@ -86,9 +86,9 @@ std::string store_wait(const Look& l) {
   if (!store) {
     return {};
   }
-  return "waits for the store that the ranks meet at" +
+  return "waits in the ranks' store for a key that another one sets" +
          (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string()) +
-         ": another rank has not come there, or rank 0 is gone";
+         ": that one has not come there, or rank 0 is gone";
 }
 
 bool is_worker(const ChildProcess& c) {

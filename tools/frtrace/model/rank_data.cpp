@@ -97,6 +97,26 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
   return *site;
 }
 
+Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence& b,
+                  std::uint32_t other) {
+  if (stack >= a.stacks.size() || other >= b.stacks.size()) {
+    return {};
+  }
+  const auto frame = [](const RankEvidence& e, std::uint32_t index) {
+    const Frame f = index < e.frames.size() ? e.frames[index] : Frame{};
+    return Site{std::string(short_file(e.text(f.file), e.id.cwd)), f.line,
+                std::string(e.text(f.func))};
+  };
+  const Stacks::Words own = a.stacks[stack], its = b.stacks[other];
+  for (std::size_t n = 1; n <= std::min(own.size(), its.size()); ++n) {
+    Site site = frame(a, own[own.size() - n]);
+    if (site != frame(b, its[its.size() - n])) {
+      return site;
+    }
+  }
+  return {};
+}
+
 std::string site_text(const Site& s) {
   if (s.file.empty()) {
     return {};

@@ -419,6 +419,9 @@ struct Site {
 
 // The user's frame (format/call_site.hpp).
 Site user_site(const RankEvidence&, std::uint32_t stack);
+// The outermost frame of `a` in which two stacks differ; line 0: in none, or one was not captured.
+Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence& b,
+                  std::uint32_t other);
 // "train.py:57 load_batch (in accelerate gather)", "" when not captured. Paths below the process's
 // directory lose it.
 std::string site_text(const Site&);

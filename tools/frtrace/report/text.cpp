@@ -239,8 +239,14 @@ Part waiting_part(const Report& r, const TextStyle& style) {
 Part findings_part(const Report& r, const TextStyle& style, std::vector<std::string_view> ids,
                    std::size_t most, std::size_t least, const char* noun) {
   Part part{{}, style.full ? kAll : most, least, noun};
+  // What was said while the job ran of the operation that the first line is about.
+  const auto repeats = [&](const Finding& f) {
+    return !style.full && f.id == "told" && !r.blamed.empty() &&
+           f.text.find(fmt::format(" #{} of {} ", r.blamed[0].seq, r.blamed[0].desc)) !=
+               std::string::npos;
+  };
   for (const Finding& f : r.findings) {
-    if (contains(ids, f.id)) {
+    if (contains(ids, f.id) && !repeats(f)) {
       part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not to blame: " : "") + f.text);
     }
   }

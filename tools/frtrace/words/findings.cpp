@@ -63,7 +63,14 @@ void add_excluded(const Facts& f, Report& r) {
 
 // What those issued who are right, in a slot whose members differ.
 void add_expected(const Facts& f, const Cause& c, Report& r) {
-  const Side due = side_of(f, *c.divergence, c.right);
+  Side due = side_of(f, *c.divergence, c.right);
+  if (const auto& splits = c.divergence->splits) {  // each has others by right: those of one pair
+    const Rank other = splits->from == c.guilty.front().rank ? splits->to : splits->from;
+    const Group& g = f.group(c.divergence->group);
+    const std::size_t m = idx(g.position.at(other));
+    due = {
+        g.evidence[m], f.slots[idx(c.divergence->group)].at(f.c, g, m, c.divergence->seq), {other}};
+  }
   const RankEvidence& e = f.ev(due.evidence);
   const std::string others = ranks_words(due.ranks);
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
@@ -73,9 +80,18 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
           ? fmt::format("as #{} {}: it was left out, so that all later ones are shifted",
                         c.divergence->seq, text)
           : text + fmt::format(" as #{}", c.divergence->seq));
-  // `if rank == 0: dist.barrier()` and its like
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
+  if (first.usual != kNoRecord && c.rule == Rule::kMismatch) {
+    const Record& extra = own.records[first.usual];
+    const Site by = parting_site(own, extra.stack, own, own.records[first.issued].stack);
+    say(r, "why",
+        fmt::format("rank {} came to {} by {}, the others did not: {} too many, all later ones are "
+                    "shifted",
+                    first.rank, Names(f).record(first.evidence, extra), site_text(by),
+                    c.divergence->seq - extra.seq));
+  }
+  // `if rank == 0: dist.barrier()` and its like
   if (c.rule == Rule::kMismatch && own.text(own.records[first.issued].op) == "barrier" &&
       e.text(due.record->op) != "barrier") {
     const std::vector<Rank> guilty = ranks_of(c.guilty);

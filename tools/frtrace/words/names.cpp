@@ -127,11 +127,15 @@ std::string Names::exit(const Exit& e) const {
 }
 
 std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
-  const std::string text = exit(e);
+  std::string text = exit(e);
+  text.erase(std::min(text.find('\n'), text.size()));
+  if (text.ends_with('.') && !text.ends_with("..")) {
+    text.pop_back();  // it goes on in the same sentence
+  }
   return (e.kind == ExitKind::kSignal      ? one_or(ranks, "was ", "were ")
           : e.kind == ExitKind::kException ? "raised "
                                            : "") +
-         text.substr(0, text.find('\n'));
+         text;
 }
 
 std::string times(std::uint64_t n) {

@@ -107,7 +107,8 @@ inline constexpr Row kSummaries[] = {
      "{others} stopped in the middle of an iteration with no collective in flight: they are in "
      "sends and receives, which these files do not record, or elsewhere"},
     {kOpenResting,
-     "no collective is in flight, and none of {others} has issued one for some time: they may be in "
+     "no collective is in flight, and none of {others} has issued one for some time: they may be "
+     "in "
      "sends and receives, which these files do not record, or elsewhere"},
     {kOpenUnattributed,
      "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
@@ -175,7 +176,8 @@ inline constexpr Row kNeeds[] = {
     {kOpenUnattributed, "the program's order of operations in its newest groups"},
     {kOpenUnmatched,
      "the members of its group: NCCL 2.27 or newer reports them, and so does a framework"},
-    {kOpenNoOperations, "dumps of fr or of PyTorch's Flight Recorder, or the job's log"},
+    {kOpenNoOperations,
+     "dumps of fr, or the job's log: PyTorch's dumps lack gloo's sends and receives"},
     {kOpenTimesOnly, "dumps of fr or of PyTorch's Flight Recorder"},
     {kOpenCallsOnly,
      "the same capture on all ranks: python -m fr --build-adapter on each node, before the job"},

@@ -220,6 +220,17 @@ TEST_CASE("all killed: nobody alone is to blame, unless they hung before") {
     CHECK(r.kind == Verdict::kMissing);
     CHECK(r.ranks == Ranks{2});
   }
+  SECTION("hung in what all had come to") {
+    JobBuilder j(4);
+    j.advance(2);
+    iterations(j, 5);
+    j.some({0, 1, 2, 3}, kWorld, kLoss);
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.gone(r);
+    }
+    j.advance(30);
+    CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
 }
 
 TEST_CASE("what a rank issues after its peer was gone is no mismatch") {

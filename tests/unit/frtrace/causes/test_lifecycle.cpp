@@ -203,6 +203,24 @@ void make_groups(JobBuilder& j, Rank r, const std::vector<std::vector<Rank>>& li
 
 }  // namespace
 
+TEST_CASE("of those who make a group and those who do not the fewer are wrong") {
+  for (const Ranks& guilty : {Ranks{5}, Ranks{0, 1}}) {
+    JobBuilder j(6);
+    iterations(j, 3);
+    for (Rank r = 0; r < 6; ++r) {
+      if (guilty.size() == 2 ? r < 2 : r < 5) {
+        make_groups(j, r, {{0, 1, 2, 3, 4, 5}}, 0);
+      } else {
+        j.some({r}, kWorld, kLoss);
+      }
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == guilty);
+  }
+}
+
 TEST_CASE("new_group in another order than on the others") {
   const std::vector<std::vector<Rank>> order = {{0, 1, 2}, {3, 4, 5}, {0, 3}, {1, 4}, {2, 5}};
   const std::vector<std::vector<Rank>> other(order.rbegin(), order.rend());

@@ -122,6 +122,10 @@ TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pa
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{1});
   CHECK(r.summary.find("rank 1 sends 3 rows to rank 0, which expects 2") != std::string::npos);
+  const bool of_the_pair = std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& x) {
+    return x.id == "why" && x.text.starts_with("rank 0 issued all_to_all_single");
+  });
+  CHECK(of_the_pair);
 }
 
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
@@ -224,6 +228,32 @@ TEST_CASE("an inserted operation is a mismatch of the one that inserted it") {
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
   CHECK(r.blamed[0].site.line == 77);
+}
+
+TEST_CASE("a forward pass more on one rank is no skip of its backward pass") {
+  JobBuilder j(4);
+  const Op forward{.line = 20, .numel = 64, .caller = 40};
+  const Op backward{.line = 30, .numel = 4096, .caller = 41};
+  Op sample = forward;
+  sample.caller = 50;
+  for (int i = 0; i < 3; ++i) {
+    j.all(kWorld, forward);
+    j.all(kWorld, backward);
+  }
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.issue(r, kWorld, r == 2 ? sample : forward, State::kCompleted);
+  }
+  j.some({2}, kWorld, forward);
+  j.some({0, 1, 3}, kWorld, backward);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  const bool told = std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& x) {
+    return x.text.find("#7 of default_pg by train.py:50 main, the others did not: 1 too many") !=
+           std::string::npos;
+  });
+  CHECK(told);
 }
 
 TEST_CASE("a skip among equal operations shows in the call sites") {

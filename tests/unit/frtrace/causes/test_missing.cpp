@@ -4,6 +4,7 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "thread_stacks.hpp"
 
 using namespace frtest;
 
@@ -336,5 +337,24 @@ TEST_CASE("a rank that never made the group is missing in it") {
     CHECK(r.ranks == Ranks{2});
     REQUIRE(r.blamed.size() == 1);
     CHECK(says(r.blamed[0], "never created the group") == (lost == 0));
+  }
+}
+
+TEST_CASE("most wait at the store, one in a collective: either may have to come") {
+  for (const int at_store : {1, 3}) {
+    JobBuilder j(4);
+    iterations(j, 3);
+    for (Rank r = 0; r < 4; ++r) {
+      if (r < at_store) {
+        j.rank(r).threads = rank({native("c10d::TCPStore::wait")}).threads;
+        j.rank(r).threads.threads[0].tid = j.rank(r).id.pid;
+      } else {
+        j.some({r}, kWorld, kLoss);
+      }
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == (at_store == 1 ? Verdict::kMissing : Verdict::kUndecided));
+    CHECK(r.ranks == (at_store == 1 ? Ranks{0} : Ranks{}));
   }
 }

@@ -245,7 +245,7 @@ void find_failures(const std::vector<Member>& members, bool moves) {
   // An end without the other one ends it for all, and nobody leaves what it waits in.
   moves = moves || std::any_of(members.begin(), members.end(), [&](const Member& m) {
             return std::any_of(m.e->records.begin(), m.e->records.end(), [&](const Record& r) {
-              return r.group == m.row && in_flight(r) && (r.seq == least + 1 || m.e == absent);
+              return r.group == m.row && in_flight(r) && (r.seq > least || m.e == absent);
             });
           });
   for (const Member& m : members) {

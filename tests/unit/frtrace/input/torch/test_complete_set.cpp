@@ -142,6 +142,31 @@ TEST_CASE("torch: gloo's failures look finished, and are not") {
   CHECK(all[0]->holes.failure_inferred);
 }
 
+TEST_CASE("torch: who has gone on to later operations of gloo has not failed before") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = json::array();
+    for (int i = 0; i < (r == 1 ? 2 : 5); ++i) {
+      entries.push_back(entry(i, i + 1, "scheduled", "gloo:all_reduce"));
+      entries.back()["retired"] = i < 4;
+      entries.back()["time_created_ns"] = kBase + Time{i} * 1'000'000;
+    }
+    add(all, dump(entries), "trace_rank_" + std::to_string(r), 0.1 * r);
+  }
+  CHECK(report(all).kind == Verdict::kOk);
+  CHECK_FALSE(all[0]->holes.failure_inferred);
+}
+
+TEST_CASE("torch: files that hold no operation do not show that nothing is stuck") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json d = dump(json::array());
+    d["pg_status"] = json::object();
+    add(all, d, "trace_rank_" + std::to_string(r));
+  }
+  CHECK(report(all).kind == Verdict::kUndecided);
+}
+
 TEST_CASE("torch: sends and receives of windows that begin in the middle") {
   // Rank 0's window holds 3 of its sends, rank 1's 5 of the receives; the last receive waits.
   Evidence all;
