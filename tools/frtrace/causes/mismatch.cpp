@@ -22,11 +22,21 @@ std::size_t index_of(const Facts& f, int evidence, const Record& r) {
   return static_cast<std::size_t>(&r - f.ev(evidence).records.data());
 }
 
-// +1: the rank issued there what it usually does, -1: something else, 0: nothing tells.
+// +1: the rank issued there what it did before after as many equal operations as ever came before
+// it, -1: it never did, 0: nothing tells.
 int precedent(const std::vector<Step>& steps, std::size_t record) {
   const std::size_t pos = step_of(steps, record);
-  const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-  return !usual ? 0 : steps[*usual].key == steps[pos].key ? 1 : -1;
+  std::size_t most = 0;
+  bool same = false;
+  for (std::size_t j = pos < steps.size() ? pos : 0; j-- > 0;) {
+    std::size_t n = 0;
+    while (n < j && steps[j - 1 - n].key == steps[pos - 1 - n].key) {
+      ++n;
+    }
+    same = (same && n <= most) || (n >= most && steps[j].key == steps[pos].key);
+    most = std::max(most, n);
+  }
+  return most == 0 ? 0 : same ? 1 : -1;
 }
 
 // By all that the rank issued, and by what it issued in the group of `d` alone.

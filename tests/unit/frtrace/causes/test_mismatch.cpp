@@ -125,6 +125,33 @@ TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pa
 }
 
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
+  SECTION("some of several equal parts of an iteration are left out") {
+    JobBuilder j(2);
+    const auto part = [&] {
+      for (std::uint32_t line = 50; line < 60; ++line) {
+        j.all(kWorld, {.line = line});
+      }
+    };
+    for (int i = 0; i < 3; ++i) {
+      part(), part(), part();
+      j.all(kWorld, kLoss);
+    }
+    part();
+    j.issue(0, kWorld, {.line = 50});
+    j.issue(1, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{1});
+  }
+  SECTION("what came in some iterations only is as usual there") {
+    JobBuilder j(2);
+    iterations(j, 3);
+    j.all(kWorld, kSub);
+    iterations(j, 1);
+    j.issue(0, kWorld, kGrads);
+    j.issue(1, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{0});
+  }
   SECTION("earlier iterations tell") {
     JobBuilder j(2);
     iterations(j, 3);
