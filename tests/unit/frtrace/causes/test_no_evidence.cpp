@@ -20,6 +20,26 @@ TEST_CASE("a rank without evidence") {
     CHECK(r.confidence == Confidence::kPossible);
     CHECK(r.missing_ranks == Ranks{2});
   }
+  SECTION("it sent less than was received: its evidence is old, and it is not idle") {
+    JobBuilder j(3);
+    iterations(j, 3);
+    for (int n = 0; n < 5; ++n) {
+      Op send = kSend, recv = kRecv;
+      send.peer = 1;
+      recv.peer = 0;
+      if (n < 3) {
+        j.issue(0, kWorld, send, State::kCompleted);
+      }
+      j.issue(1, kWorld, recv, State::kCompleted);
+    }
+    j.rank(1).lanes[0].completed = 5;
+    j.issue(1, kWorld, kLoss);
+    j.lose_file(2);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{2});
+  }
   SECTION("others saw it alive: undecided") {
     JobBuilder j(4);
     iterations(j, 3);

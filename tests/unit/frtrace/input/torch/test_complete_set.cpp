@@ -175,6 +175,21 @@ TEST_CASE("torch: sends and receives of windows that begin in the middle") {
   CHECK(r.ranks == std::vector<Rank>{0});
 }
 
+TEST_CASE("torch: one whose file is older than what others ended is not behind") {
+  Evidence all;
+  for (int r = 0; r < 7; ++r) {
+    json entries = json::array();
+    for (int n = 0; n < (r == 1 ? 6 : 21); ++n) {
+      entries.push_back(entry(n, n + 1, n == (r == 1 ? 5 : 20) ? "started" : "completed"));
+    }
+    add(all, dump(entries, "[0, 1, 2, 3, 4, 5, 6, 7]"), "trace_rank_" + std::to_string(r),
+        30.0 * 86400);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == std::vector<Rank>{7});
+}
+
 TEST_CASE("torch: files, told apart by content, in parallel, in order") {
   namespace fs = std::filesystem;
   const fs::path dir = fs::temp_directory_path() / ("fr-torch-" + std::to_string(::getpid()));
