@@ -20,6 +20,16 @@ TEST_CASE("a rank without evidence") {
     CHECK(r.confidence == Confidence::kPossible);
     CHECK(r.missing_ranks == Ranks{2});
   }
+  SECTION("others are in an operation without end that does not need it: transport") {
+    JobBuilder j(4);
+    const int tp = j.group("1", {0, 1}, "tp"), dp = j.group("2", {2, 3}, "dp");
+    iterations(j, 3);
+    j.some({0, 1}, tp, kSub, State::kStarted);
+    j.issue(2, dp, kSub);
+    j.lose_file(3);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kTransport);
+  }
   SECTION("it sent less than was received: its evidence is old, and it is not idle") {
     JobBuilder j(3);
     iterations(j, 3);
