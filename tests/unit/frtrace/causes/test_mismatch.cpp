@@ -124,6 +124,33 @@ TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pa
   CHECK(r.summary.find("rank 1 sends 3 rows to rank 0, which expects 2") != std::string::npos);
 }
 
+TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
+  JobBuilder j(4);
+  const std::vector<std::uint64_t> got{700, 300, 548, 500};  // of 512 that each has
+  const auto sized = [](std::uint64_t in, std::uint64_t out) {
+    return Op{.op = "all_to_all", .numel = in, .reduce_op = "", .out_numel = out};
+  };
+  SECTION("all others send the same") {
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(r == 2 ? 520 : 512, got[idx(r)]));
+    }
+  }
+  SECTION("all others give back what they took") {
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(512, got[idx(r)]), State::kCompleted);
+    }
+    j.advance(0.01);
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(got[idx(r)] + (r == 2 ? 8 : 0), 512));
+    }
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary.find("instead of what fits the others'") != std::string::npos);
+}
+
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
   SECTION("some of several equal parts of an iteration are left out") {
     JobBuilder j(2);
