@@ -381,6 +381,14 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
         tags ? with_tag(f, u, p.group, u.sent_tag) : size_precedent(f, u.sender, u.send);
     const int receives =
         tags ? with_tag(f, u, p.group, u.recv_tag) : size_precedent(f, u.receiver, u.recv);
+    // Neither size is new: one end left out a message, or sent one too many, before.
+    auto earlier =
+        !tags && sends == receives ? left_order(f, {u.sender, u.receiver}, true) : std::nullopt;
+    if (earlier && earlier->guilty.size() == 1) {
+      earlier->explains = c.explains;
+      out.push_back(std::move(*earlier));
+      continue;
+    }
     const bool only_sender = sends < receives, only_receiver = receives < sends;
     if (!only_receiver) {
       c.guilty.push_back(guilty_rank(f, u.sender, Why::kMinority, c.pending));

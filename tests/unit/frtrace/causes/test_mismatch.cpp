@@ -151,6 +151,44 @@ TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
   CHECK(r.summary.find("instead of what fits the others'") != std::string::npos);
 }
 
+TEST_CASE("a message left out before one of another size: its iterations tell whose end") {
+  JobBuilder j(4);
+  const int tp0 = j.group("1", {0, 1}, "tp"), tp1 = j.group("2", {2, 3}, "tp");
+  const std::vector<int> pp{j.group("3", {0, 2}, "pp"), j.group("4", {1, 3}, "pp")};
+  const auto message = [&](Rank r, std::uint64_t n, std::uint32_t line, State state) {
+    Op op = r < 2 ? kSend : kRecv;
+    op.numel = n;
+    op.line = line;
+    op.peer = r < 2 ? 1 : 0;
+    j.issue(r, pp[idx(r % 2)], op, state);
+  };
+  for (const std::uint64_t n : {8u, 16u, 8u, 16u}) {
+    j.all(tp0, kSub);
+    j.all(tp1, kSub);
+    for (const std::uint32_t line : {50u, 51u}) {
+      for (Rank r = 0; r < 4; ++r) {
+        message(r, n, line, State::kCompleted);
+      }
+      j.advance(0.01);
+    }
+  }
+  j.all(tp0, kSub);
+  j.all(tp1, kSub);
+  for (Rank r = 0; r < 4; ++r) {
+    message(r, 8, 50, State::kCompleted);
+    if (r != 0) {
+      message(r, 8, 51, r == 2 ? State::kEnqueued : State::kCompleted);
+    }
+  }
+  j.advance(0.01);
+  j.all(tp0, kSub);
+  message(0, 16, 50, State::kEnqueued);
+  message(1, 16, 50, State::kEnqueued);
+  j.issue(3, tp1, kSub);
+  j.advance(20);
+  CHECK(j.diagnose().ranks == Ranks{0});
+}
+
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
   SECTION("some of several equal parts of an iteration are left out") {
     JobBuilder j(2);
