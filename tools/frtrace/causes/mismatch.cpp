@@ -326,8 +326,9 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 
 namespace {
 
-// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last operation
-// before of the same kind and call site: after the same others, else with the same peer, else any.
+// +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
+// Its operations of the same kind and call site: after the same others, else with the same peer, else
+// any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const std::vector<Step>& steps = f.history.of(evidence);
@@ -347,7 +348,13 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
   };
-  return before == nullptr ? 0 : moved(*before) == moved(own) ? 1 : -1;
+  if (before == nullptr || moved(*before) == moved(own)) {
+    return before == nullptr ? 0 : 1;
+  }
+  return std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
+                     [&](const Record& r) { return alike(r, true) && moved(r) == moved(own); })
+             ? 0
+             : -1;
 }
 
 // Other ranks that are in a message of that group with that tag now.

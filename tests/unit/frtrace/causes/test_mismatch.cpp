@@ -151,6 +151,29 @@ TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
   CHECK(r.summary.find("instead of what fits the others'") != std::string::npos);
 }
 
+TEST_CASE("a message of a size that its end never had, where sizes vary") {
+  JobBuilder j(2);
+  const auto message = [&](std::uint64_t sent, std::uint64_t room, State state) {
+    Op send = kSend, recv = kRecv;
+    send.line = recv.line = 0;
+    send.numel = sent;
+    recv.numel = room;
+    send.peer = 1;
+    recv.peer = 0;
+    j.issue(0, kWorld, send, state);
+    j.issue(1, kWorld, recv, state);
+    j.advance(0.01);
+  };
+  for (const std::uint64_t n : {8u, 16u, 8u, 32u, 16u}) {
+    message(n, n, State::kCompleted);
+  }
+  message(7, 32, State::kEnqueued);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{0});
+}
+
 TEST_CASE("a message left out before one of another size: its iterations tell whose end") {
   JobBuilder j(4);
   const int tp0 = j.group("1", {0, 1}, "tp"), tp1 = j.group("2", {2, 3}, "tp");
