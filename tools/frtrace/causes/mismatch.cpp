@@ -40,13 +40,14 @@ int precedent(const std::vector<Step>& steps, std::size_t record) {
 }
 
 // By all that the rank issued, and by what it issued in the group of `d` alone.
-int precedents(const Facts& f, const Divergence& d, int evidence, std::size_t record) {
+std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence,
+                               std::size_t record) {
   const std::vector<Step>& steps = f.history.of(evidence);
   std::vector<Step> of_group;
   std::copy_if(steps.begin(), steps.end(), std::back_inserter(of_group), [&](const Step& s) {
     return s.group == d.group && f.ev(evidence).records[s.record].kind == Kind::kCollective;
   });
-  return precedent(steps, record) + precedent(of_group, record);
+  return {precedent(steps, record), precedent(of_group, record)};
 }
 
 // Operation, sizes, and where the place in the code is known, that.
@@ -119,15 +120,24 @@ int usual_splits(const Facts& f, int evidence, const Record& own) {
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
-  std::vector<int> votes(d.classes.size(), 0);
+  std::vector<int> votes(d.classes.size(), 0), by_order = votes;
+  bool all_tell = true;
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
       const Record* r = record_at(f, d, m, d.seq);
-      votes[k] += precedents(f, d, i, index_of(f, i, *r));
+      const auto [order, in_group] = precedents(f, d, i, index_of(f, i, *r));
+      all_tell = all_tell && order != 0;
+      by_order[k] += order;
+      votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f, i, *r) : 0;
     }
+  }
+  // Who left something out a while ago is in its usual order again: a member that has no such
+  // history is no more wrong than it.
+  for (std::size_t k = 0; k < votes.size() && all_tell; ++k) {
+    votes[k] += by_order[k];
   }
   const auto best = std::max_element(votes.begin(), votes.end());
   return std::count(votes.begin(), votes.end(), *best) == 1 ? static_cast<int>(best - votes.begin())

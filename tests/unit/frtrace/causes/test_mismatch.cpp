@@ -230,6 +230,22 @@ TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
     j.advance(20);
     CHECK(j.diagnose().ranks == Ranks{1});
   }
+  SECTION("one left something out and is in its order again, of the other one too little is kept") {
+    JobBuilder j(4);
+    const int dp = j.group("1", {0, 1}, "dp");
+    const int tp0 = j.group("2", {0, 2}, "tp"), tp1 = j.group("3", {1, 3}, "tp");
+    j.all(3, tp0, kSub);
+    j.all(3, tp1, kSub);
+    j.all(dp, kGrads);
+    j.all(dp, kLoss);
+    j.all(tp0, {.line = 70});
+    j.all(tp1, {.line = 70});
+    j.issue(1, dp, {.line = 71});
+    j.all(3, tp0, kSub);
+    j.issue(0, dp, kGrads);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{0, 1});
+  }
   SECTION("what came in some iterations only is as usual there") {
     JobBuilder j(2);
     iterations(j, 3);
