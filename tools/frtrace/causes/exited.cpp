@@ -280,6 +280,19 @@ bool has_suspect(const Facts& f, Rank who) {
   });
 }
 
+// The devices of all members are in one of its operations, and a rank without evidence is no member.
+bool runs_without_end(const Facts& f, const Problem& problem) {
+  return problem.kind == Problem::kComplete &&
+         std::any_of(problem.pending.begin(), problem.pending.end(), [&](int k) {
+           const Pending& p = f.graph[k];
+           return p.waits.size() == f.group(p.group).ranks.size() &&
+                  std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+                    return w.record != kNoRecord &&
+                           f.ev(w.evidence).records[w.record].state == State::kStarted;
+                  });
+         });
+}
+
 }  // namespace
 
 std::vector<Cause> no_evidence(const Facts& f) {
@@ -292,7 +305,8 @@ std::vector<Cause> no_evidence(const Facts& f) {
       explained.insert(p.explains.begin(), p.explains.end());
     }
   }
-  if (who.empty()) {
+  if (who.empty() || std::any_of(f.graph.problems.begin(), f.graph.problems.end(),
+                                 [&](const Problem& p) { return runs_without_end(f, p); })) {
     return {};
   }
   std::sort(who.begin(), who.end());

@@ -22,21 +22,32 @@ std::size_t index_of(const Facts& f, int evidence, const Record& r) {
   return static_cast<std::size_t>(&r - f.ev(evidence).records.data());
 }
 
-// +1: the rank issued there what it usually does, -1: something else, 0: nothing tells.
+// +1: the rank issued there what it did before after as many equal operations as ever came before
+// it, -1: it never did, 0: nothing tells.
 int precedent(const std::vector<Step>& steps, std::size_t record) {
   const std::size_t pos = step_of(steps, record);
-  const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-  return !usual ? 0 : steps[*usual].key == steps[pos].key ? 1 : -1;
+  std::size_t most = 0;
+  bool same = false;
+  for (std::size_t j = pos < steps.size() ? pos : 0; j-- > 0;) {
+    std::size_t n = 0;
+    while (n < j && steps[j - 1 - n].key == steps[pos - 1 - n].key) {
+      ++n;
+    }
+    same = (same && n <= most) || (n >= most && steps[j].key == steps[pos].key);
+    most = std::max(most, n);
+  }
+  return most == 0 ? 0 : same ? 1 : -1;
 }
 
 // By all that the rank issued, and by what it issued in the group of `d` alone.
-int precedents(const Facts& f, const Divergence& d, int evidence, std::size_t record) {
+std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence,
+                               std::size_t record) {
   const std::vector<Step>& steps = f.history.of(evidence);
   std::vector<Step> of_group;
   std::copy_if(steps.begin(), steps.end(), std::back_inserter(of_group), [&](const Step& s) {
     return s.group == d.group && f.ev(evidence).records[s.record].kind == Kind::kCollective;
   });
-  return precedent(steps, record) + precedent(of_group, record);
+  return {precedent(steps, record), precedent(of_group, record)};
 }
 
 // Operation, sizes, and where the place in the code is known, that.
@@ -109,15 +120,24 @@ int usual_splits(const Facts& f, int evidence, const Record& own) {
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
-  std::vector<int> votes(d.classes.size(), 0);
+  std::vector<int> votes(d.classes.size(), 0), by_order = votes;
+  bool all_tell = true;
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
       const Record* r = record_at(f, d, m, d.seq);
-      votes[k] += precedents(f, d, i, index_of(f, i, *r));
+      const auto [order, in_group] = precedents(f, d, i, index_of(f, i, *r));
+      all_tell = all_tell && order != 0;
+      by_order[k] += order;
+      votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f, i, *r) : 0;
     }
+  }
+  // Who left something out a while ago is in its usual order again: a member that has no such
+  // history is no more wrong than it.
+  for (std::size_t k = 0; k < votes.size() && all_tell; ++k) {
+    votes[k] += by_order[k];
   }
   const auto best = std::max_element(votes.begin(), votes.end());
   return std::count(votes.begin(), votes.end(), *best) == 1 ? static_cast<int>(best - votes.begin())
@@ -341,8 +361,9 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 
 namespace {
 
-// +1: the rank moved as much there before, -1: another amount, 0: nothing tells. Its last operation
-// before of the same kind and call site: after the same others, else with the same peer, else any.
+// +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
+// Its operations of the same kind and call site: after the same others, else with the same peer, else
+// any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const std::vector<Step>& steps = f.history.of(evidence);
@@ -362,7 +383,13 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
   };
-  return before == nullptr ? 0 : moved(*before) == moved(own) ? 1 : -1;
+  if (before == nullptr || moved(*before) == moved(own)) {
+    return before == nullptr ? 0 : 1;
+  }
+  return std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
+                     [&](const Record& r) { return alike(r, true) && moved(r) == moved(own); })
+             ? 0
+             : -1;
 }
 
 // Other ranks that are in a message of that group with that tag now.
@@ -396,6 +423,14 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
         tags ? with_tag(f, u, p.group, u.sent_tag) : size_precedent(f, u.sender, u.send);
     const int receives =
         tags ? with_tag(f, u, p.group, u.recv_tag) : size_precedent(f, u.receiver, u.recv);
+    // Neither size is new: one end left out a message, or sent one too many, before.
+    auto earlier =
+        !tags && sends == receives ? left_order(f, {u.sender, u.receiver}, true) : std::nullopt;
+    if (earlier && earlier->guilty.size() == 1) {
+      earlier->explains = c.explains;
+      out.push_back(std::move(*earlier));
+      continue;
+    }
     const bool only_sender = sends < receives, only_receiver = receives < sends;
     if (!only_receiver) {
       c.guilty.push_back(guilty_rank(f, u.sender, Why::kMinority, c.pending));

@@ -161,6 +161,26 @@ std::vector<bool> stale_evidence(const Case& c) {
       }
     }
   }
+  // Likewise who had not sent what another one has received.
+  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
+    for (const LaneEvidence& got : c.ranks[i]->lanes) {
+      const int at = c.group_at(static_cast<int>(i), got.group);
+      if (got.send || got.relative || got.peer < 0 || at < 0) {
+        continue;
+      }
+      const Group& g = c.groups[static_cast<std::size_t>(at)];
+      const auto from = static_cast<std::size_t>(got.peer);
+      if (from >= g.ranks.size() || g.evidence[from] < 0 || g.row[from] < 0) {
+        continue;
+      }
+      const RankEvidence& sender = c.evidence_of(g.evidence[from]);
+      const LaneEvidence* sent = lane_of(sender, g, g.row[from], true, c.ranks[i]->id.rank);
+      const bool whole = !sender.holes.relative_p2p && !sender.holes.frontiers_at_least;
+      if (whole && got.completed > (sent != nullptr ? sent->enqueued : 0)) {
+        stale[static_cast<std::size_t>(g.evidence[from])] = true;
+      }
+    }
+  }
   return stale;
 }
 
@@ -286,7 +306,7 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const auto dated =
       std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
   for (const Seen& s : all) {
-    if (!ended.empty() && (met || alone) &&
+    if (!ended.empty() && (met || alone) && !stale_[static_cast<std::size_t>(s.evidence)] &&
         is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);
       p.lagging.push_back(s.evidence);

@@ -108,39 +108,47 @@ bool all_even_before(const Case& c, const Group& g, const Slots& slots, std::uin
   return even && seq - first >= limits::kRepeats;
 }
 
-// Members of an all_to_all without recorded splits whose sizes are not those of most, when the
-// totals sent and received by all do not agree; without a majority, who alone sends another size
-// than it takes.
+// The only member whose amount is not the one that is due, by as much as the totals differ; -1.
+int only_misfit(const std::vector<std::int64_t>& moved, const std::vector<std::int64_t>& due,
+                std::int64_t excess) {
+  int odd = -1;
+  for (std::size_t m = 0; m < moved.size(); ++m) {
+    if (moved[m] != due[m]) {
+      odd = odd == -1 && moved[m] - due[m] == excess ? static_cast<int>(m) : -2;
+    }
+  }
+  return std::max(odd, -1);
+}
+
+// The member of an all_to_all without recorded splits whose size makes the totals sent and received
+// by all differ: alone it sends another size than it takes, or sends or takes another one than all
+// others, or does not give back what it took before.
 std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots,
                                std::uint64_t seq) {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<int>> by_size;
-  std::uint64_t sent = 0, received = 0;
+  std::vector<std::int64_t> in, out, before;
+  std::int64_t excess = 0;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     const Record* r = slots.at(c, g, m, seq);
     if (r == nullptr || r->in_numel == 0 || r->out_numel == 0) {
       return {};
     }
-    sent += r->in_numel;
-    received += r->out_numel;
-    by_size[{r->in_numel, r->out_numel}].push_back(static_cast<int>(m));
+    const Record* last = slots.at(c, g, m, seq - 1);
+    in.push_back(static_cast<std::int64_t>(r->in_numel));
+    out.push_back(static_cast<std::int64_t>(r->out_numel));
+    before.push_back(last != nullptr ? static_cast<std::int64_t>(last->out_numel) : -1);
+    excess += in.back() - out.back();
   }
-  if (sent == received) {
-    return {};
-  }
-  const auto most = std::max_element(
-      by_size.begin(), by_size.end(),
-      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  const bool majority = 2 * most->second.size() > g.ranks.size();
-  if (!majority && !all_even_before(c, g, slots, seq)) {
-    return {};
-  }
-  std::vector<int> out;
-  for (const auto& [size, members] : by_size) {
-    if (majority ? size != most->first : size.first != size.second) {
-      out.insert(out.end(), members.begin(), members.end());
-    }
-  }
-  return out.size() == 1 ? out : std::vector<int>{};
+  const auto usual = [](std::vector<std::int64_t> x) {
+    std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+    return std::vector<std::int64_t>(x.size(), x[x.size() / 2]);
+  };
+  // Of two that are uneven, either may be wrong.
+  const bool several = in.size() > 2;
+  int odd = several || all_even_before(c, g, slots, seq) ? only_misfit(in, out, excess) : -1;
+  odd = several && odd < 0 ? only_misfit(in, usual(in), excess) : odd;
+  odd = several && odd < 0 ? only_misfit(out, usual(out), -excess) : odd;
+  odd = several && odd < 0 ? only_misfit(in, before, excess) : odd;
+  return excess != 0 && odd >= 0 ? std::vector<int>{odd} : std::vector<int>{};
 }
 
 // Members whose all_to_all splits do not fit each other's: the one that is party to every
@@ -293,6 +301,16 @@ class SlotView {
   void compare_sizes(Divergence& d) const {
     const Record& own = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[1].front()), d.seq);
     const Record& most = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[0].front()), d.seq);
+    const bool alike = std::all_of(d.classes[0].begin(), d.classes[0].end(), [&](int m) {
+      const Record& r = *slots_.at(c_, g_, static_cast<std::size_t>(m), d.seq);
+      return r.in_numel == most.in_numel && r.out_numel == most.out_numel;
+    });
+    if (!alike) {
+      d.fields.push_back(
+          {"size", std::to_string(own.in_numel) + " in, " + std::to_string(own.out_numel) + " out",
+           "what fits the others'"});
+      return;
+    }
     if (own.in_numel != most.in_numel) {
       d.fields.push_back({"size", std::to_string(own.in_numel), std::to_string(most.in_numel)});
     }

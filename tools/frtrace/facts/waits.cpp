@@ -113,7 +113,12 @@ class Builder {
   // The rank waits here now: nothing earlier of it is pending, and it has not left.
   bool waits_now(const Pending& p, const Wait& w) const {
     const Exit& exit = exits_[static_cast<std::size_t>(w.evidence)];
-    const bool lags = contains(p.lagging, w.evidence);
+    // Others ended a collective that its device did not: what it issued before holds it up no more.
+    const bool lags = contains(p.lagging, w.evidence) ||
+                      std::any_of(g_.pending.begin(), g_.pending.end(), [&](const Pending& any) {
+                        return any.kind == Kind::kCollective && contains(any.lagging, w.evidence) &&
+                               contains(any.busy, w.evidence) && !any.starts_seen;
+                      });
     const bool queued = contains(p.busy, w.evidence) ||
                         (!w.failed && runs_in_order(c_, p) && w.record != kNoRecord &&
                          !g_.fronts[static_cast<std::size_t>(w.evidence)].holds(w.record));

@@ -89,6 +89,21 @@ TEST_CASE("a device that stands is behind what its host and all others issued") 
   CHECK(r.blamed[0].seq == 11);
 }
 
+TEST_CASE("a device that did not end what others ended is behind, whatever it issued before") {
+  JobBuilder j(4);
+  const int pair = j.group("7", {2, 3}, "tp");
+  iterations(j, 5);
+  j.issue(2, pair, kSub);  // nothing tells of rank 3
+  j.some({0, 1}, kWorld, kLoss, State::kCompleted);
+  j.issue(2, kWorld, kLoss);
+  j.some({0, 1, 2}, kWorld, kGrads);
+  j.lose_file(3);
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDevice);
+  CHECK(r.ranks == Ranks{2});
+}
+
 TEST_CASE("a device that waits for another group's absent member is a victim") {
   JobBuilder j(4);
   const int tp = j.group("7", {2, 3}, "tp");

@@ -128,7 +128,138 @@ TEST_CASE("all_to_all splits that do not fit name the pair, or the one in all pa
   CHECK(of_the_pair);
 }
 
+TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
+  JobBuilder j(4);
+  const std::vector<std::uint64_t> got{700, 300, 548, 500};  // of 512 that each has
+  const auto sized = [](std::uint64_t in, std::uint64_t out) {
+    return Op{.op = "all_to_all", .numel = in, .reduce_op = "", .out_numel = out};
+  };
+  SECTION("all others send the same") {
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(r == 2 ? 520 : 512, got[idx(r)]));
+    }
+  }
+  SECTION("all others give back what they took") {
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(512, got[idx(r)]), State::kCompleted);
+    }
+    j.advance(0.01);
+    for (int r = 0; r < 4; ++r) {
+      j.issue(r, kWorld, sized(got[idx(r)] + (r == 2 ? 8 : 0), 512));
+    }
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary.find("instead of what fits the others'") != std::string::npos);
+}
+
+TEST_CASE("a message of a size that its end never had, where sizes vary") {
+  JobBuilder j(2);
+  const auto message = [&](std::uint64_t sent, std::uint64_t room, State state) {
+    Op send = kSend, recv = kRecv;
+    send.line = recv.line = 0;
+    send.numel = sent;
+    recv.numel = room;
+    send.peer = 1;
+    recv.peer = 0;
+    j.issue(0, kWorld, send, state);
+    j.issue(1, kWorld, recv, state);
+    j.advance(0.01);
+  };
+  for (const std::uint64_t n : {8u, 16u, 8u, 32u, 16u}) {
+    message(n, n, State::kCompleted);
+  }
+  message(7, 32, State::kEnqueued);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{0});
+}
+
+TEST_CASE("a message left out before one of another size: its iterations tell whose end") {
+  JobBuilder j(4);
+  const int tp0 = j.group("1", {0, 1}, "tp"), tp1 = j.group("2", {2, 3}, "tp");
+  const std::vector<int> pp{j.group("3", {0, 2}, "pp"), j.group("4", {1, 3}, "pp")};
+  const auto message = [&](Rank r, std::uint64_t n, std::uint32_t line, State state) {
+    Op op = r < 2 ? kSend : kRecv;
+    op.numel = n;
+    op.line = line;
+    op.peer = r < 2 ? 1 : 0;
+    j.issue(r, pp[idx(r % 2)], op, state);
+  };
+  for (const std::uint64_t n : {8u, 16u, 8u, 16u}) {
+    j.all(tp0, kSub);
+    j.all(tp1, kSub);
+    for (const std::uint32_t line : {50u, 51u}) {
+      for (Rank r = 0; r < 4; ++r) {
+        message(r, n, line, State::kCompleted);
+      }
+      j.advance(0.01);
+    }
+  }
+  j.all(tp0, kSub);
+  j.all(tp1, kSub);
+  for (Rank r = 0; r < 4; ++r) {
+    message(r, 8, 50, State::kCompleted);
+    if (r != 0) {
+      message(r, 8, 51, r == 2 ? State::kEnqueued : State::kCompleted);
+    }
+  }
+  j.advance(0.01);
+  j.all(tp0, kSub);
+  message(0, 16, 50, State::kEnqueued);
+  message(1, 16, 50, State::kEnqueued);
+  j.issue(3, tp1, kSub);
+  j.advance(20);
+  CHECK(j.diagnose().ranks == Ranks{0});
+}
+
 TEST_CASE("a tie is decided by earlier iterations, else both are blamed") {
+  SECTION("some of several equal parts of an iteration are left out") {
+    JobBuilder j(2);
+    const auto part = [&] {
+      for (std::uint32_t line = 50; line < 60; ++line) {
+        j.all(kWorld, {.line = line});
+      }
+    };
+    for (int i = 0; i < 3; ++i) {
+      part(), part(), part();
+      j.all(kWorld, kLoss);
+    }
+    part();
+    j.issue(0, kWorld, {.line = 50});
+    j.issue(1, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{1});
+  }
+  SECTION("one left something out and is in its order again, of the other one too little is kept") {
+    JobBuilder j(4);
+    const int dp = j.group("1", {0, 1}, "dp");
+    const int tp0 = j.group("2", {0, 2}, "tp"), tp1 = j.group("3", {1, 3}, "tp");
+    j.all(3, tp0, kSub);
+    j.all(3, tp1, kSub);
+    j.all(dp, kGrads);
+    j.all(dp, kLoss);
+    j.all(tp0, {.line = 70});
+    j.all(tp1, {.line = 70});
+    j.issue(1, dp, {.line = 71});
+    j.all(3, tp0, kSub);
+    j.issue(0, dp, kGrads);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{0, 1});
+  }
+  SECTION("what came in some iterations only is as usual there") {
+    JobBuilder j(2);
+    iterations(j, 3);
+    j.all(kWorld, kSub);
+    iterations(j, 1);
+    j.issue(0, kWorld, kGrads);
+    j.issue(1, kWorld, kLoss);
+    j.advance(20);
+    CHECK(j.diagnose().ranks == Ranks{0});
+  }
   SECTION("earlier iterations tell") {
     JobBuilder j(2);
     iterations(j, 3);

@@ -20,6 +20,36 @@ TEST_CASE("a rank without evidence") {
     CHECK(r.confidence == Confidence::kPossible);
     CHECK(r.missing_ranks == Ranks{2});
   }
+  SECTION("others are in an operation without end that does not need it: transport") {
+    JobBuilder j(4);
+    const int tp = j.group("1", {0, 1}, "tp"), dp = j.group("2", {2, 3}, "dp");
+    iterations(j, 3);
+    j.some({0, 1}, tp, kSub, State::kStarted);
+    j.issue(2, dp, kSub);
+    j.lose_file(3);
+    j.advance(20);
+    CHECK(j.diagnose().kind == Verdict::kTransport);
+  }
+  SECTION("it sent less than was received: its evidence is old, and it is not idle") {
+    JobBuilder j(3);
+    iterations(j, 3);
+    for (int n = 0; n < 5; ++n) {
+      Op send = kSend, recv = kRecv;
+      send.peer = 1;
+      recv.peer = 0;
+      if (n < 3) {
+        j.issue(0, kWorld, send, State::kCompleted);
+      }
+      j.issue(1, kWorld, recv, State::kCompleted);
+    }
+    j.rank(1).lanes[0].completed = 5;
+    j.issue(1, kWorld, kLoss);
+    j.lose_file(2);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{2});
+  }
   SECTION("others saw it alive: undecided") {
     JobBuilder j(4);
     iterations(j, 3);

@@ -84,7 +84,7 @@ class Frontiers {
         g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
         g.started = std::min(unsign(it->second.started), g.enqueued);
       }
-      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start) {
+      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start && !all_counted_) {
         g.used = false;  // known by name only: how far it got is lost
         e_.losses.groups_lost = 1;
         continue;
@@ -133,6 +133,7 @@ class Frontiers {
       by_id.emplace(*id, s);
     }
     std::vector<std::uint32_t> open;
+    const bool counts = !by_id.empty();
     for (std::uint32_t row = 1; row < p_.states.size(); ++row) {
       const GroupState& g = p_.states[row];
       const auto it = g.pg_id ? by_id.find(*g.pg_id) : by_id.end();
@@ -143,6 +144,8 @@ class Frontiers {
         open.push_back(row);
       }
     }
+    // A group has a counter since its first operation.
+    all_counted_ = counts && by_id.empty();
     // Groups are named by number as they are made.
     std::vector<std::pair<std::int64_t, std::uint32_t>> named;
     for (const std::uint32_t row : open) {
@@ -313,6 +316,7 @@ class Frontiers {
 
   Progress& p_;
   RankEvidence& e_;
+  bool all_counted_ = false;  // each counter is of a group whose entries are kept
 };
 
 }  // namespace

@@ -76,6 +76,36 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
   return most == votes.end() ? std::nullopt : std::optional(most->first);
 }
 
+// About `guess` the only one with which all that both ends have completed fits in size; nullopt: none
+// or several do.
+std::optional<std::int64_t> ahead_by_sizes(const LaneEnd& send, const LaneEnd& recv,
+                                           std::int64_t guess) {
+  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
+  const auto fits = [&](std::int64_t ahead) {
+    bool all = true;
+    for (std::size_t s = 0; s < sends.size() && all; ++s) {
+      const std::int64_t other = static_cast<std::int64_t>(s) - ahead;
+      if (other >= 0 && other < static_cast<std::int64_t>(recvs.size())) {
+        const Record& a = send.e->records[sends[s]];
+        const Record& b = recv.e->records[recvs[static_cast<std::size_t>(other)]];
+        all = a.state != State::kCompleted || b.state != State::kCompleted ||
+              a.in_numel == b.out_numel;
+      }
+    }
+    return all;
+  };
+  std::optional<std::int64_t> only;
+  for (const std::int64_t ahead : {guess - 1, guess, guess + 1}) {
+    if (fits(ahead)) {
+      if (only) {
+        return std::nullopt;
+      }
+      only = ahead;
+    }
+  }
+  return only;
+}
+
 // Where a window begins in the middle, only its end can be counted from: from a collective that
 // both ends left, or else what both ends have completed by the moment of the earlier dump is the
 // same message.
@@ -87,10 +117,12 @@ void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   }
   const Time until = std::min(send.e->newest, recv.e->newest);
   const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  const auto met = ahead_by_collectives(send, recv, ended);
-  send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
-  const std::int64_t ahead =
+  auto met = ahead_by_collectives(send, recv, ended);
+  std::int64_t ahead =
       met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
+  met = met ? met : ahead_by_sizes(send, recv, ahead);
+  ahead = met.value_or(ahead);
+  send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
   const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
   const std::int64_t recv_by = std::max<std::int64_t>(0, ahead);
   if ((send_by > 0 && !send_relative) || (recv_by > 0 && !recv_relative)) {

@@ -200,6 +200,46 @@ TEST_CASE("torch: sends and receives of windows that begin in the middle") {
   CHECK(r.ranks == std::vector<Rank>{0});
 }
 
+TEST_CASE("torch: windows that begin in the middle fit by the sizes of what both have ended") {
+  // The last send meets the last receive; the receiver's iterations had another size there.
+  Evidence all;
+  json zero = json::array(), one = json::array();
+  const auto message = [](json& to, int n, int numel, bool send, bool over) {
+    json e = p2p(100 + n, 50 + n, send ? "nccl:send 0->1" : "nccl:recv 1<-0",
+                 over ? "completed" : "scheduled");
+    e["input_sizes"] = e["output_sizes"] = {{numel}};
+    to.push_back(e);
+  };
+  for (int n = 0; n < 12; ++n) {
+    const int numel = 1 + n % 3;
+    if (n > 3) {
+      message(zero, n, numel, true, n < 11);
+    }
+    message(one, n, n < 11 ? numel : 7, false, n < 11);
+  }
+  add(all, dump(zero, "[0, 1]"), "trace_rank_0");
+  add(all, dump(one, "[0, 1]"), "trace_rank_1");
+  const Report r = report(all);
+  CHECK_FALSE(all[0]->lanes[0].guessed);
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == std::vector<Rank>{1});
+}
+
+TEST_CASE("torch: one whose file is older than what others ended is not behind") {
+  Evidence all;
+  for (int r = 0; r < 7; ++r) {
+    json entries = json::array();
+    for (int n = 0; n < (r == 1 ? 6 : 21); ++n) {
+      entries.push_back(entry(n, n + 1, n == (r == 1 ? 5 : 20) ? "started" : "completed"));
+    }
+    add(all, dump(entries, "[0, 1, 2, 3, 4, 5, 6, 7]"), "trace_rank_" + std::to_string(r),
+        30.0 * 86400);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == std::vector<Rank>{7});
+}
+
 TEST_CASE("torch: files, told apart by content, in parallel, in order") {
   namespace fs = std::filesystem;
   const fs::path dir = fs::temp_directory_path() / ("fr-torch-" + std::to_string(::getpid()));

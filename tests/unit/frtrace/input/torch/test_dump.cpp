@@ -242,6 +242,9 @@ TEST_CASE("torch: groups whose operations the window lost") {
   CHECK_FALSE(load(d)->groups[2].used);  // nothing tells how far it got
   CHECK(load(d)->losses.groups_lost == 1);
   status(d, "0", 41, 41, 41);
+  // A group has a counter since its first operation: the other one has had none.
+  REQUIRE(load(d)->groups[2].used);
+  CHECK(load(d)->groups[2].enqueued == 0);
   status(d, "1", 17, 17, 16);
   const auto e = load(d);
   REQUIRE(e->groups[2].used);
