@@ -23,17 +23,23 @@ std::size_t index_of(const Facts& f, int evidence, const Record& r) {
 }
 
 // +1: the rank issued there what it did before after as many equal operations as ever came before
-// it, -1: it never did, 0: nothing tells.
+// it, -1: it never did, 0: nothing tells. In linear time (Z-function of the steps backwards), as
+// programs repeat themselves.
 int precedent(const std::vector<Step>& steps, std::size_t record) {
   const std::size_t pos = step_of(steps, record);
-  std::size_t most = 0;
+  std::vector<std::size_t> equal(pos < steps.size() ? pos : 0);  // before `pos` and so much earlier
+  std::size_t most = 0, from = 0, to = 0;
   bool same = false;
-  for (std::size_t j = pos < steps.size() ? pos : 0; j-- > 0;) {
-    std::size_t n = 0;
-    while (n < j && steps[j - 1 - n].key == steps[pos - 1 - n].key) {
+  for (std::size_t back = 1; back < equal.size(); ++back) {
+    std::size_t& n = equal[back];
+    n = back < to ? std::min(to - back, equal[back - from]) : 0;
+    while (back + n < pos && steps[pos - 1 - back - n].key == steps[pos - 1 - n].key) {
       ++n;
     }
-    same = (same && n <= most) || (n >= most && steps[j].key == steps[pos].key);
+    if (back + n > to) {
+      from = back, to = back + n;
+    }
+    same = (same && n <= most) || (n >= most && steps[pos - back].key == steps[pos].key);
     most = std::max(most, n);
   }
   return most == 0 ? 0 : same ? 1 : -1;
@@ -264,6 +270,9 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   }
   if (d.incomplete_vote) {
     c.assume(Assume::kRecordsNotKept);
+  }
+  if (!d.fields.empty() && d.fields.front().others.empty()) {
+    c.assume(Assume::kFewAreWrong);  // as two members may differ from their own amounts
   }
   std::vector<int> members;
   for (std::size_t k = 0; k < d.classes.size(); ++k) {

@@ -307,8 +307,8 @@ class SlotView {
     });
     if (!alike) {
       d.fields.push_back(
-          {"size", std::to_string(own.in_numel) + " in, " + std::to_string(own.out_numel) + " out",
-           "what fits the others'"});
+          {"sizes", std::to_string(own.in_numel) + " in, " + std::to_string(own.out_numel) + " out",
+           ""});
       return;
     }
     if (own.in_numel != most.in_numel) {

@@ -20,7 +20,8 @@ struct Slots {
 };
 std::vector<Slots> make_slots(const Case&);  // one per group
 
-// A field in which members differ: {"size", "64", "4096"}: 64 where most have 4096.
+// A field in which members differ: {"size", "64", "4096"}: 64 where most have 4096; "": all others
+// have other values by right.
 struct FieldDifference {
   std::string field, own, others;
 };

@@ -152,7 +152,7 @@ std::string differences(const Sentence& s) {
   };
   std::vector<std::string> out;
   for (const FieldDifference& x : d.fields) {
-    std::string text = fmt::format("{} {} instead of {}", x.field, x.own, x.others);
+    std::string text = fmt::format("{} {}{}", x.field, x.own, led(" instead of ", x.others));
     if (x.field.ends_with("size") && d.classes.size() == 2) {
       const std::string own = shape(false), others = shape(true);
       text = own.empty() || others.empty() || own == others
@@ -181,6 +181,11 @@ std::string mismatch(const Sentence& s) {
     return s.fill(
         "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
         "({differences})");
+  }
+  if (!s.c.divergence->fields.empty() && s.c.divergence->fields.front().others.empty()) {
+    return s.fill(
+        "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
+        "{right}");
   }
   return s.fill(s.c.divergence->splits
                     ? "{who} issued {due_op} #{seq} of {group} with splits that do not fit: "

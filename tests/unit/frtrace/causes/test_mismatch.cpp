@@ -152,7 +152,7 @@ TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
-  CHECK(r.summary.find("instead of what fits the others'") != std::string::npos);
+  CHECK(r.summary.find("out, which do not fit those of ranks 0,1,3") != std::string::npos);
 }
 
 TEST_CASE("a message of a size that its end never had, where sizes vary") {
