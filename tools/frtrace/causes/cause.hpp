@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "facts/facts.hpp"
-#include "facts/stragglers.hpp"
+#include "facts/late/stragglers.hpp"
 
 namespace frtrace {
 

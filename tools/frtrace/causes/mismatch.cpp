@@ -272,7 +272,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
     c.assume(Assume::kRecordsNotKept);
   }
   if (!d.fields.empty() && d.fields.front().others.empty()) {
-    c.assume(Assume::kFewAreWrong);  // as two members may differ from their own amounts
+    c.assume(Assume::kFewAreWrong);  // several might be off and add up to the same
   }
   std::vector<int> members;
   for (std::size_t k = 0; k < d.classes.size(); ++k) {

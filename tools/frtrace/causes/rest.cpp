@@ -105,8 +105,7 @@ std::vector<Cause> at_rest(const Facts& f) {
   bool whole = false;  // some file is, and tells when it was written, or of something that ended
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
-    whole = whole ||
-            (!e.holes.truncated && !(e.holes.written_guessed && e.holes.only_active));
+    whole = whole || (!e.holes.truncated && !(e.holes.written_guessed && e.holes.only_active));
     const bool rests = !e.holes.truncated && !f.exit(i).ended() && !e.format.empty() &&
                        idle_s(e) >= limits::kStaleApart_s;
     latest = rests ? std::max(latest, e.written) : latest;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 #include "facts/slots.hpp"
 #include "facts/waits.hpp"
 #include "model/case.hpp"

@@ -13,9 +13,9 @@
 #include <optional>
 #include <vector>
 
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 #include "model/case.hpp"
 #include "model/rank_data.hpp"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "causes/cause.hpp"
-#include "facts/devices.hpp"
-#include "facts/fork.hpp"
+#include "facts/device/devices.hpp"
+#include "facts/order/fork.hpp"
 #include "model/hints.hpp"
 #include "model/rank_data.hpp"
 

@@ -1,5 +1,5 @@
 // How often the blamed passed call sites, and where their course first parted from the others'.
-#include "facts/course.hpp"
+#include "facts/order/course.hpp"
 
 #include <fmt/format.h>
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "facts/course.hpp"
 #include "facts/limits.hpp"
+#include "facts/order/course.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {

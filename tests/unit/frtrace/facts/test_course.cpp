@@ -1,6 +1,6 @@
 // test_course.cpp - counts per call site, and where courses parted.
 #include "catch.hpp"
-#include "facts/course.hpp"
+#include "facts/order/course.hpp"
 #include "jobs.hpp"
 
 using namespace frtest;

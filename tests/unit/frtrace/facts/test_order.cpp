@@ -1,6 +1,6 @@
 // test_order.cpp - which operation usually comes next.
 #include "catch.hpp"
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 
 using namespace frtrace;
 

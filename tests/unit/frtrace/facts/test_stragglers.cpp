@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "catch.hpp"
-#include "facts/late_series.hpp"
+#include "facts/late/series.hpp"
 #include "jobs.hpp"
 
 using namespace frtest;

@@ -1,6 +1,6 @@
 // What a device says of an operation: what is before it on its stream, whose transfers it carries,
 // its counterpart on another rank.
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -1,7 +1,7 @@
 // Who comes late, again and again. Arrival is measured on each rank's own clock wherever ends are
 // recorded: all members of a synchronising collective leave it together, so who waited least in it
 // came last. Only without ends the clocks of the ranks are compared.
-#include "facts/stragglers.hpp"
+#include "facts/late/stragglers.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 #include "model/case.hpp"
 
 namespace frtrace {

@@ -1,5 +1,5 @@
 // Steps of ranks, and what they usually do.
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 
 #include <algorithm>
 #include <tuple>

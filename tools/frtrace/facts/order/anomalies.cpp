@@ -4,7 +4,7 @@
 #include <set>
 
 #include "facts/limits.hpp"
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"

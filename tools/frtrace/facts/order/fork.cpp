@@ -1,5 +1,5 @@
 // Where two ranks parted.
-#include "facts/fork.hpp"
+#include "facts/order/fork.hpp"
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 // Levels are compared by medians and by ranks of values (Pettitt's test), so that a few slow steps,
 // of which every job has some, are no change.
-#include "facts/late_series.hpp"
+#include "facts/late/series.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Counts per call site, and where courses parted.
-#include "facts/course.hpp"
+#include "facts/order/course.hpp"
 
 #include <algorithm>
 #include <map>

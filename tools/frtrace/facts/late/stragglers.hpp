@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "facts/late_series.hpp"
+#include "facts/late/series.hpp"
 #include "facts/slots.hpp"
 #include "model/case.hpp"
 

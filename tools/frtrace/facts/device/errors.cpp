@@ -1,7 +1,7 @@
 // Errors of devices and communicators, and whose came first although clocks differ.
 #include <algorithm>
 
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
 #include "model/operation.hpp"
 

@@ -5,7 +5,7 @@
 #include <deque>
 #include <set>
 
-#include "facts/devices.hpp"
+#include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
 #include "model/operation.hpp"
 

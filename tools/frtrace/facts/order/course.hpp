@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "facts/order.hpp"
+#include "facts/order/order.hpp"
 #include "model/case.hpp"
 
 namespace frtrace {

@@ -1,4 +1,4 @@
-// late_series.hpp - what a series of calls at one place says: late since when, always, more and
+// series.hpp - what a series of calls at one place says: late since when, always, more and
 // more, or now and then; and where the time of a step changed. Numbers only, no evidence.
 #pragma once
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "facts/late/stragglers.hpp"
 #include "facts/limits.hpp"
-#include "facts/stragglers.hpp"
 #include "model/contains.hpp"
 
 namespace frtrace {
