@@ -209,7 +209,9 @@ std::vector<Cause> without_operations(const Facts& f) {
   c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
+    // PyTorch lists gloo's groups though no file records what they do.
     const bool blank = !e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 &&
+                       e.groups.size() > 1 &&
                        std::all_of(e.groups.begin(), e.groups.end(),
                                    [](const GroupEvidence& g) { return g.enqueued == 0; });
     if (!e.holes.only_stacks && !blank) {

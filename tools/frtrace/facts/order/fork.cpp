@@ -9,10 +9,10 @@ namespace frtrace {
 
 namespace {
 
-struct Place {
+struct CallPlace {
   std::string op;
   Site site;
-  bool operator==(const Place&) const = default;
+  bool operator==(const CallPlace&) const = default;
 };
 
 class Track {
@@ -21,7 +21,7 @@ class Track {
       : e_(c.evidence_of(evidence)), steps_(history.of(evidence)) {}
 
   std::size_t size() const { return steps_.size(); }
-  Place place(std::size_t step) const {
+  CallPlace place(std::size_t step) const {
     const Record& r = e_.records[steps_[step].record];
     return {canonical_op(e_.text(r.op)), user_site(e_, r.stack)};
   }
@@ -40,7 +40,7 @@ class Track {
     if (step >= steps_.size()) {
       return out;
     }
-    const Place p = place(step);
+    const CallPlace p = place(step);
     out.op = std::string(e_.text(record(step).op));
     out.site = p.site;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
