@@ -249,6 +249,28 @@ void tell_from_first(Divergence& d) {
   }
 }
 
+// Who issued something once more, or left something out, is one place further, or behind, since then.
+void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
+  const Group& g = f.group(d.group);
+  const int reference = d.classes[idx(c.right)].front();
+  for (Guilty& x : c.guilty) {
+    const int member = g.position.at(x.rank);
+    if (const std::uint64_t since = once_more_since(f, d, member, reference)) {
+      x.usual = index_of(f, x.evidence, *record_at(f, d, member, since));
+    }
+  }
+  const bool all = std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& x) {
+    return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
+  });
+  if (all) {
+    c.rule = Rule::kSkippedSlot;
+    c.verdict = Verdict::kMissing;
+    for (Guilty& x : c.guilty) {
+      x.why = Why::kSkipped;
+    }
+  }
+}
+
 Cause judge_divergence(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   Cause c;
@@ -307,23 +329,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   if (c.right < 0) {
     c.assume(Assume::kTie);
   } else if (!d.past) {
-    const int reference = d.classes[idx(c.right)].front();
-    for (Guilty& x : c.guilty) {
-      const int member = g.position.at(x.rank);
-      if (const std::uint64_t since = once_more_since(f, d, member, reference)) {
-        x.usual = index_of(f, x.evidence, *record_at(f, d, member, since));
-      }
-    }
-    const bool all = std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& x) {
-      return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
-    });
-    if (all) {
-      c.rule = Rule::kSkippedSlot;
-      c.verdict = Verdict::kMissing;
-      for (Guilty& x : c.guilty) {
-        x.why = Why::kSkipped;
-      }
-    }
+    tell_shifts(f, d, c);
   }
   if (d.past) {
     c.assume(Assume::kCompleted);

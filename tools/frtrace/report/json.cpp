@@ -199,6 +199,23 @@ Json doctor_json(const Report& r) {
   return out;
 }
 
+Json groups_json(const Report& r) {
+  Json groups = Json::array();
+  for (const GroupReport& g : r.groups) {
+    groups.push_back({{"name", g.name},
+                      {"desc", g.desc},
+                      {"backend", g.backend},
+                      {"instance", g.instance},
+                      {"ranks", fold_ranks(g.ranks)},
+                      {"size", g.ranks.size()},
+                      {"enqueued", {g.enqueued_min, g.enqueued_max}},
+                      {"completed", {g.completed_min, g.completed_max}},
+                      {"overwritten", g.overwritten},
+                      {"dropped", g.dropped}});
+  }
+  return groups;
+}
+
 Json report_json(const Report& r, const LoadResult& input) {
   Json blamed = Json::array();
   for (const Blamed& b : r.blamed) {
@@ -230,19 +247,6 @@ Json report_json(const Report& r, const LoadResult& input) {
   Json findings = Json::array();
   for (const Finding& f : r.findings) {
     findings.push_back({{"id", f.id}, {"text", f.text}});
-  }
-  Json groups = Json::array();
-  for (const GroupReport& g : r.groups) {
-    groups.push_back({{"name", g.name},
-                      {"desc", g.desc},
-                      {"backend", g.backend},
-                      {"instance", g.instance},
-                      {"ranks", fold_ranks(g.ranks)},
-                      {"size", g.ranks.size()},
-                      {"enqueued", {g.enqueued_min, g.enqueued_max}},
-                      {"completed", {g.completed_min, g.completed_max}},
-                      {"overwritten", g.overwritten},
-                      {"dropped", g.dropped}});
   }
   Json ranks = Json::array();
   for (const RankReport& k : r.rank_reports) {
@@ -277,7 +281,7 @@ Json report_json(const Report& r, const LoadResult& input) {
           {"links", links_json(r)},
           {"stragglers", late_json(r)},
           {"doctor", doctor_json(r)},
-          {"groups", std::move(groups)},
+          {"groups", groups_json(r)},
           {"ranks", std::move(ranks)},
           {"input", input_json(&r, input)}};
 }

@@ -180,14 +180,8 @@ void add_device_errors(const Facts& f, Report& r) {
   say_few(r, "error", lines, 8, "and errors of {} more ranks");
 }
 
-}  // namespace
-
-// What became of the others, in the order in which it began.
-void add_consequences(const Facts& f, const Judgement& j, Report& r) {
-  add_device_errors(f, r);
-  if (r.kind == Verdict::kOk) {
-    return;
-  }
+// fr's own thread that looks at the device.
+void add_stuck_observers(const Facts& f, Report& r) {
   for (const RankEvidence* e : f.c.ranks) {
     const DeviceEvidence& d = e->device;
     const double stuck = d.observer_since == 0 ? 0 : seconds_between(d.observer_since, e->written);
@@ -198,6 +192,17 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
               e->id.rank, d.observer_call, duration_text(stuck)));
     }
   }
+}
+
+}  // namespace
+
+// What became of the others, in the order in which it began.
+void add_consequences(const Facts& f, const Judgement& j, Report& r) {
+  add_device_errors(f, r);
+  if (r.kind == Verdict::kOk) {
+    return;
+  }
+  add_stuck_observers(f, r);
   if (f.scene == Scene::kAllKilled) {
     say(r, "end",
         "all processes are gone and left no exit status: killed from outside, after the hang");
