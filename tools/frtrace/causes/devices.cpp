@@ -461,22 +461,14 @@ std::vector<Cause> complete_open(const Facts& f) {
         *std::min_element(problem.pending.begin(), problem.pending.end(),
                           [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
     const Pending& p = f.graph[k];
-    bool started = p.kind != Kind::kCollective || p.waits.size() == f.group(p.group).ranks.size();
-    bool failed = false;
-    if (p.kind != Kind::kCollective) {  // both ends
-      started = problem.pending.size() > 1;
-      for (const int other : problem.pending) {
-        for (const Wait& w : f.graph[other].waits) {
-          started = started && w.record != kNoRecord &&
-                    f.ev(w.evidence).records[w.record].state == State::kStarted;
-        }
-      }
-    }
-    for (const Wait& w : p.waits) {
-      started = started && w.record != kNoRecord &&
-                f.ev(w.evidence).records[w.record].state == State::kStarted;
-      failed = failed || w.failed;
-    }
+    const bool started =
+        p.kind == Kind::kCollective
+            ? all_started(f, p)
+            : problem.pending.size() > 1 &&  // both ends
+                  std::all_of(problem.pending.begin(), problem.pending.end(),
+                              [&](int end) { return who_wait_started(f, f.graph[end]); });
+    const bool failed =
+        std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
     // Sends and receives are matched by their order: one too many or too few makes others meet.
     std::vector<int> stuck;
     for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {

@@ -283,14 +283,8 @@ bool has_suspect(const Facts& f, Rank who) {
 // The devices of all members are in one of its operations, and a rank without evidence is no member.
 bool runs_without_end(const Facts& f, const Problem& problem) {
   return problem.kind == Problem::kComplete &&
-         std::any_of(problem.pending.begin(), problem.pending.end(), [&](int k) {
-           const Pending& p = f.graph[k];
-           return p.waits.size() == f.group(p.group).ranks.size() &&
-                  std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
-                    return w.record != kNoRecord &&
-                           f.ev(w.evidence).records[w.record].state == State::kStarted;
-                  });
-         });
+         std::any_of(problem.pending.begin(), problem.pending.end(),
+                     [&](int k) { return all_started(f, f.graph[k]); });
 }
 
 }  // namespace

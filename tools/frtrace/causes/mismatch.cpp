@@ -293,7 +293,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   if (d.incomplete_vote) {
     c.assume(Assume::kRecordsNotKept);
   }
-  if (!d.fields.empty() && d.fields.front().others.empty()) {
+  if (d.sizes_vary()) {
     c.assume(Assume::kFewAreWrong);  // several might be off and add up to the same
   }
   std::vector<int> members;
@@ -398,13 +398,16 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
   };
-  if (before == nullptr || moved(*before) == moved(own)) {
-    return before == nullptr ? 0 : 1;
+  if (before == nullptr) {
+    return 0;
   }
-  return std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
-                     [&](const Record& r) { return alike(r, true) && moved(r) == moved(own); })
-             ? 0
-             : -1;
+  if (moved(*before) == moved(own)) {
+    return 1;
+  }
+  const bool at_times =
+      std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
+                  [&](const Record& r) { return alike(r, true) && moved(r) == moved(own); });
+  return at_times ? 0 : -1;
 }
 
 // Other ranks that are in a message of that group with that tag now.

@@ -69,6 +69,9 @@ bool only_times(const Facts&);  // the files are a profiler's
 // only operations that one of them did not come to.
 int main_pending(const Facts&, const std::vector<int>& blamed, bool absent = true);
 Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
+// The operation has begun on the devices of those who wait in it; of all members.
+bool who_wait_started(const Facts&, const Pending&);
+bool all_started(const Facts&, const Pending&);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 void sort_by_rank(std::vector<Guilty>&);

@@ -23,6 +23,16 @@ int main_pending(const Facts& f, const std::vector<int>& blamed, bool absent) {
   return best;
 }
 
+bool who_wait_started(const Facts& f, const Pending& p) {
+  return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+    return w.record != kNoRecord && f.ev(w.evidence).records[w.record].state == State::kStarted;
+  });
+}
+
+bool all_started(const Facts& f, const Pending& p) {
+  return p.waits.size() == f.group(p.group).ranks.size() && who_wait_started(f, p);
+}
+
 Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
   Guilty g;
   g.evidence = evidence;

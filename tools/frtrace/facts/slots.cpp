@@ -138,17 +138,24 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
     before.push_back(last != nullptr ? static_cast<std::int64_t>(last->out_numel) : -1);
     excess += in.back() - out.back();
   }
+  if (excess == 0) {
+    return {};
+  }
   const auto usual = [](std::vector<std::int64_t> x) {
     std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
     return std::vector<std::int64_t>(x.size(), x[x.size() / 2]);
   };
   // Of two that are uneven, either may be wrong.
-  const bool several = in.size() > 2;
-  int odd = several || all_even_before(c, g, slots, seq) ? only_misfit(in, out, excess) : -1;
-  odd = several && odd < 0 ? only_misfit(in, usual(in), excess) : odd;
-  odd = several && odd < 0 ? only_misfit(out, usual(out), -excess) : odd;
-  odd = several && odd < 0 ? only_misfit(in, before, excess) : odd;
-  return excess != 0 && odd >= 0 ? std::vector<int>{odd} : std::vector<int>{};
+  if (in.size() <= 2 && !all_even_before(c, g, slots, seq)) {
+    return {};
+  }
+  int odd = only_misfit(in, out, excess);
+  if (in.size() > 2) {
+    odd = odd < 0 ? only_misfit(in, usual(in), excess) : odd;
+    odd = odd < 0 ? only_misfit(out, usual(out), -excess) : odd;
+    odd = odd < 0 ? only_misfit(in, before, excess) : odd;
+  }
+  return odd < 0 ? std::vector<int>{} : std::vector<int>{odd};
 }
 
 // Members whose all_to_all splits do not fit each other's: the one that is party to every

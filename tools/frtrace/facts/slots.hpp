@@ -42,6 +42,9 @@ struct Divergence {
   bool incomplete_vote = false;  // members without that record
   std::vector<FieldDifference> fields;
   std::optional<SplitDifference> splits;
+
+  // Sizes of one member do not fit the others', which differ by right.
+  bool sizes_vary() const { return !fields.empty() && fields.front().others.empty(); }
 };
 // The earliest slot of every group in which members differ, by time; `past` ones only if there is
 // no other.

@@ -38,6 +38,7 @@ class Builder {
     first_pending_ = next;
     edges_.resize(static_cast<std::size_t>(first_pending_) + g_.pending.size());
     reached_.resize(edges_.size());
+    find_behind();
     for (std::size_t k = 0; k < g_.pending.size(); ++k) {
       connect(k);
     }
@@ -110,15 +111,23 @@ class Builder {
     return group < 0 ? nullptr : &c_.groups[static_cast<std::size_t>(group)];
   }
 
+  // Others ended a collective that its device did not: what it issued before holds it up no more.
+  void find_behind() {
+    behind_.resize(static_cast<std::size_t>(n_));
+    for (const Pending& p : g_.pending) {
+      for (const int i : p.lagging) {
+        if (p.kind == Kind::kCollective && !p.starts_seen && contains(p.busy, i)) {
+          behind_[static_cast<std::size_t>(i)] = true;
+        }
+      }
+    }
+  }
+
   // The rank waits here now: nothing earlier of it is pending, and it has not left.
   bool waits_now(const Pending& p, const Wait& w) const {
     const Exit& exit = exits_[static_cast<std::size_t>(w.evidence)];
-    // Others ended a collective that its device did not: what it issued before holds it up no more.
-    const bool lags = contains(p.lagging, w.evidence) ||
-                      std::any_of(g_.pending.begin(), g_.pending.end(), [&](const Pending& any) {
-                        return any.kind == Kind::kCollective && contains(any.lagging, w.evidence) &&
-                               contains(any.busy, w.evidence) && !any.starts_seen;
-                      });
+    const bool lags =
+        behind_[static_cast<std::size_t>(w.evidence)] || contains(p.lagging, w.evidence);
     const bool queued = contains(p.busy, w.evidence) ||
                         (!w.failed && runs_in_order(c_, p) && w.record != kNoRecord &&
                          !g_.fronts[static_cast<std::size_t>(w.evidence)].holds(w.record));
@@ -247,6 +256,7 @@ class Builder {
   std::map<Rank, int> unknown_;
   std::vector<Rank> unknown_rank_;
   std::vector<std::vector<int>> edges_;
+  std::vector<bool> behind_;  // evidence
   std::vector<bool> reached_;
 };
 

@@ -40,19 +40,23 @@ double RankEvidence::timeout_s() const {
 
 namespace {
 
+Site site_of(const RankEvidence& e, const Frame& f) {
+  return {std::string(short_file(e.text(f.file), e.id.cwd)), f.line, std::string(e.text(f.func))};
+}
+
+Frame frame_of(const RankEvidence& e, std::uint32_t index) {
+  return index < e.frames.size() ? e.frames[index] : Frame{};
+}
+
 Site found_site(const RankEvidence& e, std::uint32_t stack) {
   const Stacks::Words frames = e.stacks[stack];
-  const auto frame = [&](int i) {
-    const std::uint32_t index = frames[static_cast<std::size_t>(i)];
-    return index < e.frames.size() ? e.frames[index] : Frame{};
-  };
+  const auto frame = [&](int i) { return frame_of(e, frames[static_cast<std::size_t>(i)]); };
   const fr::UserFrame at =
       fr::user_frame(static_cast<int>(frames.size()), [&](int i) { return e.text(frame(i).file); });
   if (at.user < 0) {
     return {};
   }
-  const Frame f = frame(at.user);
-  Site site{std::string(short_file(e.text(f.file), e.id.cwd)), f.line, std::string(e.text(f.func))};
+  Site site = site_of(e, frame(at.user));
   if (at.within >= 0) {
     const Frame called = frame(at.within);
     site.within = fmt::format("{} {}", fr::package_of(e.text(called.file)),
@@ -102,15 +106,10 @@ Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence
   if (stack >= a.stacks.size() || other >= b.stacks.size()) {
     return {};
   }
-  const auto frame = [](const RankEvidence& e, std::uint32_t index) {
-    const Frame f = index < e.frames.size() ? e.frames[index] : Frame{};
-    return Site{std::string(short_file(e.text(f.file), e.id.cwd)), f.line,
-                std::string(e.text(f.func))};
-  };
   const Stacks::Words own = a.stacks[stack], its = b.stacks[other];
   for (std::size_t n = 1; n <= std::min(own.size(), its.size()); ++n) {
-    Site site = frame(a, own[own.size() - n]);
-    if (site != frame(b, its[its.size() - n])) {
+    Site site = site_of(a, frame_of(a, own[own.size() - n]));
+    if (site != site_of(b, frame_of(b, its[its.size() - n]))) {
       return site;
     }
   }

@@ -63,8 +63,8 @@ void add_excluded(const Facts& f, Report& r) {
 
 // What those issued who are right, in a slot whose members differ.
 void add_expected(const Facts& f, const Cause& c, Report& r) {
-  if (!c.divergence->fields.empty() && c.divergence->fields.front().others.empty()) {
-    return;  // each has other values by right
+  if (c.divergence->sizes_vary()) {
+    return;
   }
   Side due = side_of(f, *c.divergence, c.right);
   if (const auto& splits = c.divergence->splits) {  // each has others by right: those of one pair

@@ -108,8 +108,7 @@ inline constexpr Row kSummaries[] = {
      "sends and receives, which these files do not record, or elsewhere"},
     {kOpenResting,
      "no collective is in flight, and none of {others} has issued one for some time: they may be "
-     "in "
-     "sends and receives, which these files do not record, or elsewhere"},
+     "in sends and receives, which these files do not record, or elsewhere"},
     {kOpenUnattributed,
      "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
      "that found no room in the recorder: what is recorded shows nothing stuck"},

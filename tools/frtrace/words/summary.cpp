@@ -182,7 +182,7 @@ std::string mismatch(const Sentence& s) {
         "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
         "({differences})");
   }
-  if (!s.c.divergence->fields.empty() && s.c.divergence->fields.front().others.empty()) {
+  if (s.c.divergence->sizes_vary()) {
     return s.fill(
         "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
         "{right}");

@@ -78,11 +78,11 @@ TEST_CASE("a silent skip, steps before the end: named with its place") {
   m.j.advance(20);
   const Report r = m.j.diagnose();
   REQUIRE(r.ranks == Ranks{3});
-  CHECK(has(r, "parted",
-            "rank 3 left out all_reduce at train.py:31 step, which it had issued 6 times before; "
-            "since then "
-            "its operations in mesh_tp{2,3} are matched with the wrong ones of the other "
-            "ranks: results are wrong from there"));
+  CHECK(
+      has(r, "parted",
+          "rank 3 left out all_reduce at train.py:31 step, which it had issued 6 times before; "
+          "since then its operations in mesh_tp{2,3} are matched with the wrong ones of the other "
+          "ranks: results are wrong from there"));
 }
 
 TEST_CASE("an operation too many") {

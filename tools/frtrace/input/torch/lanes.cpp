@@ -13,9 +13,11 @@ struct LaneEnd {
   std::size_t lane = 0;
 };
 
-std::vector<std::size_t> records_of(const LaneEnd& end) {
+using Records = std::vector<std::size_t>;  // of one lane, of the evidence of one end
+
+Records records_of(const LaneEnd& end) {
   const LaneEvidence& lane = end.e->lanes[end.lane];
-  std::vector<std::size_t> out;
+  Records out;
   for (std::size_t i = 0; i < end.e->records.size(); ++i) {
     const Record& r = end.e->records[i];
     if (r.group == lane.group && r.peer == lane.peer &&
@@ -27,7 +29,7 @@ std::vector<std::size_t> records_of(const LaneEnd& end) {
 }
 
 // All that the lane has completed, less what it completed later: the oldest may not be in memory.
-std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>& records, Time t) {
+std::int64_t completed_until(const LaneEnd& end, const Records& records, Time t) {
   auto n = static_cast<std::int64_t>(end.e->lanes[end.lane].completed);
   for (const std::size_t i : records) {
     const Record& r = end.e->records[i];
@@ -36,7 +38,7 @@ std::int64_t completed_until(const LaneEnd& end, const std::vector<std::size_t>&
   return n;
 }
 
-void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int64_t by) {
+void shift(const LaneEnd& end, const Records& records, std::int64_t by) {
   const auto add = [by](std::uint64_t& n) {
     n = static_cast<std::uint64_t>(static_cast<std::int64_t>(n) + by);
   };
@@ -52,6 +54,7 @@ void shift(const LaneEnd& end, const std::vector<std::size_t>& records, std::int
 // How many more sends than receives of one lane the windows hold before a collective that both ends
 // have left: by then every message had passed. nullopt: they kept no such collective.
 std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const LaneEnd& recv,
+                                                 const Records& sends, const Records& recvs,
                                                  const EndedOf& ended) {
   const auto at_send = ended.find(send.e), at_recv = ended.find(recv.e);
   if (at_send == ended.end() || at_recv == ended.end()) {
@@ -63,8 +66,7 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
       met.emplace_back(i, it->second);
     }
   }
-  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  const auto before = [](const std::vector<std::size_t>& records, std::size_t record) {
+  const auto before = [](const Records& records, std::size_t record) {
     return std::lower_bound(records.begin(), records.end(), record) - records.begin();
   };
   std::map<std::int64_t, std::size_t> votes;
@@ -79,8 +81,8 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
 // About `guess` the only one with which all that both ends have completed fits in size; nullopt: none
 // or several do.
 std::optional<std::int64_t> ahead_by_sizes(const LaneEnd& send, const LaneEnd& recv,
+                                           const Records& sends, const Records& recvs,
                                            std::int64_t guess) {
-  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
   const auto fits = [&](std::int64_t ahead) {
     bool all = true;
     for (std::size_t s = 0; s < sends.size() && all; ++s) {
@@ -116,11 +118,11 @@ void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
     return;
   }
   const Time until = std::min(send.e->newest, recv.e->newest);
-  const std::vector<std::size_t> sends = records_of(send), recvs = records_of(recv);
-  auto met = ahead_by_collectives(send, recv, ended);
+  const Records sends = records_of(send), recvs = records_of(recv);
+  auto met = ahead_by_collectives(send, recv, sends, recvs, ended);
   std::int64_t ahead =
       met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
-  met = met ? met : ahead_by_sizes(send, recv, ahead);
+  met = met ? met : ahead_by_sizes(send, recv, sends, recvs, ahead);
   ahead = met.value_or(ahead);
   send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;
   const std::int64_t send_by = std::max<std::int64_t>(0, -ahead);
