@@ -101,7 +101,8 @@ class Tape : public msgpack::null_visitor {
 
 }  // namespace
 
-Parsed parse_msgpack(std::span<const char> in, std::vector<Object>& to) {
+// Flattened: left alone, GCC calls a function per element, a quarter of the time that a large job takes.
+[[gnu::flatten]] Parsed parse_msgpack(std::span<const char> in, std::vector<Object>& to) {
   Tape tape(to);
   std::size_t end = 0;
   const bool is_whole = msgpack::parse(in.data(), in.size(), end, tape);
