@@ -138,6 +138,29 @@ def fr_sets(args, work):
     print()
 
 
+def kinds_sets(args, work):
+    """Many ranks wait in many groups: comparing takes longer than reading."""
+    print("Hangs of a job of 1,024 ranks with tensor and pipeline groups:\n")
+    row("fault", "format", "reading s", "diagnosis s", "MiB", "answer")
+    row(*["---"] * 6)
+    faults = ("missing", "lone_send", "inversion", "circle", "killed", "device", "two_faults")
+    for fault in faults if args.most >= 1024 else ():
+        where = work / "3d"
+        subprocess.run(
+            [args.hangsim, "--job", "3d", "--world", "1024", "--seed", "7", "--count", "1",
+             "--class", fault, "--format", "both", "-o", where],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        (case,) = where.iterdir()
+        for kind in ("fr", "torch"):
+            got = timed([args.frtrace, "-v", case / kind])
+            spent = re.search(r"time: reading ([\d.]+) s, diagnosis ([\d.]+) s", got[2])
+            said = re.search(r"^[A-Z]+ ", got[2], re.M)
+            row(fault, kind, *spent.groups(), f"{got[1]:.0f}", said[0].strip().lower())
+        shutil.rmtree(where)
+    print()
+
+
 def summary_sets(args, work):
     print("Summaries of nodes of 8 ranks, 500 records each before they were reduced:\n")
     row("ranks", "nodes", "MB", "reading s", "all s", "CPU s", "MiB", "answer")
@@ -175,13 +198,17 @@ def main():
     parser.add_argument("--node-summaries", type=pathlib.Path, help="program; none: not measured")
     parser.add_argument("--torch-python", help="interpreter with torch, for torchfrtrace")
     parser.add_argument("--most", type=int, default=100_000, help="no larger sets")
-    parser.add_argument("--only", choices=("torch", "fr", "summaries"), help="of the tables")
+    parser.add_argument(
+        "--only", choices=("torch", "fr", "kinds", "summaries"), help="of the tables"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="frtrace-bench-") as work:
         if args.only in (None, "torch"):
             torch_sets(args, pathlib.Path(work))
         if args.only in (None, "fr"):
             fr_sets(args, pathlib.Path(work))
+        if args.only in (None, "kinds"):
+            kinds_sets(args, pathlib.Path(work))
         if args.only in (None, "summaries") and args.node_summaries:
             summary_sets(args, pathlib.Path(work))
 
