@@ -135,12 +135,14 @@ std::vector<bool> stale_evidence(const Case& c) {
   for (const Group& g : c.groups) {
     // PyTorch's records of gloo end alike whether an operation succeeded or not.
     const bool gloo = g.is_gloo();
+    bool blank = false;
     const auto enqueued = [&](std::size_t i) -> std::optional<std::uint64_t> {
       if (const GroupEvidence* e = c.member(g, i)) {
         return e->enqueued;
       }
-      const bool blank = g.evidence[i] >= 0 && is_blank(c.evidence_of(g.evidence[i]));
-      return blank ? std::optional<std::uint64_t>(0) : std::nullopt;
+      const bool own = g.evidence[i] >= 0 && is_blank(c.evidence_of(g.evidence[i]));
+      blank = blank || own;
+      return own ? std::optional<std::uint64_t>(0) : std::nullopt;
     };
     std::uint64_t left = 0, least = UINT64_MAX;
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -148,6 +150,8 @@ std::vector<bool> stale_evidence(const Case& c) {
     }
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
+      // NCCL runs nothing of a group before all its members have come to make the communicator.
+      left = std::max(left, std::uint64_t{blank && !gloo && e != nullptr && e->completed != 0});
       if (e != nullptr && e->completed > std::max(least, left) &&
           !(gloo && !c.evidence_of(g.evidence[i]).format.empty())) {
         Time when = 0;

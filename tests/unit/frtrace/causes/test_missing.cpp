@@ -340,6 +340,21 @@ TEST_CASE("a rank that never made the group is missing in it") {
   }
 }
 
+TEST_CASE("a file from before the first operation is older than what its group ended") {
+  JobBuilder j(4);
+  iterations(j, 2);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  for (Rank r = 0; r < 4; ++r) {  // only what is in flight
+    j.rank(r).format = "torch 2.10 pickle";
+    std::erase_if(j.rank(r).records, [](const Record& x) { return x.state == State::kCompleted; });
+  }
+  j.rank(3).groups.resize(1);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+}
+
 TEST_CASE("most wait at the store, one in a collective: either may have to come") {
   for (const int at_store : {1, 3}) {
     JobBuilder j(4);
