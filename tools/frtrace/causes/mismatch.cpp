@@ -150,55 +150,58 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
                                                             : -1;
 }
 
-// The member left one operation out: its record at the slot is what comes one (or a few) slots
-// later, or usually came after what the others have there.
-bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
-  const Group& g = f.group(d.group);
-  const auto key = [&](int m, std::uint64_t seq) -> std::optional<std::uint64_t> {
-    const Record* r = record_at(f, d, m, seq);
-    if (r == nullptr) {
-      return std::nullopt;
-    }
-    const int i = g.evidence[idx(m)];
-    const std::vector<Step>& steps = f.history.of(i);
-    return steps[step_of(steps, index_of(f, i, *r))].key;
+// What the member issued in the group since the slot; beyond what is known, nothing or, with
+// `repeat`, what came there after the same operations before.
+std::vector<std::uint64_t> keys_since(const Facts& f, const Divergence& d, int member,
+                                      std::size_t repeat = 0) {
+  const int i = f.group(d.group).evidence[idx(member)];
+  const std::vector<Step>& steps = f.history.of(i);
+  const auto key = [&](std::uint64_t seq) -> std::optional<std::uint64_t> {
+    const Record* r = record_at(f, d, member, seq);
+    return r == nullptr ? std::nullopt
+                        : std::optional(steps[step_of(steps, index_of(f, i, *r))].key);
   };
-  const auto own = key(member, d.seq), others = key(reference, d.seq);
-  if (!own || !others || *own == *others) {
-    return false;
+  std::vector<std::uint64_t> out, before;  // since the slot; up to it, backwards
+  for (std::uint64_t seq = d.seq; const auto k = key(seq); ++seq) {
+    out.push_back(*k);
   }
-  for (std::uint64_t ahead = 1; ahead <= limits::kSkipLookahead; ++ahead) {
-    if (key(member, d.seq + ahead) == others) {
-      return false;  // it came after all, in another order
-    }
-  }
-  // It rather issued the few before once more than left out as many or more.
-  std::uint64_t again = 1;
-  while (again < limits::kSkipLookahead && again < d.seq && key(member, d.seq - again) != own) {
-    ++again;
-  }
-  for (std::uint64_t ahead = 1; ahead <= again; ++ahead) {
-    if (key(reference, d.seq + ahead) == own) {
-      return true;
-    }
-  }
-  // What usually follows: the last earlier slot with what the others have now.
-  const std::uint64_t oldest = d.seq > limits::kWindow ? d.seq - limits::kWindow : 1;
-  for (std::uint64_t j = d.seq - 1; j >= oldest && j > 0; --j) {
-    const auto earlier = key(reference, j);
-    if (!earlier) {
+  for (std::uint64_t seq = d.seq; seq > 0 && before.size() < limits::kWindow; --seq) {
+    const auto k = key(seq);
+    if (!k) {
       break;
     }
-    if (*earlier == *others) {
-      for (std::uint64_t ahead = 1; ahead <= again && j + ahead < d.seq; ++ahead) {
-        if (key(reference, j + ahead) == own) {
-          return true;
-        }
-      }
-      return false;
+    before.push_back(*k);
+  }
+  std::size_t lag = 0, longest = 0;
+  for (std::size_t back = 1; back < before.size(); ++back) {
+    const std::size_t n = equal_run(before, 0, before, back);
+    if (n > longest) {
+      longest = n;
+      lag = back;
     }
   }
-  return false;
+  while (lag != 0 && out.size() < repeat) {
+    out.push_back(out.size() < lag ? before[lag - out.size()] : out[out.size() - lag]);
+  }
+  return out;
+}
+
+// The member left one operation out, or a few: it went on with what comes after them.
+bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
+  const std::vector<std::uint64_t> issued = keys_since(f, d, member);
+  std::vector<std::uint64_t> due =
+      keys_since(f, d, reference, issued.size() + limits::kSkipLookahead);
+  std::size_t support = 0;
+  if (issued.empty() || due.empty() || issued[0] == due[0] ||
+      kind_of(issued, due, support) != Anomaly::kSkipped) {
+    return false;
+  }
+  // It issued one too early as well: as long as that fits, who has issued fewer left one out.
+  const auto early = std::find(due.begin(), due.end(), issued[0]);
+  std::rotate(due.begin(), early, early + 1);
+  const std::size_t exchanged = equal_run(issued, 0, due, 0);
+  return exchanged < 2 || exchanged < support ||
+         (exchanged == support && issued.size() < keys_since(f, d, reference).size());
 }
 
 // The slot from which on the member issued what the others did from another place of the program; in

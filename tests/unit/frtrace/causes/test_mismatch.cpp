@@ -349,6 +349,40 @@ TEST_CASE("a skip that shows as a mismatch is recognised") {
   }
 }
 
+TEST_CASE("in a loop of two operations the whole loop tells a skip from an exchange") {
+  const Op gather{.op = "all_gather", .line = 11, .numel = 64},
+      scatter{.op = "reduce_scatter", .line = 12};
+  for (const bool skip : {true, false}) {
+    JobBuilder j(4);
+    for (int step = 0; step < 3; ++step) {
+      j.all(kWorld, kLoss);
+      for (int layer = 0; layer < 4; ++layer) {
+        j.all(kWorld, gather);
+        j.all(kWorld, scatter);
+      }
+    }
+    j.all(kWorld, kLoss);
+    j.all(kWorld, gather);
+    for (const Rank r : {0, 1, 2, 3}) {  // hosts run ahead
+      const bool wrong = r == 2;
+      j.some({r}, kWorld, wrong ? gather : scatter);
+      j.some({r}, kWorld, wrong ? scatter : gather);
+      for (int layer = 2; layer < 4; ++layer) {
+        j.some({r}, kWorld, wrong && skip ? gather : scatter);
+        j.some({r}, kWorld, wrong && skip ? scatter : gather);
+      }
+      if (!wrong || !skip) {
+        j.some({r}, kWorld, scatter);
+      }
+      j.some({r}, kWorld, kLoss);
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == (skip ? Verdict::kMissing : Verdict::kMismatch));
+    CHECK(r.ranks == Ranks{2});
+  }
+}
+
 TEST_CASE("an inserted operation is a mismatch of the one that inserted it") {
   JobBuilder j(4);
   iterations(j, 3);
