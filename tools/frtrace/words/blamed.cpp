@@ -1,6 +1,4 @@
 // One blamed rank: where it is, what it did last, how it ended.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 
@@ -13,9 +11,9 @@ namespace frtrace {
 
 namespace {
 
-class Describe : public DeviceWords {
+class Describe : public Names {
  public:
-  Describe(const Facts& f, const Cause& c, const Guilty& g) : DeviceWords(f), c_(c), g_(g) {}
+  Describe(const Facts& f, const Cause& c, const Guilty& g) : Names(f), c_(c), g_(g) {}
 
   Blamed run() {
     b_.rank = g_.rank;
@@ -177,7 +175,7 @@ class Describe : public DeviceWords {
       case Rule::kDeviceBehind:
         return behind();
       case Rule::kDeviceStalled:
-        return first(DeviceWords::line(*g_.device));
+        return first(device_line(f_, *g_.device));
       case Rule::kDeviceError:
         return device_error();
       case Rule::kKilledBefore: {
@@ -187,12 +185,8 @@ class Describe : public DeviceWords {
                                 next.sender_pid));
       }
       case Rule::kSlow:
-        for (const Straggler& s : c_.late.ranks) {
-          if (s.evidence == g_.evidence) {
-            first(LateWords(f_).line(s));
-          }
-        }
-        return;
+        return first(
+            late_line(f_, *std::ranges::find(c_.late.ranks, g_.evidence, &Straggler::evidence)));
       case Rule::kNeverIssued:
       case Rule::kLeft:
         parted();
@@ -226,7 +220,7 @@ class Describe : public DeviceWords {
                       at(g_.evidence, r.stack), led(" ", before_evidence(*e_, r.time)),
                       p.starts_seen && r.state != State::kStarted ? "started" : "finished"));
     if (const auto on_device = f_.devices.of(g_.evidence, g_.issued)) {
-      b_.evidence.insert(b_.evidence.begin() + 1, DeviceWords::line(*on_device));
+      b_.evidence.insert(b_.evidence.begin() + 1, device_line(f_, *on_device));
     }
   }
 

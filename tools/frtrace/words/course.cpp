@@ -1,8 +1,6 @@
 // How often the blamed passed call sites, and where their course first parted from the others'.
 #include "facts/order/course.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 

@@ -1,7 +1,5 @@
 // How an incident ended: the job went on, or its processes were ended. Told by what the ranks wrote
 // after their first dump, which the diagnosis does not look at: it is about the hang.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 

@@ -1,6 +1,4 @@
 // What was read, what of it is lost, and how sure the verdict is.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
 #include <set>

@@ -1,6 +1,4 @@
 // The report of a judgement.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -190,7 +188,7 @@ Report explain(const Facts& f, const Judgement& j) {
     add_cause_findings(f, c, r);
     add_course(f, c, r);
     add_devices(f, c, r);
-    LateWords(f).add(c.late, r);
+    add_late(f, c.late, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.
   const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||

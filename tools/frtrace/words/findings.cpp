@@ -1,6 +1,4 @@
 // What a verdict says besides its first line.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,6 +1,4 @@
 // Names of operations, places and ends, and how the lines of a report are put together.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <csignal>
 #include <map>

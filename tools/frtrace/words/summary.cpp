@@ -1,5 +1,4 @@
 // The values that the sentences of rules are filled with.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -398,7 +397,7 @@ constexpr struct {
        return s.f.c.ranks.size() == 1 ? ranks_words({s.f.rank(0)}) : "the ranks that were read";
      }},
     {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
-    {"late", [](S s) { return LateWords(s.f).summary(s.c.late); }},
+    {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},
     {"own_op", [](S s) { return std::string(s.own().text(s.issued().op)); }},
@@ -429,7 +428,7 @@ constexpr struct {
      }},
     {"on_device",
      [](S s) {
-       return s.c.rule != kDeviceStalled ? s.op_text() : DeviceWords(s.f).title(*s.first().device);
+       return s.c.rule != kDeviceStalled ? s.op_text() : device_title(s.f, *s.first().device);
      }},
     {"with_evidence", [](S s) { return given(!s.p->unknown.empty(), " with evidence"); }},
     {"device_error", [](S s) {

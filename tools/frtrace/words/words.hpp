@@ -2,10 +2,14 @@
 // Renderers (report/) lay the sentences out and add none.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "judge/judge.hpp"
@@ -49,34 +53,22 @@ class Names {
   const Facts& f_;
 };
 
-// How far operations got on devices.
-class DeviceWords : public Names {
- public:
-  using Names::Names;
-  DeviceReport report(const OnDevice&) const;
-  std::string line(const OnDevice&) const;  // a sentence without its subject
-  std::string title(const OnDevice&) const;
-};
+// How far an operation got on a device: its name, and a sentence without its subject.
+std::string device_title(const Facts&, const OnDevice&);
+std::string device_line(const Facts&, const OnDevice&);
+// Who comes late, where, since when and by whose time; of one a sentence without its subject.
+std::string late_summary(const Facts&, const Stragglers&);
+std::string late_line(const Facts&, const Straggler&);
 
-// Who comes late, where, since when and by whose time.
-class LateWords : public Names {
- public:
-  using Names::Names;
-  std::string summary(const Stragglers&) const;
-  std::string line(const Straggler&) const;  // a sentence without its subject
-  void add(const Stragglers&, Report&) const;
-
- private:
-  std::string place(int evidence, const LateSite&) const;
-  std::string since(int evidence, const LateSite&) const;
-  std::string how(const LateSite&) const;
-  std::string by(const Straggler&, const LateSite&) const;
-  LateReport report(const Straggler&, const LateSite&) const;
-  static void merge(const LateReport& from, LateReport& to);
-  void add_line(const Straggler&, const LateSite&, Report&) const;
-  void add_holes(const Stragglers&, Report&) const;
-};
-
+// A member of each, or what a function makes of it.
+template <typename List, typename Of>
+auto each(const List& list, Of of) {
+  std::vector<std::decay_t<decltype(std::invoke(of, *list.begin()))>> out;
+  for (const auto& x : list) {
+    out.push_back(std::invoke(of, x));
+  }
+  return out;
+}
 inline std::string given(bool is, std::string text) {
   return is ? std::move(text) : std::string();
 }
@@ -135,6 +127,7 @@ void add_course(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);
+void add_late(const Facts&, const Stragglers&, Report&);
 void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
@@ -147,6 +140,11 @@ void add_reduced(const Facts&, Report&);
 
 inline void say(Report& r, const char* id, std::string text) {
   r.findings.push_back({id, std::move(text)});
+}
+template <typename One, typename... More>
+void say(Report& r, const char* id, fmt::format_string<One, More...> text, One&& one,
+         More&&... more) {
+  say(r, id, fmt::format(text, std::forward<One>(one), std::forward<More>(more)...));
 }
 // The first few of them; then "and 3 more likewise", by `rest`.
 void say_few(Report&, const char* id, const std::vector<std::string>& lines, std::size_t most,
