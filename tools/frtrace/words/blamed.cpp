@@ -40,14 +40,12 @@ class Describe : public Names {
   const Pending& pending_of() const { return f_.graph[g_.pending >= 0 ? g_.pending : c_.pending]; }
 
   void without_evidence() {
-    for (std::size_t i = 0; i < f_.c.missing.size(); ++i) {
-      if (f_.c.missing[i] == g_.rank && f_.missing_exits[i].ended()) {
-        line(exit(f_.missing_exits[i]) + ", as the ranks of its node saw");
-        if (f_.missing_exits[i].last_place.empty()) {
-          line("left no file, so its place in the code is not known");
-        }
-        return;
+    if (const Exit x = exit_of(f_, g_); x.ended()) {
+      line(exit(x) + ", as the ranks of its node saw");
+      if (x.last_place.empty()) {
+        line("left no file, so its place in the code is not known");
       }
+      return;
     }
     line(g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"

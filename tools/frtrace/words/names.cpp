@@ -90,11 +90,7 @@ std::string Names::own_end(const Pending& p, Rank who) const {
 }
 
 std::vector<Rank> Names::waiting(const Pending& p) const {
-  std::vector<int> who;
-  for (const Wait& w : p.waits) {
-    who.push_back(w.evidence);
-  }
-  return f_.ranks(who);
+  return f_.ranks(each(p.waits, &Wait::evidence));
 }
 
 std::string Names::exit(const Exit& e) const {
@@ -158,31 +154,29 @@ std::string before_evidence(const RankEvidence& e, Time t) {
 }
 
 std::vector<Rank> ranks_of(const std::vector<Guilty>& guilty) {
-  std::set<Rank> out;
-  for (const Guilty& g : guilty) {
-    out.insert(g.rank);
-  }
+  const auto all = each(guilty, &Guilty::rank);
+  const std::set<Rank> out(all.begin(), all.end());
   return {out.begin(), out.end()};
 }
 
 std::set<int> blamed_by(const Cause& c) {
-  std::set<int> out;
-  for (const Guilty& g : c.guilty) {
-    out.insert(g.evidence);
-  }
-  return out;
+  const auto all = each(c.guilty, &Guilty::evidence);
+  return {all.begin(), all.end()};
+}
+
+Exit exit_of(const Facts& f, const Guilty& g) {
+  const auto at = std::ranges::find(f.c.missing, g.rank) - f.c.missing.begin();
+  return g.evidence >= 0                 ? f.exit(g.evidence)
+         : at == std::ssize(f.c.missing) ? Exit{}
+                                         : f.missing_exits[static_cast<std::size_t>(at)];
 }
 
 Side side_of(const Facts& f, const Divergence& d, int of_class) {
   const Group& g = f.group(d.group);
   const std::vector<int>& members = d.classes[idx(of_class)];
-  Side out{g.evidence[idx(members.front())],
-           f.slots[idx(d.group)].at(f.c, g, idx(members.front()), d.seq),
-           {}};
-  for (const int m : members) {
-    out.ranks.push_back(g.ranks[idx(m)]);
-  }
-  return out;
+  const int first = members.front();
+  return {g.evidence[idx(first)], f.slots[idx(d.group)].at(f.c, g, idx(first), d.seq),
+          each(members, [&](int m) { return g.ranks[idx(m)]; })};
 }
 
 void Events::add(const std::string& text, int who, Time time) {

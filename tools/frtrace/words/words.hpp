@@ -91,6 +91,8 @@ inline std::string wait_verb(const std::vector<Rank>& who) {
 std::string before_evidence(const RankEvidence&, Time);
 std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice
 std::set<int> blamed_by(const Cause&);                   // evidence
+// By the evidence of its peers where it left none.
+Exit exit_of(const Facts&, const Guilty&);
 
 // The members that issued the same in a slot in which members differ.
 struct Side {
