@@ -1,11 +1,13 @@
 // What was read, what of it is lost, and how sure the verdict is.
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "input/ras.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
+#include "words/diagnose.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -13,13 +15,8 @@ namespace frtrace {
 namespace {
 
 GroupReport group_report(const Case& c, const Group& g) {
-  GroupReport out{.name = g.name,
-                  .desc = g.desc,
-                  .backend = g.backend,
-                  .instance = g.instance,
-                  .ranks = g.ranks,
-                  .enqueued_min = UINT64_MAX,
-                  .completed_min = UINT64_MAX};
+  GroupReport out{g.name, g.desc,     g.backend, g.instance, g.ranks, UINT64_MAX,
+                  0,      UINT64_MAX, 0,         0,          0};
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     if (const GroupEvidence* e = c.member(g, m)) {
       out.enqueued_min = std::min(out.enqueued_min, e->enqueued);
@@ -38,23 +35,20 @@ GroupReport group_report(const Case& c, const Group& g) {
 RankReport rank_report(const Facts& f, int i) {
   const Names names(f);
   const RankEvidence& e = f.ev(i);
-  RankReport out{.rank = e.id.rank,
-                 .host = e.id.host,
-                 .file = e.file,
-                 .source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
-                           : e.source == Source::kRing ? "ring"
-                                                       : "live ring",
-                 .reason = e.reason,
-                 .state = f.exit(i).ended()                     ? names.exit(f.exit(i))
-                          : e.salvage == Salvage::kUnresponsive ? "does not respond"
-                                                                : "runs",
-                 .pid = e.id.pid,
-                 .from_ring = e.source != Source::kDump,
-                 .runs_now = e.source == Source::kLiveRing,
-                 .incident = e.incident,
-                 .last_op = {},
-                 .site = {},
-                 .note = {}};
+  const bool silent = !f.exit(i).ended() && e.salvage == Salvage::kUnresponsive;
+  RankReport out;
+  out.rank = e.id.rank;
+  out.host = e.id.host;
+  out.file = e.file;
+  out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
+               : e.source == Source::kRing ? "ring"
+                                           : "live ring";
+  out.reason = e.reason;
+  out.state = silent ? "does not respond" : names.exit(f.exit(i));
+  out.pid = e.id.pid;
+  out.from_ring = e.source != Source::kDump;
+  out.runs_now = e.source == Source::kLiveRing;
+  out.incident = e.incident;
   if (const Record* last = f.last_operation(i)) {
     out.last_op = names.record(i, *last);
     out.site = user_site(e, last->stack);
@@ -63,29 +57,6 @@ RankReport rank_report(const Facts& f, int i) {
   out.note = note == e.notes.end() ? "" : note->note;
   return out;
 }
-
-}  // namespace
-
-void add_inventory(const Facts& f, Report& r) {
-  r.job = f.c.job;
-  r.attempt = f.c.attempt;
-  r.incident = f.c.incident;
-  r.read = static_cast<int>(f.c.ranks.size());
-  r.expected = f.c.expected;
-  r.missing_ranks = f.c.missing;
-  for (const Group& g : f.c.groups) {
-    r.groups.push_back(group_report(f.c, g));
-  }
-  r.rank_reports.reserve(f.c.ranks.size());
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    r.rank_reports.push_back(rank_report(f, i));
-  }
-  for (const std::string& note : f.c.notes) {
-    say(r, "input", note);
-  }
-}
-
-namespace {
 
 struct AssumeRow {
   Assume what;
@@ -143,7 +114,6 @@ std::string text_of(const Assumption& a) {
 struct Doubts {
   Report& r;
   std::vector<std::string> all;
-  void add(Assume what, const std::vector<Rank>& ranks = {}) { add(Assumption{what, ranks}); }
   void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
   void add(Confidence to, const std::string& text) {
     r.confidence = std::max(r.confidence, to);
@@ -153,14 +123,10 @@ struct Doubts {
   }
 };
 
-std::vector<Rank> ranks_with(const Facts& f, const std::function<bool(const RankEvidence&)>& is) {
-  std::vector<Rank> out;
-  for (const RankEvidence* e : f.c.ranks) {
-    if (is(*e)) {
-      out.push_back(e->id.rank);
-    }
-  }
-  return out;
+// The ranks whose file has that.
+template <typename Is>
+std::vector<Rank> ranks_with(const Facts& f, Is is) {
+  return f.ranks(those(f, [&](int i) { return is(f.ev(i)); }));
 }
 
 // What the formats do not record, and whether the verdict rests on it.
@@ -202,24 +168,22 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
        false},
   };
   const auto tell = [&](const std::vector<Rank>& who, const char* what, bool matters) {
-    if (!who.empty()) {
-      const std::string text = fmt::format(
-          "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
-          what);
-      say(r, "hole", text);
-      if (matters) {
-        doubts.add(Confidence::kLikely, text);
-      }
+    if (who.empty()) {
+      return;
+    }
+    const bool all = who.size() == f.c.ranks.size();
+    const std::string text = (all ? "the files " : "files of " + ranks_words(who) + ' ') + what;
+    say(r, "hole", text);
+    if (matters) {
+      doubts.add(Confidence::kLikely, text);
     }
   };
   // Of gloo PyTorch records no sends and receives, and often nothing tells whether there were some.
-  tell(ranks_with(f,
-                  [](const RankEvidence& e) {
-                    return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
-                           std::ranges::any_of(e.groups, [&](const GroupEvidence& g) {
-                             return e.text(g.backend) == "gloo";
-                           });
-                  }),
+  const auto is_gloo = [](const RankEvidence& e) {
+    return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
+           std::ranges::any_of(e.groups, [&](auto& g) { return e.text(g.backend) == "gloo"; });
+  };
+  tell(ranks_with(f, is_gloo),
        "hold no sends and receives of gloo's: a rank that seems idle may wait in one", fault);
   for (const Gap& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
@@ -232,7 +196,7 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
 void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
   const std::vector<Rank> who = ranks_with(f, [](const RankEvidence& e) {
     return e.holes.no_status && !e.holes.only_active &&
-           std::none_of(e.records.begin(), e.records.end(), communicates);
+           std::ranges::none_of(e.records, communicates);
   });
   if (who.empty()) {
     return;
@@ -243,7 +207,7 @@ void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
           : fmt::format("the {} of {} no operation", one_or(who.size(), "file", "files"),
                         ranks_do(who, "holds", "hold"));
   say(r, "hole", text);
-  if (!fault || std::any_of(who.begin(), who.end(), [&](Rank x) { return contains(r.ranks, x); })) {
+  if (!fault || std::ranges::any_of(who, [&](Rank x) { return contains(r.ranks, x); })) {
     doubts.add(all ? Confidence::kPossible : Confidence::kLikely, text);
   }
 }
@@ -260,7 +224,7 @@ void add_ras(const Facts& f, Report& r) {
     return;
   }
   if (asked->answer.empty()) {
-    say(r, "ras", fmt::format("NCCL's RAS at {} did not answer: {}", asked->address, asked->error));
+    say(r, "ras", "NCCL's RAS at {} did not answer: {}", asked->address, asked->error);
     return;
   }
   for (const std::string& line : ras_lines(*asked)) {
@@ -287,17 +251,15 @@ void add_silent(const Facts& f, Report& r) {
       if (!said.insert(n.host + fold_ranks(node.ranks)).second) {
         continue;
       }
-      node.has_files = !ranks_with(f, [&](const RankEvidence& other) {
-                          return node.ranks.empty() ? other.id.host == node.host
-                                                    : contains(node.ranks, other.id.rank);
-                        }).empty();
-      say(r, "silent",
-          fmt::format(
-              "node {} ({}) did not answer within {}{}", node.host,
-              node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks),
-              duration_text(static_cast<double>(e->nodes.took_ns) / 1e9),
-              node.has_files ? ", and left files all the same"
-                             : " and left no files: stopped, dead or cut off"));
+      node.has_files = std::ranges::any_of(f.c.ranks, [&](const RankEvidence* other) {
+        return node.ranks.empty() ? other->id.host == node.host
+                                  : contains(node.ranks, other->id.rank);
+      });
+      say(r, "silent", "node {} ({}) did not answer within {}{}", node.host,
+          node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks),
+          duration_text(static_cast<double>(e->nodes.took_ns) / 1e9),
+          node.has_files ? ", and left files all the same"
+                         : " and left no files: stopped, dead or cut off");
       r.silent_nodes.push_back(std::move(node));
     }
   }
@@ -309,26 +271,21 @@ void add_lost_records(const Facts& f, Report& r) {
     groups_lost += e->losses.no_group;
     if (e->losses.cut != 0) {
       say(r, "lost",
-          fmt::format(
-              "{} of rank {} {} behind the end of its file, which was cut off; its counters "
-              "are exact",
-              counted(e->losses.cut, "record"), e->id.rank, one_or(e->losses.cut, "lies", "lie")));
+          "{} of rank {} {} behind the end of its file, which was cut off; its counters are exact",
+          counted(e->losses.cut, "record"), e->id.rank, one_or(e->losses.cut, "lies", "lie"));
     }
   }
   if (groups_lost != 0) {
-    say(r, "lost",
-        fmt::format("{} operations of groups that had no room in the ring are not attributed",
-                    groups_lost));
+    say(r, "lost", "{} operations of groups that had no room in the ring are not attributed",
+        groups_lost);
   }
   // Of the groups in which ranks wait.
   const auto add = [&](std::uint64_t GroupReport::* lost, const char* text) {
     std::uint64_t records = 0, groups = 0;
     std::string of;
     for (std::size_t g = 0; g < r.groups.size(); ++g) {
-      const bool waited = std::any_of(r.waiting.begin(), r.waiting.end(), [&](const Waiting& w) {
-        return w.group == r.groups[g].name;
-      });
-      if (waited && r.groups[g].*lost != 0) {
+      if (r.groups[g].*lost != 0 &&
+          std::ranges::find(r.waiting, r.groups[g].name, &Waiting::group) != r.waiting.end()) {
         records += r.groups[g].*lost;
         of = ++groups == 1 ? f.c.groups[g].title() + " are" : fmt::format("{} groups are", groups);
       }
@@ -341,34 +298,62 @@ void add_lost_records(const Facts& f, Report& r) {
   add(&GroupReport::dropped, "{} records of {} not kept for lack of room; the counters are exact");
 }
 
+// "n3, n7 and 12 others did not answer (n3: Connection refused)"
+std::string silent_words(const std::vector<NodeRow>& silent) {
+  constexpr std::size_t kMostNamed = 8;
+  const std::size_t n = silent.size(), named = std::min(n, kMostNamed);
+  const auto names = each(silent, &NodeRow::node);
+  const NodeRow& first = silent.front();
+  return fmt::format(
+             "{} {}{} did not answer", one_or(n, "node", "nodes"),
+             fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+             given(n > named, fmt::format(" and {} others", n - named))) +
+         given(!first.why.empty(),
+               fmt::format(" ({}{})", given(n > 1, first.node + ": "), first.why));
+}
+
 }  // namespace
+
+void add_inventory(const Facts& f, Report& r) {
+  r.job = f.c.job;
+  r.attempt = f.c.attempt;
+  r.incident = f.c.incident;
+  r.read = static_cast<int>(f.c.ranks.size());
+  r.expected = f.c.expected;
+  r.missing_ranks = f.c.missing;
+  r.groups = each(f.c.groups, [&](const Group& g) { return group_report(f.c, g); });
+  for (int i = 0; i < r.read; ++i) {
+    r.rank_reports.push_back(rank_report(f, i));
+  }
+  for (const std::string& note : f.c.notes) {
+    say(r, "input", note);
+  }
+}
 
 void add_losses(const Facts& f, const Judgement& j, Report& r) {
   const bool open = r.kind == Verdict::kUndecided, fault = !open && r.kind != Verdict::kOk;
   Doubts doubts{r, {}};
   for (const Cause& c : j.causes) {
-    for (const Assumption& a : c.assumes) {
-      doubts.add(a);
-    }
+    std::ranges::for_each(c.assumes, [&](const Assumption& a) { doubts.add(a); });
   }
   if ((f.scene == Scene::kAllKilled || f.scene == Scene::kHangThenKills) && fault) {
-    doubts.add(Assume::kKilledLater);
+    doubts.add({Assume::kKilledLater, {}});
   }
   if (!j.unexplained.empty() && fault) {
     doubts.add(Confidence::kLikely,
                fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
   }
   if (!open && !f.c.missing.empty()) {
-    doubts.add(Assume::kRankWithoutEvidence, f.c.missing);
+    doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
   }
   if ((r.kind == Verdict::kMissing || r.kind == Verdict::kDevice) &&
-      !ranks_with(f, [](const auto& e) { return e.holes.written_guessed; }).empty()) {
-    doubts.add(Assume::kTimesGuessed);
+      std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; })) {
+    doubts.add({Assume::kTimesGuessed, {}});
   }
-  for (const Guilty& g : j.main().guilty) {
-    if (g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0) {
-      doubts.add(Assume::kGroupsUnknown);
-    }
+  if (std::ranges::any_of(j.main().guilty, [&](const Guilty& g) {
+        return g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0;
+      })) {
+    doubts.add({Assume::kGroupsUnknown, {}});
   }
   if (r.kind != Verdict::kOk) {
     add_ras(f, r);
@@ -386,13 +371,24 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   if (open) {
     r.confidence = Confidence::kPossible;
     reasons += given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
+  } else if (doubts.all.empty()) {
+    reasons += ", and it is complete where it matters";
   } else {
-    reasons += given(doubts.all.empty(), ", and it is complete where it matters");
-    for (const std::string& doubt : doubts.all) {
-      reasons += "; " + doubt;
-    }
+    reasons += fmt::format("; {}", fmt::join(doubts.all, "; "));
   }
   say(r, "confidence", std::move(reasons));
+}
+
+void weigh_silent_nodes(Report& r, const std::vector<NodeRow>& nodes) {
+  std::vector<NodeRow> silent = nodes;
+  std::erase_if(silent, [](const NodeRow& row) { return row.answered; });
+  if (silent.empty() || r.missing_ranks.empty()) {
+    return;
+  }
+  const bool blamed =
+      std::ranges::any_of(r.ranks, [&](Rank rank) { return contains(r.missing_ranks, rank); });
+  r.confidence = blamed ? Confidence::kPossible : r.confidence;
+  say(r, "node", silent_words(silent) + given(blamed, ": what its ranks do is not known"));
 }
 
 }  // namespace frtrace

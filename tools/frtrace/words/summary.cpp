@@ -152,14 +152,6 @@ constexpr struct {
 
 // ---- values
 
-std::string all_wait(S s) {
-  std::vector<int> all;
-  for (const Pending& p : s.f.graph.pending) {
-    std::ranges::copy(each(p.waits, &Wait::evidence), std::back_inserter(all));
-  }
-  return s.waits_beside(s.f.ranks(all), "");
-}
-
 std::string lacking(S s) {
   std::vector<Rank> out;
   for (const Problem& p : s.f.graph.problems) {
@@ -352,7 +344,10 @@ constexpr struct {
   std::string_view name;
   std::string (*value)(S);
 } kValues[] = {
-    {"all_wait", all_wait},
+    {"all_wait",
+     [](S s) {
+       return s.waits_beside(s.f.ranks(those(s.f, [&](int i) { return s.f.graph.waits(i); })), "");
+     }},
     {"cycle", cycle},
     {"departed", departed},
     {"differences", differences},

@@ -69,6 +69,17 @@ auto each(const List& list, Of of) {
   }
   return out;
 }
+// Evidence of the ranks of which that is true.
+template <typename Is>
+std::vector<int> those(const Facts& f, Is is) {
+  std::vector<int> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (is(i)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
 inline std::string given(bool is, std::string text) {
   return is ? std::move(text) : std::string();
 }
