@@ -1,7 +1,6 @@
 // How an incident ended: the job went on, or its processes were ended. Told by what the ranks wrote
 // after their first dump, which the diagnosis does not look at: it is about the hang.
 #include <algorithm>
-#include <map>
 
 #include "words/words.hpp"
 
@@ -21,18 +20,11 @@ Time went_on(const Facts& f, int i) {
 
 // When the last of those that hung went on; 0: not all of them did.
 Time all_went_on(const Facts& f, const Judgement& j) {
-  std::set<int> hung;
-  if (j.main().rule == Rule::kExited) {
-    hung = blamed_by(j.main());  // the process lives with the signal
-  } else {
-    for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-      if (f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr) {
-        hung.insert(i);
-      }
-    }
-  }
+  const auto hangs = [&](int i) { return f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr; };
   Time last = 0;
-  for (const int i : hung) {
+  for (const int i : j.main().rule == Rule::kExited  // the process lives with the signal
+                         ? each(j.main().guilty, &Guilty::evidence)
+                         : those(f, hangs)) {
     const Time on = i < 0 ? 0 : went_on(f, i);
     if (on == 0) {
       return 0;
@@ -40,6 +32,13 @@ Time all_went_on(const Facts& f, const Judgement& j) {
     last = std::max(last, on);
   }
   return last;
+}
+
+// What the rank wrote when its process ended after its dump; nullptr: nothing.
+const RankEvidence* end_after(const Facts& f, int i) {
+  const auto& later = f.c.later[idx(i)];
+  const auto it = std::ranges::find_if(later, [](auto* e) { return own_exit(*e).ended(); });
+  return it == later.end() || f.exit(i).ended() ? nullptr : *it;
 }
 
 // What an end shows besides how it came.
@@ -82,7 +81,7 @@ void take_back(const Facts& f, const Judgement& j, Report& r) {
   const std::string text = past_summary(f, j, r);
   for (const Blamed& b : r.blamed) {
     if (!b.site.file.empty()) {
-      say(r, "was_late", fmt::format("rank {} was then at {}", b.rank, site_text(b.site)));
+      say(r, "was_late", "rank {} was then at {}", b.rank, site_text(b.site));
     }
   }
   r.kind = Verdict::kOk;
@@ -115,29 +114,19 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
   }
   // Processes that ended after their dump; the same end of several in one line.
   Events ends;
-  std::map<std::string, ExitKind> kinds;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    for (const RankEvidence* e : f.c.later[idx(i)]) {
-      const Exit exit = own_exit(*e);
-      if (exit.ended() && !f.exit(i).ended()) {
-        const std::string text = Names(f).exit(exit) + more_of(f.ev(i), *e);
-        ends.add(text, i, exit.time);
-        kinds[text] = exit.kind;
-        break;
-      }
-    }
+  for (const int i : those(f, [&](int i) { return end_after(f, i) != nullptr; })) {
+    const RankEvidence& e = *end_after(f, i);
+    ends.add(Names(f).exit(own_exit(e)) + more_of(f.ev(i), e), i, own_exit(e).time);
   }
   for (const Event& x : ends.in_order()) {
     const std::vector<Rank> ranks = f.ranks(x.who);
     const double after = r.time != 0 && x.time != 0 ? seconds_between(r.time, x.time) : 0;
-    say(r, "ended",
-        fmt::format("then {}: {}{}", ranks_words(ranks), x.text,
-                    given(after > 0, ", after " + duration_text(after))));
+    say(r, "ended", "then {}: {}{}", ranks_words(ranks), x.text,
+        given(after > 0, ", after " + duration_text(after)));
     if (!r.ended) {
-      const ExitKind kind = kinds[x.text];
-      r.ended =
-          Ended{kind == ExitKind::kException || kind == ExitKind::kStatus ? "exited" : "killed",
-                x.text, after, ranks};
+      const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
+      const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
+      r.ended = Ended{exited ? "exited" : "killed", x.text, after, ranks};
     }
   }
 }

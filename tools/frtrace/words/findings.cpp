@@ -42,21 +42,21 @@ void add_excluded(const Facts& f, Report& r) {
   const Names names(f);
   std::set<int> seen;
   std::map<std::pair<int, int>, std::vector<int>> chains;  // did not come to, waits in -> who
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    for (const int a : f.graph.pending[k].absent) {
+  for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
+    for (const int a : f.graph[k].absent) {
       if (!contains(r.ranks, f.rank(a)) && f.graph.waits(a) && seen.insert(a).second) {
-        chains[{static_cast<int>(k), f.graph.waits_in[idx(a)].front()}].push_back(a);
+        chains[{k, f.graph.waits_in[idx(a)].front()}].push_back(a);
       }
     }
   }
-  std::vector<std::string> lines;
-  for (const auto& [ops, who] : chains) {
-    lines.push_back(fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
-                                names.own_end(f.graph[ops.first], f.rank(who.front())),
-                                one_or(who.size(), "it waits", "they wait"),
-                                names.pending(f.graph[ops.second])));
-  }
-  say_few(r, "excluded", lines, 4, "and {} more likewise");
+  const auto line = [&](const auto& chain) {
+    const auto& [ops, who] = chain;
+    return fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
+                       names.own_end(f.graph[ops.first], f.rank(who.front())),
+                       one_or(who.size(), "it waits", "they wait"),
+                       names.pending(f.graph[ops.second]));
+  };
+  say_few(r, "excluded", each(chains, line), 4, "and {} more likewise");
 }
 
 // What those issued who are right, in a slot whose members differ.
@@ -76,31 +76,29 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const std::string others = ranks_words(due.ranks);
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
                                        Names(f).at(due.evidence, due.record->stack));
-  say(r, "why",
-      c.rule == Rule::kSkippedSlot
-          ? fmt::format("as #{} {}: it was left out, so that all later ones are shifted",
-                        c.divergence->seq, text)
-          : text + fmt::format(" as #{}", c.divergence->seq));
+  if (c.rule == Rule::kSkippedSlot) {
+    say(r, "why", "as #{} {}: it was left out, so that all later ones are shifted",
+        c.divergence->seq, text);
+    return;
+  }
+  say(r, "why", "{} as #{}", text, c.divergence->seq);
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
-  if (first.usual != kNoRecord && c.rule == Rule::kMismatch) {
+  const Record& issued = own.records[first.issued];
+  if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
-    const Site by = parting_site(own, extra.stack, own, own.records[first.issued].stack);
     say(r, "why",
-        fmt::format("rank {} came to {} by {}, the others did not: {} too many, all later ones are "
-                    "shifted",
-                    first.rank, Names(f).record(first.evidence, extra), site_text(by),
-                    c.divergence->seq - extra.seq));
+        "rank {} came to {} by {}, the others did not: {} too many, all later ones are shifted",
+        first.rank, Names(f).record(first.evidence, extra),
+        site_text(parting_site(own, extra.stack, own, issued.stack)),
+        c.divergence->seq - extra.seq);
   }
   // `if rank == 0: dist.barrier()` and its like
-  if (c.rule == Rule::kMismatch && own.text(own.records[first.issued].op) == "barrier" &&
-      e.text(due.record->op) != "barrier") {
+  if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {
     const std::vector<Rank> guilty = ranks_of(c.guilty);
-    say(r, "hint",
-        fmt::format("{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
-                    others,
-                    one_or(guilty.size(), "it is ahead of them, or calls",
-                           "they are ahead of them, or call")));
+    say(r, "hint", "{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
+        others,
+        one_or(guilty.size(), "it is ahead of them, or calls", "they are ahead of them, or call"));
   }
 }
 
@@ -112,29 +110,27 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   } else if (c.rule == Rule::kPastMismatch) {
     say(r, "context", "all members completed it nevertheless: their results are wrong, not stuck");
   } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
-    say(r, "why",
-        fmt::format("{} ended in {}: for rank {}, which waits for nobody", guilty,
-                    one_or(c.guilty.size(), "a wait of its own", "waits of their own"),
-                    f.rank(c.absent_too)));
+    say(r, "why", "{} ended in {}: for rank {}, which waits for nobody", guilty,
+        one_or(c.guilty.size(), "a wait of its own", "waits of their own"), f.rank(c.absent_too));
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
-    say(r, "why", fmt::format("the error of {} came before those of the others", guilty));
+    say(r, "why", "the error of {} came before those of the others", guilty);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {
     say(r, "context",
-        fmt::format("{} ranks of {} come later than the others to some operations: uneven work, "
-                    "not stragglers",
-                    c.late.ranks.size(), f.c.ranks.size()));
+        "{} ranks of {} come later than the others to some operations: uneven work, not "
+        "stragglers",
+        c.late.ranks.size(), f.c.ranks.size());
   } else if (c.rule == Rule::kOpenNoEvidence) {
     if (!f.hidden.empty() && f.hidden.front().doubtful) {
       say(r, "input",
-          fmt::format("rank {} stopped after its last operation, or that one failed: these files "
-                      "show a failure only by what follows it",
-                      f.rank(f.hidden.front().evidence)));
+          "rank {} stopped after its last operation, or that one failed: these files show a "
+          "failure only by what follows it",
+          f.rank(f.hidden.front().evidence));
     }
     const std::set<Rank> alive = missing_seen(f.c, true);
     for (const Problem& p : f.graph.problems) {
       if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
           !f.c.stacks.contains(p.rank)) {
-        say(r, "input", fmt::format("other ranks saw the process of rank {} alive", p.rank));
+        say(r, "input", "other ranks saw the process of rank {} alive", p.rank);
       }
     }
   }
@@ -147,10 +143,9 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   add_reasons(f, c, r);
   for (const Blamed& b : r.blamed) {
     if (b.divergence && b.rank == c.guilty.front().rank) {
-      say(r, "divergence",
-          fmt::format("last operation in common: {}; after it rank {} issued {}, rank {} {}",
-                      branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
-                      b.divergence->reference, branch_text(b.divergence->others)));
+      say(r, "divergence", "last operation in common: {}; after it rank {} issued {}, rank {} {}",
+          branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
+          b.divergence->reference, branch_text(b.divergence->others));
     }
   }
   if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
@@ -164,18 +159,17 @@ namespace {
 
 // Of those that are no part of what is said of a blamed rank.
 void add_device_errors(const Facts& f, Report& r) {
-  std::vector<std::string> lines;
-  for (const DeviceError& x : f.device_errors) {
-    if (r.kind == Verdict::kDevice && contains(r.ranks, f.rank(x.evidence))) {
-      continue;
-    }
+  std::vector<DeviceError> errors = f.device_errors;
+  std::erase_if(errors, [&](const DeviceError& x) {
+    return r.kind == Verdict::kDevice && contains(r.ranks, f.rank(x.evidence));
+  });
+  const auto line = [&](const DeviceError& x) {
     const RankEvidence& e = f.ev(x.evidence);
-    lines.push_back(
-        fmt::format("rank {}: {}{}{}", e.id.rank, x.text,
-                    x.record == kNoRecord ? "" : " in " + Names(f).record(x.evidence, x.record),
-                    led(", ", before_evidence(e, x.time))));
-  }
-  say_few(r, "error", lines, 8, "and errors of {} more ranks");
+    return fmt::format("rank {}: {}{}{}", e.id.rank, x.text,
+                       x.record == kNoRecord ? "" : " in " + Names(f).record(x.evidence, x.record),
+                       led(", ", before_evidence(e, x.time)));
+  };
+  say_few(r, "error", each(errors, line), 8, "and errors of {} more ranks");
 }
 
 // fr's own thread that looks at the device.
@@ -185,9 +179,8 @@ void add_stuck_observers(const Facts& f, Report& r) {
     const double stuck = d.observer_since == 0 ? 0 : seconds_between(d.observer_since, e->written);
     if (!d.observer_call.empty() && stuck >= limits::kStuck_s) {
       say(r, "device",
-          fmt::format(
-              "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
-              e->id.rank, d.observer_call, duration_text(stuck)));
+          "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
+          e->id.rank, d.observer_call, duration_text(stuck));
     }
   }
 }
@@ -215,12 +208,10 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       }
     }
   }
-  std::set<int> told_of;  // by add_device_errors
-  for (const DeviceError& x : f.device_errors) {
-    told_of.insert(x.evidence);
-  }
   const Names names(f);
-  const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
+  const auto has_device_error = [&](int i) {  // add_device_errors has it
+    return std::ranges::binary_search(f.device_errors, i, {}, &DeviceError::evidence);
+  };
   const bool exited =
       std::ranges::any_of(j.causes, [](auto& c) { return c.rule == Rule::kExited; });
   Events too, after, told;
@@ -230,7 +221,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     if (j.main().rule == Rule::kOpenOwnErrors && contains(j.main().others, i)) {
       continue;  // the first line has it
     }
-    if (blamed.contains(f.rank(i))) {
+    if (std::ranges::binary_search(r.ranks, f.rank(i))) {
       first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
     } else if (exited && contains(f.primary, i)) {
       too.add(names.exit(e), i, e.time);
@@ -238,9 +229,9 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       told.add(names.exit(e), i, e.time);
     } else if (e.consequence) {
       after.add(short_error(names.exit(e)), i, e.time);
-    } else if (e.primary() && j.causes.front().verdict != Verdict::kExited) {
+    } else if (e.primary() && j.main().verdict != Verdict::kExited) {
       told.add(names.exit(e), i, e.time);
-    } else if (!failed[idx(i)].empty() && !told_of.contains(i)) {
+    } else if (!failed[idx(i)].empty() && !has_device_error(i)) {
       after.add(short_error(failed[idx(i)]), i, 0);
     }
   }
@@ -249,28 +240,27 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
                ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
                : otherwise;
   };
-  std::vector<std::string> lines;
-  for (const Event& x : too.in_order()) {
-    lines.push_back(fmt::format("{} {} too{}", ranks_words(f.ranks(x.who)),
-                                names.exit_verb(f.exit(x.who.front()), x.who.size()),
-                                later(x, ", later or while it waited")));
-  }
-  say_few(r, "excluded", lines, 8, "and {} more ends likewise");
+  const auto says = [&](const Event& x, const char* between, const char* otherwise) {
+    return ranks_words(f.ranks(x.who)) + ' ' +
+           names.exit_verb(f.exit(x.who.front()), x.who.size()) + between + later(x, otherwise);
+  };
+  say_few(r, "excluded",
+          each(too.in_order(),
+               [&](const Event& x) { return says(x, " too", ", later or while it waited"); }),
+          8, "and {} more ends likewise");
   for (const Event& x : after.in_order()) {
-    say(r, "consequence",
-        fmt::format("{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
-                    x.text));
+    say(r, "consequence", "{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
+        x.text);
   }
   for (const Event& x : told.in_order()) {
-    say(r, "consequence",
-        fmt::format("{} {}{}", ranks_words(f.ranks(x.who)),
-                    names.exit_verb(f.exit(x.who.front()), x.who.size()), later(x, " after that")));
+    say(r, "consequence", says(x, "", " after that"));
   }
 }
 
 // What the recorder itself noticed while the job ran, and kept as notes of its own.
 void add_told(const Facts& f, Report& r) {
   constexpr std::string_view kOwn = "fr: ";  // fr_note of users may begin so, too: it is shown
+  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
   constexpr std::size_t kMost = 16;
   Events told;
   const auto add = [&](int i, Time time, std::string_view text) {
@@ -278,7 +268,7 @@ void add_told(const Facts& f, Report& r) {
       told.add(std::string(text.substr(kOwn.size())), i, time);
     }
   };
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (int i = 0; i < r.read; ++i) {
     for (const Record& record : f.ev(i).records) {
       if (record.kind == Kind::kNote) {
         add(i, record.time, f.ev(i).text(record.op));
@@ -290,11 +280,11 @@ void add_told(const Facts& f, Report& r) {
   }
   std::vector<Event> events = told.in_order();
   events.resize(std::min(events.size(), kMost));
-  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
   for (Event& x : events) {
-    const std::size_t open = r.ranks.empty() ? std::string::npos : x.text.find(kOpen);
-    say(r, "told",
-        open == std::string::npos ? std::move(x.text) : x.text.erase(open, kOpen.size()));
+    if (const auto at = x.text.find(kOpen); at != std::string::npos && !r.ranks.empty()) {
+      x.text.erase(at, kOpen.size());
+    }
+    say(r, "told", std::move(x.text));
   }
 }
 
