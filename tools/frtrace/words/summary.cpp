@@ -13,7 +13,7 @@ namespace frtrace {
 
 namespace {
 
-using enum Rule;
+using namespace sentences;
 
 struct Sentence : Names {
   Sentence(const Facts& facts, const Cause& cause)
@@ -433,10 +433,8 @@ std::string Sentence::fill(std::string_view text) const {
   return out;
 }
 
-template <std::size_t N>
-std::string sentence(const sentences::Row (&rows)[N], const Facts& f, const Cause& c) {
-  const auto* const row = std::ranges::find(rows, c.rule, &sentences::Row::rule);
-  return row == std::end(rows) ? "" : Sentence(f, c).fill(row->text);
+const Row& sentences_of(const Cause& c) {
+  return *std::ranges::find(kSentences, c.rule, &Row::rule);
 }
 
 }  // namespace
@@ -450,22 +448,20 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
 }
 
 std::string summary(const Facts& f, const Cause& c) {
-  return sentence(sentences::kSummaries, f, c);
+  return Sentence(f, c).fill(sentences_of(c).first);
 }
 
 void add_reasons(const Facts& f, const Cause& c, Report& r) {
-  std::string why = sentence(sentences::kWhys, f, c);
+  const std::string more = Sentence(f, c).fill(sentences_of(c).more);
+  const bool open = c.rule >= kOpenDivergence && c.rule < kOkTerminated;
   if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
       f.graph.waits(c.guilty.front().evidence)) {
-    why = fmt::format("the thread of rank {} that issued its operations of {} has ended",
-                      c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
-  }
-  if (!why.empty()) {
-    say(r, "why", std::move(why));
-  }
-  const std::string need = sentence(sentences::kNeeds, f, c);
-  if (!need.empty() && r.kind == Verdict::kUndecided) {
-    say(r, "need", "what would decide it: " + need);
+    say(r, "why", "the thread of rank {} that issued its operations of {} has ended",
+        c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
+  } else if (!open && !more.empty()) {
+    say(r, "why", more);
+  } else if (!more.empty() && r.kind == Verdict::kUndecided) {
+    say(r, "need", "what would decide it: " + more);
   }
 }
 
