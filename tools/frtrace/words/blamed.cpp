@@ -34,6 +34,10 @@ class Describe : public Names {
   }
 
  private:
+  void in(const Group& g) {
+    b_.group = g.name;
+    b_.desc = g.desc;
+  }
   void line(std::string text) { b_.evidence.push_back(std::move(text)); }
   void first(std::string text) { b_.evidence.insert(b_.evidence.begin(), std::move(text)); }
   const Record& issued() const { return e_->records[g_.issued]; }
@@ -79,7 +83,7 @@ class Describe : public Names {
     const Record* last = f_.last_operation(g_.evidence);
     if (last == nullptr) {
       line(e_->holes.only_stacks || e_->threads.present
-               ? fmt::format("left only its stack, by {}", e_->threads_by)
+               ? "left only its stack, by " + e_->threads_by
            : e_->holes.from_log          ? "is at a place that the log does not say"
            : e_->losses.overwritten != 0 ? "has no record left of its last operations"
                                          : "issued no operation at all");
@@ -121,8 +125,7 @@ class Describe : public Names {
   void slot() {
     if (g_.pending >= 0) {
       const Pending& p = f_.graph[g_.pending];
-      b_.group = f_.group(p.group).name;
-      b_.desc = f_.group(p.group).desc;
+      in(f_.group(p.group));
       b_.op = op(p);
       b_.seq = p.seq;
     }
@@ -146,8 +149,7 @@ class Describe : public Names {
       b_.op = "new_group";
       b_.group = std::to_string(c_.calls->ordinal);
     } else if (const Group* g = f_.group_of(g_.evidence, r)) {
-      b_.group = g->name;
-      b_.desc = g->desc;
+      in(*g);
     }
   }
 
@@ -214,24 +216,19 @@ class Describe : public Names {
     const Record& r = issued();
     b_.op = op(p);
     b_.seq = p.seq;
+    if (const auto on_device = f_.devices.of(g_.evidence, g_.issued)) {
+      first(device_line(f_, *on_device));
+    }
     first(fmt::format("issued {}{}{}; its device has not {} it", pending(p),
                       at(g_.evidence, r.stack), led(" ", before_evidence(*e_, r.time)),
                       p.starts_seen && r.state != State::kStarted ? "started" : "finished"));
-    if (const auto on_device = f_.devices.of(g_.evidence, g_.issued)) {
-      b_.evidence.insert(b_.evidence.begin() + 1, device_line(f_, *on_device));
-    }
   }
 
   void device_error() {
-    for (const DeviceError& x : c_.errors) {
-      if (x.evidence == g_.evidence) {
-        first(x.text +
-              (x.record == kNoRecord
-                   ? ""
-                   : "; in flight was " + record_at(x.evidence, e_->records[x.record])) +
-              led(", ", before_evidence(*e_, x.time)));
-      }
-    }
+    const DeviceError& x = *std::ranges::find(c_.errors, g_.evidence, &DeviceError::evidence);
+    const std::string op =
+        x.record == kNoRecord ? "" : record_at(x.evidence, e_->records[x.record]);
+    first(x.text + led("; in flight was ", op) + led(", ", before_evidence(*e_, x.time)));
   }
 
   // What the rank usually does next.
@@ -267,7 +264,7 @@ class Describe : public Names {
   void parted() {
     const Pending& p = pending_of();
     const auto other =
-        std::ranges::find_if(p.waits, [&](const Wait& w) { return w.evidence != g_.evidence; });
+        std::ranges::find_if(p.waits, [&](auto& w) { return w.evidence != g_.evidence; });
     if (other != p.waits.end()) {
       b_.divergence = fork_of(f_.c, f_.history, p.group, g_.evidence, other->evidence);
     }
