@@ -136,27 +136,6 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
-}  // namespace
-
-void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
-  add_besides(f, c, r);
-  add_reasons(f, c, r);
-  for (const Blamed& b : r.blamed) {
-    if (b.divergence && b.rank == c.guilty.front().rank) {
-      say(r, "divergence", "last operation in common: {}; after it rank {} issued {}, rank {} {}",
-          branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
-          b.divergence->reference, branch_text(b.divergence->others));
-    }
-  }
-  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
-      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
-      std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
-    add_excluded(f, r);
-  }
-}
-
-namespace {
-
 // Of those that are no part of what is said of a blamed rank.
 void add_device_errors(const Facts& f, Report& r) {
   std::vector<DeviceError> errors = f.device_errors;
@@ -185,7 +164,113 @@ void add_stuck_observers(const Facts& f, Report& r) {
   }
 }
 
+// When the rank went on after the incident; 0: it did not.
+Time went_on(const Facts& f, int i) {
+  for (const RankEvidence* e : f.c.later[idx(i)]) {
+    if (e->trigger == "went_on" && e->incident >= f.c.incident) {
+      return e->written;
+    }
+  }
+  return 0;
+}
+
+// When the last of those that hung went on; 0: not all of them did.
+Time all_went_on(const Facts& f, const Judgement& j) {
+  const auto hangs = [&](int i) { return f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr; };
+  Time last = 0;
+  for (const int i : j.main().rule == Rule::kExited  // the process lives with the signal
+                         ? each(j.main().guilty, &Guilty::evidence)
+                         : those(f, hangs)) {
+    const Time on = i < 0 ? 0 : went_on(f, i);
+    if (on == 0) {
+      return 0;
+    }
+    last = std::max(last, on);
+  }
+  return last;
+}
+
+// What the rank wrote when its process ended after its dump; nullptr: nothing.
+const RankEvidence* end_after(const Facts& f, int i) {
+  const auto& later = f.c.later[idx(i)];
+  const auto it = std::ranges::find_if(later, [](auto* e) { return own_exit(*e).ended(); });
+  return it == later.end() || f.exit(i).ended() ? nullptr : *it;
+}
+
+// What an end shows besides how it came.
+std::string more_of(const RankEvidence& then, const RankEvidence& later) {
+  const auto issued = [](const RankEvidence& e) {
+    std::uint64_t n = 0;
+    for (const GroupEvidence& g : e.groups) {
+      n += g.enqueued + g.p2p_enqueued;
+    }
+    return n;
+  };
+  const std::uint64_t now = issued(later), before = issued(then);
+  return given(later.oom_kills > 0,
+               fmt::format("; the kernel's OOM killer has killed {} of its control group",
+                           later.oom_kills)) +
+         given(now > before, "; it had issued " + counted(now - before, "more operation"));
+}
+
+std::string past_summary(const Facts& f, const Judgement& j, const Report& r) {
+  if (j.main().rule == Rule::kExited) {
+    return fmt::format("{} met a fatal signal, handled it and went on", ranks_words(r.ranks));
+  }
+  std::set<Rank> waited;
+  for (const Waiting& w : r.waiting) {
+    waited.insert(w.ranks.begin(), w.ranks.end());
+  }
+  const std::string after = duration_text(r.ended->after_s);
+  const std::string who = waited.empty() ? "the job" : ranks_words({waited.begin(), waited.end()});
+  const std::string in = j.main().pending >= 0
+                             ? " in " + Names(f).pending(f.graph[j.main().pending])
+                         : !r.waiting.empty() ? " in " + r.waiting.front().op
+                                              : "";
+  return r.ranks.empty() || waited.empty()
+             ? fmt::format("nothing is stuck: {} waited{} and went on after {}", who, in, after)
+             : fmt::format("nothing is stuck: {} kept {} waiting{}; all went on after {}",
+                           ranks_words(r.ranks), who, in, after);
+}
+
+void take_back(const Facts& f, const Judgement& j, Report& r) {
+  const std::string text = past_summary(f, j, r);
+  for (const Blamed& b : r.blamed) {
+    if (!b.site.file.empty()) {
+      say(r, "was_late", "rank {} was then at {}", b.rank, site_text(b.site));
+    }
+  }
+  r.kind = Verdict::kOk;
+  r.summary = text;
+  r.ranks.clear();
+  r.causes.clear();
+  r.blamed.clear();
+  r.waiting.clear();
+  r.devices.clear();
+  r.links.clear();
+  std::erase_if(r.findings, [](const Finding& x) {
+    return x.id != "was_late" && x.id != "lost" && x.id != "input";
+  });
+}
+
 }  // namespace
+
+void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
+  add_besides(f, c, r);
+  add_reasons(f, c, r);
+  for (const Blamed& b : r.blamed) {
+    if (b.divergence && b.rank == c.guilty.front().rank) {
+      say(r, "divergence", "last operation in common: {}; after it rank {} issued {}, rank {} {}",
+          branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
+          b.divergence->reference, branch_text(b.divergence->others));
+    }
+  }
+  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
+      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
+      std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
+    add_excluded(f, r);
+  }
+}
 
 // What became of the others, in the order in which it began.
 void add_consequences(const Facts& f, const Judgement& j, Report& r) {
@@ -285,6 +370,40 @@ void add_told(const Facts& f, Report& r) {
       x.text.erase(at, kOpen.size());
     }
     say(r, "told", std::move(x.text));
+  }
+}
+
+// How an incident ended: the job went on, or its processes were ended. Told by what the ranks wrote
+// after their first dump, which the diagnosis does not look at: it is about the hang.
+void add_ending(const Facts& f, const Judgement& j, Report& r) {
+  if (r.kind == Verdict::kOk || r.kind == Verdict::kSlow) {
+    return;
+  }
+  if (const Time on = all_went_on(f, j); on != 0) {
+    r.ended = Ended{"went_on", "", seconds_between(r.time, on), {}};
+    if (f.c.asked_for) {
+      say(r, "ended", "the job went on after " + duration_text(r.ended->after_s));
+    } else {
+      take_back(f, j, r);
+    }
+    return;
+  }
+  // Processes that ended after their dump; the same end of several in one line.
+  Events ends;
+  for (const int i : those(f, [&](int i) { return end_after(f, i) != nullptr; })) {
+    const RankEvidence& e = *end_after(f, i);
+    ends.add(Names(f).exit(own_exit(e)) + more_of(f.ev(i), e), i, own_exit(e).time);
+  }
+  for (const Event& x : ends.in_order()) {
+    const std::vector<Rank> ranks = f.ranks(x.who);
+    const double after = r.time != 0 && x.time != 0 ? seconds_between(r.time, x.time) : 0;
+    say(r, "ended", "then {}: {}{}", ranks_words(ranks), x.text,
+        given(after > 0, ", after " + duration_text(after)));
+    if (!r.ended) {
+      const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
+      const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
+      r.ended = Ended{exited ? "exited" : "killed", x.text, after, ranks};
+    }
   }
 }
 

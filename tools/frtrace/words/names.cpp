@@ -10,14 +10,14 @@
 namespace frtrace {
 
 std::string Names::record(int evidence, const Record& r) const {
-  const Group* g = f_.group_of(evidence, r);
-  std::string out(f_.ev(evidence).text(r.op));
+  const Group* g = f.group_of(evidence, r);
+  std::string out(f.ev(evidence).text(r.op));
   out += r.kind == Kind::kLifecycle ? "" : fmt::format(" #{}", r.seq);
   return out + (g == nullptr ? "" : " of " + g->title()) + peer(evidence, r);
 }
 
 std::string Names::peer(int evidence, const Record& r) const {
-  const Group* g = f_.group_of(evidence, r);
+  const Group* g = f.group_of(evidence, r);
   const bool known = g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size());
   return given(is_p2p(r), fmt::format(" {} {}", r.kind == Kind::kSend ? "to" : "from",
                                       known        ? fmt::format("rank {}", g->ranks[idx(r.peer)])
@@ -26,11 +26,11 @@ std::string Names::peer(int evidence, const Record& r) const {
 }
 
 std::string Names::due(int evidence, const Record& usual, const Record& issued) const {
-  const RankEvidence& e = f_.ev(evidence);
-  const Group* g = f_.group_of(evidence, usual);
+  const RankEvidence& e = f.ev(evidence);
+  const Group* g = f.group_of(evidence, usual);
   std::string out(e.text(usual.op));
   if (e.text(issued.op) == out) {
-    out += given(g != nullptr && g != f_.group_of(evidence, issued),
+    out += given(g != nullptr && g != f.group_of(evidence, issued),
                  led(" of ", g != nullptr ? g->title() : "")) +
            peer(evidence, usual);
     if (usual.stack == issued.stack) {
@@ -41,16 +41,12 @@ std::string Names::due(int evidence, const Record& usual, const Record& issued) 
 }
 
 std::string Names::at(int evidence, std::uint32_t stack) const {
-  return led(" at ", site_text(user_site(f_.ev(evidence), stack)));
-}
-
-std::string Names::op_at(int evidence, const Record& r) const {
-  return std::string(f_.ev(evidence).text(r.op)) + at(evidence, r.stack);
+  return led(" at ", site_text(user_site(f.ev(evidence), stack)));
 }
 
 std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
   std::vector<std::string> out;
-  const RankEvidence& e = f_.ev(evidence);
+  const RankEvidence& e = f.ev(evidence);
   for (const std::uint32_t i : stack < e.stacks.size() ? e.stacks[stack] : Stacks::Words()) {
     if (i < e.frames.size()) {
       const Frame& frame = e.frames[i];
@@ -67,7 +63,7 @@ std::string Names::op(const Pending& p) const {
   std::string_view most;
   for (const Wait& w : p.waits) {
     if (w.record != kNoRecord) {
-      const RankEvidence& e = f_.ev(w.evidence);
+      const RankEvidence& e = f.ev(w.evidence);
       const std::string_view op = e.text(e.records[w.record].op);
       most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
@@ -76,7 +72,7 @@ std::string Names::op(const Pending& p) const {
 }
 
 std::string Names::pending(const Pending& p) const {
-  return fmt::format("{} #{} of {}", op(p), p.seq, f_.group(p.group).title()) +
+  return fmt::format("{} #{} of {}", op(p), p.seq, f.group(p.group).title()) +
          (p.kind == Kind::kCollective ? "" : fmt::format(" from rank {} to rank {}", p.from, p.to));
 }
 
@@ -86,11 +82,11 @@ std::string Names::own_end(const Pending& p, Rank who) const {
   }
   return fmt::format("the {} rank {} that {} #{} of {} waits for",
                      who == p.from ? "send to" : "recv from", who == p.from ? p.to : p.from, op(p),
-                     p.seq, f_.group(p.group).title());
+                     p.seq, f.group(p.group).title());
 }
 
 std::vector<Rank> Names::waiting(const Pending& p) const {
-  return f_.ranks(each(p.waits, &Wait::evidence));
+  return f.ranks(each(p.waits, &Wait::evidence));
 }
 
 std::string Names::exit(const Exit& e) const {
@@ -130,18 +126,6 @@ std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
           : e.kind == ExitKind::kException ? "raised "
                                            : "") +
          text;
-}
-
-std::string times(std::uint64_t n) {
-  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
-}
-
-std::string counted(std::uint64_t n, const char* noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
-
-std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
-  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
 }
 
 std::string before_evidence(const RankEvidence& e, Time t) {
@@ -187,10 +171,7 @@ void Events::add(const std::string& text, int who, Time time) {
 }
 
 std::vector<Event> Events::in_order() const {
-  std::vector<Event> out;
-  for (const auto& [text, x] : all_) {
-    out.push_back(x);
-  }
+  std::vector<Event> out = each(all_, [](const auto& x) { return x.second; });
   std::ranges::stable_sort(out, {}, [](const Event& x) { return std::pair(x.time == 0, x.time); });
   return out;
 }

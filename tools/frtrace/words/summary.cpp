@@ -18,7 +18,6 @@ using namespace sentences;
 struct Sentence : Names {
   Sentence(const Facts& facts, const Cause& cause)
       : Names(facts),
-        f(facts),
         c(cause),
         guilty(ranks_of(c.guilty)),
         others(f.ranks(c.others)),
@@ -44,7 +43,6 @@ struct Sentence : Names {
     return given(!who.empty(), "; " + wait_verb(who) + where);
   }
 
-  const Facts& f;
   const Cause& c;
   const std::vector<Rank> guilty, others;
   const Pending* p;

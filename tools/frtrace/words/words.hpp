@@ -20,13 +20,12 @@ namespace frtrace {
 Report explain(const Facts&, const Judgement&);
 
 // Names of things: operations, groups, places, ends.
-class Names {
- public:
-  explicit Names(const Facts& f) : f_(f) {}
+struct Names {
+  explicit Names(const Facts& facts) : f(facts) {}
   // "all_reduce #41 of default_pg", "send #2 of pp to rank 3"
   std::string record(int evidence, const Record&) const;
   std::string record(int evidence, std::size_t index) const {
-    return record(evidence, f_.ev(evidence).records[index]);
+    return record(evidence, f.ev(evidence).records[index]);
   }
   std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
   // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
@@ -37,7 +36,10 @@ class Names {
   std::string record_at(int evidence, const Record& r) const {
     return record(evidence, r) + at(evidence, r.stack);
   }
-  std::string op_at(int evidence, const Record&) const;  // "all_reduce at train.py:57 step"
+  // "all_reduce at train.py:57 step"
+  std::string op_at(int evidence, const Record& r) const {
+    return std::string(f.ev(evidence).text(r.op)) + at(evidence, r.stack);
+  }
   std::vector<std::string> stack(int evidence, std::uint32_t stack) const;
   std::string op(const Pending&) const;
   std::string pending(const Pending&) const;
@@ -49,8 +51,7 @@ class Names {
   // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
   std::string exit_verb(const Exit&, std::size_t ranks) const;
 
- protected:
-  const Facts& f_;
+  const Facts& f;
 };
 
 // How far an operation got on a device: its name, and a sentence without its subject.
@@ -90,11 +91,18 @@ inline std::string led(const char* by, const std::string& text) {
 inline const char* one_or(std::size_t n, const char* one, const char* many) {
   return n == 1 ? one : many;
 }
-std::string times(std::uint64_t);  // "never", "once", "3 times"
+// "never", "once", "3 times"
+inline std::string times(std::uint64_t n) {
+  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
+}
 // "1 record", "3 records"
-std::string counted(std::uint64_t n, const char* noun);
+inline std::string counted(std::uint64_t n, const char* noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
 // "rank 1 waits", "ranks 1,2 wait"
-std::string ranks_do(const std::vector<Rank>&, const char* one, const char* many);
+inline std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
+  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
+}
 inline std::string wait_verb(const std::vector<Rank>& who) {
   return ranks_do(who, "waits", "wait");
 }
