@@ -58,56 +58,50 @@ RankReport rank_report(const Facts& f, int i) {
   return out;
 }
 
-struct AssumeRow {
-  Assume what;
-  const char* text;
-};
-
 // {who}: the ranks that the assumption is about; {first}, {last} of them; {time}: its duration.
-constexpr AssumeRow kAssumptions[] = {
-    {Assume::kRankWithoutEvidence, "no evidence of {who}"},
-    {Assume::kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
-    {Assume::kOneEvent, "several processes ended at about the same time"},
-    {Assume::kAllGone, "all processes are gone and none left an exit status"},
-    {Assume::kKilledLater, "processes were killed after the hang"},
-    {Assume::kSignalOrder, "only the order of the signals shows who ended first"},
-    {Assume::kOtherMayBeFirst,
-     "rank {first} may be what stopped them, before rank {last} was ended"},
-    {Assume::kShortHang, "the wait had lasted only {time} when the evidence was written"},
-    {Assume::kEarlierIterations, "decided by the order of earlier iterations"},
-    {Assume::kPeersOrder, "decided by the order of most ranks"},
-    {Assume::kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
-    {Assume::kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
-    {Assume::kTie, "as many ranks on either side, and the evidence does not show which is right"},
-    {Assume::kFewAreWrong, "the few are taken to be wrong, not the many"},
-    {Assume::kRecordsNotKept, "not all members' records of that operation are kept"},
-    {Assume::kCompleted, "the operation completed"},
-    {Assume::kHostIsFree, "the host of {who} is assumed not to block in that operation"},
-    {Assume::kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
-    {Assume::kNetworkToo, "the network also holds data back"},
-    {Assume::kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
-    {Assume::kChainOpen, "not all waits of the devices could be followed"},
-    {Assume::kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
-    {Assume::kLowerLayer, "the layer below is not observable"},
-    {Assume::kErrorsAtOnce, "the clocks do not show whose error came first"},
-    {Assume::kNeedNotMeet, "the call need not wait for all ranks"},
-    {Assume::kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
-    {Assume::kRingsOnly, "measured over the records that the rings still hold"},
-    {Assume::kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
-    {Assume::kBesideAnEnd, "it may follow from the end of another process"},
-    {Assume::kGroupsUnknown, "operations of unknown groups were not counted"},
-    {Assume::kTimesGuessed,
-     "the files were copied without their times, so that the ranks have waited long is assumed"},
-};
-static_assert(std::size(kAssumptions) == static_cast<std::size_t>(Assume::kTimesGuessed) + 1);
-
 std::string text_of(const Assumption& a) {
-  const AssumeRow& row = kAssumptions[static_cast<std::size_t>(a.what)];
+  using enum Assume;
+  static constexpr std::pair<Assume, const char*> kTexts[] = {
+      {kRankWithoutEvidence, "no evidence of {who}"},
+      {kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
+      {kOneEvent, "several processes ended at about the same time"},
+      {kAllGone, "all processes are gone and none left an exit status"},
+      {kKilledLater, "processes were killed after the hang"},
+      {kSignalOrder, "only the order of the signals shows who ended first"},
+      {kOtherMayBeFirst, "rank {first} may be what stopped them, before rank {last} was ended"},
+      {kShortHang, "the wait had lasted only {time} when the evidence was written"},
+      {kEarlierIterations, "decided by the order of earlier iterations"},
+      {kPeersOrder, "decided by the order of most ranks"},
+      {kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
+      {kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
+      {kTie, "as many ranks on either side, and the evidence does not show which is right"},
+      {kFewAreWrong, "the few are taken to be wrong, not the many"},
+      {kRecordsNotKept, "not all members' records of that operation are kept"},
+      {kCompleted, "the operation completed"},
+      {kHostIsFree, "the host of {who} is assumed not to block in that operation"},
+      {kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
+      {kNetworkToo, "the network also holds data back"},
+      {kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
+      {kChainOpen, "not all waits of the devices could be followed"},
+      {kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
+      {kLowerLayer, "the layer below is not observable"},
+      {kErrorsAtOnce, "the clocks do not show whose error came first"},
+      {kNeedNotMeet, "the call need not wait for all ranks"},
+      {kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
+      {kRingsOnly, "measured over the records that the rings still hold"},
+      {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
+      {kBesideAnEnd, "it may follow from the end of another process"},
+      {kGroupsUnknown, "operations of unknown groups were not counted"},
+      {kTimesGuessed,
+       "the files were copied without their times, so that the ranks have waited long is assumed"},
+  };
+  static_assert(std::size(kTexts) == static_cast<std::size_t>(kTimesGuessed) + 1);
   const bool ranks = !a.ranks.empty();
-  return fmt::format(
-      fmt::runtime(row.text), fmt::arg("who", ranks ? ranks_words(a.ranks) : std::string()),
-      fmt::arg("first", ranks ? a.ranks.front() : -1),
-      fmt::arg("last", ranks ? a.ranks.back() : -1), fmt::arg("time", duration_text(a.seconds)));
+  return fmt::format(fmt::runtime(kTexts[static_cast<std::size_t>(a.what)].second),
+                     fmt::arg("who", given(ranks, ranks_words(a.ranks))),
+                     fmt::arg("first", ranks ? a.ranks.front() : -1),
+                     fmt::arg("last", ranks ? a.ranks.back() : -1),
+                     fmt::arg("time", duration_text(a.seconds)));
 }
 
 // The reasons for a confidence below certain, none twice.
@@ -131,41 +125,36 @@ std::vector<Rank> ranks_with(const Facts& f, Is is) {
 
 // What the formats do not record, and whether the verdict rests on it.
 void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
-  struct Gap {
+  static constexpr struct {
     bool Holes::* set;
-    const char* text;
     bool matters;
-  };
-  static constexpr Gap kGaps[] = {
-      {&Holes::truncated, "cut off in the middle: what comes after is unknown", true},
-      {&Holes::only_active, "hold only what was in flight when they were written", false},
-      {&Holes::no_stacks, "hold no call sites", false},
-      {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
-      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
-      {&Holes::no_members,
-       "do not list the members of groups: members are the ranks whose records name a group", true},
-      {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
-       true},
-      {&Holes::failure_inferred,
+    const char* text;
+  } kGaps[] = {
+      {&Holes::truncated, true, "cut off in the middle: what comes after is unknown"},
+      {&Holes::only_active, false, "hold only what was in flight when they were written"},
+      {&Holes::no_stacks, false, "hold no call sites"},
+      {&Holes::no_status, false, "hold no counters: frontiers are those of the records"},
+      {&Holes::no_p2p, true, "do not record sends and receives, though there were some"},
+      {&Holes::no_members, true,
+       "do not list the members of groups: members are the ranks whose records name a group"},
+      {&Holes::frontier_inferred, true,
+       "do not name a group: what the others wait for was not issued"},
+      {&Holes::failure_inferred, true,
        "do not distinguish failed operations from completed ones: those that cannot have completed "
-       "are taken as failed",
-       true},
-      {&Holes::run_by_clock,
-       "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
-       true},
-      {&Holes::from_log,
-       "are a log: a rank that its watchdog says nothing of may be inside the operation", true},
-      {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
-       true},
-      {&Holes::calls_only,
+       "are taken as failed"},
+      {&Holes::run_by_clock, true,
+       "are newer by their clocks than files of other ranks, which are taken for an earlier run's"},
+      {&Holes::from_log, true,
+       "are a log: a rank that its watchdog says nothing of may be inside the operation"},
+      {&Holes::only_stacks, true,
+       "hold stacks only, no operations: the place is taken for the reason"},
+      {&Holes::calls_only, false,
        "hold only what Python called, as there was no torch adapter: what C++ issues by itself "
-       "(DDP, "
-       "functional collectives) is not in them",
-       false},
-      {&Holes::only_times,
-       "are traces of torch.profiler: they hold times, and nothing about a hang", true},
-      {&Holes::written_guessed, "do not record when they were written: durations are guesses",
-       false},
+       "(DDP, functional collectives) is not in them"},
+      {&Holes::only_times, true,
+       "are traces of torch.profiler: they hold times, and nothing about a hang"},
+      {&Holes::written_guessed, false,
+       "do not record when they were written: durations are guesses"},
   };
   const auto tell = [&](const std::vector<Rank>& who, const char* what, bool matters) {
     if (who.empty()) {
@@ -185,7 +174,7 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
   };
   tell(ranks_with(f, is_gloo),
        "hold no sends and receives of gloo's: a rank that seems idle may wait in one", fault);
-  for (const Gap& gap : kGaps) {
+  for (const auto& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
          (fault || gap.set == &Holes::no_p2p) && gap.matters);
   }
