@@ -31,6 +31,15 @@ struct Sentence : Names {
   const RankEvidence& own() const { return f.ev(first().evidence); }
   const Record& issued() const { return own().records[first().issued]; }
   Side right() const { return side_of(f, *c.divergence, std::max(c.right, 0)); }
+  // Of a slot whose members differ: what the first of the blamed issued, and those who are right.
+  std::string own_op() const { return std::string(own().text(issued().op)); }
+  std::string due_op() const {
+    return std::string(f.ev(right().evidence).text(right().record->op));
+  }
+  std::string due_at() const { return at(right().evidence, right().record->stack); }
+  std::string issued_at() const {
+    return first().issued == kNoRecord ? "" : at(first().evidence, issued().stack);
+  }
   std::vector<Rank> waiting_ranks() const {
     return p == nullptr ? std::vector<Rank>{} : waiting(*p);
   }
@@ -49,37 +58,82 @@ struct Sentence : Names {
 };
 using S = const Sentence&;
 
-// ---- parts of sentences that hold others
-
 // A message of gloo, which matches by tags; records do not hold these.
 bool has_tags(S s) {
   return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
-const char* mismatch(S s) {
-  if (s.c.right < 0) {
-    return "{who} differ at {due_op} #{seq} of {group}: {differences}";
-  }
-  const Side right = s.right();
-  if (s.own().text(s.issued().op) != s.f.ev(right.evidence).text(right.record->op)) {
-    return "{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}";
-  }
-  // The same operation from another place is another call: its size is beside the point.
-  const std::string own_at = s.at(s.first().evidence, s.issued().stack),
-                    due_at = s.at(right.evidence, right.record->stack);
-  return !own_at.empty() && !due_at.empty() && own_at != due_at
-             ? "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued "
-               "it{due_at} ({differences})"
-         : s.c.divergence->sizes_vary()
-             ? "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those "
-               "of {right}"
-         : s.c.divergence->splits ? "{who} issued {due_op} #{seq} of {group} with splits that do "
-                                    "not fit: {differences}; {right_agree}"
-                                  : "{who} issued {due_op} #{seq} of {group} with {differences}; "
-                                    "{right_agree}";
+// The same operation from another place is another call: its size is beside the point.
+bool from_elsewhere(S s) {
+  return !s.issued_at().empty() && !s.due_at().empty() && s.issued_at() != s.due_at();
 }
 
-const char* stalled(S s) {
+bool some_started(S s) {
+  return std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
+    return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
+  });
+}
+
+bool wait_elsewhere(S s) {
+  return std::ranges::any_of(s.c.guilty, [&](auto& g) { return g.pending != s.c.pending; });
+}
+
+bool all_leave(S s) {
+  return std::ranges::all_of(s.c.others, [&](int i) { return s.f.is_leaving(i); });
+}
+
+bool otherwise(S) {
+  return true;
+}
+
+// Parts of sentences that depend on the case: the first of its name that applies; "" none.
+constexpr struct {
+  std::string_view name;
+  bool (*applies)(S);
+  const char* text;
+} kParts[] = {
+    {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
+    {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
+    {"behind", [](S s) { return s.p->starts_seen; },
+     "issued {op}, but [its device|their devices] did not start it: earlier work there is "
+     "unfinished"},
+    {"behind", otherwise, "issued {op}, but [its device|their devices] did not finish it"},
+    {"complete", has_tags,
+     "both ends issued {op} and do not meet: their tags may differ, which are not recorded"},
+    {"complete", otherwise,
+     "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
+     "not recorded"},
+    {"complete_need", has_tags, "which tag the program means at the places above"},
+    {"complete_need", otherwise,
+     "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
+    {"did_without", all_leave, "finished without it"},
+    {"did_without", otherwise, "never issued it"},
+    {"elsewhere", wait_elsewhere, ", and others elsewhere"},
+    {"mismatch", [](S s) { return s.c.right < 0; },
+     "{who} differ at {due_op} #{seq} of {group}: {differences}"},
+    {"mismatch", [](S s) { return s.own_op() != s.due_op(); },
+     "{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}"},
+    {"mismatch", from_elsewhere,
+     "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
+     "({differences})"},
+    {"mismatch", [](S s) { return s.c.divergence->sizes_vary(); },
+     "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
+     "{right}"},
+    {"mismatch", [](S s) { return s.c.divergence->splits.has_value(); },
+     "{who} issued {due_op} #{seq} of {group} with splits that do not fit: {differences}; "
+     "{right_agree}"},
+    {"mismatch", otherwise,
+     "{who} issued {due_op} #{seq} of {group} with {differences}; {right_agree}"},
+    {"missing_too", [](S s) { return !s.f.c.missing.empty(); },
+     "; evidence of {missing} is lacking"},
+    {"no_order", [](S s) { return s.guilty.empty(); },
+     ", and nothing shows who left the usual order"},
+    {"order", [](S s) { return s.c.by_peers; }, "the other ranks"},
+    {"order", otherwise, "[its|their] own earlier iterations"},
+    {"with_evidence", [](S s) { return !s.p->unknown.empty(); }, " with evidence"}};
+
+// What a device did with the operation, by StalledDevice::Why.
+std::string stalled(S s) {
   constexpr const char* kHow[] = {
       "issued {on_device} and never launched it",
       "[is|are] in the launch of {on_device}, which does not return",
@@ -91,64 +145,8 @@ const char* stalled(S s) {
       "nor filled free buffers: the kernel did not start, or makes no progress",
       "started {on_device}, but NCCL's network thread there has not begun its transfers"};
   static_assert(std::size(kHow) == StalledDevice::kNetworkThread + 1);
-  return kHow[s.c.stalled];
+  return s.fill(kHow[s.c.stalled]);
 }
-
-const char* behind(S s) {
-  if (s.p->starts_seen && !s.c.chain.stalled.empty()) {
-    return stalled(s);
-  }
-  const bool started = std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
-    return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
-  });
-  return started ? "started {op}, but [its device|their devices] did not finish it"
-         : s.p->starts_seen
-             ? "issued {op}, but [its device|their devices] did not start it: earlier work there "
-               "is unfinished"
-             : "issued {op}, but [its device|their devices] did not finish it";
-}
-
-const char* elsewhere(S s) {
-  const auto other = [&](const Guilty& g) { return g.pending != s.c.pending; };
-  return std::ranges::any_of(s.c.guilty, other) ? ", and others elsewhere" : "";
-}
-
-const char* did_without(S s) {
-  const auto is_leaving = [&](int i) { return s.f.is_leaving(i); };
-  return std::ranges::all_of(s.c.others, is_leaving) ? "finished without it" : "never issued it";
-}
-
-constexpr struct {
-  std::string_view name;
-  const char* (*text)(S);
-} kParts[] = {
-    {"behind", behind},
-    {"complete",
-     [](S s) {
-       return has_tags(s) ? "both ends issued {op} and do not meet: their tags may differ, which "
-                            "are not recorded"
-                          : "all members issued {op}, but it does not finish on {waiters}; what "
-                            "devices and network do is not recorded";
-     }},
-    {"complete_need",
-     [](S s) {
-       return has_tags(s) ? "which tag the program means at the places above"
-                          : "device and transfer states of its members: fr dumps with NCCL's "
-                            "profiler plugin";
-     }},
-    {"did_without", did_without},
-    {"elsewhere", elsewhere},
-    {"mismatch", mismatch},
-    {"missing_too",
-     [](S s) { return s.f.c.missing.empty() ? "" : "; evidence of {missing} is lacking"; }},
-    {"no_order",
-     [](S s) { return s.guilty.empty() ? ", and nothing shows who left the usual order" : ""; }},
-    {"order",
-     [](S s) { return s.c.by_peers ? "the other ranks" : "[its|their] own earlier iterations"; }},
-    {"stalled", stalled},
-    {"with_evidence", [](S s) { return s.p->unknown.empty() ? "" : " with evidence"; }}};
-
-// ---- values
 
 std::string lacking(S s) {
   std::vector<Rank> out;
@@ -309,10 +307,10 @@ std::string new_groups(S s) {
 std::string cycle(S s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < s.c.operations.size() && i < kShown; ++i) {
-    const Pending& p = s.f.graph[s.c.operations[i]];
-    parts.push_back(ranks_words(s.waiting(p)) + " in " + s.pending(p));
+  for (const int k : s.c.operations) {
+    parts.push_back(ranks_words(s.waiting(s.f.graph[k])) + " in " + s.pending(s.f.graph[k]));
   }
+  parts.resize(std::min(parts.size(), kShown));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -357,6 +355,7 @@ constexpr struct {
     {"new_groups", new_groups},
     {"reason", reason},
     {"rest_of_group", rest_of_group},
+    {"stalled", stalled},
     {"store", store},
     {"unequal", unequal},
     {"waited_for", waited_for},
@@ -386,14 +385,10 @@ constexpr struct {
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},
-    {"own_op", [](S s) { return std::string(s.own().text(s.issued().op)); }},
-    {"issued_at",
-     [](S s) {
-       return s.first().issued == kNoRecord ? "" : s.at(s.first().evidence, s.issued().stack);
-     }},
-    {"due_op",
-     [](S s) { return std::string(s.f.ev(s.right().evidence).text(s.right().record->op)); }},
-    {"due_at", [](S s) { return s.at(s.right().evidence, s.right().record->stack); }},
+    {"own_op", [](S s) { return s.own_op(); }},
+    {"issued_at", [](S s) { return s.issued_at(); }},
+    {"due_op", [](S s) { return s.due_op(); }},
+    {"due_at", [](S s) { return s.due_at(); }},
     {"right", [](S s) { return ranks_words(s.right().ranks); }},
     {"right_agree",
      [](S s) {
@@ -419,9 +414,12 @@ std::string Sentence::fill(std::string_view text) const {
     out += text.substr(at, open - at);
     if (name.starts_with('{')) {
       const auto is_it = [&](const auto& x) { return x.name == name.substr(1); };
-      const auto* const part = std::ranges::find_if(kParts, is_it);
-      out += part != std::end(kParts) ? fill(part->text(*this))
-                                      : std::ranges::find_if(kValues, is_it)->value(*this);
+      const auto* const part =
+          std::ranges::find_if(kParts, [&](auto& x) { return is_it(x) && x.applies(*this); });
+      const auto* const value = std::ranges::find_if(kValues, is_it);
+      out += part != std::end(kParts)     ? fill(part->text)
+             : value != std::end(kValues) ? value->value(*this)
+                                          : "";
     } else if (!name.empty()) {
       const std::size_t bar = name.find('|');
       out += one ? name.substr(1, bar - 1) : name.substr(bar + 1);
