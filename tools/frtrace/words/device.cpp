@@ -14,7 +14,7 @@ namespace frtrace {
 namespace {
 
 std::string channels_text(const std::vector<std::uint32_t>& channels) {
-  return fmt::format("{} {}", channels.size() == 1 ? "channel" : "channels",
+  return fmt::format("{} {}", one_or(channels.size(), "channel", "channels"),
                      fold_ranks({channels.begin(), channels.end()}));
 }
 
@@ -82,13 +82,10 @@ DeviceReport device_report(const Facts& f, const OnDevice& at) {
       const auto key = [](const TransferReport& x) {
         return std::tie(x.kind, x.peer, x.waits_for, x.step, x.n_steps);
       };
-      const TransferReport t{p.kind == PhaseKind::kSend ? "send" : "recv",
-                             f.devices.peer(at, p.peer),
-                             p.wait == PhaseWait::kOther ? "unknown" : fr::word(p.wait),
-                             p.step,
-                             p.n_steps,
-                             {},
-                             {}};
+      const char* kind = p.kind == PhaseKind::kSend ? "send" : "recv";
+      const char* wait = p.wait == PhaseWait::kOther ? "unknown" : fr::word(p.wait);
+      const Rank peer = f.devices.peer(at, p.peer);
+      const TransferReport t{kind, peer, wait, p.step, p.n_steps, {}, {}};
       const auto same = std::ranges::find(out.transfers, key(t), key);
       TransferReport& x = same == out.transfers.end() ? out.transfers.emplace_back(t) : *same;
       x.channels.push_back(p.channel);
@@ -103,22 +100,21 @@ DeviceReport device_report(const Facts& f, const OnDevice& at) {
 void add_links(const Facts& f, const DeviceChain& chain, Report& r) {
   const auto named = [&](Rank x) {
     const auto it = f.c.index.find(x);
-    return fmt::format("rank {}", x) + (it == f.c.index.end() || f.ev(it->second).id.host.empty()
-                                            ? ""
-                                            : fmt::format(" (host {})", f.ev(it->second).id.host));
+    const std::string host = it == f.c.index.end() ? std::string() : f.ev(it->second).id.host;
+    return fmt::format("rank {}{}", x, given(!host.empty(), " (host " + host + ")"));
   };
-  r.links = chain.links;
-  const auto text = [&](const Link& l) {
+  const auto line = [&](const Link& l) {
     const std::string where = fmt::format("step {} of {}, {}{}", l.step, l.n_steps,
                                           channels_text(l.channels), over_words(l.over));
-    return l.from == l.to ? fmt::format(
-                                "rank {}: received data does not get from its network card to its "
-                                "device ({})",
-                                l.from, where)
-                          : fmt::format("suspect the network from {} to {}: {}", named(l.from),
-                                        named(l.to), where);
+    return l.from != l.to ? fmt::format("suspect the network from {} to {}: {}", named(l.from),
+                                        named(l.to), where)
+                          : fmt::format(
+                                "rank {}: received data does not get from its network card "
+                                "to its device ({})",
+                                l.from, where);
   };
-  say_few(r, "link", each(chain.links, text), 8, "and {} more likewise");
+  r.links = chain.links;
+  say_few(r, "link", each(chain.links, line), 8, "and {} more likewise");
 }
 
 // Where the waits end first, then on the way there, then who waits for that.
