@@ -377,17 +377,16 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
     if (!p || is_known(f, c, g, *p)) {
       continue;
     }
-    say(r, "parted",
-        fmt::format("rank {} {} {}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
-                    led(" at ", site_text(p->site)),
-                    p->step          ? fmt::format(" in step {}", *p->step)
-                    : p->before == 0 ? ", which it had never issued before"
-                                     : ", which it had issued " + times(p->before) + " before") +
-            (p->wrong_since && p->group >= 0
-                 ? fmt::format("; since then its operations in {} are matched with the wrong ones "
-                               "of the other ranks: results are wrong from there",
-                               f.group(p->group).title())
-                 : ""));
+    say(r, "parted", "rank {} {} {}{}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
+        led(" at ", site_text(p->site)),
+        p->step          ? fmt::format(" in step {}", *p->step)
+        : p->before == 0 ? ", which it had never issued before"
+                         : ", which it had issued " + times(p->before) + " before",
+        p->wrong_since && p->group >= 0
+            ? fmt::format("; since then its operations in {} are matched with the wrong ones of "
+                          "the other ranks: results are wrong from there",
+                          f.group(p->group).title())
+            : "");
   }
 }
 

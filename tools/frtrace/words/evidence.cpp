@@ -15,8 +15,8 @@ namespace frtrace {
 namespace {
 
 GroupReport group_report(const Case& c, const Group& g) {
-  GroupReport out{g.name, g.desc,     g.backend, g.instance, g.ranks, UINT64_MAX,
-                  0,      UINT64_MAX, 0,         0,          0};
+  GroupReport out{g.name, g.desc, g.backend, g.instance, g.ranks};
+  out.enqueued_min = out.completed_min = UINT64_MAX;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     if (const GroupEvidence* e = c.member(g, m)) {
       out.enqueued_min = std::min(out.enqueued_min, e->enqueued);
@@ -108,6 +108,12 @@ std::string text_of(const Assumption& a) {
 struct Doubts {
   Report& r;
   std::vector<std::string> all;
+  void add_hole(const std::string& text, bool matters, Confidence to = Confidence::kLikely) {
+    say(r, "hole", text);
+    if (matters) {
+      add(to, text);
+    }
+  }
   void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
   void add(Confidence to, const std::string& text) {
     r.confidence = std::max(r.confidence, to);
@@ -124,7 +130,7 @@ std::vector<Rank> ranks_with(const Facts& f, Is is) {
 }
 
 // What the formats do not record, and whether the verdict rests on it.
-void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
+void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
   static constexpr struct {
     bool Holes::* set;
     bool matters;
@@ -157,14 +163,9 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
        "do not record when they were written: durations are guesses"},
   };
   const auto tell = [&](const std::vector<Rank>& who, const char* what, bool matters) {
-    if (who.empty()) {
-      return;
-    }
     const bool all = who.size() == f.c.ranks.size();
-    const std::string text = (all ? "the files " : "files of " + ranks_words(who) + ' ') + what;
-    say(r, "hole", text);
-    if (matters) {
-      doubts.add(Confidence::kLikely, text);
+    if (!who.empty()) {
+      doubts.add_hole((all ? "the files " : "files of " + ranks_words(who) + ' ') + what, matters);
     }
   };
   // Of gloo PyTorch records no sends and receives, and often nothing tells whether there were some.
@@ -182,7 +183,7 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
 
 // A file without counters that holds no operation either says nothing of its rank: not that it is
 // well, and not that it issued nothing.
-void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
+void add_empty(const Facts& f, bool fault, Doubts& doubts) {
   const std::vector<Rank> who = ranks_with(f, [](const RankEvidence& e) {
     return e.holes.no_status && !e.holes.only_active &&
            std::ranges::none_of(e.records, communicates);
@@ -191,14 +192,12 @@ void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
     return;
   }
   const bool all = who.size() == f.c.ranks.size();
-  const std::string text =
+  const bool blamed = std::ranges::any_of(who, [&](Rank x) { return contains(doubts.r.ranks, x); });
+  doubts.add_hole(
       all ? "the files hold no operation"
           : fmt::format("the {} of {} no operation", one_or(who.size(), "file", "files"),
-                        ranks_do(who, "holds", "hold"));
-  say(r, "hole", text);
-  if (!fault || std::ranges::any_of(who, [&](Rank x) { return contains(r.ranks, x); })) {
-    doubts.add(all ? Confidence::kPossible : Confidence::kLikely, text);
-  }
+                        ranks_do(who, "holds", "hold")),
+      !fault || blamed, all ? Confidence::kPossible : Confidence::kLikely);
 }
 
 // What NCCL's own service says: shown beside the verdict, and never decides it. Every process answers
@@ -323,7 +322,9 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   const bool open = r.kind == Verdict::kUndecided, fault = !open && r.kind != Verdict::kOk;
   Doubts doubts{r, {}};
   for (const Cause& c : j.causes) {
-    std::ranges::for_each(c.assumes, [&](const Assumption& a) { doubts.add(a); });
+    for (const Assumption& a : c.assumes) {
+      doubts.add(a);
+    }
   }
   if ((f.scene == Scene::kAllKilled || f.scene == Scene::kHangThenKills) && fault) {
     doubts.add({Assume::kKilledLater, {}});
@@ -354,8 +355,8 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   }
   add_silent(f, r);
   add_lost_records(f, r);
-  add_gaps(f, fault, doubts, r);
-  add_empty(f, fault, doubts, r);
+  add_gaps(f, fault, doubts);
+  add_empty(f, fault, doubts);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
   if (open) {
     r.confidence = Confidence::kPossible;
