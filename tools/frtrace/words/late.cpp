@@ -41,16 +41,11 @@ LateReport late_report(const Facts& f, const Straggler& s, const LateSite& site)
   const RankEvidence& e = f.ev(s.evidence);
   const Record& last = e.records[site.record];
   const Group& g = f.group(site.group);
+  const std::string op(e.text(last.op));
+  const Site place = user_site(e, last.stack);
   LateReport l;
-  static_cast<LatePlace&>(l) = {g.name,
-                                g.desc,
-                                std::string(e.text(last.op)),
-                                user_site(e, last.stack),
-                                site.late,
-                                site.last,
-                                site.of,
-                                site.typical_s,
-                                site.worst_s};
+  static_cast<LatePlace&>(l) = {g.name,  g.desc,         op,          place, site.late, site.last,
+                                site.of, site.typical_s, site.worst_s};
   l.rank = e.id.rank;
   l.host = e.id.host;
   l.since_step = step_number(e, site.first);
