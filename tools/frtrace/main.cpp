@@ -36,7 +36,6 @@
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
 #include "words/diagnose.hpp"
-#include "words/nodes.hpp"
 
 namespace {
 

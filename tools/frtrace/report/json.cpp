@@ -105,7 +105,7 @@ Json late_json(const Report& r) {
                        {"after_s", s.after_s}});
     }
     Json also = Json::array();
-    for (const LateReport::Place& p : l.also) {
+    for (const LatePlace& p : l.also) {
       also.push_back({{"group", p.group},
                       {"desc", p.desc},
                       {"op", p.op},

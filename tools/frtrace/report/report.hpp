@@ -39,24 +39,22 @@ struct Waiting {
   std::vector<std::string> stack;
 };
 
+struct LatePlace {
+  std::string group, desc, op;
+  Site site;
+  int late = 0, last = 0, of = 0;
+  double median_s = 0, worst_s = 0;
+};
+
 // A rank that comes late again and again, for one cause: the call site where it loses most.
-struct LateReport {
-  struct Place {
-    std::string group, desc, op;
-    Site site;
-    int late = 0, last = 0, of = 0;
-    double median_s = 0, worst_s = 0;
-  };
+struct LateReport : LatePlace {
   struct Step {  // the time of its steps changed here
     std::optional<std::int64_t> step;
     std::uint64_t seq = 0;  // 0: told by steps, not by operations
     double before_s = 0, after_s = 0;
   };
   Rank rank = -1;
-  std::string group, desc, op, host;
-  Site site;
-  int late = 0, last = 0, of = 0;
-  double median_s = 0, worst_s = 0;
+  std::string host;
   std::optional<std::int64_t> since_step;  // none: the program does not tell its steps
   std::uint64_t since_seq = 0;
   bool since_kept = false;  // that is the first compared: it may have been late before
@@ -64,7 +62,7 @@ struct LateReport {
   std::string cause;        // host, device, node, unknown
   bool starts = false;      // of the devices: recorded
   std::vector<Step> steps;
-  std::vector<Place> also;      // where it is late for the same cause
+  std::vector<LatePlace> also;  // where it is late for the same cause
   std::vector<Rank> followers;  // late because of it
 };
 

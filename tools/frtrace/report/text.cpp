@@ -1,7 +1,6 @@
 // text.cpp - a report for a person: who, what and which operation; where in the user's code; why
 // the others wait; how sure that is; when it began. A screen at any scale; TextStyle::full: all.
 #include <fmt/chrono.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,6 +12,7 @@
 #include "model/contains.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
+#include "words/words.hpp"
 
 namespace frtrace {
 
@@ -51,7 +51,7 @@ std::string headline(const Report& r) {
 
 bool shows(const TextStyle& style, const std::vector<Rank>& ranks) {
   return style.ranks.empty() ||
-         std::any_of(ranks.begin(), ranks.end(), [&](Rank r) { return contains(style.ranks, r); });
+         std::ranges::any_of(ranks, [&](Rank r) { return contains(style.ranks, r); });
 }
 
 // The end of a long path names the file.
@@ -66,7 +66,7 @@ std::string site_words(const Site& s, bool full) {
 }
 
 std::string named(const std::vector<Rank>& ranks, bool full) {
-  return full ? (ranks.size() == 1 ? "rank " : "ranks ") + fold_ranks(ranks) : ranks_words(ranks);
+  return full ? one_or(ranks.size(), "rank ", "ranks ") + fold_ranks(ranks) : ranks_words(ranks);
 }
 
 std::string without_numbers(std::string text) {
@@ -114,19 +114,15 @@ Part blamed_part(const Report& r, const TextStyle& style) {
       }
     }
     const std::size_t n = std::min(evidence.size(), each);
+    evidence.resize(n);
     std::string head = fmt::format("rank {}", b.rank);
-    if (b.host.empty() && b.pid != 0) {
-      head += fmt::format(" (pid {})", b.pid);
-    } else if (b.pid != 0) {
-      head += fmt::format(" (host {}, pid {})", b.host, b.pid);
+    if (b.pid != 0) {
+      head += fmt::format(" ({}pid {})", given(!b.host.empty(), "host " + b.host + ", "), b.pid);
     }
-    const bool placed =
-        b.site.file.empty() ||
-        std::any_of(evidence.begin(), evidence.begin() + static_cast<std::ptrdiff_t>(n),
-                    [&](const std::string& text) {
-                      return text.find(fmt::format("{}:{}", b.site.file, b.site.line)) !=
-                             std::string::npos;
-                    });
+    const std::string place = fmt::format("{}:{}", b.site.file, b.site.line);
+    const bool placed = b.site.file.empty() || std::ranges::any_of(evidence, [&](auto& text) {
+                          return text.find(place) != std::string::npos;
+                        });
     head += placed ? " " : " at " + site_words(b.site, style.full) + (n == 0 ? "" : "; ");
     head += n == 0 ? "" : evidence.front();
     if (i >= shown) {
@@ -172,16 +168,15 @@ struct Folded {
 std::string waiting_text(const Folded& w, bool full) {
   const Waiting& first = *w.first;
   std::string out = fmt::format("{} {} in {}", few(w.ranks, full),
-                                w.ranks.size() == 1 ? "waits" : "wait", first.op);
+                                one_or(w.ranks.size(), "waits", "wait"), first.op);
   if (w.high != 0) {
     out += w.low == w.high ? fmt::format(" #{}", w.low) : fmt::format(" #{}-{}", w.low, w.high);
     const std::string& name = first.desc.empty() ? first.group : first.desc;
     out += w.groups.size() == 1 ? " of " + (first.title.empty() ? name : first.title)
                                 : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
-  const std::string site = site_words(first.site, full);
-  out += site.empty() ? "" : " at " + site;
-  return out + (w.seconds > 0 ? ", for " + duration_text(w.seconds) : "");
+  return out + led(" at ", site_words(first.site, full)) +
+         given(w.seconds > 0, ", for " + duration_text(w.seconds));
 }
 
 // Of one operation and call site, over all its numbers and groups; full: each by itself. Who waits
@@ -215,13 +210,12 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
     f.seconds = std::max(f.seconds, w.seconds);
   }
   for (Folded& f : all) {
-    std::sort(f.ranks.begin(), f.ranks.end());
-    f.ranks.erase(std::unique(f.ranks.begin(), f.ranks.end()), f.ranks.end());
+    const std::set<Rank> ranks(f.ranks.begin(), f.ranks.end());
+    f.ranks.assign(ranks.begin(), ranks.end());
   }
   if (all.size() > 1 && !full) {  // that of the verdict, then where most are
-    std::stable_sort(all.begin() + 1, all.end(), [](const Folded& a, const Folded& b) {
-      return a.ranks.size() > b.ranks.size();
-    });
+    std::ranges::stable_sort(all.begin() + 1, all.end(), std::greater(),
+                             [](const Folded& f) { return f.ranks.size(); });
   }
   return all;
 }
@@ -268,11 +262,8 @@ Part doctor_part(const Report& r, const TextStyle& style) {
 
 // Of rings, which stay after their processes: whether the job still runs on this machine.
 std::string lives_text(const Report& r) {
-  const auto count = [&](bool RankReport::* what) {
-    return std::count_if(r.rank_reports.begin(), r.rank_reports.end(),
-                         [&](const RankReport& k) { return k.*what; });
-  };
-  const auto rings = count(&RankReport::from_ring), running = count(&RankReport::runs_now);
+  const auto rings = std::ranges::count(r.rank_reports, true, &RankReport::from_ring);
+  const auto running = std::ranges::count(r.rank_reports, true, &RankReport::runs_now);
   return rings == 0         ? ""
          : running == 0     ? ", which no longer runs here"
          : running == rings ? ", which runs now"
@@ -299,10 +290,8 @@ std::string when_text(const Report& r, const TextStyle& style) {
 
 Part summary_part(const Report& r, const TextStyle& style) {
   Part part{{}, style.full ? kAll : 3, 1, "", true};
-  double longest = 0;
-  for (const Waiting& w : r.waiting) {
-    longest = std::max(longest, w.seconds);
-  }
+  const auto most = std::ranges::max_element(r.waiting, {}, &Waiting::seconds);
+  const double longest = most == r.waiting.end() ? 0 : most->seconds;
   std::string text = r.summary;
   if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited) &&
       text.rfind(" wait") != std::string::npos) {
@@ -317,9 +306,8 @@ Part ranks_part(const Report& r) {
   for (const RankReport& k : r.rank_reports) {
     std::string text = fmt::format("rank {}: {} {}", k.rank, k.source, k.file);
     text += k.host.empty() ? "" : fmt::format(", host {}, pid {}", k.host, k.pid);
-    text += ", " + k.state + (k.last_op.empty() ? "" : ", last issued " + k.last_op);
-    const std::string site = site_text(k.site);
-    part.add(text + (site.empty() ? "" : " at " + site));
+    text += ", " + k.state + led(", last issued ", k.last_op);
+    part.add(text + led(" at ", site_text(k.site)));
   }
   return part;
 }
@@ -474,7 +462,7 @@ std::vector<std::string> not_read(const LoadResult& input, const TextStyle& styl
       line = shortened(std::move(line), style.width);
     }
     if (more != 0) {
-      out.push_back(fmt::format("not read: {} more file{}", more, more == 1 ? "" : "s"));
+      out.push_back("not read: " + counted(more, "more file"));
     }
   }
   return out;
@@ -493,27 +481,18 @@ std::string all_of(const std::vector<Report>& reports, TextStyle style) {
 }  // namespace
 
 std::vector<std::string> waiting_lines(const Report& r) {
-  std::vector<std::string> out;
-  for (const Folded& f : folded_waits(r, false)) {
-    out.push_back(waiting_text(f, false));
-  }
-  return out;
+  return each(folded_waits(r, false), [](const Folded& f) { return waiting_text(f, false); });
 }
 
 std::string render_text(const std::vector<Report>& reports, const LoadResult& input,
                         const TextStyle& style) {
   constexpr std::size_t kReports = 3;  // on a screen
-  std::vector<const Report*> order;
-  for (const Report& r : reports) {
-    order.push_back(&r);
-  }
+  auto order = each(reports, [](const Report& r) { return &r; });
   const std::vector<std::string> unread = not_read(input, style);
   std::size_t room = kAll, left = 0;
   if (!style.full) {
     if (order.size() > kReports) {  // the worst
-      std::stable_sort(order.begin(), order.end(), [](const Report* a, const Report* b) {
-        return severity(*a) > severity(*b);
-      });
+      std::ranges::stable_sort(order, std::greater(), [](auto* r) { return severity(*r); });
       left = order.size() - kReports;
       order.resize(kReports);
     }
@@ -532,10 +511,9 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
     out += render_one(*r, style, room);
   }
   if (left != 0) {
-    out += fmt::format("and {} more job{}: see each with --job NAME\n", left, left == 1 ? "" : "s");
+    out += fmt::format("and {}: see each with --job NAME\n", counted(left, "more job"));
   }
-  const bool fault = std::any_of(reports.begin(), reports.end(),
-                                 [](const Report& r) { return r.kind != Verdict::kOk; });
+  const bool fault = std::ranges::any_of(reports, [](auto& r) { return r.kind != Verdict::kOk; });
   if (!style.full && fault && !style.where.empty()) {
     const std::size_t all = count_lines(all_of(reports, style)), shown = count_lines(out);
     std::string more = fmt::format("{:{}}more: frtrace -v {}", "", kIndent, printable(style.where));

@@ -1,9 +1,10 @@
-// One blamed rank: where it is, what it did last, how it ended.
-#include <fmt/format.h>
-
+// One blamed rank: where it is, what it did last, how it ended; how often the blamed passed call
+// sites, and where their course first parted from the others'.
 #include <algorithm>
 #include <iterator>
+#include <map>
 
+#include "facts/order/course.hpp"
 #include "model/contains.hpp"
 #include "model/crumbs.hpp"
 #include "model/hints.hpp"
@@ -13,9 +14,9 @@ namespace frtrace {
 
 namespace {
 
-class Describe : public DeviceWords {
+class Describe : public Names {
  public:
-  Describe(const Facts& f, const Cause& c, const Guilty& g) : DeviceWords(f), c_(c), g_(g) {}
+  Describe(const Facts& facts, const Cause& c, const Guilty& g) : Names(facts), c_(c), g_(g) {}
 
   Blamed run() {
     b_.rank = g_.rank;
@@ -25,31 +26,33 @@ class Describe : public DeviceWords {
       without_evidence();
       return std::move(b_);
     }
-    e_ = &f_.ev(g_.evidence);
+    e_ = &f.ev(g_.evidence);
     where();
     last_issued();
     ended();
-    std::ranges::copy(crumb_lines(f_.c, *e_), std::back_inserter(b_.evidence));
+    std::ranges::copy(crumb_lines(f.c, *e_), std::back_inserter(b_.evidence));
     wrong_operation();
     by_rule();
     return std::move(b_);
   }
 
  private:
+  void in(const Group& g) {
+    b_.group = g.name;
+    b_.desc = g.desc;
+  }
   void line(std::string text) { b_.evidence.push_back(std::move(text)); }
   void first(std::string text) { b_.evidence.insert(b_.evidence.begin(), std::move(text)); }
   const Record& issued() const { return e_->records[g_.issued]; }
-  const Pending& pending_of() const { return f_.graph[g_.pending >= 0 ? g_.pending : c_.pending]; }
+  const Pending& pending_of() const { return f.graph[g_.pending >= 0 ? g_.pending : c_.pending]; }
 
   void without_evidence() {
-    for (std::size_t i = 0; i < f_.c.missing.size(); ++i) {
-      if (f_.c.missing[i] == g_.rank && f_.missing_exits[i].ended()) {
-        line(exit(f_.missing_exits[i]) + ", as the ranks of its node saw");
-        if (f_.missing_exits[i].last_place.empty()) {
-          line("left no file, so its place in the code is not known");
-        }
-        return;
+    if (const Exit x = exit_of(f, g_); x.ended()) {
+      line(exit(x) + ", as the ranks of its node saw");
+      if (x.last_place.empty()) {
+        line("left no file, so its place in the code is not known");
       }
+      return;
     }
     line(g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
@@ -61,7 +64,7 @@ class Describe : public DeviceWords {
     b_.host = e_->id.host;
     b_.pid = e_->id.pid;
     b_.lock = lock_wait(*e_);
-    const Exit& x = f_.exit(g_.evidence);
+    const Exit& x = f.exit(g_.evidence);
     raised_ = x.kind == ExitKind::kException && e_->exit.kind == "exception";
     if (raised_) {
       b_.evidence = raised_lines(*e_, exit(x));
@@ -72,18 +75,18 @@ class Describe : public DeviceWords {
       b_.evidence = e_->exit.kind == "crash" ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);
       // The rank in the place of the process that holds what this one waits for.
-      if (const int holder = f_.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
+      if (const int holder = f.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
         std::replace(b_.evidence.begin(), b_.evidence.end(), file_lock_text(*e_),
-                     file_lock_text(*e_, f_.rank(holder)));
+                     file_lock_text(*e_, f.rank(holder)));
       }
     }
   }
 
   void last_issued() {
-    const Record* last = f_.last_operation(g_.evidence);
+    const Record* last = f.last_operation(g_.evidence);
     if (last == nullptr) {
       line(e_->holes.only_stacks || e_->threads.present
-               ? fmt::format("left only its stack, by {}", e_->threads_by)
+               ? "left only its stack, by " + e_->threads_by
            : e_->holes.from_log          ? "is at a place that the log does not say"
            : e_->losses.overwritten != 0 ? "has no record left of its last operations"
                                          : "issued no operation at all");
@@ -101,7 +104,7 @@ class Describe : public DeviceWords {
   }
 
   void ended() {
-    const Exit& x = f_.exit(g_.evidence);
+    const Exit& x = f.exit(g_.evidence);
     if (x.ended()) {
       const std::string text = exit(x);
       if (!raised_ && e_->exit.kind != "crash" && !contains(b_.evidence, text)) {
@@ -117,16 +120,15 @@ class Describe : public DeviceWords {
     if (e_->salvage == Salvage::kUnresponsive && (t == nullptr || t->activity != "stopped")) {
       line("its process exists but does not respond (stopped?)");
     }
-    if (const Record* call = f_.lifecycle_in_flight(g_.evidence)) {
+    if (const Record* call = f.lifecycle_in_flight(g_.evidence)) {
       line("is in " + op_at(g_.evidence, *call));
     }
   }
 
   void slot() {
     if (g_.pending >= 0) {
-      const Pending& p = f_.graph[g_.pending];
-      b_.group = f_.group(p.group).name;
-      b_.desc = f_.group(p.group).desc;
+      const Pending& p = f.graph[g_.pending];
+      in(f.group(p.group));
       b_.op = op(p);
       b_.seq = p.seq;
     }
@@ -149,9 +151,8 @@ class Describe : public DeviceWords {
     if (c_.rule == Rule::kGroupOrder) {
       b_.op = "new_group";
       b_.group = std::to_string(c_.calls->ordinal);
-    } else if (const Group* g = f_.group_of(g_.evidence, r)) {
-      b_.group = g->name;
-      b_.desc = g->desc;
+    } else if (const Group* g = f.group_of(g_.evidence, r)) {
+      in(*g);
     }
   }
 
@@ -160,7 +161,7 @@ class Describe : public DeviceWords {
       case Rule::kLeftOrder:
         return c_.verdict == Verdict::kMissing  // as the first line has it
                    ? line("and issued " + record_at(g_.evidence, issued()) + " instead")
-                   : first(departure(f_, c_, g_));
+                   : first(departure(f, c_, g_));
       case Rule::kMismatch:
       case Rule::kPastMismatch:
       case Rule::kSkippedSlot:
@@ -173,26 +174,22 @@ class Describe : public DeviceWords {
                                        ranks_words(group_call_ranks(*e_, issued())),
                                        at(g_.evidence, issued().stack)));
       case Rule::kExtra:
-        return line("has waited there for " + duration_text(f_.graph[c_.pending].seconds()));
+        return line("has waited there for " + duration_text(f.graph[c_.pending].seconds()));
       case Rule::kDeviceBehind:
         return behind();
       case Rule::kDeviceStalled:
-        return first(DeviceWords::line(*g_.device));
+        return first(device_line(f, *g_.device));
       case Rule::kDeviceError:
-        return device_error();
+        return device_error(*std::ranges::find(c_.errors, g_.evidence, &DeviceError::evidence));
       case Rule::kKilledBefore: {
-        const Exit &own = f_.exit(g_.evidence), &next = f_.exit(c_.others[1]);
+        const Exit &own = f.exit(g_.evidence), &next = f.exit(c_.others[1]);
         return line(fmt::format("by process {}, {} before the others were ended by {}",
                                 own.sender_pid, duration_text(seconds_between(own.time, next.time)),
                                 next.sender_pid));
       }
       case Rule::kSlow:
-        for (const Straggler& s : c_.late.ranks) {
-          if (s.evidence == g_.evidence) {
-            first(LateWords(f_).line(s));
-          }
-        }
-        return;
+        return first(
+            late_line(f, *std::ranges::find(c_.late.ranks, g_.evidence, &Straggler::evidence)));
       case Rule::kNeverIssued:
       case Rule::kLeft:
         parted();
@@ -208,8 +205,8 @@ class Describe : public DeviceWords {
     first(fmt::format("issued {}{} as #{}", operation_text(*e_, issued()),
                       at(g_.evidence, issued().stack), issued().seq));
     if (c_.rule == Rule::kSkippedSlot) {  // the operation that it left out
-      const Side due = side_of(f_, *c_.divergence, c_.right);
-      b_.op = f_.ev(due.evidence).text(due.record->op);
+      const Side due = side_of(f, *c_.divergence, c_.right);
+      b_.op = f.ev(due.evidence).text(due.record->op);
       b_.seq = c_.divergence->seq;
     }
   }
@@ -218,42 +215,37 @@ class Describe : public DeviceWords {
     if (g_.issued == kNoRecord) {
       return;
     }
-    const Pending& p = f_.graph[g_.pending];
+    const Pending& p = f.graph[g_.pending];
     const Record& r = issued();
     b_.op = op(p);
     b_.seq = p.seq;
+    if (const auto on_device = f.devices.of(g_.evidence, g_.issued)) {
+      first(device_line(f, *on_device));
+    }
     first(fmt::format("issued {}{}{}; its device has not {} it", pending(p),
                       at(g_.evidence, r.stack), led(" ", before_evidence(*e_, r.time)),
                       p.starts_seen && r.state != State::kStarted ? "started" : "finished"));
-    if (const auto on_device = f_.devices.of(g_.evidence, g_.issued)) {
-      b_.evidence.insert(b_.evidence.begin() + 1, DeviceWords::line(*on_device));
-    }
   }
 
-  void device_error() {
-    for (const DeviceError& x : c_.errors) {
-      if (x.evidence == g_.evidence) {
-        first(x.text +
-              (x.record == kNoRecord
-                   ? ""
-                   : "; in flight was " + record_at(x.evidence, e_->records[x.record])) +
-              led(", ", before_evidence(*e_, x.time)));
-      }
-    }
+  void device_error(const DeviceError& x) {
+    first(x.text +
+          led("; in flight was ",
+              x.record == kNoRecord ? "" : record_at(x.evidence, e_->records[x.record])) +
+          led(", ", before_evidence(*e_, x.time)));
   }
 
   // What the rank usually does next.
   void usually() {
     const int group = pending_of().group;
-    const std::vector<Step>& steps = f_.history.of(g_.evidence);
+    const std::vector<Step>& steps = f.history.of(g_.evidence);
     const auto usual = steps.empty() ? std::nullopt : usual_next(steps, steps.size());
     if (usual && (steps[*usual].group == group || c_.rule == Rule::kStoppedHost)) {
       line("next, by its earlier iterations, would be " +
            op_at(g_.evidence, e_->records[steps[*usual].record]));
     }
-    const Group& g = f_.group(group);
+    const Group& g = f.group(group);
     for (std::size_t m = 0; m < g.ranks.size() && g_.why == Why::kSkipped; ++m) {
-      const Record* r = f_.slots[idx(group)].at(f_.c, g, m, g_.seq);
+      const Record* r = f.slots[idx(group)].at(f.c, g, m, g_.seq);
       if (r != nullptr && g.evidence[m] != g_.evidence && c_.rule == Rule::kNeverIssued) {
         line(fmt::format(
             "left out {} as early as #{}: its call sites are one ahead of the others' since",
@@ -275,9 +267,9 @@ class Describe : public DeviceWords {
   void parted() {
     const Pending& p = pending_of();
     const auto other =
-        std::ranges::find_if(p.waits, [&](const Wait& w) { return w.evidence != g_.evidence; });
+        std::ranges::find_if(p.waits, [&](auto& w) { return w.evidence != g_.evidence; });
     if (other != p.waits.end()) {
-      b_.divergence = fork_of(f_.c, f_.history, p.group, g_.evidence, other->evidence);
+      b_.divergence = fork_of(f.c, f.history, p.group, g_.evidence, other->evidence);
     }
   }
 
@@ -288,10 +280,114 @@ class Describe : public DeviceWords {
   Blamed b_;
 };
 
+// The group whose operation is wrong or missing; -1: the cause is of none.
+int group_of(const Facts& f, const Cause& c, const Guilty& g) {
+  const int pending = g.pending >= 0 ? g.pending : c.pending;
+  return c.divergence ? c.divergence->group : pending >= 0 ? f.graph[pending].group : -1;
+}
+
+// Members of the group that are not blamed.
+std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
+  std::vector<int> out = f.group(group).evidence;
+  const std::set<int> blamed = blamed_by(c);
+  std::erase_if(out, [&](int i) { return i < 0 || blamed.contains(i) || f.ev(i).records.empty(); });
+  return out;
+}
+
+// "issued all_reduce at train.py:19 8 times, the others 9 times"
+std::string count_text(const SiteCount& n) {
+  const std::string own = fmt::format("issued {} at {}", n.op, site_text(n.site));
+  return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
+         (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
+         given(!n.whole, ", of what the rings still hold");
+}
+
+// Counts that differ only because the others wait there say nothing new.
+bool is_plain(const Cause& c, const Facts& f, const std::vector<SiteCount>& counts) {
+  if (counts.size() != 1 || counts[0].own + 1 != counts[0].most || c.pending < 0 ||
+      (c.rule != Rule::kNeverIssued && c.rule != Rule::kLeft && c.rule != Rule::kExited)) {
+    return false;
+  }
+  const Pending& p = f.graph[c.pending];
+  return std::ranges::any_of(p.waits, [&](const Wait& w) {
+    return w.record != kNoRecord &&
+           user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack) == counts[0].site;
+  });
+}
+
+void add_counts(const Facts& f, const Cause& c, Report& r) {
+  constexpr std::size_t kShown = 2;
+  std::vector<std::pair<std::string, std::vector<Rank>>> said;
+  std::map<int, SiteCounts> of_group;
+  for (const Guilty& g : c.guilty) {
+    const bool counted = g.evidence >= 0 && !f.ev(g.evidence).holes.only_stacks;
+    const int group = counted ? group_of(f, c, g) : -1;
+    if (group >= 0 && !of_group.contains(group)) {
+      of_group.try_emplace(group, f.c, group, others_in(f, c, group));
+    }
+    if (group < 0 || !of_group.at(group).has_others()) {
+      continue;
+    }
+    std::vector<SiteCount> counts = of_group.at(group).of(g.evidence);
+    // What only one side issued is there because the counts before it differ.
+    const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
+    if (std::ranges::any_of(counts, both)) {
+      std::erase_if(counts, [&](const SiteCount& n) { return !both(n); });
+    }
+    counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
+    for (const SiteCount& n : counts) {
+      const std::string text = count_text(n);
+      auto same = std::ranges::find(said, text, &decltype(said)::value_type::first);
+      same = same == said.end() ? said.insert(same, {text, {}}) : same;
+      same->second.push_back(g.rank);
+    }
+  }
+  for (const auto& [text, who] : said) {
+    say(r, "counts", ranks_words(who) + ' ' + text);
+  }
+}
+
+// What was said of the rank's earliest deviation by the rule itself.
+bool is_known(const Facts& f, const Cause& c, const Guilty& g, const Parting& p) {
+  const std::vector<Step>& steps = f.history.of(g.evidence);
+  return p.issued >= steps.size() ||
+         (g.issued != kNoRecord && steps[p.issued].record >= g.issued) ||
+         (g.why == Why::kSkipped && c.rule == Rule::kNeverIssued);
+}
+
 }  // namespace
 
 Blamed describe(const Facts& f, const Cause& c, const Guilty& g) {
   return Describe(f, c, g).run();
+}
+
+void add_course(const Facts& f, const Cause& c, Report& r) {
+  if (!c.names() || c.verdict == Verdict::kSlow) {
+    return;
+  }
+  add_counts(f, c, r);
+  constexpr std::size_t kShown = 4;  // a pattern of more is no slip of a rank
+  for (const Guilty& g : c.guilty) {
+    if (g.evidence < 0 || c.guilty.size() > kShown) {
+      continue;
+    }
+    std::vector<int> peers = f.anomalies.peers(g.evidence, true);
+    std::erase_if(peers, [&](int i) { return blamed_by(c).contains(i); });
+    const auto p = parting(f.c, f.history, f.anomalies, g.evidence, peers);
+    if (!p || is_known(f, c, g, *p)) {
+      continue;
+    }
+    say(r, "parted", "rank {} {} {}{}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
+        led(" at ", site_text(p->site)),
+        p->step          ? fmt::format(" in step {}", *p->step)
+        : p->before == 0 ? ", which it had never issued before"
+                         : ", which it had issued " + times(p->before) + " before",
+        p->wrong_since && p->group >= 0
+            ? fmt::format("; since then its operations in {} are matched with the wrong ones of "
+                          "the other ranks: results are wrong from there",
+                          f.group(p->group).title())
+            : "");
+  }
 }
 
 }  // namespace frtrace

@@ -13,18 +13,8 @@ namespace frtrace {
 
 namespace {
 
-const char* state_name(DeviceState s) {
-  return s == DeviceState::kUnknown ? "unknown"
-         : s == DeviceState::kEnded ? "ended"  // completed or failed
-                                    : fr::word(s);
-}
-
-const char* wait_name(PhaseWait w) {
-  return w == PhaseWait::kOther ? "unknown" : fr::word(w);
-}
-
 std::string channels_text(const std::vector<std::uint32_t>& channels) {
-  return fmt::format("{} {}", channels.size() == 1 ? "channel" : "channels",
+  return fmt::format("{} {}", one_or(channels.size(), "channel", "channels"),
                      fold_ranks({channels.begin(), channels.end()}));
 }
 
@@ -61,25 +51,15 @@ std::string running_text(const DeviceReport& d) {
          given(!d.channels.empty(), fmt::format(", {} running", channels_text(d.channels)));
 }
 
-}  // namespace
-
-std::string DeviceWords::title(const OnDevice& at) const {
-  const RankEvidence& e = f_.ev(at.evidence);
-  const std::size_t index = record_of(e, f_.devices[at]);
-  if (index != kNoRecord) {
-    return record(at.evidence, e.records[index]);
-  }
-  return f_.devices[at].has_record ? "an operation whose record is overwritten"
-                                   : "a send or receive that was not launched";
-}
-
-DeviceReport DeviceWords::report(const OnDevice& at) const {
-  const RankEvidence& e = f_.ev(at.evidence);
-  const DeviceOperation& o = f_.devices[at];
+DeviceReport device_report(const Facts& f, const OnDevice& at) {
+  const RankEvidence& e = f.ev(at.evidence);
+  const DeviceOperation& o = f.devices[at];
   DeviceReport out;
   out.rank = e.id.rank;
-  out.operation = title(at);
-  out.state = state_name(o.state);
+  out.operation = device_title(f, at);
+  out.state = o.state == DeviceState::kUnknown ? "unknown"
+              : o.state == DeviceState::kEnded ? "ended"  // completed or failed
+                                               : fr::word(o.state);
   out.stream = o.stream;
   const std::size_t record = record_of(e, o);
   const Time since = o.state == DeviceState::kStarted     ? o.started
@@ -89,42 +69,95 @@ DeviceReport DeviceWords::report(const OnDevice& at) const {
                                                           : 0;
   out.seconds = since != 0 ? std::max(0.0, seconds_between(since, e.written)) : 0;
   if (const auto busy = stream_busy_with(e, at.operation)) {
-    const DeviceReport head = report({at.evidence, *busy});
+    const DeviceReport head = device_report(f, {at.evidence, *busy});
     out.behind = fmt::format("{} ({})", head.operation,
-                             f_.devices[{at.evidence, *busy}].state == DeviceState::kStarted
+                             f.devices[{at.evidence, *busy}].state == DeviceState::kStarted
                                  ? running_text(head)
                                  : fmt::format("launched{}, not started", ago(head.seconds)));
   }
-  for (const DevicePhase& p : f_.devices.phases(at)) {
+  for (const DevicePhase& p : f.devices.phases(at)) {
     if (p.kind == PhaseKind::kKernel) {
       out.channels.push_back(p.channel);
     } else if (p.kind != PhaseKind::kOther) {
-      const TransferReport t{.kind = p.kind == PhaseKind::kSend ? "send" : "recv",
-                             .peer = f_.devices.peer(at, p.peer),
-                             .waits_for = wait_name(p.wait),
-                             .step = p.step,
-                             .n_steps = p.n_steps,
-                             .channels = {},
-                             .over = {}};
-      auto same =
-          std::find_if(out.transfers.begin(), out.transfers.end(), [&](const TransferReport& x) {
-            return std::tie(x.kind, x.peer, x.waits_for, x.step, x.n_steps) ==
-                   std::tie(t.kind, t.peer, t.waits_for, t.step, t.n_steps);
-          });
-      same = same == out.transfers.end() ? out.transfers.insert(same, t) : same;
-      same->channels.push_back(p.channel);
+      const auto key = [](const TransferReport& x) {
+        return std::tie(x.kind, x.peer, x.waits_for, x.step, x.n_steps);
+      };
+      const char* kind = p.kind == PhaseKind::kSend ? "send" : "recv";
+      const char* wait = p.wait == PhaseWait::kOther ? "unknown" : fr::word(p.wait);
+      const Rank peer = f.devices.peer(at, p.peer);
+      const TransferReport t{kind, peer, wait, p.step, p.n_steps, {}, {}};
+      const auto same = std::ranges::find(out.transfers, key(t), key);
+      TransferReport& x = same == out.transfers.end() ? out.transfers.emplace_back(t) : *same;
+      x.channels.push_back(p.channel);
       if (std::string over = over_text(p); !over.empty()) {
-        same->over.push_back(std::move(over));
+        x.over.push_back(std::move(over));
       }
     }
   }
   return out;
 }
 
-std::string DeviceWords::line(const OnDevice& at) const {
-  const DeviceReport d = report(at);
-  const std::string stream = d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream);
-  const DeviceState state = f_.devices[at].state;
+void add_links(const Facts& f, const DeviceChain& chain, Report& r) {
+  const auto named = [&](Rank x) {
+    const auto it = f.c.index.find(x);
+    const std::string host = it == f.c.index.end() ? std::string() : f.ev(it->second).id.host;
+    return fmt::format("rank {}{}", x, given(!host.empty(), " (host " + host + ")"));
+  };
+  const auto line = [&](const Link& l) {
+    const std::string where = fmt::format("step {} of {}, {}{}", l.step, l.n_steps,
+                                          channels_text(l.channels), over_words(l.over));
+    return l.from != l.to ? fmt::format("suspect the network from {} to {}: {}", named(l.from),
+                                        named(l.to), where)
+                          : fmt::format(
+                                "rank {}: received data does not get from its network card "
+                                "to its device ({})",
+                                l.from, where);
+  };
+  r.links = chain.links;
+  say_few(r, "link", each(chain.links, line), 8, "and {} more likewise");
+}
+
+// Where the waits end first, then on the way there, then who waits for that.
+std::vector<OnDevice> in_order(const Facts& f, const DeviceChain& chain) {
+  std::vector<OnDevice> order;
+  std::set<OnDevice> seen;
+  const auto add = [&](const OnDevice& at) {
+    if (seen.insert(at).second) {
+      order.push_back(at);
+    }
+  };
+  for (const StalledDevice& s : chain.stalled) {
+    add(s.at);
+  }
+  for (const OnDevice& at : chain.visited) {
+    const Rank rank = f.rank(at.evidence);
+    if (std::ranges::any_of(chain.links, [&](auto& l) { return l.from == rank || l.to == rank; })) {
+      add(at);
+    }
+  }
+  std::ranges::for_each(chain.visited, add);
+  for (const Pending& p : f.graph.pending) {
+    for (const Wait& w : p.waits) {
+      if (const auto waits = f.devices.of(w.evidence, w.record)) {
+        add(*waits);
+      }
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+std::string device_title(const Facts& f, const OnDevice& at) {
+  const std::size_t index = record_of(f.ev(at.evidence), f.devices[at]);
+  return index != kNoRecord         ? Names(f).record(at.evidence, index)
+         : f.devices[at].has_record ? "an operation whose record is overwritten"
+                                    : "a send or receive that was not launched";
+}
+
+std::string device_line(const Facts& f, const OnDevice& at) {
+  const DeviceReport d = device_report(f, at);
+  const DeviceState state = f.devices[at].state;
   if (state == DeviceState::kScheduled) {
     return fmt::format("{} issued{}, its launch was not seen to begin", d.operation,
                        ago(d.seconds));
@@ -134,13 +167,14 @@ std::string DeviceWords::line(const OnDevice& at) const {
                        duration_text(d.seconds));
   }
   if (state == DeviceState::kLaunched) {
-    return fmt::format("{} launched{}, never started on its device; ", d.operation,
-                       ago(d.seconds)) +
-           (d.behind.empty()
-                ? fmt::format("nothing that fr sees is before it on {}: a kernel of the user's, or "
-                              "no room on the device",
-                              stream)
-                : fmt::format("{} is busy with {}", stream, d.behind));
+    return fmt::format(
+        fmt::runtime(d.behind.empty() ? "{} launched{}, never started on its device; nothing "
+                                        "that fr sees is before it on {}: a kernel of the "
+                                        "user's, or no room on the device"
+                                      : "{} launched{}, never started on its device; {} is busy "
+                                        "with {}"),
+        d.operation, ago(d.seconds),
+        d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream), d.behind);
   }
   std::string out = d.operation + ' ' + running_text(d);
   constexpr std::size_t kShown = 4;
@@ -151,74 +185,19 @@ std::string DeviceWords::line(const OnDevice& at) const {
   return out + given(n > kShown, fmt::format("; and {} more transfers", n - kShown));
 }
 
-namespace {
-
-void add_links(const Facts& f, const DeviceChain& chain, Report& r) {
-  const auto named = [&](Rank x) {
-    const auto it = f.c.index.find(x);
-    const std::string host = it == f.c.index.end() ? std::string() : f.ev(it->second).id.host;
-    return fmt::format("rank {}", x) + given(!host.empty(), " (host " + host + ")");
-  };
-  r.links = chain.links;
-  std::vector<std::string> lines;
-  for (const Link& l : chain.links) {
-    const std::string where = fmt::format("step {} of {}, {}{}", l.step, l.n_steps,
-                                          channels_text(l.channels), over_words(l.over));
-    lines.push_back(l.from == l.to
-                        ? fmt::format("rank {}: received data does not get from its network card "
-                                      "to its device ({})",
-                                      l.from, where)
-                        : fmt::format("suspect the network from {} to {}: {}", named(l.from),
-                                      named(l.to), where));
-  }
-  say_few(r, "link", lines, 8, "and {} more likewise");
-}
-
-}  // namespace
-
 void add_devices(const Facts& f, const Cause& c, Report& r) {
-  const DeviceWords words(f);
-  const DeviceChain& chain = c.chain;
-  if (chain.visited.empty() && chain.links.empty()) {
-    return;
-  }
   if (c.verdict == Verdict::kTransport) {  // else what is stalled elsewhere explains them
-    add_links(f, chain, r);
+    add_links(f, c.chain, r);
   }
-  // Where the waits end first, then on the way there, then who waits for that.
-  std::vector<OnDevice> order;
-  std::set<OnDevice> seen;
-  const auto add = [&](const OnDevice& at) {
-    if (seen.insert(at).second) {
-      order.push_back(at);
-    }
-  };
-  std::set<Rank> at_links;
-  for (const Link& l : chain.links) {
-    at_links.insert({l.from, l.to});
-  }
-  for (const StalledDevice& s : chain.stalled) {
-    add(s.at);
-  }
-  for (const OnDevice& at : chain.visited) {
-    if (at_links.contains(f.rank(at.evidence))) {
-      add(at);
-    }
-  }
-  std::for_each(chain.visited.begin(), chain.visited.end(), add);
-  for (const Pending& p : f.graph.pending) {
-    for (const Wait& w : p.waits) {
-      if (const auto waits = f.devices.of(w.evidence, w.record)) {
-        add(*waits);
-      }
-    }
+  if (c.chain.visited.empty() && c.chain.links.empty()) {
+    return;
   }
   constexpr std::size_t kReported = 256;
   std::vector<std::pair<std::string, std::vector<Rank>>> said;
   std::map<std::string, std::size_t> alike;  // operations that wait behind nothing that is known
-  for (const OnDevice& at : order) {
+  for (const OnDevice& at : in_order(f, c.chain)) {
     const Rank rank = f.rank(at.evidence);
-    const DeviceReport d = said.size() < kReported ? words.report(at) : DeviceReport{};
+    const DeviceReport d = said.size() < kReported ? device_report(f, at) : DeviceReport{};
     if (r.devices.size() < kReported) {
       r.devices.push_back(d);
     }
@@ -227,16 +206,13 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
       const auto [it, fresh] = alike.try_emplace(key, said.size());
       if (fresh) {
-        said.emplace_back(said.size() < kReported ? words.line(at) : "", std::vector<Rank>{});
+        said.emplace_back(said.size() < kReported ? device_line(f, at) : "", std::vector<Rank>{});
       }
       said[it->second].second.push_back(rank);
     }
   }
-  std::vector<std::string> lines;
-  for (const auto& [text, who] : said) {
-    lines.push_back(ranks_words(who) + ": " + text);
-  }
-  say_few(r, "device", lines, 6, "and {} more operations on devices");
+  const auto line = [](const auto& x) { return ranks_words(x.second) + ": " + x.first; };
+  say_few(r, "device", each(said, line), 6, "and {} more operations on devices");
 }
 
 }  // namespace frtrace

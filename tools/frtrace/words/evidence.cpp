@@ -1,13 +1,13 @@
 // What was read, what of it is lost, and how sure the verdict is.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "input/ras.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
+#include "words/diagnose.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -15,13 +15,8 @@ namespace frtrace {
 namespace {
 
 GroupReport group_report(const Case& c, const Group& g) {
-  GroupReport out{.name = g.name,
-                  .desc = g.desc,
-                  .backend = g.backend,
-                  .instance = g.instance,
-                  .ranks = g.ranks,
-                  .enqueued_min = UINT64_MAX,
-                  .completed_min = UINT64_MAX};
+  GroupReport out{g.name, g.desc, g.backend, g.instance, g.ranks};
+  out.enqueued_min = out.completed_min = UINT64_MAX;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     if (const GroupEvidence* e = c.member(g, m)) {
       out.enqueued_min = std::min(out.enqueued_min, e->enqueued);
@@ -40,23 +35,20 @@ GroupReport group_report(const Case& c, const Group& g) {
 RankReport rank_report(const Facts& f, int i) {
   const Names names(f);
   const RankEvidence& e = f.ev(i);
-  RankReport out{.rank = e.id.rank,
-                 .host = e.id.host,
-                 .file = e.file,
-                 .source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
-                           : e.source == Source::kRing ? "ring"
-                                                       : "live ring",
-                 .reason = e.reason,
-                 .state = f.exit(i).ended()                     ? names.exit(f.exit(i))
-                          : e.salvage == Salvage::kUnresponsive ? "does not respond"
-                                                                : "runs",
-                 .pid = e.id.pid,
-                 .from_ring = e.source != Source::kDump,
-                 .runs_now = e.source == Source::kLiveRing,
-                 .incident = e.incident,
-                 .last_op = {},
-                 .site = {},
-                 .note = {}};
+  const bool silent = !f.exit(i).ended() && e.salvage == Salvage::kUnresponsive;
+  RankReport out;
+  out.rank = e.id.rank;
+  out.host = e.id.host;
+  out.file = e.file;
+  out.source = e.source == Source::kDump   ? (e.salvaged ? "salvaged dump" : "dump")
+               : e.source == Source::kRing ? "ring"
+                                           : "live ring";
+  out.reason = e.reason;
+  out.state = silent ? "does not respond" : names.exit(f.exit(i));
+  out.pid = e.id.pid;
+  out.from_ring = e.source != Source::kDump;
+  out.runs_now = e.source == Source::kLiveRing;
+  out.incident = e.incident;
   if (const Record* last = f.last_operation(i)) {
     out.last_op = names.record(i, *last);
     out.site = user_site(e, last->stack);
@@ -66,86 +58,62 @@ RankReport rank_report(const Facts& f, int i) {
   return out;
 }
 
-}  // namespace
-
-void add_inventory(const Facts& f, Report& r) {
-  r.job = f.c.job;
-  r.attempt = f.c.attempt;
-  r.incident = f.c.incident;
-  r.read = static_cast<int>(f.c.ranks.size());
-  r.expected = f.c.expected;
-  r.missing_ranks = f.c.missing;
-  for (const Group& g : f.c.groups) {
-    r.groups.push_back(group_report(f.c, g));
-  }
-  r.rank_reports.reserve(f.c.ranks.size());
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    r.rank_reports.push_back(rank_report(f, i));
-  }
-  for (const std::string& note : f.c.notes) {
-    say(r, "input", note);
-  }
-}
-
-namespace {
-
-struct AssumeRow {
-  Assume what;
-  const char* text;
-};
-
 // {who}: the ranks that the assumption is about; {first}, {last} of them; {time}: its duration.
-constexpr AssumeRow kAssumptions[] = {
-    {Assume::kRankWithoutEvidence, "no evidence of {who}"},
-    {Assume::kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
-    {Assume::kOneEvent, "several processes ended at about the same time"},
-    {Assume::kAllGone, "all processes are gone and none left an exit status"},
-    {Assume::kKilledLater, "processes were killed after the hang"},
-    {Assume::kSignalOrder, "only the order of the signals shows who ended first"},
-    {Assume::kOtherMayBeFirst,
-     "rank {first} may be what stopped them, before rank {last} was ended"},
-    {Assume::kShortHang, "the wait had lasted only {time} when the evidence was written"},
-    {Assume::kEarlierIterations, "decided by the order of earlier iterations"},
-    {Assume::kPeersOrder, "decided by the order of most ranks"},
-    {Assume::kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
-    {Assume::kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
-    {Assume::kTie, "as many ranks on either side, and the evidence does not show which is right"},
-    {Assume::kFewAreWrong, "the few are taken to be wrong, not the many"},
-    {Assume::kRecordsNotKept, "not all members' records of that operation are kept"},
-    {Assume::kCompleted, "the operation completed"},
-    {Assume::kHostIsFree, "the host of {who} is assumed not to block in that operation"},
-    {Assume::kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
-    {Assume::kNetworkToo, "the network also holds data back"},
-    {Assume::kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
-    {Assume::kChainOpen, "not all waits of the devices could be followed"},
-    {Assume::kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
-    {Assume::kLowerLayer, "the layer below is not observable"},
-    {Assume::kErrorsAtOnce, "the clocks do not show whose error came first"},
-    {Assume::kNeedNotMeet, "the call need not wait for all ranks"},
-    {Assume::kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
-    {Assume::kRingsOnly, "measured over the records that the rings still hold"},
-    {Assume::kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
-    {Assume::kBesideAnEnd, "it may follow from the end of another process"},
-    {Assume::kGroupsUnknown, "operations of unknown groups were not counted"},
-    {Assume::kTimesGuessed,
-     "the files were copied without their times, so that the ranks have waited long is assumed"},
-};
-static_assert(std::size(kAssumptions) == static_cast<std::size_t>(Assume::kTimesGuessed) + 1);
-
 std::string text_of(const Assumption& a) {
-  const AssumeRow& row = kAssumptions[static_cast<std::size_t>(a.what)];
+  using enum Assume;
+  static constexpr std::pair<Assume, const char*> kTexts[] = {
+      {kRankWithoutEvidence, "no evidence of {who}"},
+      {kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
+      {kOneEvent, "several processes ended at about the same time"},
+      {kAllGone, "all processes are gone and none left an exit status"},
+      {kKilledLater, "processes were killed after the hang"},
+      {kSignalOrder, "only the order of the signals shows who ended first"},
+      {kOtherMayBeFirst, "rank {first} may be what stopped them, before rank {last} was ended"},
+      {kShortHang, "the wait had lasted only {time} when the evidence was written"},
+      {kEarlierIterations, "decided by the order of earlier iterations"},
+      {kPeersOrder, "decided by the order of most ranks"},
+      {kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
+      {kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
+      {kTie, "as many ranks on either side, and the evidence does not show which is right"},
+      {kFewAreWrong, "the few are taken to be wrong, not the many"},
+      {kRecordsNotKept, "not all members' records of that operation are kept"},
+      {kCompleted, "the operation completed"},
+      {kHostIsFree, "the host of {who} is assumed not to block in that operation"},
+      {kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
+      {kNetworkToo, "the network also holds data back"},
+      {kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
+      {kChainOpen, "not all waits of the devices could be followed"},
+      {kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
+      {kLowerLayer, "the layer below is not observable"},
+      {kErrorsAtOnce, "the clocks do not show whose error came first"},
+      {kNeedNotMeet, "the call need not wait for all ranks"},
+      {kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
+      {kRingsOnly, "measured over the records that the rings still hold"},
+      {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
+      {kBesideAnEnd, "it may follow from the end of another process"},
+      {kGroupsUnknown, "operations of unknown groups were not counted"},
+      {kTimesGuessed,
+       "the files were copied without their times, so that the ranks have waited long is assumed"},
+  };
+  static_assert(std::size(kTexts) == static_cast<std::size_t>(kTimesGuessed) + 1);
   const bool ranks = !a.ranks.empty();
-  return fmt::format(
-      fmt::runtime(row.text), fmt::arg("who", ranks ? ranks_words(a.ranks) : std::string()),
-      fmt::arg("first", ranks ? a.ranks.front() : -1),
-      fmt::arg("last", ranks ? a.ranks.back() : -1), fmt::arg("time", duration_text(a.seconds)));
+  return fmt::format(fmt::runtime(kTexts[static_cast<std::size_t>(a.what)].second),
+                     fmt::arg("who", given(ranks, ranks_words(a.ranks))),
+                     fmt::arg("first", ranks ? a.ranks.front() : -1),
+                     fmt::arg("last", ranks ? a.ranks.back() : -1),
+                     fmt::arg("time", duration_text(a.seconds)));
 }
 
 // The reasons for a confidence below certain, none twice.
 struct Doubts {
   Report& r;
   std::vector<std::string> all;
-  void add(Assume what, const std::vector<Rank>& ranks = {}) { add(Assumption{what, ranks}); }
+  void add_hole(const std::string& text, bool matters, Confidence to = Confidence::kLikely) {
+    say(r, "hole", text);
+    if (matters) {
+      add(to, text);
+    }
+  }
   void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
   void add(Confidence to, const std::string& text) {
     r.confidence = std::max(r.confidence, to);
@@ -155,75 +123,59 @@ struct Doubts {
   }
 };
 
-std::vector<Rank> ranks_with(const Facts& f, const std::function<bool(const RankEvidence&)>& is) {
-  std::vector<Rank> out;
-  for (const RankEvidence* e : f.c.ranks) {
-    if (is(*e)) {
-      out.push_back(e->id.rank);
-    }
-  }
-  return out;
+// The ranks whose file has that.
+template <typename Is>
+std::vector<Rank> ranks_with(const Facts& f, Is is) {
+  return f.ranks(those(f, [&](int i) { return is(f.ev(i)); }));
 }
 
 // What the formats do not record, and whether the verdict rests on it.
-void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
-  struct Gap {
+void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
+  static constexpr struct {
     bool Holes::* set;
-    const char* text;
     bool matters;
-  };
-  static constexpr Gap kGaps[] = {
-      {&Holes::truncated, "cut off in the middle: what comes after is unknown", true},
-      {&Holes::only_active, "hold only what was in flight when they were written", false},
-      {&Holes::no_stacks, "hold no call sites", false},
-      {&Holes::no_status, "hold no counters: frontiers are those of the records", false},
-      {&Holes::no_p2p, "do not record sends and receives, though there were some", true},
-      {&Holes::no_members,
-       "do not list the members of groups: members are the ranks whose records name a group", true},
-      {&Holes::frontier_inferred, "do not name a group: what the others wait for was not issued",
-       true},
-      {&Holes::failure_inferred,
+    const char* text;
+  } kGaps[] = {
+      {&Holes::truncated, true, "cut off in the middle: what comes after is unknown"},
+      {&Holes::only_active, false, "hold only what was in flight when they were written"},
+      {&Holes::no_stacks, false, "hold no call sites"},
+      {&Holes::no_status, false, "hold no counters: frontiers are those of the records"},
+      {&Holes::no_p2p, true, "do not record sends and receives, though there were some"},
+      {&Holes::no_members, true,
+       "do not list the members of groups: members are the ranks whose records name a group"},
+      {&Holes::frontier_inferred, true,
+       "do not name a group: what the others wait for was not issued"},
+      {&Holes::failure_inferred, true,
        "do not distinguish failed operations from completed ones: those that cannot have completed "
-       "are taken as failed",
-       true},
-      {&Holes::run_by_clock,
-       "are newer by their clocks than files of other ranks, which are taken for an earlier run's",
-       true},
-      {&Holes::from_log,
-       "are a log: a rank that its watchdog says nothing of may be inside the operation", true},
-      {&Holes::only_stacks, "hold stacks only, no operations: the place is taken for the reason",
-       true},
-      {&Holes::calls_only,
+       "are taken as failed"},
+      {&Holes::run_by_clock, true,
+       "are newer by their clocks than files of other ranks, which are taken for an earlier run's"},
+      {&Holes::from_log, true,
+       "are a log: a rank that its watchdog says nothing of may be inside the operation"},
+      {&Holes::only_stacks, true,
+       "hold stacks only, no operations: the place is taken for the reason"},
+      {&Holes::calls_only, false,
        "hold only what Python called, as there was no torch adapter: what C++ issues by itself "
-       "(DDP, "
-       "functional collectives) is not in them",
-       false},
-      {&Holes::only_times,
-       "are traces of torch.profiler: they hold times, and nothing about a hang", true},
-      {&Holes::written_guessed, "do not record when they were written: durations are guesses",
-       false},
+       "(DDP, functional collectives) is not in them"},
+      {&Holes::only_times, true,
+       "are traces of torch.profiler: they hold times, and nothing about a hang"},
+      {&Holes::written_guessed, false,
+       "do not record when they were written: durations are guesses"},
   };
   const auto tell = [&](const std::vector<Rank>& who, const char* what, bool matters) {
+    const bool all = who.size() == f.c.ranks.size();
     if (!who.empty()) {
-      const std::string text = fmt::format(
-          "{} {}", who.size() == f.c.ranks.size() ? "the files" : "files of " + ranks_words(who),
-          what);
-      say(r, "hole", text);
-      if (matters) {
-        doubts.add(Confidence::kLikely, text);
-      }
+      doubts.add_hole((all ? "the files " : "files of " + ranks_words(who) + ' ') + what, matters);
     }
   };
   // Of gloo PyTorch records no sends and receives, and often nothing tells whether there were some.
-  tell(ranks_with(f,
-                  [](const RankEvidence& e) {
-                    return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
-                           std::ranges::any_of(e.groups, [&](const GroupEvidence& g) {
-                             return e.text(g.backend) == "gloo";
-                           });
-                  }),
+  const auto is_gloo = [](const RankEvidence& e) {
+    return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
+           std::ranges::any_of(e.groups, [&](auto& g) { return e.text(g.backend) == "gloo"; });
+  };
+  tell(ranks_with(f, is_gloo),
        "hold no sends and receives of gloo's: a rank that seems idle may wait in one", fault);
-  for (const Gap& gap : kGaps) {
+  for (const auto& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
          (fault || gap.set == &Holes::no_p2p) && gap.matters);
   }
@@ -231,23 +183,21 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts, Report& r) {
 
 // A file without counters that holds no operation either says nothing of its rank: not that it is
 // well, and not that it issued nothing.
-void add_empty(const Facts& f, bool fault, Doubts& doubts, Report& r) {
+void add_empty(const Facts& f, bool fault, Doubts& doubts) {
   const std::vector<Rank> who = ranks_with(f, [](const RankEvidence& e) {
     return e.holes.no_status && !e.holes.only_active &&
-           std::none_of(e.records.begin(), e.records.end(), communicates);
+           std::ranges::none_of(e.records, communicates);
   });
   if (who.empty()) {
     return;
   }
   const bool all = who.size() == f.c.ranks.size();
-  const std::string text =
+  const bool blamed = std::ranges::any_of(who, [&](Rank x) { return contains(doubts.r.ranks, x); });
+  doubts.add_hole(
       all ? "the files hold no operation"
           : fmt::format("the {} of {} no operation", one_or(who.size(), "file", "files"),
-                        ranks_do(who, "holds", "hold"));
-  say(r, "hole", text);
-  if (!fault || std::any_of(who.begin(), who.end(), [&](Rank x) { return contains(r.ranks, x); })) {
-    doubts.add(all ? Confidence::kPossible : Confidence::kLikely, text);
-  }
+                        ranks_do(who, "holds", "hold")),
+      !fault || blamed, all ? Confidence::kPossible : Confidence::kLikely);
 }
 
 // What NCCL's own service says: shown beside the verdict, and never decides it. Every process answers
@@ -262,7 +212,7 @@ void add_ras(const Facts& f, Report& r) {
     return;
   }
   if (asked->answer.empty()) {
-    say(r, "ras", fmt::format("NCCL's RAS at {} did not answer: {}", asked->address, asked->error));
+    say(r, "ras", "NCCL's RAS at {} did not answer: {}", asked->address, asked->error);
     return;
   }
   for (const std::string& line : ras_lines(*asked)) {
@@ -289,17 +239,15 @@ void add_silent(const Facts& f, Report& r) {
       if (!said.insert(n.host + fold_ranks(node.ranks)).second) {
         continue;
       }
-      node.has_files = !ranks_with(f, [&](const RankEvidence& other) {
-                          return node.ranks.empty() ? other.id.host == node.host
-                                                    : contains(node.ranks, other.id.rank);
-                        }).empty();
-      say(r, "silent",
-          fmt::format(
-              "node {} ({}) did not answer within {}{}", node.host,
-              node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks),
-              duration_text(static_cast<double>(e->nodes.took_ns) / 1e9),
-              node.has_files ? ", and left files all the same"
-                             : " and left no files: stopped, dead or cut off"));
+      node.has_files = std::ranges::any_of(f.c.ranks, [&](const RankEvidence* other) {
+        return node.ranks.empty() ? other->id.host == node.host
+                                  : contains(node.ranks, other->id.rank);
+      });
+      say(r, "silent", "node {} ({}) did not answer within {}{}", node.host,
+          node.ranks.empty() ? fmt::format("{} ranks", node.n_ranks) : ranks_words(node.ranks),
+          duration_text(static_cast<double>(e->nodes.took_ns) / 1e9),
+          node.has_files ? ", and left files all the same"
+                         : " and left no files: stopped, dead or cut off");
       r.silent_nodes.push_back(std::move(node));
     }
   }
@@ -311,26 +259,21 @@ void add_lost_records(const Facts& f, Report& r) {
     groups_lost += e->losses.no_group;
     if (e->losses.cut != 0) {
       say(r, "lost",
-          fmt::format(
-              "{} of rank {} {} behind the end of its file, which was cut off; its counters "
-              "are exact",
-              counted(e->losses.cut, "record"), e->id.rank, one_or(e->losses.cut, "lies", "lie")));
+          "{} of rank {} {} behind the end of its file, which was cut off; its counters are exact",
+          counted(e->losses.cut, "record"), e->id.rank, one_or(e->losses.cut, "lies", "lie"));
     }
   }
   if (groups_lost != 0) {
-    say(r, "lost",
-        fmt::format("{} operations of groups that had no room in the ring are not attributed",
-                    groups_lost));
+    say(r, "lost", "{} operations of groups that had no room in the ring are not attributed",
+        groups_lost);
   }
   // Of the groups in which ranks wait.
   const auto add = [&](std::uint64_t GroupReport::* lost, const char* text) {
     std::uint64_t records = 0, groups = 0;
     std::string of;
     for (std::size_t g = 0; g < r.groups.size(); ++g) {
-      const bool waited = std::any_of(r.waiting.begin(), r.waiting.end(), [&](const Waiting& w) {
-        return w.group == r.groups[g].name;
-      });
-      if (waited && r.groups[g].*lost != 0) {
+      if (r.groups[g].*lost != 0 &&
+          std::ranges::find(r.waiting, r.groups[g].name, &Waiting::group) != r.waiting.end()) {
         records += r.groups[g].*lost;
         of = ++groups == 1 ? f.c.groups[g].title() + " are" : fmt::format("{} groups are", groups);
       }
@@ -343,7 +286,37 @@ void add_lost_records(const Facts& f, Report& r) {
   add(&GroupReport::dropped, "{} records of {} not kept for lack of room; the counters are exact");
 }
 
+// "n3, n7 and 12 others did not answer (n3: Connection refused)"
+std::string silent_words(const std::vector<NodeRow>& silent) {
+  constexpr std::size_t kMostNamed = 8;
+  const std::size_t n = silent.size(), named = std::min(n, kMostNamed);
+  const auto names = each(silent, &NodeRow::node);
+  const NodeRow& first = silent.front();
+  return fmt::format(
+             "{} {}{} did not answer", one_or(n, "node", "nodes"),
+             fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+             given(n > named, fmt::format(" and {} others", n - named))) +
+         given(!first.why.empty(),
+               fmt::format(" ({}{})", given(n > 1, first.node + ": "), first.why));
+}
+
 }  // namespace
+
+void add_inventory(const Facts& f, Report& r) {
+  r.job = f.c.job;
+  r.attempt = f.c.attempt;
+  r.incident = f.c.incident;
+  r.read = static_cast<int>(f.c.ranks.size());
+  r.expected = f.c.expected;
+  r.missing_ranks = f.c.missing;
+  r.groups = each(f.c.groups, [&](const Group& g) { return group_report(f.c, g); });
+  for (int i = 0; i < r.read; ++i) {
+    r.rank_reports.push_back(rank_report(f, i));
+  }
+  for (const std::string& note : f.c.notes) {
+    say(r, "input", note);
+  }
+}
 
 void add_losses(const Facts& f, const Judgement& j, Report& r) {
   const bool open = r.kind == Verdict::kUndecided, fault = !open && r.kind != Verdict::kOk;
@@ -354,23 +327,23 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
     }
   }
   if ((f.scene == Scene::kAllKilled || f.scene == Scene::kHangThenKills) && fault) {
-    doubts.add(Assume::kKilledLater);
+    doubts.add({Assume::kKilledLater, {}});
   }
   if (!j.unexplained.empty() && fault) {
     doubts.add(Confidence::kLikely,
                fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
   }
   if (!open && !f.c.missing.empty()) {
-    doubts.add(Assume::kRankWithoutEvidence, f.c.missing);
+    doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
   }
   if ((r.kind == Verdict::kMissing || r.kind == Verdict::kDevice) &&
-      !ranks_with(f, [](const auto& e) { return e.holes.written_guessed; }).empty()) {
-    doubts.add(Assume::kTimesGuessed);
+      std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; })) {
+    doubts.add({Assume::kTimesGuessed, {}});
   }
-  for (const Guilty& g : j.main().guilty) {
-    if (g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0) {
-      doubts.add(Assume::kGroupsUnknown);
-    }
+  if (std::ranges::any_of(j.main().guilty, [&](const Guilty& g) {
+        return g.evidence >= 0 && f.ev(g.evidence).losses.no_group != 0;
+      })) {
+    doubts.add({Assume::kGroupsUnknown, {}});
   }
   if (r.kind != Verdict::kOk) {
     add_ras(f, r);
@@ -382,19 +355,30 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   }
   add_silent(f, r);
   add_lost_records(f, r);
-  add_gaps(f, fault, doubts, r);
-  add_empty(f, fault, doubts, r);
+  add_gaps(f, fault, doubts);
+  add_empty(f, fault, doubts);
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
   if (open) {
     r.confidence = Confidence::kPossible;
     reasons += given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
+  } else if (doubts.all.empty()) {
+    reasons += ", and it is complete where it matters";
   } else {
-    reasons += given(doubts.all.empty(), ", and it is complete where it matters");
-    for (const std::string& doubt : doubts.all) {
-      reasons += "; " + doubt;
-    }
+    reasons += fmt::format("; {}", fmt::join(doubts.all, "; "));
   }
   say(r, "confidence", std::move(reasons));
+}
+
+void weigh_silent_nodes(Report& r, const std::vector<NodeRow>& nodes) {
+  std::vector<NodeRow> silent = nodes;
+  std::erase_if(silent, [](const NodeRow& row) { return row.answered; });
+  if (silent.empty() || r.missing_ranks.empty()) {
+    return;
+  }
+  const bool blamed =
+      std::ranges::any_of(r.ranks, [&](Rank rank) { return contains(r.missing_ranks, rank); });
+  r.confidence = blamed ? Confidence::kPossible : r.confidence;
+  say(r, "node", silent_words(silent) + given(blamed, ": what its ranks do is not known"));
 }
 
 }  // namespace frtrace

@@ -1,6 +1,4 @@
 // The report of a judgement.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,9 +12,9 @@ namespace frtrace {
 
 namespace {
 
-Waiting waiting_in(const Group* g, const std::string& op) {
+Waiting waiting_in(const Group* g, std::string op) {
   Waiting w;
-  w.op = op;
+  w.op = std::move(op);
   if (g != nullptr) {
     w.group = g->name;
     w.desc = g->desc;
@@ -26,15 +24,15 @@ Waiting waiting_in(const Group* g, const std::string& op) {
 }
 
 // Who waits where, by operation and call site: members may have met with different ones.
-void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Report& r) {
+void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but, Report& r) {
   const Names names(f);
   std::map<std::pair<std::string, std::string>, std::pair<Waiting, std::vector<int>>> by_site;
   const std::string usual = names.op(p);
   for (const Wait& w : p.waits) {
-    if (but.contains(w.evidence)) {
+    const RankEvidence& e = f.ev(w.evidence);
+    if (std::ranges::binary_search(but, e.id.rank)) {
       continue;
     }
-    const RankEvidence& e = f.ev(w.evidence);
     const Record* record = w.record != kNoRecord ? &e.records[w.record] : nullptr;
     const std::string op = record != nullptr ? std::string(e.text(record->op)) : usual;
     const Site site = record != nullptr ? user_site(e, record->stack) : Site{};
@@ -54,27 +52,28 @@ void add_waiting(const Facts& f, const Pending& p, const std::set<int>& but, Rep
   }
 }
 
-void add_lifecycle_waiting(const Facts& f, const std::set<int>& but, Report& r) {
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const Record* call = f.lifecycle_in_flight(i);
-    if (call == nullptr || but.contains(i) || f.exit(i).ended()) {
-      continue;
+void add_lifecycle_waiting(const Facts& f, Report& r) {
+  const auto is_in = [&](int i) {
+    return f.lifecycle_in_flight(i) != nullptr && !contains(r.ranks, f.rank(i)) &&
+           !f.exit(i).ended();
+  };
+  for (const int i : those(f, is_in)) {
+    const Record& call = *f.lifecycle_in_flight(i);
+    Waiting w = waiting_in(f.group_of(i, call), std::string(f.ev(i).text(call.op)));
+    w.site = user_site(f.ev(i), call.stack);
+    w.stack = Names(f).stack(i, call.stack);
+    w.seconds = seconds_between(call.time, f.ev(i).written);
+    if (r.waiting.empty() || r.waiting.back().site != w.site || r.waiting.back().op != w.op) {
+      r.waiting.push_back(w);
     }
-    Waiting w = waiting_in(f.group_of(i, *call), std::string(f.ev(i).text(call->op)));
-    w.ranks = {f.rank(i)};
-    w.site = user_site(f.ev(i), call->stack);
-    w.seconds = seconds_between(call->time, f.ev(i).written);
-    w.stack = Names(f).stack(i, call->stack);
-    if (!r.waiting.empty() && r.waiting.back().site == w.site && r.waiting.back().op == w.op) {
-      r.waiting.back().ranks.push_back(f.rank(i));
-      r.waiting.back().seconds = std::max(r.waiting.back().seconds, w.seconds);
-    } else {
-      r.waiting.push_back(std::move(w));
-    }
+    Waiting& out = r.waiting.back();
+    out.ranks.push_back(f.rank(i));
+    out.seconds = std::max(out.seconds, w.seconds);
   }
 }
 
-// " in load_batch() at train.py:57, asleep in flock; waits for the lock of data.lock, ...". Without what differs from rank to rank: addresses, sockets.
+// " in load_batch() at train.py:57, asleep in flock; waits for the lock of data.lock, ...". Without
+// what differs from rank to rank: addresses, sockets.
 std::string place_of(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   const ThreadStack* t = told_thread(e);
@@ -85,13 +84,12 @@ std::string place_of(const Facts& f, int i) {
   }
   std::string out = " in " + where;
   if (t->activity != "interrupted" && !t->activity.empty()) {
-    out += fmt::format(", {}{}{}", t->activity, t->syscall.empty() ? "" : " in ", t->syscall);
+    out += ", " + t->activity + led(" in ", t->syscall);
   }
   const int holder = f.graph.lock_holders[idx(i)];
   for (const Hint& hint : hints_of(e)) {
-    out +=
-        "; " + (hint.kind == HintKind::kFileLock && holder >= 0 ? file_lock_text(e, f.rank(holder))
-                                                                : hint.text);
+    const bool is_held = hint.kind == HintKind::kFileLock && holder >= 0;
+    out += "; " + (is_held ? file_lock_text(e, f.rank(holder)) : hint.text);
   }
   return out;
 }
@@ -104,37 +102,24 @@ void add_elsewhere(const Facts& f, Report& r) {
     awaited.insert(p.absent.begin(), p.absent.end());
   }
   std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const bool ended = f.exit(i).ended();
-    if (f.graph.waits(i) || contains(r.ranks, f.rank(i)) || (ended && !f.exit(i).clean()) ||
-        (r.kind != Verdict::kUndecided && !awaited.contains(i))) {
-      continue;
-    }
-    const std::string place = ended ? "" : place_of(f, i);
+  const auto is_elsewhere = [&](int i) {
+    return !f.graph.waits(i) && !contains(r.ranks, f.rank(i)) &&
+           (!f.exit(i).ended() || f.exit(i).clean()) &&
+           (r.kind == Verdict::kUndecided || awaited.contains(i));
+  };
+  for (const int i : those(f, is_elsewhere)) {
+    const std::string place = f.exit(i).ended() ? "" : place_of(f, i);
     const Record* last = f.last_operation(i);
-    at[{!place.empty(), !place.empty()    ? place
-                        : ended           ? names.exit(f.exit(i))
-                        : last == nullptr ? "no operation in the file"
-                                          : "last issued " + names.record_at(i, *last)}]
+    at[{!place.empty(), !place.empty()      ? place
+                        : f.exit(i).ended() ? " in no operation: " + names.exit(f.exit(i))
+                        : last == nullptr
+                            ? " in no operation: no operation in the file"
+                            : " in no operation: last issued " + names.record_at(i, *last)}]
         .push_back(i);
   }
   for (const auto& [what, who] : at) {
-    say(r, "elsewhere",
-        what.first ? ranks_do(f.ranks(who), "is", "are") + what.second
-                   : ranks_do(f.ranks(who), "is", "are") + " in no operation: " + what.second);
+    say(r, "elsewhere", ranks_do(f.ranks(who), "is", "are") + what.second);
   }
-}
-
-CauseReport cause_report(const Facts& f, const Cause& c, std::size_t waiting) {
-  CauseReport out;
-  out.kind = c.verdict;
-  out.summary = summary(f, c);
-  out.share =
-      waiting == 0
-          ? 0
-          : std::min(1.0, static_cast<double>(c.explains.size()) / static_cast<double>(waiting));
-  out.ranks = ranks_of(c.guilty);
-  return out;
 }
 
 Time begin_of(const Facts& f, const Cause& c) {
@@ -149,6 +134,29 @@ Time begin_of(const Facts& f, const Cause& c) {
   return begin;
 }
 
+// Names who is blamed, each once.
+void add_cause(const Facts& f, const Cause& c, Report& r) {
+  const auto waiting =
+      std::ranges::count_if(f.graph.waits_in, [](auto& in) { return !in.empty(); });
+  const double share =
+      waiting == 0 ? 0 : static_cast<double>(c.explains.size()) / static_cast<double>(waiting);
+  CauseReport cause{c.verdict, ranks_of(c.guilty), {}, std::min(1.0, share), summary(f, c)};
+  for (const Guilty& g : c.guilty) {
+    if (contains(r.ranks, g.rank)) {
+      continue;
+    }
+    r.ranks.push_back(g.rank);
+    r.blamed.push_back(describe(f, c, g));
+    const Site& site = r.blamed.back().site;
+    if (!site.file.empty() && !contains(cause.sites, site)) {
+      cause.sites.push_back(site);
+    }
+  }
+  if (c.verdict != Verdict::kOk) {
+    r.causes.push_back(std::move(cause));
+  }
+}
+
 }  // namespace
 
 Report explain(const Facts& f, const Judgement& j) {
@@ -159,30 +167,10 @@ Report explain(const Facts& f, const Judgement& j) {
   r.confidence = j.confidence;
   r.summary = summary(f, main);
   r.time = begin_of(f, main);
-  std::size_t waiting = 0;
-  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
-    waiting += f.graph.waits(static_cast<int>(i)) ? 1 : 0;
-  }
-  std::set<int> blamed;
   for (const Cause& c : j.causes) {
-    CauseReport cause = cause_report(f, c, waiting);
-    for (const Guilty& g : c.guilty) {
-      if (contains(r.ranks, g.rank)) {
-        continue;
-      }
-      r.ranks.push_back(g.rank);
-      blamed.insert(g.evidence);
-      r.blamed.push_back(describe(f, c, g));
-      const Site& site = r.blamed.back().site;
-      if (!site.file.empty() && !contains(cause.sites, site)) {
-        cause.sites.push_back(site);
-      }
-    }
-    if (c.verdict != Verdict::kOk) {
-      r.causes.push_back(std::move(cause));
-    }
+    add_cause(f, c, r);
   }
-  std::sort(r.ranks.begin(), r.ranks.end());
+  std::ranges::sort(r.ranks);
   for (const Cause& c : j.causes) {
     if (&c != &main) {
       say(r, "cause", "also: " + summary(f, c));
@@ -190,15 +178,14 @@ Report explain(const Facts& f, const Judgement& j) {
     add_cause_findings(f, c, r);
     add_course(f, c, r);
     add_devices(f, c, r);
-    LateWords(f).add(c.late, r);
+    add_late(f, c.late, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.
   const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
                      main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
                      main.rule == Rule::kExtra;
-  const bool hung = r.kind != Verdict::kOk && r.kind != Verdict::kSlow;
-  if (hung) {
-    const std::set<int> but = cycle ? std::set<int>{} : blamed;
+  if (r.kind != Verdict::kOk && r.kind != Verdict::kSlow) {
+    const std::vector<Rank> but = cycle ? std::vector<Rank>{} : r.ranks;
     if (main.pending >= 0) {
       add_waiting(f, f.graph[main.pending], but, r);
     }
@@ -210,7 +197,7 @@ Report explain(const Facts& f, const Judgement& j) {
     add_elsewhere(f, r);
   }
   if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty()) {
-    add_lifecycle_waiting(f, blamed, r);
+    add_lifecycle_waiting(f, r);
   }
   add_told(f, r);
   add_consequences(f, j, r);

@@ -1,6 +1,4 @@
 // What a verdict says besides its first line.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -44,21 +42,21 @@ void add_excluded(const Facts& f, Report& r) {
   const Names names(f);
   std::set<int> seen;
   std::map<std::pair<int, int>, std::vector<int>> chains;  // did not come to, waits in -> who
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    for (const int a : f.graph.pending[k].absent) {
+  for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
+    for (const int a : f.graph[k].absent) {
       if (!contains(r.ranks, f.rank(a)) && f.graph.waits(a) && seen.insert(a).second) {
-        chains[{static_cast<int>(k), f.graph.waits_in[idx(a)].front()}].push_back(a);
+        chains[{k, f.graph.waits_in[idx(a)].front()}].push_back(a);
       }
     }
   }
-  std::vector<std::string> lines;
-  for (const auto& [ops, who] : chains) {
-    lines.push_back(fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
-                                names.own_end(f.graph[ops.first], f.rank(who.front())),
-                                one_or(who.size(), "it waits", "they wait"),
-                                names.pending(f.graph[ops.second])));
-  }
-  say_few(r, "excluded", lines, 4, "and {} more likewise");
+  const auto line = [&](const auto& chain) {
+    const auto& [ops, who] = chain;
+    return fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
+                       names.own_end(f.graph[ops.first], f.rank(who.front())),
+                       one_or(who.size(), "it waits", "they wait"),
+                       names.pending(f.graph[ops.second]));
+  };
+  say_few(r, "excluded", each(chains, line), 4, "and {} more likewise");
 }
 
 // What those issued who are right, in a slot whose members differ.
@@ -78,31 +76,29 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const std::string others = ranks_words(due.ranks);
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
                                        Names(f).at(due.evidence, due.record->stack));
-  say(r, "why",
-      c.rule == Rule::kSkippedSlot
-          ? fmt::format("as #{} {}: it was left out, so that all later ones are shifted",
-                        c.divergence->seq, text)
-          : text + fmt::format(" as #{}", c.divergence->seq));
+  if (c.rule == Rule::kSkippedSlot) {
+    say(r, "why", "as #{} {}: it was left out, so that all later ones are shifted",
+        c.divergence->seq, text);
+    return;
+  }
+  say(r, "why", "{} as #{}", text, c.divergence->seq);
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
-  if (first.usual != kNoRecord && c.rule == Rule::kMismatch) {
+  const Record& issued = own.records[first.issued];
+  if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
-    const Site by = parting_site(own, extra.stack, own, own.records[first.issued].stack);
     say(r, "why",
-        fmt::format("rank {} came to {} by {}, the others did not: {} too many, all later ones are "
-                    "shifted",
-                    first.rank, Names(f).record(first.evidence, extra), site_text(by),
-                    c.divergence->seq - extra.seq));
+        "rank {} came to {} by {}, the others did not: {} too many, all later ones are shifted",
+        first.rank, Names(f).record(first.evidence, extra),
+        site_text(parting_site(own, extra.stack, own, issued.stack)),
+        c.divergence->seq - extra.seq);
   }
   // `if rank == 0: dist.barrier()` and its like
-  if (c.rule == Rule::kMismatch && own.text(own.records[first.issued].op) == "barrier" &&
-      e.text(due.record->op) != "barrier") {
+  if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {
     const std::vector<Rank> guilty = ranks_of(c.guilty);
-    say(r, "hint",
-        fmt::format("{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
-                    others,
-                    one_or(guilty.size(), "it is ahead of them, or calls",
-                           "they are ahead of them, or call")));
+    say(r, "hint", "{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
+        others,
+        one_or(guilty.size(), "it is ahead of them, or calls", "they are ahead of them, or call"));
   }
 }
 
@@ -114,70 +110,45 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   } else if (c.rule == Rule::kPastMismatch) {
     say(r, "context", "all members completed it nevertheless: their results are wrong, not stuck");
   } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
-    say(r, "why",
-        fmt::format("{} ended in {}: for rank {}, which waits for nobody", guilty,
-                    one_or(c.guilty.size(), "a wait of its own", "waits of their own"),
-                    f.rank(c.absent_too)));
+    say(r, "why", "{} ended in {}: for rank {}, which waits for nobody", guilty,
+        one_or(c.guilty.size(), "a wait of its own", "waits of their own"), f.rank(c.absent_too));
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
-    say(r, "why", fmt::format("the error of {} came before those of the others", guilty));
+    say(r, "why", "the error of {} came before those of the others", guilty);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {
     say(r, "context",
-        fmt::format("{} ranks of {} come later than the others to some operations: uneven work, "
-                    "not stragglers",
-                    c.late.ranks.size(), f.c.ranks.size()));
+        "{} ranks of {} come later than the others to some operations: uneven work, not "
+        "stragglers",
+        c.late.ranks.size(), f.c.ranks.size());
   } else if (c.rule == Rule::kOpenNoEvidence) {
     if (!f.hidden.empty() && f.hidden.front().doubtful) {
       say(r, "input",
-          fmt::format("rank {} stopped after its last operation, or that one failed: these files "
-                      "show a failure only by what follows it",
-                      f.rank(f.hidden.front().evidence)));
+          "rank {} stopped after its last operation, or that one failed: these files show a "
+          "failure only by what follows it",
+          f.rank(f.hidden.front().evidence));
     }
     const std::set<Rank> alive = missing_seen(f.c, true);
     for (const Problem& p : f.graph.problems) {
       if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
           !f.c.stacks.contains(p.rank)) {
-        say(r, "input", fmt::format("other ranks saw the process of rank {} alive", p.rank));
+        say(r, "input", "other ranks saw the process of rank {} alive", p.rank);
       }
     }
   }
 }
 
-}  // namespace
-
-void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
-  add_besides(f, c, r);
-  add_reasons(f, c, r);
-  for (const Blamed& b : r.blamed) {
-    if (b.divergence && b.rank == c.guilty.front().rank) {
-      say(r, "divergence",
-          fmt::format("last operation in common: {}; after it rank {} issued {}, rank {} {}",
-                      branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
-                      b.divergence->reference, branch_text(b.divergence->others)));
-    }
-  }
-  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
-      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
-      std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
-    add_excluded(f, r);
-  }
-}
-
-namespace {
-
 // Of those that are no part of what is said of a blamed rank.
 void add_device_errors(const Facts& f, Report& r) {
-  std::vector<std::string> lines;
-  for (const DeviceError& x : f.device_errors) {
-    if (r.kind == Verdict::kDevice && contains(r.ranks, f.rank(x.evidence))) {
-      continue;
-    }
+  std::vector<DeviceError> errors = f.device_errors;
+  std::erase_if(errors, [&](const DeviceError& x) {
+    return r.kind == Verdict::kDevice && contains(r.ranks, f.rank(x.evidence));
+  });
+  const auto line = [&](const DeviceError& x) {
     const RankEvidence& e = f.ev(x.evidence);
-    lines.push_back(
-        fmt::format("rank {}: {}{}{}", e.id.rank, x.text,
-                    x.record == kNoRecord ? "" : " in " + Names(f).record(x.evidence, x.record),
-                    led(", ", before_evidence(e, x.time))));
-  }
-  say_few(r, "error", lines, 8, "and errors of {} more ranks");
+    return fmt::format("rank {}: {}{}{}", e.id.rank, x.text,
+                       x.record == kNoRecord ? "" : " in " + Names(f).record(x.evidence, x.record),
+                       led(", ", before_evidence(e, x.time)));
+  };
+  say_few(r, "error", each(errors, line), 8, "and errors of {} more ranks");
 }
 
 // fr's own thread that looks at the device.
@@ -187,14 +158,119 @@ void add_stuck_observers(const Facts& f, Report& r) {
     const double stuck = d.observer_since == 0 ? 0 : seconds_between(d.observer_since, e->written);
     if (!d.observer_call.empty() && stuck >= limits::kStuck_s) {
       say(r, "device",
-          fmt::format(
-              "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
-              e->id.rank, d.observer_call, duration_text(stuck)));
+          "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
+          e->id.rank, d.observer_call, duration_text(stuck));
     }
   }
 }
 
+// When the rank went on after the incident; 0: it did not.
+Time went_on(const Facts& f, int i) {
+  for (const RankEvidence* e : f.c.later[idx(i)]) {
+    if (e->trigger == "went_on" && e->incident >= f.c.incident) {
+      return e->written;
+    }
+  }
+  return 0;
+}
+
+// When the last of those that hung went on; 0: not all of them did.
+Time all_went_on(const Facts& f, const Judgement& j) {
+  const auto hangs = [&](int i) { return f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr; };
+  Time last = 0;
+  for (const int i : j.main().rule == Rule::kExited  // the process lives with the signal
+                         ? each(j.main().guilty, &Guilty::evidence)
+                         : those(f, hangs)) {
+    const Time on = i < 0 ? 0 : went_on(f, i);
+    if (on == 0) {
+      return 0;
+    }
+    last = std::max(last, on);
+  }
+  return last;
+}
+
+// What the rank wrote when its process ended after its dump; nullptr: nothing.
+const RankEvidence* end_after(const Facts& f, int i) {
+  const auto& later = f.c.later[idx(i)];
+  const auto it = std::ranges::find_if(later, [](auto* e) { return own_exit(*e).ended(); });
+  return it == later.end() || f.exit(i).ended() ? nullptr : *it;
+}
+
+// What an end shows besides how it came.
+std::string more_of(const RankEvidence& then, const RankEvidence& later) {
+  const auto issued = [](const RankEvidence& e) {
+    std::uint64_t n = 0;
+    for (const GroupEvidence& g : e.groups) {
+      n += g.enqueued + g.p2p_enqueued;
+    }
+    return n;
+  };
+  const std::uint64_t now = issued(later), before = issued(then);
+  return given(later.oom_kills > 0,
+               fmt::format("; the kernel's OOM killer has killed {} of its control group",
+                           later.oom_kills)) +
+         given(now > before, "; it had issued " + counted(now - before, "more operation"));
+}
+
+std::string past_summary(const Facts& f, const Judgement& j, const Report& r) {
+  if (j.main().rule == Rule::kExited) {
+    return fmt::format("{} met a fatal signal, handled it and went on", ranks_words(r.ranks));
+  }
+  std::set<Rank> waited;
+  for (const Waiting& w : r.waiting) {
+    waited.insert(w.ranks.begin(), w.ranks.end());
+  }
+  const std::string after = duration_text(r.ended->after_s);
+  const std::string who = waited.empty() ? "the job" : ranks_words({waited.begin(), waited.end()});
+  const std::string in = j.main().pending >= 0
+                             ? " in " + Names(f).pending(f.graph[j.main().pending])
+                         : !r.waiting.empty() ? " in " + r.waiting.front().op
+                                              : "";
+  return r.ranks.empty() || waited.empty()
+             ? fmt::format("nothing is stuck: {} waited{} and went on after {}", who, in, after)
+             : fmt::format("nothing is stuck: {} kept {} waiting{}; all went on after {}",
+                           ranks_words(r.ranks), who, in, after);
+}
+
+void take_back(const Facts& f, const Judgement& j, Report& r) {
+  const std::string text = past_summary(f, j, r);
+  for (const Blamed& b : r.blamed) {
+    if (!b.site.file.empty()) {
+      say(r, "was_late", "rank {} was then at {}", b.rank, site_text(b.site));
+    }
+  }
+  r.kind = Verdict::kOk;
+  r.summary = text;
+  r.ranks.clear();
+  r.causes.clear();
+  r.blamed.clear();
+  r.waiting.clear();
+  r.devices.clear();
+  r.links.clear();
+  std::erase_if(r.findings, [](const Finding& x) {
+    return x.id != "was_late" && x.id != "lost" && x.id != "input";
+  });
+}
+
 }  // namespace
+
+void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
+  add_besides(f, c, r);
+  add_reasons(f, c, r);
+  for (const Blamed& b : r.blamed) {
+    if (b.divergence && b.rank == c.guilty.front().rank) {
+      say(r, "divergence", "last operation in common: {}; after it rank {} issued {}, rank {} {}",
+          branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
+          b.divergence->reference, branch_text(b.divergence->others));
+    }
+  }
+  if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
+      c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
+      std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
+    add_excluded(f, r);
+  }
+}
 
 // What became of the others, in the order in which it began.
 void add_consequences(const Facts& f, const Judgement& j, Report& r) {
@@ -217,12 +293,10 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       }
     }
   }
-  std::set<int> told_of;  // by add_device_errors
-  for (const DeviceError& x : f.device_errors) {
-    told_of.insert(x.evidence);
-  }
   const Names names(f);
-  const std::set<Rank> blamed(r.ranks.begin(), r.ranks.end());
+  const auto has_device_error = [&](int i) {  // add_device_errors has it
+    return std::ranges::binary_search(f.device_errors, i, {}, &DeviceError::evidence);
+  };
   const bool exited =
       std::ranges::any_of(j.causes, [](auto& c) { return c.rule == Rule::kExited; });
   Events too, after, told;
@@ -232,7 +306,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     if (j.main().rule == Rule::kOpenOwnErrors && contains(j.main().others, i)) {
       continue;  // the first line has it
     }
-    if (blamed.contains(f.rank(i))) {
+    if (std::ranges::binary_search(r.ranks, f.rank(i))) {
       first = e.ended() && e.time != 0 && (first == 0 || e.time < first) ? e.time : first;
     } else if (exited && contains(f.primary, i)) {
       too.add(names.exit(e), i, e.time);
@@ -240,9 +314,9 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
       told.add(names.exit(e), i, e.time);
     } else if (e.consequence) {
       after.add(short_error(names.exit(e)), i, e.time);
-    } else if (e.primary() && j.causes.front().verdict != Verdict::kExited) {
+    } else if (e.primary() && j.main().verdict != Verdict::kExited) {
       told.add(names.exit(e), i, e.time);
-    } else if (!failed[idx(i)].empty() && !told_of.contains(i)) {
+    } else if (!failed[idx(i)].empty() && !has_device_error(i)) {
       after.add(short_error(failed[idx(i)]), i, 0);
     }
   }
@@ -251,28 +325,27 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
                ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
                : otherwise;
   };
-  std::vector<std::string> lines;
-  for (const Event& x : too.in_order()) {
-    lines.push_back(fmt::format("{} {} too{}", ranks_words(f.ranks(x.who)),
-                                names.exit_verb(f.exit(x.who.front()), x.who.size()),
-                                later(x, ", later or while it waited")));
-  }
-  say_few(r, "excluded", lines, 8, "and {} more ends likewise");
+  const auto says = [&](const Event& x, const char* between, const char* otherwise) {
+    return ranks_words(f.ranks(x.who)) + ' ' +
+           names.exit_verb(f.exit(x.who.front()), x.who.size()) + between + later(x, otherwise);
+  };
+  say_few(r, "excluded",
+          each(too.in_order(),
+               [&](const Event& x) { return says(x, " too", ", later or while it waited"); }),
+          8, "and {} more ends likewise");
   for (const Event& x : after.in_order()) {
-    say(r, "consequence",
-        fmt::format("{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
-                    x.text));
+    say(r, "consequence", "{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
+        x.text);
   }
   for (const Event& x : told.in_order()) {
-    say(r, "consequence",
-        fmt::format("{} {}{}", ranks_words(f.ranks(x.who)),
-                    names.exit_verb(f.exit(x.who.front()), x.who.size()), later(x, " after that")));
+    say(r, "consequence", says(x, "", " after that"));
   }
 }
 
 // What the recorder itself noticed while the job ran, and kept as notes of its own.
 void add_told(const Facts& f, Report& r) {
   constexpr std::string_view kOwn = "fr: ";  // fr_note of users may begin so, too: it is shown
+  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
   constexpr std::size_t kMost = 16;
   Events told;
   const auto add = [&](int i, Time time, std::string_view text) {
@@ -280,7 +353,7 @@ void add_told(const Facts& f, Report& r) {
       told.add(std::string(text.substr(kOwn.size())), i, time);
     }
   };
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (int i = 0; i < r.read; ++i) {
     for (const Record& record : f.ev(i).records) {
       if (record.kind == Kind::kNote) {
         add(i, record.time, f.ev(i).text(record.op));
@@ -292,11 +365,45 @@ void add_told(const Facts& f, Report& r) {
   }
   std::vector<Event> events = told.in_order();
   events.resize(std::min(events.size(), kMost));
-  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
   for (Event& x : events) {
-    const std::size_t open = r.ranks.empty() ? std::string::npos : x.text.find(kOpen);
-    say(r, "told",
-        open == std::string::npos ? std::move(x.text) : x.text.erase(open, kOpen.size()));
+    if (const auto at = x.text.find(kOpen); at != std::string::npos && !r.ranks.empty()) {
+      x.text.erase(at, kOpen.size());
+    }
+    say(r, "told", std::move(x.text));
+  }
+}
+
+// How an incident ended: the job went on, or its processes were ended. Told by what the ranks wrote
+// after their first dump, which the diagnosis does not look at: it is about the hang.
+void add_ending(const Facts& f, const Judgement& j, Report& r) {
+  if (r.kind == Verdict::kOk || r.kind == Verdict::kSlow) {
+    return;
+  }
+  if (const Time on = all_went_on(f, j); on != 0) {
+    r.ended = Ended{"went_on", "", seconds_between(r.time, on), {}};
+    if (f.c.asked_for) {
+      say(r, "ended", "the job went on after " + duration_text(r.ended->after_s));
+    } else {
+      take_back(f, j, r);
+    }
+    return;
+  }
+  // Processes that ended after their dump; the same end of several in one line.
+  Events ends;
+  for (const int i : those(f, [&](int i) { return end_after(f, i) != nullptr; })) {
+    const RankEvidence& e = *end_after(f, i);
+    ends.add(Names(f).exit(own_exit(e)) + more_of(f.ev(i), e), i, own_exit(e).time);
+  }
+  for (const Event& x : ends.in_order()) {
+    const std::vector<Rank> ranks = f.ranks(x.who);
+    const double after = r.time != 0 && x.time != 0 ? seconds_between(r.time, x.time) : 0;
+    say(r, "ended", "then {}: {}{}", ranks_words(ranks), x.text,
+        given(after > 0, ", after " + duration_text(after)));
+    if (!r.ended) {
+      const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
+      const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
+      r.ended = Ended{exited ? "exited" : "killed", x.text, after, ranks};
+    }
   }
 }
 

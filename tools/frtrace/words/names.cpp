@@ -1,6 +1,4 @@
 // Names of operations, places and ends, and how the lines of a report are put together.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -12,14 +10,14 @@
 namespace frtrace {
 
 std::string Names::record(int evidence, const Record& r) const {
-  const Group* g = f_.group_of(evidence, r);
-  std::string out(f_.ev(evidence).text(r.op));
+  const Group* g = f.group_of(evidence, r);
+  std::string out(f.ev(evidence).text(r.op));
   out += r.kind == Kind::kLifecycle ? "" : fmt::format(" #{}", r.seq);
   return out + (g == nullptr ? "" : " of " + g->title()) + peer(evidence, r);
 }
 
 std::string Names::peer(int evidence, const Record& r) const {
-  const Group* g = f_.group_of(evidence, r);
+  const Group* g = f.group_of(evidence, r);
   const bool known = g != nullptr && r.peer >= 0 && r.peer < static_cast<int>(g->ranks.size());
   return given(is_p2p(r), fmt::format(" {} {}", r.kind == Kind::kSend ? "to" : "from",
                                       known        ? fmt::format("rank {}", g->ranks[idx(r.peer)])
@@ -28,11 +26,11 @@ std::string Names::peer(int evidence, const Record& r) const {
 }
 
 std::string Names::due(int evidence, const Record& usual, const Record& issued) const {
-  const RankEvidence& e = f_.ev(evidence);
-  const Group* g = f_.group_of(evidence, usual);
+  const RankEvidence& e = f.ev(evidence);
+  const Group* g = f.group_of(evidence, usual);
   std::string out(e.text(usual.op));
   if (e.text(issued.op) == out) {
-    out += given(g != nullptr && g != f_.group_of(evidence, issued),
+    out += given(g != nullptr && g != f.group_of(evidence, issued),
                  led(" of ", g != nullptr ? g->title() : "")) +
            peer(evidence, usual);
     if (usual.stack == issued.stack) {
@@ -43,16 +41,12 @@ std::string Names::due(int evidence, const Record& usual, const Record& issued) 
 }
 
 std::string Names::at(int evidence, std::uint32_t stack) const {
-  return led(" at ", site_text(user_site(f_.ev(evidence), stack)));
-}
-
-std::string Names::op_at(int evidence, const Record& r) const {
-  return std::string(f_.ev(evidence).text(r.op)) + at(evidence, r.stack);
+  return led(" at ", site_text(user_site(f.ev(evidence), stack)));
 }
 
 std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
   std::vector<std::string> out;
-  const RankEvidence& e = f_.ev(evidence);
+  const RankEvidence& e = f.ev(evidence);
   for (const std::uint32_t i : stack < e.stacks.size() ? e.stacks[stack] : Stacks::Words()) {
     if (i < e.frames.size()) {
       const Frame& frame = e.frames[i];
@@ -69,7 +63,7 @@ std::string Names::op(const Pending& p) const {
   std::string_view most;
   for (const Wait& w : p.waits) {
     if (w.record != kNoRecord) {
-      const RankEvidence& e = f_.ev(w.evidence);
+      const RankEvidence& e = f.ev(w.evidence);
       const std::string_view op = e.text(e.records[w.record].op);
       most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
@@ -78,7 +72,7 @@ std::string Names::op(const Pending& p) const {
 }
 
 std::string Names::pending(const Pending& p) const {
-  return fmt::format("{} #{} of {}", op(p), p.seq, f_.group(p.group).title()) +
+  return fmt::format("{} #{} of {}", op(p), p.seq, f.group(p.group).title()) +
          (p.kind == Kind::kCollective ? "" : fmt::format(" from rank {} to rank {}", p.from, p.to));
 }
 
@@ -88,15 +82,11 @@ std::string Names::own_end(const Pending& p, Rank who) const {
   }
   return fmt::format("the {} rank {} that {} #{} of {} waits for",
                      who == p.from ? "send to" : "recv from", who == p.from ? p.to : p.from, op(p),
-                     p.seq, f_.group(p.group).title());
+                     p.seq, f.group(p.group).title());
 }
 
 std::vector<Rank> Names::waiting(const Pending& p) const {
-  std::vector<int> who;
-  for (const Wait& w : p.waits) {
-    who.push_back(w.evidence);
-  }
-  return f_.ranks(who);
+  return f.ranks(each(p.waits, &Wait::evidence));
 }
 
 std::string Names::exit(const Exit& e) const {
@@ -138,18 +128,6 @@ std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
          text;
 }
 
-std::string times(std::uint64_t n) {
-  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
-}
-
-std::string counted(std::uint64_t n, const char* noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
-
-std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
-  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
-}
-
 std::string before_evidence(const RankEvidence& e, Time t) {
   return t == 0 || e.written <= t || e.holes.written_guessed
              ? ""
@@ -160,31 +138,29 @@ std::string before_evidence(const RankEvidence& e, Time t) {
 }
 
 std::vector<Rank> ranks_of(const std::vector<Guilty>& guilty) {
-  std::set<Rank> out;
-  for (const Guilty& g : guilty) {
-    out.insert(g.rank);
-  }
+  const auto all = each(guilty, &Guilty::rank);
+  const std::set<Rank> out(all.begin(), all.end());
   return {out.begin(), out.end()};
 }
 
 std::set<int> blamed_by(const Cause& c) {
-  std::set<int> out;
-  for (const Guilty& g : c.guilty) {
-    out.insert(g.evidence);
-  }
-  return out;
+  const auto all = each(c.guilty, &Guilty::evidence);
+  return {all.begin(), all.end()};
+}
+
+Exit exit_of(const Facts& f, const Guilty& g) {
+  const auto at = std::ranges::find(f.c.missing, g.rank) - f.c.missing.begin();
+  return g.evidence >= 0                 ? f.exit(g.evidence)
+         : at == std::ssize(f.c.missing) ? Exit{}
+                                         : f.missing_exits[static_cast<std::size_t>(at)];
 }
 
 Side side_of(const Facts& f, const Divergence& d, int of_class) {
   const Group& g = f.group(d.group);
   const std::vector<int>& members = d.classes[idx(of_class)];
-  Side out{g.evidence[idx(members.front())],
-           f.slots[idx(d.group)].at(f.c, g, idx(members.front()), d.seq),
-           {}};
-  for (const int m : members) {
-    out.ranks.push_back(g.ranks[idx(m)]);
-  }
-  return out;
+  const int first = members.front();
+  return {g.evidence[idx(first)], f.slots[idx(d.group)].at(f.c, g, idx(first), d.seq),
+          each(members, [&](int m) { return g.ranks[idx(m)]; })};
 }
 
 void Events::add(const std::string& text, int who, Time time) {
@@ -195,10 +171,7 @@ void Events::add(const std::string& text, int who, Time time) {
 }
 
 std::vector<Event> Events::in_order() const {
-  std::vector<Event> out;
-  for (const auto& [text, x] : all_) {
-    out.push_back(x);
-  }
+  std::vector<Event> out = each(all_, [](const auto& x) { return x.second; });
   std::ranges::stable_sort(out, {}, [](const Event& x) { return std::pair(x.time == 0, x.time); });
   return out;
 }

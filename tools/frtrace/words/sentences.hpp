@@ -1,4 +1,4 @@
-// sentences.hpp - the sentences of each rule, in tables. {name}: a value, see summary.cpp;
+// sentences.hpp - the sentences of each rule, in a table. {name}: a value, see summary.cpp;
 // [one|many]: by the number of blamed ranks, else of the others that the cause names.
 #pragma once
 
@@ -8,16 +8,18 @@
 
 namespace frtrace::sentences {
 
-struct Row {
-  Rule rule;
-  const char* text;
-};
 using enum Rule;
 
-// The first line: who, what, which operation.
-
-inline constexpr Row kSummaries[] = {
-    {kGroupOrder, "{who} {new_groups}"},
+struct Row {
+  Rule rule;
+  const char* first;  // line: who, what, which operation
+  // Why that is so, where the first line does not say it and a sentence is enough; of an open
+  // question the evidence that would decide between its candidates.
+  const char* more = "";
+};
+inline constexpr Row kSentences[] = {
+    {kGroupOrder, "{who} {new_groups}",
+     "all ranks must call new_group for the same members in the same order, members or not"},
     {kMismatch, "{mismatch}"},
     {kPastMismatch, "{mismatch}"},
     {kSkippedSlot,
@@ -29,17 +31,22 @@ inline constexpr Row kSummaries[] = {
     {kSeenEnded, "{who} {ended}, as the ranks of its node saw{waited_for}"},
     {kKilledBefore, "{who} {ended}; the others were ended after it"},
     {kDeviceError, "{who} failed on the device: {device_error}{all_wait}"},
-    {kDeviceBehind, "{who} {behind}; {rest_of_group}"},
+    {kDeviceBehind, "{who} {behind}; {rest_of_group}",
+     "all members{with_evidence} issued {op}, so no host is late; the device[|s] of {who} "
+     "[is|are]"},
     {kDeviceStalled, "{who} {stalled}{all_wait}"},
     {kNetwork, "{op} is stuck in the network{links}"},
     {kAllStarted, "all members started {op} and none finished"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who} never issued {own_end}{wait_there}{elsewhere}"},
     {kLeft, "{who} exited without issuing {own_end}{wait_there}{elsewhere}"},
-    {kExtra, "{who} issued {op}{issued_at}, which no other rank issued; {others} {did_without}"},
+    {kExtra, "{who} issued {op}{issued_at}, which no other rank issued; {others} {did_without}",
+     "{who} [is the only one|are the only ones] in it, and no rank issued it from there before"},
     {kStoppedHost,
      "{who} stopped after {op}, though peers that wait in the same operation went on"},
-    {kLeftOrder, "{who} {departed}{wait_in_op}"},
+    {kLeftOrder, "{who} {departed}{wait_in_op}",
+     "the waits of the others lead to {who}, and only [it|they] departed from the order of "
+     "{order}"},
     {kOtherOrder, "{who} took another order than the others: {cycle}"},
     {kCycle, "{who_or_others} wait for each other{no_order}: {cycle}"},
     {kLockCycle, "{locks}"},
@@ -56,131 +63,101 @@ inline constexpr Row kSummaries[] = {
     {kOkTerminated, "nothing was stuck; {others} [was|were] ended from outside ({how_ended})"},
     {kOpenDivergence,
      "members of {group} differ at #{seq} ({differences}); evidence of {missing} is lacking to say "
-     "who is wrong"},
+     "who is wrong",
+     "a dump or ring of {missing}"},
     {kOpenFewOrMany,
-     "{waiting} in {op}, {others} never issued it: the few may be wrong, or the many stopped"},
+     "{waiting} in {op}, {others} never issued it: the few may be wrong, or the many stopped",
+     "the program's order at that call site, or the Python stacks of {others} (FR_STACKS)"},
     {kOpenUnrecorded,
      "{others} never issued {op} and others; some of them may wait for the others in sends and "
-     "receives, which these files do not record"},
+     "receives, which these files do not record",
+     "files that record sends and receives (fr, or NCCL's Flight Recorder) of {others}"},
     {kOpenCommunicator,
      "{others} never issued {op}; some of them may wait where NCCL makes a communicator, which "
-     "it does before the first operation of a group is recorded"},
+     "it does before the first operation of a group is recorded",
+     "the stacks of {others} (py-spy dump --native), or a dump of fr with FR_STACKS"},
     {kOpenErrors,
      "{others} failed on their devices within seconds, and too little is in common to compare "
-     "their clocks: the evidence does not show whose error came first"},
+     "their clocks: the evidence does not show whose error came first",
+     "the first Xid or CUDA error in the kernel logs of the hosts of {others}"},
     {kOpenOwnErrors,
      "{op} failed on {others}: {error}; nobody ended before and its members agree on what they "
-     "issued, so the evidence does not name who caused it"},
+     "issued, so the evidence does not name who caused it",
+     "the log of the backend on {others} from before that error"},
     {kOpenDevices,
      "{op} makes no progress on the devices of {others}, behind work that is not recorded: the "
-     "evidence does not show whose device holds up the others"},
+     "evidence does not show whose device holds up the others",
+     "what runs on those devices: nvidia-smi, cuda-gdb or py-spy on the hosts of {others}"},
     {kOpenKernel,
      "{op} makes no progress: the kernel of {others} runs and neither consumes nor produces data "
      "though both are possible; it may wait for a rank of its node that it reaches without the "
-     "network, which is not observable"},
-    {kOpenBehind,
-     "{others} issued {op} and did not start it on the device, but the evidence does not show "
-     "whose device holds up the others"},
-    {kOpenRunning,
-     "{others} issued {op} and did not finish it, though others started or finished it: the "
-     "evidence does not distinguish a stalled device from data that the network did not deliver"},
-    {kOpenFailed,
-     "{op} failed though all its members issued it; no process ended before, so the evidence "
-     "does not name who caused it"},
-    {kOpenComplete, "{complete}"},
-    {kOpenStreams,
-     "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
-     "orders that differ, and the evidence does not show which of them share a stream"},
-    {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why"},
-    {kOpenTerminated,
-     "{others} [was|were] ended from outside ({how_ended}); evidence of {missing} is lacking to "
-     "say why"},
-    {kOpenStale,
-     "something is stuck, but the evidence of {others} is older than the waits of the others"},
-    {kOpenAtRest,
-     "operations are in flight, but the files of {others} are old, cut off or without the time "
-     "when they were written, and do not show since when"},
-    {kOpenAlarm,
-     "nothing is stuck on {read}, but it dumped for a reason ({reason}); evidence of {missing} "
-     "is lacking"},
-    {kOpenAmid,
-     "{others} stopped in the middle of an iteration with no collective in flight: they are in "
-     "sends and receives, which these files do not record, or elsewhere"},
-    {kOpenResting,
-     "no collective is in flight, and none of {others} has issued one for some time: they may be "
-     "in sends and receives, which these files do not record, or elsewhere"},
-    {kOpenUnattributed,
-     "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
-     "that found no room in the recorder: what is recorded shows nothing stuck"},
-    {kOpenUnmatched,
-     "{others} dumped for a reason ({reason}) and what {others} [has|have] in flight did not "
-     "end, but the evidence does not show who else takes part in it"},
-    {kOpenNoOperations, "the files of {others} hold no operations: nothing shows what is stuck"},
-    {kOpenTimesOnly,
-     "traces of the profiler show none of {others} late again and again; they do not show whether "
-     "something is stuck"},
-    {kOpenCallsOnly,
-     "something is stuck, but {others} recorded only what Python called (no torch adapter) and "
-     "the other ranks all operations: what they issued cannot be compared"},
-    {kOpenLifecycle,
-     "{others} [has|have] been in {call} for {longest}; no operation is in flight, and the "
-     "evidence does not say what the call waits for{missing_too}"},
-};
-static_assert(std::size(kSummaries) == static_cast<std::size_t>(kOk) + 1);
-
-// Why that is so, where the first line does not say it and nothing more than a sentence is needed.
-inline constexpr Row kWhys[] = {
-    {kGroupOrder,
-     "all ranks must call new_group for the same members in the same order, members or not"},
-    {kDeviceBehind,
-     "all members{with_evidence} issued {op}, so no host is late; the device[|s] of {who} "
-     "[is|are]"},
-    {kExtra,
-     "{who} [is the only one|are the only ones] in it, and no rank issued it from there before"},
-    {kLeftOrder,
-     "the waits of the others lead to {who}, and only [it|they] departed from the order of "
-     "{order}"},
-};
-
-// Evidence that would separate the candidates of an open question.
-inline constexpr Row kNeeds[] = {
-    {kOpenDivergence, "a dump or ring of {missing}"},
-    {kOpenFewOrMany,
-     "the program's order at that call site, or the Python stacks of {others} (FR_STACKS)"},
-    {kOpenUnrecorded,
-     "files that record sends and receives (fr, or NCCL's Flight Recorder) of {others}"},
-    {kOpenCommunicator,
-     "the stacks of {others} (py-spy dump --native), or a dump of fr with FR_STACKS"},
-    {kOpenErrors, "the first Xid or CUDA error in the kernel logs of the hosts of {others}"},
-    {kOpenOwnErrors, "the log of the backend on {others} from before that error"},
-    {kOpenDevices,
-     "what runs on those devices: nvidia-smi, cuda-gdb or py-spy on the hosts of {others}"},
-    {kOpenKernel,
+     "network, which is not observable",
      "state of the other devices on that node (NVLink errors, Xid messages in its kernel log)"},
     {kOpenBehind,
+     "{others} issued {op} and did not start it on the device, but the evidence does not show "
+     "whose device holds up the others",
      "device states of the other ranks: fr dumps with NCCL's profiler plugin, or later dumps"},
-    {kOpenRunning, "device and transfer states of {others}: fr dumps with NCCL's profiler plugin"},
-    {kOpenFailed, "the log of the backend on its members from before the failure"},
-    {kOpenComplete, "{complete_need}"},
+    {kOpenRunning,
+     "{others} issued {op} and did not finish it, though others started or finished it: the "
+     "evidence does not distinguish a stalled device from data that the network did not deliver",
+     "device and transfer states of {others}: fr dumps with NCCL's profiler plugin"},
+    {kOpenFailed,
+     "{op} failed though all its members issued it; no process ended before, so the evidence "
+     "does not name who caused it",
+     "the log of the backend on its members from before the failure"},
+    {kOpenComplete, "{complete}", "{complete_need}"},
     {kOpenStreams,
+     "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
+     "orders that differ, and the evidence does not show which of them share a stream",
      "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
-    {kOpenNoEvidence,
+    {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
-    {kOpenTerminated, "a dump or ring of {missing}"},
-    {kOpenStale, "newer dumps of {others}"},
-    {kOpenAtRest, "whole and newer dumps of {others}"},
-    {kOpenAlarm, "a dump or ring of {missing}"},
-    {kOpenResting, "Python stacks of {others}, or files that record sends and receives"},
-    {kOpenAmid, "Python stacks of {others}, or files that record sends and receives"},
-    {kOpenUnattributed, "the program's order of operations in its newest groups"},
+    {kOpenTerminated,
+     "{others} [was|were] ended from outside ({how_ended}); evidence of {missing} is lacking to "
+     "say why",
+     "a dump or ring of {missing}"},
+    {kOpenStale,
+     "something is stuck, but the evidence of {others} is older than the waits of the others",
+     "newer dumps of {others}"},
+    {kOpenAtRest,
+     "operations are in flight, but the files of {others} are old, cut off or without the time "
+     "when they were written, and do not show since when",
+     "whole and newer dumps of {others}"},
+    {kOpenAlarm,
+     "nothing is stuck on {read}, but it dumped for a reason ({reason}); evidence of {missing} "
+     "is lacking",
+     "a dump or ring of {missing}"},
+    {kOpenAmid,
+     "{others} stopped in the middle of an iteration with no collective in flight: they are in "
+     "sends and receives, which these files do not record, or elsewhere",
+     "Python stacks of {others}, or files that record sends and receives"},
+    {kOpenResting,
+     "no collective is in flight, and none of {others} has issued one for some time: they may be "
+     "in sends and receives, which these files do not record, or elsewhere",
+     "Python stacks of {others}, or files that record sends and receives"},
+    {kOpenUnattributed,
+     "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
+     "that found no room in the recorder: what is recorded shows nothing stuck",
+     "the program's order of operations in its newest groups"},
     {kOpenUnmatched,
+     "{others} dumped for a reason ({reason}) and what {others} [has|have] in flight did not "
+     "end, but the evidence does not show who else takes part in it",
      "the members of its group: NCCL 2.27 or newer reports them, and so does a framework"},
-    {kOpenNoOperations,
+    {kOpenNoOperations, "the files of {others} hold no operations: nothing shows what is stuck",
      "dumps of fr, or the job's log: PyTorch's dumps lack gloo's sends and receives"},
-    {kOpenTimesOnly, "dumps of fr or of PyTorch's Flight Recorder"},
+    {kOpenTimesOnly,
+     "traces of the profiler show none of {others} late again and again; they do not show whether "
+     "something is stuck",
+     "dumps of fr or of PyTorch's Flight Recorder"},
     {kOpenCallsOnly,
+     "something is stuck, but {others} recorded only what Python called (no torch adapter) and "
+     "the other ranks all operations: what they issued cannot be compared",
      "the same capture on all ranks: python -m fr --build-adapter on each node, before the job"},
-    {kOpenLifecycle, "Python stacks of all ranks, and evidence of ranks that left none"},
+    {kOpenLifecycle,
+     "{others} [has|have] been in {call} for {longest}; no operation is in flight, and the "
+     "evidence does not say what the call waits for{missing_too}",
+     "Python stacks of all ranks, and evidence of ranks that left none"},
 };
+static_assert(std::size(kSentences) == static_cast<std::size_t>(kOk) + 1);
 
 }  // namespace frtrace::sentences

@@ -1,5 +1,4 @@
 // The values that the sentences of rules are filled with.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -14,12 +13,11 @@ namespace frtrace {
 
 namespace {
 
-using enum Rule;
+using namespace sentences;
 
 struct Sentence : Names {
   Sentence(const Facts& facts, const Cause& cause)
       : Names(facts),
-        f(facts),
         c(cause),
         guilty(ranks_of(c.guilty)),
         others(f.ranks(c.others)),
@@ -33,6 +31,15 @@ struct Sentence : Names {
   const RankEvidence& own() const { return f.ev(first().evidence); }
   const Record& issued() const { return own().records[first().issued]; }
   Side right() const { return side_of(f, *c.divergence, std::max(c.right, 0)); }
+  // Of a slot whose members differ: what the first of the blamed issued, and those who are right.
+  std::string own_op() const { return std::string(own().text(issued().op)); }
+  std::string due_op() const {
+    return std::string(f.ev(right().evidence).text(right().record->op));
+  }
+  std::string due_at() const { return at(right().evidence, right().record->stack); }
+  std::string issued_at() const {
+    return first().issued == kNoRecord ? "" : at(first().evidence, issued().stack);
+  }
   std::vector<Rank> waiting_ranks() const {
     return p == nullptr ? std::vector<Rank>{} : waiting(*p);
   }
@@ -45,23 +52,103 @@ struct Sentence : Names {
     return given(!who.empty(), "; " + wait_verb(who) + where);
   }
 
-  const Facts& f;
   const Cause& c;
   const std::vector<Rank> guilty, others;
   const Pending* p;
 };
+using S = const Sentence&;
 
-std::string all_wait(const Sentence& s) {
-  std::vector<int> all;
-  for (const Pending& p : s.f.graph.pending) {
-    for (const Wait& w : p.waits) {
-      all.push_back(w.evidence);
-    }
-  }
-  return s.waits_beside(s.f.ranks(all), "");
+// A message of gloo, which matches by tags; records do not hold these.
+bool has_tags(S s) {
+  return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
-std::string lacking(const Sentence& s) {
+// The same operation from another place is another call: its size is beside the point.
+bool from_elsewhere(S s) {
+  return !s.issued_at().empty() && !s.due_at().empty() && s.issued_at() != s.due_at();
+}
+
+bool some_started(S s) {
+  return std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
+    return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
+  });
+}
+
+bool wait_elsewhere(S s) {
+  return std::ranges::any_of(s.c.guilty, [&](auto& g) { return g.pending != s.c.pending; });
+}
+
+bool all_leave(S s) {
+  return std::ranges::all_of(s.c.others, [&](int i) { return s.f.is_leaving(i); });
+}
+
+bool otherwise(S) {
+  return true;
+}
+
+// Parts of sentences that depend on the case: the first of its name that applies; "" none.
+constexpr struct {
+  std::string_view name;
+  bool (*applies)(S);
+  const char* text;
+} kParts[] = {
+    {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
+    {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
+    {"behind", [](S s) { return s.p->starts_seen; },
+     "issued {op}, but [its device|their devices] did not start it: earlier work there is "
+     "unfinished"},
+    {"behind", otherwise, "issued {op}, but [its device|their devices] did not finish it"},
+    {"complete", has_tags,
+     "both ends issued {op} and do not meet: their tags may differ, which are not recorded"},
+    {"complete", otherwise,
+     "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
+     "not recorded"},
+    {"complete_need", has_tags, "which tag the program means at the places above"},
+    {"complete_need", otherwise,
+     "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
+    {"did_without", all_leave, "finished without it"},
+    {"did_without", otherwise, "never issued it"},
+    {"elsewhere", wait_elsewhere, ", and others elsewhere"},
+    {"mismatch", [](S s) { return s.c.right < 0; },
+     "{who} differ at {due_op} #{seq} of {group}: {differences}"},
+    {"mismatch", [](S s) { return s.own_op() != s.due_op(); },
+     "{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}"},
+    {"mismatch", from_elsewhere,
+     "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
+     "({differences})"},
+    {"mismatch", [](S s) { return s.c.divergence->sizes_vary(); },
+     "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
+     "{right}"},
+    {"mismatch", [](S s) { return s.c.divergence->splits.has_value(); },
+     "{who} issued {due_op} #{seq} of {group} with splits that do not fit: {differences}; "
+     "{right_agree}"},
+    {"mismatch", otherwise,
+     "{who} issued {due_op} #{seq} of {group} with {differences}; {right_agree}"},
+    {"missing_too", [](S s) { return !s.f.c.missing.empty(); },
+     "; evidence of {missing} is lacking"},
+    {"no_order", [](S s) { return s.guilty.empty(); },
+     ", and nothing shows who left the usual order"},
+    {"order", [](S s) { return s.c.by_peers; }, "the other ranks"},
+    {"order", otherwise, "[its|their] own earlier iterations"},
+    {"with_evidence", [](S s) { return !s.p->unknown.empty(); }, " with evidence"}};
+
+// What a device did with the operation, by StalledDevice::Why.
+std::string stalled(S s) {
+  constexpr const char* kHow[] = {
+      "issued {on_device} and never launched it",
+      "[is|are] in the launch of {on_device}, which does not return",
+      "launched {on_device}, but [its device|their devices] did not start it: earlier work there "
+      "is unfinished",
+      "started {on_device}, but [its device|their devices] did not start all its channels",
+      "started {on_device}, but the kernel on [its device|their devices] makes no progress",
+      "launched {on_device}, but [its device|their devices] neither consumed the data that arrived "
+      "nor filled free buffers: the kernel did not start, or makes no progress",
+      "started {on_device}, but NCCL's network thread there has not begun its transfers"};
+  static_assert(std::size(kHow) == StalledDevice::kNetworkThread + 1);
+  return s.fill(kHow[s.c.stalled]);
+}
+
+std::string lacking(S s) {
   std::vector<Rank> out;
   for (const Problem& p : s.f.graph.problems) {
     if (p.kind == Problem::kNoEvidence) {
@@ -71,16 +158,12 @@ std::string lacking(const Sentence& s) {
   return ranks_words(out);
 }
 
-std::string reason(const Sentence& s) {
-  for (const RankEvidence* e : s.f.c.ranks) {
-    if (!e->trigger.empty()) {
-      return e->reason.empty() ? e->trigger : e->reason;
-    }
-  }
-  return "unknown";
+std::string reason(S s) {
+  const auto e = std::ranges::find_if(s.f.c.ranks, [](auto* x) { return !x->trigger.empty(); });
+  return e == s.f.c.ranks.end() ? "unknown" : (*e)->reason.empty() ? (*e)->trigger : (*e)->reason;
 }
 
-std::string error(const Sentence& s) {
+std::string error(S s) {
   if (s.p == nullptr) {
     return s.exit(s.f.exit(s.c.others.front()));
   }
@@ -92,28 +175,7 @@ std::string error(const Sentence& s) {
   return {};
 }
 
-// A message of gloo, which matches by tags; records do not hold these.
-bool has_tags(const Sentence& s) {
-  return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
-}
-
-std::string complete(const Sentence& s) {
-  if (!has_tags(s)) {
-    return s.fill(
-        "all members issued {op}, but it does not finish on {waiters}; what devices and network "
-        "do is not recorded");
-  }
-  return s.fill(
-      "both ends issued {op} and do not meet: their tags may differ, which are not recorded");
-}
-
-std::string complete_need(const Sentence& s) {
-  return has_tags(s) ? "which tag the program means at the places above"
-                     : "device and transfer states of its members: fr dumps with NCCL's profiler "
-                       "plugin";
-}
-
-std::string longest(const Sentence& s) {
+std::string longest(S s) {
   double longest = 0;
   for (const int i : s.c.others) {
     const Record* call = s.f.lifecycle_in_flight(i);
@@ -123,7 +185,7 @@ std::string longest(const Sentence& s) {
   return duration_text(longest);
 }
 
-std::string store(const Sentence& s) {
+std::string store(S s) {
   for (const int i : s.c.others) {
     if (const std::string address = rendezvous_of(s.f.ev(i)).address; !address.empty()) {
       return "the store at " + address;
@@ -132,14 +194,14 @@ std::string store(const Sentence& s) {
   return "the store";
 }
 
-std::string young(const Sentence& s) {
+std::string young(S s) {
   const auto n = static_cast<std::uint64_t>(s.f.graph.young);
   return given(n != 0, fmt::format("; {} {} in flight, none older than {}", counted(n, "operation"),
                                    one_or(n, "is", "are"), duration_text(s.f.threshold_s)));
 }
 
 // Sizes as shapes, where these are known: "shape [20,8] instead of [18,8]".
-std::string differences(const Sentence& s) {
+std::string differences(S s) {
   const Divergence& d = *s.c.divergence;
   if (d.splits) {
     return fmt::format("rank {} sends {} rows to rank {}, which expects {}", d.splits->from,
@@ -166,38 +228,7 @@ std::string differences(const Sentence& s) {
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
-std::string mismatch(const Sentence& s) {
-  if (s.c.right < 0) {
-    return s.fill("{who} differ at {due_op} #{seq} of {group}: {differences}");
-  }
-  const Side right = s.right();
-  if (s.own().text(s.issued().op) != s.f.ev(right.evidence).text(right.record->op)) {
-    return s.fill("{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}");
-  }
-  // The same operation from another place is another call: its size is beside the point.
-  const std::string own_at = s.at(s.first().evidence, s.issued().stack),
-                    due_at = s.at(right.evidence, right.record->stack);
-  if (!own_at.empty() && !due_at.empty() && own_at != due_at) {
-    return s.fill(
-        "{who} issued {due_op} #{seq} of {group}{issued_at}, where {right} issued it{due_at} "
-        "({differences})");
-  }
-  if (s.c.divergence->sizes_vary()) {
-    return s.fill(
-        "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
-        "{right}");
-  }
-  return s.fill(s.c.divergence->splits
-                    ? "{who} issued {due_op} #{seq} of {group} with splits that do not fit: "
-                      "{differences}; "
-                      "{right} "
-                    : "{who} issued {due_op} #{seq} of {group} with {differences}; {right} ") +
-         (right.ranks.size() > 1   ? "agree"
-          : s.c.divergence->splits ? "differs"
-                                   : "has the latter");
-}
-
-std::string unequal(const Sentence& s) {
+std::string unequal(S s) {
   const Unequal& u = *s.p->unequal;
   const RankEvidence &from = s.f.ev(u.sender), &to = s.f.ev(u.receiver);
   const Record& send = from.records[u.send];
@@ -216,26 +247,17 @@ std::string unequal(const Sentence& s) {
                                          : "; other ranks use the tag of the other end"));
 }
 
-std::string ended(const Sentence& s) {
-  const std::vector<Rank>& missing = s.f.c.missing;
-  const auto at = std::ranges::find(missing, s.first().rank) - missing.begin();
-  return s.exit_verb(s.first().evidence >= 0 ? s.f.exit(s.first().evidence)
-                                             : s.f.missing_exits[static_cast<std::size_t>(at)],
-                     s.guilty.size());
-}
-
-std::string waited_for(const Sentence& s) {
+std::string waited_for(S s) {
   const std::vector<Rank> who = s.without_guilty(s.waiting_ranks());
   const bool over =
       s.c.rule == kOneKilled || (s.p != nullptr && std::ranges::any_of(s.p->waits, &Wait::failed));
-  return given(!who.empty(),
-               fmt::format("; {} for {} in {}",
-                           ranks_do(who, over ? "waited" : "waits", over ? "waited" : "wait"),
-                           one_or(s.guilty.size(), "it", "them"), s.op_text()));
+  return given(!who.empty(), fmt::format("; {} for {} in {}",
+                                         over ? ranks_words(who) + " waited" : wait_verb(who),
+                                         one_or(s.guilty.size(), "it", "them"), s.op_text()));
 }
 
 // What it did in the place of what was due.
-std::string departed(const Sentence& s) {
+std::string departed(S s) {
   const Guilty& g = s.first();
   if (s.c.verdict != Verdict::kMissing) {
     return departure(s.f, s.c, g);
@@ -249,36 +271,7 @@ std::string departed(const Sentence& s) {
                      s.record_at(g.evidence, s.issued()));
 }
 
-std::string stalled(const Sentence& s) {
-  constexpr const char* kHow[] = {
-      "issued {on_device} and never launched it",
-      "[is|are] in the launch of {on_device}, which does not return",
-      "launched {on_device}, but [its device|their devices] did not start it: earlier work there "
-      "is unfinished",
-      "started {on_device}, but [its device|their devices] did not start all its channels",
-      "started {on_device}, but the kernel on [its device|their devices] makes no progress",
-      "launched {on_device}, but [its device|their devices] neither consumed the data that arrived "
-      "nor filled free buffers: the kernel did not start, or makes no progress",
-      "started {on_device}, but NCCL's network thread there has not begun its transfers"};
-  static_assert(std::size(kHow) == StalledDevice::kNetworkThread + 1);
-  return s.fill(kHow[s.c.stalled]);
-}
-
-std::string behind(const Sentence& s) {
-  if (s.p->starts_seen && !s.c.chain.stalled.empty()) {
-    return stalled(s);
-  }
-  const bool started = std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
-    return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
-  });
-  return s.fill(started ? "started {op}, but [its device|their devices] did not finish it"
-                : s.p->starts_seen
-                    ? "issued {op}, but [its device|their devices] did not start it: "
-                      "earlier work there is unfinished"
-                    : "issued {op}, but [its device|their devices] did not finish it");
-}
-
-std::string rest_of_group(const Sentence& s) {
+std::string rest_of_group(S s) {
   std::vector<Rank> rest =
       s.without_guilty(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
                                                       : std::vector<Rank>{s.p->from, s.p->to});
@@ -287,7 +280,7 @@ std::string rest_of_group(const Sentence& s) {
                           : ranks_words(rest) + " finished it";
 }
 
-std::string links(const Sentence& s) {
+std::string links(S s) {
   const Link& l = s.c.chain.links.front();
   const std::size_t more = s.c.chain.links.size() - 1;
   const bool said = s.p != nullptr && l.from == s.p->from && l.to == s.p->to;
@@ -297,39 +290,32 @@ std::string links(const Sentence& s) {
          given(more != 0, " and over " + counted(more, "more link"));
 }
 
-std::string new_groups(const Sentence& s) {
+std::string new_groups(S s) {
   const GroupCalls& calls = *s.c.calls;
   const std::string what = fmt::format("called new_group for group {}", calls.ordinal);
   if (calls.tie) {
     return what + ", each with other members";
   }
-  std::vector<int> most;
-  for (const GroupCalls::Call& call : calls.classes.at(calls.most)) {
-    most.push_back(call.evidence);
-  }
   const auto other =
       std::ranges::find_if(calls.classes, [&](const auto& x) { return x.first != calls.most; });
-  return fmt::format("{} with {}, where {} called it with {}", what, ranks_words(other->first),
-                     ranks_words(s.f.ranks(most)), ranks_words(calls.most));
+  return fmt::format(
+      "{} with {}, where {} called it with {}", what, ranks_words(other->first),
+      ranks_words(s.f.ranks(each(calls.classes.at(calls.most), &GroupCalls::Call::evidence))),
+      ranks_words(calls.most));
 }
 
-std::string cycle(const Sentence& s) {
+std::string cycle(S s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < s.c.operations.size() && i < kShown; ++i) {
-    const Pending& p = s.f.graph[s.c.operations[i]];
-    parts.push_back(ranks_words(s.waiting(p)) + " in " + s.pending(p));
+  for (const int k : s.c.operations) {
+    parts.push_back(ranks_words(s.waiting(s.f.graph[k])) + " in " + s.pending(s.f.graph[k]));
   }
+  parts.resize(std::min(parts.size(), kShown));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-std::string own_end(const Sentence& s) {
-  return s.p == nullptr || s.guilty.size() != 1 ? s.op_text()
-                                                : s.Names::own_end(*s.p, s.guilty.front());
-}
-
 // "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
-std::string locks(const Sentence& s) {
+std::string locks(S s) {
   std::map<int, std::vector<int>> waiters;  // by holder
   for (const Guilty& g : s.c.guilty) {
     if (const int holder = s.f.graph.lock_holders[idx(g.evidence)]; holder >= 0) {
@@ -350,27 +336,23 @@ std::string locks(const Sentence& s) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-using S = const Sentence&;
 constexpr struct {
   std::string_view name;
   std::string (*value)(S);
 } kValues[] = {
-    {"all_wait", all_wait},
-    {"behind", behind},
-    {"complete", complete},
-    {"complete_need", complete_need},
+    {"all_wait",
+     [](S s) {
+       return s.waits_beside(s.f.ranks(those(s.f, [&](int i) { return s.f.graph.waits(i); })), "");
+     }},
     {"cycle", cycle},
     {"departed", departed},
     {"differences", differences},
-    {"ended", ended},
     {"error", error},
     {"lacking", lacking},
     {"links", links},
     {"locks", locks},
     {"longest", longest},
-    {"mismatch", mismatch},
     {"new_groups", new_groups},
-    {"own_end", own_end},
     {"reason", reason},
     {"rest_of_group", rest_of_group},
     {"stalled", stalled},
@@ -383,55 +365,40 @@ constexpr struct {
     {"others_wait", [](S s) { return wait_verb(s.others); }},
     {"who_or_others", [](S s) { return ranks_words(s.guilty.empty() ? s.others : s.guilty); }},
     {"op", [](S s) { return s.op_text(); }},
+    {"own_end",
+     [](S s) {
+       return s.p == nullptr || s.guilty.size() != 1 ? s.op_text()
+                                                     : s.own_end(*s.p, s.guilty.front());
+     }},
     {"call", [](S s) { return s.c.lifecycle; }},
     {"waiting", [](S s) { return wait_verb(s.waiting_ranks()); }},
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
     {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
     {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
     {"missing", [](S s) { return ranks_words(s.f.c.missing); }},
-    {"missing_too",
-     [](S s) {
-       return given(!s.f.c.missing.empty(), s.fill("; evidence of {missing} is lacking"));
-     }},
     {"read",
      [](S s) {
        return s.f.c.ranks.size() == 1 ? ranks_words({s.f.rank(0)}) : "the ranks that were read";
      }},
+    {"ended", [](S s) { return s.exit_verb(exit_of(s.f, s.first()), s.guilty.size()); }},
     {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
-    {"late", [](S s) { return LateWords(s.f).summary(s.c.late); }},
+    {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},
-    {"own_op", [](S s) { return std::string(s.own().text(s.issued().op)); }},
-    {"issued_at",
-     [](S s) {
-       return s.first().issued == kNoRecord ? "" : s.at(s.first().evidence, s.issued().stack);
-     }},
-    {"due_op",
-     [](S s) { return std::string(s.f.ev(s.right().evidence).text(s.right().record->op)); }},
-    {"due_at", [](S s) { return s.at(s.right().evidence, s.right().record->stack); }},
+    {"own_op", [](S s) { return s.own_op(); }},
+    {"issued_at", [](S s) { return s.issued_at(); }},
+    {"due_op", [](S s) { return s.due_op(); }},
+    {"due_at", [](S s) { return s.due_at(); }},
     {"right", [](S s) { return ranks_words(s.right().ranks); }},
-    {"no_order",
-     [](S s) { return given(s.guilty.empty(), ", and nothing shows who left the usual order"); }},
-    {"order",
+    {"right_agree",
      [](S s) {
-       return s.c.by_peers ? "the other ranks" : s.fill("[its|their] own earlier iterations");
-     }},
-    {"elsewhere",
-     [](S s) {
-       const auto other = [&](const Guilty& g) { return g.pending != s.c.pending; };
-       return given(std::ranges::any_of(s.c.guilty, other), ", and others elsewhere");
-     }},
-    {"did_without",
-     [](S s) -> std::string {
-       const auto is_leaving = [&](int i) { return s.f.is_leaving(i); };
-       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without it"
-                                                          : "never issued it";
+       return ranks_do(s.right().ranks, s.c.divergence->splits ? "differs" : "has the latter",
+                       "agree");
      }},
     {"on_device",
      [](S s) {
-       return s.c.rule != kDeviceStalled ? s.op_text() : DeviceWords(s.f).title(*s.first().device);
+       return s.c.rule != kDeviceStalled ? s.op_text() : device_title(s.f, *s.first().device);
      }},
-    {"with_evidence", [](S s) { return given(!s.p->unknown.empty(), " with evidence"); }},
     {"device_error", [](S s) {
        const DeviceError& e = s.c.errors.front();
        return e.text + (e.record == kNoRecord ? "" : ", in " + s.record(e.evidence, e.record));
@@ -446,8 +413,13 @@ std::string Sentence::fill(std::string_view text) const {
     const std::string_view name = text.substr(open, close - open);
     out += text.substr(at, open - at);
     if (name.starts_with('{')) {
-      out +=
-          std::ranges::find(kValues, name.substr(1), [](auto& v) { return v.name; })->value(*this);
+      const auto is_it = [&](const auto& x) { return x.name == name.substr(1); };
+      const auto* const part =
+          std::ranges::find_if(kParts, [&](auto& x) { return is_it(x) && x.applies(*this); });
+      const auto* const value = std::ranges::find_if(kValues, is_it);
+      out += part != std::end(kParts)     ? fill(part->text)
+             : value != std::end(kValues) ? value->value(*this)
+                                          : "";
     } else if (!name.empty()) {
       const std::size_t bar = name.find('|');
       out += one ? name.substr(1, bar - 1) : name.substr(bar + 1);
@@ -457,10 +429,8 @@ std::string Sentence::fill(std::string_view text) const {
   return out;
 }
 
-template <std::size_t N>
-std::string sentence(const sentences::Row (&rows)[N], const Facts& f, const Cause& c) {
-  const auto* const row = std::ranges::find(rows, c.rule, &sentences::Row::rule);
-  return row == std::end(rows) ? "" : Sentence(f, c).fill(row->text);
+const Row& sentences_of(const Cause& c) {
+  return *std::ranges::find(kSentences, c.rule, &Row::rule);
 }
 
 }  // namespace
@@ -474,22 +444,20 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
 }
 
 std::string summary(const Facts& f, const Cause& c) {
-  return sentence(sentences::kSummaries, f, c);
+  return Sentence(f, c).fill(sentences_of(c).first);
 }
 
 void add_reasons(const Facts& f, const Cause& c, Report& r) {
-  std::string why = sentence(sentences::kWhys, f, c);
+  const std::string more = Sentence(f, c).fill(sentences_of(c).more);
+  const bool open = c.rule >= kOpenDivergence && c.rule < kOkTerminated;
   if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
       f.graph.waits(c.guilty.front().evidence)) {
-    why = fmt::format("the thread of rank {} that issued its operations of {} has ended",
-                      c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
-  }
-  if (!why.empty()) {
-    say(r, "why", std::move(why));
-  }
-  const std::string need = sentence(sentences::kNeeds, f, c);
-  if (!need.empty() && r.kind == Verdict::kUndecided) {
-    say(r, "need", "what would decide it: " + need);
+    say(r, "why", "the thread of rank {} that issued its operations of {} has ended",
+        c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
+  } else if (!open && !more.empty()) {
+    say(r, "why", more);
+  } else if (!more.empty() && r.kind == Verdict::kUndecided) {
+    say(r, "need", "what would decide it: " + more);
   }
 }
 

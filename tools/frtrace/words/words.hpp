@@ -2,10 +2,14 @@
 // Renderers (report/) lay the sentences out and add none.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "judge/judge.hpp"
@@ -16,13 +20,12 @@ namespace frtrace {
 Report explain(const Facts&, const Judgement&);
 
 // Names of things: operations, groups, places, ends.
-class Names {
- public:
-  explicit Names(const Facts& f) : f_(f) {}
+struct Names {
+  explicit Names(const Facts& facts) : f(facts) {}
   // "all_reduce #41 of default_pg", "send #2 of pp to rank 3"
   std::string record(int evidence, const Record&) const;
   std::string record(int evidence, std::size_t index) const {
-    return record(evidence, f_.ev(evidence).records[index]);
+    return record(evidence, f.ev(evidence).records[index]);
   }
   std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
   // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
@@ -33,7 +36,10 @@ class Names {
   std::string record_at(int evidence, const Record& r) const {
     return record(evidence, r) + at(evidence, r.stack);
   }
-  std::string op_at(int evidence, const Record&) const;  // "all_reduce at train.py:57 step"
+  // "all_reduce at train.py:57 step"
+  std::string op_at(int evidence, const Record& r) const {
+    return std::string(f.ev(evidence).text(r.op)) + at(evidence, r.stack);
+  }
   std::vector<std::string> stack(int evidence, std::uint32_t stack) const;
   std::string op(const Pending&) const;
   std::string pending(const Pending&) const;
@@ -45,38 +51,36 @@ class Names {
   // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
   std::string exit_verb(const Exit&, std::size_t ranks) const;
 
- protected:
-  const Facts& f_;
+  const Facts& f;
 };
 
-// How far operations got on devices.
-class DeviceWords : public Names {
- public:
-  using Names::Names;
-  DeviceReport report(const OnDevice&) const;
-  std::string line(const OnDevice&) const;  // a sentence without its subject
-  std::string title(const OnDevice&) const;
-};
+// How far an operation got on a device: its name, and a sentence without its subject.
+std::string device_title(const Facts&, const OnDevice&);
+std::string device_line(const Facts&, const OnDevice&);
+// Who comes late, where, since when and by whose time; of one a sentence without its subject.
+std::string late_summary(const Facts&, const Stragglers&);
+std::string late_line(const Facts&, const Straggler&);
 
-// Who comes late, where, since when and by whose time.
-class LateWords : public Names {
- public:
-  using Names::Names;
-  std::string summary(const Stragglers&) const;
-  std::string line(const Straggler&) const;  // a sentence without its subject
-  void add(const Stragglers&, Report&) const;
-
- private:
-  std::string place(int evidence, const LateSite&) const;
-  std::string since(int evidence, const LateSite&) const;
-  std::string how(const LateSite&) const;
-  std::string by(const Straggler&, const LateSite&) const;
-  LateReport report(const Straggler&, const LateSite&) const;
-  static void merge(const LateReport& from, LateReport& to);
-  void add_line(const Straggler&, const LateSite&, Report&) const;
-  void add_holes(const Stragglers&, Report&) const;
-};
-
+// A member of each, or what a function makes of it.
+template <typename List, typename Of>
+auto each(const List& list, Of of) {
+  std::vector<std::decay_t<decltype(std::invoke(of, *list.begin()))>> out;
+  for (const auto& x : list) {
+    out.push_back(std::invoke(of, x));
+  }
+  return out;
+}
+// Evidence of the ranks of which that is true.
+template <typename Is>
+std::vector<int> those(const Facts& f, Is is) {
+  std::vector<int> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (is(i)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
 inline std::string given(bool is, std::string text) {
   return is ? std::move(text) : std::string();
 }
@@ -87,11 +91,18 @@ inline std::string led(const char* by, const std::string& text) {
 inline const char* one_or(std::size_t n, const char* one, const char* many) {
   return n == 1 ? one : many;
 }
-std::string times(std::uint64_t);  // "never", "once", "3 times"
+// "never", "once", "3 times"
+inline std::string times(std::uint64_t n) {
+  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
+}
 // "1 record", "3 records"
-std::string counted(std::uint64_t n, const char* noun);
+inline std::string counted(std::uint64_t n, const char* noun) {
+  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
 // "rank 1 waits", "ranks 1,2 wait"
-std::string ranks_do(const std::vector<Rank>&, const char* one, const char* many);
+inline std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
+  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
+}
 inline std::string wait_verb(const std::vector<Rank>& who) {
   return ranks_do(who, "waits", "wait");
 }
@@ -99,6 +110,8 @@ inline std::string wait_verb(const std::vector<Rank>& who) {
 std::string before_evidence(const RankEvidence&, Time);
 std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice
 std::set<int> blamed_by(const Cause&);                   // evidence
+// By the evidence of its peers where it left none.
+Exit exit_of(const Facts&, const Guilty&);
 
 // The members that issued the same in a slot in which members differ.
 struct Side {
@@ -135,6 +148,7 @@ void add_course(const Facts&, const Cause&, Report&);
 // Sentences besides: why, who only follows, what the evidence cannot say.
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);
+void add_late(const Facts&, const Stragglers&, Report&);
 void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);
@@ -147,6 +161,11 @@ void add_reduced(const Facts&, Report&);
 
 inline void say(Report& r, const char* id, std::string text) {
   r.findings.push_back({id, std::move(text)});
+}
+template <typename One, typename... More>
+void say(Report& r, const char* id, fmt::format_string<One, More...> text, One&& one,
+         More&&... more) {
+  say(r, id, fmt::format(text, std::forward<One>(one), std::forward<More>(more)...));
 }
 // The first few of them; then "and 3 more likewise", by `rest`.
 void say_few(Report&, const char* id, const std::vector<std::string>& lines, std::size_t most,
