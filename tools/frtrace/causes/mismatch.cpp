@@ -339,25 +339,10 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
 
 }  // namespace
 
-namespace {
-
-// Every member ended it: releases of PyTorch name the same operation differently.
-bool is_over(const Facts& f, const Divergence& d) {
-  bool over = !f.group(d.group).is_gloo() && pending_of(f, d) < 0;
-  for (const std::vector<int>& members : d.classes) {
-    for (const int m : members) {
-      over = over && record_at(f, d, m, d.seq)->state == State::kCompleted;
-    }
-  }
-  return over;
-}
-
-}  // namespace
-
 std::vector<Cause> mismatch(const Facts& f) {
   std::vector<Cause> out;
   for (const Divergence& d : f.divergences) {
-    if (!d.past && !is_over(f, d)) {
+    if (!d.past && !d.over) {  // releases of PyTorch name the same operation differently
       out.push_back(judge_divergence(f, d));
     }
   }

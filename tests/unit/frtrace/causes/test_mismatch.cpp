@@ -511,3 +511,19 @@ TEST_CASE("a rank whose capture saw Python's calls only is not compared with the
     CHECK(r.summary.find("rank 2 recorded only what Python called") != std::string::npos);
   }
 }
+
+TEST_CASE("a difference that all ended last does not hide what they differ in now") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  Op longer = kGrads;
+  longer.numel = 5000;
+  j.some({0, 1, 3}, kWorld, kGrads, State::kCompleted);
+  j.issue(2, kWorld, longer, State::kCompleted);
+  j.advance(0.01);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.issue(2, kWorld, {.op = "broadcast", .line = 99, .peer = 0});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+}
