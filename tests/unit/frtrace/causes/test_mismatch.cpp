@@ -527,3 +527,20 @@ TEST_CASE("a difference that all ended last does not hide what they differ in no
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
 }
+
+TEST_CASE("of two dtypes the one that a rank never had from there is wrong, where sizes vary") {
+  JobBuilder j(2);
+  Op sent{.op = "broadcast", .line = 0, .dtype = "Byte", .reduce_op = ""};
+  for (const std::uint64_t n : {100u, 130u, 117u, 90u}) {
+    sent.numel = n;
+    j.all(kWorld, sent);
+  }
+  sent.numel = 140;
+  j.issue(0, kWorld, sent);
+  sent.dtype = "Float";
+  j.issue(1, kWorld, sent);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{1});
+}
