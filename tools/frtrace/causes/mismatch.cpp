@@ -122,12 +122,30 @@ int usual_splits(const Facts& f, int evidence, const Record& own) {
   return before < limits::kRepeats ? 0 : alike(*last, own) ? 1 : -1;
 }
 
+// +1: it had that type before from there, -1: others only.
+int usual_type(const Facts& f, int evidence, const Record& own) {
+  const std::vector<Record>& all = f.ev(evidence).records;
+  bool before = false;
+  for (const Record* r = all.data(); r != &own; ++r) {
+    if (r->stack == own.stack && r->group == own.group && r->op == own.op) {
+      if (r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype) {
+        return 1;
+      }
+      before = true;
+    }
+  }
+  return before ? -1 : 0;
+}
+
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
+  // Sizes may vary from time to time, types do not.
+  const bool types =
+      std::ranges::any_of(d.fields, [](const FieldDifference& x) { return x.field == "dtype"; });
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
@@ -138,6 +156,7 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f, i, *r) : 0;
+      votes[k] += types ? usual_type(f, i, *r) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such
@@ -342,25 +361,10 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
 
 }  // namespace
 
-namespace {
-
-// Every member ended it: releases of PyTorch name the same operation differently.
-bool is_over(const Facts& f, const Divergence& d) {
-  bool over = !f.group(d.group).is_gloo() && pending_of(f, d) < 0;
-  for (const std::vector<int>& members : d.classes) {
-    for (const int m : members) {
-      over = over && record_at(f, d, m, d.seq)->state == State::kCompleted;
-    }
-  }
-  return over;
-}
-
-}  // namespace
-
 std::vector<Cause> mismatch(const Facts& f) {
   std::vector<Cause> out;
   for (const Divergence& d : f.divergences) {
-    if (!d.past && !is_over(f, d)) {
+    if (!d.past && !d.over) {  // releases of PyTorch name the same operation differently
       out.push_back(judge_divergence(f, d));
     }
   }

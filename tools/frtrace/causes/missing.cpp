@@ -31,6 +31,12 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
+    // One added before in that group, whatever it is taken for, shifts all later ones.
+    const auto a = f.anomalies.own(w.evidence, f.stuck_step(w.evidence));
+    if (a && (a->kind == Anomaly::kInserted || a->kind == Anomaly::kSwapped) &&
+        steps[a->issued].group == p.group) {
+      return true;
+    }
     // Only a rank that repeats itself can do something new.
     if (pos >= steps.size() || pos < limits::kRepeats || !usual_next(steps, pos)) {
       return false;

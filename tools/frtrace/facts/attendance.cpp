@@ -225,13 +225,11 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
     first = first && is_first(s);
   }
   // The many are not behind the few: the few were looked at later.
-  if (at.queued.size() > at.started.size() &&
-      c_.evidence_of(at.queued.front().evidence).holes.written_guessed) {
-    return true;
-  }
+  first = first && at.queued.size() <= at.started.size();
   for (const Seen& s : at.queued) {
-    const bool guessed = c_.evidence_of(s.evidence).holes.written_guessed && !first;
-    if (!guessed && is_late_after(s, since.second, since.first) && !ended_lately(s)) {
+    // What it issued before holds it up, whenever its file was written.
+    const bool late = is_late_after(s, since.second, since.first) && !ended_lately(s);
+    if (c_.evidence_of(s.evidence).holes.written_guessed && !first ? !is_first(s) : late) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);

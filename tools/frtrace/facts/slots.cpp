@@ -266,6 +266,7 @@ class SlotView {
     d.group = group_;
     d.seq = seq_;
     d.past = d.strict = true;
+    d.over = !g_.is_gloo();
     d.incomplete_vote = having_.size() < n;
     std::map<std::uint64_t, std::vector<int>> by_hash;
     for (const int m : having_) {
@@ -274,6 +275,7 @@ class SlotView {
       const Record& r = *slots_.at(c_, g_, i, seq_);
       d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
       d.strict = d.strict && is_strict(e.text(r.op));
+      d.over = d.over && r.state == State::kCompleted;
       d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq_;
       const bool misfit = contains(misfits, m);
       by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
@@ -425,7 +427,8 @@ class Suspects {
   std::vector<Seen> seen_;
 };
 
-// The first slot that not all completed, and the first of all, in which members of a group differ.
+// The first slot that not all completed, else the one that ended last, and the first of all, in
+// which members of a group differ.
 struct Differences {
   std::optional<Divergence> stuck, past;
 };
@@ -436,12 +439,13 @@ Differences differences(const Case& c, int group, const Slots& slots) {
   for (auto some = suspects.next(); !some.empty(); some = suspects.next()) {
     for (const std::uint64_t seq : some) {
       auto d = SlotView(c, group, slots, seq).divergence();
-      if (d && !d->past) {
+      if (d && !d->past && !d->over) {
         out.stuck = std::move(d);
         return out;
       }
-      if (!out.past) {
-        out.past = std::move(d);
+      std::optional<Divergence>& ended = d && !d->past ? out.stuck : out.past;
+      if (!ended) {
+        ended = std::move(d);
       }
     }
   }

@@ -38,6 +38,7 @@ struct Divergence {
   std::vector<std::vector<int>> classes;  // members (positions in the group), largest class first
   bool tie = false;
   bool past = false;  // all completed it, and more of the group since
+  bool over = false;  // all that still hold it completed it
   bool strict = false;
   bool incomplete_vote = false;  // members without that record
   std::vector<FieldDifference> fields;

@@ -163,3 +163,36 @@ TEST_CASE("receives in a circle") {
   CHECK(r.kind == Verdict::kDeadlock);
   CHECK(r.ranks == Ranks{0, 1});
 }
+
+TEST_CASE(
+    "half of a group take another order than before: those, though the others of them did too") {
+  JobBuilder j(8);
+  const int even = j.group("1", {0, 2, 4, 6}, "even");
+  for (int i = 0; i < 4; ++i) {
+    j.all(even, kSub);
+    j.all(kWorld, kLoss);
+  }
+  j.some({0, 6}, even, kSub);
+  j.some({1, 2, 3, 4, 5, 7}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2, 4});
+}
+
+TEST_CASE("orders that contradict, of hosts that ran ahead, in files without times") {
+  JobBuilder j(4);
+  const int other = j.group("1", {0, 1, 2, 3}, "ep");
+  j.all(other, kSub);
+  j.all(kWorld, kGrads);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.rank(r).format = "torch 2.10 pickle";
+    j.rank(r).holes.written_guessed = true;
+    j.issue(r, r == 3 ? kWorld : other, r == 3 ? kGrads : kSub, State::kStarted);
+    j.issue(r, r == 3 ? other : kWorld, r == 3 ? kSub : kGrads);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind != Verdict::kUndecided);
+  CHECK(r.ranks == Ranks{3});
+}

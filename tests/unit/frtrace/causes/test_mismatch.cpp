@@ -545,3 +545,36 @@ TEST_CASE("a rank whose capture saw Python's calls only is not compared with the
     CHECK(r.summary.find("rank 2 recorded only what Python called") != std::string::npos);
   }
 }
+
+TEST_CASE("a difference that all ended last does not hide what they differ in now") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  Op longer = kGrads;
+  longer.numel = 5000;
+  j.some({0, 1, 3}, kWorld, kGrads, State::kCompleted);
+  j.issue(2, kWorld, longer, State::kCompleted);
+  j.advance(0.01);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.issue(2, kWorld, {.op = "broadcast", .line = 99, .peer = 0});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{2});
+}
+
+TEST_CASE("of two dtypes the one that a rank never had from there is wrong, where sizes vary") {
+  JobBuilder j(2);
+  Op sent{.op = "broadcast", .line = 0, .dtype = "Byte", .reduce_op = ""};
+  for (const std::uint64_t n : {100u, 130u, 117u, 90u}) {
+    sent.numel = n;
+    j.all(kWorld, sent);
+  }
+  sent.numel = 140;
+  j.issue(0, kWorld, sent);
+  sent.dtype = "Float";
+  j.issue(1, kWorld, sent);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{1});
+}

@@ -373,3 +373,25 @@ TEST_CASE("most wait at the store, one in a collective: either may have to come"
     CHECK(r.ranks == (at_store == 1 ? Ranks{0} : Ranks{}));
   }
 }
+
+TEST_CASE("one that issued something once more waits alone at the end: that one, not all others") {
+  JobBuilder j(4);
+  const Op first{.line = 11}, second{.line = 12}, third{.line = 13};
+  for (int i = 0; i < 5; ++i) {
+    j.all(kWorld, first);
+    j.all(kWorld, second);
+    j.all(kWorld, third);
+  }
+  for (const Rank r : {0, 1, 2, 3}) {
+    for (const Op& op : {first, second, third}) {
+      j.issue(r, kWorld, op, r == 3 && op.line == 13 ? State::kEnqueued : State::kCompleted);
+      if (r == 3 && op.line == 11) {
+        j.issue(r, kWorld, op, State::kCompleted);
+      }
+    }
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{3});
+}

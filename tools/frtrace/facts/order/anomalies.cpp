@@ -77,7 +77,8 @@ const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
   return out;
 }
 
-// A peer that has the usual way too did the same after the same: it is the program's way.
+// A peer that has the usual way too did the same after the same: it is the program's way, unless
+// most of those that stand there now stand in the usual way.
 bool Anomalies::shared(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
   const auto here = own.begin() + static_cast<std::ptrdiff_t>(a.issued);
@@ -97,21 +98,34 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
          *(here - context - 1) == *(usual - context - 1) && usual_here()) {
     ++context;
   }
+  // Of members of the group that it left, whether it stands there or where it should.
+  const Step &stands = history_.of(i)[a.issued], &due = history_.of(i)[a.usual];
+  const auto waits = [&](int j, const Step& s) {
+    const Record& r = c_.evidence_of(j).records[s.record];
+    return r.kind == Kind::kCollective && blocks(r);
+  };
+  const bool asked = waits(i, stands) && stands.group != due.group;
+  bool custom = false;
+  std::size_t with = 1, against = 0;
   for (const int j : peers(i, true)) {
     const std::vector<std::uint64_t>& other = roles(j);
     bool did = false, does = false;
     for (auto q = other.begin() + std::min<std::ptrdiff_t>(context, other.end() - other.begin());
-         q != other.end() && !(did && does); ++q) {
+         q != other.end() && (asked || !(did && does)); ++q) {
       if ((*q == *here || *q == own[a.usual]) && std::equal(here - context, here, q - context)) {
+        const Step& step = history_.of(j)[static_cast<std::size_t>(q - other.begin())];
         did = did || *q == *here;
         does = does || *q == own[a.usual];
+        with += asked && step.group == stands.group && *q == *here && waits(j, step);
+        against += asked && step.group == due.group && *q == own[a.usual] && waits(j, step);
       }
     }
-    if (did && does) {
+    custom = custom || (did && does);
+    if (custom && !asked) {
       return true;
     }
   }
-  return false;
+  return custom && with > against;
 }
 
 namespace {

@@ -201,7 +201,7 @@ class Frontiers {
       const auto batch_seq = static_cast<std::int64_t>(s.batch_seq);
       const bool enqueued = it != status.end() && it->second.enqueued <= batch_seq &&
                             it->second.enqueued + 1 != batch_seq &&
-                            it->second.enqueued > static_cast<std::int64_t>(s.max_seq);
+                            it->second.enqueued != static_cast<std::int64_t>(s.max_seq);
       // One that had ended by itself would have been left out: it is a member of a batch.
       if (enqueued && it->second.completed == it->second.enqueued) {
         s.batches = s.batches || !s.batch.empty();

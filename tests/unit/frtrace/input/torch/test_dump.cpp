@@ -210,6 +210,16 @@ TEST_CASE("torch: batched sends and receives take the state of their batch") {
   CHECK(a->holes.only_active);
   CHECK(a->records[0].state == State::kCompleted);
   CHECK(a->records[2].state == State::kStarted);
+
+  // All of them are over, in a group that had more collectives than batches.
+  json send = p2p(10, 4, "nccl:send 0->1", "scheduled");
+  json recv = p2p(11, 4, "nccl:recv 0<-1", "scheduled");
+  send["collective_seq_id"] = recv["collective_seq_id"] = 40;
+  json over = dump({send, recv});
+  status(over, "0", 4, 4, 4);
+  const auto o = load(over);
+  CHECK(o->records[0].state == State::kCompleted);
+  CHECK(o->records[1].state == State::kCompleted);
 }
 
 TEST_CASE("torch: gloo says by `retired` alone what is over") {
