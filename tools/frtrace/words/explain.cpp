@@ -110,8 +110,12 @@ void add_elsewhere(const Facts& f, Report& r) {
         (r.kind != Verdict::kUndecided && !awaited.contains(i))) {
       continue;
     }
-    const std::string place = ended ? "" : place_of(f, i);
     const Record* last = f.last_operation(i);
+    const Record* call = f.lifecycle_in_flight(i);
+    std::string place = ended ? "" : place_of(f, i);
+    if (place.empty() && !ended && call != nullptr) {
+      place = " in " + names.record_at(i, *call);
+    }
     at[{!place.empty(), !place.empty()    ? place
                         : ended           ? names.exit(f.exit(i))
                         : last == nullptr ? "no operation in the file"
