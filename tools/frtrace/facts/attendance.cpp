@@ -8,8 +8,6 @@
 
 namespace frtrace {
 
-namespace {
-
 const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool send, Rank other) {
   for (const LaneEvidence& lane : e.lanes) {
     if (static_cast<int>(lane.group) == row && lane.send == send && lane.peer >= 0 &&
@@ -20,6 +18,8 @@ const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool
   }
   return nullptr;
 }
+
+namespace {
 
 // How far a member got in what the pending operation counts; nullopt: its evidence does not tell.
 std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Group& g,

@@ -11,6 +11,9 @@ namespace frtrace {
 // Every operation in which a rank waits or that failed, sorted by group, kind, number and ends.
 std::vector<Pending> pending_operations(const Case&, const std::vector<HiddenFailure>&);
 
+// What the member in that row of its groups sent to, or received from, another one.
+const LaneEvidence* lane_of(const RankEvidence&, const Group&, int row, bool send, Rank other);
+
 // Communicators of gloo run their operations side by side, all others one after the other.
 bool runs_in_order(const Case&, const Pending&);
 

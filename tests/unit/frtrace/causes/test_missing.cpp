@@ -358,3 +358,35 @@ TEST_CASE("most wait at the store, one in a collective: either may have to come"
     CHECK(r.ranks == (at_store == 1 ? Ranks{0} : Ranks{}));
   }
 }
+
+TEST_CASE("a server that receives from any rank waits for who sends nothing, not for who waits") {
+  JobBuilder j(4);
+  const auto send = [](int to) {
+    return Op{.op = "send", .line = 28, .peer = to, .kind = Kind::kSend};
+  };
+  const auto recv = [](int from) {
+    return Op{.op = "recv", .line = 14, .peer = from, .kind = Kind::kRecv};
+  };
+  for (int step = 0; step < 3; ++step) {
+    for (const Rank r : {1, 2, 3}) {
+      j.issue(r, 0, send(0), State::kCompleted);
+      j.issue(0, 0, recv(-1), State::kCompleted);
+    }
+    for (const Rank r : {1, 2, 3}) {
+      j.issue(0, 0, send(r), State::kCompleted);
+      j.issue(r, 0, recv(0), State::kCompleted);
+    }
+    j.advance(0.1);
+  }
+  for (const Rank r : {1, 2}) {
+    j.issue(r, 0, send(0), State::kCompleted);
+    j.issue(0, 0, recv(-1), State::kCompleted);
+    j.issue(r, 0, recv(0));
+  }
+  j.issue(0, 0, recv(-1));
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.confidence == Confidence::kCertain);
+}
