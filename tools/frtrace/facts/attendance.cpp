@@ -462,9 +462,9 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   std::set<int> waiting;
   for (const Wait& w : p.waits) {
     p.since = p.since == 0 ? w.since : std::min(p.since, w.since);
-    lasted_s = std::max(lasted_s, seconds_between(w.since, w.until));
+    lasted_s = std::max(lasted_s, seconds_between(w.since, std::min(w.until, told_)));
     waiting.insert(w.evidence);
-    failed = failed || w.failed;
+    failed = failed || (w.failed && w.until < told_);
   }
   std::vector<std::size_t> members;
   p.numbers_guessed = is_guessed(c_, p);

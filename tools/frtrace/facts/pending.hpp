@@ -27,7 +27,8 @@ class Attendance {
         exits_(exits),
         stale_(stale),
         fronts_(fronts),
-        threshold_s_(threshold_s) {}
+        threshold_s_(threshold_s),
+        told_(told_to_end(exits)) {}
   // Fills absent, unknown, stale, busy and lagging. `earlier`: members that wait in an earlier
   // operation of the same communicator. False: too young to mean anything.
   bool fill(Pending&, const std::vector<int>& earlier) const;
@@ -64,6 +65,7 @@ class Attendance {
   const std::vector<bool>& stale_;
   const std::vector<Front>& fronts_;
   double threshold_s_;
+  Time told_;
 };
 
 }  // namespace frtrace
