@@ -159,3 +159,22 @@ TEST_CASE("a wait as long as the timeout is a hang, however long the usual ones 
   CHECK(r.kind == Verdict::kMissing);
   CHECK(r.ranks == Ranks{1});
 }
+
+TEST_CASE("what hung and then failed, with nothing after it, did not go on") {
+  const bool failed = GENERATE(true, false);
+  JobBuilder j(3);
+  iterations(j, 12);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  auto evidence = j.take();
+  for (const std::size_t i : {0, 1}) {
+    auto later = std::make_unique<RankEvidence>(*evidence[i]);
+    later->file = "j.a0.r" + std::to_string(i) + ".1.later.fr";
+    later->trigger = "went_on";
+    later->written += 9 * kSecond;
+    later->records.back().state = failed ? State::kFailed : State::kCompleted;
+    evidence.push_back(std::move(later));
+  }
+  const Report r = frtrace::diagnose(make_cases(evidence, {})[0]);
+  CHECK(r.kind == (failed ? Verdict::kMissing : Verdict::kOk));
+}
