@@ -177,7 +177,9 @@ std::string waiting_text(const Folded& w, bool full) {
     out += w.low == w.high ? fmt::format(" #{}", w.low) : fmt::format(" #{}-{}", w.low, w.high);
     const std::string& name = first.desc.empty() ? first.group : first.desc;
     out += w.groups.size() == 1 ? " of " + (first.title.empty() ? name : first.title)
-                                : fmt::format(" of {} ({} groups)", name, w.groups.size());
+           : name == "undefined"  // by PyTorch, for groups without a description
+               ? fmt::format(" of {} groups", w.groups.size())
+               : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
   const std::string site = site_words(first.site, full);
   out += site.empty() ? "" : " at " + site;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "model/contains.hpp"
 #include "model/hints.hpp"
@@ -323,9 +324,40 @@ std::string cycle(const Sentence& s) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+// Of the blamed ranks those that the operation of the sentence misses.
+std::vector<Rank> missed(const Sentence& s) {
+  std::vector<Rank> out;
+  for (const Guilty& g : s.c.guilty) {
+    if (g.pending == s.c.pending) {
+      out.push_back(g.rank);
+    }
+  }
+  return out.empty() ? s.guilty : out;
+}
+
 std::string own_end(const Sentence& s) {
-  return s.p == nullptr || s.guilty.size() != 1 ? s.op_text()
-                                                : s.Names::own_end(*s.p, s.guilty.front());
+  const std::vector<Rank> who = missed(s);
+  return s.p == nullptr || who.size() != 1 ? s.op_text() : s.Names::own_end(*s.p, who.front());
+}
+
+// "; rank 1 never issued all_reduce #9 of group {0-3}; ranks 0,2,3 wait there"
+std::string elsewhere(const Sentence& s) {
+  std::vector<Rank> who;
+  std::set<int> where;
+  for (const Guilty& g : s.c.guilty) {
+    if (g.pending != s.c.pending && g.pending >= 0) {
+      who.push_back(g.rank);
+      where.insert(g.pending);
+    }
+  }
+  if (where.size() != 1) {
+    return given(!where.empty(),
+                 "; " + ranks_words(who) + " never issued what others wait for elsewhere");
+  }
+  const Pending& p = s.f.graph[*where.begin()];
+  return fmt::format("; {} never issued {}", ranks_words(who),
+                     who.size() == 1 ? s.Names::own_end(p, who.front()) : s.pending(p)) +
+         s.waits_beside(s.waiting(p), " there");
 }
 
 // "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
@@ -362,6 +394,7 @@ constexpr struct {
     {"cycle", cycle},
     {"departed", departed},
     {"differences", differences},
+    {"elsewhere", elsewhere},
     {"ended", ended},
     {"error", error},
     {"lacking", lacking},
@@ -379,6 +412,7 @@ constexpr struct {
     {"waited_for", waited_for},
     {"young", young},
     {"who", [](S s) { return ranks_words(s.guilty); }},
+    {"who_here", [](S s) { return ranks_words(missed(s)); }},
     {"others", [](S s) { return ranks_words(s.others); }},
     {"others_wait", [](S s) { return wait_verb(s.others); }},
     {"who_or_others", [](S s) { return ranks_words(s.guilty.empty() ? s.others : s.guilty); }},
@@ -415,11 +449,6 @@ constexpr struct {
     {"order",
      [](S s) {
        return s.c.by_peers ? "the other ranks" : s.fill("[its|their] own earlier iterations");
-     }},
-    {"elsewhere",
-     [](S s) {
-       const auto other = [&](const Guilty& g) { return g.pending != s.c.pending; };
-       return given(std::ranges::any_of(s.c.guilty, other), ", and others elsewhere");
      }},
     {"did_without",
      [](S s) -> std::string {

@@ -390,3 +390,19 @@ TEST_CASE("a server that receives from any rank waits for who sends nothing, not
   CHECK(r.ranks == Ranks{3});
   CHECK(r.confidence == Confidence::kCertain);
 }
+
+TEST_CASE("of two ranks that stopped, each is said to be missed in what its own group waits in") {
+  JobBuilder j(8);
+  const int a = j.group("1", {0, 1, 2, 3}, "a"), b = j.group("2", {4, 5, 6, 7}, "b");
+  j.all(3, a, kLoss);
+  j.all(3, b, kLoss);
+  j.some({0, 2, 3}, a, kLoss);
+  j.some({4, 5, 7}, b, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{1, 6});
+  CHECK(r.summary.find("rank 1 never issued all_reduce #4 of a; ranks 0,2,3 wait there") !=
+        std::string::npos);
+  CHECK(r.summary.find("rank 6 never issued all_reduce #4 of b; ranks 4,5,7 wait there") !=
+        std::string::npos);
+}
