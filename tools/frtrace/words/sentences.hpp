@@ -36,7 +36,7 @@ inline constexpr Row kSummaries[] = {
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who_here} never issued {own_end}{wait_there}{elsewhere}"},
     {kLeft, "{who_here} exited without issuing {own_end}{wait_there}{elsewhere}"},
-    {kExtra, "{who} issued {op}{issued_at}, which no other rank issued; {others} {did_without}"},
+    {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}"},
     {kStoppedHost,
      "{who} stopped after {op}, though peers that wait in the same operation went on"},
     {kLeftOrder, "{who} {departed}{wait_in_op}"},

@@ -453,8 +453,8 @@ constexpr struct {
     {"did_without",
      [](S s) -> std::string {
        const auto is_leaving = [&](int i) { return s.f.is_leaving(i); };
-       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without it"
-                                                          : "never issued it";
+       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without"
+                                                          : "never issued";
      }},
     {"on_device",
      [](S s) {
