@@ -155,6 +155,7 @@ TEST_CASE("the tutorial: rank 0 issues one more than the others") {
     CHECK(r.kind == Verdict::kMismatch);
     CHECK(r.ranks == Ranks{0});
     CHECK(r.blamed[0].why == "extra_operation");
+    CHECK(r.summary.find(", which ranks 1-3 ") != std::string::npos);
     CHECK(r.blamed[0].site.line == 15);
     CHECK(r.confidence == Confidence::kLikely);
   }

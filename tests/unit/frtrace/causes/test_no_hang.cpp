@@ -148,6 +148,7 @@ TEST_CASE("a wait as long as the timeout is a hang, however long the usual ones 
   JobBuilder j(2);
   for (const Rank r : {0, 1}) {
     j.rank(r).options.emplace_back("FR_TIMEOUT_S", "4");
+    j.rank(r).trigger = "manual";
   }
   for (int i = 0; i < 12; ++i) {
     j.advance(3);
