@@ -98,7 +98,16 @@ bool has_tags(const Sentence& s) {
   return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
+// Files that list no members show a group by who used it.
+bool has_one_member(const Sentence& s) {
+  return s.f.group(s.p->group).ranks.size() == 1;
+}
+
 std::string complete(const Sentence& s) {
+  if (has_one_member(s)) {
+    return s.fill(
+        "{op} does not finish on {waiters}, and no file shows another member of its group");
+  }
   if (!has_tags(s)) {
     return s.fill(
         "all members issued {op}, but it does not finish on {waiters}; what devices and network "
@@ -109,9 +118,10 @@ std::string complete(const Sentence& s) {
 }
 
 std::string complete_need(const Sentence& s) {
-  return has_tags(s) ? "which tag the program means at the places above"
-                     : "device and transfer states of its members: fr dumps with NCCL's profiler "
-                       "plugin";
+  return has_one_member(s) ? "which ranks are in that group, and where they are"
+         : has_tags(s) ? "which tag the program means at the places above"
+                       : "device and transfer states of its members: fr dumps with NCCL's profiler "
+                         "plugin";
 }
 
 std::string longest(const Sentence& s) {
@@ -453,8 +463,7 @@ constexpr struct {
     {"did_without",
      [](S s) -> std::string {
        const auto is_leaving = [&](int i) { return s.f.is_leaving(i); };
-       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without"
-                                                          : "never issued";
+       return std::ranges::all_of(s.c.others, is_leaving) ? "finished without" : "never issued";
      }},
     {"on_device",
      [](S s) {

@@ -175,6 +175,24 @@ TEST_CASE("torch: who is in what gloo's others left just then was dumped before 
   CHECK_FALSE(all[1]->holes.failure_inferred);
 }
 
+TEST_CASE("torch: a group that one rank has used, whose members no file lists") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = json::array({entry(0, 1, "scheduled", "gloo:all_reduce")});
+    entries.back()["retired"] = true;
+    if (r == 2) {
+      entries.push_back(entry(1, 1, "scheduled", "gloo:all_reduce", "2", "undefined"));
+      entries.back()["retired"] = false;
+    }
+    json d = dump(entries);
+    d["pg_config"] = json::object();
+    add(all, d, "trace_rank_" + std::to_string(r), 100);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.summary.find("rank 2, and no file shows another member") != std::string::npos);
+}
+
 TEST_CASE("torch: files that hold no operation do not show that nothing is stuck") {
   const bool lists_groups = GENERATE(true, false);  // of NCCL with none in flight there are none
   Evidence all;
