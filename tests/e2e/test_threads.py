@@ -555,7 +555,7 @@ store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True)
 ready()
 store.get("a key that nobody sets")
 """,
-        "waits in the ranks' store for a key that another one sets (socket ",
+        "waits in the ranks' store for a key that another rank sets (socket ",
     ),
     "loader": (
         """

@@ -37,14 +37,21 @@ bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
          f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
 }
 
-// After `usual`, which it left out, all else of that iteration came as before: it came to that
-// operation in the next one only, which is no exchange.
+// After `usual`, which it left out, all else came as in the iterations before: it came to that
+// operation in the next one only, which is no exchange. Of short iterations several are compared.
 bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
-  const std::size_t rest = a.issued - std::min(a.issued, a.usual + 1);
+  if (a.kind != Anomaly::kSwapped || a.issued <= a.usual) {
+    return false;
+  }
+  const std::size_t length = a.issued - a.usual;
+  std::size_t from = a.usual + 1;
+  while (a.issued - from < limits::kClearSupport && from >= length) {
+    from -= length;
+  }
+  const std::size_t rest = a.issued - from;
   const auto at = [&](std::size_t k) { return steps.begin() + static_cast<std::ptrdiff_t>(k); };
-  return a.kind == Anomaly::kSwapped && rest >= limits::kClearSupport &&
-         a.issued + rest <= steps.size() &&
-         std::equal(at(a.issued), at(a.issued + rest), at(a.usual + 1),
+  return rest >= limits::kClearSupport && a.issued + rest <= steps.size() &&
+         std::equal(at(a.issued), at(a.issued + rest), at(from),
                     [](const Step& x, const Step& y) { return x.key == y.key; });
 }
 

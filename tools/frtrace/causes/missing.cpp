@@ -232,8 +232,8 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   });
 }
 
-// All of them are in one call that makes a group, which fewer others left out: these wait for them,
-// and they for these.
+// All of them are in one call that makes a group, and fewer left it out than are in it, waited for
+// or not: these wait for them, and they for these.
 bool are_in_call(const Facts& f, const std::vector<int>& idle) {
   const auto call = [&](int i) {
     const Record* r = f.lifecycle_in_flight(i);
@@ -243,8 +243,12 @@ bool are_in_call(const Facts& f, const std::vector<int>& idle) {
   const bool one = std::all_of(idle.begin(), idle.end(), [&](int i) {
     return call(i).first == "new_group" && call(i) == call(idle.front());
   });
+  std::size_t inside = 0;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && one; ++i) {
+    inside += call(i) == call(idle.front()) ? 1 : 0;
+  }
   const std::size_t absent = one ? absent_from_call(f, idle).size() : 0;
-  return absent != 0 && absent < idle.size();
+  return absent != 0 && absent < inside;
 }
 
 // It waits for a key of the store: who is to set it may be among those who wait for it.

@@ -8,8 +8,6 @@
 
 namespace frtrace {
 
-namespace {
-
 const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool send, Rank other) {
   for (const LaneEvidence& lane : e.lanes) {
     if (static_cast<int>(lane.group) == row && lane.send == send && lane.peer >= 0 &&
@@ -20,6 +18,8 @@ const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool
   }
   return nullptr;
 }
+
+namespace {
 
 // How far a member got in what the pending operation counts; nullopt: its evidence does not tell.
 std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Group& g,
@@ -464,9 +464,9 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   std::set<int> waiting;
   for (const Wait& w : p.waits) {
     p.since = p.since == 0 ? w.since : std::min(p.since, w.since);
-    lasted_s = std::max(lasted_s, seconds_between(w.since, w.until));
+    lasted_s = std::max(lasted_s, seconds_between(w.since, std::min(w.until, told_)));
     waiting.insert(w.evidence);
-    failed = failed || w.failed;
+    failed = failed || (w.failed && w.until < told_);
   }
   std::vector<std::size_t> members;
   p.numbers_guessed = is_guessed(c_, p);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <unordered_map>
 
 namespace frtrace {
@@ -198,6 +199,17 @@ std::vector<Exit> exits_of(const Case& c) {
     out.push_back(exit_of(peers, *e));
   }
   return out;
+}
+
+Time told_to_end(const std::vector<Exit>& exits) {
+  Time first = std::numeric_limits<Time>::max();
+  for (const Exit& e : exits) {
+    if (!e.terminated) {
+      return std::numeric_limits<Time>::max();
+    }
+    first = e.time != 0 ? std::min(first, e.time) : first;
+  }
+  return first;
 }
 
 std::vector<Exit> exits_of_missing(const Case& c) {

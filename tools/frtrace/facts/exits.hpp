@@ -47,6 +47,8 @@ Exit own_exit(const RankEvidence&);
 std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the peers' tables
 // Missing ranks whose process a rank of their node has had in its table of them; or has seen alive.
 std::set<Rank> missing_seen(const Case&, bool alive);
+// When the first of them was told to end, if all were: what they waited for since then tells nothing.
+Time told_to_end(const std::vector<Exit>&);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
 

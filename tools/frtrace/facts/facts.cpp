@@ -46,7 +46,11 @@ Facts::Facts(const Case& the_case)
                  });
   threshold_s = std::max(threshold_s, young_in_torch_s());
   if (!alarmed) {
-    threshold_s = std::max(threshold_s, usual_wait_s(limits::kUsualWaitFewest));
+    double usual_s = usual_wait_s(limits::kUsualWaitFewest);
+    for (const RankEvidence* e : c.ranks) {
+      usual_s = std::min(usual_s, e->timeout_s());  // by which it counts as a hang
+    }
+    threshold_s = std::max(threshold_s, usual_s);
   }
   for (std::size_t i = 0; i < exits.size(); ++i) {
     if (exits[i].primary()) {

@@ -149,8 +149,11 @@ class Collector {
       return;
     }
     const Group& g = c_.groups[static_cast<std::size_t>(group)];
+    if (record.peer < 0 && record.kind == Kind::kRecv && !failed) {
+      add_from_any(group, w);
+    }
     if (record.peer < 0 || record.peer >= static_cast<int>(g.ranks.size()) || !g.ranks_known) {
-      return;  // from any rank
+      return;
     }
     const Rank peer = g.ranks[static_cast<std::size_t>(record.peer)];
     if (peer == e.id.rank) {
@@ -158,6 +161,20 @@ class Collector {
     }
     const bool send = record.kind == Kind::kSend;
     put({group, record.kind, record.seq, send ? e.id.rank : peer, send ? peer : e.id.rank}, w);
+  }
+
+  // From any rank: it waits for the next message of each member that waits in nothing itself.
+  void add_from_any(int group, const Wait& w) {
+    const Group& g = c_.groups[static_cast<std::size_t>(group)];
+    const Rank own = c_.evidence_of(w.evidence).id.rank;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      const int j = g.evidence[m];
+      if (j < 0 || j == w.evidence || front_of(c_.evidence_of(j)).first != kNoRecord) {
+        continue;
+      }
+      const LaneEvidence* sent = lane_of(c_.evidence_of(j), g, g.row[m], true, own);
+      put({group, Kind::kRecv, (sent != nullptr ? sent->enqueued : 0) + 1, g.ranks[m], own}, w);
+    }
   }
 
   // In flight by the group's counters, its record overwritten since.

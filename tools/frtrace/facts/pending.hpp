@@ -11,6 +11,9 @@ namespace frtrace {
 // Every operation in which a rank waits or that failed, sorted by group, kind, number and ends.
 std::vector<Pending> pending_operations(const Case&, const std::vector<HiddenFailure>&);
 
+// What the member in that row of its groups sent to, or received from, another one.
+const LaneEvidence* lane_of(const RankEvidence&, const Group&, int row, bool send, Rank other);
+
 // Communicators of gloo run their operations side by side, all others one after the other.
 bool runs_in_order(const Case&, const Pending&);
 
@@ -24,7 +27,8 @@ class Attendance {
         exits_(exits),
         stale_(stale),
         fronts_(fronts),
-        threshold_s_(threshold_s) {}
+        threshold_s_(threshold_s),
+        told_(told_to_end(exits)) {}
   // Fills absent, unknown, stale, busy and lagging. `earlier`: members that wait in an earlier
   // operation of the same communicator. False: too young to mean anything.
   bool fill(Pending&, const std::vector<int>& earlier) const;
@@ -61,6 +65,7 @@ class Attendance {
   const std::vector<bool>& stale_;
   const std::vector<Front>& fronts_;
   double threshold_s_;
+  Time told_;
 };
 
 }  // namespace frtrace

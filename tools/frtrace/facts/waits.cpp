@@ -48,16 +48,6 @@ class Builder {
         edge(i, holder);
       }
     }
-    // Those who wait for nobody may be the ones whose message it waits for.
-    for (int i = 0; i < n_; ++i) {
-      const Group* any = awaits_any_of(i);
-      for (int j = 0; any != nullptr && j < n_; ++j) {
-        if (j != i && reached_[static_cast<std::size_t>(j)] && contains(any->evidence, j) &&
-            !g_.waits(j) && awaits_any_of(j) == nullptr) {
-          edge(i, j);
-        }
-      }
-    }
   }
 
   void find_problems() {
@@ -96,19 +86,6 @@ class Builder {
     edges_[static_cast<std::size_t>(from)].push_back(to);
     reached_[static_cast<std::size_t>(from)] = true;
     reached_[static_cast<std::size_t>(to)] = true;
-  }
-
-  // The members of which any may send what the rank waits for; nullptr: it waits for no such message.
-  const Group* awaits_any_of(int i) const {
-    const RankEvidence& e = c_.evidence_of(i);
-    const std::size_t first = g_.fronts[static_cast<std::size_t>(i)].first;
-    const Exit& exit = exits_[static_cast<std::size_t>(i)];
-    if (first == kNoRecord || exit.clean() || exit.primary() ||
-        e.records[first].kind != Kind::kRecv || e.records[first].peer >= 0) {
-      return nullptr;
-    }
-    const int group = c_.group_at(i, e.records[first].group);
-    return group < 0 ? nullptr : &c_.groups[static_cast<std::size_t>(group)];
   }
 
   // Others ended a collective that its device did not: what it issued before holds it up no more.

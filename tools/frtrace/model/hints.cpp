@@ -86,9 +86,9 @@ std::string store_wait(const Look& l) {
   if (!store) {
     return {};
   }
-  return "waits in the ranks' store for a key that another one sets" +
+  return "waits in the ranks' store for a key that another rank sets" +
          (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string()) +
-         ": that one has not come there, or rank 0 is gone";
+         ": that rank has not set it, or rank 0, which has the store, is gone";
 }
 
 bool is_worker(const ChildProcess& c) {
@@ -194,20 +194,23 @@ bool in_python_lock(const Look& l) {
          (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
 }
 
+// Who holds it is recorded nowhere: one of the threads that are in code of the user's, too.
 std::string python_locks(const Look& l) {
   if (!in_python_lock(l)) {
     return {};
   }
-  std::string others;
+  std::string waiting, others;
   for (const ThreadStack& t : l.e.threads.threads) {
     const Look other{l.e, t};
-    if (&t != &l.t && in_python_lock(other)) {
-      others += fmt::format("{}thread {} in {}", others.empty() ? "" : "; ", t.tid,
-                            where_text(l.e.threads, t, l.e.id.cwd));
+    const bool waits = in_python_lock(other);
+    if (&t != &l.t && (waits || user_frame(l.e.threads, t) != nullptr)) {
+      std::string& to = waits ? waiting : others;
+      to += fmt::format("{}thread {} {}in {}", to.empty() ? "" : "; ", t.tid, waits ? "" : "is ",
+                        where_text(l.e.threads, t, l.e.id.cwd));
     }
   }
-  return others.empty() ? "waits for a lock of Python's"
-                        : "waits for a lock of Python's; so does " + others;
+  return "waits for a lock of Python's" + (waiting.empty() ? "" : "; so does " + waiting) +
+         (others.empty() ? "" : "; " + others);
 }
 
 std::string stopped(const Look& l) {

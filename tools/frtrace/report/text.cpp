@@ -173,7 +173,9 @@ std::string waiting_text(const Folded& w, bool full) {
     out += w.low == w.high ? fmt::format(" #{}", w.low) : fmt::format(" #{}-{}", w.low, w.high);
     const std::string& name = first.desc.empty() ? first.group : first.desc;
     out += w.groups.size() == 1 ? " of " + (first.title.empty() ? name : first.title)
-                                : fmt::format(" of {} ({} groups)", name, w.groups.size());
+           : name == "undefined"  // by PyTorch, for groups without a description
+               ? fmt::format(" of {} groups", w.groups.size())
+               : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
   return out + led(" at ", site_words(first.site, full)) +
          given(w.seconds > 0, ", for " + duration_text(w.seconds));

@@ -108,10 +108,12 @@ void add_elsewhere(const Facts& f, Report& r) {
            (r.kind == Verdict::kUndecided || awaited.contains(i));
   };
   for (const int i : those(f, is_elsewhere)) {
-    const std::string place = f.exit(i).ended() ? "" : place_of(f, i);
-    const Record* last = f.last_operation(i);
-    at[{!place.empty(), !place.empty()      ? place
-                        : f.exit(i).ended() ? " in no operation: " + names.exit(f.exit(i))
+    const Record *last = f.last_operation(i), *call = f.lifecycle_in_flight(i);
+    const bool ended = f.exit(i).ended();
+    std::string place = ended ? "" : place_of(f, i);
+    place = place.empty() && !ended && call != nullptr ? " in " + names.record_at(i, *call) : place;
+    at[{!place.empty(), !place.empty() ? place
+                        : ended        ? " in no operation: " + names.exit(f.exit(i))
                         : last == nullptr
                             ? " in no operation: no operation in the file"
                             : " in no operation: last issued " + names.record_at(i, *last)}]

@@ -6,6 +6,7 @@
 #include "facts/limits.hpp"
 #include "input/ras.hpp"
 #include "model/contains.hpp"
+#include "model/operation.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -164,10 +165,22 @@ void add_stuck_observers(const Facts& f, Report& r) {
   }
 }
 
+// What the rank waited in failed, and nothing came after it.
+bool ended_in_failure(const Facts& f, int i, const RankEvidence& later) {
+  const auto last = std::find_if(later.records.rbegin(), later.records.rend(), communicates);
+  return last != later.records.rend() && last->state == State::kFailed &&
+         std::ranges::any_of(f.graph.waits_in[idx(i)], [&](int k) {
+           return std::ranges::any_of(f.graph[k].waits, [&](const Wait& w) {
+             return w.evidence == i && w.record != kNoRecord &&
+                    f.ev(i).records[w.record].ticket == last->ticket;
+           });
+         });
+}
+
 // When the rank went on after the incident; 0: it did not.
 Time went_on(const Facts& f, int i) {
   for (const RankEvidence* e : f.c.later[idx(i)]) {
-    if (e->trigger == "went_on" && e->incident >= f.c.incident) {
+    if (e->trigger == "went_on" && e->incident >= f.c.incident && !ended_in_failure(f, i, *e)) {
       return e->written;
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "model/contains.hpp"
 #include "model/hints.hpp"
@@ -63,6 +64,11 @@ bool has_tags(S s) {
   return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
+// Files that list no members show a group by who used it.
+bool has_one_member(S s) {
+  return s.f.group(s.p->group).ranks.size() == 1;
+}
+
 // The same operation from another place is another call: its size is beside the point.
 bool from_elsewhere(S s) {
   return !s.issued_at().empty() && !s.due_at().empty() && s.issued_at() != s.due_at();
@@ -72,10 +78,6 @@ bool some_started(S s) {
   return std::ranges::any_of(s.c.guilty, [&](const Guilty& g) {
     return g.issued != kNoRecord && s.f.ev(g.evidence).records[g.issued].state == State::kStarted;
   });
-}
-
-bool wait_elsewhere(S s) {
-  return std::ranges::any_of(s.c.guilty, [&](auto& g) { return g.pending != s.c.pending; });
 }
 
 bool all_leave(S s) {
@@ -98,17 +100,19 @@ constexpr struct {
      "issued {op}, but [its device|their devices] did not start it: earlier work there is "
      "unfinished"},
     {"behind", otherwise, "issued {op}, but [its device|their devices] did not finish it"},
+    {"complete", has_one_member,
+     "{op} does not finish on {waiters}, and no file shows another member of its group"},
     {"complete", has_tags,
      "both ends issued {op} and do not meet: their tags may differ, which are not recorded"},
     {"complete", otherwise,
      "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
      "not recorded"},
+    {"complete_need", has_one_member, "which ranks are in that group, and where they are"},
     {"complete_need", has_tags, "which tag the program means at the places above"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
-    {"did_without", all_leave, "finished without it"},
-    {"did_without", otherwise, "never issued it"},
-    {"elsewhere", wait_elsewhere, ", and others elsewhere"},
+    {"did_without", all_leave, "finished without"},
+    {"did_without", otherwise, "never issued"},
     {"mismatch", [](S s) { return s.c.right < 0; },
      "{who} differ at {due_op} #{seq} of {group}: {differences}"},
     {"mismatch", [](S s) { return s.own_op() != s.due_op(); },
@@ -314,6 +318,42 @@ std::string cycle(S s) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+// Of the blamed ranks those that the operation of the sentence misses.
+std::vector<Rank> missed(S s) {
+  std::vector<Rank> out;
+  for (const Guilty& g : s.c.guilty) {
+    if (g.pending == s.c.pending) {
+      out.push_back(g.rank);
+    }
+  }
+  return out.empty() ? s.guilty : out;
+}
+
+std::string own_end(S s) {
+  const std::vector<Rank> who = missed(s);
+  return s.p == nullptr || who.size() != 1 ? s.op_text() : s.Names::own_end(*s.p, who.front());
+}
+
+// "; rank 1 never issued all_reduce #9 of group {0-3}; ranks 0,2,3 wait there"
+std::string elsewhere(S s) {
+  std::vector<Rank> who;
+  std::set<int> where;
+  for (const Guilty& g : s.c.guilty) {
+    if (g.pending != s.c.pending && g.pending >= 0) {
+      who.push_back(g.rank);
+      where.insert(g.pending);
+    }
+  }
+  if (where.size() != 1) {
+    return given(!where.empty(),
+                 "; " + ranks_words(who) + " never issued what others wait for elsewhere");
+  }
+  const Pending& p = s.f.graph[*where.begin()];
+  return fmt::format("; {} never issued {}", ranks_words(who),
+                     who.size() == 1 ? s.Names::own_end(p, who.front()) : s.pending(p)) +
+         s.waits_beside(s.waiting(p), " there");
+}
+
 // "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
 std::string locks(S s) {
   std::map<int, std::vector<int>> waiters;  // by holder
@@ -347,6 +387,7 @@ constexpr struct {
     {"cycle", cycle},
     {"departed", departed},
     {"differences", differences},
+    {"elsewhere", elsewhere},
     {"error", error},
     {"lacking", lacking},
     {"links", links},
@@ -361,15 +402,12 @@ constexpr struct {
     {"waited_for", waited_for},
     {"young", young},
     {"who", [](S s) { return ranks_words(s.guilty); }},
+    {"who_here", [](S s) { return ranks_words(missed(s)); }},
     {"others", [](S s) { return ranks_words(s.others); }},
     {"others_wait", [](S s) { return wait_verb(s.others); }},
     {"who_or_others", [](S s) { return ranks_words(s.guilty.empty() ? s.others : s.guilty); }},
     {"op", [](S s) { return s.op_text(); }},
-    {"own_end",
-     [](S s) {
-       return s.p == nullptr || s.guilty.size() != 1 ? s.op_text()
-                                                     : s.own_end(*s.p, s.guilty.front());
-     }},
+    {"own_end", own_end},
     {"call", [](S s) { return s.c.lifecycle; }},
     {"waiting", [](S s) { return wait_verb(s.waiting_ranks()); }},
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},

@@ -23,6 +23,35 @@ TEST_CASE("a skip in a subgroup closes a circle: the one that left its order is 
   CHECK(r.blamed[0].seq == 5);
 }
 
+TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no exchange") {
+  JobBuilder j(4);
+  const int shards[] = {j.group("1", {0, 1}, "shard"), j.group("2", {2, 3}, "shard")};
+  const int copies[] = {j.group("3", {0, 2}, "copy"), j.group("4", {1, 3}, "copy")};
+  const Op scatter{.op = "reduce_scatter", .line = 14}, sum{.line = 15},
+      gather{.op = "all_gather", .line = 16};
+  constexpr int kSteps = 12, kSkip = 7;
+  for (int step = 0; step < kSteps; ++step) {
+    const bool last = step == kSteps - 1;
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.issue(r, shards[r / 2], scatter, State::kCompleted);
+      if (r != 3 || step != kSkip) {
+        j.issue(r, copies[r % 2], sum, r == 1 && last ? State::kEnqueued : State::kCompleted);
+      }
+      if (r != 1 || !last) {
+        j.issue(r, shards[r / 2], gather, r == 0 && last ? State::kEnqueued : State::kCompleted);
+      }
+    }
+    j.advance(0.1);
+  }
+  j.some({2, 3}, kWorld, {.op = "barrier", .line = 17});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.blamed[0].why == "skipped");
+  CHECK(r.blamed[0].seq == kSkip + 1);
+}
+
 TEST_CASE("groups taken in different orders from the start: deadlock, the minority is blamed") {
   JobBuilder j(4);
   const int a = j.group("1", {0, 1, 2, 3}), b = j.group("2", {0, 1, 2, 3});

@@ -48,6 +48,25 @@ TEST_CASE("stuck in destroy_process_group") {
   }
 }
 
+TEST_CASE("one that left new_group out and waits for a rank that is in it") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  const int pair = j.group("1", {2, 3});
+  const Op call{.op = "new_group",
+                .line = 10,
+                .numel = 0,
+                .dtype = "",
+                .reduce_op = "",
+                .kind = Kind::kLifecycle};
+  j.some({0, 1, 3}, -1, call);
+  j.issue(2, pair, {.line = 12});
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "elsewhere", "rank 3 is in new_group"));
+}
+
 namespace {
 
 constexpr const char* kRendezvous = "/usr/lib/site-packages/torch/distributed/rendezvous.py";

@@ -155,6 +155,7 @@ TEST_CASE("the tutorial: rank 0 issues one more than the others") {
     CHECK(r.kind == Verdict::kMismatch);
     CHECK(r.ranks == Ranks{0});
     CHECK(r.blamed[0].why == "extra_operation");
+    CHECK(r.summary.find(", which ranks 1-3 ") != std::string::npos);
     CHECK(r.blamed[0].site.line == 15);
     CHECK(r.confidence == Confidence::kLikely);
   }
@@ -394,4 +395,52 @@ TEST_CASE("one that issued something once more waits alone at the end: that one,
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{3});
+}
+
+TEST_CASE("a server that receives from any rank waits for who sends nothing, not for who waits") {
+  JobBuilder j(4);
+  const auto send = [](int to) {
+    return Op{.op = "send", .line = 28, .peer = to, .kind = Kind::kSend};
+  };
+  const auto recv = [](int from) {
+    return Op{.op = "recv", .line = 14, .peer = from, .kind = Kind::kRecv};
+  };
+  for (int step = 0; step < 3; ++step) {
+    for (const Rank r : {1, 2, 3}) {
+      j.issue(r, 0, send(0), State::kCompleted);
+      j.issue(0, 0, recv(-1), State::kCompleted);
+    }
+    for (const Rank r : {1, 2, 3}) {
+      j.issue(0, 0, send(r), State::kCompleted);
+      j.issue(r, 0, recv(0), State::kCompleted);
+    }
+    j.advance(0.1);
+  }
+  for (const Rank r : {1, 2}) {
+    j.issue(r, 0, send(0), State::kCompleted);
+    j.issue(0, 0, recv(-1), State::kCompleted);
+    j.issue(r, 0, recv(0));
+  }
+  j.issue(0, 0, recv(-1));
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.confidence == Confidence::kCertain);
+}
+
+TEST_CASE("of two ranks that stopped, each is said to be missed in what its own group waits in") {
+  JobBuilder j(8);
+  const int a = j.group("1", {0, 1, 2, 3}, "a"), b = j.group("2", {4, 5, 6, 7}, "b");
+  j.all(3, a, kLoss);
+  j.all(3, b, kLoss);
+  j.some({0, 2, 3}, a, kLoss);
+  j.some({4, 5, 7}, b, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{1, 6});
+  CHECK(r.summary.find("rank 1 never issued all_reduce #4 of a; ranks 0,2,3 wait there") !=
+        std::string::npos);
+  CHECK(r.summary.find("rank 6 never issued all_reduce #4 of b; ranks 4,5,7 wait there") !=
+        std::string::npos);
 }

@@ -129,3 +129,53 @@ TEST_CASE("ranks that rest for long are not ok where files leave out sends and r
   CHECK(r.kind == (idle_s > 10 ? Verdict::kUndecided : Verdict::kOk));
   CHECK(r.ranks.empty());
 }
+
+TEST_CASE("a running job of which all were told to end: what fails since then is no hang") {
+  JobBuilder j(2);
+  iterations(j, 12);
+  j.advance(0.1);
+  for (const Rank r : {0, 1}) {
+    j.signal(r, SIGINT);
+  }
+  j.fail(0, 0, {.line = 12}, "Connection closed by peer", 2.0);
+  j.advance(3);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kOk);
+  CHECK(r.ranks.empty());
+}
+
+TEST_CASE("a wait as long as the timeout is a hang, however long the usual ones are") {
+  JobBuilder j(2);
+  for (const Rank r : {0, 1}) {
+    j.rank(r).options.emplace_back("FR_TIMEOUT_S", "4");
+    j.rank(r).trigger = "manual";
+  }
+  for (int i = 0; i < 12; ++i) {
+    j.advance(3);
+    j.all(0);
+  }
+  j.issue(0, 0, {});
+  j.advance(6);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{1});
+}
+
+TEST_CASE("what hung and then failed, with nothing after it, did not go on") {
+  const bool failed = GENERATE(true, false);
+  JobBuilder j(3);
+  iterations(j, 12);
+  j.some({0, 1}, kWorld, kLoss);
+  j.advance(20);
+  auto evidence = j.take();
+  for (const std::size_t i : {0, 1}) {
+    auto later = std::make_unique<RankEvidence>(*evidence[i]);
+    later->file = "j.a0.r" + std::to_string(i) + ".1.later.fr";
+    later->trigger = "went_on";
+    later->written += 9 * kSecond;
+    later->records.back().state = failed ? State::kFailed : State::kCompleted;
+    evidence.push_back(std::move(later));
+  }
+  const Report r = frtrace::diagnose(make_cases(evidence, {})[0]);
+  CHECK(r.kind == (failed ? Verdict::kMissing : Verdict::kOk));
+}

@@ -128,6 +128,9 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   two.threads.threads.push_back(lock);
   CHECK(hint(two, HintKind::kPythonLock) ==
         "waits for a lock of Python's; so does thread 8 in f() at a.py:3");
+  two.threads.threads.back().syscall = "clock_nanosleep";  // it may hold the lock
+  CHECK(hint(two, HintKind::kPythonLock) ==
+        "waits for a lock of Python's; thread 8 is in f() at a.py:3");
   CHECK(hints_of(rank({py("/home/u/train.py", 1, "main"), native("epoll_wait")})).empty());
 }
 

@@ -224,10 +224,27 @@ void find_old_dumps(const std::vector<Member>& members) {
   }
 }
 
+// It was dumped in the midst of an operation that others left, and that all had issued together.
+bool is_amid(const Member& late, std::uint64_t seq, const std::vector<Member>& members) {
+  const auto last = [&](const Member& m) -> const Record* {
+    const auto it = std::find_if(m.e->records.rbegin(), m.e->records.rend(), [&](const Record& r) {
+      return r.group == m.row && r.kind == Kind::kCollective && r.seq == seq;
+    });
+    return it == m.e->records.rend() ? nullptr : &*it;
+  };
+  const Record* own = last(late);
+  return own != nullptr && in_flight(*own) &&
+         std::any_of(members.begin(), members.end(), [&](const Member& m) {
+           const Record* r = last(m);
+           return r != nullptr && r->state == State::kCompleted && own->time < r->time + kSecond;
+         });
+}
+
 // gloo retires what failed like what succeeded. An operation that needs all members, retired where
 // one of them never came, has failed: whoever got on from there only proves an old dump.
 void find_failures(const std::vector<Member>& members, bool moves) {
   std::uint64_t least = UINT64_MAX;
+  bool amid = false;
   const RankEvidence* absent = nullptr;
   for (const Member& m : members) {
     const GroupEvidence& g = m.e->groups[m.row];
@@ -237,9 +254,10 @@ void find_failures(const std::vector<Member>& members, bool moves) {
     if (g.used && g.enqueued < least) {
       least = g.enqueued;
       absent = m.e;
+      amid = is_amid(m, least, members);
     }
   }
-  if (absent == nullptr) {
+  if (absent == nullptr || amid) {
     return;
   }
   // An end without the other one ends it for all, and nobody leaves what it waits in.

@@ -157,6 +157,42 @@ TEST_CASE("torch: who has gone on to later operations of gloo has not failed bef
   CHECK_FALSE(all[0]->holes.failure_inferred);
 }
 
+TEST_CASE("torch: who is in what gloo's others left just then was dumped before it left, too") {
+  Evidence all;
+  for (int r = 0; r < 3; ++r) {
+    const int n = r == 0 ? 2 : 6;
+    json entries = json::array();
+    for (int i = 0; i < n; ++i) {
+      entries.push_back(entry(i, i + 1, "scheduled", "gloo:all_reduce"));
+      entries.back()["retired"] = i + 1 < n;
+      entries.back()["time_created_ns"] = kBase + Time{i} * 1'000'000;
+    }
+    json d = dump(entries);
+    d["pg_config"] = json::object();
+    add(all, d, "trace_rank_" + std::to_string(r), 4);
+  }
+  CHECK(report(all).kind == Verdict::kOk);
+  CHECK_FALSE(all[1]->holes.failure_inferred);
+}
+
+TEST_CASE("torch: a group that one rank has used, whose members no file lists") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = json::array({entry(0, 1, "scheduled", "gloo:all_reduce")});
+    entries.back()["retired"] = true;
+    if (r == 2) {
+      entries.push_back(entry(1, 1, "scheduled", "gloo:all_reduce", "2", "undefined"));
+      entries.back()["retired"] = false;
+    }
+    json d = dump(entries);
+    d["pg_config"] = json::object();
+    add(all, d, "trace_rank_" + std::to_string(r), 100);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.summary.find("rank 2, and no file shows another member") != std::string::npos);
+}
+
 TEST_CASE("torch: files that hold no operation do not show that nothing is stuck") {
   const bool lists_groups = GENERATE(true, false);  // of NCCL with none in flight there are none
   Evidence all;
