@@ -126,9 +126,15 @@ std::vector<Cause> at_rest(const Facts& f) {
   return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
 }
 
-// Somebody had a reason to dump, and it is not among what was read.
+// Somebody had a reason to dump, or all of a PyTorch job rest, and why is not among what was read.
 std::vector<Cause> alarm_alone(const Facts& f) {
-  if (!f.alarmed || f.c.missing.empty()) {
+  bool rest = f.graph.young == 0;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const double idle = idle_s(f.ev(i));
+    rest =
+        rest && !f.ev(i).format.empty() && !f.is_leaving(i) && (idle < 0 || idle >= f.threshold_s);
+  }
+  if ((!f.alarmed && !rest) || f.c.missing.empty()) {
     return {};
   }
   Cause c;

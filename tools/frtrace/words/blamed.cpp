@@ -350,6 +350,10 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
 // What was said of the rank's earliest deviation by the rule itself.
 bool is_known(const Facts& f, const Cause& c, const Guilty& g, const Parting& p) {
   const std::vector<Step>& steps = f.history.of(g.evidence);
+  if (c.rule == Rule::kSkippedSlot && p.left_out && !p.wrong_since) {
+    const Side due = side_of(f, *c.divergence, c.right);
+    return p.site == user_site(f.ev(due.evidence), due.record->stack);
+  }
   return p.issued >= steps.size() ||
          (g.issued != kNoRecord && steps[p.issued].record >= g.issued) ||
          (g.why == Why::kSkipped && c.rule == Rule::kNeverIssued);

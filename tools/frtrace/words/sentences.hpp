@@ -123,9 +123,7 @@ inline constexpr Row kSentences[] = {
      "operations are in flight, but the files of {others} are old, cut off or without the time "
      "when they were written, and do not show since when",
      "whole and newer dumps of {others}"},
-    {kOpenAlarm,
-     "nothing is stuck on {read}, but it dumped for a reason ({reason}); evidence of {missing} "
-     "is lacking",
+    {kOpenAlarm, "nothing is stuck on {read}, but {alarm}; evidence of {missing} is lacking",
      "a dump or ring of {missing}"},
     {kOpenAmid,
      "{others} stopped in the middle of an iteration with no collective in flight: they are in "

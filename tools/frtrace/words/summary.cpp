@@ -94,6 +94,8 @@ constexpr struct {
   bool (*applies)(S);
   const char* text;
 } kParts[] = {
+    {"alarm", [](S s) { return s.f.alarmed; }, "it dumped for a reason ({reason})"},
+    {"alarm", otherwise, "nothing has been issued for some time"},
     {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
     {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
     {"behind", [](S s) { return s.p->starts_seen; },

@@ -130,6 +130,24 @@ TEST_CASE("ranks that rest for long are not ok where files leave out sends and r
   CHECK(r.ranks.empty());
 }
 
+TEST_CASE("ranks of a PyTorch job rest, nothing is in flight and a file is lost: not ok") {
+  const double idle_s = GENERATE(1.0, 30.0);
+  const bool lost = GENERATE(false, true);
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.advance(idle_s);
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).format = "torch 2.10 pickle";
+    j.rank(r).trigger = "";
+  }
+  if (lost) {
+    j.lose_file(3);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == (idle_s > 10 && lost ? Verdict::kUndecided : Verdict::kOk));
+  CHECK(r.ranks.empty());
+}
+
 TEST_CASE("a running job of which all were told to end: what fails since then is no hang") {
   JobBuilder j(2);
   iterations(j, 12);
