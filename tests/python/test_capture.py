@@ -402,6 +402,30 @@ def test_a_refused_argument_is_no_incident(launch):
     assert not (ran.dir / "dumps").exists()
 
 
+def test_a_monitored_barrier_that_a_rank_misses_has_failed(launch):
+    """Its error is of torch's type for refused arguments; what hung before it did not go on."""
+    ran = launch(
+        """
+        import datetime, torch, torch.distributed as dist
+        import fr
+        dist.init_process_group("gloo")
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 0:
+            try:
+                dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+            except RuntimeError as error:
+                print(error)
+            store.set("over", "1")
+        store.wait(["over"])
+        result(done())
+        """,
+        n=2,
+    )
+    (missed,) = [r for r in ran[0].result if r["op"] == "monitored_barrier"]
+    assert missed["state"] == "failed" and "failed to pass" in missed["error"]
+    assert list((ran[0].dir / "dumps").rglob("*.r0.*.fr"))  # a refused argument leaves none
+
+
 def test_groups_that_come_and_go_leak_nothing_of_those_that_stay(launch):
     script = """
         import fr, torch, torch.distributed as dist

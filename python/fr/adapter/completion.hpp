@@ -42,7 +42,8 @@ std::string describe(const std::exception_ptr& error) {
 }
 
 // Whether a call that threw refused an argument: errors of peers and of the network have types of
-// their own, or none of torch's; those of devices are told by their text in older versions of torch.
+// their own, or none of torch's; those of devices, in older versions of torch, and of gloo's
+// monitored_barrier are told by their text.
 bool is_refusal(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -53,7 +54,7 @@ bool is_refusal(const std::exception_ptr& error) {
   } catch (const c10::Error& e) {
     const char* text = e.what_without_backtrace();
     return std::strstr(text, "CUDA") == nullptr && std::strstr(text, "NCCL") == nullptr &&
-           std::strstr(text, "HIP") == nullptr;
+           std::strstr(text, "HIP") == nullptr && std::strstr(text, "monitoredBarrier") == nullptr;
   } catch (const std::invalid_argument&) {
     return true;
   } catch (...) {
