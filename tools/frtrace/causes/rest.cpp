@@ -130,9 +130,10 @@ std::vector<Cause> at_rest(const Facts& f) {
 std::vector<Cause> alarm_alone(const Facts& f) {
   bool rest = f.graph.young == 0;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const double idle = idle_s(f.ev(i));
-    rest =
-        rest && !f.ev(i).format.empty() && !f.is_leaving(i) && (idle < 0 || idle >= f.threshold_s);
+    const RankEvidence& e = f.ev(i);
+    const double idle = idle_s(e);
+    rest = rest && !e.format.empty() && !e.records.empty() && !f.is_leaving(i) &&
+           (idle < 0 || idle >= f.threshold_s);
   }
   if ((!f.alarmed && !rest) || f.c.missing.empty()) {
     return {};
@@ -180,7 +181,7 @@ std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
   c.rule = rule;
   c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.ev(i).trigger == "timeout" && shows(i)) {
+    if (f.ev(i).trigger == Trigger::kTimeout && shows(i)) {
       c.others.push_back(i);
     }
   }
