@@ -69,6 +69,25 @@ enum class PhaseWait : u8 {
 
 enum class Peer : u8 { kOther, kLive, kExitedClean, kExited, kGone };
 
+// Why a dump was written.
+enum class Trigger : u8 {
+  kUnknown,
+  kTimeout,
+  kPeer,  // of the same node, or of another one
+  kManual,
+  kPipe,
+  kSignal,
+  kFailure,
+  kException,
+  kExit,
+  kCrash,
+  kSalvage,  // a peer wrote it
+  kWentOn    // the hang that the incident was opened for is over
+};
+
+// What ended a process first, by its own record.
+enum class ExitBy : u8 { kUnknown, kException, kExit, kSignal, kCrash };
+
 // Why a peer wrote a rank's dump. kNone: the rank wrote it itself, or a word of a later version.
 enum class Salvage : u8 {
   kNone,
@@ -125,6 +144,19 @@ inline constexpr Word<dump::Peer> kPeerWords[] = {
     {dump::Peer::kLive, "live"}, {dump::Peer::kExitedClean, "exited_clean"},
     {dump::Peer::kExited, "exited"}, {dump::Peer::kGone, "gone"}};
 
+inline constexpr Word<dump::Trigger> kTriggerWords[] = {
+    {dump::Trigger::kUnknown, ""},           {dump::Trigger::kTimeout, "timeout"},
+    {dump::Trigger::kPeer, "peer"},          {dump::Trigger::kManual, "manual"},
+    {dump::Trigger::kPipe, "pipe"},          {dump::Trigger::kSignal, "signal"},
+    {dump::Trigger::kFailure, "failure"},    {dump::Trigger::kException, "exception"},
+    {dump::Trigger::kExit, "exit"},          {dump::Trigger::kCrash, "crash"},
+    {dump::Trigger::kSalvage, "salvage"},    {dump::Trigger::kWentOn, "went_on"}};
+
+inline constexpr Word<dump::ExitBy> kExitByWords[] = {
+    {dump::ExitBy::kUnknown, ""},     {dump::ExitBy::kException, "exception"},
+    {dump::ExitBy::kExit, "exit"},    {dump::ExitBy::kSignal, "signal"},
+    {dump::ExitBy::kCrash, "crash"}};
+
 inline constexpr Word<dump::Salvage> kSalvageWords[] = {
     {dump::Salvage::kDead, "dead"}, {dump::Salvage::kUnresponsive, "unresponsive"},
     {dump::Salvage::kUnwritten, "unwritten"}, {dump::Salvage::kLeftOver, "left over"}};
@@ -167,6 +199,12 @@ constexpr std::span<const Word<dump::PhaseWait>> words_of(dump::PhaseWait) {
 }
 constexpr std::span<const Word<dump::Peer>> words_of(dump::Peer) {
   return kPeerWords;
+}
+constexpr std::span<const Word<dump::Trigger>> words_of(dump::Trigger) {
+  return kTriggerWords;
+}
+constexpr std::span<const Word<dump::ExitBy>> words_of(dump::ExitBy) {
+  return kExitByWords;
 }
 constexpr std::span<const Word<dump::Salvage>> words_of(dump::Salvage) {
   return kSalvageWords;

@@ -33,6 +33,19 @@ constexpr std::span<const Word<Gil>> words_of(Gil) {
   return kGilWords;
 }
 
+inline constexpr Word<Activity> kActivityWords[] = {{Activity::kUnknown, ""},
+                                                    {Activity::kRunning, "running"},
+                                                    {Activity::kRunnable, "runnable"},
+                                                    {Activity::kPolling, "polling"},
+                                                    {Activity::kAsleep, "asleep"},
+                                                    {Activity::kUninterruptible, "uninterruptible"},
+                                                    {Activity::kStopped, "stopped"},
+                                                    {Activity::kGone, "gone"},
+                                                    {Activity::kInterrupted, "interrupted"}};
+constexpr std::span<const Word<Activity>> words_of(Activity) {
+  return kActivityWords;
+}
+
 inline constexpr Word<Answer> kAnswerWords[] = {
     {Answer::kNotAsked, "not asked"},    {Answer::kOwn, "own"},
     {Answer::kAnswered, "answered"},     {Answer::kBlocked, "blocked"},
@@ -581,7 +594,7 @@ inline constexpr std::tuple kThreads{
     Column{"tid", [](const ThreadCells& t) { return t.row.task.tid; }},
     Column{"name", [](const ThreadCells& t) { return fixed(t.row.task.name); }},
     Column{"state", [](const ThreadCells& t) { return std::string_view{&t.row.task.state, 1}; }},
-    Column{"activity", [](const ThreadCells& t) { return t.row.interrupted ? "interrupted" : activity(t.row.task); }},
+    Column{"activity", [](const ThreadCells& t) { return word(t.row.interrupted ? Activity::kInterrupted : activity(t.row.task)); }},
     Column{"wchan", [](const ThreadCells& t) { return fixed(t.row.task.wchan); }},
     Column{"syscall", [](const ThreadCells& t) { return syscall_name(t.row.task.syscall); }},
     Column{"syscall_number", [](const ThreadCells& t) { return t.row.task.syscall; }},
@@ -618,7 +631,7 @@ inline constexpr std::tuple kChildren{
     Column{"pid", [](const ChildCells& c) { return c.row.task.tid; }},
     Column{"name", [](const ChildCells& c) { return fixed(c.row.task.name); }},
     Column{"state", [](const ChildCells& c) { return std::string_view{&c.row.task.state, 1}; }},
-    Column{"activity", [](const ChildCells& c) { return activity(c.row.task); }},
+    Column{"activity", [](const ChildCells& c) { return word(activity(c.row.task)); }},
     Column{"wchan", [](const ChildCells& c) { return fixed(c.row.task.wchan); }},
     Column{"syscall", [](const ChildCells& c) { return syscall_name(c.row.task.syscall); }},
     Column{"syscall_on", [](const ChildCells& c) { return fixed(c.row.task.target); }},

@@ -1,4 +1,4 @@
-// thread_report.cpp - the words that dumps have for what a thread does.
+// thread_report.cpp - what a thread does, by two samples of it.
 #include "format/thread_report.hpp"
 
 #include <fcntl.h>
@@ -16,26 +16,26 @@ bool waits_for_file_lock(const Task& t) noexcept {
 
 }  // namespace
 
-const char* activity(const Task& t) noexcept {
+Activity activity(const Task& t) noexcept {
   switch (t.state) {
     case 'T':
     case 't':
-      return "stopped";
+      return Activity::kStopped;
     case 'X':
     case 'Z':
-      return "gone";
+      return Activity::kGone;
     case 'D':
-      return "uninterruptible";
+      return Activity::kUninterruptible;
     default:
       break;
   }
   if (t.looked_ns != 0 && (t.cpu_ns + t.runqueue_ns) * 2 > t.looked_ns) {
-    return t.cpu_ns >= t.runqueue_ns / 8 ? "running" : "runnable";
+    return t.cpu_ns >= t.runqueue_ns / 8 ? Activity::kRunning : Activity::kRunnable;
   }
   if (t.voluntary_switches > 0 && !waits_for_file_lock(t)) {
-    return "polling";  // also when the look met it awake
+    return Activity::kPolling;  // also when the look met it awake
   }
-  return t.state == 'R' ? "runnable" : "asleep";
+  return t.state == 'R' ? Activity::kRunnable : Activity::kAsleep;
 }
 
 }  // namespace fr

@@ -26,9 +26,19 @@ struct Task {
 
 enum : i64 { kNoSyscall = -1, kSyscallUnknown = -2, kOnProcessor = -3 };
 
-// "running", "runnable", "polling", "asleep", "uninterruptible", "stopped", "gone"; by
-// the two samples.
-const char* activity(const Task& task) noexcept;
+enum class Activity : u8 {
+  kUnknown,
+  kRunning,
+  kRunnable,
+  kPolling,
+  kAsleep,
+  kUninterruptible,
+  kStopped,
+  kGone,
+  kInterrupted  // in a handler of ours, shown as it was when that signal came
+};
+// By the two samples; never kUnknown or kInterrupted.
+Activity activity(const Task& task) noexcept;
 
 enum class Answer : u8 { kNotAsked, kOwn, kAnswered, kBlocked, kUnanswered, kGone };
 

@@ -102,7 +102,10 @@ TEST_CASE(
   CHECK(documented("phases.kind") == words(kPhaseKindWords));
   CHECK(documented("phases.waits_for") == words(kPhaseWaitWords));
   CHECK(documented("peer.state") == words(kPeerWords));
+  CHECK(documented("trigger") == words(kTriggerWords));
   CHECK(documented("exit.state") == words(kExitWords));
+  CHECK(documented("exit.kind") == words(kExitByWords));
+  CHECK(documented("thread.activity") == words(kActivityWords));
   CHECK(documented("thread.gil") == words(kGilWords));
   CHECK(documented("thread.answer") == words(kAnswerWords));
   CHECK(documented("clock.kind") == words(kClockWords));

@@ -50,7 +50,7 @@ class JobBuilder {
       e->id.cwd = "/home/u";
       e->id.start = kStart;
       e->incident = 1;
-      e->trigger = "timeout";
+      e->trigger = Trigger::kTimeout;
       e->strings.emplace_back();
       e->stacks.emplace_back();
       e->groups.emplace_back();  // the process itself
@@ -189,9 +189,9 @@ class JobBuilder {
   void exception(Rank r, const std::string& type, const std::string& message) {
     ExitEvidence& x = rank(r).exit;
     x.present = true;
-    x.state = "exiting";
+    x.state = fr::kExiting;
     x.status = 1;
-    x.kind = "exception";
+    x.kind = ExitBy::kException;
     x.type = type;
     x.message = message;
     x.time = now_;
@@ -199,7 +199,7 @@ class JobBuilder {
   void signal(Rank r, int number, int sender = 77) {
     ExitEvidence& x = rank(r).exit;
     x.present = true;
-    x.state = "signalled";
+    x.state = fr::kSignalled;
     x.signal = number;
     x.sender_pid = sender;
     x.time = now_;
@@ -207,7 +207,7 @@ class JobBuilder {
   void exits(Rank r, int status) {
     ExitEvidence& x = rank(r).exit;
     x.present = true;
-    x.state = "exiting";
+    x.state = fr::kExiting;
     x.status = status;
     x.time = now_;
   }

@@ -28,8 +28,9 @@ inline RankEvidence rank(std::vector<ThreadFrame> frames, ThreadStack facts = {}
   e.id.cwd = "/home/u";
   facts.tid = 100;
   facts.name = "python";
-  facts.activity = facts.activity.empty() ? "asleep" : facts.activity;
-  facts.answer = "answered";
+  facts.activity =
+      facts.activity == fr::Activity::kUnknown ? fr::Activity::kAsleep : facts.activity;
+  facts.answer = fr::Answer::kAnswered;
   for (std::uint32_t i = 0; i < frames.size(); ++i) {
     facts.stack.push_back(i);
   }

@@ -267,7 +267,7 @@ TEST_CASE("threads: child processes, and how those ended that nobody has waited 
   CHECK(row(*report, ended)->wait_status == 3 << 8);
   CHECK(row(*report, killed)->wait_status == SIGKILL);
   CHECK(row(*report, stopped)->wait_status == -1);
-  CHECK(std::string(activity(row(*report, stopped)->task)) == "stopped");
+  CHECK(activity(row(*report, stopped)->task) == Activity::kStopped);
   kill(stopped, SIGKILL);
   for (const pid_t pid : {ended, killed, stopped}) {
     CHECK(waitpid(pid, nullptr, 0) == pid);

@@ -181,7 +181,7 @@ std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
   c.rule = rule;
   c.verdict = Verdict::kUndecided;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.ev(i).trigger == "timeout" && shows(i)) {
+    if (f.ev(i).trigger == Trigger::kTimeout && shows(i)) {
       c.others.push_back(i);
     }
   }

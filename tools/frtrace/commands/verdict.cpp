@@ -254,8 +254,9 @@ bool sees_own_node_only(const Question& q, const std::set<int>& seen) {
          });
 }
 
-bool is_of_an_end(const std::string& trigger) {
-  return trigger != "timeout" && trigger != "peer" && trigger != "manual" && trigger != "pipe";
+bool is_of_an_end(Trigger t) {
+  return t != Trigger::kTimeout && t != Trigger::kPeer && t != Trigger::kManual &&
+         t != Trigger::kPipe;
 }
 
 LoadResult read(const Question& q) {

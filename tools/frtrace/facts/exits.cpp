@@ -61,15 +61,15 @@ Exit exit_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
   exit.seen_by_peers = true;
   exit.time = p.exit_time;
   exit.status = p.status;
-  if (p.state == "exited_clean") {
+  if (p.state == PeerState::kExitedClean) {
     exit.kind = ExitKind::kStatus;
     exit.status = 0;
     exit.last_op = p.last_op;
     exit.last_place = std::string(short_file(p.last_site, seen_by.id.cwd));
     exit.exit_place = p.exit_site;
-  } else if (p.state == "gone") {
+  } else if (p.state == PeerState::kGone) {
     exit.kind = ExitKind::kGone;
-  } else if (p.state == "exited") {
+  } else if (p.state == PeerState::kExited) {
     if (p.signal != 0) {
       end_by_signal(exit, p.signal);
     } else {
@@ -104,8 +104,8 @@ class PeerTables {
       if (pid != 0 && p->pid != 0 && p->pid != pid) {
         continue;
       }
-      const bool ended = p->state != "live";
-      const bool best_ended = best != nullptr && best->state != "live";
+      const bool ended = p->state != PeerState::kLive;
+      const bool best_ended = best != nullptr && best->state != PeerState::kLive;
       if (best == nullptr || (ended && !best_ended) ||
           (ended == best_ended && e->written > best_time)) {
         best = p;
@@ -133,7 +133,7 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
   Exit exit;
   exit.time = x.time;
   exit.sender_pid = x.sender_pid;
-  if (x.kind == "exception" && !x.type.empty() && x.type != "SystemExit") {
+  if (x.kind == ExitBy::kException && !x.type.empty() && x.type != "SystemExit") {
     exit.kind = ExitKind::kException;
     exit.terminated =
         x.type == "KeyboardInterrupt" || x.type.find("SignalException") != std::string::npos;
@@ -145,11 +145,11 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
                         x.message.find(last_error.substr(0, kPrefix)) != std::string::npos);
   } else if (x.signal != 0) {
     end_by_signal(exit, x.signal);
-    if ((x.kind == "signal" || x.kind == "crash") && !x.message.empty()) {
+    if ((x.kind == ExitBy::kSignal || x.kind == ExitBy::kCrash) && !x.message.empty()) {
       exit.message = x.message.substr(0, x.message.find("; thread "));
     }
     exit.consequence = x.signal == SIGABRT && is_consequence(last_error);
-  } else if (x.state == "exiting" || x.kind == "exit") {
+  } else if (x.state == fr::kExiting || x.kind == ExitBy::kExit) {
     exit.kind = ExitKind::kStatus;
     exit.status = x.status;
     exit.exit_place = x.type == "SystemExit" ? site_text(user_site(e, x.stack)) : "";
@@ -164,7 +164,7 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
   if (!exit.ended()) {
     const Time known = exit.time;
     if (const PeerEvidence* p = peers.latest(e.id.rank, e.id.pid);
-        p != nullptr && p->state != "live") {
+        p != nullptr && p->state != PeerState::kLive) {
       exit = exit_from_peer(*p, e);
       exit.consequence = !exit.clean() && is_consequence(last_error);
     } else {
@@ -227,7 +227,8 @@ std::set<Rank> missing_seen(const Case& c, bool alive) {
   const PeerTables peers(c);
   for (const Rank rank : c.missing) {
     const PeerEvidence* p = peers.latest(rank, 0);
-    if ((p != nullptr && (!alive || p->state == "live")) || (alive && c.stacks.contains(rank))) {
+    if ((p != nullptr && (!alive || p->state == PeerState::kLive)) ||
+        (alive && c.stacks.contains(rank))) {
       out.insert(rank);
     }
   }

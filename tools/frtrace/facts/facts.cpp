@@ -15,8 +15,8 @@ namespace {
 
 // Something went wrong when it was written; nobody merely asked.
 bool is_alarm(const RankEvidence* e) {
-  return e->trigger == "timeout" || e->trigger == "peer" || e->trigger == "failure" ||
-         e->trigger == "salvage";
+  return e->trigger == Trigger::kTimeout || e->trigger == Trigger::kPeer ||
+         e->trigger == Trigger::kFailure || e->trigger == Trigger::kSalvage;
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Facts::Facts(const Case& the_case)
   for (const RankEvidence* e : c.ranks) {
     threshold_s = std::min(threshold_s, 0.5 * e->timeout_s());
     alarmed = alarmed || is_alarm(e);
-    timed_out = timed_out || e->trigger == "timeout";
+    timed_out = timed_out || e->trigger == Trigger::kTimeout;
     p2p_unseen = p2p_unseen || e->holes.no_p2p;
     records_less = records_less || e->holes.calls_only;
   }

@@ -82,7 +82,7 @@ class Collector {
     const RankEvidence& e = *c_.ranks[i];
     found_.assign(e.groups.size(), 0);
     // A process that crashed did so in any message of its batch, not only in the one it waited for.
-    const Front crash = e.exit.present && e.exit.kind == "crash" ? front_of(e) : Front{};
+    const Front crash = e.exit.present && e.exit.kind == ExitBy::kCrash ? front_of(e) : Front{};
     Time before = 0;  // when the last of the operations issued so far ended
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];

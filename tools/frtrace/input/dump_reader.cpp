@@ -229,7 +229,7 @@ class Reader {
     e_.id.anonymous = text(member(identity, "memory")) == "anonymous";
     e_.threads = read_threads(member(&root_, "threads"), member(&root_, "thread_facts"));
     e_.reason = text(member(&root_, "reason"));
-    e_.trigger = text(member(&root_, "trigger"));
+    e_.trigger = fr::code<Trigger>(text(member(&root_, "trigger")));
     e_.incident = number<std::uint64_t>(member(&root_, "incident"));
     e_.written = plausible(number<Time>(member(&root_, "written_unix_ns")));
     if (const Object* salvage = member(&root_, "salvage"); is_map(salvage)) {

@@ -289,7 +289,7 @@ class SetReader {
     }
     for (const auto& e : file.evidence) {
       std::erase_if(e->peers, [&](const PeerEvidence& p) {
-        return p.state == "live" && there.contains(key(*e, p.rank));
+        return p.state == PeerState::kLive && there.contains(key(*e, p.rank));
       });
       e->peers.shrink_to_fit();
     }

@@ -23,7 +23,7 @@ constexpr Time kSameIncident = 3'000'000'000;  // ranks that open incidents at o
 // Evidence of a process that could not have moved on since: usable for later incidents too.
 bool is_final(const RankEvidence& e) {
   return e.source != Source::kDump || e.process_gone || e.salvaged ||
-         (e.exit.present && e.exit.state != "noted") || e.exit.kind == "exception";
+         (e.exit.present && e.exit.state != fr::kExitNoted) || e.exit.kind == ExitBy::kException;
 }
 
 bool ends_with(std::string_view s, std::string_view end) {
@@ -37,12 +37,12 @@ bool is_beside(const RankEvidence& e) {
 }
 
 bool says_went_on(const RankEvidence& e) {
-  return e.trigger == "went_on";
+  return e.trigger == Trigger::kWentOn;
 }
 
 bool is_hang(const std::vector<const RankEvidence*>& all, std::uint64_t incident) {
   return std::any_of(all.begin(), all.end(), [&](const RankEvidence* e) {
-    return e->incident == incident && e->trigger == "timeout";
+    return e->incident == incident && e->trigger == Trigger::kTimeout;
   });
 }
 

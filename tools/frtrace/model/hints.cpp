@@ -146,7 +146,7 @@ std::string fifo(const Look& l) {
 }
 
 std::string uninterruptible(const Look& l) {
-  if (l.t.activity != "uninterruptible") {
+  if (l.t.activity != fr::Activity::kUninterruptible) {
     return {};
   }
   return fmt::format("cannot be interrupted or killed while the kernel waits in {}{}{}",
@@ -176,7 +176,7 @@ std::string fork_cuda(const Look& l) {
 }
 
 std::string gil(const Look& l) {
-  if (l.t.gil != "waits") {
+  if (l.t.gil != fr::Gil::kWaits) {
     return {};
   }
   const ThreadStack* holder = gil_holder(l.e.threads);
@@ -190,7 +190,7 @@ std::string gil(const Look& l) {
 
 // Locks are semaphores of the system's, since 3.14 below a lot that threads park on.
 bool in_python_lock(const Look& l) {
-  return (l.t.syscall == "futex" || l.t.activity == "interrupted") &&
+  return (l.t.syscall == "futex" || l.t.activity == fr::Activity::kInterrupted) &&
          (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
 }
 
@@ -214,7 +214,8 @@ std::string python_locks(const Look& l) {
 }
 
 std::string stopped(const Look& l) {
-  return l.t.activity == "stopped" ? "is stopped (SIGSTOP, SIGTSTP or a debugger)" : "";
+  return l.t.activity == fr::Activity::kStopped ? "is stopped (SIGSTOP, SIGTSTP or a debugger)"
+                                                : "";
 }
 
 FileLockWait file_lock_of(const Look& l) {
@@ -236,7 +237,8 @@ FileLockWait file_lock_of(const Look& l) {
     }
     // Calls of fcntl() that ask for no lock do not sleep. One that does may be missing from the
     // kernel's list for a moment: the signal of the sampling wakes it.
-    out.file = flock || out.holder >= 0 || l.t.activity == "asleep" ? l.t.syscall_on : "";
+    out.file =
+        flock || out.holder >= 0 || l.t.activity == fr::Activity::kAsleep ? l.t.syscall_on : "";
   }
   return out;
 }
@@ -317,7 +319,7 @@ Rendezvous rendezvous_of(const RankEvidence& e) {
 }
 
 const ThreadStack* told_thread(const RankEvidence& e) {
-  if (e.exit.kind == "crash") {
+  if (e.exit.kind == ExitBy::kCrash) {
     constexpr std::string_view kBefore = "; thread ";
     if (const std::size_t at = e.exit.message.find(kBefore); at != std::string::npos) {
       const int tid = std::atoi(e.exit.message.c_str() + at + kBefore.size());

@@ -39,6 +39,9 @@ enum class Source : std::uint8_t { kDump, kRing, kLiveRing };
 using Kind = fr::dump::Kind;
 using State = fr::dump::State;
 using Salvage = fr::dump::Salvage;
+using Trigger = fr::dump::Trigger;
+using ExitBy = fr::dump::ExitBy;
+using PeerState = fr::dump::Peer;
 using DeviceState = fr::dump::DeviceState;
 using PhaseKind = fr::dump::PhaseKind;
 using PhaseWait = fr::dump::PhaseWait;
@@ -164,11 +167,12 @@ struct ThreadNotes {
 
 struct ExitEvidence {
   bool present = false;
-  std::string state;  // "noted", "signalled", "exiting"
+  fr::ExitState state = fr::kRunning;
   int status = 0;
   int signal = 0;
   int sender_pid = 0;
-  std::string kind, type, message;
+  ExitBy kind = ExitBy::kUnknown;
+  std::string type, message;
   std::uint32_t stack = 0;
   Time time = 0;
 };
@@ -176,7 +180,7 @@ struct ExitEvidence {
 struct PeerEvidence {
   Rank rank = -1;
   int pid = 0;
-  std::string state;  // "live", "exited_clean", "exited", "gone"
+  PeerState state = PeerState::kOther;
   int status = 0;
   int signal = 0;
   Time exit_time = 0;
@@ -369,7 +373,8 @@ struct RankEvidence {
   Time file_time = 0;  // PyTorch dumps: modification time
   Source source = Source::kDump;
   Identity id;
-  std::string reason, trigger;
+  std::string reason;
+  Trigger trigger = Trigger::kUnknown;
   std::uint64_t incident = 0;
   Time written = 0;
   bool salvaged = false;

@@ -93,7 +93,7 @@ const ThreadStack* main_thread(const ThreadsEvidence& all, int pid) {
 
 const ThreadStack* gil_holder(const ThreadsEvidence& all) {
   for (const ThreadStack& t : all.threads) {
-    if (t.gil == "holds") {
+    if (t.gil == fr::Gil::kHolds) {
       return &t;
     }
   }
@@ -210,37 +210,38 @@ bool runs_python(const ThreadsEvidence& all, const ThreadStack& t) {
 }  // namespace
 
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
-  std::string out = t.activity == "interrupted" ? "interrupted by the signal" : t.activity;
+  std::string out = fr::word(t.activity);
+  out += t.activity == fr::Activity::kInterrupted ? " by the signal" : "";
   if (!t.syscall.empty()) {
     // One that goes on after a stop has lost its name; the wait channel keeps it.
     const bool restarted = t.syscall == "restart_syscall" && !t.wchan.empty();
     out += " in " + t.syscall + (restarted ? " (" + t.wchan + ")" : "");
     out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;
-  } else if (t.activity == "running") {
+  } else if (t.activity == fr::Activity::kRunning) {
     out += ", no system call";
-  } else if (t.activity == "runnable") {
+  } else if (t.activity == fr::Activity::kRunnable) {
     out += ", no processor is free";
   }
-  if (!t.wchan.empty() && t.activity != "stopped" &&
-      (t.activity == "uninterruptible" || t.syscall.empty())) {
+  if (!t.wchan.empty() && t.activity != fr::Activity::kStopped &&
+      (t.activity == fr::Activity::kUninterruptible || t.syscall.empty())) {
     out += " (" + t.wchan + ")";
   }
   const ThreadStack* holder = gil_holder(all);
-  if (t.gil == "holds") {
+  if (t.gil == fr::Gil::kHolds) {
     out += "; holds the GIL";
-  } else if (t.gil == "waits") {
+  } else if (t.gil == fr::Gil::kWaits) {
     out += "; waits for the GIL";
     if (holder != nullptr) {
       const std::string where = where_text(all, *holder);
       out += fmt::format(", which thread {} holds", holder->tid);
       out += where.empty() ? "" : " in " + where;
     }
-  } else if (holder == nullptr && runs_python(all, t) && !t.activity.empty()) {
+  } else if (holder == nullptr && runs_python(all, t) && t.activity != fr::Activity::kUnknown) {
     out += "; GIL free";
   }
-  if (t.answer == "blocked") {
+  if (t.answer == fr::Answer::kBlocked) {
     out += "; it blocks the sampling signal";
-  } else if (t.answer == "unanswered") {
+  } else if (t.answer == fr::Answer::kUnanswered) {
     out += "; it did not answer the sampling signal";
   }
   return out;
@@ -254,7 +255,7 @@ std::string child_text(const ThreadsEvidence& all, const ChildProcess& c, std::s
                ? fmt::format("has exited with status {}", WEXITSTATUS(c.wait_status))
                : "has ended";
   }
-  std::string out = "is " + c.activity;
+  std::string out = std::string("is ") + fr::word(c.activity);
   out += c.syscall.empty() ? "" : " in " + c.syscall;
   out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
   out += c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "";

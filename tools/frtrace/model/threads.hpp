@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "format/schema.hpp"
 #include "model/shared.hpp"
 
 namespace frtrace {
@@ -31,13 +32,12 @@ struct ThreadStack {
   int tid = 0;
   std::string name;   // "" unknown
   std::string state;  // R S D T as /proc has it
-  // running runnable polling asleep uninterruptible stopped gone interrupted
-  std::string activity;
+  fr::Activity activity = fr::Activity::kUnknown;
   std::string wchan;
   std::string syscall;     // "" none, or none that waits
   std::string syscall_on;  // file, socket or address it is about
-  std::string gil;         // "", "holds", "waits"
-  std::string answer;      // answered, blocked, unanswered, not asked, own, gone
+  fr::Gil gil = fr::Gil::kNone;
+  fr::Answer answer = fr::Answer::kNotAsked;
   std::uint32_t answer_us = 0;
   std::uint64_t looked_ns = 0, cpu_ns = 0, runqueue_ns = 0;
   bool whole = false;
@@ -50,7 +50,9 @@ struct ThreadStack {
 // A process that the rank has started and not waited for: DataLoader workers, compilers.
 struct ChildProcess {
   int pid = 0;
-  std::string name, state, activity, wchan, syscall, syscall_on;
+  std::string name, state;
+  fr::Activity activity = fr::Activity::kUnknown;
+  std::string wchan, syscall, syscall_on;
   int wait_status = -1;                   // of one that has ended
   std::vector<std::uint32_t> stack = {};  // Python frames of its main thread, innermost first
 };

@@ -1,6 +1,7 @@
 // summary.cpp - evidence of ranks to a summary file and back.
 #include "reduce/summary.hpp"
 
+#include <fmt/format.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ namespace {
 constexpr std::uint32_t kSkippable =
     0x184D2A5E;  // one of the sixteen that zstd's readers pass over
 constexpr std::string_view kMark = "fr.summary/1";
+constexpr int kVersion = 2;  // 1 had codes as text
 constexpr std::size_t kHeadBytes = 8 + kMark.size();
 constexpr int kLevel = 12;
 constexpr std::size_t kMaxTextBytes = 4096;
@@ -114,7 +116,7 @@ std::string pack_tables(const TableBuilder& tables,
   };
   to.pack_map(7);
   text("format"), text("fr.summary");
-  text("version"), to.pack(1);
+  text("version"), to.pack(kVersion);
   std::string frames, thread_frames, lists;
   for (const Frame& f : tables.frames) {
     put_number(frames, f.file), put_number(frames, f.func), put_number(frames, f.line);
@@ -322,8 +324,8 @@ All decode(std::span<const unsigned char> bytes, bool all_records, std::string& 
       why = "not recognised: a zstd file that is no summary";
       return;
     }
-    if (const int version = number<int>(member(&root, "version")); version != 1) {
-      why = "summary version " + std::to_string(version) + ", this frtrace reads 1";
+    if (const int version = number<int>(member(&root, "version")); version != kVersion) {
+      why = fmt::format("summary version {}, this frtrace reads {}", version, kVersion);
       return;
     }
     Ranks ranks(read_tables(root), all_records);

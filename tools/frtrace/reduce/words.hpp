@@ -67,23 +67,13 @@ inline constexpr bool kPlain<CarriedPhase> = true;
 constexpr Source last_of(Source) {
   return Source::kLiveRing;
 }
-constexpr Kind last_of(Kind) {
-  return Kind::kStep;
-}
-constexpr State last_of(State) {
-  return State::kReleased;
-}
-constexpr Salvage last_of(Salvage) {
-  return Salvage::kLeftOver;
-}
-constexpr DeviceState last_of(DeviceState) {
-  return DeviceState::kEnded;
-}
-constexpr PhaseKind last_of(PhaseKind) {
-  return PhaseKind::kRecv;
-}
-constexpr PhaseWait last_of(PhaseWait) {
-  return PhaseWait::kOwnKernelTakes;
+template <class Code>
+constexpr Code last_of(Code code) {
+  Code last{};
+  for (const fr::Word<Code>& w : fr::words_of(code)) {
+    last = std::max(last, w.code);
+  }
+  return last;
 }
 
 // The sequence numbers of a group's operations count on, and an operation starts and ends soon after

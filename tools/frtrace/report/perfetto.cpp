@@ -109,7 +109,7 @@ class Writer {
   void exit(const ExitEvidence& x) {
     packets_.name("exit");
     packets_.category("exit");
-    packets_.annotate_once("state", x.state);
+    packets_.annotate_once("state", fr::word(x.state));
     if (x.signal != 0) {
       packets_.annotate("signal", static_cast<std::uint64_t>(x.signal));
     }

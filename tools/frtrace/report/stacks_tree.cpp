@@ -101,7 +101,7 @@ class Builder {
     bool fresh = false;
     StackClass& k = class_of(key, rank, fresh);
     if (fresh) {
-      k.doing = fmt::format("process {}: {}{}", c.pid, c.activity,
+      k.doing = fmt::format("process {}: {}{}", c.pid, fr::word(c.activity),
                             c.syscall.empty() ? "" : " in " + c.syscall);
     }
   }
@@ -324,7 +324,7 @@ StackTree::Look look_of(const StackInput& in) {
 #endif
   std::vector<std::uint32_t> answers;
   for (const ThreadStack& s : t.threads) {
-    if (s.answer == "answered") {
+    if (s.answer == fr::Answer::kAnswered) {
       answers.push_back(s.answer_us);
     }
   }

@@ -65,14 +65,14 @@ class Describe : public Names {
     b_.pid = e_->id.pid;
     b_.lock = lock_wait(*e_);
     const Exit& x = f.exit(g_.evidence);
-    raised_ = x.kind == ExitKind::kException && e_->exit.kind == "exception";
+    raised_ = x.kind == ExitKind::kException && e_->exit.kind == ExitBy::kException;
     if (raised_) {
       b_.evidence = raised_lines(*e_, exit(x));
       b_.site = user_site(*e_, e_->exit.stack);
     } else if (x.kind == ExitKind::kStatus) {
       line(exit(x));
     } else {
-      b_.evidence = e_->exit.kind == "crash" ? crash_lines(*e_) : where_lines(*e_);
+      b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);
       // The rank in the place of the process that holds what this one waits for.
       if (const int holder = f.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
@@ -107,7 +107,7 @@ class Describe : public Names {
     const Exit& x = f.exit(g_.evidence);
     if (x.ended()) {
       const std::string text = exit(x);
-      if (!raised_ && e_->exit.kind != "crash" && !contains(b_.evidence, text)) {
+      if (!raised_ && e_->exit.kind != ExitBy::kCrash && !contains(b_.evidence, text)) {
         line(text);
       }
       if (e_->oom_kills > 0) {
@@ -117,7 +117,8 @@ class Describe : public Names {
       return;
     }
     const ThreadStack* t = main_thread(e_->threads, e_->id.pid);
-    if (e_->salvage == Salvage::kUnresponsive && (t == nullptr || t->activity != "stopped")) {
+    if (e_->salvage == Salvage::kUnresponsive &&
+        (t == nullptr || t->activity != fr::Activity::kStopped)) {
       line("its process exists but does not respond (stopped?)");
     }
     if (const Record* call = f.lifecycle_in_flight(g_.evidence)) {

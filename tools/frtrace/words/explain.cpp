@@ -83,8 +83,8 @@ std::string place_of(const Facts& f, int i) {
     return {};
   }
   std::string out = " in " + where;
-  if (t->activity != "interrupted" && !t->activity.empty()) {
-    out += ", " + t->activity + led(" in ", t->syscall);
+  if (t->activity != fr::Activity::kInterrupted && t->activity != fr::Activity::kUnknown) {
+    out += led(", ", fr::word(t->activity)) + led(" in ", t->syscall);
   }
   const int holder = f.graph.lock_holders[idx(i)];
   for (const Hint& hint : hints_of(e)) {

@@ -180,7 +180,8 @@ bool ended_in_failure(const Facts& f, int i, const RankEvidence& later) {
 // When the rank went on after the incident; 0: it did not.
 Time went_on(const Facts& f, int i) {
   for (const RankEvidence* e : f.c.later[idx(i)]) {
-    if (e->trigger == "went_on" && e->incident >= f.c.incident && !ended_in_failure(f, i, *e)) {
+    if (e->trigger == Trigger::kWentOn && e->incident >= f.c.incident &&
+        !ended_in_failure(f, i, *e)) {
       return e->written;
     }
   }

@@ -165,8 +165,11 @@ std::string lacking(S s) {
 }
 
 std::string reason(S s) {
-  const auto e = std::ranges::find_if(s.f.c.ranks, [](auto* x) { return !x->trigger.empty(); });
-  return e == s.f.c.ranks.end() ? "unknown" : (*e)->reason.empty() ? (*e)->trigger : (*e)->reason;
+  const auto e =
+      std::ranges::find_if(s.f.c.ranks, [](auto* x) { return x->trigger != Trigger::kUnknown; });
+  return e == s.f.c.ranks.end() ? "unknown"
+         : (*e)->reason.empty() ? fr::word((*e)->trigger)
+                                : (*e)->reason;
 }
 
 std::string error(S s) {

@@ -161,7 +161,7 @@ TEST_CASE("the crash and the exception lead, not the place where the dump was wr
   RankEvidence& e = j.rank(1);
   SECTION("crash") {
     j.signal(1, SIGSEGV, 0);
-    e.exit.kind = "crash";
+    e.exit.kind = ExitBy::kCrash;
     e.exit.type = "SIGSEGV";
     e.exit.message = "address 0x10: nothing is mapped there; thread 1001 (python) in ? (x.so+0x1)";
     j.advance(5);

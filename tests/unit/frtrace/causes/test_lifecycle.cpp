@@ -85,8 +85,8 @@ void init(JobBuilder& j, const Ranks& who, bool past_the_store = false) {
     if (r == 0) {
       ThreadStack t;
       t.tid = j.rank(r).id.pid;
-      t.activity = "polling";
-      t.answer = "answered";
+      t.activity = fr::Activity::kPolling;
+      t.answer = fr::Answer::kAnswered;
       t.stack = {0, 1, 2};
       t.variables = {{0, {{"hostname", "'n1'"}, {"port", "29500"}}}};
       j.rank(r).threads.present = true;
@@ -157,7 +157,7 @@ TEST_CASE("a rank that never came to init_process_group is named") {
   }
   SECTION("a rank of its node saw its process") {
     init(j, {0, 1, 2, 4, 5, 6, 7});
-    j.rank(1).peers.push_back({3, 1003, "live", 0, 0, 0, "", ""});
+    j.rank(1).peers.push_back({3, 1003, PeerState::kLive, 0, 0, 0, "", ""});
     j.lose_file(3);
     j.advance(20);
     CHECK(j.diagnose().kind == Verdict::kUndecided);
@@ -182,7 +182,7 @@ TEST_CASE("a process that its threads keep alive is named") {
   j.issue(2, -1, {.op = "destroy_process_group", .kind = Kind::kLifecycle}, State::kCompleted);
   j.issue(2, -1, {.op = "interpreter_exit", .kind = Kind::kLifecycle});
   for (const Rank r : {0, 1, 3}) {
-    j.rank(2).peers.push_back({r, 1000 + r, "exited_clean", 0, 0, 0, "", ""});
+    j.rank(2).peers.push_back({r, 1000 + r, PeerState::kExitedClean, 0, 0, 0, "", ""});
     j.lose_file(r);
   }
   j.advance(60);
@@ -196,7 +196,7 @@ TEST_CASE("a process that its threads keep alive is named") {
         "threads to end");
   }
   SECTION("a dump for another reason shows no fault") {
-    j.rank(2).trigger = "manual";
+    j.rank(2).trigger = Trigger::kManual;
     CHECK(j.diagnose().ranks.empty());
   }
 }

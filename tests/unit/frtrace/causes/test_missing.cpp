@@ -285,7 +285,7 @@ TEST_CASE("ranks that are killed one after the other in a hang are not its cause
   j.dump();
   j.advance(1);  // the last one alive sees the others gone, and not when they ended
   for (const Rank r : {0, 1}) {
-    j.rank(3).peers.push_back({r, 0, "gone", 0, 0, 0, "", ""});
+    j.rank(3).peers.push_back({r, 0, PeerState::kGone, 0, 0, 0, "", ""});
   }
   j.rank(3).written = j.now();
   const Report r = j.diagnose();

@@ -54,7 +54,7 @@ TEST_CASE("a rank without evidence") {
     JobBuilder j(4);
     iterations(j, 3);
     j.some({0, 1, 3}, kWorld, kLoss);
-    j.rank(0).peers.push_back({2, 1002, "live", 0, 0, 0, "", ""});
+    j.rank(0).peers.push_back({2, 1002, PeerState::kLive, 0, 0, 0, "", ""});
     j.lose_file(2);
     j.advance(20);
     CHECK(j.diagnose().kind == Verdict::kUndecided);
@@ -63,7 +63,7 @@ TEST_CASE("a rank without evidence") {
     JobBuilder j(4);
     iterations(j, 3);
     j.some({0, 1, 3}, kWorld, kLoss);
-    j.rank(0).peers.push_back({2, 1002, "gone", 0, 0, 0, "", ""});
+    j.rank(0).peers.push_back({2, 1002, PeerState::kGone, 0, 0, 0, "", ""});
     j.lose_file(2);
     j.advance(20);
     const Report r = j.diagnose();

@@ -86,7 +86,7 @@ TEST_CASE("a hang among operations that found no room is not called ok") {
     iterations(j, 3);
     j.advance(20);
     for (const int r : {0, 1}) {
-      j.rank(r).trigger = "timeout";
+      j.rank(r).trigger = Trigger::kTimeout;
       j.rank(r).reason = "no progress for 4.0 s";
     }
     j.rank(1).losses.*lost = 31;
@@ -122,7 +122,7 @@ TEST_CASE("ranks that rest for long are not ok where files leave out sends and r
   j.advance(idle_s);
   for (Rank r = 0; r < 4; ++r) {
     j.rank(r).format = "torch 2.10 pickle";
-    j.rank(r).trigger = "manual";
+    j.rank(r).trigger = Trigger::kManual;
     j.rank(r).holes.no_p2p = true;
   }
   const Report r = j.diagnose();
@@ -138,7 +138,7 @@ TEST_CASE("ranks of a PyTorch job rest, nothing is in flight and a file is lost:
   j.advance(idle_s);
   for (Rank r = 0; r < 4; ++r) {
     j.rank(r).format = "torch 2.10 pickle";
-    j.rank(r).trigger = "";
+    j.rank(r).trigger = Trigger::kUnknown;
   }
   if (lost) {
     j.lose_file(3);
@@ -166,7 +166,7 @@ TEST_CASE("a wait as long as the timeout is a hang, however long the usual ones 
   JobBuilder j(2);
   for (const Rank r : {0, 1}) {
     j.rank(r).options.emplace_back("FR_TIMEOUT_S", "4");
-    j.rank(r).trigger = "manual";
+    j.rank(r).trigger = Trigger::kManual;
   }
   for (int i = 0; i < 12; ++i) {
     j.advance(3);
@@ -189,7 +189,7 @@ TEST_CASE("what hung and then failed, with nothing after it, did not go on") {
   for (const std::size_t i : {0, 1}) {
     auto later = std::make_unique<RankEvidence>(*evidence[i]);
     later->file = "j.a0.r" + std::to_string(i) + ".1.later.fr";
-    later->trigger = "went_on";
+    later->trigger = Trigger::kWentOn;
     later->written += 9 * kSecond;
     later->records.back().state = failed ? State::kFailed : State::kCompleted;
     evidence.push_back(std::move(later));

@@ -92,7 +92,7 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
 
   // But for a process that the youngest one met on its node.
   evidence[1]->id.pid = 4711;
-  evidence.back()->peers.push_back({.rank = 1, .pid = 4711, .state = "exited"});
+  evidence.back()->peers.push_back({.rank = 1, .pid = 4711, .state = PeerState::kExited});
   CHECK(make_cases(evidence, {})[0].missing.empty());
 }
 

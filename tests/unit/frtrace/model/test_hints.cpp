@@ -36,13 +36,13 @@ TEST_CASE("threads: where a rank is, in words") {
 TEST_CASE("threads: who holds the GIL") {
   ThreadStack facts;
   facts.syscall = "futex";
-  facts.gil = "waits";
+  facts.gil = fr::Gil::kWaits;
   RankEvidence e = rank({py("/home/u/train.py", 5, "step")}, facts);
   CHECK(hint(e, HintKind::kGil) == "waits for the GIL; no thread that answered holds it");
   ThreadStack holder;
   holder.tid = 7;
-  holder.gil = "holds";
-  holder.activity = "running";
+  holder.gil = fr::Gil::kHolds;
+  holder.activity = fr::Activity::kRunning;
   holder.stack = {0};
   e.threads.threads.push_back(holder);
   CHECK(hint(e, HintKind::kGil) ==
@@ -87,7 +87,7 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   CHECK(hint(rank({}, on), HintKind::kFifo).find("/x/pipe") != std::string::npos);
 
   ThreadStack d;
-  d.activity = "uninterruptible";
+  d.activity = fr::Activity::kUninterruptible;
   d.wchan = "nfs_wait";
   d.syscall_on = "/mnt/x";
   CHECK(hint(rank({}, d), HintKind::kUninterruptible).find("nfs_wait for /mnt/x") !=
@@ -100,9 +100,10 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
   RankEvidence loader = rank({py("/x/torch/utils/data/dataloader.py", 1, "_M._try_get_data")});
   loader.threads.children_known = true;
   CHECK(hint(loader, HintKind::kLoaderWorker).find("it has no child process") != std::string::npos);
-  loader.threads.children = {{7, "pt_data_worker", "Z", "gone", "", "", "", 9},
-                             {8, "pt_data_worker", "S", "asleep", "", "read", "/x/data", -1},
-                             {9, "sh", "S", "asleep", "", "", "", -1}};
+  loader.threads.children = {
+      {7, "pt_data_worker", "Z", fr::Activity::kGone, "", "", "", 9},
+      {8, "pt_data_worker", "S", fr::Activity::kAsleep, "", "read", "/x/data", -1},
+      {9, "sh", "S", fr::Activity::kAsleep, "", "", "", -1}};
   CHECK(hint(loader, HintKind::kLoaderWorker) ==
         "waits for a batch of its DataLoader: worker 7 (pt_data_worker) was killed by signal 9, "
         "worker 8 (pt_data_worker) is asleep in read of /x/data");
@@ -116,7 +117,7 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
               HintKind::kImportLock)
              .empty());
   ThreadStack s;
-  s.activity = "stopped";
+  s.activity = fr::Activity::kStopped;
   CHECK(!hint(rank({}, s), HintKind::kStopped).empty());
   ThreadStack lock;
   lock.syscall = "futex";
@@ -153,7 +154,7 @@ TEST_CASE("threads: an object of many attributes is cut, a child process is name
   }
   facts.variables.push_back({0, values});
   RankEvidence e = rank({py("/home/u/train.py", 7, "wait")}, facts);
-  e.threads.children = {{77, "ninja", "S", "asleep", "", "poll", "", -1}};
+  e.threads.children = {{77, "ninja", "S", fr::Activity::kAsleep, "", "poll", "", -1}};
   const std::vector<std::string> lines = where_lines(e);
   REQUIRE(lines.size() == 4);
   CHECK(lines[1].size() < 400);
@@ -165,7 +166,7 @@ TEST_CASE("threads: an object of many attributes is cut, a child process is name
 TEST_CASE("threads: a crash is told with its address, its thread and its stack") {
   RankEvidence e = rank({py("/home/u/train.py", 99, "main")});
   e.exit.present = true;
-  e.exit.kind = "crash";
+  e.exit.kind = ExitBy::kCrash;
   e.exit.type = "SIGSEGV";
   e.exit.message =
       "address 0x10: nothing is mapped there; thread 101 (decoder) in ? (guilty.so+0x1) < ?";
@@ -174,7 +175,7 @@ TEST_CASE("threads: a crash is told with its address, its thread and its stack")
   ThreadStack other;
   other.tid = 101;
   other.name = "decoder";
-  other.activity = "interrupted";
+  other.activity = fr::Activity::kInterrupted;
   e.threads.frames.push_back(native("deref", "/x/guilty.so"));
   e.threads.frames.push_back(py("/home/u/train.py", 57, "decode"));
   other.stack = {1, 2};

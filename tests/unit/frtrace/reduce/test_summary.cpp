@@ -144,7 +144,7 @@ TEST_CASE("ranks of many summaries have one table, and say what they said") {
       e.peers.resize(2);
       e.peers[0].rank = static_cast<Rank>(i ^ 1);  // of this node
       e.peers[1].rank = 99;
-      e.peers[0].state = e.peers[1].state = "live";
+      e.peers[0].state = e.peers[1].state = PeerState::kLive;
     }
     std::ofstream(dir + "/" + std::to_string(node) + reduce::kEnding, std::ios::binary)
         << reduce::encode(of_node);

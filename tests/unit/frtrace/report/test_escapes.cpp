@@ -36,7 +36,7 @@ void plant(ThreadsEvidence& t) {
     plant(m.file);
   }
   for (ThreadStack& s : t.threads) {
-    for (std::string* text : {&s.name, &s.wchan, &s.syscall, &s.syscall_on, &s.activity, &s.gil}) {
+    for (std::string* text : {&s.name, &s.wchan, &s.syscall, &s.syscall_on}) {
       plant(*text);
     }
     for (FrameVariables& v : s.variables) {
@@ -47,7 +47,7 @@ void plant(ThreadsEvidence& t) {
     }
   }
   for (ChildProcess& c : t.children) {
-    for (std::string* text : {&c.name, &c.wchan, &c.syscall, &c.syscall_on, &c.activity}) {
+    for (std::string* text : {&c.name, &c.wchan, &c.syscall, &c.syscall_on}) {
       plant(*text);
     }
   }
@@ -79,11 +79,10 @@ void plant(RankEvidence& e, bool codes) {
   for (PeerEvidence& p : e.peers) {
     plant(p.last_op);
     plant(p.last_site);
-    codes ? plant(p.state) : void();
   }
   plant(e.threads);
   if (codes) {
-    for (std::string* text : {&e.trigger, &e.format, &e.exit.state, &e.exit.kind, &e.ras.format}) {
+    for (std::string* text : {&e.format, &e.ras.format}) {
       plant(*text);
     }
   }
@@ -96,8 +95,8 @@ void add_texts(RankEvidence& e) {
   ThreadStack s;
   s.tid = e.id.pid;
   s.name = "python";
-  s.activity = "asleep";
-  s.answer = "answered";
+  s.activity = fr::Activity::kAsleep;
+  s.answer = fr::Answer::kAnswered;
   s.syscall = "openat";
   s.syscall_on = "/data/fifo";
   s.stack = {0, 1};
@@ -109,7 +108,7 @@ void add_texts(RankEvidence& e) {
   e.threads.frames = {{false, "c10d::wait(int)", "/usr/lib/libtorch.so", 0, 1},
                       {true, "load", "/home/u/load.py", 3, 0}};
   e.threads.threads = {s, other};
-  e.threads.children = {{e.id.pid + 7, "worker", "S", "asleep", "", "futex", "", -1}};
+  e.threads.children = {{e.id.pid + 7, "worker", "S", fr::Activity::kAsleep, "", "futex", "", -1}};
   e.threads.not_asked = "another handler";
   e.threads.frames_lost = 1;
   e.ras.asked = true;

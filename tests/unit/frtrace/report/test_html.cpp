@@ -108,7 +108,7 @@ TEST_CASE("the page shows the longest waits that any rank learned, longest first
   // that the wait was over again is in what the rank wrote later
   auto over = std::make_unique<RankEvidence>(*evidence[3]);
   over->file = "job.a0.r3.1.later.fr";
-  over->trigger = "went_on";
+  over->trigger = Trigger::kWentOn;
   over->written += kSecond;
   over->deadlines[0].absent_ms = 60'000;
   evidence.push_back(std::move(over));

@@ -411,7 +411,7 @@ std::vector<std::unique_ptr<RankEvidence>> LogReader::evidence() {
     e->id.world_size = world;
     e->id.recorder = "a job's log";
     e->written = written;
-    e->trigger = "timeout";
+    e->trigger = Trigger::kTimeout;
     e->reason = "PyTorch's NCCL watchdog";
     e->holes.from_log = true;
     e->holes.written_guessed = guessed_;

@@ -63,9 +63,9 @@ void read_py_spy_thread(const Value& from, ThreadsEvidence& t) {
   const std::int64_t os_id = member_number(from, "os_thread_id");
   thread.tid = static_cast<int>(os_id != 0 ? os_id : 0);
   thread.name = member_text(from, "thread_name").substr(0, 64);
-  thread.gil = member_is_true(from, "owns_gil") ? "holds" : "";
-  thread.activity = member_is_true(from, "active") ? "running" : "asleep";
-  thread.answer = "answered";
+  thread.gil = member_is_true(from, "owns_gil") ? fr::Gil::kHolds : fr::Gil::kNone;
+  thread.activity = member_is_true(from, "active") ? fr::Activity::kRunning : fr::Activity::kAsleep;
+  thread.answer = fr::Answer::kAnswered;
   thread.whole = true;
   const Value* frames = pickle::find(from, "frames");
   if (frames == nullptr) {
@@ -173,8 +173,8 @@ std::unique_ptr<RankEvidence> load_faulthandler(std::span<const unsigned char> b
       if (t.threads.size() < kMostThreads) {
         ThreadStack& next = t.threads.emplace_back();
         next.tid = static_cast<int>(t.threads.size());
-        next.answer = "answered";
-        next.activity = "";
+        next.answer = fr::Answer::kAnswered;
+        next.activity = fr::Activity::kUnknown;
         const std::size_t open = line.find('['), close = line.find(']');
         next.name =
             open != std::string_view::npos && close > open && close != std::string_view::npos

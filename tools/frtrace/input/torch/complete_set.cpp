@@ -40,7 +40,7 @@ void doubt_the_missing(const Set& set) {
   }
   if (gloo && static_cast<int>(present.size()) < world) {
     for (RankEvidence* e : set) {
-      e->trigger = "failure";
+      e->trigger = Trigger::kFailure;
       e->reason = "gloo does not record failures";
     }
   }
