@@ -20,7 +20,7 @@ struct KeptOfGroup;
 
 struct DumpFacts {
   const char* reason = "";
-  const char* trigger = "";  // "timeout", "manual", "peer", "failure", "exit", "salvage"
+  const char* trigger = "";  // a word of dump::Trigger
   u64 incident = 0;
   dump::Salvage salvage = dump::Salvage::kNone;  // kNone: its own dump
   int salvaged_by = -1;                          // rank; -1: the writer's is not known

@@ -7,17 +7,23 @@
 
 #include <cstring>
 #include <ctime>
+#include <iterator>
 
+#include "format/codes.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 
 namespace fr {
 
 const char* trigger_name(Trigger trigger) noexcept {
-  static constexpr const char* kNames[] = {"timeout", "manual", "peer",      "failure",
-                                           "signal",  "pipe",   "exception", "exit",
-                                           "crash",   "signal", "went_on"};
-  return kNames[static_cast<u32>(trigger)];
+  using Code = dump::Trigger;
+  static constexpr Code kCodes[] = {Code::kTimeout,   Code::kManual, Code::kPeer,
+                                    Code::kFailure,   Code::kSignal, Code::kPipe,
+                                    Code::kException, Code::kExit,   Code::kCrash,
+                                    Code::kSignal,  // kEndSignal
+                                    Code::kWentOn};
+  static_assert(std::size(kCodes) == static_cast<u32>(Trigger::kWentOn) + 1);
+  return word(kCodes[static_cast<u32>(trigger)]);
 }
 
 bool DumpRequests::open() noexcept {

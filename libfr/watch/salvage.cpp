@@ -123,7 +123,7 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
     const Header& h = view.header();
     DumpFacts facts;
     facts.reason = word(why);
-    facts.trigger = "salvage";
+    facts.trigger = word(dump::Trigger::kSalvage);
     facts.incident = incident;
     facts.salvaged_by = r.region.header().rank.load();
     facts.salvage = why;

@@ -1,6 +1,7 @@
 // Members of a group that met in one slot with different operations, and sends that do not fit
 // their receives.
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <tuple>
@@ -102,39 +103,35 @@ std::uint64_t parted_at(const Facts& f, const Divergence& d) {
   return at;
 }
 
-// +1: it moved as many rows as every time before from there, -1: others than those, 0: they vary.
-int usual_splits(const Facts& f, int evidence, const Record& own) {
-  const RankEvidence& e = f.ev(evidence);
-  const auto alike = [&](const Record& a, const Record& b) {
-    return operation_text(e, a) == operation_text(e, b);
-  };
-  std::size_t before = 0;
-  const Record* last = nullptr;
+// What the rank issued before of that operation, in that group and from that place.
+std::vector<const Record*> before_from_there(const RankEvidence& e, const Record& own) {
+  std::vector<const Record*> out;
   for (const Record* r = e.records.data(); r != &own; ++r) {
     if (r->stack == own.stack && r->group == own.group && r->op == own.op) {
-      if (last != nullptr && !alike(*r, *last)) {
-        return 0;
-      }
-      last = r;
-      ++before;
+      out.push_back(r);
     }
   }
-  return before < limits::kRepeats ? 0 : alike(*last, own) ? 1 : -1;
+  return out;
 }
 
-// +1: it had that type before from there, -1: others only.
-int usual_type(const Facts& f, int evidence, const Record& own) {
-  const std::vector<Record>& all = f.ev(evidence).records;
-  bool before = false;
-  for (const Record* r = all.data(); r != &own; ++r) {
-    if (r->stack == own.stack && r->group == own.group && r->op == own.op) {
-      if (r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype) {
-        return 1;
-      }
-      before = true;
-    }
+// +1: it moved as many rows as every time before from there, -1: others than those, 0: they vary.
+int usual_splits(const RankEvidence& e, const Record& own) {
+  const std::vector<const Record*> before = before_from_there(e, own);
+  const auto text = [&](const Record* r) { return operation_text(e, *r); };
+  if (before.size() < limits::kRepeats ||
+      std::ranges::adjacent_find(before, std::not_equal_to(), text) != before.end()) {
+    return 0;
   }
-  return before ? -1 : 0;
+  return text(before.back()) == text(&own) ? 1 : -1;
+}
+
+// +1: it had that type before from there, -1: others only, 0: it never was there.
+int usual_type(const RankEvidence& e, const Record& own) {
+  const std::vector<const Record*> before = before_from_there(e, own);
+  const bool known = std::ranges::any_of(before, [&](const Record* r) {
+    return r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype;
+  });
+  return known ? 1 : before.empty() ? 0 : -1;
 }
 
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
@@ -155,8 +152,8 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       by_order[k] += order;
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
-      votes[k] += d.splits ? usual_splits(f, i, *r) : 0;
-      votes[k] += types ? usual_type(f, i, *r) : 0;
+      votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
+      votes[k] += types ? usual_type(f.ev(i), *r) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such
@@ -169,58 +166,57 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
                                                             : -1;
 }
 
-// What the member issued in the group since the slot; beyond what is known, nothing or, with
-// `repeat`, what came there after the same operations before.
-std::vector<std::uint64_t> keys_since(const Facts& f, const Divergence& d, int member,
-                                      std::size_t repeat = 0) {
+// What the member issued in the group from the slot on, or up to it backwards, as far as is known.
+std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int member,
+                                     bool backwards) {
   const int i = f.group(d.group).evidence[idx(member)];
   const std::vector<Step>& steps = f.history.of(i);
-  const auto key = [&](std::uint64_t seq) -> std::optional<std::uint64_t> {
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t seq = d.seq; seq > 0 && (!backwards || out.size() < limits::kWindow);
+       seq = backwards ? seq - 1 : seq + 1) {
     const Record* r = record_at(f, d, member, seq);
-    return r == nullptr ? std::nullopt
-                        : std::optional(steps[step_of(steps, index_of(f, i, *r))].key);
-  };
-  std::vector<std::uint64_t> out, before;  // since the slot; up to it, backwards
-  for (std::uint64_t seq = d.seq; const auto k = key(seq); ++seq) {
-    out.push_back(*k);
-  }
-  for (std::uint64_t seq = d.seq; seq > 0 && before.size() < limits::kWindow; --seq) {
-    const auto k = key(seq);
-    if (!k) {
+    if (r == nullptr) {
       break;
     }
-    before.push_back(*k);
-  }
-  std::size_t lag = 0, longest = 0;
-  for (std::size_t back = 1; back < before.size(); ++back) {
-    const std::size_t n = equal_run(before, 0, before, back);
-    if (n > longest) {
-      longest = n;
-      lag = back;
-    }
-  }
-  while (lag != 0 && out.size() < repeat) {
-    out.push_back(out.size() < lag ? before[lag - out.size()] : out[out.size() - lag]);
+    out.push_back(steps[step_of(steps, index_of(f, i, *r))].key);
   }
   return out;
 }
 
+// Appends, up to `n` in all, what came there after the same operations before; `before` backwards.
+void repeat(std::vector<std::uint64_t>& due, const std::vector<std::uint64_t>& before,
+            std::size_t n) {
+  std::size_t lag = 0, longest = 0;
+  for (std::size_t back = 1; back < before.size(); ++back) {
+    const std::size_t alike = equal_run(before, 0, before, back);
+    if (alike > longest) {
+      longest = alike;
+      lag = back;
+    }
+  }
+  while (lag != 0 && due.size() < n) {
+    due.push_back(due.size() < lag ? before[lag - due.size()] : due[due.size() - lag]);
+  }
+}
+
 // The member left one operation out, or a few: it went on with what comes after them.
 bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
-  const std::vector<std::uint64_t> issued = keys_since(f, d, member);
-  std::vector<std::uint64_t> due =
-      keys_since(f, d, reference, issued.size() + limits::kSkipLookahead);
+  const std::vector<std::uint64_t> issued = keys_from(f, d, member, false);
+  std::vector<std::uint64_t> due = keys_from(f, d, reference, false);
+  if (issued.empty() || due.empty() || issued[0] == due[0]) {
+    return false;
+  }
+  const bool fewer = issued.size() < due.size();
+  repeat(due, keys_from(f, d, reference, true), issued.size() + limits::kSkipLookahead);
   std::size_t support = 0;
-  if (issued.empty() || due.empty() || issued[0] == due[0] ||
-      kind_of(issued, due, support) != Anomaly::kSkipped) {
+  if (kind_of(issued, due, support) != Anomaly::kSkipped) {
     return false;
   }
   // It issued one too early as well: as long as that fits, who has issued fewer left one out.
   const auto early = std::find(due.begin(), due.end(), issued[0]);
   std::rotate(due.begin(), early, early + 1);
   const std::size_t exchanged = equal_run(issued, 0, due, 0);
-  return exchanged < 2 || exchanged < support ||
-         (exchanged == support && issued.size() < keys_since(f, d, reference).size());
+  return exchanged < 2 || exchanged < support || (exchanged == support && fewer);
 }
 
 // The slot from which on the member issued what the others did from another place of the program; in

@@ -10,9 +10,9 @@
 #include <tuple>
 
 #include "model/contains.hpp"
+#include "model/phrases.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
-#include "words/words.hpp"
 
 namespace frtrace {
 

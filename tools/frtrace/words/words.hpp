@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "judge/judge.hpp"
+#include "model/phrases.hpp"
 #include "report/report.hpp"
 
 namespace frtrace {
@@ -61,15 +61,6 @@ std::string device_line(const Facts&, const OnDevice&);
 std::string late_summary(const Facts&, const Stragglers&);
 std::string late_line(const Facts&, const Straggler&);
 
-// A member of each, or what a function makes of it.
-template <typename List, typename Of>
-auto each(const List& list, Of of) {
-  std::vector<std::decay_t<decltype(std::invoke(of, *list.begin()))>> out;
-  for (const auto& x : list) {
-    out.push_back(std::invoke(of, x));
-  }
-  return out;
-}
 // Evidence of the ranks of which that is true.
 template <typename Is>
 std::vector<int> those(const Facts& f, Is is) {
@@ -80,31 +71,6 @@ std::vector<int> those(const Facts& f, Is is) {
     }
   }
   return out;
-}
-inline std::string given(bool is, std::string text) {
-  return is ? std::move(text) : std::string();
-}
-// "" stays ""
-inline std::string led(const char* by, const std::string& text) {
-  return text.empty() ? text : by + text;
-}
-inline const char* one_or(std::size_t n, const char* one, const char* many) {
-  return n == 1 ? one : many;
-}
-// "never", "once", "3 times"
-inline std::string times(std::uint64_t n) {
-  return n == 0 ? "never" : n == 1 ? "once" : fmt::format("{} times", n);
-}
-// "1 record", "3 records"
-inline std::string counted(std::uint64_t n, const char* noun) {
-  return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
-}
-// "rank 1 waits", "ranks 1,2 wait"
-inline std::string ranks_do(const std::vector<Rank>& who, const char* one, const char* many) {
-  return ranks_words(who) + ' ' + one_or(who.size(), one, many);
-}
-inline std::string wait_verb(const std::vector<Rank>& who) {
-  return ranks_do(who, "waits", "wait");
 }
 // "12.4 s before its dump"; "" where one of the times is not known
 std::string before_evidence(const RankEvidence&, Time);

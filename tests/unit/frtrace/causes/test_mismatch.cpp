@@ -383,6 +383,38 @@ TEST_CASE("in a loop of two operations the whole loop tells a skip from an excha
   }
 }
 
+TEST_CASE("what fits a skip and an exchange alike is a skip of who issued fewer") {
+  const Op gather{.op = "all_gather", .line = 11, .numel = 64};
+  const Op scatter{.op = "reduce_scatter", .line = 12};
+  for (const bool fewer : {true, false}) {
+    JobBuilder j(4);
+    const int loss = j.group("1", {0, 1, 2, 3}, "loss");
+    for (int step = 0; step < 3; ++step) {
+      for (const Op& op : {gather, scatter, gather, scatter, scatter}) {
+        j.all(kWorld, op);
+      }
+      j.all(loss, kLoss);
+    }
+    j.all(kWorld, gather);
+    for (const Rank r : {0, 1, 3}) {
+      j.some({r}, kWorld, scatter);
+      j.some({r}, kWorld, gather);
+      j.some({r}, kWorld, scatter);
+      if (fewer) {
+        j.some({r}, kWorld, scatter);
+      }
+    }
+    j.some({2}, kWorld, gather);
+    j.some({2}, kWorld, scatter);
+    j.some({2}, kWorld, scatter);
+    j.some({0, 1, 2, 3}, loss, kLoss);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == (fewer ? Verdict::kMissing : Verdict::kMismatch));
+    CHECK(r.ranks == Ranks{2});
+  }
+}
+
 TEST_CASE("an inserted operation is a mismatch of the one that inserted it") {
   JobBuilder j(4);
   iterations(j, 3);
