@@ -81,6 +81,49 @@ bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) 
   return false;
 }
 
+// No file ended what another one's rank never issued: the job of all of them can have stood at one
+// place, as one run does.
+bool stand_at_one_place(const std::vector<Span>& files, std::size_t cut) {
+  struct Front {
+    std::uint64_t least_issued = UINT64_MAX, most_ended = 0;
+    bool older = false, newer = false;
+  };
+  std::map<std::string_view, Front> groups;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const RankEvidence& e = *files[i].e;
+    std::map<std::string_view, std::uint64_t> issued;
+    for (const Record& r : e.records) {
+      if (r.kind == Kind::kCollective && r.group < e.groups.size() && meets_all(e.text(r.op))) {
+        const std::string_view name = e.text(e.groups[r.group].name);
+        std::uint64_t& last = issued[name];
+        last = std::max(last, r.seq);
+        Front& f = groups[name];
+        f.most_ended = std::max(f.most_ended, r.state == State::kCompleted ? r.seq : 0);
+      }
+    }
+    for (const auto& [name, last] : issued) {
+      Front& f = groups[name];
+      f.least_issued = std::min(f.least_issued, last);
+      (i < cut ? f.older : f.newer) = true;
+    }
+  }
+  bool met = false;
+  for (const auto& [name, f] : groups) {
+    if (f.older && f.newer && f.most_ended > f.least_issued) {
+      return false;
+    }
+    met = met || (f.older && f.newer);
+  }
+  return met;
+}
+
+// Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
+// that write none this time.
+bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
+  return same_run_by_another_clock(files, cut) ||
+         (2 * cut >= files.size() && stand_at_one_place(files, cut));
+}
+
 }  // namespace
 
 // PyTorch writes over the files of an earlier run, but for those of ranks that write none this
@@ -101,7 +144,7 @@ TorchSet newest_run(const TorchSet& set) {
     oldest = oldest == 0 ? files[i].oldest : std::min(oldest, files[i].oldest);
     cut = oldest > files[i - 1].newest + kApart ? i : 0;
   }
-  if (cut == 0 || same_run_by_another_clock(files, cut)) {
+  if (cut == 0 || are_clocks(files, cut)) {
     return set;
   }
   TorchSet newest;

@@ -63,6 +63,20 @@ TEST_CASE("a clock that is off makes no other run") {
   CHECK(runs(files, 2) == std::vector<std::uint64_t>{0, 0});
 }
 
+TEST_CASE("half of the files are of an earlier run only if they stand elsewhere") {
+  constexpr Time kNow = 10'000 * kSecond, kHour = 3600 * kSecond;
+  std::vector<std::unique_ptr<RankEvidence>> files;
+  files.push_back(rank_file(2, kNow, 0));
+  files.push_back(rank_file(2, kNow - kHour, 0));
+  CHECK(runs(files, 2) == std::vector<std::uint64_t>{0, 0});
+  files[1] = rank_file(3, kNow - kHour, 0);
+  CHECK(runs(files, 1) == std::vector<std::uint64_t>{2, 1});
+  files[1] = rank_file(2, kNow - kHour, 0);
+  files.push_back(rank_file(2, kNow, 0));  // it is one of three now
+  files[0]->id.run = 0;
+  CHECK(runs(files, 2) == std::vector<std::uint64_t>{2, 1, 2});
+}
+
 TEST_CASE("files of one moment are of one run") {
   constexpr Time kNow = 10'000 * kSecond;
   std::vector<std::unique_ptr<RankEvidence>> files;
