@@ -391,6 +391,52 @@ bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
 
 }  // namespace
 
+namespace {
+
+// Some issued both of two collectives, which end early on some ranks, and all of them in one order.
+// Fewer wait in the later one without the earlier: these left that order, whoever is on the circles.
+std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    for (const int later : p.pending) {
+      const Pending &x = f.graph[k], &y = f.graph[later];
+      if (x.kind != Kind::kCollective || y.kind != Kind::kCollective || x.group == y.group) {
+        continue;
+      }
+      const Group &gx = f.group(x.group), &gy = f.group(y.group);
+      std::size_t issued = 0, in_order = 0, otherwise = 0;
+      std::vector<int> who;
+      for (std::size_t m = 0; m < gx.ranks.size(); ++m) {
+        const auto at = gy.position.find(gx.ranks[m]);
+        const Record* first = f.slots[idx(x.group)].at(f.c, gx, m, x.seq);
+        const Record* second = at == gy.position.end()
+                                   ? nullptr
+                                   : f.slots[idx(y.group)].at(f.c, gy, idx(at->second), y.seq);
+        issued += first != nullptr;
+        in_order += first != nullptr && second != nullptr && first < second;
+        otherwise += first != nullptr && second != nullptr && first > second;
+        if (second != nullptr && contains(x.absent, gx.evidence[m]) &&
+            y.waits_here(gx.evidence[m])) {
+          who.push_back(gx.evidence[m]);
+        }
+      }
+      if (in_order > 0 && otherwise == 0 && !who.empty() && who.size() < issued) {
+        Cause c;
+        c.rule = Rule::kOtherOrder;
+        c.verdict = Verdict::kDeadlock;
+        c.operations = p.pending;
+        c.pending = p.pending.front();
+        c.explains = p.explains;
+        c.assume(Assume::kPeersOrder);
+        blame(f, who, Why::kOtherOrder, c);
+        return c;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::vector<Cause> cycle(const Facts& f) {
   std::vector<Cause> out;
   for (const Problem& p : f.graph.problems) {
@@ -408,6 +454,8 @@ std::vector<Cause> cycle(const Facts& f) {
                    left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty())) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
+    } else if (auto shown = against_the_shown_order(f, p)) {
+      out.push_back(std::move(*shown));
     } else {
       out.push_back(deadlock(f, p, on_all));
     }

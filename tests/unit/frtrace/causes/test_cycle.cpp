@@ -225,3 +225,27 @@ TEST_CASE("orders that contradict, of hosts that ran ahead, in files without tim
   CHECK(r.kind != Verdict::kUndecided);
   CHECK(r.ranks == Ranks{3});
 }
+
+TEST_CASE(
+    "two wait in what they never issued before, without what ended early on those beside them") {
+  JobBuilder j(8);
+  const int five = j.group("1", {0, 1, 2, 3, 4}, "gen");
+  const Op reduce{.op = "reduce", .line = 30, .numel = 2, .peer = 0};
+  const Op gather{.op = "_all_gather_base", .line = 40, .numel = 512, .out_numel = 2560};
+  for (int i = 0; i < 2; ++i) {
+    j.all(five, kSub);
+    j.all(kWorld, reduce);
+  }
+  j.all(five, kSub);
+  j.issue(0, kWorld, reduce, State::kWaiting);
+  for (const Rank r : {3, 4, 5, 6, 7}) {
+    j.issue(r, kWorld, reduce, State::kCompleted);
+  }
+  for (const Rank r : {1, 2, 3, 4}) {
+    j.issue(r, five, gather, State::kWaiting);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDeadlock);
+  CHECK(r.ranks == Ranks{1, 2});
+}

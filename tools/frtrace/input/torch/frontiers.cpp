@@ -83,6 +83,10 @@ class Frontiers {
         g.completed = it->second.completed > 0 ? done[row] : g.completed;
         g.completed = std::max(g.completed, std::min(unsign(it->second.completed), g.enqueued));
         g.started = std::min(unsign(it->second.started), g.enqueued);
+        // Without any entry nothing is in flight: the numbers were not brought up to date.
+        if (e_.records.empty() && e_.unreadable_rows == 0 && !e_.holes.truncated) {
+          g.completed = g.enqueued;
+        }
       }
       if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start && !all_counted_) {
         g.used = false;  // known by name only: how far it got is lost

@@ -414,3 +414,15 @@ TEST_CASE("torch: a file without an operation shows nothing of its rank") {
                     [&](const Finding& f) { return f.text.find(said) == 0; }));
   CHECK(r.time > kBase);  // not at the beginning of all time
 }
+
+TEST_CASE("torch: of files without an operation the status shows nothing pending") {
+  Evidence all;
+  for (int r = 0; r < 3; ++r) {
+    json d = dump(json::array());
+    d["pg_status"]["0"] = {{"last_enqueued_collective", 2},
+                           {"last_started_collective", -1},
+                           {"last_completed_collective", -1}};
+    add(all, d, "trace_rank_" + std::to_string(r));
+  }
+  CHECK(report(all).kind == Verdict::kOk);
+}
