@@ -144,6 +144,7 @@ enum class Rule : std::uint8_t {
   kOpenRunning,
   kOpenComplete,
   kOpenStreams,
+  kOpenMoving,
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,

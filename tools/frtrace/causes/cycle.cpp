@@ -189,17 +189,21 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
 // `on_all`: ranks that are on every circle.
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
-  if (const bool below = is_below_the_host(f, p); below || may_be_moving(f, p)) {
-    c.rule = below ? Rule::kOpenStreams : Rule::kOpenComplete;
+  c.pending = p.pending.front();
+  c.explains = p.explains;
+  if (is_below_the_host(f, p)) {
+    c.rule = Rule::kOpenStreams;
     c.verdict = Verdict::kUndecided;
-    c.pending = p.pending.front();
-    c.explains = p.explains;
     return c;
   }
   c.verdict = Verdict::kDeadlock;
   c.operations = p.pending;
-  c.pending = p.pending.front();
-  c.explains = p.explains;
+  if (may_be_moving(f, p)) {
+    c.rule = Rule::kOpenMoving;
+    c.verdict = Verdict::kUndecided;
+    c.others = p.evidence;
+    return c;
+  }
   std::vector<int> who = on_all.size() == 1 ? on_all : std::vector<int>();
   c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
   if (who.empty() && !is_program_way(f, p)) {
@@ -345,13 +349,21 @@ std::vector<Cause> left_out(const Facts& f) {
       }
     }
   }
+  std::map<int, std::vector<Cause>> by_group;  // of what they left out
   for (const auto& [i, groups] : awaited) {
     // All that it issued since agrees.
     const auto a = f.anomalies.own(i, f.stuck_step(i));
+    const int group = a ? f.history.of(i)[a->usual].group : -1;
     if (a && a->kind == Anomaly::kSkipped && a->support > 0 &&
-        a->issued + a->support == f.history.of(i).size() &&
-        groups.contains(f.history.of(i)[a->usual].group)) {
-      out.push_back(of_deviants(f, {{i, *a}}, false, false));
+        a->issued + a->support == f.history.of(i).size() && groups.contains(group)) {
+      by_group[group].push_back(of_deviants(f, {{i, *a}}, false, false));
+    }
+  }
+  for (auto& [group, causes] : by_group) {
+    // What most members do is the program's way: that operation is not in every iteration.
+    for (std::size_t k = 0; k < causes.size() && 2 * causes.size() <= f.group(group).ranks.size();
+         ++k) {
+      out.push_back(std::move(causes[k]));
       out.back().independent = true;
     }
   }
@@ -393,43 +405,102 @@ bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
 
 namespace {
 
-// Some issued both of two collectives, which end early on some ranks, and all of them in one order.
-// Fewer wait in the later one without the earlier: these left that order, whoever is on the circles.
+// What stands for a pending collective on every rank, in its own group of that kind.
+struct Collective {
+  std::uint64_t role, seq;
+};
+
+Collective collective(const Facts& f, const Pending& p) {
+  const int i = p.waits.front().evidence;
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = step_of(steps, p.waits.front().record);
+  return {at < steps.size() ? f.anomalies.role(i, steps[at]) : 0, p.seq};
+}
+
+std::optional<std::size_t> place_of(const Facts& f, int i, const Collective& c) {
+  const std::vector<std::uint64_t>& roles = f.anomalies.roles(i);
+  for (std::size_t k = roles.size(); k-- > 0;) {
+    if (roles[k] == c.role && f.ev(i).records[f.history.of(i)[k].record].seq == c.seq) {
+      return k;
+    }
+  }
+  return std::nullopt;
+}
+
+// Of the members of two groups: who issued the first collective, or the one of a sister group, who
+// both and in which order, and who waits in the second without the first.
+struct Votes {
+  std::size_t issued = 0, in_order = 0, otherwise = 0;
+  std::vector<int> without;
+};
+
+Votes votes(const Facts& f, const Pending& first, const Pending& second) {
+  const Collective x = collective(f, first), y = collective(f, second);
+  std::set<int> members(f.group(first.group).evidence.begin(), f.group(first.group).evidence.end());
+  members.insert(f.group(second.group).evidence.begin(), f.group(second.group).evidence.end());
+  members.erase(-1);
+  Votes v;
+  for (const int i : members) {
+    const auto at = place_of(f, i, x), then = place_of(f, i, y);
+    v.issued += at.has_value();
+    v.in_order += at && then && *at < *then;
+    v.otherwise += at && then && *at > *then;
+    if (!at && then && contains(first.absent, i) && second.waits_here(i)) {
+      v.without.push_back(i);
+    }
+  }
+  return v;
+}
+
+// They wait in what comes after that collective, which they all issued in earlier iterations.
+std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, const Pending& p) {
+  const std::uint64_t role = collective(f, p).role;
+  std::vector<Deviant> deviants;
+  for (const int i : who) {
+    const std::vector<std::uint64_t>& roles = f.anomalies.roles(i);
+    const auto usual = std::find(roles.rbegin(), roles.rend(), role);
+    const std::size_t at = f.stuck_step(i);
+    if (usual == roles.rend() || at >= roles.size()) {
+      return std::nullopt;
+    }
+    Anomaly a;
+    a.kind = Anomaly::kSkipped;
+    a.issued = at;
+    a.usual = idx(static_cast<int>(roles.rend() - usual)) - 1;
+    deviants.push_back({i, a});
+  }
+  return of_deviants(f, deviants, true, true);
+}
+
+// Some issued both of two collectives, as one of them ends early or has ended in a sister group, and
+// all of them in one order. Fewer wait in the later one without the earlier: these left that order,
+// whoever is on the circles.
 std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
-  for (const int k : p.pending) {
-    for (const int later : p.pending) {
-      const Pending &x = f.graph[k], &y = f.graph[later];
-      if (x.kind != Kind::kCollective || y.kind != Kind::kCollective || x.group == y.group) {
+  constexpr std::size_t kMost = 64;  // pending operations of a circle that are compared
+  for (std::size_t k = 0; k < std::min(kMost, p.pending.size()); ++k) {
+    for (std::size_t j = 0; j < std::min(kMost, p.pending.size()); ++j) {
+      const Pending &first = f.graph[p.pending[k]], &second = f.graph[p.pending[j]];
+      const bool meet = std::any_of(first.absent.begin(), first.absent.end(),
+                                    [&](int i) { return second.waits_here(i); });
+      if (first.kind != Kind::kCollective || second.kind != Kind::kCollective || !meet) {
         continue;
       }
-      const Group &gx = f.group(x.group), &gy = f.group(y.group);
-      std::size_t issued = 0, in_order = 0, otherwise = 0;
-      std::vector<int> who;
-      for (std::size_t m = 0; m < gx.ranks.size(); ++m) {
-        const auto at = gy.position.find(gx.ranks[m]);
-        const Record* first = f.slots[idx(x.group)].at(f.c, gx, m, x.seq);
-        const Record* second = at == gy.position.end()
-                                   ? nullptr
-                                   : f.slots[idx(y.group)].at(f.c, gy, idx(at->second), y.seq);
-        issued += first != nullptr;
-        in_order += first != nullptr && second != nullptr && first < second;
-        otherwise += first != nullptr && second != nullptr && first > second;
-        if (second != nullptr && contains(x.absent, gx.evidence[m]) &&
-            y.waits_here(gx.evidence[m])) {
-          who.push_back(gx.evidence[m]);
-        }
+      const Votes v = votes(f, first, second);
+      if (v.in_order == 0 || v.otherwise != 0 || v.without.empty() ||
+          v.without.size() >= v.issued) {
+        continue;
       }
-      if (in_order > 0 && otherwise == 0 && !who.empty() && who.size() < issued) {
-        Cause c;
-        c.rule = Rule::kOtherOrder;
-        c.verdict = Verdict::kDeadlock;
-        c.operations = p.pending;
-        c.pending = p.pending.front();
-        c.explains = p.explains;
-        c.assume(Assume::kPeersOrder);
-        blame(f, who, Why::kOtherOrder, c);
+      if (auto c = skipped_by(f, v.without, first)) {
         return c;
       }
+      Cause c;
+      c.rule = Rule::kOtherOrder;
+      c.verdict = Verdict::kDeadlock;
+      c.operations = p.pending;
+      c.pending = p.pending.front();
+      c.assume(Assume::kPeersOrder);
+      blame(f, v.without, Why::kOtherOrder, c);
+      return c;
     }
   }
   return std::nullopt;
@@ -455,6 +526,7 @@ std::vector<Cause> cycle(const Facts& f) {
       c->explains = p.explains;
       out.push_back(std::move(*c));
     } else if (auto shown = against_the_shown_order(f, p)) {
+      shown->explains = p.explains;
       out.push_back(std::move(*shown));
     } else {
       out.push_back(deadlock(f, p, on_all));

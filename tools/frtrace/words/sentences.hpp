@@ -110,6 +110,11 @@ inline constexpr Row kSentences[] = {
      "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
      "orders that differ, and the evidence does not show which of them share a stream",
      "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
+    {kOpenMoving,
+     "{others} wait for each other, if the job was stuck when the files were written, which "
+     "nothing "
+     "tells: {cycle}",
+     "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,

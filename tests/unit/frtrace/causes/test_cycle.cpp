@@ -246,6 +246,26 @@ TEST_CASE(
   }
   j.advance(20);
   const Report r = j.diagnose();
-  CHECK(r.kind == Verdict::kDeadlock);
+  CHECK(r.kind == Verdict::kMissing);
   CHECK(r.ranks == Ranks{1, 2});
+}
+
+TEST_CASE("the other group of a kind shows what two ranks of this one left out") {
+  JobBuilder j(8);
+  const int low = j.group("1", {0, 1, 2, 3}, "dp"), high = j.group("2", {4, 5, 6, 7}, "dp");
+  for (int i = 0; i < 2; ++i) {
+    j.all(low, kSub);
+    j.all(high, kSub);
+    j.all(kWorld, kGrads);
+  }
+  j.all(low, kSub);
+  j.some({5, 6}, high, kSub);
+  for (const Rank r : {0, 1, 2, 3, 4, 7}) {
+    j.issue(r, kWorld, kLoss, State::kWaiting);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{4, 7});
+  CHECK(r.blamed[0].why == "skipped");
 }

@@ -242,8 +242,12 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
 }
 
 std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
-  const std::vector<Anomaly> found = all(i, stuck);
-  return found.empty() ? std::nullopt : std::optional(found.front());
+  for (const Anomaly& a : all(i, stuck)) {
+    if (!is_between(i, a)) {
+      return a;
+    }
+  }
+  return std::nullopt;
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {
