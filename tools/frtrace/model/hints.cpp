@@ -375,12 +375,16 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   if (!t->handling.empty()) {
     out.push_back("while it handles " + t->handling);
   }
-  // Those of a library's frames explain the least: they come last.
+  // Those of a library's frames explain the least: they come last; those of torch.distributed
+  // nothing, --stacks has them.
   std::vector<std::string> of_library;
   for (const FrameVariables& v : t->variables) {
     const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {
       const ThreadFrame& frame = e.threads.frames[t->stack[v.frame]];
+      if (has(frame.file, "/torch/distributed/")) {
+        continue;
+      }
       (fr::is_library_file(frame.file) ? of_library : out)
           .push_back("in " + frame.function + "(): " + line);
     }

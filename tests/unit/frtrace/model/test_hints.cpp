@@ -33,6 +33,20 @@ TEST_CASE("threads: where a rank is, in words") {
   CHECK(where_lines(none).empty());
 }
 
+TEST_CASE("threads: variables of torch's own frames say nothing of the program") {
+  ThreadStack facts;
+  facts.variables.push_back({0, {{"relevant_args", "(tensor float32[1] cpu,)"}}});
+  facts.variables.push_back({1, {{"step", "7"}}});
+  const RankEvidence e =
+      rank({py("/v/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),
+            py("/home/u/train.py", 57, "train")},
+           facts);
+  for (const std::string& line : where_lines(e)) {
+    CHECK(line.find("relevant_args") == std::string::npos);
+  }
+  CHECK(where_lines(e)[1] == "in train(): step = 7");
+}
+
 TEST_CASE("threads: who holds the GIL") {
   ThreadStack facts;
   facts.syscall = "futex";
