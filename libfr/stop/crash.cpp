@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "format/codes.hpp"
 #include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
@@ -146,7 +147,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   u32 free = 0;
   const bool first = e.claimed.compare_exchange_strong(free, 1);  // else an exception led here
   if (first) {
-    format(e.kind, sizeof e.kind, "crash");
+    format(e.kind, sizeof e.kind, "%s", word(dump::ExitBy::kCrash));
     format(e.type, sizeof e.type, "SIG%s", signal_name(signal));
     describe(e.message, sizeof e.message, signal, info, nullptr);
     e.time_unix_ns.store(unix_now_ns());
@@ -183,7 +184,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
 void forget_crash(Recorder& r) noexcept {
   Header& h = r.region.header();
   ExitRecord& e = h.exit;
-  if (std::strcmp(e.kind, "crash") == 0) {
+  if (code<dump::ExitBy>(e.kind) == dump::ExitBy::kCrash) {
     e.state.store(kRunning);
     e.ready.store(0);
     e.time_unix_ns.store(0);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "format/codes.hpp"
 #include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
@@ -78,7 +79,7 @@ void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* 
     }
     u32 free = 0;
     if (fatal && h.exit.claimed.compare_exchange_strong(free, 1)) {
-      format(h.exit.kind, sizeof h.exit.kind, "signal");
+      format(h.exit.kind, sizeof h.exit.kind, "%s", word(dump::ExitBy::kSignal));
       format(h.exit.type, sizeof h.exit.type, "SIG%s", signal_name(signal));
       describe_sender(h.exit.sender_pid.load(), h.exit.message, sizeof h.exit.message);
       h.exit.ready.store(1, std::memory_order_release);

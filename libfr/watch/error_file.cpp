@@ -4,14 +4,15 @@
 #include <cstring>
 
 #include "format/call_site.hpp"
+#include "format/codes.hpp"
 #include "format/text.hpp"
 #include "recorder/in_flight.hpp"
 
 namespace fr {
 namespace {
 
-bool is_kind(const ExitRecord& e, const char* kind) noexcept {
-  return e.ready.load(std::memory_order_acquire) != 0 && std::strcmp(e.kind, kind) == 0;
+bool is_kind(const ExitRecord& e, dump::ExitBy kind) noexcept {
+  return e.ready.load(std::memory_order_acquire) != 0 && code<dump::ExitBy>(e.kind) == kind;
 }
 
 // Appends a JSON string's content; false where it does not fit.
@@ -70,12 +71,12 @@ void describe_end(const View& view, char* out, std::size_t bytes) noexcept {
   static RecordCopy r;  // fr-verdict's; 2 KiB
   static char what[200];
   static char how[sizeof e.message + sizeof e.type + 64];
-  if (told && is_kind(e, "signal")) {
+  if (told && is_kind(e, dump::ExitBy::kSignal)) {
     format(how, sizeof how, "was ended by %s%s%s", e.type, e.message[0] != '\0' ? ", " : "",
            e.message);
-  } else if (told && is_kind(e, "crash")) {
+  } else if (told && is_kind(e, dump::ExitBy::kCrash)) {
     format(how, sizeof how, "crashed with %s: %s", e.type, e.message);
-  } else if (told && is_kind(e, "exception")) {
+  } else if (told && is_kind(e, dump::ExitBy::kException)) {
     format(how, sizeof how, "ended with %s%s%s", e.type, e.message[0] != '\0' ? ": " : "",
            e.message);
   } else {
@@ -100,7 +101,8 @@ u64 time_of_end_s(const Header& h, u64 now_unix_ns) noexcept {
   constexpr u64 kSecond_ns = 1'000'000'000;
   const ExitRecord& e = h.exit;
   const u64 at = e.time_unix_ns.load();
-  const bool follows = is_kind(e, "signal") || (!is_kind(e, "crash") && h.failed.load() != 0);
+  const bool follows = is_kind(e, dump::ExitBy::kSignal) ||
+                       (!is_kind(e, dump::ExitBy::kCrash) && h.failed.load() != 0);
   return follows ? now_unix_ns / kSecond_ns + 2 : (at != 0 ? at : now_unix_ns) / kSecond_ns;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "format/call_site.hpp"
+#include "format/codes.hpp"
 #include "format/ticks.hpp"
 #include "recorder/in_flight.hpp"
 #include "recorder/parts.hpp"
@@ -44,7 +45,7 @@ void note_exit_site(Recorder& r) noexcept {
   if (stack == 0 || !e.claimed.compare_exchange_strong(none, 1)) {
     return;
   }
-  std::snprintf(e.kind, sizeof e.kind, "exit");
+  std::snprintf(e.kind, sizeof e.kind, "%s", word(dump::ExitBy::kExit));
   std::snprintf(e.type, sizeof e.type, "SystemExit");
   e.stack.store(stack);
   e.ready.store(1, std::memory_order_release);
@@ -111,7 +112,7 @@ void shut_down(Recorder& r, int status) noexcept {
   const bool clean = status == 0 && in_flight == 0 && !noted && !failed;
   // The dump of the exception that ends the process has everything: nothing was issued since.
   const bool told = noted && status != 0 && in_flight == 0 && !failed &&
-                    std::strcmp(h.exit.kind, "exception") == 0 &&
+                    code<dump::ExitBy>(h.exit.kind) == dump::ExitBy::kException &&
                     r.watchdog->dumped_head() == get(h.head);
   bool safe = true;
   if (!clean && !told) {
