@@ -3,7 +3,8 @@
 That generator shares no code with hangsim, tests/shapes or frtrace: other jobs (RLHF, distillation,
 a parameter server, GANs, pipelines), other faults and other ways to lose evidence. Most of
 the cases in tests/data/elsewhere were once answered wrongly. An archive has the dumps with their
-modification times, and truth.json, which says who is guilty: nobody in a healthy job.
+modification times, and truth.json, which says who is guilty, nobody in a healthy job, and whether
+`undecided` is as good as it gets.
 """
 
 import json
@@ -38,6 +39,7 @@ def test_who(case, tmp_path):
     )
     verdict = json.loads(done.stdout)["verdict"]
     named = set(verdict["ranks"]).union(*(cause["ranks"] for cause in verdict["causes"]))
-    assert sorted(named) == truth["guilty"], verdict["summary"]
+    decided = verdict["kind"] != "undecided" or not truth.get("undecided")
+    assert sorted(named) == (truth["guilty"] if decided else []), verdict["summary"]
     assert SAYS.get(case, "") in verdict["summary"]
     assert (verdict["kind"] == "ok") == (not truth["guilty"]), verdict["summary"]

@@ -339,7 +339,13 @@ std::vector<Cause> left_out(const Facts& f) {
   std::vector<Cause> out;
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
-    for (const int a : p.absent) {
+    // Where all who wait left their own order with it, nobody else had to come.
+    const bool odd = std::ranges::all_of(p.waits, [&](const Wait& w) {
+      const std::size_t at = f.stuck_step(w.evidence);
+      const auto a = f.anomalies.own(w.evidence, at);
+      return a && a->issued == at && a->kind != Anomaly::kSkipped;
+    });
+    for (const int a : odd ? std::vector<int>() : p.absent) {
       const bool waits = f.graph.waits(a);
       if (p.kind == Kind::kCollective && (waits || f.lifecycle_in_flight(a) != nullptr)) {
         awaited[a].insert(p.group);
