@@ -145,6 +145,7 @@ enum class Rule : std::uint8_t {
   kOpenComplete,
   kOpenStreams,
   kOpenMoving,
+  kOpenBetween,
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,

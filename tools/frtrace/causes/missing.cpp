@@ -258,6 +258,22 @@ bool is_at_store(const Facts& f, int i) {
                      [](const Hint& h) { return h.kind == HintKind::kStore; });
 }
 
+// Nothing tells when the files were written, and several ranks are in no operation, all awaited in
+// sends and receives only: so looks a pipeline that moves. Members of one group stop together.
+bool may_be_moving(const Facts& f) {
+  constexpr std::size_t kSeveral = 3;
+  const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
+  return idle.size() >= kSeveral &&
+         std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; }) &&
+         std::ranges::none_of(f.graph.pending,
+                              [&](const Pending& p) {
+                                return p.kind == Kind::kCollective &&
+                                       std::ranges::any_of(
+                                           p.absent, [&](int i) { return contains(idle, i); });
+                              }) &&
+         std::ranges::none_of(f.c.groups, [&](const Group& g) { return g.ranks == f.ranks(idle); });
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c;
   c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
@@ -329,6 +345,10 @@ std::vector<Cause> never_issued(const Facts& f) {
       return {*c};
     }
     open.rule = Rule::kOpenFewOrMany;
+    return {open};
+  }
+  if (!left && may_be_moving(f)) {
+    open.rule = Rule::kOpenBetween;
     return {open};
   }
   if (!left && may_wait_unseen(f, idle, p)) {
@@ -479,6 +499,9 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
 // so was this one's. It stopped by itself.
 std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
+  if (may_be_moving(f)) {
+    return out;
+  }
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const auto own = program_of(f, i);
     // Rank 0 is the one that logs and saves between iterations now and then.

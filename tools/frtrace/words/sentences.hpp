@@ -115,6 +115,10 @@ inline constexpr Row kSentences[] = {
      "nothing "
      "tells: {cycle}",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
+    {kOpenBetween,
+     "{others} did not issue {op} and others, if the job was stuck when the files were written, "
+     "which nothing tells",
+     "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,

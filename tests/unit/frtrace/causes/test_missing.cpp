@@ -444,3 +444,24 @@ TEST_CASE("of two ranks that stopped, each is said to be missed in what its own 
   CHECK(r.summary.find("rank 6 never issued all_reduce #4 of b; ranks 4,5,7 wait there") !=
         std::string::npos);
 }
+
+TEST_CASE("several ranks between sends and receives, in files without times: perhaps it moves") {
+  const bool times = GENERATE(true, false);
+  JobBuilder j(8);
+  for (Rank r = 0; r < 8; ++r) {
+    j.rank(r).format = "torch 2.10 pickle";
+    j.rank(r).holes.written_guessed = !times;
+    Op next = kSend;
+    next.peer = (r + 1) % 8;
+    j.issue(r, JobBuilder::kWorld, next, State::kCompleted);
+    Op last = kRecv;
+    last.peer = (r + 7) % 8;
+    j.issue(r, JobBuilder::kWorld, last, State::kCompleted);
+    if (r != 1 && r != 4 && r != 6) {
+      j.issue(r, JobBuilder::kWorld, last, State::kStarted);
+    }
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (times ? Verdict::kMissing : Verdict::kUndecided));
+}
