@@ -93,19 +93,20 @@ Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
   return s;
 }
 
-// Every earlier all_to_all of the group that is kept gave each member as much as it took.
-bool all_even_before(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
+// Every other all_to_all of the group that is kept gives each member as much as it takes.
+bool all_others_even(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
   bool even = true;
-  std::uint64_t first = seq;
+  std::uint64_t first = seq, last = seq;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     for (const std::size_t i : slots.records[m]) {
       const RankEvidence& e = c.evidence_of(g.evidence[m]);
       const Record& r = e.records[i];
       first = std::min(first, r.seq);
-      even = even && (r.seq >= seq || r.in_numel == r.out_numel || !is_all_to_all(e.text(r.op)));
+      last = std::max(last, r.seq);
+      even = even && (r.seq == seq || r.in_numel == r.out_numel || !is_all_to_all(e.text(r.op)));
     }
   }
-  return even && seq - first >= limits::kRepeats;
+  return even && last - first >= limits::kRepeats;
 }
 
 // The only member whose amount is not the one that is due, by as much as the totals differ; -1.
@@ -146,7 +147,7 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
     return std::vector<std::int64_t>(x.size(), x[x.size() / 2]);
   };
   // Of two that are uneven, either may be wrong.
-  if (in.size() <= 2 && !all_even_before(c, g, slots, seq)) {
+  if (in.size() <= 2 && !all_others_even(c, g, slots, seq)) {
     return {};
   }
   int odd = only_misfit(in, out, excess);

@@ -155,6 +155,22 @@ TEST_CASE("all_to_all of uneven sizes: whose size makes the totals differ") {
   CHECK(r.summary.find("out, which do not fit those of ranks 0,1,3") != std::string::npos);
 }
 
+TEST_CASE("of two, the one whose all_to_all is uneven where all others are even, later ones too") {
+  JobBuilder j(2);
+  const auto sized = [](std::uint64_t in) {
+    return Op{.op = "all_to_all", .numel = in, .reduce_op = "", .out_numel = 512};
+  };
+  j.all(2, kWorld, sized(512));
+  for (const std::uint64_t own : {600u, 512u}) {
+    j.issue(0, kWorld, sized(512));
+    j.issue(1, kWorld, sized(own));
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{1});
+}
+
 TEST_CASE("a message of a size that its end never had, where sizes vary") {
   JobBuilder j(2);
   const auto message = [&](std::uint64_t sent, std::uint64_t room, State state) {
