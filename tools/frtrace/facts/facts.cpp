@@ -110,11 +110,21 @@ double Facts::usual_wait_s(std::size_t fewest) const {
 }
 
 void Facts::find_scene() {
-  const bool all_gone = c.ranks.size() > 1 && c.missing.empty() &&
-                        primary.size() == c.ranks.size() &&
-                        std::all_of(primary.begin(), primary.end(),
-                                    [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
-  if (all_gone) {
+  const bool read_are_gone =
+      c.ranks.size() > 1 && primary.size() == c.ranks.size() &&
+      std::ranges::all_of(primary, [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
+  // They were in a call that makes or destroys groups for long: that did not end them.
+  if (read_are_gone && std::ranges::all_of(primary, [&](int i) {
+        const Record* call = lifecycle_in_flight(i);
+        return call != nullptr && seconds_between(call->time, ev(i).written) >= limits::kStuck_s;
+      })) {
+    scene = Scene::kAllKilled;
+    exits.assign(exits.size(), {});
+    primary.clear();
+    graph = settled;
+    return;
+  }
+  if (read_are_gone && c.missing.empty()) {
     // Everything was killed at once, perhaps because it hung: the rings show it.
     const std::vector<Exit> alive(exits.size());
     const double stuck_s = std::clamp(usual_wait_s(limits::kUsualWaitFewestKilled),

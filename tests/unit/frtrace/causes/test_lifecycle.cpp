@@ -151,9 +151,25 @@ TEST_CASE("a rank that never came to init_process_group is named") {
   }
   SECTION("rank 0 got past the store: all have come there, and the file is lost") {
     init(j, {0, 1, 2, 4, 5, 6, 7}, true);
+    j.rank(0).threads.threads.emplace_back().name = "pt_tcpstore_uv";
     j.lose_file(3);
     j.advance(20);
     CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("the launcher has the store: nobody waits there for the others") {
+    init(j, {0, 1, 2, 4, 5, 6, 7}, true);
+    j.lose_file(3);
+    j.advance(20);
+    const bool killed = GENERATE(false, true);  // likewise where the rings of a killed job are read
+    for (const Rank r : {0, 1, 2, 4, 5, 6, 7}) {
+      if (killed) {
+        j.gone(r);
+      }
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{3});
+    CHECK(r.confidence == Confidence::kPossible);
   }
   SECTION("a rank of its node saw its process") {
     init(j, {0, 1, 2, 4, 5, 6, 7});
