@@ -148,6 +148,7 @@ enum class Rule : std::uint8_t {
   kOpenNoEvidence,
   kOpenLifecycle,
   kOpenTerminated,
+  kOpenIdle,
   kOpenStale,
   kOpenAtRest,
   kOpenAlarm,

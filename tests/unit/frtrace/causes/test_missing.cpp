@@ -372,6 +372,9 @@ TEST_CASE("most wait at the store, one in a collective: either may have to come"
     const Report r = j.diagnose();
     CHECK(r.kind == (at_store == 1 ? Verdict::kMissing : Verdict::kUndecided));
     CHECK(r.ranks == (at_store == 1 ? Ranks{0} : Ranks{}));
+    // Nobody is asked for stacks that are there.
+    CHECK(!has(r, "need", "FR_STACKS"));
+    CHECK(has(r, "need", "what would decide it: the program's order") == (at_store == 3));
   }
 }
 
