@@ -85,7 +85,7 @@ class Describe : public Names {
   void last_issued() {
     const Record* last = f.last_operation(g_.evidence);
     if (last == nullptr) {
-      line(e_->holes.only_stacks || e_->threads.present
+      line(!e_->threads_by.empty() && (e_->holes.only_stacks || e_->threads.present)
                ? "left only its stack, by " + e_->threads_by
            : e_->holes.from_log          ? "is at a place that the log does not say"
            : e_->losses.overwritten != 0 ? "has no record left of its last operations"

@@ -55,7 +55,7 @@ void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
 void add_lifecycle_waiting(const Facts& f, Report& r) {
   const auto is_in = [&](int i) {
     return f.lifecycle_in_flight(i) != nullptr && !contains(r.ranks, f.rank(i)) &&
-           !f.exit(i).ended();
+           (!f.exit(i).ended() || f.exit(i).terminated);
   };
   for (const int i : those(f, is_in)) {
     const Record& call = *f.lifecycle_in_flight(i);
@@ -200,7 +200,8 @@ Report explain(const Facts& f, const Judgement& j) {
     }
     add_elsewhere(f, main, r);
   }
-  if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty()) {
+  if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty() ||
+      (main.rule == Rule::kExited && f.graph.pending.empty())) {
     add_lifecycle_waiting(f, r);
   }
   add_told(f, r);
