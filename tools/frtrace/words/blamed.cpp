@@ -8,6 +8,7 @@
 #include "model/contains.hpp"
 #include "model/crumbs.hpp"
 #include "model/hints.hpp"
+#include "model/operation.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -101,6 +102,15 @@ class Describe : public Names {
     }
     line("last issued " + record_at(g_.evidence, *last) +
          led(", ", before_evidence(*e_, last->time)));
+    // Whoever waits for it waits in vain, wherever it is now.
+    const auto destroyed = std::find_if(
+        e_->records.begin() + (last - e_->records.data()), e_->records.end(), [&](const Record& r) {
+          return r.kind == Kind::kLifecycle && r.ended != 0 &&
+                 canonical_op(e_->text(r.op)) == "destroyprocessgroup";
+        });
+    if (destroyed != e_->records.end() && &*destroyed != last) {
+      line("then destroyed its process groups" + at(g_.evidence, destroyed->stack));
+    }
   }
 
   void ended() {

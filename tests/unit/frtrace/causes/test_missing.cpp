@@ -447,3 +447,17 @@ TEST_CASE("of two ranks that stopped, each is said to be missed in what its own 
   CHECK(r.summary.find("rank 6 never issued all_reduce #4 of b; ranks 4,5,7 wait there") !=
         std::string::npos);
 }
+
+TEST_CASE("a rank that destroyed its groups while others go on says so, wherever it is now") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.issue(2, -1, {.op = "destroy_process_group", .line = 60, .numel = 0, .kind = Kind::kLifecycle},
+          State::kCompleted);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(std::ranges::count(r.blamed[0].evidence,
+                           "then destroyed its process groups at train.py:60 step") == 1);
+}
