@@ -1,8 +1,11 @@
 // One blamed rank: where it is, what it did last, how it ended; how often the blamed passed call
 // sites, and where their course first parted from the others'.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "facts/order/course.hpp"
 #include "model/contains.hpp"
@@ -58,6 +61,30 @@ class Describe : public Names {
     line(g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
              : "left no file, so its place in the code is not known; all waits lead to it");
+    if (g_.why == Why::kNeverStarted) {
+      twins();
+    }
+  }
+
+  // A launch line that was copied gives two processes one rank, and another rank none.
+  void twins() {
+    std::map<Rank, std::set<int>> pids;
+    for (const RankEvidence* e : f.c.ranks) {
+      std::map<Rank, std::set<int>> of_node{{e->id.rank, {e->id.pid}}};
+      for (const PeerEvidence& p : e->peers) {
+        if (p.state == PeerState::kLive && p.pid > 0) {
+          of_node[p.rank].insert(p.pid);
+        }
+      }
+      for (auto& [rank, all] : of_node) {
+        if (all.size() > 1) {
+          pids[rank].merge(all);
+        }
+      }
+    }
+    for (const auto& [rank, all] : pids) {
+      line(fmt::format("processes {} all call themselves rank {}", fmt::join(all, ", "), rank));
+    }
   }
 
   // Of a process that was on its way out the place where its dump was written explains nothing.

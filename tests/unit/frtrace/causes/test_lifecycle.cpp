@@ -156,6 +156,17 @@ TEST_CASE("a rank that never came to init_process_group is named") {
     j.advance(20);
     CHECK(j.diagnose().kind == Verdict::kUndecided);
   }
+  SECTION("another process has taken its rank for that of another one") {
+    init(j, {0, 1, 2, 4, 5, 6, 7});
+    j.rank(0).peers.push_back({1, 1001, PeerState::kLive, 0, 0, 0, "", ""});
+    j.rank(0).peers.push_back({1, 1099, PeerState::kLive, 0, 0, 0, "", ""});
+    j.lose_file(3);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.ranks == Ranks{3});
+    CHECK(std::ranges::count(r.blamed[0].evidence,
+                             "processes 1001, 1099 all call themselves rank 1") == 1);
+  }
   SECTION("the launcher has the store: nobody waits there for the others") {
     init(j, {0, 1, 2, 4, 5, 6, 7}, true);
     j.lose_file(3);
