@@ -67,6 +67,23 @@ TEST_CASE("one that left new_group out and waits for a rank that is in it") {
   CHECK(has(r, "elsewhere", "rank 3 is in new_group"));
 }
 
+TEST_CASE("a hang in a call that makes a group is still one after all were killed") {
+  for (const bool one_died : {false, true}) {
+    JobBuilder j(4);
+    iterations(j, 5);
+    j.advance(1);
+    j.rank(3).written = one_died ? j.now() : 0;
+    j.some({0, 1, 2}, -1, {.op = "new_group", .line = 60, .numel = 0, .kind = Kind::kLifecycle});
+    j.advance(20);
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.gone(r);
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == (one_died ? Verdict::kExited : Verdict::kMissing));
+    CHECK(r.ranks == Ranks{3});
+  }
+}
+
 namespace {
 
 constexpr const char* kRendezvous = "/usr/lib/site-packages/torch/distributed/rendezvous.py";
