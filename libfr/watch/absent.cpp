@@ -184,6 +184,8 @@ AbsentRanks::Seen AbsentRanks::look(const RecordCopy& op, u64 now) noexcept {
   const i32 members = group->n_ranks.load();
   const bool is_all = members > 0 && static_cast<i32>(here.members) >= members;
   seen.key = !is_all && !ranks.empty() ? key : 0;
+  const bool is_count = is_all && op.payload.kind == FR_COLLECTIVE && here.members > here.came;
+  seen.more_absent = is_count ? here.members - here.came - 1 : 0;
   if (here.is_gone) {
     seen.others = Others::kGone;
   } else if (here.came == here.members) {

@@ -17,6 +17,7 @@ class AbsentRanks final : public Eyes {
     Others others = Others::kUnseen;
     u64 came_ago_ns = 0;  // kCame: when the last member came
     i32 absent = -1;      // a rank that has not come, or has ended
+    u32 more_absent = 0;  // besides that one, where all members are on this node
     i32 busy = -1;        // kBusy: a rank that computes
     u64 key = 0;          // of the group, where it has members on other nodes; 0: it has none
     u64 seq = kNoSeq;

@@ -116,8 +116,12 @@ void Patience::describe(const Standing& w, char* out, std::size_t bytes) const n
   } else if (s.others == Others::kGone) {
     add("; rank %d has ended", s.absent);
   } else if (s.absent >= 0) {
-    add("; rank %d has not come", s.absent);
-    if (s.others == Others::kBusy && s.busy == s.absent) {
+    if (s.more_absent == 0) {
+      add("; rank %d has not come", s.absent);
+    } else {
+      add("; rank %d and %u more have not come", s.absent, s.more_absent);
+    }
+    if (s.others == Others::kBusy && s.busy == s.absent && s.more_absent == 0) {
       add(", it computes");
     } else if (s.others == Others::kBusy) {
       add(", rank %d computes", s.busy);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import glob
 import importlib
 import os
 import sys
@@ -475,9 +476,20 @@ def _message(error) -> str:
     return str(error).strip()
 
 
+def _is_awaited() -> bool:
+    """Ranks of this job on this machine record: if this one fails before it does, they wait for it.
+
+    Where all fail at their start, as for a misspelt option, nothing is written."""
+    if "RANK" not in os.environ or _fr.generation() != 0:
+        return False
+    job = glob.escape(_fr.option("FR_JOB"))
+    folder = os.path.join(glob.escape(_fr.option("FR_SHM_DIR")), f"fr-{os.getuid()}")
+    return bool(glob.glob(os.path.join(folder, f"{job}.a*.ctl")))
+
+
 def _note_exception(kind, error_type, error, trace) -> None:
     global _exception_noted
-    if not _fr.enabled():
+    if not _fr.enabled() and not (_is_awaited() and ensure_started()):
         return
     _exception_noted = True
     frames = [

@@ -75,6 +75,26 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     frtrace(job.scratch / "shm", job.dumps).expect("missing", [absent])  # the rings that are left
 
 
+def test_a_rank_that_fails_before_its_first_group_is_named(launch):
+    job = launch("", 3, script=HERE / "early_job.py", env={"FR_TIMEOUT_S": "3"})
+
+    def verdict():
+        trace = job.trace() if job.dumps.exists() else None
+        return trace if trace and trace.report and trace.verdict["kind"] == "exited" else None
+
+    trace = wait_until("the verdict", verdict).expect("exited", [2])
+    assert trace.verdict["summary"].startswith("rank 2 raised KeyError: 'dataset_root'"), trace
+    assert trace.verdict["blamed"][0]["site"]["function"] == "read_config", trace
+    assert "issued no operation at all" in trace.verdict["blamed"][0]["evidence"], trace
+
+
+def test_ranks_that_all_fail_before_any_records_leave_nothing(launch):
+    job = launch("", 3, script=HERE / "early_job.py", env={"FR_TEST_ALL": "1"})
+    assert set(job.await_exit().values()) == {1}, job.log()
+    assert not job.dumps.exists()
+    assert "[fr" not in job.log()
+
+
 def test_a_process_that_does_not_exit_is_named(launch):
     job = launch("", 3, script=HERE / "exit_job.py", env={"FR_TIMEOUT_S": "2", "FR_WARN_S": "1"})
     assert set(job.await_exit([0, 1]).values()) == {0}, job.log()

@@ -260,6 +260,18 @@ class JobBuilder {
       return 0;
     }
     const Id torch_file = intern(e, "/usr/lib/site-packages/torch/distributed/distributed_c10d.py");
+    for (std::size_t k = 1; k < e.stacks.size(); ++k) {  // a recorder keeps equal ones once
+      const auto known = e.stacks[k];
+      const auto is = [&](std::size_t depth, Id file, std::uint32_t line) {
+        const Frame& f = e.frames[known[depth]];
+        return f.file == file && f.line == line;
+      };
+      if (known.size() == (op.caller != 0 ? 3 : 2) && e.frames[known[0]].func == intern(e, op.op) &&
+          is(1, intern(e, op.file), op.line) &&
+          (op.caller == 0 || is(2, intern(e, op.file), op.caller))) {
+        return static_cast<std::uint32_t>(k);
+      }
+    }
     e.frames.push_back({torch_file, intern(e, op.op), 2000});
     e.frames.push_back({intern(e, op.file), intern(e, "step"), op.line});
     const auto last = static_cast<std::uint32_t>(e.frames.size() - 1);

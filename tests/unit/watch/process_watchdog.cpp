@@ -236,6 +236,17 @@ TEST_CASE("hang: a member that has not come is named") {
   CHECK(reason(scene, 1).find("; rank 1 has not come") != std::string::npos);
 }
 
+TEST_CASE("hang: of several that have not come one is named, and how many there are besides") {
+  Scene scene;
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(start_rank(scene, rank));
+  }
+  scene.board.cell[12] = 1;
+  REQUIRE(wait_for(scene.dump_path(0, 1)));
+  CHECK(reason(scene, 1).find(" and 1 more have not come") != std::string::npos);
+}
+
 TEST_CASE("hang: the end of a member is dumped long before the default of FR_TIMEOUT_S") {
   Scene scene;
   const Child waits = start_rank(scene, 0, {}, 2);

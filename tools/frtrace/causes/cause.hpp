@@ -150,6 +150,7 @@ enum class Rule : std::uint8_t {
   kOpenNoEvidence,
   kOpenLifecycle,
   kOpenTerminated,
+  kOpenIdle,
   kOpenStale,
   kOpenAtRest,
   kOpenAlarm,

@@ -170,6 +170,18 @@ std::vector<Cause> group_order(const Facts& f) {
   return {c};
 }
 
+// The store that the ranks meet at is in that process: PyTorch has a thread for it. A launcher that
+// serves it, as torchrun does, lets everybody pass at once.
+bool serves_store(const RankEvidence& e) {
+  return std::ranges::any_of(e.threads.threads, [&](const ThreadStack& t) {
+    return t.name.starts_with("pt_tcpstore") ||
+           std::ranges::any_of(t.stack, [&](std::uint32_t frame) {
+             return frame < e.threads.frames.size() &&
+                    e.threads.frames[frame].function.find("StoreDaemon") != std::string::npos;
+           });
+  });
+}
+
 // The store's rendezvous ends when all ranks have come: where all that left evidence are in it, those
 // that left none have not.
 std::vector<Cause> never_started(const Facts& f) {
@@ -190,13 +202,14 @@ std::vector<Cause> never_started(const Facts& f) {
   // Rank 0 has the store and stays in the rendezvous until all have come; the others go on to wait
   // for each other in the backend. Where rank 0 is missing, nobody gets past the store.
   const bool served = f.rank(0) == 0;
-  bool known = false;
+  bool known = false, passed = false;
   for (const int i : served ? std::vector<int>{0} : c.others) {
     const Rendezvous r = rendezvous_of(f.ev(i));
-    known = known || r.known;
-    if (r.known && !r.within) {
-      return {};
-    }
+    known = known || (r.known && r.within);
+    passed = passed || (r.known && !r.within);
+  }
+  if (passed && (!served || serves_store(f.ev(0)))) {
+    return {};
   }
   // Of a node from which nothing was read the files may be elsewhere.
   std::vector<Rank> unseen;

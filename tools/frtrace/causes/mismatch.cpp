@@ -391,16 +391,22 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
     return r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
            (any_peer || r.peer == own.peer);
   };
+  const auto moved = [](const Record& r) {
+    return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
+  };
   const Record* before = usual ? &all[steps[*usual].record] : nullptr;
+  // Due was another message of the two, from another place: what it moves where it is now is beside
+  // the point.
+  if (before != nullptr && before->kind == own.kind && before->group == own.group &&
+      before->peer == own.peer && before->stack != own.stack && moved(*before) != moved(own)) {
+    return 0;
+  }
   before = before != nullptr && alike(*before, false) ? before : nullptr;
   for (const bool any_peer : {false, true}) {
     for (std::size_t i = record; before == nullptr && i-- > 0;) {
       before = alike(all[i], any_peer) ? &all[i] : nullptr;
     }
   }
-  const auto moved = [](const Record& r) {
-    return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
-  };
   if (before == nullptr) {
     return 0;
   }

@@ -85,18 +85,50 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
-namespace {
-
-// From its last sign of an operation until it was written; negative: not known.
 double idle_s(const RankEvidence& e) {
   Time last = 0;
   for (const Record& r : e.records) {
-    last = std::max({last, r.time, r.started, r.ended});
+    last = r.kind == Kind::kNote ? last : std::max({last, r.time, r.started, r.ended});
   }
   return last == 0 || e.holes.written_guessed ? -1 : seconds_between(last, e.written);
 }
 
+namespace {
+
+// The longest time in which nothing of it was in flight; negative: of so few operations, unknown.
+double longest_pause_s(const RankEvidence& e) {
+  Time last = 0;
+  double longest = 0;
+  std::size_t n = 0;
+  for (const Record& r : e.records) {
+    if (communicates(r)) {
+      longest = last == 0 ? 0 : std::max(longest, seconds_between(last, r.time));
+      last = std::max({last, r.time, r.ended});
+      ++n;
+    }
+  }
+  return n < limits::kUsualWaitFewest ? -1 : longest;
+}
+
 }  // namespace
+
+// Whoever ended them had waited for longer than a hang lasts, and than the program ever paused: in
+// what is no operation all may be stuck, too.
+std::vector<Cause> idle_when_ended(const Facts& f) {
+  Cause c;
+  c.rule = Rule::kOpenIdle;
+  c.verdict = Verdict::kUndecided;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const RankEvidence& e = f.ev(i);
+    const double pause_s = longest_pause_s(e);
+    if (!e.format.empty() || !f.exit(i).terminated || f.is_leaving(i) || pause_s < 0 ||
+        idle_s(e) < std::max(e.timeout_s(), limits::kIdleTimes * pause_s)) {
+      return {};
+    }
+    c.others.push_back(i);
+  }
+  return f.c.missing.empty() && c.others.size() > 1 ? std::vector<Cause>{c} : std::vector<Cause>{};
+}
 
 // A rank has long done nothing, and the evidence of others, in which operations are in flight, is
 // older or was cut off: how long these have lasted, it does not show.

@@ -40,6 +40,8 @@ constexpr RuleRow kRules[] = {
     {Tier::kOpen, "complete", complete_open,
      "every member issued it, and nothing shows why it stays"},
     {Tier::kOpen, "lifecycle", lifecycle, "no operation is pending, a call on groups is", false},
+    {Tier::kNoHang, "idle", idle_when_ended,
+     "told to end while nothing was in flight, for far longer than ever before", false},
     {Tier::kNoHang, "terminated", terminated, "processes were told to end and nothing was stuck",
      false},
     {Tier::kNoHang, "past mismatch", past_mismatch, "results are wrong, nothing is stuck"},

@@ -51,6 +51,7 @@ std::vector<Cause> lifecycle(const Facts&);
 // Those who have to come to the call that these ranks are in, and never entered it.
 std::vector<int> absent_from_call(const Facts&, const std::vector<int>& members);
 std::vector<Cause> terminated(const Facts&);
+std::vector<Cause> idle_when_ended(const Facts&);
 std::vector<Cause> past_mismatch(const Facts&);
 std::vector<Cause> stale(const Facts&);
 std::vector<Cause> at_rest(const Facts&);
@@ -61,6 +62,8 @@ std::vector<Cause> unmatched(const Facts&);
 std::vector<Cause> without_operations(const Facts&);
 std::vector<Cause> slow(const Facts&);
 std::vector<Cause> calls_only(const Facts&);
+// From its last sign of an operation until it was written; negative: not known.
+double idle_s(const RankEvidence&);
 bool only_times(const Facts&);  // the files are a profiler's
 
 // ---- shared by rules

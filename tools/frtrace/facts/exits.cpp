@@ -139,6 +139,9 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
         x.type == "KeyboardInterrupt" || x.type.find("SignalException") != std::string::npos;
     exit.type = x.type;
     exit.message = x.message.substr(0, x.message.find('\n'));
+    if (exit.message.ends_with(':')) {  // what it leads to is not in that line
+      exit.message.pop_back();
+    }
     constexpr std::size_t kPrefix = 40;
     exit.consequence = (is_consequence(x.message) && !is_users_own(x)) ||
                        (is_consequence(last_error) &&

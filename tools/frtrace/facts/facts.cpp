@@ -110,11 +110,27 @@ double Facts::usual_wait_s(std::size_t fewest) const {
 }
 
 void Facts::find_scene() {
-  const bool all_gone = c.ranks.size() > 1 && c.missing.empty() &&
-                        primary.size() == c.ranks.size() &&
-                        std::all_of(primary.begin(), primary.end(),
-                                    [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
-  if (all_gone) {
+  const bool read_are_gone =
+      c.ranks.size() > 1 && primary.size() == c.ranks.size() &&
+      std::ranges::all_of(primary, [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
+  // Some were in a call that makes or destroys groups for long, and nobody ended before: all were
+  // killed, for that.
+  const auto in_call = [&](int i) {
+    const Record* call = lifecycle_in_flight(i);
+    return call != nullptr && seconds_between(call->time, ev(i).written) >= limits::kStuck_s;
+  };
+  if (read_are_gone && std::ranges::any_of(primary, in_call)) {
+    const auto [first, last] =
+        std::ranges::minmax(primary, {}, [&](int i) { return ev(i).written; });
+    if (seconds_between(ev(first).written, ev(last).written) < limits::kLastSign_s) {
+      scene = Scene::kAllKilled;
+      exits.assign(exits.size(), {});
+      primary.clear();
+      graph = wait_graph(c, slots, exits, stale, threshold_s, hidden);
+      return;
+    }
+  }
+  if (read_are_gone && c.missing.empty()) {
     // Everything was killed at once, perhaps because it hung: the rings show it.
     const std::vector<Exit> alive(exits.size());
     const double stuck_s = std::clamp(usual_wait_s(limits::kUsualWaitFewestKilled),

@@ -22,6 +22,8 @@ inline constexpr std::size_t kUsualWaitRanks = 64, kUsualWaitRecords = 256, kUsu
 // waits are shorter: their last sign of life is up to two watchdog ticks (0.1 s) old.
 inline constexpr double kStuckWhenKilled_s = 0.5;
 inline constexpr std::size_t kUsualWaitFewestKilled = 20;  // of fewer, that percentile is the start
+// Nothing in flight for so many times the longest pause of a rank before is no pause.
+inline constexpr double kIdleTimes = 10;
 // Without an alarm, a wait for a rank without evidence is unusual only when it lasts this long.
 inline constexpr double kLongWait_s = 5;
 // Likewise, dumps that are this far apart are no picture of one instant.

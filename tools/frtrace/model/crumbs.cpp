@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -181,16 +182,24 @@ std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& 
   if (!where.empty()) {
     out.push_back(std::move(where));
   }
-  // fr's Python package has added where it was raised, and the first cause, below the message.
-  for (std::size_t at = e.exit.message.find('\n'); at != std::string::npos;) {
-    const std::size_t next = e.exit.message.find('\n', at + 1);
-    const std::size_t from = e.exit.message.find_first_not_of(" \n", at);
-    const bool place = e.exit.message.compare(from, 3, "at ") == 0;
-    if (from < next && !(place && out.size() > 1)) {
-      out.push_back(e.exit.message.substr(from, next - from));
+  // Below the message fr's Python package has added where it was raised, and the first cause. Other
+  // lines are the message's own and go on where its first one ends, unless that had to be cut.
+  const bool cut = out.front().ends_with("...");
+  const std::string& message = e.exit.message;
+  std::vector<std::string> own;
+  for (std::size_t at = message.find('\n'); at != std::string::npos;) {
+    const std::size_t next = message.find('\n', at + 1);
+    const std::size_t from = message.find_first_not_of(" \t\n", at);
+    const bool place = message.compare(at, 6, "\n  at ") == 0;
+    const bool cause = message.compare(at, 16, "\n  first cause: ") == 0;
+    if (from < next && (cause || (place && out.size() == 1))) {
+      out.push_back(message.substr(from, next - from));
+    } else if (from < next && !place && !cut && own.size() < kShown) {
+      own.push_back(message.substr(from, next - from));
     }
     at = next;
   }
+  std::ranges::move(own, std::back_inserter(out));
   return out;
 }
 

@@ -1,13 +1,17 @@
 // One blamed rank: where it is, what it did last, how it ended; how often the blamed passed call
 // sites, and where their course first parted from the others'.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "facts/order/course.hpp"
 #include "model/contains.hpp"
 #include "model/crumbs.hpp"
 #include "model/hints.hpp"
+#include "model/operation.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -57,6 +61,30 @@ class Describe : public Names {
     line(g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
              : "left no file, so its place in the code is not known; all waits lead to it");
+    if (g_.why == Why::kNeverStarted) {
+      twins();
+    }
+  }
+
+  // A launch line that was copied gives two processes one rank, and another rank none.
+  void twins() {
+    std::map<Rank, std::set<int>> pids;
+    for (const RankEvidence* e : f.c.ranks) {
+      std::map<Rank, std::set<int>> of_node{{e->id.rank, {e->id.pid}}};
+      for (const PeerEvidence& p : e->peers) {
+        if (p.state == PeerState::kLive && p.pid > 0) {
+          of_node[p.rank].insert(p.pid);
+        }
+      }
+      for (auto& [rank, all] : of_node) {
+        if (all.size() > 1) {
+          pids[rank].merge(all);
+        }
+      }
+    }
+    for (const auto& [rank, all] : pids) {
+      line(fmt::format("processes {} all call themselves rank {}", fmt::join(all, ", "), rank));
+    }
   }
 
   // Of a process that was on its way out the place where its dump was written explains nothing.
@@ -85,7 +113,7 @@ class Describe : public Names {
   void last_issued() {
     const Record* last = f.last_operation(g_.evidence);
     if (last == nullptr) {
-      line(e_->holes.only_stacks || e_->threads.present
+      line(!e_->threads_by.empty() && (e_->holes.only_stacks || e_->threads.present)
                ? "left only its stack, by " + e_->threads_by
            : e_->holes.from_log          ? "is at a place that the log does not say"
            : e_->losses.overwritten != 0 ? "has no record left of its last operations"
@@ -101,6 +129,15 @@ class Describe : public Names {
     }
     line("last issued " + record_at(g_.evidence, *last) +
          led(", ", before_evidence(*e_, last->time)));
+    // Whoever waits for it waits in vain, wherever it is now.
+    const auto destroyed = std::find_if(
+        e_->records.begin() + (last - e_->records.data()), e_->records.end(), [&](const Record& r) {
+          return r.kind == Kind::kLifecycle && r.ended != 0 &&
+                 canonical_op(e_->text(r.op)) == "destroyprocessgroup";
+        });
+    if (destroyed != e_->records.end() && &*destroyed != last) {
+      line("then destroyed its process groups" + at(g_.evidence, destroyed->stack));
+    }
   }
 
   void ended() {

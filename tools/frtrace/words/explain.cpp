@@ -55,7 +55,7 @@ void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
 void add_lifecycle_waiting(const Facts& f, Report& r) {
   const auto is_in = [&](int i) {
     return f.lifecycle_in_flight(i) != nullptr && !contains(r.ranks, f.rank(i)) &&
-           !f.exit(i).ended();
+           (!f.exit(i).ended() || f.exit(i).terminated);
   };
   for (const int i : those(f, is_in)) {
     const Record& call = *f.lifecycle_in_flight(i);
@@ -95,7 +95,8 @@ std::string place_of(const Facts& f, int i) {
 }
 
 // Where those are who wait in no operation and are not blamed.
-void add_elsewhere(const Facts& f, Report& r) {
+void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
+  const bool only_idle = main.rule == Rule::kOpenIdle;  // where they were is all there is
   const Names names(f);
   std::set<int> awaited;
   for (const Pending& p : f.graph.pending) {
@@ -104,12 +105,12 @@ void add_elsewhere(const Facts& f, Report& r) {
   std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
   const auto is_elsewhere = [&](int i) {
     return !f.graph.waits(i) && !contains(r.ranks, f.rank(i)) &&
-           (!f.exit(i).ended() || f.exit(i).clean()) &&
+           (!f.exit(i).ended() || f.exit(i).clean() || only_idle) &&
            (r.kind == Verdict::kUndecided || awaited.contains(i));
   };
   for (const int i : those(f, is_elsewhere)) {
     const Record *last = f.last_operation(i), *call = f.lifecycle_in_flight(i);
-    const bool ended = f.exit(i).ended();
+    const bool ended = f.exit(i).ended() && !only_idle;
     std::string place = ended ? "" : place_of(f, i);
     place = place.empty() && !ended && call != nullptr ? " in " + names.record_at(i, *call) : place;
     at[{!place.empty(), !place.empty() ? place
@@ -120,7 +121,8 @@ void add_elsewhere(const Facts& f, Report& r) {
         .push_back(i);
   }
   for (const auto& [what, who] : at) {
-    say(r, "elsewhere", ranks_do(f.ranks(who), "is", "are") + what.second);
+    say(r, "elsewhere",
+        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + what.second);
   }
 }
 
@@ -196,9 +198,10 @@ Report explain(const Facts& f, const Judgement& j) {
         add_waiting(f, p, but, r);
       }
     }
-    add_elsewhere(f, r);
+    add_elsewhere(f, main, r);
   }
-  if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty()) {
+  if (main.rule == Rule::kGroupOrder || !main.lifecycle.empty() ||
+      (main.rule == Rule::kExited && f.graph.pending.empty())) {
     add_lifecycle_waiting(f, r);
   }
   add_told(f, r);

@@ -67,7 +67,7 @@ inline constexpr Row kSentences[] = {
      "a dump or ring of {missing}"},
     {kOpenFewOrMany,
      "{waiting} in {op}, {others} never issued it: the few may be wrong, or the many stopped",
-     "the program's order at that call site, or the Python stacks of {others} (FR_STACKS)"},
+     "the program's order at that call site{or_stacks}"},
     {kOpenUnrecorded,
      "{others} never issued {op} and others; some of them may wait for the others in sends and "
      "receives, which these files do not record",
@@ -125,6 +125,9 @@ inline constexpr Row kSentences[] = {
      "{others} [was|were] ended from outside ({how_ended}); evidence of {missing} is lacking to "
      "say why",
      "a dump or ring of {missing}"},
+    {kOpenIdle,
+     "nothing was in flight and {others} had issued nothing for {idle} when they were ended from "
+     "outside: all were busy elsewhere, or stuck"},
     {kOpenStale,
      "something is stuck, but the evidence of {others} is older than the waits of the others",
      "newer dumps of {others}"},

@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
+#include "causes/rules.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "words/sentences.hpp"
@@ -88,6 +90,10 @@ bool otherwise(S) {
   return true;
 }
 
+bool lacks_stacks(S s) {
+  return std::ranges::any_of(s.c.others, [&](int i) { return !s.f.ev(i).threads.present; });
+}
+
 // Parts of sentences that depend on the case: the first of its name that applies; "" none.
 constexpr struct {
   std::string_view name;
@@ -134,6 +140,7 @@ constexpr struct {
      "; evidence of {missing} is lacking"},
     {"no_order", [](S s) { return s.guilty.empty(); },
      ", and nothing shows who left the usual order"},
+    {"or_stacks", lacks_stacks, ", or the Python stacks of {others} (FR_STACKS)"},
     {"order", [](S s) { return s.c.by_peers; }, "the other ranks"},
     {"order", otherwise, "[its|their] own earlier iterations"},
     {"with_evidence", [](S s) { return !s.p->unknown.empty(); }, " with evidence"}};
@@ -194,6 +201,15 @@ std::string longest(S s) {
   return duration_text(longest);
 }
 
+// Since the last one of them ended or issued an operation.
+std::string idle(S s) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const int i : s.c.others) {
+    least = std::min(least, idle_s(s.f.ev(i)));
+  }
+  return duration_text(least);
+}
+
 std::string store(S s) {
   for (const int i : s.c.others) {
     if (const std::string address = rendezvous_of(s.f.ev(i)).address; !address.empty()) {
@@ -246,7 +262,7 @@ std::string unequal(S s) {
     const auto n = (in ? x.in_numel != 0 : x.out_numel == 0) ? x.in_numel : x.out_numel;
     return !u.sent_tag.empty() ? "with tag " + (in ? u.sent_tag : u.recv_tag)
            : u.dtype           ? std::string(e.text(type))
-                               : fmt::format("{} elements", n);
+                               : counted(n, "element");
   };
   return fmt::format("rank {} sends {} to rank {}, which receives {}: {} #{} of {}", from.id.rank,
                      text(from, send, true), to.id.rank, text(to, to.records[u.recv], false),
@@ -395,6 +411,7 @@ constexpr struct {
     {"elsewhere", elsewhere},
     {"error", error},
     {"lacking", lacking},
+    {"idle", idle},
     {"links", links},
     {"locks", locks},
     {"longest", longest},

@@ -110,6 +110,22 @@ TEST_CASE("who was first, and in which order the others followed") {
   CHECK(has(r, "consequence", "rank 3 was ended by SIGTERM, sent by process 77, 3.5 s later"));
 }
 
+TEST_CASE("a message of several lines is told in one piece, or only its beginning") {
+  for (const bool is_long : {false, true}) {
+    JobBuilder j(4);
+    iterations(j, 10);
+    j.some({0, 1, 3}, kWorld, kLoss);
+    j.exception(2, "RuntimeError",
+                "Error in loading" + std::string(is_long ? 300 : 0, 'x') +
+                    ":\n\tsize mismatch\n  at data.py:7 in load\n  first cause: OSError: gone");
+    const Report r = j.diagnose();
+    const auto& said = r.blamed[0].evidence;
+    CHECK(std::count(said.begin(), said.end(), "size mismatch") == (is_long ? 0 : 1));
+    CHECK((r.summary.find("Error in loading; ranks") != std::string::npos) == !is_long);
+    CHECK(std::count(said.begin(), said.end(), "first cause: OSError: gone") == 1);
+  }
+}
+
 TEST_CASE("a rank that died in its wait for one that had died is not the cause") {
   JobBuilder j(4);
   iterations(j, 10);

@@ -67,6 +67,23 @@ TEST_CASE("one that left new_group out and waits for a rank that is in it") {
   CHECK(has(r, "elsewhere", "rank 3 is in new_group"));
 }
 
+TEST_CASE("a hang in a call that makes a group is still one after all were killed") {
+  for (const bool one_died : {false, true}) {
+    JobBuilder j(4);
+    iterations(j, 5);
+    j.advance(1);
+    j.rank(3).written = one_died ? j.now() : 0;
+    j.some({0, 1, 2}, -1, {.op = "new_group", .line = 60, .numel = 0, .kind = Kind::kLifecycle});
+    j.advance(20);
+    for (const Rank r : {0, 1, 2, 3}) {
+      j.gone(r);
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == (one_died ? Verdict::kExited : Verdict::kMissing));
+    CHECK(r.ranks == Ranks{3});
+  }
+}
+
 namespace {
 
 constexpr const char* kRendezvous = "/usr/lib/site-packages/torch/distributed/rendezvous.py";
@@ -151,9 +168,36 @@ TEST_CASE("a rank that never came to init_process_group is named") {
   }
   SECTION("rank 0 got past the store: all have come there, and the file is lost") {
     init(j, {0, 1, 2, 4, 5, 6, 7}, true);
+    j.rank(0).threads.threads.emplace_back().name = "pt_tcpstore_uv";
     j.lose_file(3);
     j.advance(20);
     CHECK(j.diagnose().kind == Verdict::kUndecided);
+  }
+  SECTION("another process has taken its rank for that of another one") {
+    init(j, {0, 1, 2, 4, 5, 6, 7});
+    j.rank(0).peers.push_back({1, 1001, PeerState::kLive, 0, 0, 0, "", ""});
+    j.rank(0).peers.push_back({1, 1099, PeerState::kLive, 0, 0, 0, "", ""});
+    j.lose_file(3);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.ranks == Ranks{3});
+    CHECK(std::ranges::count(r.blamed[0].evidence,
+                             "processes 1001, 1099 all call themselves rank 1") == 1);
+  }
+  SECTION("the launcher has the store: nobody waits there for the others") {
+    init(j, {0, 1, 2, 4, 5, 6, 7}, true);
+    j.lose_file(3);
+    j.advance(20);
+    const bool killed = GENERATE(false, true);  // likewise where the rings of a killed job are read
+    for (const Rank r : {0, 1, 2, 4, 5, 6, 7}) {
+      if (killed) {
+        j.gone(r);
+      }
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{3});
+    CHECK(r.confidence == Confidence::kPossible);
   }
   SECTION("a rank of its node saw its process") {
     init(j, {0, 1, 2, 4, 5, 6, 7});

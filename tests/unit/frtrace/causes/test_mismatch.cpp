@@ -194,6 +194,42 @@ TEST_CASE("a message of a size that its end never had, where sizes vary") {
   CHECK(r.ranks == Ranks{0});
 }
 
+TEST_CASE("an end that is where it was once at the start, not where it is in each iteration") {
+  JobBuilder j(2);
+  struct End {
+    std::uint64_t numel;
+    std::uint32_t line;
+  };
+  const auto message = [&](Rank from, const End& at_sender, const End& at_receiver, State state) {
+    Op send = kSend, recv = kRecv;
+    send.line = at_sender.line;
+    send.numel = at_sender.numel;
+    send.peer = 1 - from;
+    recv.line = at_receiver.line;
+    recv.numel = at_receiver.numel;
+    recv.peer = from;
+    j.issue(from, kWorld, send, state);
+    j.issue(1 - from, kWorld, recv, state);
+    j.advance(0.01);
+  };
+  message(0, {1, 70}, {1, 71}, State::kCompleted);  // sizes are told once
+  message(1, {1, 72}, {1, 73}, State::kCompleted);
+  const auto several = [&](Rank from, const End& at_sender, const End& at_receiver) {
+    for (int i = 0; i < 4; ++i) {
+      message(from, at_sender, at_receiver, State::kCompleted);
+    }
+  };
+  for (int i = 0; i < 6; ++i) {
+    several(0, {48, 50}, {48, 51});
+    several(1, {48, 60}, {48, 61});
+  }
+  message(0, {48, 50}, {1, 71}, State::kEnqueued);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == Ranks{1});
+}
+
 TEST_CASE("a message left out before one of another size: its iterations tell whose end") {
   JobBuilder j(4);
   const int tp0 = j.group("1", {0, 1}, "tp"), tp1 = j.group("2", {2, 3}, "tp");

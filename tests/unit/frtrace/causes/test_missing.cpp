@@ -372,6 +372,9 @@ TEST_CASE("most wait at the store, one in a collective: either may have to come"
     const Report r = j.diagnose();
     CHECK(r.kind == (at_store == 1 ? Verdict::kMissing : Verdict::kUndecided));
     CHECK(r.ranks == (at_store == 1 ? Ranks{0} : Ranks{}));
+    // Nobody is asked for stacks that are there.
+    CHECK(!has(r, "need", "FR_STACKS"));
+    CHECK(has(r, "need", "what would decide it: the program's order") == (at_store == 3));
   }
 }
 
@@ -464,4 +467,18 @@ TEST_CASE("several ranks between sends and receives, in files without times: per
   j.advance(20);
   const Report r = j.diagnose();
   CHECK(r.kind == (times ? Verdict::kMissing : Verdict::kUndecided));
+}
+
+TEST_CASE("a rank that destroyed its groups while others go on says so, wherever it is now") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.issue(2, -1, {.op = "destroy_process_group", .line = 60, .numel = 0, .kind = Kind::kLifecycle},
+          State::kCompleted);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(std::ranges::count(r.blamed[0].evidence,
+                           "then destroyed its process groups at train.py:60 step") == 1);
 }

@@ -52,6 +52,32 @@ TEST_CASE("a cancelled job that was well is ok") {
   CHECK(j.diagnose().kind == Verdict::kOk);
 }
 
+TEST_CASE("who ends a job in which nothing was in flight for long may have had a reason") {
+  const double idle_s = GENERATE(3, 100);
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.advance(idle_s);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  const Report r = j.diagnose();
+  CHECK(r.kind == (idle_s > 60 ? Verdict::kUndecided : Verdict::kOk));
+  CHECK(r.ranks.empty());
+  CHECK(has(r, "elsewhere", "ranks 0-3 were in no operation") == (idle_s > 60));
+}
+
+TEST_CASE("a job that pauses for as long now and then was well when it was ended") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.advance(70);  // an evaluation
+  iterations(j, 5);
+  j.advance(100);
+  for (const Rank r : {0, 1, 2, 3}) {
+    j.signal(r, SIGTERM);
+  }
+  CHECK(j.diagnose().kind == Verdict::kOk);
+}
+
 TEST_CASE("adding healthy ranks does not change the answer") {
   for (const int world : {3, 4, 16, 64}) {
     JobBuilder j(world);
