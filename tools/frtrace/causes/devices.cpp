@@ -50,7 +50,7 @@ DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
   std::vector<OnDevice> from;
   for (const int i : who) {
     const auto& records = f.ev(i).records;
-    const auto first = std::find_if(records.begin(), records.end(), blocks);
+    const auto first = std::ranges::find_if(records, blocks);
     if (const auto at = f.devices.of(i, static_cast<std::size_t>(first - records.begin()))) {
       from.push_back(*at);
     }
@@ -186,7 +186,7 @@ std::set<int> stalled_ranks(const DeviceChain& chain) {
 // The operation that the ranks are behind in: the earliest; of one rank what it issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
   const auto behind = [&](const Pending& p) {
-    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); });
+    return std::ranges::any_of(p.lagging, [&](int i) { return contains(who, i); });
   };
   int best = -1;
   std::size_t first = kNoRecord;
@@ -210,30 +210,21 @@ int behind_in(const Facts& f, const std::vector<int>& who) {
   return best;
 }
 
-// It is what the rank issued first of all that it has in flight.
-bool is_front(const Facts& f, int i, const Pending& p) {
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
-    return w.evidence == i && w.record == f.graph.fronts[idx(i)].first;
-  });
-}
-
 // Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
 bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
-  const bool collectives =
-      std::all_of(e.groups.begin(), e.groups.end(), [](const GroupEvidence& g) {
-        return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
-               (g.kept != 0 && g.completed + 1 >= g.first_kept);
-      });
+  const bool collectives = std::ranges::all_of(e.groups, [](const GroupEvidence& g) {
+    return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
+           (g.kept != 0 && g.completed + 1 >= g.first_kept);
+  });
   // Where messages are counted from what a ring holds, a done one must be before the first.
   const bool seen = e.holes.only_active || e.lanes.empty() || e.losses.lanes_lost == 0;
   return collectives && (seen || front.first != 0) &&
-         std::all_of(e.lanes.begin(), e.lanes.end(), [&](const LaneEvidence& lane) {
-           const auto kept =
-               std::count_if(e.records.begin(), e.records.end(), [&](const Record& r) {
-                 return r.state != State::kCompleted && r.state != State::kFailed &&
-                        r.group == lane.group && r.peer == lane.peer &&
-                        r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
-               });
+         std::ranges::all_of(e.lanes, [&](const LaneEvidence& lane) {
+           const auto kept = std::ranges::count_if(e.records, [&](const Record& r) {
+             return r.state != State::kCompleted && r.state != State::kFailed &&
+                    r.group == lane.group && r.peer == lane.peer &&
+                    r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
+           });
            return lane.relative || e.groups[lane.group].untracked != 0 ||
                   lane.enqueued <= lane.ended + static_cast<std::uint64_t>(kept);
          });
@@ -242,8 +233,8 @@ bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
 // Starts tell that what this rank issued first of all that it has in flight did not start on its
 // device: no other rank holds that up.
 bool holds_itself_up(const Facts& f, int i) {
-  return std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
-                     [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
+  return std::ranges::all_of(
+      f.graph.pending, [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
 // Beside a device that is known to stall: these did not start what they issued first either, and
@@ -262,10 +253,10 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
       continue;
     }
     const auto& in = f.graph.waits_in[idx(i)];
-    const auto own = std::find_if(in.begin(), in.end(), [&](int k) {
+    const auto own = std::ranges::find_if(in, [&](int k) {
       const auto& waits = f.graph[k].waits;
-      return std::any_of(waits.begin(), waits.end(),
-                         [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
+      return std::ranges::any_of(
+          waits, [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
     });
     if (own == in.end()) {
       continue;
@@ -289,8 +280,8 @@ int lags_in(const Facts& f, int i, int main) {
   if (contains(f.graph[main].lagging, i)) {
     return main;
   }
-  const auto it = std::find_if(f.graph.pending.begin(), f.graph.pending.end(),
-                               [&](const Pending& p) { return contains(p.lagging, i); });
+  const auto it = std::ranges::find_if(f.graph.pending,
+                                       [&](const Pending& p) { return contains(p.lagging, i); });
   return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
 }
 
@@ -336,7 +327,6 @@ std::vector<Cause> device_behind(const Facts& f) {
   if (k < 0) {
     return {};
   }
-  const Pending& p = f.graph[k];
   // What holds them may be elsewhere: on another stream, at a peer, in the network.
   const DeviceChain chain = chain_of(f, who);
   const std::set<int> stalled = stalled_ranks(chain), all(who.begin(), who.end());
@@ -353,16 +343,13 @@ std::vector<Cause> device_behind(const Facts& f) {
   c.explains = explains;
   c.others = who;
   // Where kernels are not told of, one that waits for another looks as if it did not run.
-  const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
-    return s.why == StalledDevice::kUnseenKernel;
-  });
-  const bool told =
-      std::all_of(who.begin(), who.end(), [&](int i) { return holds_itself_up(f, i); });
+  const bool unseen = std::ranges::any_of(
+      chain.stalled, [](const auto& s) { return s.why == StalledDevice::kUnseenKernel; });
+  const bool told = std::ranges::all_of(who, [&](int i) { return holds_itself_up(f, i); });
   // Half of all devices do not stall each by itself.
   const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
-  const bool kept = std::all_of(who.begin(), who.end(), [&](int i) {
-    return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]);
-  });
+  const bool kept = std::ranges::all_of(
+      who, [&](int i) { return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]); });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
     c.rule = Rule::kOpenBehind;
     c.verdict = Verdict::kUndecided;
@@ -394,7 +381,7 @@ std::vector<Cause> device_behind(const Facts& f) {
     c.assume(Assume::kLowerLayer);
   }
   // Its first operation in flight, which others' devices started: nothing else holds it up.
-  c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
+  c.independent = who.size() == 1;
   std::vector<Cause> out{c};
   if (told) {
     for (Cause& further : unstarted_beside(f, who)) {
@@ -438,8 +425,7 @@ std::vector<Cause> complete(const Facts& f) {
     }
     const DeviceChain chain = chain_from(f, p);
     const bool shown =
-        !chain.links.empty() ||
-        std::any_of(chain.stalled.begin(), chain.stalled.end(), [&](const StalledDevice& s) {
+        !chain.links.empty() || std::ranges::any_of(chain.stalled, [&](const StalledDevice& s) {
           return f.devices[s.at].state == DeviceState::kStarted ||
                  f.devices.started_elsewhere(s.at);
         });
@@ -457,18 +443,16 @@ std::vector<Cause> complete_open(const Facts& f) {
     if (problem.kind != Problem::kComplete) {
       continue;
     }
-    const int k =
-        *std::min_element(problem.pending.begin(), problem.pending.end(),
-                          [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
+    const int k = *std::ranges::min_element(
+        problem.pending, [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
     const Pending& p = f.graph[k];
-    const bool started =
-        p.kind == Kind::kCollective
-            ? all_started(f, p)
-            : problem.pending.size() > 1 &&  // both ends
-                  std::all_of(problem.pending.begin(), problem.pending.end(),
-                              [&](int end) { return who_wait_started(f, f.graph[end]); });
-    const bool failed =
-        std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+    const bool started = p.kind == Kind::kCollective
+                             ? all_started(f, p)
+                             : problem.pending.size() > 1 &&  // both ends
+                                   std::ranges::all_of(problem.pending, [&](int end) {
+                                     return who_wait_started(f, f.graph[end]);
+                                   });
+    const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
     // Sends and receives are matched by their order: one too many or too few makes others meet.
     std::vector<int> stuck;
     for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {
@@ -539,9 +523,8 @@ std::vector<Cause> device_error(const Facts& f) {
   c.errors = first;
   const std::vector<int> who = evidence_of(c.guilty);
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  const auto earliest =
-      std::min_element(f.graph.pending.begin(), f.graph.pending.end(),
-                       [](const Pending& a, const Pending& b) { return a.since < b.since; });
+  const auto earliest = std::ranges::min_element(
+      f.graph.pending, [](const Pending& a, const Pending& b) { return a.since < b.since; });
   c.pending = static_cast<int>(earliest - f.graph.pending.begin());
   if (first.size() > 1 && unmeasured) {
     c.guilty.clear();

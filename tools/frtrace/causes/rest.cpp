@@ -23,8 +23,7 @@ std::vector<Cause> errors_at_the_end(const Facts& f) {
   if (c.others.empty() || !f.graph.pending.empty() || !f.missing_primary.empty()) {
     return {};
   }
-  std::stable_sort(c.others.begin(), c.others.end(),
-                   [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  std::ranges::stable_sort(c.others, [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
   const Record* last = f.last_operation(c.others.front());
   const bool in_call = last != nullptr && last->kind == Kind::kLifecycle;
   c.lifecycle = in_call ? f.ev(c.others.front()).text(last->op) : "the program";
@@ -202,10 +201,9 @@ std::vector<Cause> unattributed(const Facts& f) {
 std::vector<Cause> unmatched(const Facts& f) {
   return open_hang(f, Rule::kOpenUnmatched, [&](int i) {
     const RankEvidence& e = f.ev(i);
-    return !f.graph.waits(i) &&
-           std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
-             return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
-           });
+    return !f.graph.waits(i) && std::ranges::any_of(e.records, [&](const Record& r) {
+      return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
+    });
   });
 }
 
@@ -217,10 +215,9 @@ std::vector<Cause> without_operations(const Facts& f) {
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
     const RankEvidence& e = f.ev(i);
     // PyTorch lists gloo's groups though no file records what they do.
-    const bool blank = !e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 &&
-                       e.groups.size() > 1 &&
-                       std::all_of(e.groups.begin(), e.groups.end(),
-                                   [](const GroupEvidence& g) { return g.enqueued == 0; });
+    const bool blank =
+        !e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 && e.groups.size() > 1 &&
+        std::ranges::all_of(e.groups, [](const GroupEvidence& g) { return g.enqueued == 0; });
     if (!e.holes.only_stacks && !blank) {
       return {};
     }
@@ -244,8 +241,7 @@ std::vector<Cause> calls_only(const Facts& f) {
 
 bool only_times(const Facts& f) {
   return !f.c.ranks.empty() &&
-         std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
-                     [](const RankEvidence* e) { return e->holes.only_times; });
+         std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.only_times; });
 }
 
 // Nothing is stuck; a rank keeps the others waiting all the time.

@@ -124,7 +124,7 @@ void Devices::find_carried() {
       }
       const int i = owner->second.front();
       const std::vector<DeviceOperation>& ops = c_.evidence_of(i).device.operations;
-      const auto op = std::find_if(ops.begin(), ops.end(), [&](const DeviceOperation& o) {
+      const auto op = std::ranges::find_if(ops, [&](const DeviceOperation& o) {
         return o.row == x.phase.row && o.generation == x.generation;
       });
       if (op != ops.end()) {
@@ -163,7 +163,7 @@ const CommEvidence* Devices::comm(const OnDevice& at) const {
 
 const Group* Devices::group(int evidence, std::uint32_t row) const {
   const int g = row != 0 ? c_.group_at(evidence, row) : -1;
-  return g < 0 ? nullptr : &c_.groups[static_cast<std::size_t>(g)];
+  return g < 0 ? nullptr : &c_.groups[idx(g)];
 }
 
 // That of its record.
@@ -185,7 +185,7 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
     const Group* g = group(at.evidence, row);
     if (g != nullptr && g->ranks_known && static_cast<int>(g->ranks.size()) == own->n_ranks &&
         comm_rank < own->n_ranks) {
-      return g->ranks[static_cast<std::size_t>(comm_rank)];
+      return g->ranks[idx(comm_rank)];
     }
   }
   return -1;
@@ -207,7 +207,7 @@ std::size_t counterpart_record(const Case& c, const Group& g, const RankEvidence
   };
   const RankEvidence& other = c.evidence_of(evidence);
   const int mine = position(own), theirs = position(other);
-  if (mine < 0 || theirs < 0 || g.evidence[static_cast<std::size_t>(theirs)] != evidence) {
+  if (mine < 0 || theirs < 0 || g.evidence[idx(theirs)] != evidence) {
     return SIZE_MAX;
   }
   const Kind kind = r.kind == Kind::kSend   ? Kind::kRecv
@@ -216,8 +216,7 @@ std::size_t counterpart_record(const Case& c, const Group& g, const RankEvidence
   const bool p2p = kind != Kind::kCollective;
   for (std::size_t i = other.records.size(); i-- > 0;) {
     const Record& x = other.records[i];
-    if (x.kind == kind && x.seq == r.seq &&
-        static_cast<int>(x.group) == g.row[static_cast<std::size_t>(theirs)] &&
+    if (x.kind == kind && x.seq == r.seq && static_cast<int>(x.group) == g.row[idx(theirs)] &&
         (!p2p || (x.peer == mine && r.peer == theirs))) {
       return i;
     }
@@ -268,7 +267,7 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
   if (g == nullptr || record == SIZE_MAX) {
     return false;
   }
-  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+  return std::ranges::any_of(g->evidence, [&](int other) {
     if (other < 0 || other == at.evidence) {
       return false;
     }
@@ -289,8 +288,7 @@ bool Devices::has_all_transfers(const OnDevice& at) const {
   const DeviceEvidence& d = c_.evidence_of(at.evidence).device;
   const auto lost = [](const DeviceOperation& o) { return (o.flags & fr::kDevTransfersLost) != 0; };
   // Of an operation that is gone, or written by an fr that does not say of which: of any.
-  return d.phases_lost == 0 ||
-         (!lost((*this)[at]) && std::any_of(d.operations.begin(), d.operations.end(), lost));
+  return d.phases_lost == 0 || (!lost((*this)[at]) && std::ranges::any_of(d.operations, lost));
 }
 
 bool Devices::may_run(const OnDevice& at) const {
@@ -311,7 +309,7 @@ bool Devices::lacks_channels(const OnDevice& at) const {
       (*this)[at].channels_started == 0 || !lacks(at) || g == nullptr) {
     return false;
   }
-  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+  return std::ranges::any_of(g->evidence, [&](int other) {
     const auto theirs = other < 0 || other == at.evidence ? std::nullopt : counterpart(at, other);
     return theirs && (*this)[*theirs].channels != 0 && !lacks(*theirs);
   });
