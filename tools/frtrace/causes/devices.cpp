@@ -105,8 +105,7 @@ void add_losses(const Facts& f, Cause& c) {
 }
 
 void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
-  c.rule = Rule::kDeviceStalled;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceStalled, Verdict::kDevice);
   bool thread = false;
   std::set<int> seen;
   for (const StalledDevice& s : c.chain.stalled) {
@@ -152,16 +151,13 @@ std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   if (stalled.size() == 1 || (!stalled.empty() && 2 * stalled.size() < members)) {
     blame_stalled(c, f, stalled);
   } else if (!stalled.empty() || !queued.empty()) {
-    c.rule = Rule::kOpenDevices;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenDevices, Verdict::kUndecided);
     stalled.merge(queued);
     c.others.assign(stalled.begin(), stalled.end());
   } else if (!c.chain.links.empty()) {
-    c.rule = Rule::kNetwork;
-    c.verdict = Verdict::kTransport;
+    c.set(Rule::kNetwork, Verdict::kTransport);
   } else if (!c.chain.busy.empty()) {
-    c.rule = Rule::kOpenKernel;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenKernel, Verdict::kUndecided);
     for (const OnDevice& at : c.chain.busy) {
       c.others.push_back(at.evidence);
     }
@@ -261,9 +257,7 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
     if (own == in.end()) {
       continue;
     }
-    Cause c;
-    c.rule = Rule::kDeviceBehind;
-    c.verdict = Verdict::kDevice;
+    Cause c(Rule::kDeviceBehind, Verdict::kDevice);
     c.pending = *own;
     c.guilty = {guilty_rank(f, i, Why::kNotStarted, *own)};
     c.guilty.front().issued = front.first;
@@ -287,8 +281,7 @@ int lags_in(const Facts& f, int i, int main) {
 
 // The devices that are behind in `k`, each with what stalls it.
 void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c) {
-  c.rule = Rule::kDeviceBehind;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceBehind, Verdict::kDevice);
   for (const int i : who) {
     const int own = lags_in(f, i, k);
     Guilty g =
@@ -351,8 +344,7 @@ std::vector<Cause> device_behind(const Facts& f) {
   const bool kept = std::ranges::all_of(
       who, [&](int i) { return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]); });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
-    c.rule = Rule::kOpenBehind;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenBehind, Verdict::kUndecided);
     return {c};
   }
   // One that runs it, as far as is known, may be owed something by the others, though these have
@@ -371,8 +363,7 @@ std::vector<Cause> device_behind(const Facts& f) {
     }
   }
   if (!running.empty()) {
-    c.rule = Rule::kOpenRunning;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenRunning, Verdict::kUndecided);
     c.others = running;
     return {c};
   }
@@ -404,8 +395,7 @@ std::vector<Cause> complete(const Facts& f) {
       c.explains = problem.explains;
       for (const int i : f.group(p.group).evidence) {
         if (i >= 0 && f.ev(i).salvage == Salvage::kUnresponsive) {
-          c.rule = Rule::kUnresponsive;
-          c.verdict = Verdict::kDevice;
+          c.set(Rule::kUnresponsive, Verdict::kDevice);
           c.guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));
         }
       }
@@ -454,12 +444,8 @@ std::vector<Cause> complete_open(const Facts& f) {
                                    });
     const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
     // Sends and receives are matched by their order: one too many or too few makes others meet.
-    std::vector<int> stuck;
-    for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {
-      if (f.graph.waits(static_cast<int>(i))) {
-        stuck.push_back(static_cast<int>(i));
-      }
-    }
+    const std::vector<int> stuck =
+        ranks_that(f, [&](int i) { return !started && !failed && f.graph.waits(i); });
     if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
       out.push_back(std::move(*c));
       continue;
@@ -467,8 +453,10 @@ std::vector<Cause> complete_open(const Facts& f) {
     Cause c;
     c.pending = k;
     c.explains = problem.explains;
-    c.rule = started ? Rule::kAllStarted : failed ? Rule::kOpenFailed : Rule::kOpenComplete;
-    c.verdict = started ? Verdict::kTransport : Verdict::kUndecided;
+    c.set(started  ? Rule::kAllStarted
+          : failed ? Rule::kOpenFailed
+                   : Rule::kOpenComplete,
+          started ? Verdict::kTransport : Verdict::kUndecided);
     if (started) {
       c.assume(Assume::kLowerLayer);
     }
@@ -528,13 +516,11 @@ std::vector<Cause> device_error(const Facts& f) {
   c.pending = static_cast<int>(earliest - f.graph.pending.begin());
   if (first.size() > 1 && unmeasured) {
     c.guilty.clear();
-    c.rule = Rule::kOpenErrors;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenErrors, Verdict::kUndecided);
     c.others = who;
     return {c};
   }
-  c.rule = Rule::kDeviceError;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceError, Verdict::kDevice);
   for (Guilty& g : c.guilty) {
     g.pending = c.pending;
   }

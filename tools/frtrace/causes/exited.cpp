@@ -124,9 +124,7 @@ std::vector<Cause> exited(const Facts& f) {
   const bool all_gone =
       f.c.missing.empty() && f.primary.size() == f.c.ranks.size() &&
       std::ranges::all_of(f.primary, [&](int i) { return f.exit(i).kind == ExitKind::kGone; });
-  Cause c;
-  c.rule = Rule::kExited;
-  c.verdict = Verdict::kExited;
+  Cause c(Rule::kExited, Verdict::kExited);
   const std::vector<int> chosen = first_to_end(f, all_gone);
   Time known = 0;
   for (const int i : chosen) {
@@ -139,11 +137,8 @@ std::vector<Cause> exited(const Facts& f) {
     g.pending = absent_from;
   }
   c.pending = absent_from >= 0 ? absent_from : main_pending(f, chosen, false);
-  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
-    if (f.graph.waits(static_cast<int>(i))) {
-      c.explains.push_back(static_cast<int>(i));  // every wait since may follow from the end
-    }
-  }
+  // Every wait since may follow from the end.
+  c.explains = ranks_that(f, [&](int i) { return f.graph.waits(i); });
   for (const int i : chosen) {
     const int a = waited_in_vain(f, i);
     if (a >= 0 && std::ranges::find(chosen, a) == chosen.end()) {
@@ -163,9 +158,7 @@ std::vector<Cause> one_killed(const Facts& f) {
   if (f.scene != Scene::kOneKilled) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kOneKilled;
-  c.verdict = Verdict::kExited;
+  Cause c(Rule::kOneKilled, Verdict::kExited);
   c.pending = main_pending(f, {f.killed});
   c.guilty = {guilty_rank(f, f.killed, Why::kKilled, c.pending)};
   c.explains = f.graph.leading_to({f.killed});
@@ -173,12 +166,7 @@ std::vector<Cause> one_killed(const Facts& f) {
 }
 
 std::vector<Cause> terminated(const Facts& f) {
-  std::vector<int> told;
-  for (std::size_t i = 0; i < f.exits.size(); ++i) {
-    if (f.exits[i].terminated) {
-      told.push_back(static_cast<int>(i));
-    }
-  }
+  std::vector<int> told = ranks_that(f, [&](int i) { return f.exit(i).terminated; });
   if (told.empty()) {
     return {};
   }
@@ -191,15 +179,14 @@ std::vector<Cause> terminated(const Facts& f) {
     const Exit& second = f.exit(told[1]);
     if (first.sender_pid != 0 && second.sender_pid != 0 && first.time != 0 &&
         first.sender_pid != second.sender_pid && first.time < second.time) {
-      c.rule = Rule::kKilledBefore;
-      c.verdict = Verdict::kExited;
+      c.set(Rule::kKilledBefore, Verdict::kExited);
       c.guilty = {guilty_rank(f, told[0], Why::kKilled)};
       c.assume(Assume::kSignalOrder);
       return {c};
     }
   }
-  c.rule = f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated;
-  c.verdict = f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided;
+  c.set(f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated,
+        f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided);
   return {c};
 }
 
@@ -323,8 +310,7 @@ std::vector<Cause> no_evidence(const Facts& f) {
     }
   }
   if (!c.guilty.empty()) {
-    c.rule = Rule::kSeenEnded;
-    c.verdict = Verdict::kExited;
+    c.set(Rule::kSeenEnded, Verdict::kExited);
     c.assume(Assume::kEndedSeenByPeers);
     return {c};
   }
@@ -342,16 +328,14 @@ std::vector<Cause> no_evidence(const Facts& f) {
       std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.from_log; });
   if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
       !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
-    c.rule = Rule::kNoEvidence;
-    c.verdict = Verdict::kExited;
+    c.set(Rule::kNoEvidence, Verdict::kExited);
     for (const Rank x : node ? f.c.missing : who) {
       add(x, Why::kNoEvidence);
     }
     c.assume(Assume::kLostOnly, who);
     return {c};
   }
-  c.rule = Rule::kOpenNoEvidence;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenNoEvidence, Verdict::kUndecided);
   for (const Rank x : who) {
     add(x, Why::kNoEvidence);
   }

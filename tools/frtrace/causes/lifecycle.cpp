@@ -136,9 +136,7 @@ std::vector<Cause> group_order(const Facts& f) {
                     f.missing_primary.empty())) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kGroupOrder;
-  c.verdict = Verdict::kDeadlock;
+  Cause c(Rule::kGroupOrder, Verdict::kDeadlock);
   for (auto& [ordinal, call] : calls) {
     std::size_t least = most;
     for (const auto& [members, who] : call.classes) {
@@ -223,8 +221,7 @@ std::vector<Cause> never_started(const Facts& f) {
     g.why = Why::kNeverStarted;
     c.guilty.push_back(g);
   }
-  c.rule = Rule::kNeverStarted;
-  c.verdict = Verdict::kMissing;
+  c.set(Rule::kNeverStarted, Verdict::kMissing);
   c.lifecycle = kFirstCall;
   return {c};
 }
@@ -243,8 +240,7 @@ std::vector<Cause> no_exit(const Facts& f) {
   if (c.guilty.empty()) {
     return {};
   }
-  c.rule = Rule::kNoExit;
-  c.verdict = Verdict::kMissing;
+  c.set(Rule::kNoExit, Verdict::kMissing);
   sort_by_rank(c.guilty);
   return {c};
 }
@@ -286,16 +282,14 @@ std::vector<Cause> lifecycle(const Facts& f) {
     c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
   }
   if (!c.guilty.empty() && f.c.missing.empty() && c.guilty.size() < f.c.ranks.size()) {
-    c.rule = Rule::kLifecycle;
-    c.verdict = Verdict::kMissing;
+    c.set(Rule::kLifecycle, Verdict::kMissing);
     c.explains = f.graph.leading_to(members);
     c.assume(Assume::kNeedNotMeet);
     sort_by_rank(c.guilty);
     return {c};
   }
   c.guilty.clear();
-  c.rule = Rule::kOpenLifecycle;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenLifecycle, Verdict::kUndecided);
   return {c};
 }
 

@@ -280,8 +280,7 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
     return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
   });
   if (all) {
-    c.rule = Rule::kSkippedSlot;
-    c.verdict = Verdict::kMissing;
+    c.set(Rule::kSkippedSlot, Verdict::kMissing);
     for (Guilty& x : c.guilty) {
       x.why = Why::kSkipped;
     }
@@ -338,8 +337,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   sort_by_rank(c.guilty);
   if (c.right < 0 && d.incomplete_vote && !f.c.missing.empty()) {
     // A rank without evidence could turn the vote.
-    c.rule = Rule::kOpenDivergence;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenDivergence, Verdict::kUndecided);
     c.guilty.clear();
     return c;
   }
@@ -429,9 +427,7 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
       continue;
     }
     const Unequal& u = *p.unequal;
-    Cause c;
-    c.rule = Rule::kUnequalEnds;
-    c.verdict = Verdict::kMismatch;
+    Cause c(Rule::kUnequalEnds, Verdict::kMismatch);
     c.pending = static_cast<int>(k);
     c.explains = f.graph.leading_to({u.sender, u.receiver}, {c.pending});
     const bool tags = !u.sent_tag.empty();

@@ -148,9 +148,7 @@ bool is_moving(const Facts& f, int i) {
 
 Cause extra(const Facts& f, int k) {
   const Pending& p = f.graph[k];
-  Cause c;
-  c.rule = Rule::kExtra;
-  c.verdict = Verdict::kMismatch;
+  Cause c(Rule::kExtra, Verdict::kMismatch);
   c.pending = k;
   c.others = p.absent;
   std::set<int> seen;
@@ -249,9 +247,7 @@ bool is_at_store(const Facts& f, int i) {
 }
 
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
-  Cause c;
-  c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
-  c.verdict = left ? Verdict::kExited : Verdict::kMissing;
+  Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
   for (const int i : who) {
     const int k = waited_in(f, i, main);
@@ -506,9 +502,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     }
     if (further.size() >= limits::kWentOnFewest &&
         static_cast<double>(further.size()) > limits::kWentOnShare * static_cast<double>(twins)) {
-      Cause c;
-      c.rule = Rule::kStoppedHost;
-      c.verdict = Verdict::kMissing;
+      Cause c(Rule::kStoppedHost, Verdict::kMissing);
       c.pending = f.graph.waits_in[idx(i)].front();
       c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
       c.explains = {i};

@@ -43,8 +43,7 @@ class Judge {
     }
     Cause& only = j.causes.front();
     if (j.causes.size() == 1 && !j.unexplained.empty() && may_be_moving(only)) {
-      only.rule = Rule::kOpenBehind;
-      only.verdict = Verdict::kUndecided;
+      only.set(Rule::kOpenBehind, Verdict::kUndecided);
       only.guilty.clear();
     }
     return j;

@@ -11,7 +11,7 @@
 
 namespace frtrace {
 
-std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
+std::uint64_t Anomalies::role(int i, const Step& step) const {
   const RankEvidence& e = c_.evidence_of(i);
   const Record& r = e.records[step.record];
   const Place& place = place_of(i, r.stack);
@@ -23,8 +23,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
     const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
     key = numbered ? mix(key, (g.ranks.size() << 32) + r.group)
                    : mix(key, g.desc.empty() ? g.name : g.desc);
-    if (peer && r.kind != Kind::kCollective && r.peer >= 0 &&
-        r.peer < static_cast<int>(g.ranks.size())) {
+    if (r.kind != Kind::kCollective && r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size())) {
       const int n = static_cast<int>(g.ranks.size());
       key = mix(key, static_cast<std::uint64_t>((r.peer - g.position.at(e.id.rank) + n) % n));
     }
