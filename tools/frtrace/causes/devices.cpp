@@ -14,50 +14,42 @@ namespace frtrace {
 namespace {
 
 Why why_of(StalledDevice::Why why) {
-  switch (why) {
-    case StalledDevice::kUnlaunched:
-      return Why::kNeverLaunched;
-    case StalledDevice::kInLaunch:
-      return Why::kInLaunch;
-    case StalledDevice::kNotStarted:
-      return Why::kNotStarted;
-    case StalledDevice::kChannelsAbsent:
-      return Why::kChannelsNotStarted;
-    case StalledDevice::kKernel:
-    case StalledDevice::kUnseenKernel:
-      return Why::kKernelStalled;
-    case StalledDevice::kNetworkThread:
-      return Why::kNetworkThread;
-  }
-  return Why::kNotStarted;
+  static constexpr Why kWhys[] = {
+      Why::kNeverLaunched, Why::kInLaunch,      Why::kNotStarted,   Why::kChannelsNotStarted,
+      Why::kKernelStalled, Why::kKernelStalled, Why::kNetworkThread};
+  return kWhys[why];
 }
 
-// Where the waits end that begin with the device operations of those who wait in it.
+// Where the waits end that begin with these records' device operations.
+DeviceChain chain_from(const Facts& f, const std::vector<std::pair<int, std::size_t>>& records) {
+  std::vector<OnDevice> from;
+  for (const auto& [evidence, record] : records) {
+    if (const auto at = f.devices.of(evidence, record)) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < records.size();
+  return chain;
+}
+
+// Of those who wait in it.
 DeviceChain chain_from(const Facts& f, const Pending& p) {
-  std::vector<OnDevice> from;
+  std::vector<std::pair<int, std::size_t>> records;
   for (const Wait& w : p.waits) {
-    if (const auto at = f.devices.of(w.evidence, w.record)) {
-      from.push_back(*at);
-    }
+    records.emplace_back(w.evidence, w.record);
   }
-  DeviceChain chain = f.devices.follow(from);
-  chain.open = chain.open || from.size() < p.waits.size();
-  return chain;
+  return chain_from(f, records);
 }
 
-// The same from the first operation that each of these ranks waits in.
+// Of the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
-  std::vector<OnDevice> from;
+  std::vector<std::pair<int, std::size_t>> records;
   for (const int i : who) {
-    const auto& records = f.ev(i).records;
-    const auto first = std::ranges::find_if(records, blocks);
-    if (const auto at = f.devices.of(i, static_cast<std::size_t>(first - records.begin()))) {
-      from.push_back(*at);
-    }
+    const auto& all = f.ev(i).records;
+    records.emplace_back(i, std::ranges::find_if(all, blocks) - all.begin());
   }
-  DeviceChain chain = f.devices.follow(from);
-  chain.open = chain.open || from.size() < who.size();
-  return chain;
+  return chain_from(f, records);
 }
 
 // The rank runs it, as far as is known.
