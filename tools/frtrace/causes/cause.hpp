@@ -143,6 +143,7 @@ enum class Rule : std::uint8_t {
   kOpenBehind,
   kOpenRunning,
   kOpenComplete,
+  kOpenStreams,
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,

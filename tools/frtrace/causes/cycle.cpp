@@ -92,6 +92,35 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   return c;
 }
 
+// Versions of the profiler interface before this one report no launches.
+constexpr std::uint32_t kTellsLaunches = 5;
+
+// The rank's calls were hooked: the streams of what it waits in are known all the same.
+bool has_streams(const Facts& f, const Problem& p, int evidence) {
+  return std::ranges::all_of(p.pending, [&](int k) {
+    const std::vector<Wait>& waits = f.graph[k].waits;
+    return std::ranges::all_of(waits, [&](const Wait& w) {
+      const auto at = w.evidence == evidence && w.record != kNoRecord
+                          ? f.devices.of(evidence, w.record)
+                          : std::nullopt;
+      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
+    });
+  });
+}
+
+// Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
+// which the hosts issued, would show what holds it up.
+bool is_below_the_host(const Facts& f, const Problem& p) {
+  bool any = false, all = true;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const DeviceEvidence& d = f.ev(i).device;
+    any = any || d.present;
+    all = all && d.present &&
+          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
+  }
+  return any && !all && std::ranges::all_of(p.pending, [&](int k) { return f.graph[k].complete; });
+}
+
 // Nothing tells when the files were written: sends and receives of a moving job may look like this
 // where they are those that it repeats.
 bool may_be_moving(const Facts& f, const Problem& p) {
@@ -143,8 +172,8 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
 // `on_all`: ranks that are on every circle.
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
-  if (may_be_moving(f, p)) {
-    c.set(Rule::kOpenComplete, Verdict::kUndecided);
+  if (const bool below = is_below_the_host(f, p); below || may_be_moving(f, p)) {
+    c.set(below ? Rule::kOpenStreams : Rule::kOpenComplete, Verdict::kUndecided);
     c.pending = p.pending.front();
     c.explains = p.explains;
     return c;

@@ -396,6 +396,14 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     // Else some members left it: what is left of the waits is older than that.
     return lagging_ends(p, all);
   }
+  if (p.kind == Kind::kCollective && !in_order && waiting < members) {
+    for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+      Time when = 0;
+      if (!p.waits_here(g.evidence[i]) && left_together(c_, g, i, p.seq + 1, when) != 0) {
+        return false;
+      }
+    }
+  }
   // The last one came only just now, and no file that was taken later shows that it stays.
   if (p.kind == Kind::kCollective && std::ranges::any_of(all, [&](const Seen& last) {
         return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&

@@ -106,6 +106,10 @@ inline constexpr Row kSentences[] = {
      "does not name who caused it",
      "the log of the backend on its members from before the failure"},
     {kOpenComplete, "{complete}", "{complete_need}"},
+    {kOpenStreams,
+     "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
+     "orders that differ, and the evidence does not show which of them share a stream",
+     "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,
