@@ -190,6 +190,9 @@ struct Guilty {
 };
 
 struct Cause {
+  Cause() = default;
+  Cause(Rule r, Verdict v) : rule(r), verdict(v) {}
+
   Rule rule = Rule::kOk;
   Verdict verdict = Verdict::kOk;
   std::vector<Guilty> guilty;
@@ -213,6 +216,10 @@ struct Cause {
   Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain
 
+  void set(Rule r, Verdict v) {
+    rule = r;
+    verdict = v;
+  }
   void assume(Assume what, std::vector<Rank> ranks = {}, double seconds = 0) {
     assumes.push_back({what, std::move(ranks), seconds});
   }

@@ -97,9 +97,9 @@ constexpr std::uint32_t kTellsLaunches = 5;
 
 // The rank's calls were hooked: the streams of what it waits in are known all the same.
 bool has_streams(const Facts& f, const Problem& p, int evidence) {
-  return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
+  return std::ranges::all_of(p.pending, [&](int k) {
     const std::vector<Wait>& waits = f.graph[k].waits;
-    return std::all_of(waits.begin(), waits.end(), [&](const Wait& w) {
+    return std::ranges::all_of(waits, [&](const Wait& w) {
       const auto at = w.evidence == evidence && w.record != kNoRecord
                           ? f.devices.of(evidence, w.record)
                           : std::nullopt;
@@ -118,17 +118,15 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
     all = all && d.present &&
           (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
   }
-  return any && !all && std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
-           return f.graph[k].complete;
-         });
+  return any && !all && std::ranges::all_of(p.pending, [&](int k) { return f.graph[k].complete; });
 }
 
 // Nothing tells when the files were written: sends and receives of a moving job may look like this
 // where they are those that it repeats.
 bool may_be_moving(const Facts& f, const Problem& p) {
-  return std::any_of(p.pending.begin(), p.pending.end(),
-                     [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
-         std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
+  return std::ranges::any_of(p.pending,
+                             [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
+         std::ranges::any_of(p.evidence, [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
            const std::vector<Record>& records = f.ev(i).records;
            const std::size_t at = f.stuck_step(i);
@@ -143,37 +141,22 @@ bool may_be_moving(const Facts& f, const Problem& p) {
          });
 }
 
-// All wait at the same place of the program, by operation, call site and role. Where all members of a
-// group are on the circle, and each waits for another one, the group may number them in any order.
+// All wait at the same place of the program, by operation, call site and role.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   std::set<std::uint64_t> roles;
-  std::set<std::int32_t> awaited;
-  std::size_t on_ring = 0;
   for (const int i : who) {
     const std::vector<Step>& steps = f.history.of(i);
     const std::size_t at = f.stuck_step(i);
-    if (at >= steps.size()) {
-      roles.insert(0);
-      continue;
-    }
-    const Record& r = f.ev(i).records[steps[at].record];
-    const int group = steps[at].group;
-    const bool ring = who.size() >= 3 && r.kind != Kind::kCollective && group >= 0 &&
-                      f.group(group).ranks.size() == who.size();
-    if (ring) {
-      awaited.insert(r.peer);
-      ++on_ring;
-    }
-    roles.insert(f.anomalies.role(i, steps[at], !ring));
+    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
   }
-  return roles.size() == 1 && awaited.size() == on_ring;
+  return roles.size() == 1;
 }
 
 // A circle of collectives only, or one of sends and receives in which all do the same: none of them
 // can be told from the others. Of a mixed one somebody left out something.
 bool is_program_way(const Facts& f, const Problem& p) {
-  const bool messages = std::any_of(p.pending.begin(), p.pending.end(),
-                                    [&](int k) { return f.graph[k].kind != Kind::kCollective; });
+  const bool messages =
+      std::ranges::any_of(p.pending, [&](int k) { return f.graph[k].kind != Kind::kCollective; });
   return !messages || stuck_alike(f, p.evidence);
 }
 
@@ -192,15 +175,13 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   c.pending = p.pending.front();
   c.explains = p.explains;
   if (is_below_the_host(f, p)) {
-    c.rule = Rule::kOpenStreams;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenStreams, Verdict::kUndecided);
     return c;
   }
   c.verdict = Verdict::kDeadlock;
   c.operations = p.pending;
   if (may_be_moving(f, p)) {
-    c.rule = Rule::kOpenMoving;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenMoving, Verdict::kUndecided);
     c.others = p.evidence;
     return c;
   }
@@ -226,18 +207,10 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did) {
   std::vector<Deviant> deviants;
-  const auto is_pending_of = [&](const Anomaly& a, int i) {
-    const std::vector<Step>& steps = f.history.of(i);
-    return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
-      return p.group == steps[a.issued].group || p.group == steps[a.usual].group;
-    });
-  };
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
-    // Without a cycle nothing but equal steps around it, and what is stuck in a group of theirs, tell
-    // that the order matters.
-    if (a &&
-        (in_cycle || (a->context + a->support > limits::kClearSupport && is_pending_of(*a, i)))) {
+    // Without a cycle nothing but equal steps around it tells that the order matters.
+    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
       deviants.push_back({i, *a});
     }
   }
@@ -279,14 +252,14 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   const std::size_t most =
       std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 4 : 2));
   if (deviants.empty() || deviants.size() > most ||
-      std::any_of(deviants.begin(), deviants.end(),
-                  [&](const Deviant& d) { return !same_step(f, d, deviants.front()); })) {
+      std::ranges::any_of(deviants,
+                          [&](const Deviant& d) { return !same_step(f, d, deviants.front()); })) {
     return std::nullopt;
   }
   // What most on the circle did in this iteration singles nobody out.
   const Deviant& first = deviants.front();
-  const auto likewise = static_cast<std::size_t>(
-      by_peers ? 0 : std::count_if(suspects.begin(), suspects.end(), [&](int i) {
+  const auto likewise =
+      static_cast<std::size_t>(by_peers ? 0 : std::ranges::count_if(suspects, [&](int i) {
         return f.anomalies.did_likewise(i, f.stuck_step(i), first.evidence, first.how);
       }));
   return suspects.size() > 2 && 3 * likewise > 2 * suspects.size()
@@ -319,9 +292,7 @@ bool lost_its_thread(const Facts& f, int i, int group) {
 }
 
 Cause never_issued_by(const Facts& f, int evidence, int pending) {
-  Cause c;
-  c.rule = Rule::kNeverIssued;
-  c.verdict = Verdict::kMissing;
+  Cause c(Rule::kNeverIssued, Verdict::kMissing);
   c.pending = pending;
   c.guilty = {guilty_rank(f, evidence, Why::kNeverIssued, pending)};
   c.explains = f.graph.leading_to({evidence});
@@ -381,15 +352,12 @@ namespace {
 // Some on the cycle wait for a file lock that another one on it holds: the same program may run for
 // long before the holder is one that needs the others, so no order of operations is wrong.
 std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
-  const bool lock = std::any_of(p.evidence.begin(), p.evidence.end(), [&](int i) {
-    return contains(p.evidence, f.graph.lock_holders[idx(i)]);
-  });
+  const bool lock = std::ranges::any_of(
+      p.evidence, [&](int i) { return contains(p.evidence, f.graph.lock_holders[idx(i)]); });
   if (!lock) {
     return std::nullopt;
   }
-  Cause c;
-  c.rule = Rule::kLockCycle;
-  c.verdict = Verdict::kDeadlock;
+  Cause c(Rule::kLockCycle, Verdict::kDeadlock);
   c.operations = p.pending;
   c.pending = p.pending.empty() ? -1 : p.pending.front();
   c.explains = p.explains;
@@ -472,7 +440,7 @@ std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, con
     Anomaly a;
     a.kind = Anomaly::kSkipped;
     a.issued = at;
-    a.usual = idx(static_cast<int>(roles.rend() - usual)) - 1;
+    a.usual = idx(roles.rend() - usual) - 1;
     deviants.push_back({i, a});
   }
   return of_deviants(f, deviants, true, true);
@@ -499,9 +467,7 @@ std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
       if (auto c = skipped_by(f, v.without, first)) {
         return c;
       }
-      Cause c;
-      c.rule = Rule::kOtherOrder;
-      c.verdict = Verdict::kDeadlock;
+      Cause c(Rule::kOtherOrder, Verdict::kDeadlock);
       c.operations = p.pending;
       c.pending = p.pending.front();
       c.assume(Assume::kPeersOrder);

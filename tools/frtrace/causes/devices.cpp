@@ -14,50 +14,42 @@ namespace frtrace {
 namespace {
 
 Why why_of(StalledDevice::Why why) {
-  switch (why) {
-    case StalledDevice::kUnlaunched:
-      return Why::kNeverLaunched;
-    case StalledDevice::kInLaunch:
-      return Why::kInLaunch;
-    case StalledDevice::kNotStarted:
-      return Why::kNotStarted;
-    case StalledDevice::kChannelsAbsent:
-      return Why::kChannelsNotStarted;
-    case StalledDevice::kKernel:
-    case StalledDevice::kUnseenKernel:
-      return Why::kKernelStalled;
-    case StalledDevice::kNetworkThread:
-      return Why::kNetworkThread;
-  }
-  return Why::kNotStarted;
+  static constexpr Why kWhys[] = {
+      Why::kNeverLaunched, Why::kInLaunch,      Why::kNotStarted,   Why::kChannelsNotStarted,
+      Why::kKernelStalled, Why::kKernelStalled, Why::kNetworkThread};
+  return kWhys[why];
 }
 
-// Where the waits end that begin with the device operations of those who wait in it.
+// Where the waits end that begin with these records' device operations.
+DeviceChain chain_from(const Facts& f, const std::vector<std::pair<int, std::size_t>>& records) {
+  std::vector<OnDevice> from;
+  for (const auto& [evidence, record] : records) {
+    if (const auto at = f.devices.of(evidence, record)) {
+      from.push_back(*at);
+    }
+  }
+  DeviceChain chain = f.devices.follow(from);
+  chain.open = chain.open || from.size() < records.size();
+  return chain;
+}
+
+// Of those who wait in it.
 DeviceChain chain_from(const Facts& f, const Pending& p) {
-  std::vector<OnDevice> from;
+  std::vector<std::pair<int, std::size_t>> records;
   for (const Wait& w : p.waits) {
-    if (const auto at = f.devices.of(w.evidence, w.record)) {
-      from.push_back(*at);
-    }
+    records.emplace_back(w.evidence, w.record);
   }
-  DeviceChain chain = f.devices.follow(from);
-  chain.open = chain.open || from.size() < p.waits.size();
-  return chain;
+  return chain_from(f, records);
 }
 
-// The same from the first operation that each of these ranks waits in.
+// Of the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
-  std::vector<OnDevice> from;
+  std::vector<std::pair<int, std::size_t>> records;
   for (const int i : who) {
-    const auto& records = f.ev(i).records;
-    const auto first = std::find_if(records.begin(), records.end(), blocks);
-    if (const auto at = f.devices.of(i, static_cast<std::size_t>(first - records.begin()))) {
-      from.push_back(*at);
-    }
+    const auto& all = f.ev(i).records;
+    records.emplace_back(i, std::ranges::find_if(all, blocks) - all.begin());
   }
-  DeviceChain chain = f.devices.follow(from);
-  chain.open = chain.open || from.size() < who.size();
-  return chain;
+  return chain_from(f, records);
 }
 
 // The rank runs it, as far as is known.
@@ -105,8 +97,7 @@ void add_losses(const Facts& f, Cause& c) {
 }
 
 void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
-  c.rule = Rule::kDeviceStalled;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceStalled, Verdict::kDevice);
   bool thread = false;
   std::set<int> seen;
   for (const StalledDevice& s : c.chain.stalled) {
@@ -152,16 +143,13 @@ std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   if (stalled.size() == 1 || (!stalled.empty() && 2 * stalled.size() < members)) {
     blame_stalled(c, f, stalled);
   } else if (!stalled.empty() || !queued.empty()) {
-    c.rule = Rule::kOpenDevices;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenDevices, Verdict::kUndecided);
     stalled.merge(queued);
     c.others.assign(stalled.begin(), stalled.end());
   } else if (!c.chain.links.empty()) {
-    c.rule = Rule::kNetwork;
-    c.verdict = Verdict::kTransport;
+    c.set(Rule::kNetwork, Verdict::kTransport);
   } else if (!c.chain.busy.empty()) {
-    c.rule = Rule::kOpenKernel;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenKernel, Verdict::kUndecided);
     for (const OnDevice& at : c.chain.busy) {
       c.others.push_back(at.evidence);
     }
@@ -186,7 +174,7 @@ std::set<int> stalled_ranks(const DeviceChain& chain) {
 // The operation that the ranks are behind in: the earliest; of one rank what it issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
   const auto behind = [&](const Pending& p) {
-    return std::any_of(p.lagging.begin(), p.lagging.end(), [&](int i) { return contains(who, i); });
+    return std::ranges::any_of(p.lagging, [&](int i) { return contains(who, i); });
   };
   int best = -1;
   std::size_t first = kNoRecord;
@@ -210,30 +198,21 @@ int behind_in(const Facts& f, const std::vector<int>& who) {
   return best;
 }
 
-// It is what the rank issued first of all that it has in flight.
-bool is_front(const Facts& f, int i, const Pending& p) {
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
-    return w.evidence == i && w.record == f.graph.fronts[idx(i)].first;
-  });
-}
-
 // Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
 bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
-  const bool collectives =
-      std::all_of(e.groups.begin(), e.groups.end(), [](const GroupEvidence& g) {
-        return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
-               (g.kept != 0 && g.completed + 1 >= g.first_kept);
-      });
+  const bool collectives = std::ranges::all_of(e.groups, [](const GroupEvidence& g) {
+    return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
+           (g.kept != 0 && g.completed + 1 >= g.first_kept);
+  });
   // Where messages are counted from what a ring holds, a done one must be before the first.
   const bool seen = e.holes.only_active || e.lanes.empty() || e.losses.lanes_lost == 0;
   return collectives && (seen || front.first != 0) &&
-         std::all_of(e.lanes.begin(), e.lanes.end(), [&](const LaneEvidence& lane) {
-           const auto kept =
-               std::count_if(e.records.begin(), e.records.end(), [&](const Record& r) {
-                 return r.state != State::kCompleted && r.state != State::kFailed &&
-                        r.group == lane.group && r.peer == lane.peer &&
-                        r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
-               });
+         std::ranges::all_of(e.lanes, [&](const LaneEvidence& lane) {
+           const auto kept = std::ranges::count_if(e.records, [&](const Record& r) {
+             return r.state != State::kCompleted && r.state != State::kFailed &&
+                    r.group == lane.group && r.peer == lane.peer &&
+                    r.kind == (lane.send ? Kind::kSend : Kind::kRecv);
+           });
            return lane.relative || e.groups[lane.group].untracked != 0 ||
                   lane.enqueued <= lane.ended + static_cast<std::uint64_t>(kept);
          });
@@ -242,8 +221,8 @@ bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
 // Starts tell that what this rank issued first of all that it has in flight did not start on its
 // device: no other rank holds that up.
 bool holds_itself_up(const Facts& f, int i) {
-  return std::all_of(f.graph.pending.begin(), f.graph.pending.end(),
-                     [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
+  return std::ranges::all_of(
+      f.graph.pending, [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
 // Beside a device that is known to stall: these did not start what they issued first either, and
@@ -262,17 +241,15 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
       continue;
     }
     const auto& in = f.graph.waits_in[idx(i)];
-    const auto own = std::find_if(in.begin(), in.end(), [&](int k) {
+    const auto own = std::ranges::find_if(in, [&](int k) {
       const auto& waits = f.graph[k].waits;
-      return std::any_of(waits.begin(), waits.end(),
-                         [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
+      return std::ranges::any_of(
+          waits, [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
     });
     if (own == in.end()) {
       continue;
     }
-    Cause c;
-    c.rule = Rule::kDeviceBehind;
-    c.verdict = Verdict::kDevice;
+    Cause c(Rule::kDeviceBehind, Verdict::kDevice);
     c.pending = *own;
     c.guilty = {guilty_rank(f, i, Why::kNotStarted, *own)};
     c.guilty.front().issued = front.first;
@@ -289,15 +266,14 @@ int lags_in(const Facts& f, int i, int main) {
   if (contains(f.graph[main].lagging, i)) {
     return main;
   }
-  const auto it = std::find_if(f.graph.pending.begin(), f.graph.pending.end(),
-                               [&](const Pending& p) { return contains(p.lagging, i); });
+  const auto it = std::ranges::find_if(f.graph.pending,
+                                       [&](const Pending& p) { return contains(p.lagging, i); });
   return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
 }
 
 // The devices that are behind in `k`, each with what stalls it.
 void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c) {
-  c.rule = Rule::kDeviceBehind;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceBehind, Verdict::kDevice);
   for (const int i : who) {
     const int own = lags_in(f, i, k);
     Guilty g =
@@ -336,7 +312,6 @@ std::vector<Cause> device_behind(const Facts& f) {
   if (k < 0) {
     return {};
   }
-  const Pending& p = f.graph[k];
   // What holds them may be elsewhere: on another stream, at a peer, in the network.
   const DeviceChain chain = chain_of(f, who);
   const std::set<int> stalled = stalled_ranks(chain), all(who.begin(), who.end());
@@ -353,19 +328,15 @@ std::vector<Cause> device_behind(const Facts& f) {
   c.explains = explains;
   c.others = who;
   // Where kernels are not told of, one that waits for another looks as if it did not run.
-  const bool unseen = std::any_of(chain.stalled.begin(), chain.stalled.end(), [](const auto& s) {
-    return s.why == StalledDevice::kUnseenKernel;
-  });
-  const bool told =
-      std::all_of(who.begin(), who.end(), [&](int i) { return holds_itself_up(f, i); });
+  const bool unseen = std::ranges::any_of(
+      chain.stalled, [](const auto& s) { return s.why == StalledDevice::kUnseenKernel; });
+  const bool told = std::ranges::all_of(who, [&](int i) { return holds_itself_up(f, i); });
   // Half of all devices do not stall each by itself.
   const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
-  const bool kept = std::all_of(who.begin(), who.end(), [&](int i) {
-    return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]);
-  });
+  const bool kept = std::ranges::all_of(
+      who, [&](int i) { return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]); });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
-    c.rule = Rule::kOpenBehind;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenBehind, Verdict::kUndecided);
     return {c};
   }
   // One that runs it, as far as is known, may be owed something by the others, though these have
@@ -384,8 +355,7 @@ std::vector<Cause> device_behind(const Facts& f) {
     }
   }
   if (!running.empty()) {
-    c.rule = Rule::kOpenRunning;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenRunning, Verdict::kUndecided);
     c.others = running;
     return {c};
   }
@@ -394,7 +364,7 @@ std::vector<Cause> device_behind(const Facts& f) {
     c.assume(Assume::kLowerLayer);
   }
   // Its first operation in flight, which others' devices started: nothing else holds it up.
-  c.independent = who.size() == 1 && (p.kind == Kind::kCollective || is_front(f, who.front(), p));
+  c.independent = who.size() == 1;
   std::vector<Cause> out{c};
   if (told) {
     for (Cause& further : unstarted_beside(f, who)) {
@@ -417,8 +387,7 @@ std::vector<Cause> complete(const Facts& f) {
       c.explains = problem.explains;
       for (const int i : f.group(p.group).evidence) {
         if (i >= 0 && f.ev(i).salvage == Salvage::kUnresponsive) {
-          c.rule = Rule::kUnresponsive;
-          c.verdict = Verdict::kDevice;
+          c.set(Rule::kUnresponsive, Verdict::kDevice);
           c.guilty.push_back(guilty_rank(f, i, Why::kUnresponsive, k));
         }
       }
@@ -438,8 +407,7 @@ std::vector<Cause> complete(const Facts& f) {
     }
     const DeviceChain chain = chain_from(f, p);
     const bool shown =
-        !chain.links.empty() ||
-        std::any_of(chain.stalled.begin(), chain.stalled.end(), [&](const StalledDevice& s) {
+        !chain.links.empty() || std::ranges::any_of(chain.stalled, [&](const StalledDevice& s) {
           return f.devices[s.at].state == DeviceState::kStarted ||
                  f.devices.started_elsewhere(s.at);
         });
@@ -457,25 +425,19 @@ std::vector<Cause> complete_open(const Facts& f) {
     if (problem.kind != Problem::kComplete) {
       continue;
     }
-    const int k =
-        *std::min_element(problem.pending.begin(), problem.pending.end(),
-                          [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
+    const int k = *std::ranges::min_element(
+        problem.pending, [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
     const Pending& p = f.graph[k];
-    const bool started =
-        p.kind == Kind::kCollective
-            ? all_started(f, p)
-            : problem.pending.size() > 1 &&  // both ends
-                  std::all_of(problem.pending.begin(), problem.pending.end(),
-                              [&](int end) { return who_wait_started(f, f.graph[end]); });
-    const bool failed =
-        std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+    const bool started = p.kind == Kind::kCollective
+                             ? all_started(f, p)
+                             : problem.pending.size() > 1 &&  // both ends
+                                   std::ranges::all_of(problem.pending, [&](int end) {
+                                     return who_wait_started(f, f.graph[end]);
+                                   });
+    const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
     // Sends and receives are matched by their order: one too many or too few makes others meet.
-    std::vector<int> stuck;
-    for (std::size_t i = 0; !started && !failed && i < f.c.ranks.size(); ++i) {
-      if (f.graph.waits(static_cast<int>(i))) {
-        stuck.push_back(static_cast<int>(i));
-      }
-    }
+    const std::vector<int> stuck =
+        ranks_that(f, [&](int i) { return !started && !failed && f.graph.waits(i); });
     if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
       out.push_back(std::move(*c));
       continue;
@@ -483,8 +445,10 @@ std::vector<Cause> complete_open(const Facts& f) {
     Cause c;
     c.pending = k;
     c.explains = problem.explains;
-    c.rule = started ? Rule::kAllStarted : failed ? Rule::kOpenFailed : Rule::kOpenComplete;
-    c.verdict = started ? Verdict::kTransport : Verdict::kUndecided;
+    c.set(started  ? Rule::kAllStarted
+          : failed ? Rule::kOpenFailed
+                   : Rule::kOpenComplete,
+          started ? Verdict::kTransport : Verdict::kUndecided);
     if (started) {
       c.assume(Assume::kLowerLayer);
     }
@@ -539,19 +503,16 @@ std::vector<Cause> device_error(const Facts& f) {
   c.errors = first;
   const std::vector<int> who = evidence_of(c.guilty);
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  const auto earliest =
-      std::min_element(f.graph.pending.begin(), f.graph.pending.end(),
-                       [](const Pending& a, const Pending& b) { return a.since < b.since; });
+  const auto earliest = std::ranges::min_element(
+      f.graph.pending, [](const Pending& a, const Pending& b) { return a.since < b.since; });
   c.pending = static_cast<int>(earliest - f.graph.pending.begin());
   if (first.size() > 1 && unmeasured) {
     c.guilty.clear();
-    c.rule = Rule::kOpenErrors;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenErrors, Verdict::kUndecided);
     c.others = who;
     return {c};
   }
-  c.rule = Rule::kDeviceError;
-  c.verdict = Verdict::kDevice;
+  c.set(Rule::kDeviceError, Verdict::kDevice);
   for (Guilty& g : c.guilty) {
     g.pending = c.pending;
   }

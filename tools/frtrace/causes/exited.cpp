@@ -40,8 +40,8 @@ std::vector<int> first_to_end(const Facts& f, bool all_gone) {
     for (const int k : f.graph.waits_in[idx(i)]) {
       const Pending& p = f.graph[k];
       explained = explained || (f.exit(i).kind == ExitKind::kGone && !all_gone &&
-                                std::any_of(p.absent.begin(), p.absent.end(),
-                                            [&](int a) { return a != i && dead.contains(a); }));
+                                std::ranges::any_of(
+                                    p.absent, [&](int a) { return a != i && dead.contains(a); }));
     }
     if (!explained) {
       causes.push_back(i);
@@ -50,8 +50,7 @@ std::vector<int> first_to_end(const Facts& f, bool all_gone) {
   if (causes.empty() && f.missing_primary.empty()) {
     causes = f.primary;
   }
-  std::stable_sort(causes.begin(), causes.end(),
-                   [&](int a, int b) { return earlier(f.exit(a), f.exit(b)); });
+  std::ranges::stable_sort(causes, [&](int a, int b) { return earlier(f.exit(a), f.exit(b)); });
   std::vector<int> chosen;
   for (const int i : causes) {
     const Exit& first = f.exit(causes.front());
@@ -62,7 +61,7 @@ std::vector<int> first_to_end(const Facts& f, bool all_gone) {
       chosen.push_back(i);
     }
   }
-  std::sort(chosen.begin(), chosen.end());
+  std::ranges::sort(chosen);
   return chosen;
 }
 
@@ -74,7 +73,7 @@ void add_missing(const Facts& f, Time known, Cause& c) {
     const ExitKind kind = f.missing_exits[idx(i)].kind;
     return kind == ExitKind::kGone || kind == ExitKind::kSignal;
   };
-  const bool any_silent = std::any_of(f.missing_primary.begin(), f.missing_primary.end(), silent);
+  const bool any_silent = std::ranges::any_of(f.missing_primary, silent);
   bool added = false;
   for (const int i : f.missing_primary) {
     const Exit& e = f.missing_exits[idx(i)];
@@ -122,12 +121,10 @@ std::vector<Cause> exited(const Facts& f) {
   if (f.scene != Scene::kExits) {
     return {};
   }
-  const bool all_gone = f.c.missing.empty() && f.primary.size() == f.c.ranks.size() &&
-                        std::all_of(f.primary.begin(), f.primary.end(),
-                                    [&](int i) { return f.exit(i).kind == ExitKind::kGone; });
-  Cause c;
-  c.rule = Rule::kExited;
-  c.verdict = Verdict::kExited;
+  const bool all_gone =
+      f.c.missing.empty() && f.primary.size() == f.c.ranks.size() &&
+      std::ranges::all_of(f.primary, [&](int i) { return f.exit(i).kind == ExitKind::kGone; });
+  Cause c(Rule::kExited, Verdict::kExited);
   const std::vector<int> chosen = first_to_end(f, all_gone);
   Time known = 0;
   for (const int i : chosen) {
@@ -140,14 +137,11 @@ std::vector<Cause> exited(const Facts& f) {
     g.pending = absent_from;
   }
   c.pending = absent_from >= 0 ? absent_from : main_pending(f, chosen, false);
-  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
-    if (f.graph.waits(static_cast<int>(i))) {
-      c.explains.push_back(static_cast<int>(i));  // every wait since may follow from the end
-    }
-  }
+  // Every wait since may follow from the end.
+  c.explains = ranks_that(f, [&](int i) { return f.graph.waits(i); });
   for (const int i : chosen) {
     const int a = waited_in_vain(f, i);
-    if (a >= 0 && std::find(chosen.begin(), chosen.end(), a) == chosen.end()) {
+    if (a >= 0 && std::ranges::find(chosen, a) == chosen.end()) {
       c.absent_too = a;
       c.assume(Assume::kOtherMayBeFirst, {f.rank(a), f.rank(i)});
       break;
@@ -164,9 +158,7 @@ std::vector<Cause> one_killed(const Facts& f) {
   if (f.scene != Scene::kOneKilled) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kOneKilled;
-  c.verdict = Verdict::kExited;
+  Cause c(Rule::kOneKilled, Verdict::kExited);
   c.pending = main_pending(f, {f.killed});
   c.guilty = {guilty_rank(f, f.killed, Why::kKilled, c.pending)};
   c.explains = f.graph.leading_to({f.killed});
@@ -174,17 +166,11 @@ std::vector<Cause> one_killed(const Facts& f) {
 }
 
 std::vector<Cause> terminated(const Facts& f) {
-  std::vector<int> told;
-  for (std::size_t i = 0; i < f.exits.size(); ++i) {
-    if (f.exits[i].terminated) {
-      told.push_back(static_cast<int>(i));
-    }
-  }
+  std::vector<int> told = ranks_that(f, [&](int i) { return f.exit(i).terminated; });
   if (told.empty()) {
     return {};
   }
-  std::stable_sort(told.begin(), told.end(),
-                   [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  std::ranges::stable_sort(told, [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
   Cause c;
   c.others = told;
   // One of them by another hand and before the others: that one was the target.
@@ -193,15 +179,14 @@ std::vector<Cause> terminated(const Facts& f) {
     const Exit& second = f.exit(told[1]);
     if (first.sender_pid != 0 && second.sender_pid != 0 && first.time != 0 &&
         first.sender_pid != second.sender_pid && first.time < second.time) {
-      c.rule = Rule::kKilledBefore;
-      c.verdict = Verdict::kExited;
+      c.set(Rule::kKilledBefore, Verdict::kExited);
       c.guilty = {guilty_rank(f, told[0], Why::kKilled)};
       c.assume(Assume::kSignalOrder);
       return {c};
     }
   }
-  c.rule = f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated;
-  c.verdict = f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided;
+  c.set(f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated,
+        f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided);
   return {c};
 }
 
@@ -261,13 +246,12 @@ int left_out_group(const Facts& f, int i) {
   return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
-// A rank that left its usual order, where an operation with `who` was due or one that others wait
-// in, may be what the one without evidence waits for.
+// A rank that left its usual order, where an operation with `who` was due, may be what the one
+// without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
   constexpr std::size_t kCompared = 64;
-  std::set<int> waiting, suspects;  // groups; evidence
+  std::set<int> suspects;  // evidence
   for (const Pending& p : f.graph.pending) {
-    waiting.insert(p.group);
     suspects.insert(p.absent.begin(), p.absent.end());
     for (const Wait& w : p.waits) {
       suspects.insert(w.evidence);
@@ -276,15 +260,14 @@ bool has_suspect(const Facts& f, Rank who) {
   const std::size_t compared = std::min(suspects.size(), kCompared);
   return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
     const int group = left_out_group(f, i);
-    return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
+    return group >= 0 && f.group(group).position.contains(who);
   });
 }
 
 // The devices of all members are in one of its operations, and a rank without evidence is no member.
 bool runs_without_end(const Facts& f, const Problem& problem) {
   return problem.kind == Problem::kComplete &&
-         std::any_of(problem.pending.begin(), problem.pending.end(),
-                     [&](int k) { return all_started(f, f.graph[k]); });
+         std::ranges::any_of(problem.pending, [&](int k) { return all_started(f, f.graph[k]); });
 }
 
 }  // namespace
@@ -299,11 +282,12 @@ std::vector<Cause> no_evidence(const Facts& f) {
       explained.insert(p.explains.begin(), p.explains.end());
     }
   }
-  if (who.empty() || std::any_of(f.graph.problems.begin(), f.graph.problems.end(),
-                                 [&](const Problem& p) { return runs_without_end(f, p); })) {
+  if (who.empty() || std::ranges::any_of(f.graph.problems, [&](const Problem& p) {
+        return runs_without_end(f, p);
+      })) {
     return {};
   }
-  std::sort(who.begin(), who.end());
+  std::ranges::sort(who);
   c.explains.assign(explained.begin(), explained.end());
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     if (!f.graph.pending[k].unknown.empty() &&
@@ -326,14 +310,12 @@ std::vector<Cause> no_evidence(const Facts& f) {
     }
   }
   if (!c.guilty.empty()) {
-    c.rule = Rule::kSeenEnded;
-    c.verdict = Verdict::kExited;
+    c.set(Rule::kSeenEnded, Verdict::kExited);
     c.assume(Assume::kEndedSeenByPeers);
     return {c};
   }
-  const auto any = [&](auto&& test) { return std::any_of(who.begin(), who.end(), test); };
-  const bool failed =
-      std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+  const auto any = [&](auto&& test) { return std::ranges::any_of(who, test); };
+  const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
   const bool lasting = f.alarmed || failed || p.seconds() >= limits::kLongWait_s;
   const bool node = is_node(f, f.c.missing);
   const std::set<Rank> seen = missing_seen(f.c, true);
@@ -342,20 +324,18 @@ std::vector<Cause> no_evidence(const Facts& f) {
   // With more than one lost, the one that is waited for may itself wait for another.
   const bool alone = who.size() == 1 && f.c.missing == who;
   // A watchdog prints nothing of a rank that has nothing in flight.
-  const bool logged = std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
-                                  [](const RankEvidence* e) { return e->holes.from_log; });
+  const bool logged =
+      std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.from_log; });
   if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
       !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
-    c.rule = Rule::kNoEvidence;
-    c.verdict = Verdict::kExited;
+    c.set(Rule::kNoEvidence, Verdict::kExited);
     for (const Rank x : node ? f.c.missing : who) {
       add(x, Why::kNoEvidence);
     }
     c.assume(Assume::kLostOnly, who);
     return {c};
   }
-  c.rule = Rule::kOpenNoEvidence;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenNoEvidence, Verdict::kUndecided);
   for (const Rank x : who) {
     add(x, Why::kNoEvidence);
   }

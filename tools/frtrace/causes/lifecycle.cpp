@@ -42,8 +42,7 @@ bool is_local(std::string_view op) {
 // something only where members of one group know it by different ones, and nothing where two groups
 // have it for most of their members.
 void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
-  if (std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
-                  [](const RankEvidence* e) { return e->format.empty(); })) {
+  if (std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->format.empty(); })) {
     return;  // to compare all groups takes long in a large job
   }
   const auto lacks = [](const Group& a, const Group& b) {  // what a member of the other has
@@ -65,7 +64,7 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
     alike[g.ranks].push_back(&g);
   }
   const auto rows = [](const Group& g) {
-    return std::count_if(g.row.begin(), g.row.end(), [](int row) { return row >= 0; });
+    return std::ranges::count_if(g.row, [](int row) { return row >= 0; });
   };
   std::map<std::string, int> groups;  // of that name by most of their members
   for (const auto& [ranks, known] : alike) {
@@ -137,9 +136,7 @@ std::vector<Cause> group_order(const Facts& f) {
                     f.missing_primary.empty())) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kGroupOrder;
-  c.verdict = Verdict::kDeadlock;
+  Cause c(Rule::kGroupOrder, Verdict::kDeadlock);
   for (auto& [ordinal, call] : calls) {
     std::size_t least = most;
     for (const auto& [members, who] : call.classes) {
@@ -214,7 +211,7 @@ std::vector<Cause> never_started(const Facts& f) {
   // Of a node from which nothing was read the files may be elsewhere.
   std::vector<Rank> unseen;
   for (const Rank r : f.c.missing) {
-    const bool has_sister = std::any_of(f.c.ranks.begin(), f.c.ranks.end(), [&](const auto* e) {
+    const bool has_sister = std::ranges::any_of(f.c.ranks, [&](const auto* e) {
       const int n = e->id.local_world_size;
       return n > 0 && e->id.rank / n == r / n;
     });
@@ -237,8 +234,7 @@ std::vector<Cause> never_started(const Facts& f) {
     g.why = Why::kNeverStarted;
     c.guilty.push_back(g);
   }
-  c.rule = Rule::kNeverStarted;
-  c.verdict = Verdict::kMissing;
+  c.set(Rule::kNeverStarted, Verdict::kMissing);
   c.lifecycle = kFirstCall;
   return {c};
 }
@@ -257,8 +253,7 @@ std::vector<Cause> no_exit(const Facts& f) {
   if (c.guilty.empty()) {
     return {};
   }
-  c.rule = Rule::kNoExit;
-  c.verdict = Verdict::kMissing;
+  c.set(Rule::kNoExit, Verdict::kMissing);
   sort_by_rank(c.guilty);
   return {c};
 }
@@ -274,7 +269,7 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
   std::vector<int> out;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && !is_local(op); ++i) {
     const RankEvidence& e = f.ev(i);
-    const bool came = std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+    const bool came = std::ranges::any_of(e.records, [&](const Record& r) {
       return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began &&
              r.seq >= call.seq;
     });
@@ -291,9 +286,8 @@ std::vector<Cause> lifecycle(const Facts& f) {
   if (all.empty()) {
     return {};
   }
-  const auto& [op, members] = *std::max_element(
-      all.begin(), all.end(),
-      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  const auto& [op, members] = *std::ranges::max_element(
+      all, [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   Cause c;
   c.lifecycle = op;
   c.others = members;
@@ -301,16 +295,14 @@ std::vector<Cause> lifecycle(const Facts& f) {
     c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
   }
   if (!c.guilty.empty() && f.c.missing.empty() && c.guilty.size() < f.c.ranks.size()) {
-    c.rule = Rule::kLifecycle;
-    c.verdict = Verdict::kMissing;
+    c.set(Rule::kLifecycle, Verdict::kMissing);
     c.explains = f.graph.leading_to(members);
     c.assume(Assume::kNeedNotMeet);
     sort_by_rank(c.guilty);
     return {c};
   }
   c.guilty.clear();
-  c.rule = Rule::kOpenLifecycle;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenLifecycle, Verdict::kUndecided);
   return {c};
 }
 

@@ -51,7 +51,7 @@ std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence
                                std::size_t record) {
   const std::vector<Step>& steps = f.history.of(evidence);
   std::vector<Step> of_group;
-  std::copy_if(steps.begin(), steps.end(), std::back_inserter(of_group), [&](const Step& s) {
+  std::ranges::copy_if(steps, std::back_inserter(of_group), [&](const Step& s) {
     return s.group == d.group && f.ev(evidence).records[s.record].kind == Kind::kCollective;
   });
   return {precedent(steps, record), precedent(of_group, record)};
@@ -161,9 +161,8 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   for (std::size_t k = 0; k < votes.size() && all_tell; ++k) {
     votes[k] += by_order[k];
   }
-  const auto best = std::max_element(votes.begin(), votes.end());
-  return std::count(votes.begin(), votes.end(), *best) == 1 ? static_cast<int>(best - votes.begin())
-                                                            : -1;
+  const auto best = std::ranges::max_element(votes);
+  return std::ranges::count(votes, *best) == 1 ? static_cast<int>(best - votes.begin()) : -1;
 }
 
 // What the member issued in the group from the slot on, or up to it backwards, as far as is known.
@@ -213,7 +212,7 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
     return false;
   }
   // It issued one too early as well: as long as that fits, who has issued fewer left one out.
-  const auto early = std::find(due.begin(), due.end(), issued[0]);
+  const auto early = std::ranges::find(due, issued[0]);
   std::rotate(due.begin(), early, early + 1);
   const std::size_t exchanged = equal_run(issued, 0, due, 0);
   return exchanged < 2 || exchanged < support || (exchanged == support && fewer);
@@ -252,12 +251,12 @@ int pending_of(const Facts& f, const Divergence& d) {
 bool is_ahead(const Facts& f, const Divergence& d, const std::vector<int>& members) {
   const auto waits_before = [&](int i) {
     const std::vector<int>& in = f.graph.waits_in[idx(i)];
-    return std::any_of(in.begin(), in.end(), [&](int k) {
+    return std::ranges::any_of(in, [&](int k) {
       const Pending& p = f.graph[k];
       return p.group == d.group && p.kind == Kind::kCollective && p.seq < d.seq;
     });
   };
-  return std::all_of(members.begin(), members.end(), waits_before);
+  return std::ranges::all_of(members, waits_before);
 }
 
 // The second class was right: the differences are told from the side of the first one.
@@ -277,12 +276,11 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
       x.usual = index_of(f, x.evidence, *record_at(f, d, member, since));
     }
   }
-  const bool all = std::all_of(c.guilty.begin(), c.guilty.end(), [&](const Guilty& x) {
+  const bool all = std::ranges::all_of(c.guilty, [&](const Guilty& x) {
     return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
   });
   if (all) {
-    c.rule = Rule::kSkippedSlot;
-    c.verdict = Verdict::kMissing;
+    c.set(Rule::kSkippedSlot, Verdict::kMissing);
     for (Guilty& x : c.guilty) {
       x.why = Why::kSkipped;
     }
@@ -339,8 +337,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   sort_by_rank(c.guilty);
   if (c.right < 0 && d.incomplete_vote && !f.c.missing.empty()) {
     // A rank without evidence could turn the vote.
-    c.rule = Rule::kOpenDivergence;
-    c.verdict = Verdict::kUndecided;
+    c.set(Rule::kOpenDivergence, Verdict::kUndecided);
     c.guilty.clear();
     return c;
   }
@@ -380,16 +377,14 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 namespace {
 
 // +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
-// Its operations of the same kind and call site: after the same others, else with the same peer, else
-// any.
+// Its operations of the same kind and call site: after the same others, else any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const std::vector<Step>& steps = f.history.of(evidence);
   const auto usual = usual_next(steps, step_of(steps, record));
   const Record& own = all[record];
-  const auto alike = [&](const Record& r, bool any_peer) {
-    return r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
-           (any_peer || r.peer == own.peer);
+  const auto alike = [&](const Record& r) {
+    return r.kind == own.kind && r.group == own.group && r.stack == own.stack;
   };
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
@@ -401,11 +396,9 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
       before->peer == own.peer && before->stack != own.stack && moved(*before) != moved(own)) {
     return 0;
   }
-  before = before != nullptr && alike(*before, false) ? before : nullptr;
-  for (const bool any_peer : {false, true}) {
-    for (std::size_t i = record; before == nullptr && i-- > 0;) {
-      before = alike(all[i], any_peer) ? &all[i] : nullptr;
-    }
+  before = before != nullptr && alike(*before) ? before : nullptr;
+  for (std::size_t i = record; before == nullptr && i-- > 0;) {
+    before = alike(all[i]) ? &all[i] : nullptr;
   }
   if (before == nullptr) {
     return 0;
@@ -415,7 +408,7 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   }
   const bool at_times =
       std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
-                  [&](const Record& r) { return alike(r, true) && moved(r) == moved(own); });
+                  [&](const Record& r) { return alike(r) && moved(r) == moved(own); });
   return at_times ? 0 : -1;
 }
 
@@ -440,9 +433,7 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
       continue;
     }
     const Unequal& u = *p.unequal;
-    Cause c;
-    c.rule = Rule::kUnequalEnds;
-    c.verdict = Verdict::kMismatch;
+    Cause c(Rule::kUnequalEnds, Verdict::kMismatch);
     c.pending = static_cast<int>(k);
     c.explains = f.graph.leading_to({u.sender, u.receiver}, {c.pending});
     const bool tags = !u.sent_tag.empty();

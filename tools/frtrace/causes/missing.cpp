@@ -25,10 +25,10 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   if (absent.size() < 2 || p.waits.size() >= absent.size()) {
     return false;
   }
-  if (std::all_of(absent.begin(), absent.end(), [&](int i) { return f.is_leaving(i); })) {
+  if (std::ranges::all_of(absent, [&](int i) { return f.is_leaving(i); })) {
     return true;
   }
-  return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+  return std::ranges::all_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     // One added before in that group, whatever it is taken for, shifts all later ones.
@@ -43,14 +43,13 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
     }
     const std::span<const Step> own(steps.data(), pos), other(f.history.of(absent.front()));
     const auto same = [&](const Step& s) { return s.key == steps[pos].key; };
-    return std::none_of(own.begin(), own.end(), same) &&
-           std::none_of(other.begin(), other.end(), same);
+    return std::ranges::none_of(own, same) && std::ranges::none_of(other, same);
   });
 }
 
 // By its waiters' earlier iterations the operation was due.
 bool was_due(const Facts& f, const Pending& p) {
-  return std::any_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+  return std::ranges::any_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
@@ -114,7 +113,7 @@ bool stands_alone(const Facts& f, int i) {
   }
   const double hang_s = e.timeout_s();
   return seconds_between(e.records.back().time, e.written) >= hang_s / 2 &&
-         std::any_of(f.settled.pending.begin(), f.settled.pending.end(), [&](const Pending& p) {
+         std::ranges::any_of(f.settled.pending, [&](const Pending& p) {
            return contains(p.absent, i) && p.seconds() >= hang_s;
          });
 }
@@ -124,7 +123,7 @@ bool stands_alone(const Facts& f, int i) {
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
   constexpr std::size_t kKinds = 3;
   const std::size_t several = idle.size() + f.c.missing.size();
-  const bool deaf = std::any_of(idle.begin(), idle.end(), [&](int i) {
+  const bool deaf = std::ranges::any_of(idle, [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
   });
   std::set<std::string> kinds;
@@ -140,19 +139,16 @@ bool is_moving(const Facts& f, int i) {
   if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
     return false;
   }
-  const bool failed =
-      std::any_of(f.graph.pending.begin(), f.graph.pending.end(), [&](const Pending& p) {
-        return contains(p.absent, i) &&
-               std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
-      });
+  const bool failed = std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+    return contains(p.absent, i) &&
+           std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
+  });
   return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
 Cause extra(const Facts& f, int k) {
   const Pending& p = f.graph[k];
-  Cause c;
-  c.rule = Rule::kExtra;
-  c.verdict = Verdict::kMismatch;
+  Cause c(Rule::kExtra, Verdict::kMismatch);
   c.pending = k;
   c.others = p.absent;
   std::set<int> seen;
@@ -172,12 +168,6 @@ Cause extra(const Facts& f, int k) {
 // The operation that most others wait in for this rank; the main one if it is one of them.
 int waited_in(const Facts& f, int i, int main) {
   return contains(f.graph[main].absent, i) ? main : main_pending(f, {i});
-}
-
-bool is_at_rest(const RankEvidence& e) {
-  return !e.holes.no_members && !e.holes.no_p2p &&
-         std::none_of(e.records.begin(), e.records.end(),
-                      [](const Record& r) { return r.state == State::kFailed || blocks(r); });
 }
 
 // PyTorch's NCCL makes a communicator before it records the first operation of a group, and waits
@@ -240,9 +230,8 @@ bool are_in_call(const Facts& f, const std::vector<int>& idle) {
     return r == nullptr ? std::pair<std::string_view, std::uint64_t>()
                         : std::pair(f.ev(i).text(r->op), r->seq);
   };
-  const bool one = std::all_of(idle.begin(), idle.end(), [&](int i) {
-    return call(i).first == "new_group" && call(i) == call(idle.front());
-  });
+  const bool one = std::ranges::all_of(
+      idle, [&](int i) { return call(i).first == "new_group" && call(i) == call(idle.front()); });
   std::size_t inside = 0;
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && one; ++i) {
     inside += call(i) == call(idle.front()) ? 1 : 0;
@@ -254,8 +243,7 @@ bool are_in_call(const Facts& f, const std::vector<int>& idle) {
 // It waits for a key of the store: who is to set it may be among those who wait for it.
 bool is_at_store(const Facts& f, int i) {
   const std::vector<Hint> hints = hints_of(f.ev(i));
-  return std::any_of(hints.begin(), hints.end(),
-                     [](const Hint& h) { return h.kind == HintKind::kStore; });
+  return std::ranges::any_of(hints, [](const Hint& h) { return h.kind == HintKind::kStore; });
 }
 
 // Nothing tells when the files were written, and several ranks are in no operation, all awaited in
@@ -275,9 +263,7 @@ bool may_be_moving(const Facts& f) {
 }
 
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
-  Cause c;
-  c.rule = left ? Rule::kLeft : Rule::kNeverIssued;
-  c.verdict = left ? Verdict::kExited : Verdict::kMissing;
+  Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
   for (const int i : who) {
     const int k = waited_in(f, i, main);
@@ -298,8 +284,7 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   if (!p.unknown.empty()) {
     c.assume(Assume::kRankWithoutEvidence, p.unknown);
   }
-  const bool failed =
-      std::any_of(p.waits.begin(), p.waits.end(), [](const Wait& w) { return w.failed; });
+  const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
   if (p.seconds() < limits::kShortHang_s && !failed && !f.timed_out) {
     c.assume(Assume::kShortHang, {}, p.seconds());
   }
@@ -326,7 +311,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (are_in_call(f, idle)) {
     return {};
   }
-  const bool left = std::all_of(idle.begin(), idle.end(), [&](int i) { return f.exit(i).clean(); });
+  const bool left = std::ranges::all_of(idle, [&](int i) { return f.exit(i).clean(); });
   Cause open;
   open.verdict = Verdict::kUndecided;
   open.pending = k;
@@ -335,8 +320,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   // One that waits alone for most others: either is wrong, and nothing tells which.
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
       idle.size() * 2 > f.group(p.group).ranks.size() && !left &&
-      (!was_due(f, p) ||
-       std::all_of(idle.begin(), idle.end(), [&](int i) { return is_at_store(f, i); }))) {
+      (!was_due(f, p) || std::ranges::all_of(idle, [&](int i) { return is_at_store(f, i); }))) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
       few.push_back(w.evidence);
@@ -363,9 +347,6 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = missing(f, idle, main_pending(f, idle), left);
-  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
-  c.independent = std::all_of(idle.begin(), idle.end(),
-                              [&](int i) { return !f.exit(i).ended() && is_at_rest(f.ev(i)); });
   if (beside) {
     c.independent = true;
     c.assume(Assume::kBesideAnEnd);
@@ -473,8 +454,7 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
-// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
-// after the same operations.
+// In a pipeline the other one issued next what this one never issued after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
   const std::vector<std::uint64_t>& mine = own.roles();
@@ -489,8 +469,7 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
       otherwise = otherwise || after != role;
     }
   }
-  return (otherwise && !likewise) ||
-         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
+  return otherwise && !likewise;
 }
 
 }  // namespace
@@ -546,9 +525,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     }
     if (further.size() >= limits::kWentOnFewest &&
         static_cast<double>(further.size()) > limits::kWentOnShare * static_cast<double>(twins)) {
-      Cause c;
-      c.rule = Rule::kStoppedHost;
-      c.verdict = Verdict::kMissing;
+      Cause c(Rule::kStoppedHost, Verdict::kMissing);
       c.pending = f.graph.waits_in[idx(i)].front();
       c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
       c.explains = {i};

@@ -13,23 +13,18 @@ namespace {
 // Processes that failed with what would be the consequence of another's end, where nobody ended
 // before and nothing is in flight: in the call that makes the first group, say.
 std::vector<Cause> errors_at_the_end(const Facts& f) {
-  Cause c;
-  for (std::size_t i = 0; i < f.exits.size(); ++i) {
-    const Exit& e = f.exits[i];
-    if (e.kind == ExitKind::kException && e.consequence && !e.terminated) {
-      c.others.push_back(static_cast<int>(i));
-    }
-  }
+  Cause c(Rule::kOpenOwnErrors, Verdict::kUndecided);
+  c.others = ranks_that(f, [&](int i) {
+    const Exit& e = f.exit(i);
+    return e.kind == ExitKind::kException && e.consequence && !e.terminated;
+  });
   if (c.others.empty() || !f.graph.pending.empty() || !f.missing_primary.empty()) {
     return {};
   }
-  std::stable_sort(c.others.begin(), c.others.end(),
-                   [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  std::ranges::stable_sort(c.others, [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
   const Record* last = f.last_operation(c.others.front());
   const bool in_call = last != nullptr && last->kind == Kind::kLifecycle;
   c.lifecycle = in_call ? f.ev(c.others.front()).text(last->op) : "the program";
-  c.rule = Rule::kOpenOwnErrors;
-  c.verdict = Verdict::kUndecided;
   return {c};
 }
 
@@ -58,8 +53,7 @@ std::vector<Cause> own_errors(const Facts& f) {
   // The one that failed first is the one whose error is shown.
   std::stable_partition(c.others.begin(), c.others.end(),
                         [&](int i) { return i == earliest->evidence; });
-  c.rule = Rule::kOpenOwnErrors;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenOwnErrors, Verdict::kUndecided);
   c.explains = f.graph.leading_to({}, {c.pending});
   return {c};
 }
@@ -78,8 +72,7 @@ std::vector<Cause> stale(const Facts& f) {
   if (who.empty() || (!f.alarmed && f.graph.stale_s < limits::kStaleApart_s)) {
     return {};
   }
-  c.rule = Rule::kOpenStale;
-  c.verdict = Verdict::kUndecided;
+  c.set(Rule::kOpenStale, Verdict::kUndecided);
   c.others.assign(who.begin(), who.end());
   c.explains.assign(explained.begin(), explained.end());
   return {c};
@@ -145,16 +138,11 @@ std::vector<Cause> at_rest(const Facts& f) {
   if (f.graph.young == 0 || (latest == 0 && whole)) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kOpenAtRest;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    const RankEvidence& e = f.ev(i);
-    if (!whole || e.holes.truncated ||
-        seconds_between(e.written, latest) >= limits::kStaleApart_s) {
-      c.others.push_back(i);
-    }
-  }
+  Cause c(Rule::kOpenAtRest, Verdict::kUndecided);
+  c.others = ranks_that(f, [&](int i) {
+    return !whole || f.ev(i).holes.truncated ||
+           seconds_between(f.ev(i).written, latest) >= limits::kStaleApart_s;
+  });
   return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
 }
 
@@ -170,9 +158,7 @@ std::vector<Cause> alarm_alone(const Facts& f) {
   if ((!f.alarmed && !rest) || f.c.missing.empty()) {
     return {};
   }
-  Cause c;
-  c.rule = Rule::kOpenAlarm;
-  c.verdict = Verdict::kUndecided;
+  Cause c(Rule::kOpenAlarm, Verdict::kUndecided);
   return {c};
 }
 
@@ -182,24 +168,16 @@ std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   if (!f.p2p_unseen || f.graph.young != 0) {
     return {};
   }
-  const int n = static_cast<int>(f.c.ranks.size());
-  std::vector<int> amid, resting;
-  for (int i = 0; i < n; ++i) {
-    if (stopped_amid(f.c, f.history, i)) {
-      amid.push_back(i);
-    }
-    // For longer than the program is usually busy between two operations.
-    if (!f.is_leaving(i) && idle_s(f.ev(i)) >= f.threshold_s) {
-      resting.push_back(i);
-    }
-  }
+  const std::vector<int> amid =
+      ranks_that(f, [&](int i) { return stopped_amid(f.c, f.history, i); });
+  // For longer than the program is usually busy between two operations.
+  const std::vector<int> resting =
+      ranks_that(f, [&](int i) { return !f.is_leaving(i) && idle_s(f.ev(i)) >= f.threshold_s; });
   const bool most = 2 * amid.size() > f.c.ranks.size();
   if (!most && resting.size() != f.c.ranks.size()) {
     return {};
   }
-  Cause c;
-  c.rule = most ? Rule::kOpenAmid : Rule::kOpenResting;
-  c.verdict = Verdict::kUndecided;
+  Cause c(most ? Rule::kOpenAmid : Rule::kOpenResting, Verdict::kUndecided);
   c.others = most ? amid : resting;
   return {c};
 }
@@ -209,14 +187,8 @@ namespace {
 // A watchdog of some ranks saw a hang; those of them that also show what `shows` asks for.
 template <class Shows>
 std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
-  Cause c;
-  c.rule = rule;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.ev(i).trigger == Trigger::kTimeout && shows(i)) {
-      c.others.push_back(i);
-    }
-  }
+  Cause c(rule, Verdict::kUndecided);
+  c.others = ranks_that(f, [&](int i) { return f.ev(i).trigger == Trigger::kTimeout && shows(i); });
   return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
 }
 
@@ -234,50 +206,35 @@ std::vector<Cause> unattributed(const Facts& f) {
 std::vector<Cause> unmatched(const Facts& f) {
   return open_hang(f, Rule::kOpenUnmatched, [&](int i) {
     const RankEvidence& e = f.ev(i);
-    return !f.graph.waits(i) &&
-           std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
-             return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
-           });
+    return !f.graph.waits(i) && std::ranges::any_of(e.records, [&](const Record& r) {
+      return blocks(r) && seconds_between(r.time, e.written) >= f.threshold_s;
+    });
   });
 }
 
 // No file holds or counts an operation: stacks, or PyTorch's of gloo, which lack sends and receives.
 std::vector<Cause> without_operations(const Facts& f) {
-  Cause c;
-  c.rule = Rule::kOpenNoOperations;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  Cause c(Rule::kOpenNoOperations, Verdict::kUndecided);
+  c.others = ranks_that(f, [&](int i) {
     const RankEvidence& e = f.ev(i);
     // PyTorch lists gloo's groups though no file records what they do.
-    const bool blank = !e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 &&
-                       e.groups.size() > 1 &&
-                       std::all_of(e.groups.begin(), e.groups.end(),
-                                   [](const GroupEvidence& g) { return g.enqueued == 0; });
-    if (!e.holes.only_stacks && !blank) {
-      return {};
-    }
-    c.others.push_back(i);
-  }
-  return {c};
+    return e.holes.only_stacks ||
+           (!e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 && e.groups.size() > 1 &&
+            std::ranges::all_of(e.groups, [](const GroupEvidence& g) { return g.enqueued == 0; }));
+  });
+  return c.others.size() == f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
 }
 
 std::vector<Cause> calls_only(const Facts& f) {
-  Cause c;
-  c.rule = Rule::kOpenCallsOnly;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (f.ev(i).holes.calls_only) {
-      c.others.push_back(i);
-    }
-  }
+  Cause c(Rule::kOpenCallsOnly, Verdict::kUndecided);
+  c.others = ranks_that(f, [&](int i) { return f.ev(i).holes.calls_only; });
   const bool stuck = f.alarmed || !f.graph.pending.empty();
   return f.records_less && stuck ? std::vector<Cause>{c} : std::vector<Cause>{};
 }
 
 bool only_times(const Facts& f) {
   return !f.c.ranks.empty() &&
-         std::all_of(f.c.ranks.begin(), f.c.ranks.end(),
-                     [](const RankEvidence* e) { return e->holes.only_times; });
+         std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.only_times; });
 }
 
 // Nothing is stuck; a rank keeps the others waiting all the time.
@@ -287,11 +244,8 @@ std::vector<Cause> slow(const Facts& f) {
   const std::vector<Straggler>& late = c.late.ranks;
   const bool none = late.empty() || f.c.ranks.size() < 2;
   if (none && only_times(f)) {
-    c.rule = Rule::kOpenTimesOnly;
-    c.verdict = Verdict::kUndecided;
-    for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-      c.others.push_back(i);
-    }
+    c.set(Rule::kOpenTimesOnly, Verdict::kUndecided);
+    c.others = ranks_that(f, [](int) { return true; });
     return {c};
   }
   if (none) {
@@ -299,15 +253,14 @@ std::vector<Cause> slow(const Facts& f) {
   }
   // More than a third of the ranks, and not one node: uneven work, not stragglers.
   if (c.late.node.empty() && late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
-    c.rule = only_times(f) ? Rule::kOpenTimesOnly : Rule::kOk;
-    c.verdict = only_times(f) ? Verdict::kUndecided : Verdict::kOk;
+    c.set(only_times(f) ? Rule::kOpenTimesOnly : Rule::kOk,
+          only_times(f) ? Verdict::kUndecided : Verdict::kOk);
     for (const Straggler& s : late) {
       c.others.push_back(s.evidence);
     }
     return {c};
   }
-  c.rule = Rule::kSlow;
-  c.verdict = Verdict::kSlow;
+  c.set(Rule::kSlow, Verdict::kSlow);
   for (const Straggler& s : late) {
     c.guilty.push_back(guilty_rank(f, s.evidence, Why::kLate));
     c.guilty.back().issued = s.worst().record;

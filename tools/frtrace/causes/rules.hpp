@@ -78,6 +78,17 @@ bool all_started(const Facts&, const Pending&);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 void sort_by_rank(std::vector<Guilty>&);
+// Evidence of the ranks that are so.
+template <class Is>
+std::vector<int> ranks_that(const Facts& f, const Is& is) {
+  std::vector<int> out;
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    if (is(i)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,

@@ -11,7 +11,7 @@ int main_pending(const Facts& f, const std::vector<int>& blamed, bool absent) {
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
     const bool waits_for =
-        std::any_of(p.absent.begin(), p.absent.end(), [&](int a) { return contains(blamed, a); });
+        std::ranges::any_of(p.absent, [&](int a) { return contains(blamed, a); });
     if (absent && !waits_for) {
       continue;
     }
@@ -24,7 +24,7 @@ int main_pending(const Facts& f, const std::vector<int>& blamed, bool absent) {
 }
 
 bool who_wait_started(const Facts& f, const Pending& p) {
-  return std::all_of(p.waits.begin(), p.waits.end(), [&](const Wait& w) {
+  return std::ranges::all_of(p.waits, [&](const Wait& w) {
     return w.record != kNoRecord && f.ev(w.evidence).records[w.record].state == State::kStarted;
   });
 }
@@ -59,13 +59,13 @@ std::vector<int> problem_ranks(const Facts& f, Problem::Kind kind) {
       out.insert(out.end(), p.evidence.begin(), p.evidence.end());
     }
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
 void sort_by_rank(std::vector<Guilty>& guilty) {
-  std::stable_sort(guilty.begin(), guilty.end(),
-                   [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });
+  std::ranges::stable_sort(guilty,
+                           [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });
 }
 
 }  // namespace frtrace

@@ -11,8 +11,7 @@ namespace frtrace {
 const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool send, Rank other) {
   for (const LaneEvidence& lane : e.lanes) {
     if (static_cast<int>(lane.group) == row && lane.send == send && lane.peer >= 0 &&
-        lane.peer < static_cast<int>(g.ranks.size()) &&
-        g.ranks[static_cast<std::size_t>(lane.peer)] == other) {
+        lane.peer < static_cast<int>(g.ranks.size()) && g.ranks[idx(lane.peer)] == other) {
       return &lane;
     }
   }
@@ -53,17 +52,15 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
 }
 
 bool is_guessed(const Case& c, const Pending& p) {
-  const Group& g = c.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c.groups[idx(p.group)];
   for (const Rank r : {p.from, p.to}) {
     const auto at = g.position.find(r);
-    const int i = p.kind != Kind::kCollective && at != g.position.end()
-                      ? g.evidence[static_cast<std::size_t>(at->second)]
-                      : -1;
+    const int i =
+        p.kind != Kind::kCollective && at != g.position.end() ? g.evidence[idx(at->second)] : -1;
     const bool send = r == p.from;
     const LaneEvidence* lane =
         i < 0 ? nullptr
-              : lane_of(c.evidence_of(i), g, g.row[static_cast<std::size_t>(at->second)], send,
-                        send ? p.to : p.from);
+              : lane_of(c.evidence_of(i), g, g.row[idx(at->second)], send, send ? p.to : p.from);
     if (lane != nullptr && lane->guessed) {
       return true;
     }
@@ -80,7 +77,7 @@ const Record* other_end(const Case& c, const Pending& p, const Group& g, std::si
   for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
     if (it->kind == kind && it->seq == p.seq && static_cast<int>(it->group) == g.row[member] &&
         it->peer >= 0 && it->peer < static_cast<int>(g.ranks.size()) &&
-        g.ranks[static_cast<std::size_t>(it->peer)] == other) {
+        g.ranks[idx(it->peer)] == other) {
       return &*it;
     }
   }
@@ -161,7 +158,7 @@ std::vector<bool> stale_evidence(const Case& c) {
     for (std::size_t i = 0; i < g.ranks.size() && left != 0; ++i) {
       const auto own = enqueued(i);
       if (own && *own < left && !c.evidence_of(g.evidence[i]).holes.frontiers_at_least) {
-        stale[static_cast<std::size_t>(g.evidence[i])] = true;
+        stale[idx(g.evidence[i])] = true;
       }
     }
   }
@@ -172,8 +169,8 @@ std::vector<bool> stale_evidence(const Case& c) {
       if (got.send || got.relative || got.peer < 0 || at < 0) {
         continue;
       }
-      const Group& g = c.groups[static_cast<std::size_t>(at)];
-      const auto from = static_cast<std::size_t>(got.peer);
+      const Group& g = c.groups[idx(at)];
+      const auto from = idx(got.peer);
       if (from >= g.ranks.size() || g.evidence[from] < 0 || g.row[from] < 0) {
         continue;
       }
@@ -181,7 +178,7 @@ std::vector<bool> stale_evidence(const Case& c) {
       const LaneEvidence* sent = lane_of(sender, g, g.row[from], true, c.ranks[i]->id.rank);
       const bool whole = !sender.holes.relative_p2p && !sender.holes.frontiers_at_least;
       if (whole && got.completed > (sent != nullptr ? sent->enqueued : 0)) {
-        stale[static_cast<std::size_t>(g.evidence[from])] = true;
+        stale[idx(g.evidence[from])] = true;
       }
     }
   }
@@ -190,8 +187,7 @@ std::vector<bool> stale_evidence(const Case& c) {
 
 bool Attendance::is_first(const Seen& s) const {
   const auto& records = c_.evidence_of(s.evidence).records;
-  return fronts_[static_cast<std::size_t>(s.evidence)].holds(
-      static_cast<std::size_t>(s.record - records.data()));
+  return fronts_[idx(s.evidence)].holds(static_cast<std::size_t>(s.record - records.data()));
 }
 
 // Its evidence was taken long enough after `since` to mean anything.
@@ -209,7 +205,7 @@ bool Attendance::is_late_after(const Seen& s, int other, Time then) const {
 // Its device finished something just now: it moves.
 bool Attendance::ended_lately(const Seen& s) const {
   const RankEvidence& e = c_.evidence_of(s.evidence);
-  return std::any_of(e.records.begin(), e.records.end(), [&](const Record& r) {
+  return std::ranges::any_of(e.records, [&](const Record& r) {
     return r.ended != 0 && seconds_between(r.ended, e.written) < threshold_s_;
   });
 }
@@ -228,8 +224,9 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   first = first && at.queued.size() <= at.started.size();
   for (const Seen& s : at.queued) {
     // What it issued before holds it up, whenever its file was written.
-    const bool late = is_late_after(s, since.second, since.first) && !ended_lately(s);
-    if (c_.evidence_of(s.evidence).holes.written_guessed && !first ? !is_first(s) : late) {
+    if (c_.evidence_of(s.evidence).holes.written_guessed && !first
+            ? !is_first(s)
+            : is_late_after(s, since.second, since.first) && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
       if (is_first(s)) {  // else something earlier of its own holds it up
         p.lagging.push_back(s.evidence);
@@ -286,11 +283,9 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
 // this holds only for evidence that was taken later than the others' end. False: all of it is
 // explained by evidence of different instants.
 bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c_.groups[idx(p.group)];
   std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
   bool released = false;
-  // All were in what somebody left; else an end shows something of the last one to end it only.
-  const bool alone = all.size() + p.busy.size() == 1;
   bool met = meets_all(c_.evidence_of(all.front().evidence).text(all.front().record->op));
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     const GroupEvidence* e = c_.member(g, i);
@@ -305,20 +300,13 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     released = released || (e->completed < p.seq && e->released != 0);
   }
   // The others' ends are dated by what the two left together.
-  const auto dated =
-      std::find_if(ended.begin(), ended.end(), [](const auto& x) { return x.second != 0; });
+  const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
   for (const Seen& s : all) {
-    if (!ended.empty() && (met || alone) && !stale_[static_cast<std::size_t>(s.evidence)] &&
+    if (!ended.empty() && met && !stale_[idx(s.evidence)] &&
         is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);
       p.lagging.push_back(s.evidence);
     }
-  }
-  // The many are not behind the few: the few were looked at later.
-  if (p.lagging.size() > ended.size() &&
-      c_.evidence_of(all.front().evidence).holes.written_guessed) {
-    p.busy.clear();
-    p.lagging.clear();
   }
   return released || !met || !p.lagging.empty();
 }
@@ -327,7 +315,7 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
   if (p.waits.empty() || p.waits.front().record == kNoRecord) {
     return;
   }
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c_.groups[idx(p.group)];
   const int mine = p.waits.front().evidence, theirs = g.evidence[other];
   const Record& own = c_.evidence_of(mine).records[p.waits.front().record];
   const bool sends = p.kind == Kind::kSend;
@@ -363,7 +351,7 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
 
 // All members issued it. False: the waits are only those of evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c_.groups[idx(p.group)];
   Reached at;
   for (const Wait& w : p.waits) {
     if (w.record == kNoRecord) {
@@ -376,7 +364,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   if (p.kind != Kind::kCollective) {
     members = 2;
     const Rank waiter = p.kind == Kind::kSend ? p.from : p.to;
-    const auto other = static_cast<std::size_t>(g.position.at(waiter == p.from ? p.to : p.from));
+    const auto other = idx(g.position.at(waiter == p.from ? p.to : p.from));
     const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
     if (r != nullptr && blocks(*r)) {
       at.add(g.evidence[other], *r);
@@ -417,10 +405,9 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
     }
   }
   // The last one came only just now, and no file that was taken later shows that it stays.
-  if (p.kind == Kind::kCollective && std::any_of(all.begin(), all.end(), [&](const Seen& last) {
+  if (p.kind == Kind::kCollective && std::ranges::any_of(all, [&](const Seen& last) {
         return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
-               !is_late(last, last.record->time) &&
-               std::none_of(all.begin(), all.end(), [&](const Seen& s) {
+               !is_late(last, last.record->time) && std::ranges::none_of(all, [&](const Seen& s) {
                  return is_late(s, s.record->time) &&
                         is_late_after(s, last.evidence, last.record->time);
                });
@@ -447,7 +434,7 @@ bool Attendance::was_entered_by_all(const Pending& p) const {
       !meets_all(e.text(e.records[w.record].op))) {
     return false;
   }
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c_.groups[idx(p.group)];
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     Time when = 0;
     if (has_left(p, g, i, when)) {
@@ -458,7 +445,7 @@ bool Attendance::was_entered_by_all(const Pending& p) const {
 }
 
 bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
-  const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+  const Group& g = c_.groups[idx(p.group)];
   bool failed = false;
   double lasted_s = 0;  // the longest, each by its own clock: those of hosts may be apart
   std::set<int> waiting;
@@ -476,7 +463,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     }
   } else {
     const Rank other = p.kind == Kind::kSend ? p.to : p.from;
-    members.push_back(static_cast<std::size_t>(g.position.at(other)));
+    members.push_back(idx(g.position.at(other)));
   }
   const bool old_enough = lasted_s >= threshold_s_ || failed;
   bool young = false;
@@ -490,8 +477,8 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
       p.unknown.push_back(g.ranks[member]);
     } else if (*reached < p.seq) {
       const RankEvidence& e = c_.evidence_of(evidence);
-      const bool ended = exits_[static_cast<std::size_t>(evidence)].ended();
-      if (stale_[static_cast<std::size_t>(evidence)]) {
+      const bool ended = exits_[idx(evidence)].ended();
+      if (stale_[idx(evidence)]) {
         p.stale.push_back(evidence);
       } else if (!old_enough) {
         young = true;

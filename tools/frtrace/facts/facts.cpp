@@ -41,7 +41,7 @@ Facts::Facts(const Case& the_case)
     p2p_unseen = p2p_unseen || e->holes.no_p2p;
     records_less = records_less || e->holes.calls_only;
   }
-  records_less = records_less && std::any_of(c.ranks.begin(), c.ranks.end(), [](const auto* e) {
+  records_less = records_less && std::ranges::any_of(c.ranks, [](const auto* e) {
                    return !e->holes.calls_only && !e->records.empty();
                  });
   threshold_s = std::max(threshold_s, young_in_torch_s());
@@ -159,13 +159,13 @@ void Facts::find_scene() {
     // Who fails in a message that does not fit its other end shows that, and is no cause. So does
     // who is aborted by its transport where members of a group differ.
     const bool misfit =
-        std::any_of(graph.pending.begin(), graph.pending.end(),
-                    [&](const Pending& p) {
-                      return p.unequal && (contains(primary, p.unequal->sender) ||
-                                           contains(primary, p.unequal->receiver));
-                    }) ||
+        std::ranges::any_of(graph.pending,
+                            [&](const Pending& p) {
+                              return p.unequal && (contains(primary, p.unequal->sender) ||
+                                                   contains(primary, p.unequal->receiver));
+                            }) ||
         (missing_primary.empty() &&
-         std::all_of(primary.begin(), primary.end(), [&](int i) { return aborted_by_data(i); }));
+         std::ranges::all_of(primary, [&](int i) { return aborted_by_data(i); }));
     if (scene == Scene::kExits && misfit) {
       scene = Scene::kHangThenEnd;
       graph = wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, 0, hidden);
@@ -181,8 +181,7 @@ void Facts::find_scene() {
 
 // gloo ends the process that receives more than it has room for.
 bool Facts::aborted_by_data(int i) const {
-  return exit(i).signal == SIGABRT &&
-         std::any_of(divergences.begin(), divergences.end(), [&](const Divergence& d) {
+  return exit(i).signal == SIGABRT && std::ranges::any_of(divergences, [&](const Divergence& d) {
            return !d.past && group(d.group).position.contains(rank(i));
          });
 }
@@ -256,7 +255,7 @@ bool Facts::find_one_killed() {
   WaitGraph all = wait_graph(c, slots, exits, stale, 0, hidden);
   bool waited_for = false;
   for (const Pending& p : all.pending) {
-    if (std::find(p.absent.begin(), p.absent.end(), who) == p.absent.end()) {
+    if (std::ranges::find(p.absent, who) == p.absent.end()) {
       continue;
     }
     if (seconds_between(p.since, own.time) > limits::kStuck_s) {
@@ -282,7 +281,7 @@ std::vector<Rank> Facts::ranks(const std::vector<int>& evidence) const {
   for (const int i : evidence) {
     out.push_back(rank(i));
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }

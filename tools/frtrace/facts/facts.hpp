@@ -14,10 +14,6 @@
 
 namespace frtrace {
 
-inline std::size_t idx(int i) {
-  return static_cast<std::size_t>(i);
-}
-
 // What came first, the hang or the ends of processes.
 enum class Scene : std::uint8_t {
   kRunning,        // no process ended by its own fault

@@ -13,8 +13,8 @@ namespace frtrace {
 namespace {
 
 bool holds(const RankEvidence& e, const std::string& file) {
-  return std::any_of(e.threads.locks.begin(), e.threads.locks.end(),
-                     [&](const FileLock& l) { return !l.waits && l.file == file; });
+  return std::ranges::any_of(e.threads.locks,
+                             [&](const FileLock& l) { return !l.waits && l.file == file; });
 }
 
 using Machine = std::pair<std::string_view, std::string_view>;  // host, boot
@@ -54,7 +54,7 @@ std::vector<int> lock_holders(const Case& c, const std::vector<Exit>& exits) {
       continue;
     }
     const int holder = holder_of(c, static_cast<int>(i), wait, ranks[machine_of(*c.ranks[i])]);
-    out[i] = holder < 0 || exits[static_cast<std::size_t>(holder)].ended() ? -1 : holder;
+    out[i] = holder < 0 || exits[idx(holder)].ended() ? -1 : holder;
   }
   return out;
 }

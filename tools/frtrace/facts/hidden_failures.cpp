@@ -29,8 +29,8 @@ bool amid_iteration(const RankEvidence& e, const std::vector<Step>& steps) {
       twice.insert(s.key);
     }
   }
-  const auto first = std::find_if(steps.begin(), steps.end(),
-                                  [&](const Step& s) { return twice.contains(s.key); });
+  const auto first =
+      std::ranges::find_if(steps, [&](const Step& s) { return twice.contains(s.key); });
   return first != steps.end() && steps[*next].key != first->key;
 }
 
@@ -62,8 +62,7 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
   }
   for (std::size_t k = 0; k < c.groups.size(); ++k) {
     const Group& g = c.groups[k];
-    bool lost =
-        std::any_of(g.ranks.begin(), g.ranks.end(), [&](Rank r) { return missing.contains(r); });
+    bool lost = std::ranges::any_of(g.ranks, [&](Rank r) { return missing.contains(r); });
     for (std::size_t m = 0; m < g.ranks.size() && !lost; ++m) {
       const GroupEvidence* e = c.member(g, m);
       lost = e != nullptr && e->n_ranks > static_cast<int>(g.ranks.size());
@@ -103,9 +102,8 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
     }
   }
   // A job at rest looks the same: something must tell that it broke.
-  const bool amid = std::all_of(found.begin(), found.end(), [&](const HiddenFailure& f) {
-    return stopped_amid(c, history, f.evidence);
-  });
+  const bool amid = std::ranges::all_of(
+      found, [&](const HiddenFailure& f) { return stopped_amid(c, history, f.evidence); });
   if (!broken && !(found.size() > 1 && waited) && !amid) {
     if (found.size() != 1 || !waited) {
       return {};

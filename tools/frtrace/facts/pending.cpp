@@ -20,12 +20,11 @@ double Pending::seconds() const {
 }
 
 bool Pending::waits_here(int evidence) const {
-  return std::any_of(waits.begin(), waits.end(),
-                     [&](const Wait& w) { return w.evidence == evidence; });
+  return std::ranges::any_of(waits, [&](const Wait& w) { return w.evidence == evidence; });
 }
 
 Front front_of(const RankEvidence& e) {
-  const auto it = std::find_if(e.records.begin(), e.records.end(), blocks);
+  const auto it = std::ranges::find_if(e.records, blocks);
   if (it == e.records.end()) {
     return {};
   }
@@ -67,7 +66,7 @@ Front front_of(const RankEvidence& e) {
 }
 
 bool runs_in_order(const Case& c, const Pending& p) {
-  return !c.groups[static_cast<std::size_t>(p.group)].is_gloo();
+  return !c.groups[idx(p.group)].is_gloo();
 }
 
 namespace {
@@ -78,7 +77,7 @@ class Collector {
   explicit Collector(const Case& c) : c_(c) {}
 
   void add(int evidence) {
-    const std::size_t i = static_cast<std::size_t>(evidence);
+    const std::size_t i = idx(evidence);
     const RankEvidence& e = *c_.ranks[i];
     found_.assign(e.groups.size(), 0);
     // A process that crashed did so in any message of its batch, not only in the one it waited for.
@@ -106,13 +105,13 @@ class Collector {
   void add_hidden(const HiddenFailure& f) {
     const RankEvidence& e = c_.evidence_of(f.evidence);
     const Record& record = e.records[f.record];
-    const int group = c_.group_of[static_cast<std::size_t>(f.evidence)][record.group];
+    const int group = c_.group_of[idx(f.evidence)][record.group];
     put({group, Kind::kCollective, record.seq, -1, -1},
         {f.evidence, f.record, record.time, e.written, true, false});
   }
 
   std::vector<Pending> take() {
-    std::sort(out_.begin(), out_.end(), [](const Pending& a, const Pending& b) {
+    std::ranges::sort(out_, [](const Pending& a, const Pending& b) {
       return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
              std::tie(b.group, b.kind, b.seq, b.from, b.to);
     });
@@ -148,14 +147,14 @@ class Collector {
       put({group, Kind::kCollective, record.seq, -1, -1}, w);
       return;
     }
-    const Group& g = c_.groups[static_cast<std::size_t>(group)];
+    const Group& g = c_.groups[idx(group)];
     if (record.peer < 0 && record.kind == Kind::kRecv && !failed) {
       add_from_any(group, w);
     }
     if (record.peer < 0 || record.peer >= static_cast<int>(g.ranks.size()) || !g.ranks_known) {
       return;
     }
-    const Rank peer = g.ranks[static_cast<std::size_t>(record.peer)];
+    const Rank peer = g.ranks[idx(record.peer)];
     if (peer == e.id.rank) {
       return;  // to itself
     }
@@ -165,7 +164,7 @@ class Collector {
 
   // From any rank: it waits for the next message of each member that waits in nothing itself.
   void add_from_any(int group, const Wait& w) {
-    const Group& g = c_.groups[static_cast<std::size_t>(group)];
+    const Group& g = c_.groups[idx(group)];
     const Rank own = c_.evidence_of(w.evidence).id.rank;
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int j = g.evidence[m];
@@ -179,7 +178,7 @@ class Collector {
 
   // In flight by the group's counters, its record overwritten since.
   void add_overwritten(int evidence) {
-    const std::size_t i = static_cast<std::size_t>(evidence);
+    const std::size_t i = idx(evidence);
     const RankEvidence& e = *c_.ranks[i];
     for (std::size_t row = 1; row < e.groups.size(); ++row) {
       const GroupEvidence& own = e.groups[row];

@@ -31,9 +31,9 @@ std::vector<Slots> make_slots(const Case& c) {
     std::vector<std::vector<std::uint32_t>*> of_row(e.groups.size(), nullptr);
     for (std::size_t row = 0; row < e.groups.size(); ++row) {
       if (const int g = c.group_of[i][row]; g >= 0) {
-        const std::size_t group = static_cast<std::size_t>(g);
+        const std::size_t group = idx(g);
         const int m = c.groups[group].position.at(e.id.rank);
-        of_row[row] = &slots[group].records[static_cast<std::size_t>(m)];
+        of_row[row] = &slots[group].records[idx(m)];
       }
     }
     for (std::size_t r = 0; r < e.records.size(); ++r) {
@@ -49,7 +49,7 @@ std::vector<Slots> make_slots(const Case& c) {
           return e.records[a].seq < e.records[b].seq;
         };
         if (!std::is_sorted(list->begin(), list->end(), earlier)) {
-          std::stable_sort(list->begin(), list->end(), earlier);
+          std::ranges::stable_sort(*list, earlier);
         }
       }
     }
@@ -221,7 +221,7 @@ class SlotView {
       : c_(c),
         slots_(slots),
         group_(group),
-        g_(c.groups[static_cast<std::size_t>(group)]),
+        g_(c.groups[idx(group)]),
         seq_(seq),
         hashes_(g_.ranks.size()) {
     const std::string* format = nullptr;
@@ -244,8 +244,7 @@ class SlotView {
       }
       hashes_[m] = signature_hash(e, *r);
       a2a_ = a2a_ || is_all_to_all(e.text(r->op));
-      differ_ = differ_ || (!having_.empty() &&
-                            hashes_[static_cast<std::size_t>(having_.front())] != hashes_[m]);
+      differ_ = differ_ || (!having_.empty() && hashes_[idx(having_.front())] != hashes_[m]);
       having_.push_back(static_cast<int>(m));
     }
   }
@@ -271,7 +270,7 @@ class SlotView {
     d.incomplete_vote = having_.size() < n;
     std::map<std::uint64_t, std::vector<int>> by_hash;
     for (const int m : having_) {
-      const std::size_t i = static_cast<std::size_t>(m);
+      const std::size_t i = idx(m);
       const RankEvidence& e = c_.evidence_of(g_.evidence[i]);
       const Record& r = *slots_.at(c_, g_, i, seq_);
       d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
@@ -292,7 +291,7 @@ class SlotView {
       for (auto& [hash, members] : by_hash) {
         d.classes.push_back(std::move(members));
       }
-      std::sort(d.classes.begin(), d.classes.end(), [](const auto& a, const auto& b) {
+      std::ranges::sort(d.classes, [](const auto& a, const auto& b) {
         return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
       });
       d.tie = d.classes[0].size() == d.classes[1].size();
@@ -309,10 +308,10 @@ class SlotView {
 
  private:
   void compare_sizes(Divergence& d) const {
-    const Record& own = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[1].front()), d.seq);
-    const Record& most = *slots_.at(c_, g_, static_cast<std::size_t>(d.classes[0].front()), d.seq);
-    const bool alike = std::all_of(d.classes[0].begin(), d.classes[0].end(), [&](int m) {
-      const Record& r = *slots_.at(c_, g_, static_cast<std::size_t>(m), d.seq);
+    const Record& own = *slots_.at(c_, g_, idx(d.classes[1].front()), d.seq);
+    const Record& most = *slots_.at(c_, g_, idx(d.classes[0].front()), d.seq);
+    const bool alike = std::ranges::all_of(d.classes[0], [&](int m) {
+      const Record& r = *slots_.at(c_, g_, idx(m), d.seq);
       return r.in_numel == most.in_numel && r.out_numel == most.out_numel;
     });
     if (!alike) {
@@ -332,8 +331,8 @@ class SlotView {
 
   void compare_fields(Divergence& d) const {
     const auto fields = [&](int m) {
-      return signature_fields(c_.evidence_of(g_.evidence[static_cast<std::size_t>(m)]),
-                              *slots_.at(c_, g_, static_cast<std::size_t>(m), d.seq));
+      return signature_fields(c_.evidence_of(g_.evidence[idx(m)]),
+                              *slots_.at(c_, g_, idx(m), d.seq));
     };
     const auto most = fields(d.classes[0].front());
     for (std::size_t k = 1; k < d.classes.size(); ++k) {
@@ -436,7 +435,7 @@ struct Differences {
 
 Differences differences(const Case& c, int group, const Slots& slots) {
   Differences out;
-  Suspects suspects(c, c.groups[static_cast<std::size_t>(group)], slots);
+  Suspects suspects(c, c.groups[idx(group)], slots);
   for (auto some = suspects.next(); !some.empty(); some = suspects.next()) {
     for (const std::uint64_t seq : some) {
       auto d = SlotView(c, group, slots, seq).divergence();
@@ -469,8 +468,8 @@ std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slo
   if (out.empty()) {
     out = std::move(past);
   }
-  std::stable_sort(out.begin(), out.end(),
-                   [](const Divergence& a, const Divergence& b) { return a.time < b.time; });
+  std::ranges::stable_sort(
+      out, [](const Divergence& a, const Divergence& b) { return a.time < b.time; });
   return out;
 }
 

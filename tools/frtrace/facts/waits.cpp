@@ -15,7 +15,7 @@ namespace frtrace {
 namespace {
 
 void push_unique(std::vector<int>& to, int v) {
-  if (std::find(to.begin(), to.end(), v) == to.end()) {
+  if (std::ranges::find(to, v) == to.end()) {
     to.push_back(v);
   }
 }
@@ -36,15 +36,15 @@ class Builder {
       unknown_rank_.push_back(rank);
     }
     first_pending_ = next;
-    edges_.resize(static_cast<std::size_t>(first_pending_) + g_.pending.size());
+    edges_.resize(idx(first_pending_) + g_.pending.size());
     reached_.resize(edges_.size());
     find_behind();
     for (std::size_t k = 0; k < g_.pending.size(); ++k) {
       connect(k);
     }
     for (int i = 0; i < n_; ++i) {
-      const int holder = g_.lock_holders[static_cast<std::size_t>(i)];
-      if (holder >= 0 && reached_[static_cast<std::size_t>(holder)]) {
+      const int holder = g_.lock_holders[idx(i)];
+      if (holder >= 0 && reached_[idx(holder)]) {
         edge(i, holder);
       }
     }
@@ -52,26 +52,25 @@ class Builder {
 
   void find_problems() {
     const Components components(edges_);
-    std::vector<bool> open(static_cast<std::size_t>(components.count()), false);
+    std::vector<bool> open(idx(components.count()), false);
     std::vector<std::vector<int>> vertices(open.size());
     g_.back.assign(edges_.size(), {});
     g_.first_pending = first_pending_;
     for (std::size_t v = 0; v < edges_.size(); ++v) {
       const int own = components.of(static_cast<int>(v));
-      vertices[static_cast<std::size_t>(own)].push_back(static_cast<int>(v));
+      vertices[idx(own)].push_back(static_cast<int>(v));
       for (const int w : edges_[v]) {
-        g_.back[static_cast<std::size_t>(w)].push_back(static_cast<int>(v));
-        open[static_cast<std::size_t>(own)] =
-            open[static_cast<std::size_t>(own)] || components.of(w) != own;
+        g_.back[idx(w)].push_back(static_cast<int>(v));
+        open[idx(own)] = open[idx(own)] || components.of(w) != own;
       }
     }
     for (std::size_t k = 0; k < vertices.size(); ++k) {
-      if (!open[k] && reached_[static_cast<std::size_t>(vertices[k].front())]) {
+      if (!open[k] && reached_[idx(vertices[k].front())]) {
         add_problem(vertices[k]);
       }
     }
     // Whatever a rank without evidence did: those who keep the program's order wait in no circle.
-    const bool unknown = std::all_of(g_.problems.begin(), g_.problems.end(), [](const Problem& p) {
+    const bool unknown = std::ranges::all_of(g_.problems, [](const Problem& p) {
       return p.kind == Problem::kNoEvidence || p.kind == Problem::kStale;
     });
     for (std::size_t k = 0; k < vertices.size() && unknown; ++k) {
@@ -83,18 +82,18 @@ class Builder {
 
  private:
   void edge(int from, int to) {
-    edges_[static_cast<std::size_t>(from)].push_back(to);
-    reached_[static_cast<std::size_t>(from)] = true;
-    reached_[static_cast<std::size_t>(to)] = true;
+    edges_[idx(from)].push_back(to);
+    reached_[idx(from)] = true;
+    reached_[idx(to)] = true;
   }
 
   // Others ended a collective that its device did not: what it issued before holds it up no more.
   void find_behind() {
-    behind_.resize(static_cast<std::size_t>(n_));
+    behind_.resize(idx(n_));
     for (const Pending& p : g_.pending) {
       for (const int i : p.lagging) {
         if (p.kind == Kind::kCollective && !p.starts_seen && contains(p.busy, i)) {
-          behind_[static_cast<std::size_t>(i)] = true;
+          behind_[idx(i)] = true;
         }
       }
     }
@@ -102,21 +101,20 @@ class Builder {
 
   // The rank waits here now: nothing earlier of it is pending, and it has not left.
   bool waits_now(const Pending& p, const Wait& w) const {
-    const Exit& exit = exits_[static_cast<std::size_t>(w.evidence)];
-    const bool lags =
-        behind_[static_cast<std::size_t>(w.evidence)] || contains(p.lagging, w.evidence);
+    const Exit& exit = exits_[idx(w.evidence)];
+    const bool lags = behind_[idx(w.evidence)] || contains(p.lagging, w.evidence);
     const bool queued = contains(p.busy, w.evidence) ||
                         (!w.failed && runs_in_order(c_, p) && w.record != kNoRecord &&
-                         !g_.fronts[static_cast<std::size_t>(w.evidence)].holds(w.record));
+                         !g_.fronts[idx(w.evidence)].holds(w.record));
     return !lags && !queued && !exit.clean() && (!exit.primary() || exit.kind == ExitKind::kGone);
   }
 
   void connect(std::size_t k) {
     const Pending& p = g_.pending[k];
     const int vertex = first_pending_ + static_cast<int>(k);
-    reached_[static_cast<std::size_t>(vertex)] = true;
+    reached_[idx(vertex)] = true;
     for (const Wait& w : p.waits) {
-      reached_[static_cast<std::size_t>(w.evidence)] = true;
+      reached_[idx(w.evidence)] = true;
       if (waits_now(p, w)) {
         edge(w.evidence, vertex);
       }
@@ -134,10 +132,10 @@ class Builder {
     }
     // Both ends of a send are there: what else the two have in the same batch holds it up.
     if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal) {
-      const Group& g = c_.groups[static_cast<std::size_t>(p.group)];
+      const Group& g = c_.groups[idx(p.group)];
       for (const Rank r : {p.from, p.to}) {
-        const int i = g.evidence[static_cast<std::size_t>(g.position.at(r))];
-        if (i >= 0 && g_.waits_in[static_cast<std::size_t>(i)].size() > 1) {
+        const int i = g.evidence[idx(g.position.at(r))];
+        if (i >= 0 && g_.waits_in[idx(i)].size() > 1) {
           edge(vertex, i);
         }
       }
@@ -150,15 +148,15 @@ class Builder {
       if (v < n_) {
         p.evidence.push_back(v);
       } else if (v < first_pending_) {
-        p.rank = unknown_rank_[static_cast<std::size_t>(v - n_)];
+        p.rank = unknown_rank_[idx(v - n_)];
       } else {
         p.pending.push_back(v - first_pending_);
       }
     }
     p.explains = g_.leading_to(p.evidence, p.pending);
     const auto all_complete = [&] {
-      return std::all_of(p.pending.begin(), p.pending.end(), [&](int k) {
-        const Pending& op = g_.pending[static_cast<std::size_t>(k)];
+      return std::ranges::all_of(p.pending, [&](int k) {
+        const Pending& op = g_.pending[idx(k)];
         return op.complete && op.busy.empty();
       });
     };
@@ -173,7 +171,7 @@ class Builder {
       for (const int i : p.evidence) {
         kind_of_rank(i, p.pending);
       }
-      std::sort(p.pending.begin(), p.pending.end());
+      std::ranges::sort(p.pending);
       p.pending.erase(std::unique(p.pending.begin(), p.pending.end()), p.pending.end());
     } else {
       p.kind = kind_of_rank(p.evidence.front(), p.pending);
@@ -241,7 +239,7 @@ class Builder {
 void drop_passed(std::vector<Pending>& all, const std::vector<Front>& fronts) {
   std::set<int> held;  // evidence of ranks that wait for a message of their batch
   const auto in_front = [&](const Wait& w) {
-    return w.record != kNoRecord && fronts[static_cast<std::size_t>(w.evidence)].holds(w.record);
+    return w.record != kNoRecord && fronts[idx(w.evidence)].holds(w.record);
   };
   for (const Pending& p : all) {
     for (const Wait& w : p.waits) {
@@ -266,20 +264,20 @@ std::vector<int> WaitGraph::leading_to(const std::vector<int>& evidence,
   }
   std::vector<bool> seen(back.size(), false);
   for (const int v : queue) {
-    seen[static_cast<std::size_t>(v)] = true;
+    seen[idx(v)] = true;
   }
   for (std::size_t k = 0; k < queue.size(); ++k) {
     if (queue[k] < n && waits(queue[k])) {
       out.push_back(queue[k]);
     }
-    for (const int v : back[static_cast<std::size_t>(queue[k])]) {
-      if (!seen[static_cast<std::size_t>(v)]) {
-        seen[static_cast<std::size_t>(v)] = true;
+    for (const int v : back[idx(queue[k])]) {
+      if (!seen[idx(v)]) {
+        seen[idx(v)] = true;
         queue.push_back(v);
       }
     }
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -300,7 +298,7 @@ struct Circles {
     }
     to.resize(vertices.size());
     for (const auto& [vertex, v] : number) {
-      for (const int from : g.back[static_cast<std::size_t>(vertex)]) {
+      for (const int from : g.back[idx(vertex)]) {
         if (const auto it = number.find(from); it != number.end()) {
           to[it->second].push_back(v);
         }
@@ -362,8 +360,8 @@ struct Circles {
 
 std::vector<int> WaitGraph::on_all_circles(const Problem& p) const {
   std::vector<int> out;
-  const bool guessed = std::any_of(p.pending.begin(), p.pending.end(),
-                                   [&](int k) { return (*this)[k].numbers_guessed; });
+  const bool guessed =
+      std::ranges::any_of(p.pending, [&](int k) { return (*this)[k].numbers_guessed; });
   if (p.evidence.empty() || guessed) {
     return out;
   }
@@ -373,7 +371,7 @@ std::vector<int> WaitGraph::on_all_circles(const Problem& p) const {
       out.push_back(p.evidence[v]);
     }
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -416,8 +414,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
   drop_passed(found, graph.fronts);
   for (Pending& p : found) {
     for (const Wait& w : p.waits) {
-      push_unique(graph.waits_in[static_cast<std::size_t>(w.evidence)],
-                  static_cast<int>(graph.pending.size()));
+      push_unique(graph.waits_in[idx(w.evidence)], static_cast<int>(graph.pending.size()));
     }
     if (!p.stale.empty()) {
       graph.stale_s = std::max(graph.stale_s, p.seconds());

@@ -107,7 +107,7 @@ struct WaitGraph {
   std::vector<Problem> problems;
   double stale_s = 0;  // how long others have waited for ranks with stale evidence
   int young = 0;       // operations in flight for less than the threshold
-  bool waits(int evidence) const { return !waits_in[static_cast<std::size_t>(evidence)].empty(); }
+  bool waits(int evidence) const { return !waits_in[idx(evidence)].empty(); }
   // Evidence of all waiting ranks whose waits lead to one of these ranks or operations.
   std::vector<int> leading_to(const std::vector<int>& evidence,
                               const std::vector<int>& pending = {}) const;
@@ -115,7 +115,7 @@ struct WaitGraph {
   // keeps the program's order waits only for who is behind it, so one rank that left the order is on
   // every circle.
   std::vector<int> on_all_circles(const Problem&) const;
-  const Pending& operator[](int k) const { return this->pending[static_cast<std::size_t>(k)]; }
+  const Pending& operator[](int k) const { return this->pending[idx(k)]; }
 
   std::vector<std::vector<int>> back;  // edges turned round; vertices: evidence, unknown, pending
   int first_pending = 0;               // vertex

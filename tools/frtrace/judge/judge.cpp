@@ -31,8 +31,7 @@ class Judge {
     }
     for (Cause& c : std::exchange(further_, {})) {
       // Who went on must not be who is at fault: it may have gone another way.
-      if (named() && !std::all_of(c.others.begin(), c.others.end(),
-                                  [&](int i) { return is_named(f_.rank(i)); })) {
+      if (named() && !std::ranges::all_of(c.others, [&](int i) { return is_named(f_.rank(i)); })) {
         consider(Tier::kEnd, std::move(c));
       }
     }
@@ -44,8 +43,7 @@ class Judge {
     }
     Cause& only = j.causes.front();
     if (j.causes.size() == 1 && !j.unexplained.empty() && may_be_moving(only)) {
-      only.rule = Rule::kOpenBehind;
-      only.verdict = Verdict::kUndecided;
+      only.set(Rule::kOpenBehind, Verdict::kUndecided);
       only.guilty.clear();
     }
     return j;
@@ -55,8 +53,7 @@ class Judge {
   // Nothing tells when the files were written: of a job that moves, devices look behind, too.
   bool may_be_moving(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind &&
-           std::all_of(c.others.begin(), c.others.end(),
-                       [&](int i) { return f_.ev(i).holes.written_guessed; });
+           std::ranges::all_of(c.others, [&](int i) { return f_.ev(i).holes.written_guessed; });
   }
 
   bool named() const { return !named_.empty(); }
@@ -64,7 +61,7 @@ class Judge {
   bool is_needed(Tier tier) const {
     switch (tier) {
       case Tier::kAbsent:
-        return explained_.empty() && std::none_of(named_.begin(), named_.end(), [](const Cause& n) {
+        return explained_.empty() && std::ranges::none_of(named_, [](const Cause& n) {
                  return n.verdict == Verdict::kTransport;
                });
       case Tier::kOpen:
@@ -80,27 +77,24 @@ class Judge {
 
   // It explains a rank that waits and that nothing taken so far explains.
   bool adds(const Cause& c) const {
-    return std::any_of(c.explains.begin(), c.explains.end(),
-                       [&](int i) { return !explained_.contains(i); });
+    return std::ranges::any_of(c.explains, [&](int i) { return !explained_.contains(i); });
   }
 
   bool is_named(Rank rank) const {
-    return std::any_of(named_.begin(), named_.end(), [&](const Cause& known) {
-      return std::any_of(known.guilty.begin(), known.guilty.end(),
-                         [&](const Guilty& k) { return k.rank == rank; });
+    return std::ranges::any_of(named_, [&](const Cause& known) {
+      return std::ranges::any_of(known.guilty, [&](const Guilty& k) { return k.rank == rank; });
     });
   }
 
   // All that it blames are blamed already.
   bool is_known(const Cause& c) const {
-    return std::all_of(c.guilty.begin(), c.guilty.end(),
-                       [&](const Guilty& g) { return is_named(g.rank); });
+    return std::ranges::all_of(c.guilty, [&](const Guilty& g) { return is_named(g.rank); });
   }
 
   // The files of the idle ranks and of those who wait for them record all there was.
   bool records_all(const Cause& c) const {
-    return std::all_of(c.explains.begin(), c.explains.end(),
-                       [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
+    return std::ranges::all_of(
+        c.explains, [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
   }
 
   // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
@@ -115,8 +109,7 @@ class Judge {
   // What differs in a group shifts its numbers: others' devices may have started another operation.
   // A process that ended takes messages off the devices of its peers.
   bool in_doubt(const Cause& c) const {
-    return c.rule == Rule::kDeviceBehind &&
-           std::any_of(named_.begin(), named_.end(), [&](const Cause& n) {
+    return c.rule == Rule::kDeviceBehind && std::ranges::any_of(named_, [&](const Cause& n) {
              return (n.verdict == Verdict::kExited &&
                      f_.graph[c.pending].kind != Kind::kCollective) ||
                     (n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
@@ -137,7 +130,7 @@ class Judge {
       return;
     }
     // Beside a device or the network it may be held up by these.
-    const bool below = std::any_of(named_.begin(), named_.end(), [](const Cause& n) {
+    const bool below = std::ranges::any_of(named_, [](const Cause& n) {
       return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
     });
     if (below && c.rule == Rule::kStoppedHost) {
@@ -149,8 +142,7 @@ class Judge {
     if (weak || (!c.names() && c.verdict == Verdict::kUndecided) ||
         c.rule == Rule::kOpenNoEvidence) {
       open_.push_back(std::move(c));
-    } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent ||
-               c.rule == Rule::kLeftOrder) {
+    } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent) {
       named_.push_back(std::move(c));
     }
   }
@@ -164,10 +156,8 @@ class Judge {
         return c.verdict == Verdict::kDevice && c.explains.empty() && !c.independent;
       });
     }
-    std::stable_sort(named_.begin(), named_.end(), [](const Cause& a, const Cause& b) {
-      return (a.rule == Rule::kStoppedHost) != (b.rule == Rule::kStoppedHost)
-                 ? b.rule == Rule::kStoppedHost
-                 : a.explains.size() > b.explains.size();
+    std::ranges::stable_sort(named_, [](const Cause& a, const Cause& b) {
+      return a.explains.size() > b.explains.size();
     });
     j.causes = std::move(named_);
     j.open = std::move(open_);

@@ -13,6 +13,11 @@
 
 namespace frtrace {
 
+// Indices that may be -1 are signed.
+inline std::size_t idx(int i) {
+  return static_cast<std::size_t>(i);
+}
+
 // A process group as its members know it: same name, instance and members.
 struct Group {
   std::string name, desc, backend;

@@ -39,22 +39,22 @@ class Devices::Walk {
 
   void add_stalled(const OnDevice& at, StalledDevice::Why why) {
     const auto same = [&](const StalledDevice& s) { return s.at == at; };
-    if (std::none_of(out_.stalled.begin(), out_.stalled.end(), same)) {
+    if (std::ranges::none_of(out_.stalled, same)) {
       out_.stalled.push_back({at, why});
     }
   }
 
   void lost_between(Rank from, Rank to, const DevicePhase& p) {
-    auto it = std::find_if(out_.links.begin(), out_.links.end(),
-                           [&](const Link& l) { return l.from == from && l.to == to; });
+    auto it = std::ranges::find_if(out_.links,
+                                   [&](const Link& l) { return l.from == from && l.to == to; });
     if (it == out_.links.end()) {
       it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}, {}});
     }
-    if (std::find(it->channels.begin(), it->channels.end(), p.channel) == it->channels.end()) {
+    if (std::ranges::find(it->channels, p.channel) == it->channels.end()) {
       it->channels.push_back(p.channel);
     }
     const std::string over = over_text(p);
-    if (!over.empty() && std::find(it->over.begin(), it->over.end(), over) == it->over.end()) {
+    if (!over.empty() && std::ranges::find(it->over, over) == it->over.end()) {
       it->over.push_back(over);
     }
   }
@@ -100,7 +100,7 @@ class Devices::Walk {
     const std::vector<DevicePhase> phases = d_.phases(at);
     const bool all_seen = d_.has_all_transfers(at);
     constexpr double kMoves_s = 0.5;
-    if (std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+    if (std::ranges::any_of(phases, [&](const DevicePhase& p) {
           return p.kind != PhaseKind::kKernel && p.time != 0 &&
                  seconds_between(p.time, e.written) < kMoves_s;
         })) {
@@ -111,9 +111,8 @@ class Devices::Walk {
       add_stalled(at, StalledDevice::kUnseenKernel);
       return;
     }
-    const auto kernels = std::count_if(phases.begin(), phases.end(), [](const DevicePhase& p) {
-      return p.kind == PhaseKind::kKernel;
-    });
+    const auto kernels = std::ranges::count_if(
+        phases, [](const DevicePhase& p) { return p.kind == PhaseKind::kKernel; });
     const bool kernels_kept = kernels + o.channels_ended >= o.channels_started;
     bool for_others = false, for_kernel = false, by_network = true;
     if (all_seen && d_.lacks_channels(at)) {
@@ -138,7 +137,7 @@ class Devices::Walk {
         case PhaseWait::kPosted:
         case PhaseWait::kOwnKernel:
         case PhaseWait::kOwnKernelTakes: {
-          const bool runs = std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& k) {
+          const bool runs = std::ranges::any_of(phases, [&](const DevicePhase& k) {
             return k.kind == PhaseKind::kKernel && k.channel == p.channel;
           });
           if (!runs && all_seen && kernels_kept && o.channels_started != 0 &&
@@ -200,9 +199,8 @@ class Devices::Walk {
       return true;
     }
     const auto has = [&](PhaseKind kind) {
-      return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
-        return p.kind == kind && p.channel == channel;
-      });
+      return std::ranges::any_of(
+          phases, [&](const DevicePhase& p) { return p.kind == kind && p.channel == channel; });
     };
     return c_.evidence_of(at.evidence).text(o.algorithm) == "RING" && has(PhaseKind::kSend) &&
            has(PhaseKind::kRecv);
@@ -212,11 +210,11 @@ class Devices::Walk {
   // what it would send. The kernel does not run, or stands.
   bool stands_unseen(const OnDevice& at, const std::vector<DevicePhase>& phases) const {
     const bool p2p = (d_[at].flags & kDeviceP2p) != 0;
-    return std::any_of(phases.begin(), phases.end(), [&](const DevicePhase& p) {
+    return std::ranges::any_of(phases, [&](const DevicePhase& p) {
       const bool takes = p.kind == PhaseKind::kRecv && p.wait == PhaseWait::kOwnKernelTakes;
       const bool fills = p.kind == PhaseKind::kSend && p.wait == PhaseWait::kOwnKernel;
       return (takes || (p2p && fills)) && waits_for_network_alone(at, phases, p.channel) &&
-             (p2p || std::all_of(phases.begin(), phases.end(), [&](const DevicePhase& other) {
+             (p2p || std::ranges::all_of(phases, [&](const DevicePhase& other) {
                 return other.channel != p.channel || other.kind != PhaseKind::kSend ||
                        other.wait == PhaseWait::kOwnKernel;
               }));
@@ -229,7 +227,7 @@ class Devices::Walk {
     const Group* g = d_.group(at);
     return o.state == DeviceState::kStarted && o.transfers_started != 0 &&
            o.transfers_started == o.transfers_ended && g != nullptr &&
-           std::all_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+           std::ranges::all_of(g->evidence, [&](int other) {
              return other == at.evidence || (other >= 0 && d_.is_done(at, other));
            });
   }

@@ -124,7 +124,7 @@ void Devices::find_carried() {
       }
       const int i = owner->second.front();
       const std::vector<DeviceOperation>& ops = c_.evidence_of(i).device.operations;
-      const auto op = std::find_if(ops.begin(), ops.end(), [&](const DeviceOperation& o) {
+      const auto op = std::ranges::find_if(ops, [&](const DeviceOperation& o) {
         return o.row == x.phase.row && o.generation == x.generation;
       });
       if (op != ops.end()) {
@@ -163,7 +163,7 @@ const CommEvidence* Devices::comm(const OnDevice& at) const {
 
 const Group* Devices::group(int evidence, std::uint32_t row) const {
   const int g = row != 0 ? c_.group_at(evidence, row) : -1;
-  return g < 0 ? nullptr : &c_.groups[static_cast<std::size_t>(g)];
+  return g < 0 ? nullptr : &c_.groups[idx(g)];
 }
 
 // That of its record.
@@ -185,7 +185,7 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
     const Group* g = group(at.evidence, row);
     if (g != nullptr && g->ranks_known && static_cast<int>(g->ranks.size()) == own->n_ranks &&
         comm_rank < own->n_ranks) {
-      return g->ranks[static_cast<std::size_t>(comm_rank)];
+      return g->ranks[idx(comm_rank)];
     }
   }
   return -1;
@@ -196,57 +196,48 @@ bool Devices::lost_any(int evidence) const {
   return d.comms_lost + d.ops_lost + d.phases_lost + d.unmatched + d.threads_lost != 0;
 }
 
-namespace {
-
-// The record of the same meeting, in the evidence of another member.
-std::size_t counterpart_record(const Case& c, const Group& g, const RankEvidence& own,
-                               const Record& r, int evidence) {
-  const auto position = [&](const RankEvidence& e) {
-    const auto it = g.position.find(e.id.rank);
-    return it == g.position.end() ? -1 : it->second;
-  };
-  const RankEvidence& other = c.evidence_of(evidence);
-  const int mine = position(own), theirs = position(other);
-  if (mine < 0 || theirs < 0 || g.evidence[static_cast<std::size_t>(theirs)] != evidence) {
-    return SIZE_MAX;
+// The record of the same meeting, in the evidence of another member; nullptr: none is kept.
+const Record* Devices::other_record(const OnDevice& at, int evidence) const {
+  const RankEvidence& own = c_.evidence_of(at.evidence);
+  const RankEvidence& other = c_.evidence_of(evidence);
+  const Group* g = group(at);
+  const std::size_t record = record_of(own, (*this)[at]);
+  if (g == nullptr || record == SIZE_MAX) {
+    return nullptr;
   }
+  const auto position = [&](const RankEvidence& e) {
+    const auto it = g->position.find(e.id.rank);
+    return it == g->position.end() ? -1 : it->second;
+  };
+  const int mine = position(own), theirs = position(other);
+  if (mine < 0 || theirs < 0 || g->evidence[idx(theirs)] != evidence) {
+    return nullptr;
+  }
+  const Record& r = own.records[record];
   const Kind kind = r.kind == Kind::kSend   ? Kind::kRecv
                     : r.kind == Kind::kRecv ? Kind::kSend
                                             : r.kind;
   const bool p2p = kind != Kind::kCollective;
-  for (std::size_t i = other.records.size(); i-- > 0;) {
-    const Record& x = other.records[i];
-    if (x.kind == kind && x.seq == r.seq &&
-        static_cast<int>(x.group) == g.row[static_cast<std::size_t>(theirs)] &&
-        (!p2p || (x.peer == mine && r.peer == theirs))) {
-      return i;
+  for (auto x = other.records.rbegin(); x != other.records.rend(); ++x) {
+    if (x->kind == kind && x->seq == r.seq && static_cast<int>(x->group) == g->row[idx(theirs)] &&
+        (!p2p || (x->peer == mine && r.peer == theirs))) {
+      return &*x;
     }
   }
-  return SIZE_MAX;
+  return nullptr;
 }
 
-}  // namespace
-
 std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) const {
-  const RankEvidence& e = c_.evidence_of(at.evidence);
-  const Group* g = group(at);
-  const std::size_t record = record_of(e, (*this)[at]);
-  if (g == nullptr || record == SIZE_MAX) {
-    return std::nullopt;
-  }
-  return of(evidence, counterpart_record(c_, *g, e, e.records[record], evidence));
+  const Record* r = other_record(at, evidence);
+  return r == nullptr
+             ? std::nullopt
+             : of(evidence, static_cast<std::size_t>(r - c_.evidence_of(evidence).records.data()));
 }
 
 // The other member has finished it, or its side of a send or receive.
 bool Devices::is_done(const OnDevice& at, int evidence) const {
-  const RankEvidence& e = c_.evidence_of(at.evidence);
-  const Group* g = group(at);
-  const std::size_t record = record_of(e, (*this)[at]);
-  if (g == nullptr || record == SIZE_MAX) {
-    return false;
-  }
-  const std::size_t other = counterpart_record(c_, *g, e, e.records[record], evidence);
-  return other != SIZE_MAX && c_.evidence_of(evidence).records[other].state == State::kCompleted;
+  const Record* r = other_record(at, evidence);
+  return r != nullptr && r->state == State::kCompleted;
 }
 
 std::optional<DevicePhase> Devices::facing(const OnDevice& own, const DevicePhase& p,
@@ -262,35 +253,25 @@ std::optional<DevicePhase> Devices::facing(const OnDevice& own, const DevicePhas
 }
 
 bool Devices::started_elsewhere(const OnDevice& at) const {
-  const RankEvidence& e = c_.evidence_of(at.evidence);
   const Group* g = group(at);
-  const std::size_t record = record_of(e, (*this)[at]);
-  if (g == nullptr || record == SIZE_MAX) {
-    return false;
-  }
-  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
-    if (other < 0 || other == at.evidence) {
-      return false;
-    }
-    const std::size_t r = counterpart_record(c_, *g, e, e.records[record], other);
-    if (r == SIZE_MAX) {
-      return false;
-    }
-    const Record& theirs = c_.evidence_of(other).records[r];
-    const Time since = theirs.started != 0 ? theirs.started : theirs.ended;
-    // Looked at long enough after that to mean anything.
-    constexpr double kLate_s = 1;
-    return (theirs.state == State::kStarted || theirs.state == State::kCompleted) &&
-           (since == 0 || seconds_between(since, e.written) >= kLate_s);
-  });
+  return g != nullptr && std::ranges::any_of(g->evidence, [&](int other) {
+           const Record* r = other < 0 || other == at.evidence ? nullptr : other_record(at, other);
+           if (r == nullptr || (r->state != State::kStarted && r->state != State::kCompleted)) {
+             return false;
+           }
+           const Time since = r->started != 0 ? r->started : r->ended;
+           // Looked at long enough after that to mean anything.
+           constexpr double kLate_s = 1;
+           return since == 0 ||
+                  seconds_between(since, c_.evidence_of(at.evidence).written) >= kLate_s;
+         });
 }
 
 bool Devices::has_all_transfers(const OnDevice& at) const {
   const DeviceEvidence& d = c_.evidence_of(at.evidence).device;
   const auto lost = [](const DeviceOperation& o) { return (o.flags & fr::kDevTransfersLost) != 0; };
   // Of an operation that is gone, or written by an fr that does not say of which: of any.
-  return d.phases_lost == 0 ||
-         (!lost((*this)[at]) && std::any_of(d.operations.begin(), d.operations.end(), lost));
+  return d.phases_lost == 0 || (!lost((*this)[at]) && std::ranges::any_of(d.operations, lost));
 }
 
 bool Devices::may_run(const OnDevice& at) const {
@@ -311,7 +292,7 @@ bool Devices::lacks_channels(const OnDevice& at) const {
       (*this)[at].channels_started == 0 || !lacks(at) || g == nullptr) {
     return false;
   }
-  return std::any_of(g->evidence.begin(), g->evidence.end(), [&](int other) {
+  return std::ranges::any_of(g->evidence, [&](int other) {
     const auto theirs = other < 0 || other == at.evidence ? std::nullopt : counterpart(at, other);
     return theirs && (*this)[*theirs].channels != 0 && !lacks(*theirs);
   });

@@ -96,6 +96,7 @@ class Devices {
   const CommEvidence* comm(const OnDevice&) const;
   const Group* group(int evidence, std::uint32_t row) const;
   const Group* group(const OnDevice&) const;
+  const Record* other_record(const OnDevice&, int evidence) const;
   std::optional<OnDevice> counterpart(const OnDevice&, int evidence) const;
   bool is_done(const OnDevice&, int evidence) const;
   std::optional<DevicePhase> facing(const OnDevice& own, const DevicePhase&,

@@ -32,7 +32,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
       if (!comm.used || comm.ended || comm.error == 0) {
         continue;  // an ended one's was dealt with
       }
-      const auto failed = std::find_if(e.records.begin(), e.records.end(), [&](const Record& r) {
+      const auto failed = std::ranges::find_if(e.records, [&](const Record& r) {
         return r.state == State::kFailed && r.error == comm.error;
       });
       const std::string text(e.text(comm.error));
@@ -41,7 +41,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
                          ? SIZE_MAX
                          : static_cast<std::size_t>(failed - e.records.begin())});
     }
-    const auto first = std::min_element(own.begin(), own.end(), is_earlier);
+    const auto first = std::ranges::min_element(own, is_earlier);
     if (first != own.end()) {
       out.push_back(std::move(*first));
     }
@@ -66,8 +66,8 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
     if (i == group.position.end() || j == group.position.end()) {
       continue;
     }
-    const std::size_t mine = static_cast<std::size_t>(i->second);
-    const std::size_t theirs = static_cast<std::size_t>(j->second);
+    const std::size_t mine = idx(i->second);
+    const std::size_t theirs = idx(j->second);
     if (group.evidence[mine] != a || group.evidence[theirs] != b) {
       continue;
     }
@@ -85,7 +85,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
   if (ahead.empty()) {
     return {0, same ? kSameClock : kUnmeasured};
   }
-  std::sort(ahead.begin(), ahead.end());
+  std::ranges::sort(ahead);
   Offset out;
   out.ns = ahead[ahead.size() / 2];
   out.error = (ahead.size() < kFew      ? kFewest
@@ -98,7 +98,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
 
 FirstErrors first_errors(const Case& c, const std::vector<Slots>& slots,
                          const std::vector<DeviceError>& errors) {
-  const auto reference = std::min_element(errors.begin(), errors.end(), is_earlier);
+  const auto reference = std::ranges::min_element(errors, is_earlier);
   // When each was, by the clock of that one.
   std::vector<Offset> when;
   for (const DeviceError& x : errors) {

@@ -22,7 +22,7 @@ std::vector<Time> late_times(const Case& c, const Straggler& s) {
     out.push_back(e.records[site.first].time);
     out.push_back(e.records[site.record].time);
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -48,7 +48,7 @@ struct Gap {
 // Per round in which the rank is late: the first time.
 std::map<std::uint64_t, Gap> late_rounds(const Case& c, const Straggler& s, int group) {
   const RankEvidence& e = c.evidence_of(s.evidence);
-  const std::vector<int>& groups = c.group_of[static_cast<std::size_t>(s.evidence)];
+  const std::vector<int>& groups = c.group_of[idx(s.evidence)];
   std::vector<std::uint64_t> round(e.records.size());
   std::uint64_t now = 0;
   for (std::size_t r = 0; r < e.records.size(); ++r) {
@@ -84,7 +84,7 @@ bool follows(const Case& c, const Straggler& s, const Straggler& other) {
   }
   const std::map<std::uint64_t, Gap> own = late_rounds(c, s, group),
                                      before = late_rounds(c, other, group);
-  const auto n = std::count_if(own.begin(), own.end(), [&](const auto& one) {
+  const auto n = std::ranges::count_if(own, [&](const auto& one) {
     const auto it = before.find(one.first);
     return it != before.end() && comes_after(one.second, it->second);
   });
@@ -93,9 +93,8 @@ bool follows(const Case& c, const Straggler& s, const Straggler& other) {
 
 // PyTorch's files of gloo jobs lack sends and receives: who waits in one seems to be busy.
 bool may_lack_messages(const RankEvidence& e) {
-  return !e.format.empty() && std::any_of(e.groups.begin(), e.groups.end(), [&](const auto& g) {
-    return e.text(g.backend) == "gloo";
-  });
+  return !e.format.empty() &&
+         std::ranges::any_of(e.groups, [&](const auto& g) { return e.text(g.backend) == "gloo"; });
 }
 
 }  // namespace
@@ -147,11 +146,10 @@ std::string late_node(const Case& c, const std::vector<Straggler>& late) {
 // A node, of which some of its ranks were found to be late before.
 bool takes_in(const Case& c, const std::vector<Straggler>& node,
               const std::vector<Straggler>& some) {
-  return !late_node(c, node).empty() &&
-         std::all_of(some.begin(), some.end(), [&](const Straggler& s) {
-           return std::any_of(node.begin(), node.end(),
-                              [&](const Straggler& of) { return of.evidence == s.evidence; });
-         });
+  return !late_node(c, node).empty() && std::ranges::all_of(some, [&](const Straggler& s) {
+    return std::ranges::any_of(node,
+                               [&](const Straggler& of) { return of.evidence == s.evidence; });
+  });
 }
 
 // Of those whose own time is longer only when whole rounds of a group are compared: who stands out,

@@ -117,7 +117,7 @@ void add_changes(const std::vector<double>& x, std::size_t from, std::size_t to,
   }
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), from);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return x[a] < x[b]; });
+  std::ranges::stable_sort(order, [&](auto a, auto b) { return x[a] < x[b]; });
   std::vector<double> place(n);
   for (std::size_t k = 0, end = 0; k < n; k = end) {  // equal values share one place
     for (end = k; end < n && x[order[end]] == x[order[k]]; ++end) {
@@ -157,7 +157,7 @@ void add_changes(const std::vector<double>& x, std::size_t from, std::size_t to,
 
 std::vector<double> medians_but(const std::vector<double>& values) {
   std::vector<double> sorted = values, out;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   const std::size_t m = (values.size() - 1) / 2;
   for (const double v : values) {
     out.push_back(sorted[v <= sorted[m] ? m + 1 : m]);
@@ -167,8 +167,8 @@ std::vector<double> medians_but(const std::vector<double>& values) {
 
 std::optional<LateSeries> late_mostly(const Calls& calls, double floor_s) {
   const std::size_t n = calls.size(), since = start_of_late(calls, floor_s);
-  const auto late = static_cast<double>(std::count_if(
-      calls.begin(), calls.end(), [&](const LateCall& call) { return call.late > floor_s; }));
+  const auto late = static_cast<double>(
+      std::ranges::count_if(calls, [&](const LateCall& call) { return call.late > floor_s; }));
   if (n < limits::kLateAgain || since == n) {
     return std::nullopt;
   }
@@ -237,7 +237,7 @@ std::size_t period(const std::vector<std::uint64_t>& x) {
 std::optional<LateSeries> late_now_and_then(const Calls& calls, double floor_s, std::size_t round,
                                             std::size_t members) {
   const auto late = [&](const LateCall& call) { return call.late > floor_s; };
-  const auto first = std::find_if(calls.begin(), calls.end(), late);
+  const auto first = std::ranges::find_if(calls, late);
   const auto own = static_cast<std::size_t>(std::count_if(first, calls.end(), late));
   if (own < limits::kRareAgain || members < 2 ||
       log_chance(calls, 0, floor_s, round, members) + std::log(members) >
@@ -254,7 +254,7 @@ std::optional<LateSeries> late_now_and_then(const Calls& calls, double floor_s, 
 std::vector<Change> changes(const std::vector<double>& x) {
   std::vector<Change> out;
   add_changes(x, 0, x.size(), out);
-  std::sort(out.begin(), out.end(), [](const Change& a, const Change& b) { return a.at < b.at; });
+  std::ranges::sort(out, [](const Change& a, const Change& b) { return a.at < b.at; });
   return out;
 }
 

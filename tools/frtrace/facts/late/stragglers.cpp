@@ -87,7 +87,7 @@ class Lateness {
     std::vector<Arrivals> out;
     std::vector<std::unordered_map<int, std::size_t>> members;  // evidence -> place, of each
     for (const WholeSlot& slot : whole_) {
-      const Group& group = c_.groups[static_cast<std::size_t>(slot.group)];
+      const Group& group = c_.groups[idx(slot.group)];
       const Member& first = slot.members.front();
       const RankEvidence& e = c_.evidence_of(first.first);
       const Record& r = record(first);
@@ -104,12 +104,12 @@ class Lateness {
       add(slot, out[at->second], members[at->second]);
     }
     for (Arrivals& a : out) {
-      std::stable_sort(a.members.begin(), a.members.end(), [](const auto& x, const auto& y) {
+      std::ranges::stable_sort(a.members, [](const auto& x, const auto& y) {
         return x.last != y.last ? x.last > y.last : x.sum_s > y.sum_s;
       });
     }
-    std::stable_sort(out.begin(), out.end(),
-                     [](const Arrivals& a, const Arrivals& b) { return a.sum_s > b.sum_s; });
+    std::ranges::stable_sort(
+        out, [](const Arrivals& a, const Arrivals& b) { return a.sum_s > b.sum_s; });
     return out;
   }
 
@@ -144,7 +144,7 @@ class Lateness {
   };
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
-  OfRank& own(const Member& m) { return ranks_[static_cast<std::size_t>(m.first)]; }
+  OfRank& own(const Member& m) { return ranks_[idx(m.first)]; }
 
   void add(const WholeSlot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
     const Member* last = nullptr;
@@ -178,10 +178,10 @@ class Lateness {
   // Of a job that runs, a few have not ended yet; without any end the clocks must do.
   void keep_ended() {
     const auto open = [&](const WholeSlot& slot) {
-      return std::any_of(slot.members.begin(), slot.members.end(),
-                         [&](const Member& m) { return record(m).ended == 0; });
+      return std::ranges::any_of(slot.members,
+                                 [&](const Member& m) { return record(m).ended == 0; });
     };
-    const auto n = std::count_if(whole_.begin(), whole_.end(), open);
+    const auto n = std::ranges::count_if(whole_, open);
     if (2 * n < static_cast<std::ptrdiff_t>(whole_.size())) {
       std::erase_if(whole_, open);
     }
@@ -280,9 +280,9 @@ class Lateness {
     const Rank self = c_.ranks[i]->id.rank;
     Rank peer = -1;
     if (g >= 0) {
-      const Group& group = c_.groups[static_cast<std::size_t>(g)];
+      const Group& group = c_.groups[idx(g)];
       if (r.peer >= 0 && r.peer < static_cast<int>(group.ranks.size())) {
-        peer = group.ranks[static_cast<std::size_t>(r.peer)];
+        peer = group.ranks[idx(r.peer)];
       }
     }
     const bool send = r.kind == Kind::kSend;
@@ -346,9 +346,9 @@ class Lateness {
     std::vector<Own> each;
     bool whole = true;
     for (const Member& m : slot.members) {
-      auto& last = before[static_cast<std::size_t>(m.first)];
+      auto& last = before[idx(m.first)];
       last.resize(c_.groups.size(), 0);
-      std::size_t& from = last[static_cast<std::size_t>(slot.group)];
+      std::size_t& from = last[idx(slot.group)];
       Own sum;
       whole = whole && from != 0 && none_lost(m.first, from - 1, m.second);
       for (std::size_t r = from; r <= m.second; ++r) {
@@ -377,8 +377,7 @@ class Lateness {
       alike = alike && each[k].did == each[0].did;
       starts = starts && record(m).started >= record(m).time;
     }
-    const auto last =
-        static_cast<std::size_t>(std::max_element(late.begin(), late.end()) - late.begin());
+    const auto last = static_cast<std::size_t>(std::ranges::max_element(late) - late.begin());
     const std::vector<double> usual = medians_but(busy), usual_host = medians_but(host),
                               usual_device = medians_but(device);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
@@ -390,7 +389,7 @@ class Lateness {
                            : std::max(-std::abs(late[k]), std::min(late[k], own_s)));
     }
     std::vector<double> order = excess;
-    std::sort(order.begin(), order.end());
+    std::ranges::sort(order);
     const auto before = [&](double s) {
       return static_cast<float>(std::lower_bound(order.begin(), order.end(), s) - order.begin());
     };
@@ -399,7 +398,7 @@ class Lateness {
       // Who comes with it is before it and after it, itself aside.
       const float twice =
           before(excess[k] - limits::kLateLeast_s) + before(excess[k] + limits::kLateLeast_s) - 1;
-      const Time t_at = at(static_cast<std::size_t>(m.first), m.second);
+      const Time t_at = at(idx(m.first), m.second);
       own(m).first = own(m).first == 0 ? t_at : std::min(own(m).first, t_at);
       own(m).last = std::max(own(m).last, t_at);
       Tally& t =
@@ -440,8 +439,8 @@ class Lateness {
       all.each = std::move(each);
     }
     for (auto& [key, t] : out) {
-      std::sort(t.each.begin(), t.each.end(),
-                [](const LateCall& a, const LateCall& b) { return a.record < b.record; });
+      std::ranges::sort(t.each,
+                        [](const LateCall& a, const LateCall& b) { return a.record < b.record; });
     }
     return out;
   }
@@ -490,7 +489,7 @@ class Lateness {
     }
     s.span_s = seconds_between(since, ranks_[i].last);
     s.by = whose(host, device);
-    std::sort(s.sites.begin(), s.sites.end(), [](const LateSite& a, const LateSite& b) {
+    std::ranges::sort(s.sites, [](const LateSite& a, const LateSite& b) {
       return std::tie(b.lost_s, a.record) < std::tie(a.lost_s, b.record);
     });
     return s;

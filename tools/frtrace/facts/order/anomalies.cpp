@@ -11,20 +11,19 @@
 
 namespace frtrace {
 
-std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
+std::uint64_t Anomalies::role(int i, const Step& step) const {
   const RankEvidence& e = c_.evidence_of(i);
   const Record& r = e.records[step.record];
   const Place& place = place_of(i, r.stack);
   std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), place.file_hash);
   key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r));
   if (step.group >= 0) {
-    const Group& g = c_.groups[static_cast<std::size_t>(step.group)];
+    const Group& g = c_.groups[idx(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.
     const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
     key = numbered ? mix(key, (g.ranks.size() << 32) + r.group)
                    : mix(key, g.desc.empty() ? g.name : g.desc);
-    if (peer && r.kind != Kind::kCollective && r.peer >= 0 &&
-        r.peer < static_cast<int>(g.ranks.size())) {
+    if (r.kind != Kind::kCollective && r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size())) {
       const int n = static_cast<int>(g.ranks.size());
       key = mix(key, static_cast<std::uint64_t>((r.peer - g.position.at(e.id.rank) + n) % n));
     }
@@ -43,15 +42,15 @@ const Anomalies::Place& Anomalies::place_of(int i, std::uint32_t stack) const {
 
 std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
   std::vector<int> groups, out;
-  for (const int g : c_.group_of[static_cast<std::size_t>(i)]) {
+  for (const int g : c_.group_of[idx(i)]) {
     if (g >= 0) {
       groups.push_back(g);
     }
   }
-  const auto group = [&](int g) -> const Group& { return c_.groups[static_cast<std::size_t>(g)]; };
+  const auto group = [&](int g) -> const Group& { return c_.groups[idx(g)]; };
   if (smaller_groups_first) {  // these are most alike
-    std::stable_sort(groups.begin(), groups.end(),
-                     [&](int x, int y) { return group(x).ranks.size() < group(y).ranks.size(); });
+    std::ranges::stable_sort(
+        groups, [&](int x, int y) { return group(x).ranks.size() < group(y).ranks.size(); });
   }
   std::set<int> seen{i};
   for (const int g : groups) {
@@ -67,7 +66,7 @@ std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
 }
 
 const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
-  std::vector<std::uint64_t>& out = roles_[static_cast<std::size_t>(i)];
+  std::vector<std::uint64_t>& out = roles_[idx(i)];
   if (out.empty()) {
     out.reserve(history_.of(i).size());
     for (const Step& s : history_.of(i)) {
@@ -170,13 +169,9 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   }
   const std::vector<Step>& steps = history_.of(i);
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
-    // where they are too short to differ what it never issued after so many equal steps.
+    // Iterations vary; what it is stuck in and never issued before stands out of all of them.
     const auto here = anomaly(steps, stuck);
-    const bool stands_out =
-        here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
-                                 here->context > limits::kClearSupport));
-    if (stands_out && here->issued == stuck) {
+    if (here && here->novel && here->issued == stuck) {
       odd->push_back(*here);
     }
     return std::move(*odd);
@@ -214,8 +209,8 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
       again.insert(steps[k].key);
     }
   }
-  const auto first = std::find_if(steps.begin(), steps.end(),
-                                  [&](const Step& s) { return again.contains(s.key); });
+  const auto first =
+      std::ranges::find_if(steps, [&](const Step& s) { return again.contains(s.key); });
   const bool whole_program = e.records.front().ticket <= 1;
   return whole_program && first != steps.end() && first->key == steps[a.usual].key &&
          (a.usual == 0 || first->key != steps[a.usual - 1].key);  // one of several alike is amid
@@ -231,9 +226,8 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
-    const bool together = std::any_of(others.begin(), others.end(), [&](int j) {
-      return did_likewise(j, history_.of(j).size(), i, a);
-    });
+    const bool together = std::ranges::any_of(
+        others, [&](int j) { return did_likewise(j, history_.of(j).size(), i, a); });
     if (!together && !shared(i, a)) {
       first = a;
     }
@@ -262,7 +256,7 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
     }
   }
   const std::vector<Anomaly> found = all(i, stuck);
-  return std::any_of(found.begin(), found.end(), [&](const Anomaly& a) {
+  return std::ranges::any_of(found, [&](const Anomaly& a) {
     return roles(i)[a.issued] == issued && (deviant.novel || roles(i)[a.usual] == usual);
   });
 }
@@ -308,9 +302,8 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
         next[role] = {next[role].ranks + 1, std::span(*other).subspan(at)};
       }
     }
-    const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) {
-      return a.second.ranks < b.second.ranks;
-    });
+    const auto most = std::ranges::max_element(
+        next, [](const auto& a, const auto& b) { return a.second.ranks < b.second.ranks; });
     if (next.contains(own[p]) || next.empty() || most->second.ranks < limits::kPeersAgree) {
       continue;
     }

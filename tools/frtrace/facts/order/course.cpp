@@ -108,8 +108,7 @@ std::vector<SiteCount> SiteCounts::of(int evidence) {
       found.push_back(std::move(seen));
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Seen& a, const Seen& b) { return a.first < b.first; });
+  std::ranges::stable_sort(found, [](const Seen& a, const Seen& b) { return a.first < b.first; });
   std::vector<SiteCount> out;
   for (Seen& seen : found) {
     out.push_back(std::move(seen.out));
@@ -282,7 +281,7 @@ class Pair {
     }
     // The rank's own group of that kind: the peer's may be a sister of it.
     const Roles& roles = roles_.roles(own_);
-    const auto same = std::find(roles.begin(), roles.end(), peer.roles[at]);
+    const auto same = std::ranges::find(roles, peer.roles[at]);
     out.group = same != roles.end() ? steps[static_cast<std::size_t>(same - roles.begin())].group
                                     : out.group;
     for (std::size_t k = out.issued; k < steps.size(); ++k) {

@@ -58,11 +58,10 @@ class Track {
 
 std::optional<Fork> fork_of(const Case& c, const History& history, int group, int evidence,
                             int reference) {
-  const Group& g = c.groups[static_cast<std::size_t>(group)];
+  const Group& g = c.groups[idx(group)];
   const auto enqueued = [&](int i) -> std::uint64_t {
     const auto p = g.position.find(c.evidence_of(i).id.rank);
-    const GroupEvidence* m =
-        p == g.position.end() ? nullptr : c.member(g, static_cast<std::size_t>(p->second));
+    const GroupEvidence* m = p == g.position.end() ? nullptr : c.member(g, idx(p->second));
     return m == nullptr ? 0 : m->enqueued;
   };
   const Track own(c, history, evidence), other(c, history, reference);

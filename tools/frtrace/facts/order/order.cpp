@@ -12,7 +12,7 @@
 namespace frtrace {
 
 const std::vector<Step>& History::of(int evidence) const {
-  const std::size_t i = static_cast<std::size_t>(evidence);
+  const std::size_t i = idx(evidence);
   if (built_[i]) {
     return steps_[i];
   }
@@ -21,8 +21,7 @@ const std::vector<Step>& History::of(int evidence) const {
   std::unordered_map<std::uint32_t, std::uint64_t> site_keys;
   const std::uint64_t no_site = mix(mix(7, std::string_view()), 0);
   Signatures signatures(e);
-  steps_[i].reserve(
-      static_cast<std::size_t>(std::count_if(e.records.begin(), e.records.end(), communicates)));
+  steps_[i].reserve(static_cast<std::size_t>(std::ranges::count_if(e.records, communicates)));
   for (std::size_t r = 0; r < e.records.size(); ++r) {
     const Record& record = e.records[r];
     if (!communicates(record)) {
@@ -108,7 +107,7 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
       to_the_end = ends ? shift : SIZE_MAX;
     }
   };
-  const auto taken = std::find(due.begin(), due.end(), issued[0]) - due.begin();
+  const auto taken = std::ranges::find(due, issued[0]) - due.begin();
   const bool known = static_cast<std::size_t>(taken) < due.size();
   consider(Anomaly::kReplaced, 1, 1);
   for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
