@@ -92,9 +92,6 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   return c;
 }
 
-// Versions of the profiler interface before this one report no launches.
-constexpr std::uint32_t kTellsLaunches = 5;
-
 // The rank's calls were hooked: the streams of what it waits in are known all the same.
 bool has_streams(const Facts& f, const Problem& p, int evidence) {
   return std::ranges::all_of(p.pending, [&](int k) {
@@ -272,7 +269,6 @@ namespace {
 // All that the rank issued in that group came from one thread of its own, which has ended: what its
 // other threads wait in does not hold that up.
 bool lost_its_thread(const Facts& f, int i, int group) {
-  constexpr std::size_t kFewest = 3;
   const RankEvidence& e = f.ev(i);
   const std::size_t front = f.graph.fronts[idx(i)].first;
   std::size_t issued = 0;
@@ -286,7 +282,7 @@ bool lost_its_thread(const Facts& f, int i, int group) {
       ++issued;
     }
   }
-  return issued >= kFewest && front != kNoRecord && e.records[front].tid != tid &&
+  return issued >= limits::kOwnThread && front != kNoRecord && e.records[front].tid != tid &&
          e.threads.present && e.threads.threads_lost == 0 &&
          thread_of(e.threads, static_cast<int>(tid)) == nullptr;
 }
@@ -450,9 +446,8 @@ std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, con
 // all of them in one order. Fewer wait in the later one without the earlier: these left that order,
 // whoever is on the circles.
 std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
-  constexpr std::size_t kMost = 64;  // pending operations of a circle that are compared
-  for (std::size_t k = 0; k < std::min(kMost, p.pending.size()); ++k) {
-    for (std::size_t j = 0; j < std::min(kMost, p.pending.size()); ++j) {
+  for (std::size_t k = 0; k < std::min(limits::kCircleCompared, p.pending.size()); ++k) {
+    for (std::size_t j = 0; j < std::min(limits::kCircleCompared, p.pending.size()); ++j) {
       const Pending &first = f.graph[p.pending[k]], &second = f.graph[p.pending[j]];
       const bool meet = std::any_of(first.absent.begin(), first.absent.end(),
                                     [&](int i) { return second.waits_here(i); });

@@ -249,7 +249,6 @@ int left_out_group(const Facts& f, int i) {
 // A rank that left its usual order, where an operation with `who` was due, may be what the one
 // without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
-  constexpr std::size_t kCompared = 64;
   std::set<int> suspects;  // evidence
   for (const Pending& p : f.graph.pending) {
     suspects.insert(p.absent.begin(), p.absent.end());
@@ -257,7 +256,7 @@ bool has_suspect(const Facts& f, Rank who) {
       suspects.insert(w.evidence);
     }
   }
-  const std::size_t compared = std::min(suspects.size(), kCompared);
+  const std::size_t compared = std::min(suspects.size(), limits::kSuspects);
   return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
     const int group = left_out_group(f, i);
     return group >= 0 && f.group(group).position.contains(who);

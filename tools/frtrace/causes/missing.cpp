@@ -75,7 +75,6 @@ std::uint64_t shifted_since(const Facts& f, int i, int group) {
     const Record* r = s.at(f.c, g, m, seq);
     return r == nullptr ? Site() : user_site(f.ev(g.evidence[m]), r->stack);
   };
-  constexpr int kFewest = 2;
   std::uint64_t since = 0;
   int compared = 0;
   for (const std::size_t index : s.records[own]) {
@@ -93,7 +92,7 @@ std::uint64_t shifted_since(const Facts& f, int i, int group) {
     since = since == 0 ? seq : since;
     ++compared;
   }
-  return compared >= kFewest ? since : 0;
+  return compared >= limits::kShifted ? since : 0;
 }
 
 // Beside a process that ended, an idle rank is a fault of its own only if it stopped long before
@@ -121,7 +120,6 @@ bool stands_alone(const Facts& f, int i) {
 // Where sends and receives are not recorded, several that did not come, or left no file, rather wait
 // for each other than stopped; but not two of a job with few kinds of groups, which has no stages.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
-  constexpr std::size_t kKinds = 3;
   const std::size_t several = idle.size() + f.c.missing.size();
   const bool deaf = std::ranges::any_of(idle, [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
@@ -130,7 +128,8 @@ bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending
   for (const Group& g : f.c.groups) {
     kinds.insert(g.desc);
   }
-  return several > 1 && (f.p2p_unseen || (deaf && (several > 2 || kinds.size() >= kKinds)));
+  return several > 1 &&
+         (f.p2p_unseen || (deaf && (several > 2 || kinds.size() >= limits::kStagedKinds)));
 }
 
 // It issued operations until its evidence was written: it is late, and not stuck.
@@ -249,9 +248,8 @@ bool is_at_store(const Facts& f, int i) {
 // Nothing tells when the files were written, and several ranks are in no operation, all awaited in
 // sends and receives only: so looks a pipeline that moves. Members of one group stop together.
 bool may_be_moving(const Facts& f) {
-  constexpr std::size_t kSeveral = 3;
   const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
-  return idle.size() >= kSeveral &&
+  return idle.size() >= limits::kBetween &&
          std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; }) &&
          std::ranges::none_of(f.graph.pending,
                               [&](const Pending& p) {

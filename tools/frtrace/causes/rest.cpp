@@ -78,14 +78,6 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
-double idle_s(const RankEvidence& e) {
-  Time last = 0;
-  for (const Record& r : e.records) {
-    last = r.kind == Kind::kNote ? last : std::max({last, r.time, r.started, r.ended});
-  }
-  return last == 0 || e.holes.written_guessed ? -1 : seconds_between(last, e.written);
-}
-
 namespace {
 
 // The longest time in which nothing of it was in flight; negative: of so few operations, unknown.

@@ -62,8 +62,6 @@ std::vector<Cause> unmatched(const Facts&);
 std::vector<Cause> without_operations(const Facts&);
 std::vector<Cause> slow(const Facts&);
 std::vector<Cause> calls_only(const Facts&);
-// From its last sign of an operation until it was written; negative: not known.
-double idle_s(const RankEvidence&);
 bool only_times(const Facts&);  // the files are a profiler's
 
 // ---- shared by rules

@@ -238,4 +238,12 @@ std::set<Rank> missing_seen(const Case& c, bool alive) {
   return out;
 }
 
+double idle_s(const RankEvidence& e) {
+  Time last = 0;
+  for (const Record& r : e.records) {
+    last = r.kind == Kind::kNote ? last : std::max({last, r.time, r.started, r.ended});
+  }
+  return last == 0 || e.holes.written_guessed ? -1 : seconds_between(last, e.written);
+}
+
 }  // namespace frtrace

@@ -49,6 +49,8 @@ std::vector<Exit> exits_of_missing(const Case&);  // per Case::missing, from the
 std::set<Rank> missing_seen(const Case&, bool alive);
 // When the first of them was told to end, if all were: what they waited for since then tells nothing.
 Time told_to_end(const std::vector<Exit>&);
+// From its last sign of an operation until it was written; negative: not known.
+double idle_s(const RankEvidence&);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
 

@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <set>
 
+#include "facts/limits.hpp"
 #include "facts/waits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
 namespace {
-
-constexpr double kAtRest_s = 1;
 
 // The rank stopped inside an iteration: what it did last was always followed by something else
 // than the first operation of an iteration.
@@ -43,7 +42,7 @@ bool stopped_amid(const Case& c, const History& history, int evidence) {
     return false;
   }
   const Time last = e.records[steps.back().record].time;
-  return e.holes.written_guessed || seconds_between(last, e.written) >= kAtRest_s;
+  return e.holes.written_guessed || seconds_between(last, e.written) >= limits::kAtRest_s;
 }
 
 std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history) {

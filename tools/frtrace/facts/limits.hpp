@@ -67,6 +67,32 @@ inline constexpr std::size_t kRepeats = 3;          // steps before which nothin
 // that ends goes through few operations (what runs at exit).
 inline constexpr std::ptrdiff_t kAfterFailure = 16;
 
+inline constexpr std::uint64_t kForkLookback = 256;  // slots in which two were last at one line
+inline constexpr std::size_t kCourses = 4;    // peers whose course is compared: more say the same
+inline constexpr std::size_t kSuspects = 64;  // of more, each asks for its history
+inline constexpr std::size_t kCircleCompared = 64;  // operations of a circle, each with each other
+inline constexpr int kShifted = 2;                  // slots one ahead that make a shift
+inline constexpr std::size_t kOwnThread = 3;  // operations from a thread that make it the group's
+
+// ---- ranks that are in no operation
+// Evidence written so long after the last operation shows a rank at rest.
+inline constexpr double kAtRest_s = 1;
+// A job with pipeline stages has so many kinds of groups: all, across stages, along them.
+inline constexpr std::size_t kStagedKinds = 3;
+// One or two stop; so many between sends and receives, at no time that is known, may just move.
+inline constexpr std::size_t kBetween = 3;
+
+// ---- devices
+// A device that is so much later than a peer's start of the same operation is late.
+inline constexpr double kDeviceLate_s = 1;
+// A transfer that moved so lately is slow, and not stuck.
+inline constexpr double kMoves_s = 0.5;
+// How far off clocks may be that were compared by operations which their members leave together: of
+// one host, or by enough of them; by few; by fewer. No more of them are looked at than kMeetings.
+inline constexpr Time kSameClock_ns = 1'000'000, kClockByFew_ns = 20'000'000,
+                      kClockByFewest_ns = 100'000'000;
+inline constexpr std::size_t kMeetingsFew = 3, kMeetingsEnough = 8, kMeetings = 256;
+
 // ---- a host that stopped by itself
 // Peers that wait in the same operation and issued more than this rank, out of all that wait there.
 inline constexpr double kWentOnShare = 0.5;

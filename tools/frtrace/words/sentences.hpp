@@ -112,8 +112,7 @@ inline constexpr Row kSentences[] = {
      "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenMoving,
      "{others} wait for each other, if the job was stuck when the files were written, which "
-     "nothing "
-     "tells: {cycle}",
+     "nothing tells: {cycle}",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenBetween,
      "{others} did not issue {op} and others, if the job was stuck when the files were written, "

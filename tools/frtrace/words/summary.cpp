@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "causes/rules.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "words/sentences.hpp"

@@ -7,6 +7,7 @@
 
 #include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
+#include "facts/limits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -84,7 +85,6 @@ class Devices::Walk {
       out_.open = true;  // issued at a time that nothing tells
       return;
     }
-    constexpr std::uint32_t kTellsLaunches = 5;  // version of the profiler's interface
     if (o.state == DeviceState::kScheduled && e.device.plugin_api < kTellsLaunches) {
       add_stalled(at, StalledDevice::kInLaunch);
       return;
@@ -99,12 +99,11 @@ class Devices::Walk {
     const DeviceOperation& o = d_[at];
     const std::vector<DevicePhase> phases = d_.phases(at);
     const bool all_seen = d_.has_all_transfers(at);
-    constexpr double kMoves_s = 0.5;
     if (std::ranges::any_of(phases, [&](const DevicePhase& p) {
           return p.kind != PhaseKind::kKernel && p.time != 0 &&
-                 seconds_between(p.time, e.written) < kMoves_s;
+                 seconds_between(p.time, e.written) < limits::kMoves_s;
         })) {
-      out_.open = true;  // slow, but it gets on: what it waits for now is not what holds it
+      out_.open = true;  // slow, but it moves: what it waits for now is not what holds it
       return;
     }
     if (all_seen && !tells_kernels(e.device) && stands_unseen(at, phases)) {

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "facts/exits.hpp"
+#include "facts/limits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -261,9 +262,8 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
            }
            const Time since = r->started != 0 ? r->started : r->ended;
            // Looked at long enough after that to mean anything.
-           constexpr double kLate_s = 1;
-           return since == 0 ||
-                  seconds_between(since, c_.evidence_of(at.evidence).written) >= kLate_s;
+           return since == 0 || seconds_between(since, c_.evidence_of(at.evidence).written) >=
+                                    limits::kDeviceLate_s;
          });
 }
 

@@ -27,6 +27,8 @@ std::optional<std::size_t> device_operation(const RankEvidence&, std::size_t rec
 // SIZE_MAX: it has none, or none that is kept.
 std::size_t record_of(const RankEvidence&, const DeviceOperation&);
 std::size_t record_at(const RankEvidence&, std::uint64_t ticket);  // SIZE_MAX: not kept
+// Versions of the profiler interface before this one report no launches.
+inline constexpr std::uint32_t kTellsLaunches = 5;
 // Whether silence means that a kernel does not run.
 bool tells_kernels(const DeviceEvidence&);
 // The first unfinished operation on the stream of a launched one, if it is another.

@@ -3,6 +3,7 @@
 
 #include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
+#include "facts/limits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -51,16 +52,14 @@ std::vector<DeviceError> device_errors(const Case& c) {
 
 // Members of a synchronising collective leave it together.
 Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b) {
-  constexpr Time kSameClock = 1'000'000, kFewSamples = 20'000'000, kFewest = 100'000'000;
-  constexpr std::size_t kFew = 3, kEnough = 8, kMost = 256;
   const Identity& x = c.evidence_of(a).id;
   const Identity& y = c.evidence_of(b).id;
   const bool same = x.host == y.host && x.boot_id == y.boot_id;
   if (same && !x.host.empty()) {  // PyTorch's files name no host
-    return {0, kSameClock};
+    return {0, limits::kSameClock_ns};
   }
   std::vector<Time> ahead;
-  for (std::size_t g = 0; g < c.groups.size() && ahead.size() < kMost; ++g) {
+  for (std::size_t g = 0; g < c.groups.size() && ahead.size() < limits::kMeetings; ++g) {
     const Group& group = c.groups[g];
     const auto i = group.position.find(x.rank), j = group.position.find(y.rank);
     if (i == group.position.end() || j == group.position.end()) {
@@ -72,7 +71,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
       continue;
     }
     const std::vector<std::uint32_t>& own = slots[g].records[mine];
-    for (std::size_t r = own.size(); r-- > 0 && ahead.size() < kMost;) {
+    for (std::size_t r = own.size(); r-- > 0 && ahead.size() < limits::kMeetings;) {
       const Record& left = c.evidence_of(a).records[own[r]];
       const Record* right = slots[g].at(c, group, theirs, left.seq);
       if (right != nullptr && left.state == State::kCompleted && left.ended != 0 &&
@@ -83,14 +82,14 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
     }
   }
   if (ahead.empty()) {
-    return {0, same ? kSameClock : kUnmeasured};
+    return {0, same ? limits::kSameClock_ns : kUnmeasured};
   }
   std::ranges::sort(ahead);
   Offset out;
   out.ns = ahead[ahead.size() / 2];
-  out.error = (ahead.size() < kFew      ? kFewest
-               : ahead.size() < kEnough ? kFewSamples
-                                        : kSameClock) +
+  out.error = (ahead.size() < limits::kMeetingsFew      ? limits::kClockByFewest_ns
+               : ahead.size() < limits::kMeetingsEnough ? limits::kClockByFew_ns
+                                                        : limits::kSameClock_ns) +
               std::max(out.ns - ahead[ahead.size() / 10],
                        ahead[ahead.size() - 1 - ahead.size() / 10] - out.ns);
   return out;

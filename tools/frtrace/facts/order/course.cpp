@@ -302,9 +302,8 @@ class Pair {
 
 std::optional<Parting> parting(const Case& c, const History& h, const Anomalies& roles,
                                int evidence, const std::vector<int>& peers) {
-  constexpr std::size_t kCompared = 4;  // peers; more say the same
   std::optional<Parting> out;
-  for (std::size_t k = 0; k < std::min(peers.size(), kCompared); ++k) {
+  for (std::size_t k = 0; k < std::min(peers.size(), limits::kCourses); ++k) {
     Pair pair(c, h, roles, evidence, peers[k]);
     const auto found = pair.parting();
     if (pair.went_the_same_way()) {

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "facts/limits.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -66,10 +67,9 @@ std::optional<Fork> fork_of(const Case& c, const History& history, int group, in
   };
   const Track own(c, history, evidence), other(c, history, reference);
   // The last slot of the group in which both stood at the same line.
-  constexpr std::uint64_t kLookback = 256;
   std::uint64_t seq = std::min(enqueued(evidence), enqueued(reference));
   std::size_t a = own.size(), b = other.size();
-  for (std::uint64_t n = 0; n < kLookback && seq > 0; ++n, --seq) {
+  for (std::uint64_t n = 0; n < limits::kForkLookback && seq > 0; ++n, --seq) {
     const std::size_t i = own.find(group, seq), j = other.find(group, seq);
     if (i == own.size() || j == other.size()) {
       return std::nullopt;  // overwritten
