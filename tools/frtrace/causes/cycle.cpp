@@ -138,15 +138,30 @@ bool may_be_moving(const Facts& f, const Problem& p) {
          });
 }
 
-// All wait at the same place of the program, by operation, call site and role.
+// All wait at the same place of the program, by operation, call site and role. Where all members of a
+// group are on the circle, and each waits for another one, the group may number them in any order.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   std::set<std::uint64_t> roles;
+  std::set<std::int32_t> awaited;
+  std::size_t on_ring = 0;
   for (const int i : who) {
     const std::vector<Step>& steps = f.history.of(i);
     const std::size_t at = f.stuck_step(i);
-    roles.insert(at < steps.size() ? f.anomalies.role(i, steps[at]) : 0);
+    if (at >= steps.size()) {
+      roles.insert(0);
+      continue;
+    }
+    const Record& r = f.ev(i).records[steps[at].record];
+    const int group = steps[at].group;
+    const bool ring = who.size() >= 3 && r.kind != Kind::kCollective && group >= 0 &&
+                      f.group(group).ranks.size() == who.size();
+    if (ring) {
+      awaited.insert(r.peer);
+      ++on_ring;
+    }
+    roles.insert(f.anomalies.role(i, steps[at], !ring));
   }
-  return roles.size() == 1;
+  return roles.size() == 1 && awaited.size() == on_ring;
 }
 
 // A circle of collectives only, or one of sends and receives in which all do the same: none of them
@@ -204,10 +219,18 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did) {
   std::vector<Deviant> deviants;
+  const auto is_pending_of = [&](const Anomaly& a, int i) {
+    const std::vector<Step>& steps = f.history.of(i);
+    return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+      return p.group == steps[a.issued].group || p.group == steps[a.usual].group;
+    });
+  };
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
-    // Without a cycle nothing but equal steps around it tells that the order matters.
-    if (a && (in_cycle || a->context + a->support > limits::kClearSupport)) {
+    // Without a cycle nothing but equal steps around it, and what is stuck in a group of theirs, tell
+    // that the order matters.
+    if (a &&
+        (in_cycle || (a->context + a->support > limits::kClearSupport && is_pending_of(*a, i)))) {
       deviants.push_back({i, *a});
     }
   }

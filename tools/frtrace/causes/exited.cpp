@@ -246,11 +246,12 @@ int left_out_group(const Facts& f, int i) {
   return clear ? f.history.of(i)[a->usual].group : -1;
 }
 
-// A rank that left its usual order, where an operation with `who` was due, may be what the one
-// without evidence waits for.
+// A rank that left its usual order, where an operation with `who` was due or one that others wait
+// in, may be what the one without evidence waits for.
 bool has_suspect(const Facts& f, Rank who) {
-  std::set<int> suspects;  // evidence
+  std::set<int> waiting, suspects;  // groups; evidence
   for (const Pending& p : f.graph.pending) {
+    waiting.insert(p.group);
     suspects.insert(p.absent.begin(), p.absent.end());
     for (const Wait& w : p.waits) {
       suspects.insert(w.evidence);
@@ -259,7 +260,7 @@ bool has_suspect(const Facts& f, Rank who) {
   const std::size_t compared = std::min(suspects.size(), limits::kSuspects);
   return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
     const int group = left_out_group(f, i);
-    return group >= 0 && f.group(group).position.contains(who);
+    return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
   });
 }
 

@@ -169,6 +169,12 @@ int waited_in(const Facts& f, int i, int main) {
   return contains(f.graph[main].absent, i) ? main : main_pending(f, {i});
 }
 
+bool is_at_rest(const RankEvidence& e) {
+  return !e.holes.no_members && !e.holes.no_p2p &&
+         std::ranges::none_of(
+             e.records, [](const Record& r) { return r.state == State::kFailed || blocks(r); });
+}
+
 // PyTorch's NCCL makes a communicator before it records the first operation of a group, and waits
 // there for all members. Rank i had not used a group of that kind.
 bool makes_communicator(const Facts& f, int i, int group) {
@@ -345,6 +351,9 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = missing(f, idle, main_pending(f, idle), left);
+  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
+  c.independent =
+      std::ranges::all_of(idle, [&](int i) { return !f.exit(i).ended() && is_at_rest(f.ev(i)); });
   if (beside) {
     c.independent = true;
     c.assume(Assume::kBesideAnEnd);
@@ -452,7 +461,8 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
-// In a pipeline the other one issued next what this one never issued after the same operations.
+// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
+// after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
   const std::vector<std::uint64_t>& mine = own.roles();
@@ -467,7 +477,8 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
       otherwise = otherwise || after != role;
     }
   }
-  return otherwise && !likewise;
+  return (otherwise && !likewise) ||
+         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
 }
 
 }  // namespace

@@ -142,7 +142,8 @@ class Judge {
     if (weak || (!c.names() && c.verdict == Verdict::kUndecided) ||
         c.rule == Rule::kOpenNoEvidence) {
       open_.push_back(std::move(c));
-    } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent) {
+    } else if (!named_.empty() || open_.empty() || tier < Tier::kAbsent ||
+               c.rule == Rule::kLeftOrder) {
       named_.push_back(std::move(c));
     }
   }
@@ -157,7 +158,9 @@ class Judge {
       });
     }
     std::ranges::stable_sort(named_, [](const Cause& a, const Cause& b) {
-      return a.explains.size() > b.explains.size();
+      return (a.rule == Rule::kStoppedHost) != (b.rule == Rule::kStoppedHost)
+                 ? b.rule == Rule::kStoppedHost
+                 : a.explains.size() > b.explains.size();
     });
     j.causes = std::move(named_);
     j.open = std::move(open_);

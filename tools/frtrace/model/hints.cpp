@@ -375,10 +375,9 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   if (!t->handling.empty()) {
     out.push_back("while it handles " + t->handling);
   }
-  // Those of a library's frames explain the least: they come last, and only where the user's frames
-  // have none; those of torch.distributed nothing, --stacks has them.
+  // Those of a library's frames explain the least: they come last; those of torch.distributed
+  // nothing, --stacks has them.
   std::vector<std::string> of_library;
-  std::size_t of_user = 0;
   for (const FrameVariables& v : t->variables) {
     const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {
@@ -387,7 +386,6 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
         continue;
       }
       const bool library = fr::is_library_file(frame.file);
-      of_user += library ? 0 : 1;
       (library ? of_library : out).push_back("in " + frame.function + "(): " + line);
     }
   }
@@ -399,9 +397,7 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
       out.push_back(hint.text);
     }
   }
-  if (of_user == 0) {
-    out.insert(out.end(), of_library.begin(), of_library.end());
-  }
+  out.insert(out.end(), of_library.begin(), of_library.end());
   if (const std::string holes = thread_holes(e); !holes.empty()) {
     out.push_back(holes);
   }

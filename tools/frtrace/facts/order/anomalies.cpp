@@ -11,7 +11,7 @@
 
 namespace frtrace {
 
-std::uint64_t Anomalies::role(int i, const Step& step) const {
+std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
   const RankEvidence& e = c_.evidence_of(i);
   const Record& r = e.records[step.record];
   const Place& place = place_of(i, r.stack);
@@ -23,7 +23,8 @@ std::uint64_t Anomalies::role(int i, const Step& step) const {
     const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
     key = numbered ? mix(key, (g.ranks.size() << 32) + r.group)
                    : mix(key, g.desc.empty() ? g.name : g.desc);
-    if (r.kind != Kind::kCollective && r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size())) {
+    if (peer && r.kind != Kind::kCollective && r.peer >= 0 &&
+        r.peer < static_cast<int>(g.ranks.size())) {
       const int n = static_cast<int>(g.ranks.size());
       key = mix(key, static_cast<std::uint64_t>((r.peer - g.position.at(e.id.rank) + n) % n));
     }
@@ -169,9 +170,13 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   }
   const std::vector<Step>& steps = history_.of(i);
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
-    // Iterations vary; what it is stuck in and never issued before stands out of all of them.
+    // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
+    // where they are too short to differ what it never issued after so many equal steps.
     const auto here = anomaly(steps, stuck);
-    if (here && here->novel && here->issued == stuck) {
+    const bool stands_out =
+        here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
+                                 here->context > limits::kClearSupport));
+    if (stands_out && here->issued == stuck) {
       odd->push_back(*here);
     }
     return std::move(*odd);

@@ -82,8 +82,8 @@ class Anomalies {
   // or more peers agree on something that this rank did not do.
   std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
   // Operation, call site and role without the group itself: equal on ranks that do the same in
-  // other groups of the kind. A peer counts by its distance in the group.
-  std::uint64_t role(int evidence, const Step& step) const;
+  // other groups of the kind. A peer counts by its distance in the group, or not at all.
+  std::uint64_t role(int evidence, const Step& step, bool peer = true) const;
   const std::vector<std::uint64_t>& roles(int evidence) const;  // of all its steps
   // Members of its groups, at most limits::kPeers.
   std::vector<int> peers(int evidence, bool smaller_groups_first) const;
