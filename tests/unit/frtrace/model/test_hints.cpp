@@ -29,7 +29,6 @@ TEST_CASE("threads: where a rank is, in words") {
         "is in FileBaton.wait() at torch/utils/file_baton.py:49, called from train.py:57");
   CHECK(lines[1] == "asleep in clock_nanosleep; GIL free");
   CHECK(lines.back() == "in FileBaton.wait(): self.wait_seconds = 0.1");  // a library's: last
-  facts.variables.push_back({2, {{"epoch", "3"}}});
   RankEvidence none;
   CHECK(where_lines(none).empty());
 }
