@@ -420,7 +420,7 @@ std::optional<std::size_t> place_of(const Facts& f, int i, const Collective& c) 
   return std::nullopt;
 }
 
-// Of the members of two groups: who issued the first collective, or the one of a sister group, who
+// Of members of two groups: who issued the first collective, or the one of a sister group, who
 // both and in which order, and who waits in the second without the first.
 struct Votes {
   std::size_t issued = 0, in_order = 0, otherwise = 0;
@@ -429,16 +429,22 @@ struct Votes {
 
 Votes votes(const Facts& f, const Pending& first, const Pending& second) {
   const Collective x = collective(f, first), y = collective(f, second);
-  std::set<int> members(f.group(first.group).evidence.begin(), f.group(first.group).evidence.end());
-  members.insert(f.group(second.group).evidence.begin(), f.group(second.group).evidence.end());
-  members.erase(-1);
+  std::set<int> voters;
+  for (const int group : {first.group, second.group}) {
+    const std::vector<int>& members = f.group(group).evidence;
+    const std::size_t n = std::min(members.size(), limits::kVoters);
+    voters.insert(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  voters.erase(-1);
   Votes v;
-  for (const int i : members) {
+  for (const int i : voters) {
     const auto at = place_of(f, i, x), then = place_of(f, i, y);
     v.issued += at.has_value();
     v.in_order += at && then && *at < *then;
     v.otherwise += at && then && *at > *then;
-    if (!at && then && contains(first.absent, i) && second.waits_here(i)) {
+  }
+  for (const int i : first.absent) {
+    if (second.waits_here(i) && !place_of(f, i, x)) {
       v.without.push_back(i);
     }
   }
