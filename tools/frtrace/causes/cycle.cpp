@@ -185,7 +185,6 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
   c.pending = p.pending.front();
-  c.explains = p.explains;
   if (is_below_the_host(f, p)) {
     c.set(Rule::kOpenStreams, Verdict::kUndecided);
     return c;
@@ -319,6 +318,15 @@ Cause never_issued_by(const Facts& f, int evidence, int pending) {
   return c;
 }
 
+// All who wait in it left their own order with it: nobody else had to come.
+bool is_out_of_order(const Facts& f, const Pending& p) {
+  return std::ranges::all_of(p.waits, [&](const Wait& w) {
+    const std::size_t at = f.stuck_step(w.evidence);
+    const auto a = f.anomalies.own(w.evidence, at);
+    return a && a->issued == at && a->kind != Anomaly::kSkipped;
+  });
+}
+
 }  // namespace
 
 // Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by
@@ -329,15 +337,12 @@ std::vector<Cause> left_out(const Facts& f) {
   std::vector<Cause> out;
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
     const Pending& p = f.graph.pending[k];
-    // Where all who wait left their own order with it, nobody else had to come.
-    const bool odd = std::ranges::all_of(p.waits, [&](const Wait& w) {
-      const std::size_t at = f.stuck_step(w.evidence);
-      const auto a = f.anomalies.own(w.evidence, at);
-      return a && a->issued == at && a->kind != Anomaly::kSkipped;
-    });
-    for (const int a : odd ? std::vector<int>() : p.absent) {
+    if (p.kind != Kind::kCollective || p.absent.empty() || is_out_of_order(f, p)) {
+      continue;
+    }
+    for (const int a : p.absent) {
       const bool waits = f.graph.waits(a);
-      if (p.kind == Kind::kCollective && (waits || f.lifecycle_in_flight(a) != nullptr)) {
+      if (waits || f.lifecycle_in_flight(a) != nullptr) {
         awaited[a].insert(p.group);
         if (waits && lost_its_thread(f, a, p.group)) {
           out.push_back(never_issued_by(f, a, static_cast<int>(k)));
@@ -357,10 +362,12 @@ std::vector<Cause> left_out(const Facts& f) {
   }
   for (auto& [group, causes] : by_group) {
     // What most members do is the program's way: that operation is not in every iteration.
-    for (std::size_t k = 0; k < causes.size() && 2 * causes.size() <= f.group(group).ranks.size();
-         ++k) {
-      out.push_back(std::move(causes[k]));
-      out.back().independent = true;
+    if (2 * causes.size() > f.group(group).ranks.size()) {
+      continue;
+    }
+    for (Cause& c : causes) {
+      c.independent = true;
+      out.push_back(std::move(c));
     }
   }
   return out;
@@ -475,12 +482,13 @@ std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, con
 // all of them in one order. Fewer wait in the later one without the earlier: these left that order,
 // whoever is on the circles.
 std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
-  for (std::size_t k = 0; k < std::min(limits::kCircleCompared, p.pending.size()); ++k) {
-    for (std::size_t j = 0; j < std::min(limits::kCircleCompared, p.pending.size()); ++j) {
-      const Pending &first = f.graph[p.pending[k]], &second = f.graph[p.pending[j]];
-      const bool meet = std::any_of(first.absent.begin(), first.absent.end(),
-                                    [&](int i) { return second.waits_here(i); });
-      if (first.kind != Kind::kCollective || second.kind != Kind::kCollective || !meet) {
+  const std::span<const int> compared =
+      std::span(p.pending).first(std::min(limits::kCircleCompared, p.pending.size()));
+  for (const int k : compared) {
+    for (const int j : compared) {
+      const Pending &first = f.graph[k], &second = f.graph[j];
+      if (first.kind != Kind::kCollective || second.kind != Kind::kCollective ||
+          std::ranges::none_of(first.absent, [&](int i) { return second.waits_here(i); })) {
         continue;
       }
       const Votes v = votes(f, first, second);
@@ -515,18 +523,14 @@ std::vector<Cause> cycle(const Facts& f) {
       continue;
     }
     const std::vector<int> on_all = f.graph.on_all_circles(p);
-    if (is_new_to_all(f, p.evidence)) {
-      out.push_back(deadlock(f, p, on_all));
-    } else if (auto c =
-                   left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty())) {
-      c->explains = p.explains;
-      out.push_back(std::move(*c));
-    } else if (auto shown = against_the_shown_order(f, p)) {
-      shown->explains = p.explains;
-      out.push_back(std::move(*shown));
-    } else {
-      out.push_back(deadlock(f, p, on_all));
+    std::optional<Cause> c;
+    if (!is_new_to_all(f, p.evidence)) {
+      c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+      c = c ? c : against_the_shown_order(f, p);
     }
+    c = c ? c : deadlock(f, p, on_all);
+    c->explains = p.explains;
+    out.push_back(std::move(*c));
   }
   return out;
 }

@@ -253,7 +253,7 @@ bool is_at_store(const Facts& f, int i) {
 
 // Nothing tells when the files were written, and several ranks are in no operation, all awaited in
 // sends and receives only: so looks a pipeline that moves. Members of one group stop together.
-bool may_be_moving(const Facts& f) {
+bool may_be_between(const Facts& f) {
   const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
   return idle.size() >= limits::kBetween &&
          std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; }) &&
@@ -335,7 +335,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
-  if (!left && may_be_moving(f)) {
+  if (!left && may_be_between(f)) {
     open.rule = Rule::kOpenBetween;
     return {open};
   }
@@ -487,7 +487,7 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
 // so was this one's. It stopped by itself.
 std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
-  if (may_be_moving(f)) {
+  if (may_be_between(f)) {
     return out;
   }
   for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
