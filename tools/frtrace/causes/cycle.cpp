@@ -19,19 +19,6 @@ struct Deviant {
   Anomaly how;
 };
 
-// The number of the operation that a rank left out: one past what it issued of that kind before.
-std::uint64_t left_out_seq(const Facts& f, int i, const Anomaly& how) {
-  const std::vector<Step>& steps = f.history.of(i);
-  const std::vector<Record>& records = f.ev(i).records;
-  const Record& usual = records[steps[how.usual].record];
-  std::uint64_t seq = 1;
-  for (std::size_t k = 0; k < how.issued; ++k) {
-    const Record& r = records[steps[k].record];
-    seq = r.group == usual.group && r.kind == usual.kind && r.peer == usual.peer ? r.seq + 1 : seq;
-  }
-  return seq;
-}
-
 bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
   return f.anomalies.role(a.evidence, f.history.of(a.evidence)[a.how.issued]) ==
          f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
@@ -80,7 +67,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
                                                               : Why::kDiffers);
     g.issued = steps[d.how.issued].record;
     g.usual = steps[d.how.usual].record;
-    g.seq = order || skip ? left_out_seq(f, d.evidence, d.how) : 0;
+    g.seq = order || skip ? due_seq(steps, f.ev(d.evidence), d.how) : 0;
     c.guilty.push_back(g);
   }
   sort_by_rank(c.guilty);
@@ -213,6 +200,18 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   return c;
 }
 
+// Nobody waits for it in what it did not issue, and all others came to the collective that it issued
+// instead of something else, too, from the same line.
+bool is_in_common(const Facts& f, const Deviant& d) {
+  const RankEvidence& e = f.ev(d.evidence);
+  const Step& step = f.history.of(d.evidence)[d.how.issued];
+  return (d.how.kind == Anomaly::kReplaced || d.how.kind == Anomaly::kInserted) &&
+         !user_site(e, e.records[step.record].stack).file.empty() &&
+         came_together(f, d.evidence, step) &&
+         std::ranges::none_of(f.graph.pending,
+                              [&](const Pending& p) { return contains(p.absent, d.evidence); });
+}
+
 }  // namespace
 
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
@@ -233,6 +232,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({i, *a});
     }
   }
+  std::erase_if(deviants, [&](const Deviant& d) { return is_in_common(f, d); });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
   const auto weight = [&](const Deviant& d) {

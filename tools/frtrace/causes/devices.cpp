@@ -419,6 +419,19 @@ std::vector<Cause> complete(const Facts& f) {
   return out;
 }
 
+namespace {
+
+// The other end of a message, where that is pending, too; -1: it is not.
+int other_end(const Facts& f, const Pending& p) {
+  const auto at = std::ranges::find_if(f.graph.pending, [&](const Pending& q) {
+    return q.kind != p.kind && q.kind != Kind::kCollective && q.group == p.group &&
+           q.seq == p.seq && q.from == p.from && q.to == p.to;
+  });
+  return at == f.graph.pending.end() ? -1 : static_cast<int>(at - f.graph.pending.begin());
+}
+
+}  // namespace
+
 std::vector<Cause> complete_open(const Facts& f) {
   std::vector<Cause> out;
   for (const Problem& problem : f.graph.problems) {
@@ -428,12 +441,10 @@ std::vector<Cause> complete_open(const Facts& f) {
     const int k = *std::ranges::min_element(
         problem.pending, [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
     const Pending& p = f.graph[k];
-    const bool started = p.kind == Kind::kCollective
-                             ? all_started(f, p)
-                             : problem.pending.size() > 1 &&  // both ends
-                                   std::ranges::all_of(problem.pending, [&](int end) {
-                                     return who_wait_started(f, f.graph[end]);
-                                   });
+    const int other = p.kind == Kind::kCollective || p.numbers_guessed ? -1 : other_end(f, p);
+    const bool started = p.kind == Kind::kCollective ? all_started(f, p)
+                                                     : other >= 0 && who_wait_started(f, p) &&
+                                                           who_wait_started(f, f.graph[other]);
     const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
     // Sends and receives are matched by their order: one too many or too few makes others meet.
     const std::vector<int> stuck =
@@ -444,7 +455,7 @@ std::vector<Cause> complete_open(const Facts& f) {
     }
     Cause c;
     c.pending = k;
-    c.explains = problem.explains;
+    c.explains = started && other >= 0 ? f.graph.leading_to({}, {k, other}) : problem.explains;
     c.set(started  ? Rule::kAllStarted
           : failed ? Rule::kOpenFailed
                    : Rule::kOpenComplete,

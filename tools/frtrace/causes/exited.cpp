@@ -228,13 +228,12 @@ bool moved_data(const Facts& f, Rank who) {
   return false;
 }
 
-// Where the rank clearly left its usual order, not as programs vary: the group of what was due; -1.
-int left_out_group(const Facts& f, int i) {
+// Where the rank clearly left its usual order, not as programs vary: the record of what was due.
+std::optional<std::size_t> left_out_record(const Facts& f, int i) {
   const std::size_t stuck = f.stuck_step(i);
+  const std::vector<Step>& steps = f.history.of(i);
   const auto a = f.anomalies.own(i, stuck, f.stuck_end(i));
-  const auto kind_at = [&](std::size_t step) {
-    return f.ev(i).records[f.history.of(i)[step].record].kind;
-  };
+  const auto kind_at = [&](std::size_t step) { return f.ev(i).records[steps[step].record].kind; };
   const auto of_collectives_here = [&] {
     return (a->kind == Anomaly::kSkipped || a->kind == Anomaly::kSwapped) && a->issued == stuck &&
            kind_at(a->issued) == Kind::kCollective && kind_at(a->usual) == Kind::kCollective;
@@ -242,8 +241,10 @@ int left_out_group(const Facts& f, int i) {
   const auto skipped = [&] {
     return a->kind == Anomaly::kSkipped && a->context + a->support > limits::kLeftOutClearly;
   };
-  const bool clear = a && (a->novel || of_collectives_here() || skipped());
-  return clear ? f.history.of(i)[a->usual].group : -1;
+  const auto novel = [&] { return a->novel && !came_together(f, i, steps[a->issued]); };
+  return a && (novel() || of_collectives_here() || skipped())
+             ? std::optional<std::size_t>(steps[a->usual].record)
+             : std::nullopt;
 }
 
 // A rank that left its usual order, where an operation with `who` was due or one that others wait
@@ -259,8 +260,21 @@ bool has_suspect(const Facts& f, Rank who) {
   }
   const std::size_t compared = std::min(suspects.size(), limits::kSuspects);
   return std::any_of(suspects.begin(), std::next(suspects.begin(), compared), [&](int i) {
-    const int group = left_out_group(f, i);
-    return group >= 0 && (waiting.contains(group) || f.group(group).position.contains(who));
+    const auto due = left_out_record(f, i);
+    const Record* r = due ? &f.ev(i).records[*due] : nullptr;
+    const int at = r != nullptr ? f.c.group_at(i, r->group) : -1;
+    if (at < 0) {
+      return false;
+    }
+    const Group& g = f.group(at);
+    if (r->kind == Kind::kCollective) {
+      return waiting.contains(at) || g.position.contains(who);
+    }
+    const Rank peer = r->peer >= 0 ? g.ranks[idx(r->peer)] : -1;
+    return peer == who || std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+             return p.group == at && p.kind != Kind::kCollective && contains(p.absent, i) &&
+                    (p.from == peer || p.to == peer);
+           });
   });
 }
 

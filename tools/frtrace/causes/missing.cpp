@@ -210,6 +210,24 @@ int next_group_of_peers(const Facts& f, int i) {
   return most >= std::min(own.size(), limits::kContextLeast) ? group : -1;
 }
 
+// By its own earlier iterations its next operation is one in which others wait for it.
+bool is_next(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const auto next = usual_next(steps, steps.size());
+  if (!next) {
+    return false;
+  }
+  const Record& r = f.ev(i).records[steps[*next].record];
+  return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+    const Rank other = p.from == f.rank(i) ? p.to : p.from;
+    const bool same = r.kind == Kind::kCollective
+                          ? p.kind == r.kind
+                          : p.kind != Kind::kCollective && r.peer >= 0 &&
+                                f.group(p.group).ranks[idx(r.peer)] == other;
+    return p.group == steps[*next].group && same && contains(p.absent, i);
+  });
+}
+
 // Several that seem to be idle may wait for each other in the making of a communicator: so do those
 // whose peers issued the first operation of a kind of group next. Where nothing tells what was next,
 // most of a job that all stand still do.
@@ -223,7 +241,8 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   }
   std::erase_if(idle, [&](int i) {
     const int next = next_group_of_peers(f, i);
-    return next < 0 ? 2 * still > f.c.ranks.size() : makes_communicator(f, i, next);
+    return next >= 0 ? makes_communicator(f, i, next)
+                     : 2 * still > f.c.ranks.size() && !is_next(f, i);
   });
 }
 
@@ -322,8 +341,10 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.others = idle;
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
-  if (p.kind == Kind::kCollective && p.waits.size() * 2 < idle.size() && idle.size() > 2 &&
-      idle.size() * 2 > f.group(p.group).ranks.size() && !left &&
+  const auto many = static_cast<std::size_t>(
+      std::ranges::count_if(idle, [&](int i) { return contains(p.absent, i); }));
+  if (p.kind == Kind::kCollective && p.waits.size() * 2 < many && many > 2 &&
+      many * 2 > f.group(p.group).ranks.size() && !left &&
       (!was_due(f, p) || std::ranges::all_of(idle, [&](int i) { return is_at_store(f, i); }))) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
@@ -431,6 +452,20 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
   return std::nullopt;
 }
 
+// Members of other kinds of groups run another program.
+bool has_same_groups(const Facts& f, int i, int j) {
+  const auto kinds = [&](int k) {
+    std::set<std::pair<std::size_t, std::string_view>> out;
+    for (const int g : f.c.group_of[idx(k)]) {
+      if (g >= 0) {
+        out.emplace(f.group(g).ranks.size(), f.group(g).desc);
+      }
+    }
+    return out;
+  };
+  return kinds(i) == kinds(j);
+}
+
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
 // early a place of its program. Answers what the other one issued next: a step, its size for none.
 std::optional<std::size_t> twin_went_on(const Program& own, const Program& other,
@@ -503,7 +538,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     std::vector<Peer> peers;
     std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
-      if (const auto program = program_of(f, j)) {
+      if (const auto program = program_of(f, j); program && has_same_groups(f, i, j)) {
         const auto met = meeting(*own, *program);
         ahead += met && own->issued_after(met->own) < program->issued_after(met->other);
         peers.push_back({*program, met});

@@ -42,6 +42,32 @@ Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
   return g;
 }
 
+bool came_together(const Facts& f, int evidence, const Step& step) {
+  const Record& r = f.ev(evidence).records[step.record];
+  if (r.kind != Kind::kCollective || step.group < 0) {
+    return false;
+  }
+  const Group& g = f.group(step.group);
+  int others = 0;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const int i = g.evidence[m];
+    if (i < 0 || i == evidence) {
+      continue;
+    }
+    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
+    if (its == nullptr) {
+      return false;
+    }
+    const std::vector<Step>& steps = f.history.of(i);
+    const std::size_t at = step_of(steps, static_cast<std::size_t>(its - f.ev(i).records.data()));
+    if (at >= steps.size() || steps[at].key != step.key) {
+      return false;
+    }
+    ++others;
+  }
+  return others != 0;
+}
+
 std::vector<int> evidence_of(const std::vector<Guilty>& guilty) {
   std::vector<int> out;
   for (const Guilty& g : guilty) {

@@ -302,7 +302,10 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   // The others' ends are dated by what the two left together.
   const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
   for (const Seen& s : all) {
-    if (!ended.empty() && met && !stale_[idx(s.evidence)] &&
+    // Where not all have to meet, it is behind that did not start what others ended.
+    const bool behind =
+        met || (s.record->state != State::kStarted && is_first(s) && tells_starts(s.evidence));
+    if (!ended.empty() && behind && !stale_[idx(s.evidence)] &&
         is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);
       p.lagging.push_back(s.evidence);
@@ -349,6 +352,12 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
   }
 }
 
+// PyTorch times the start of an operation only where it is asked to.
+bool Attendance::tells_starts(int evidence) const {
+  return std::ranges::any_of(c_.evidence_of(evidence).records,
+                             [](const Record& r) { return r.started != 0; });
+}
+
 // All members issued it. False: the waits are only those of evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[idx(p.group)];
@@ -379,11 +388,16 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
         const Holes& holes = c_.evidence_of(i).holes;
         return !holes.relative_p2p && !holes.truncated;
       };
-      // On a stream of its own nothing but the device of this end is left.
+      // On a stream of its own nothing but the device of this end is left; but what was sent may be
+      // on its way while the receiver's device runs.
       if (p.passed && in_order && is_first(own) && whole(own.evidence) &&
           whole(g.evidence[other]) && is_after(own, {g.evidence[other], r->ended})) {
-        at = {};
-        p.busy = p.lagging = {own.evidence};
+        p.in_transit =
+            p.kind == Kind::kRecv && (!at.started.empty() || !tells_starts(own.evidence));
+        if (!p.in_transit) {
+          at = {};
+          p.busy = p.lagging = {own.evidence};
+        }
       }
     }
   }

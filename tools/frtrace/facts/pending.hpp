@@ -53,6 +53,7 @@ class Attendance {
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
   bool was_entered_by_all(const Pending&) const;
   void compare_ends(Pending&, std::size_t other, const Record& its) const;
+  bool tells_starts(int evidence) const;
   bool is_first(const Seen&) const;
   bool is_late(const Seen&, Time since) const;
   bool is_late_after(const Seen&, int other, Time then) const;

@@ -131,7 +131,8 @@ class Builder {
       edge(vertex, unknown_.at(p.unknown[i]));
     }
     // Both ends of a send are there: what else the two have in the same batch holds it up.
-    if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal) {
+    if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal &&
+        !p.in_transit) {
       const Group& g = c_.groups[idx(p.group)];
       for (const Rank r : {p.from, p.to}) {
         const int i = g.evidence[idx(g.position.at(r))];

@@ -59,6 +59,7 @@ struct Pending {
   bool complete = false;         // every member issued it
   bool numbers_guessed = false;  // of a send or receive: two windows are counted from their ends
   bool passed = false;           // a send or receive whose other end is over: it holds nobody up
+  bool in_transit = false;       // and this end may be waiting for the network
   Time since = 0;
   double seconds() const;
   bool waits_here(int evidence) const;

@@ -26,7 +26,12 @@ class Judge {
         continue;
       }
       for (Cause& c : rule.propose(f_)) {
-        consider(rule.tier, std::move(c));
+        // A further cause, never the only one: another may be what it waits for.
+        if (c.rule == Rule::kStoppedHost) {
+          further_.push_back(std::move(c));
+        } else {
+          consider(rule.tier, std::move(c));
+        }
       }
     }
     for (Cause& c : std::exchange(further_, {})) {
@@ -124,11 +129,6 @@ class Judge {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
-    // A host that stopped is a further cause, never the only one: another may be what it waits for.
-    if (!named() && c.rule == Rule::kStoppedHost) {
-      further_.push_back(std::move(c));
-      return;
-    }
     // Beside a device or the network it may be held up by these.
     const bool below = std::ranges::any_of(named_, [](const Cause& n) {
       return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
@@ -182,7 +182,7 @@ class Judge {
 
   const Facts& f_;
   std::vector<Cause> named_, open_;
-  std::vector<Cause> further_;  // where somebody is named
+  std::vector<Cause> further_;  // hosts that stopped, where somebody is named
   std::set<int> explained_;
 };
 

@@ -111,6 +111,9 @@ constexpr struct {
      "{op} does not finish on {waiters}, and no file shows another member of its group"},
     {"complete", has_tags,
      "both ends issued {op} and do not meet: their tags may differ, which are not recorded"},
+    {"complete", [](S s) { return s.p->in_transit; },
+     "{op} does not finish on {waiters}, though its send is over: the network or the device of "
+     "{waiters} holds it up"},
     {"complete", otherwise,
      "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
      "not recorded"},

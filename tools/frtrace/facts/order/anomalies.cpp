@@ -221,13 +221,121 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
          (a.usual == 0 || first->key != steps[a.usual - 1].key);  // one of several alike is amid
 }
 
+std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, const Anomaly& a) {
+  const Record& usual = e.records[steps[a.usual].record];
+  std::uint64_t seq = 1;
+  for (std::size_t k = 0; k < a.issued; ++k) {
+    const Record& r = e.records[steps[k].record];
+    seq = r.group == usual.group && r.kind == usual.kind && r.peer == usual.peer ? r.seq + 1 : seq;
+  }
+  return seq;
+}
+
+namespace {
+
+// Which steps of another rank are the same collectives as a rank's, or the other ends of its
+// messages. Messages are counted since a collective of both: of a ring that lost some, the numbers
+// count from different places.
+class Alignment {
+ public:
+  Alignment(const Case& c, const History& history, int own, int other, std::size_t before)
+      : c_(c), own_{own, history.of(own)}, other_{other, history.of(other)} {
+    for (std::size_t k = before; k-- > 0 && anchor_ == SIZE_MAX;) {
+      const Record& r = own_.record(c_, k);
+      anchor_ = r.kind == Kind::kCollective ? place(own_.steps[k], r, r.seq) : SIZE_MAX;
+      own_anchor_ = k;
+    }
+    const bool relative =
+        c.evidence_of(own).holes.relative_p2p || c.evidence_of(other).holes.relative_p2p;
+    counts_ = !relative || anchor_ != SIZE_MAX;
+  }
+
+  // Of what the step `as` of the rank is, the one with that number; SIZE_MAX: none.
+  std::size_t place(const Step& as, const Record& r, std::uint64_t seq) const {
+    if (as.group < 0 ||
+        (r.kind != Kind::kCollective && (!counts_ || !is_to(as.group, r, other_)))) {
+      return SIZE_MAX;
+    }
+    const bool together = r.kind == Kind::kCollective;
+    std::uint64_t shift = 0;
+    if (!together && anchor_ != SIZE_MAX) {
+      const Kind kind = r.kind == Kind::kSend ? Kind::kRecv : Kind::kSend;
+      shift = last(other_, anchor_, as.group, kind, own_) -
+              last(own_, own_anchor_, as.group, r.kind, other_);
+    }
+    for (std::size_t k = other_.steps.size(); k-- > 0;) {
+      const Record& q = other_.record(c_, k);
+      const bool same =
+          together ? q.kind == r.kind
+                   : q.kind != Kind::kCollective && q.kind != r.kind && is_to(as.group, q, own_);
+      if (same && other_.steps[k].group == as.group && q.seq == seq + shift) {
+        return k;
+      }
+    }
+    return SIZE_MAX;
+  }
+
+ private:
+  struct Side {
+    int evidence;
+    const std::vector<Step>& steps;
+    const Record& record(const Case& c, std::size_t k) const {
+      return c.evidence_of(evidence).records[steps[k].record];
+    }
+  };
+
+  bool is_to(int group, const Record& r, const Side& side) const {
+    const std::vector<Rank>& ranks = c_.groups[idx(group)].ranks;
+    return r.peer >= 0 && r.peer < static_cast<int>(ranks.size()) &&
+           ranks[idx(r.peer)] == c_.evidence_of(side.evidence).id.rank;
+  }
+
+  // The number of the last such message before the anchor.
+  std::uint64_t last(const Side& of, std::size_t anchor, int group, Kind kind,
+                     const Side& to) const {
+    for (std::size_t k = anchor; k-- > 0;) {
+      const Record& r = of.record(c_, k);
+      if (r.kind == kind && of.steps[k].group == group && is_to(group, r, to)) {
+        return r.seq;
+      }
+    }
+    return 0;
+  }
+
+  const Case& c_;
+  Side own_, other_;
+  std::size_t own_anchor_ = 0, anchor_ = SIZE_MAX;  // steps
+  bool counts_ = false;                             // messages of the two can be told apart
+};
+
+}  // namespace
+
+// By the order of one that issued what was due, something that this rank issued since comes first.
+bool Anomalies::comes_later(int i, const Anomaly& a) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const RankEvidence& e = c_.evidence_of(i);
+  const std::uint64_t seq = due_seq(steps, e, a);
+  const std::size_t end = std::min(steps.size(), a.issued + limits::kRecent);
+  for (const int j : peers(i, true)) {
+    const Alignment to(c_, history_, i, j, a.issued);
+    const std::size_t due = to.place(steps[a.usual], e.records[steps[a.usual].record], seq);
+    for (std::size_t k = a.issued; due != SIZE_MAX && k < end; ++k) {
+      const Record& r = e.records[steps[k].record];
+      if (to.place(steps[k], r, r.seq) < due) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   // Programs vary their order more than they issue something new, and more than where it is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
     if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
-        is_between(i, a) || is_not_due(c_, history_, *this, i, a)) {
+        is_between(i, a) || is_not_due(c_, history_, *this, i, a) || comes_later(i, a)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();

@@ -60,6 +60,8 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
+// The number of the operation that was due there: one past what the rank issued of that kind before.
+std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, const Anomaly& a);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
 // `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
@@ -97,6 +99,7 @@ class Anomalies {
   const Place& place_of(int evidence, std::uint32_t stack) const;
   bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_between(int evidence, const Anomaly& a) const;
+  bool comes_later(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
 

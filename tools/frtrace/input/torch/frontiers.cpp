@@ -30,6 +30,9 @@ class Frontiers {
     e_.holes.no_stacks = !p_.any_stack;
     e_.holes.no_status = p_.status == nullptr;
     e_.id.n_records = e_.records.empty() ? 0 : p_.last_id + 1;
+    // A group has a counter since its first operation: without any, there was none.
+    const bool issued_none = e_.records.empty() && e_.unreadable_rows == 0 &&
+                             !e_.holes.truncated && p_.status != nullptr && pairs(*p_.status).empty();
     const std::map<std::uint32_t, Status> status = statuses();
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
@@ -88,7 +91,8 @@ class Frontiers {
           g.completed = g.enqueued;
         }
       }
-      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start && !all_counted_) {
+      if (s.collectives == 0 && s.p2p == 0 && !has_status && !from_the_start && !all_counted_ &&
+          !issued_none) {
         g.used = false;  // known by name only: how far it got is lost
         e_.losses.groups_lost = 1;
         continue;
