@@ -421,6 +421,18 @@ std::vector<Cause> complete(const Facts& f) {
 
 namespace {
 
+// Members came to it from different lines of the program.
+bool is_from_several_lines(const Facts& f, const Pending& p) {
+  std::set<std::pair<std::string, std::uint32_t>> lines;
+  for (const Wait& w : p.waits) {
+    const Site site = w.record == kNoRecord
+                          ? Site()
+                          : user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack);
+    lines.emplace(site.file, site.line);
+  }
+  return p.kind == Kind::kCollective && lines.size() > 1;
+}
+
 // The other end of a message, where that is pending, too; -1: it is not.
 int other_end(const Facts& f, const Pending& p) {
   const auto at = std::ranges::find_if(f.graph.pending, [&](const Pending& q) {
@@ -446,9 +458,10 @@ std::vector<Cause> complete_open(const Facts& f) {
                                                      : other >= 0 && who_wait_started(f, p) &&
                                                            who_wait_started(f, f.graph[other]);
     const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
-    // Sends and receives are matched by their order: one too many or too few makes others meet.
+    // What is matched by its order meets another one where one is too many or too few.
+    const bool may_be_shifted = !failed && (!started || is_from_several_lines(f, p));
     const std::vector<int> stuck =
-        ranks_that(f, [&](int i) { return !started && !failed && f.graph.waits(i); });
+        ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
     if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
       out.push_back(std::move(*c));
       continue;

@@ -301,10 +301,16 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   }
   // The others' ends are dated by what the two left together.
   const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
+  // Where not all have to meet, one alone that did not get what all others got is behind, too, or
+  // did not start what others ended. The root of a reduction is the last one by right.
+  const std::string op =
+      canonical_op(c_.evidence_of(all.front().evidence).text(all.front().record->op));
+  const bool alone = all.size() == 1 && ended.size() + 1 == g.ranks.size() &&
+                     ended.size() >= limits::kEndedByAll && op == "broadcast";
   for (const Seen& s : all) {
-    // Where not all have to meet, it is behind that did not start what others ended.
-    const bool behind =
-        met || (s.record->state != State::kStarted && is_first(s) && tells_starts(s.evidence));
+    const bool unstarted =
+        s.record->state != State::kStarted && is_first(s) && tells_starts(s.evidence);
+    const bool behind = met || unstarted || (alone && is_first(s));
     if (!ended.empty() && behind && !stale_[idx(s.evidence)] &&
         is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);

@@ -86,6 +86,8 @@ inline constexpr std::size_t kBetween = 3;
 // ---- devices
 // A device that is so much later than a peer's start of the same operation is late.
 inline constexpr double kDeviceLate_s = 1;
+// Other members that ended what one alone did not: of fewer, the network may be what is late.
+inline constexpr std::size_t kEndedByAll = 3;
 // A transfer that moved so lately is slow, and not stuck.
 inline constexpr double kMoves_s = 0.5;
 // How far off clocks may be that were compared by operations which their members leave together: of

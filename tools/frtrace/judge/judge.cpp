@@ -47,7 +47,7 @@ class Judge {
       }
     }
     Cause& only = j.causes.front();
-    if (j.causes.size() == 1 && !j.unexplained.empty() && may_be_moving(only)) {
+    if (j.causes.size() == 1 && may_be_moving(only, j)) {
       only.set(Rule::kOpenBehind, Verdict::kUndecided);
       only.guilty.clear();
     }
@@ -55,9 +55,13 @@ class Judge {
   }
 
  private:
-  // Nothing tells when the files were written: of a job that moves, devices look behind, too.
-  bool may_be_moving(const Cause& c) const {
-    return c.rule == Rule::kDeviceBehind &&
+  // Nothing tells when the files were written: of a job that moves, devices look behind, too. So does
+  // an earlier file, where nobody else waits.
+  bool may_be_moving(const Cause& c, const Judgement& j) const {
+    const bool others_wait = std::ranges::any_of(c.explains, [&](int i) {
+      return std::ranges::none_of(c.guilty, [&](const Guilty& g) { return g.evidence == i; });
+    });
+    return c.rule == Rule::kDeviceBehind && (!j.unexplained.empty() || !others_wait) &&
            std::ranges::all_of(c.others, [&](int i) { return f_.ev(i).holes.written_guessed; });
   }
 

@@ -119,6 +119,13 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
   if (known && best == Anomaly::kInserted) {
     best = Anomaly::kSwapped;  // what it issued first usually comes later
   }
+  // Two changed places, and what is between them came as ever.
+  const auto apart = static_cast<std::size_t>(taken);
+  if (known && apart != 0 && apart < issued.size() && to_the_end == SIZE_MAX &&
+      issued[apart] == due[0] && agree(1, 1) + 1 >= apart && apart + 1 > support) {
+    best = Anomaly::kSwapped;
+    support = apart + 1 + agree(apart + 1, apart + 1);
+  }
   return best;
 }
 
