@@ -459,10 +459,11 @@ std::vector<Cause> complete_open(const Facts& f) {
                                                            who_wait_started(f, f.graph[other]);
     const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
     // What is matched by its order meets another one where one is too many or too few.
-    const bool may_be_shifted = !failed && (!started || is_from_several_lines(f, p));
+    const bool several_lines = is_from_several_lines(f, p);
+    const bool may_be_shifted = !failed && (!started || several_lines);
     const std::vector<int> stuck =
         ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
-    if (auto c = stuck.size() > 1 ? left_order(f, stuck, false) : std::nullopt) {
+    if (auto c = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt) {
       out.push_back(std::move(*c));
       continue;
     }

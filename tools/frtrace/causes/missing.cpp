@@ -270,18 +270,19 @@ bool is_at_store(const Facts& f, int i) {
   return std::ranges::any_of(hints, [](const Hint& h) { return h.kind == HintKind::kStore; });
 }
 
-// Nothing tells when the files were written, and several ranks are in no operation, all awaited in
-// sends and receives only: so looks a pipeline that moves. Members of one group stop together.
+// Nothing tells when the files were written, and several ranks are in no operation, all awaited by one
+// other each, in sends, receives and groups of two: so looks a job that moves. Members of one group
+// stop together.
 bool may_be_between(const Facts& f) {
   const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
   return idle.size() >= limits::kBetween &&
          std::ranges::any_of(f.c.ranks, [](auto* e) { return e->holes.written_guessed; }) &&
-         std::ranges::none_of(f.graph.pending,
-                              [&](const Pending& p) {
-                                return p.kind == Kind::kCollective &&
-                                       std::ranges::any_of(
-                                           p.absent, [&](int i) { return contains(idle, i); });
-                              }) &&
+         std::ranges::none_of(
+             f.graph.pending,
+             [&](const Pending& p) {
+               return p.kind == Kind::kCollective && f.group(p.group).ranks.size() > 2 &&
+                      std::ranges::any_of(p.absent, [&](int i) { return contains(idle, i); });
+             }) &&
          std::ranges::none_of(f.c.groups, [&](const Group& g) { return g.ranks == f.ranks(idle); });
 }
 
@@ -356,12 +357,12 @@ std::vector<Cause> never_issued(const Facts& f) {
     open.rule = Rule::kOpenFewOrMany;
     return {open};
   }
-  if (!left && may_be_between(f)) {
-    open.rule = Rule::kOpenBetween;
-    return {open};
-  }
   if (!left && may_wait_unseen(f, idle, p)) {
     open.rule = Rule::kOpenUnrecorded;
+    return {open};
+  }
+  if (!left && may_be_between(f)) {
+    open.rule = Rule::kOpenBetween;
     return {open};
   }
   if (runs_in_order(f.c, p)) {
@@ -452,8 +453,9 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
   return std::nullopt;
 }
 
-// Members of other kinds of groups run another program.
-bool has_same_groups(const Facts& f, int i, int j) {
+// Who is in no group of a kind runs another program than those that are. A rank that stopped early
+// has not come to all of its own.
+bool has_groups_of(const Facts& f, int i, int j) {
   const auto kinds = [&](int k) {
     std::set<std::pair<std::size_t, std::string_view>> out;
     for (const int g : f.c.group_of[idx(k)]) {
@@ -463,7 +465,7 @@ bool has_same_groups(const Facts& f, int i, int j) {
     }
     return out;
   };
-  return kinds(i) == kinds(j);
+  return std::ranges::includes(kinds(i), kinds(j));
 }
 
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
@@ -538,7 +540,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     std::vector<Peer> peers;
     std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
-      if (const auto program = program_of(f, j); program && has_same_groups(f, i, j)) {
+      if (const auto program = program_of(f, j); program && has_groups_of(f, j, i)) {
         const auto met = meeting(*own, *program);
         ahead += met && own->issued_after(met->own) < program->issued_after(met->other);
         peers.push_back({*program, met});

@@ -104,6 +104,29 @@ std::uint64_t left_together(const Case& c, const Group& g, std::size_t member, s
   return 0;
 }
 
+// Likewise of files that keep only what is in flight: another member still holds it.
+std::uint64_t left_by_counters(const Case& c, const Group& g) {
+  std::uint64_t completed = 0, left = 0;
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
+    const GroupEvidence* e = c.member(g, i);
+    const bool counts = e != nullptr && c.evidence_of(g.evidence[i]).holes.only_active;
+    completed = std::max(completed, counts ? e->completed : 0);
+  }
+  for (std::size_t i = 0; i < g.ranks.size() && completed != 0 && !g.is_gloo(); ++i) {
+    if (c.member(g, i) == nullptr) {
+      continue;
+    }
+    const RankEvidence& e = c.evidence_of(g.evidence[i]);
+    for (const Record& r : e.records) {
+      if (r.kind == Kind::kCollective && static_cast<int>(r.group) == g.row[i] &&
+          r.seq <= completed && meets_all(e.text(r.op))) {
+        left = std::max(left, r.seq);
+      }
+    }
+  }
+  return left;
+}
+
 // Written before its first operation.
 bool is_blank(const RankEvidence& e) {
   return !e.format.empty() && e.records.empty() && e.groups.size() <= 1;
@@ -155,6 +178,7 @@ std::vector<bool> stale_evidence(const Case& c) {
         left = std::max(left, left_together(c, g, i, least + 1, when));
       }
     }
+    left = std::max(left, left_by_counters(c, g));
     for (std::size_t i = 0; i < g.ranks.size() && left != 0; ++i) {
       const auto own = enqueued(i);
       if (own && *own < left && !c.evidence_of(g.evidence[i]).holes.frontiers_at_least) {

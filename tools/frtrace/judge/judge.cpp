@@ -35,8 +35,8 @@ class Judge {
       }
     }
     for (Cause& c : std::exchange(further_, {})) {
-      // Who went on must not be who is at fault: it may have gone another way.
-      if (named() && !std::ranges::all_of(c.others, [&](int i) { return is_named(f_.rank(i)); })) {
+      // Who went on must not have gone another way.
+      if (named() && !std::ranges::all_of(c.others, [&](int i) { return departed(f_.rank(i)); })) {
         consider(Tier::kEnd, std::move(c));
       }
     }
@@ -89,9 +89,20 @@ class Judge {
     return std::ranges::any_of(c.explains, [&](int i) { return !explained_.contains(i); });
   }
 
+  static bool blames(const Cause& c, Rank rank) {
+    return std::ranges::any_of(c.guilty, [&](const Guilty& g) { return g.rank == rank; });
+  }
+
   bool is_named(Rank rank) const {
-    return std::ranges::any_of(named_, [&](const Cause& known) {
-      return std::ranges::any_of(known.guilty, [&](const Guilty& k) { return k.rank == rank; });
+    return std::ranges::any_of(named_, [&](const Cause& c) { return blames(c, rank); });
+  }
+
+  // What it is named for is that it issued something else, or in another order.
+  bool departed(Rank rank) const {
+    return std::ranges::any_of(named_, [&](const Cause& c) {
+      return blames(c, rank) &&
+             (c.rule == Rule::kUnequalEnds || c.rule == Rule::kSkippedSlot ||
+              c.rule == Rule::kExtra || c.rule == Rule::kLeftOrder || c.rule == Rule::kOtherOrder);
     });
   }
 
