@@ -129,6 +129,11 @@ void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
 std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   const Pending& p = f.graph[k];
   StartedElsewhere got_there(f);
+  // Of a kernel that nobody tells of, what the network holds back is enough of a reason.
+  if (!chain.links.empty()) {
+    std::erase_if(chain.stalled,
+                  [](const StalledDevice& s) { return s.why == StalledDevice::kUnseenKernel; });
+  }
   // Where no device is known to have got to it, all may wait for the same.
   std::set<int> stalled, queued;
   for (const StalledDevice& s : chain.stalled) {
@@ -406,11 +411,13 @@ std::vector<Cause> complete(const Facts& f) {
       continue;
     }
     const DeviceChain chain = chain_from(f, p);
-    const bool shown =
-        !chain.links.empty() || std::ranges::any_of(chain.stalled, [&](const StalledDevice& s) {
-          return f.devices[s.at].state == DeviceState::kStarted ||
-                 f.devices.started_elsewhere(s.at);
-        });
+    // What stops most of those with evidence is rather what they all lack.
+    const bool most = 2 * chain.stalled.size() > p.waits.size();
+    const bool shown = !chain.links.empty() ||
+                       (!most && std::ranges::any_of(chain.stalled, [&](const StalledDevice& s) {
+                         return f.devices[s.at].state == DeviceState::kStarted ||
+                                f.devices.started_elsewhere(s.at);
+                       }));
     if (auto end = shown ? end_of_chain(f, static_cast<int>(k), chain) : std::nullopt) {
       end->assume(Assume::kRankWithoutEvidence, f.c.missing);
       out.push_back(std::move(*end));

@@ -190,10 +190,6 @@ std::vector<Cause> terminated(const Facts& f) {
   return {c};
 }
 
-namespace {
-
-// These ranks are one machine: by the node size that others know, else as an aligned block of a
-// usual size.
 bool is_node(const Facts& f, const std::vector<Rank>& who) {
   if (who.size() < 2 || who.back() - who.front() + 1 != static_cast<Rank>(who.size())) {
     return false;
@@ -208,6 +204,8 @@ bool is_node(const Facts& f, const std::vector<Rank>& who) {
              std::end(limits::kNodeSizes) &&
          who.front() % n == 0;
 }
+
+namespace {
 
 // A device of a rank with evidence has got data from it, or given it some, in that operation.
 bool moved_data(const Facts& f, Rank who) {

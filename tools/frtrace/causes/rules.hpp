@@ -78,6 +78,16 @@ bool all_started(const Facts&, const Pending&);
 bool came_together(const Facts&, int evidence, const Step&);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
+// These ranks are one machine: by the node size that others know, else as an aligned block of a
+// usual size.
+bool is_node(const Facts&, const std::vector<Rank>&);
+// PyTorch's NCCL makes a communicator before it records the first operation of a group, and waits
+// there for all members. The rank had not used a group of that kind.
+bool makes_communicator(const Facts&, int evidence, int group);
+// Nothing tells when the files were written, and several ranks are in no operation, all awaited by one
+// other each, in sends, receives and groups of two: so looks a job that moves. Members of one group,
+// or node, stop together.
+bool may_be_between(const Facts&);
 void sort_by_rank(std::vector<Guilty>&);
 // Evidence of the ranks that are so.
 template <class Is>

@@ -126,12 +126,19 @@ class Judge {
            (c.rule == Rule::kNeverIssued && records_all(c));
   }
 
+  // Its library reported that another process is gone: that took the operation off its device.
+  bool lost_a_peer(const Cause& c) const {
+    return std::ranges::any_of(f_.device_errors, [&](const DeviceError& e) {
+      return e.consequence && blames(c, f_.rank(e.evidence));
+    });
+  }
+
   // What differs in a group shifts its numbers: others' devices may have started another operation.
   // A process that ended takes messages off the devices of its peers.
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind && std::ranges::any_of(named_, [&](const Cause& n) {
              return (n.verdict == Verdict::kExited &&
-                     f_.graph[c.pending].kind != Kind::kCollective) ||
+                     (f_.graph[c.pending].kind != Kind::kCollective || lost_a_peer(c))) ||
                     (n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
                      f_.graph[n.pending].group == f_.graph[c.pending].group);
            });

@@ -1,6 +1,7 @@
 // runs.cpp - which PyTorch dumps of one directory are of one run of the job.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -60,12 +61,7 @@ std::int32_t size_of_all(const RankEvidence& e) {
 bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) {
   for (std::size_t i = cut; i-- > 0;) {
     const std::map<Slot, Time> old = meetings(*files[i].e);
-    const std::int32_t size = size_of_all(*files[i].e);
     for (std::size_t j = cut; j < files.size(); ++j) {
-      const std::int32_t other = size_of_all(*files[j].e);
-      if (size != 0 && other != 0 && size != other) {
-        return false;
-      }
       std::vector<std::int64_t> apart;
       for (const auto& [slot, time] : meetings(*files[j].e)) {
         if (const auto it = old.find(slot); it != old.end()) {
@@ -120,8 +116,13 @@ bool stand_at_one_place(const std::vector<Span>& files, std::size_t cut) {
 // Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
 // that write none this time.
 bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
-  return same_run_by_another_clock(files, cut) ||
-         (2 * cut >= files.size() && stand_at_one_place(files, cut));
+  std::set<std::int32_t> sizes;
+  for (const Span& s : files) {
+    sizes.insert(size_of_all(*s.e));
+  }
+  sizes.erase(0);
+  return sizes.size() <= 1 && (same_run_by_another_clock(files, cut) ||
+                               (2 * cut >= files.size() && stand_at_one_place(files, cut)));
 }
 
 }  // namespace

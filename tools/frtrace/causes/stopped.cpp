@@ -1,0 +1,214 @@
+// Hosts that stopped though peers in the same place of the program went on.
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "model/contains.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// What a rank issued. Records of equal programs have equal tickets.
+struct Program {
+  const Facts& f;
+  int evidence;
+  const std::vector<Record>& records;
+  std::uint64_t front;  // ticket of its first pending operation
+
+  const std::vector<Step>& steps() const { return f.history.of(evidence); }
+  const std::vector<std::uint64_t>& roles() const { return f.anomalies.roles(evidence); }
+  std::uint64_t ticket(std::size_t step) const { return records[steps()[step].record].ticket; }
+  std::size_t find(std::uint64_t wanted) const {
+    const auto it = std::partition_point(steps().begin(), steps().end(), [&](const Step& s) {
+      return records[s.record].ticket < wanted;
+    });
+    return static_cast<std::size_t>(it - steps().begin());
+  }
+  // Without its steps and their roles, which take long to find for every rank of a large job.
+  std::uint64_t role(std::size_t record) const {
+    const int group = f.c.group_at(evidence, records[record].group);
+    return f.anomalies.role(evidence, {0, group, static_cast<std::uint32_t>(record)});
+  }
+  std::size_t issued_after(std::size_t record) const {
+    return static_cast<std::size_t>(std::count_if(
+        records.begin() + static_cast<std::ptrdiff_t>(record) + 1, records.end(), communicates));
+  }
+};
+
+std::optional<Program> program_of(const Facts& f, int i) {
+  const Front& front = f.graph.fronts[idx(i)];
+  if (!f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord) {
+    return std::nullopt;
+  }
+  const std::vector<Record>& records = f.ev(i).records;
+  return Program{f, i, records, records[front.first].ticket};
+}
+
+// Records, own and other's.
+struct Meeting {
+  std::size_t own, other;
+};
+
+// The last operation that both took part in.
+std::optional<Meeting> meeting(const Program& own, const Program& other) {
+  const Facts& f = own.f;
+  std::size_t steps = 1;
+  for (std::size_t a = own.records.size(); a-- > 0 && steps < limits::kRecent;) {
+    const Record& r = own.records[a];
+    steps += communicates(r) ? 1 : 0;
+    const int group = r.kind == Kind::kCollective ? f.c.group_at(own.evidence, r.group) : -1;
+    if (group < 0) {
+      continue;
+    }
+    const auto member = f.group(group).position.find(f.rank(other.evidence));
+    const Record* its =
+        member == f.group(group).position.end()
+            ? nullptr
+            : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
+    if (its == nullptr) {
+      continue;
+    }
+    const auto b = static_cast<std::size_t>(its - other.records.data());
+    if (own.role(a) == other.role(b)) {  // numbers may come twice: several communicators
+      return Meeting{a, b};
+    }
+  }
+  return std::nullopt;
+}
+
+// Who is in no group of a kind runs another program than those that are. A rank that stopped early
+// has not come to all of its own.
+bool has_groups_of(const Facts& f, int i, int j) {
+  const auto kinds = [&](int k) {
+    std::set<std::pair<std::size_t, std::string_view>> out;
+    for (const int g : f.c.group_of[idx(k)]) {
+      if (g >= 0) {
+        out.emplace(f.group(g).ranks.size(), f.group(g).desc);
+      }
+    }
+    return out;
+  };
+  return std::ranges::includes(kinds(i), kinds(j));
+}
+
+// Of two ranks that issued the same so far the other one waits for at least as much, and since as
+// early a place of its program. Answers what the other one issued next: a step, its size for none.
+std::optional<std::size_t> twin_went_on(const Program& own, const Program& other,
+                                        const std::optional<Meeting>& met) {
+  if (!met) {
+    return std::nullopt;
+  }
+  const std::size_t n = own.steps().size(), m = other.steps().size();
+  const std::size_t met_own = step_of(own.steps(), met->own),
+                    met_other = step_of(other.steps(), met->other);
+  std::size_t a = met_own, b = met_other;
+  // Where the ring of either kept less, what is before is of another place of the program.
+  while (a > 0 && b > 0 &&
+         own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
+    --a, --b;
+  }
+  if (own.front < own.ticket(a) ||
+      other.find(other.front) + met_own > own.find(own.front) + met_other) {
+    return std::nullopt;
+  }
+  for (; a < n && b < m; ++a, ++b) {
+    const Record& r = own.records[own.steps()[a].record];
+    if (own.roles()[a] != other.roles()[b] ||
+        (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
+      return std::nullopt;
+    }
+  }
+  return b;
+}
+
+// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
+// after the same operations.
+bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
+  const std::uint64_t role = other.roles()[next];
+  const std::vector<std::uint64_t>& mine = own.roles();
+  const auto now =
+      mine.end() - static_cast<std::ptrdiff_t>(std::min(mine.size(), limits::kContextLeast));
+  const bool pipeline = own.records[own.steps().back().record].kind != Kind::kCollective;
+  bool likewise = false, otherwise = false;
+  for (auto at = mine.begin(); pipeline && at < now; ++at) {
+    if (std::equal(now, mine.end(), at)) {
+      const std::uint64_t after = *(at + (mine.end() - now));
+      likewise = likewise || after == role;
+      otherwise = otherwise || after != role;
+    }
+  }
+  return (otherwise && !likewise) ||
+         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
+}
+
+}  // namespace
+
+// Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
+// so was this one's. It stopped by itself.
+std::vector<Cause> stopped_host(const Facts& f) {
+  std::vector<Cause> out;
+  if (may_be_between(f)) {
+    return out;
+  }
+  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+    const auto own = program_of(f, i);
+    // Rank 0 is the one that logs and saves between iterations now and then.
+    if (!own || f.ev(i).holes.truncated || (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {
+      continue;
+    }
+    struct Peer {
+      Program program;
+      std::optional<Meeting> met;
+    };
+    std::vector<Peer> peers;
+    std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
+    for (const int j : f.anomalies.peers(i, true)) {
+      if (const auto program = program_of(f, j); program && has_groups_of(f, j, i)) {
+        const auto met = meeting(*own, *program);
+        ahead += met && own->issued_after(met->own) < program->issued_after(met->other);
+        peers.push_back({*program, met});
+      }
+    }
+    if (ahead < limits::kWentOnFewest) {
+      continue;
+    }
+    std::size_t twins = 0;
+    std::vector<int> further;
+    for (const Peer& peer : peers) {
+      const Program& other = peer.program;
+      auto next = twin_went_on(*own, other, peer.met);
+      if (next && *next < other.steps().size() &&
+          (is_of_another_program(*own, other, *next) ||
+           makes_communicator(f, i, other.steps()[*next].group))) {
+        next.reset();
+      }
+      twins += next ? 1 : 0;
+      // At a time that this one's evidence covers, each by its own clock since they met.
+      if (next && *next < other.steps().size() &&
+          seconds_between(own->records[peer.met->own].time, f.ev(i).written) -
+                  seconds_between(other.records[peer.met->other].time,
+                                  other.records[other.steps()[*next].record].time) >=
+              limits::kTwinLater_s) {
+        further.push_back(other.evidence);
+      }
+    }
+    if (further.size() >= limits::kWentOnFewest &&
+        static_cast<double>(further.size()) > limits::kWentOnShare * static_cast<double>(twins)) {
+      Cause c(Rule::kStoppedHost, Verdict::kMissing);
+      c.pending = f.graph.waits_in[idx(i)].front();
+      c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
+      c.explains = {i};
+      c.others = std::move(further);
+      c.independent = true;
+      c.assume(Assume::kHostIsFree, {f.rank(i)});
+      out.push_back(std::move(c));
+    }
+  }
+  return out;
+}
+
+}  // namespace frtrace
