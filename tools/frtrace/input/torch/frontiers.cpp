@@ -31,8 +31,8 @@ class Frontiers {
     e_.holes.no_status = p_.status == nullptr;
     e_.id.n_records = e_.records.empty() ? 0 : p_.last_id + 1;
     // A group has a counter since its first operation: without any, there was none.
-    const bool issued_none = e_.records.empty() && e_.unreadable_rows == 0 &&
-                             !e_.holes.truncated && p_.status != nullptr && pairs(*p_.status).empty();
+    const bool issued_none = e_.records.empty() && e_.unreadable_rows == 0 && !e_.holes.truncated &&
+                             p_.status != nullptr && pairs(*p_.status).empty();
     const std::map<std::uint32_t, Status> status = statuses();
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
