@@ -38,16 +38,16 @@ unsigned long long g_unloaded = 0;  // objects so far, by the loader's count
 struct Object {
   ElfW(Addr) base = 0;
   const char* name = "";
-  const ElfW(Sym) * symbols = nullptr;
+  const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
-  const ElfW(Rela) * plt = nullptr;
+  const ElfW(Rela)* plt = nullptr;
   std::size_t n_plt = 0;
-  const ElfW(Rela) * rela = nullptr;
+  const ElfW(Rela)* rela = nullptr;
   std::size_t n_rela = 0;
   std::size_t n_relative = 0;  // come first, name no symbol
   ElfW(Addr) relro = 0;        // what the loader made read-only
   ElfW(Addr) relro_end = 0;
-  ElfW(Addr) low = ~ElfW(Addr) { 0 };
+  ElfW(Addr) low = ~ElfW(Addr){0};
   ElfW(Addr) high = 0;
 
   bool holds(const void* p) const noexcept {
@@ -163,7 +163,7 @@ struct Slot {
 
 template <class Visit>
 void each_slot(const Object& o, Visit visit) noexcept {
-  const auto scan = [&](const ElfW(Rela) * first, std::size_t n) {
+  const auto scan = [&](const ElfW(Rela)* first, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) {
       const auto type = static_cast<u32>(ELF64_R_TYPE(first[i].r_info));
       if (type != kJumpSlot && type != kGlobDat && (type != kPointer || first[i].r_addend != 0)) {
