@@ -34,3 +34,15 @@ TEST_CASE(
   CHECK(kind_of(issued, due, support) == Anomaly::kSkipped);
   CHECK(support == 6);
 }
+
+TEST_CASE("two operations that changed places are an exchange, whatever lies between them") {
+  constexpr std::uint64_t kTokens = 1, kExperts = 2, kNorms = 3, kGradients = 4, kLoss = 5;
+  const std::vector<std::uint64_t> due{kTokens, kExperts, kNorms, kGradients, kLoss, kTokens};
+  std::size_t support = 0;
+  CHECK(kind_of(std::vector<std::uint64_t>{kGradients, kExperts, kNorms, kTokens, kLoss}, due,
+                support) == Anomaly::kSwapped);
+  CHECK(support == 5);
+  // What was due did not come where the other one was taken from.
+  CHECK(kind_of(std::vector<std::uint64_t>{kGradients, kExperts, kNorms, kLoss, kTokens}, due,
+                support) != Anomaly::kSwapped);
+}

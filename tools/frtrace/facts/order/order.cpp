@@ -268,15 +268,24 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
         ++context;
       }
       std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, context)};
+      // Of several left out at once the first one may be none of every iteration.
+      const auto [issued, due] = past(steps, found.front());
+      for (std::size_t next = found.front().usual + 1; issued == begin + most && next < due;
+           ++next) {
+        const std::size_t n = equal_steps(steps, issued, next);
+        if (n != 0 && issued + n < begin + whole) {
+          found.insert(found.begin(), anomaly_at(steps, issued + n, next + n, n));
+        }
+      }
       // What is not in every iteration hides nothing that comes after it.
       while (found.back().support >= limits::kContextLeast) {
-        auto [issued, usual] = past(steps, found.back());
-        const std::size_t n = equal_steps(steps, issued, usual);
-        issued += n, usual += n;
-        if (issued >= begin + whole || usual >= steps.size() || usual == issued) {
+        auto [at, usual] = past(steps, found.back());
+        const std::size_t n = equal_steps(steps, at, usual);
+        at += n, usual += n;
+        if (at >= begin + whole || usual >= steps.size() || usual == at) {
           break;
         }
-        found.push_back(anomaly_at(steps, issued, usual, n));
+        found.push_back(anomaly_at(steps, at, usual, n));
       }
       out.insert(out.end(), found.rbegin(), found.rend());
     }
