@@ -207,9 +207,9 @@ bool is_in_common(const Facts& f, const Deviant& d) {
   const Step& step = f.history.of(d.evidence)[d.how.issued];
   return (d.how.kind == Anomaly::kReplaced || d.how.kind == Anomaly::kInserted) &&
          !user_site(e, e.records[step.record].stack).file.empty() &&
-         came_together(f, d.evidence, step) &&
          std::ranges::none_of(f.graph.pending,
-                              [&](const Pending& p) { return contains(p.absent, d.evidence); });
+                              [&](const Pending& p) { return contains(p.absent, d.evidence); }) &&
+         came_together(f, d.evidence, step);
 }
 
 }  // namespace

@@ -346,8 +346,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   open.others = idle;
   open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
+  const std::set<int> absent(p.absent.begin(), p.absent.end());
   const auto many = static_cast<std::size_t>(
-      std::ranges::count_if(idle, [&](int i) { return contains(p.absent, i); }));
+      std::ranges::count_if(idle, [&](int i) { return absent.contains(i); }));
   if (p.kind == Kind::kCollective && p.waits.size() * 2 < many && many > 2 &&
       many * 2 > f.group(p.group).ranks.size() && !left &&
       (!was_due(f, p) || std::ranges::all_of(idle, [&](int i) { return is_at_store(f, i); }))) {

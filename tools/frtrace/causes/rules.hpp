@@ -73,8 +73,8 @@ Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
 // The operation has begun on the devices of those who wait in it; of all members.
 bool who_wait_started(const Facts&, const Pending&);
 bool all_started(const Facts&, const Pending&);
-// All members with evidence came to that collective of this rank, with equal sizes and types, from
-// one line.
+// All members with evidence, of large groups the first limits::kVoters, came to that collective of
+// this rank, with equal sizes and types, from one line.
 bool came_together(const Facts&, int evidence, const Step&);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);

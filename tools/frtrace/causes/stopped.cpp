@@ -167,7 +167,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     std::vector<Peer> peers;
     std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
-      if (const auto program = program_of(f, j); program && has_groups_of(f, j, i)) {
+      if (const auto program = program_of(f, j)) {
         const auto met = meeting(*own, *program);
         ahead += met && own->issued_after(met->own) < program->issued_after(met->other);
         peers.push_back({*program, met});
@@ -181,9 +181,10 @@ std::vector<Cause> stopped_host(const Facts& f) {
     for (const Peer& peer : peers) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
-      if (next && *next < other.steps().size() &&
-          (is_of_another_program(*own, other, *next) ||
-           makes_communicator(f, i, other.steps()[*next].group))) {
+      if (next && (!has_groups_of(f, other.evidence, i) ||
+                   (*next < other.steps().size() &&
+                    (is_of_another_program(*own, other, *next) ||
+                     makes_communicator(f, i, other.steps()[*next].group))))) {
         next.reset();
       }
       twins += next ? 1 : 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "causes/rules.hpp"
+#include "facts/limits.hpp"
 #include "model/contains.hpp"
 
 namespace frtrace {
@@ -49,7 +50,7 @@ bool came_together(const Facts& f, int evidence, const Step& step) {
   }
   const Group& g = f.group(step.group);
   int others = 0;
-  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+  for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
     const int i = g.evidence[m];
     if (i < 0 || i == evidence) {
       continue;

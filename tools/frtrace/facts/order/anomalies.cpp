@@ -240,10 +240,14 @@ class Alignment {
  public:
   Alignment(const Case& c, const History& history, int own, int other, std::size_t before)
       : c_(c), own_{own, history.of(own)}, other_{other, history.of(other)} {
-    for (std::size_t k = before; k-- > 0 && anchor_ == SIZE_MAX;) {
+    std::size_t tried = 0;
+    for (std::size_t k = before; k-- > 0 && anchor_ == SIZE_MAX && tried < limits::kRecent;) {
       const Record& r = own_.record(c_, k);
-      anchor_ = r.kind == Kind::kCollective ? place(own_.steps[k], r, r.seq) : SIZE_MAX;
-      own_anchor_ = k;
+      if (r.kind == Kind::kCollective && is_shared(own_.steps[k], r)) {
+        anchor_ = place(own_.steps[k], r, r.seq);
+        own_anchor_ = k;
+        ++tried;
+      }
     }
     const bool relative =
         c.evidence_of(own).holes.relative_p2p || c.evidence_of(other).holes.relative_p2p;
@@ -252,8 +256,7 @@ class Alignment {
 
   // Of what the step `as` of the rank is, the one with that number; SIZE_MAX: none.
   std::size_t place(const Step& as, const Record& r, std::uint64_t seq) const {
-    if (as.group < 0 ||
-        (r.kind != Kind::kCollective && (!counts_ || !is_to(as.group, r, other_)))) {
+    if (!is_shared(as, r) || (r.kind != Kind::kCollective && !counts_)) {
       return SIZE_MAX;
     }
     const bool together = r.kind == Kind::kCollective;
@@ -283,6 +286,13 @@ class Alignment {
       return c.evidence_of(evidence).records[steps[k].record];
     }
   };
+
+  bool is_shared(const Step& step, const Record& r) const {
+    return step.group >= 0 &&
+           (r.kind == Kind::kCollective ? c_.groups[idx(step.group)].position.contains(
+                                              c_.evidence_of(other_.evidence).id.rank)
+                                        : is_to(step.group, r, other_));
+  }
 
   bool is_to(int group, const Record& r, const Side& side) const {
     const std::vector<Rank>& ranks = c_.groups[idx(group)].ranks;
