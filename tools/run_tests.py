@@ -25,7 +25,7 @@ TIMES_AGAIN = 2
 # Several at a time, where they wait for processes. In tests/python those of a file share a job; in
 # tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
 PYTEST = {
-    "python": ["-n", "2", "--dist", "loadfile"],
+    "python": ["-n", "3", "--dist", "loadfile"],
     "real": ["-n", "2", "--dist", "worksteal"],
     "e2e": ["-n", "4", "--dist", "load", "--maxschedchunk", "1"],
 }
