@@ -112,7 +112,10 @@ std::uint64_t left_by_counters(const Case& c, const Group& g) {
     const bool counts = e != nullptr && c.evidence_of(g.evidence[i]).holes.only_active;
     completed = std::max(completed, counts ? e->completed : 0);
   }
-  for (std::size_t i = 0; i < g.ranks.size() && completed != 0 && !g.is_gloo(); ++i) {
+  if (completed == 0 || g.is_gloo()) {
+    return 0;
+  }
+  for (std::size_t i = 0; i < g.ranks.size(); ++i) {
     if (c.member(g, i) == nullptr) {
       continue;
     }
@@ -325,16 +328,17 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   }
   // The others' ends are dated by what the two left together.
   const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
-  // Where not all have to meet, one alone that did not get what all others got is behind, too, or
-  // did not start what others ended. The root of a reduction is the last one by right.
-  const std::string op =
-      canonical_op(c_.evidence_of(all.front().evidence).text(all.front().record->op));
+  // Where not all have to meet, those are behind that did not start what others ended, and one alone
+  // that did not get what all others got.
+  const auto is_broadcast = [&] {
+    const Seen& s = all.front();
+    return canonical_op(c_.evidence_of(s.evidence).text(s.record->op)) == "broadcast";
+  };
   const bool alone = all.size() == 1 && ended.size() + 1 == g.ranks.size() &&
-                     ended.size() >= limits::kEndedByAll && op == "broadcast";
+                     ended.size() >= limits::kEndedByAll && is_broadcast();
   for (const Seen& s : all) {
-    const bool unstarted =
-        s.record->state != State::kStarted && is_first(s) && tells_starts(s.evidence);
-    const bool behind = met || unstarted || (alone && is_first(s));
+    const bool unstarted = s.record->state != State::kStarted && tells_starts(s.evidence);
+    const bool behind = met || (is_first(s) && (alone || unstarted));
     if (!ended.empty() && behind && !stale_[idx(s.evidence)] &&
         is_after(s, dated != ended.end() ? *dated : ended.front())) {
       p.busy.push_back(s.evidence);

@@ -18,6 +18,7 @@ class Judge {
 
   Judgement run() {
     const bool times = only_times(f_);
+    std::vector<Cause> further;  // hosts that stopped, where somebody is named
     for (const RuleRow& rule : rules()) {
       // A profiler's files tell nothing of a hang.
       // Numbers that some ranks counted by what Python called fit nobody else's.
@@ -28,13 +29,13 @@ class Judge {
       for (Cause& c : rule.propose(f_)) {
         // A further cause, never the only one: another may be what it waits for.
         if (c.rule == Rule::kStoppedHost) {
-          further_.push_back(std::move(c));
+          further.push_back(std::move(c));
         } else {
           consider(rule.tier, std::move(c));
         }
       }
     }
-    for (Cause& c : std::exchange(further_, {})) {
+    for (Cause& c : further) {
       // Who went on must not have gone another way.
       if (named() && !std::ranges::all_of(c.others, [&](int i) { return departed(f_.rank(i)); })) {
         consider(Tier::kEnd, std::move(c));
@@ -204,7 +205,6 @@ class Judge {
 
   const Facts& f_;
   std::vector<Cause> named_, open_;
-  std::vector<Cause> further_;  // hosts that stopped, where somebody is named
   std::set<int> explained_;
 };
 
