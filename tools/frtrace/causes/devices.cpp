@@ -432,10 +432,11 @@ namespace {
 bool is_from_several_lines(const Facts& f, const Pending& p) {
   std::set<std::pair<std::string, std::uint32_t>> lines;
   for (const Wait& w : p.waits) {
-    const Site site = w.record == kNoRecord
-                          ? Site()
-                          : user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack);
-    lines.emplace(site.file, site.line);
+    const RankEvidence& e = f.ev(w.evidence);
+    const Site site = w.record == kNoRecord ? Site() : user_site(e, e.records[w.record].stack);
+    if (!site.file.empty()) {  // an unknown one is no other line
+      lines.emplace(site.file, site.line);
+    }
   }
   return p.kind == Kind::kCollective && lines.size() > 1;
 }
