@@ -145,6 +145,13 @@ bool is_moving(const Facts& f, int i) {
   return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
+// See is_early(), in all that it did not come to.
+bool is_early(const Facts& f, int i) {
+  return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+    return contains(p.absent, i) && is_early(f.c, f.slots, p, i);
+  });
+}
+
 Cause extra(const Facts& f, int k) {
   const Pending& p = f.graph[k];
   Cause c(Rule::kExtra, Verdict::kMismatch);
@@ -327,10 +334,23 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (beside) {
     std::erase_if(idle, [&](int i) { return !stands_alone(f, i); });
   }
-  std::erase_if(idle, [&](int i) { return is_moving(f, i); });
-  const int k = main_pending(f, idle);
-  if (idle.empty() || k < 0) {
+  const std::vector<int> all = idle;
+  // One file may be early. Beside another one, or a lost one, that rank may have come since.
+  const bool early = idle.size() == 1 && f.c.missing.empty() && is_moving(f, idle.front()) &&
+                     is_early(f, idle.front());
+  std::erase_if(idle, [&](int i) { return !early && is_moving(f, i); });
+  const int k = main_pending(f, all);
+  if (k < 0) {
     return {};
+  }
+  Cause open;
+  open.verdict = Verdict::kUndecided;
+  open.pending = k;
+  open.others = all;
+  open.explains = f.graph.leading_to(all);
+  if (idle.empty()) {
+    open.rule = Rule::kOpenStillIssues;
+    return f.graph[k].seconds() < limits::kStaleApart_s ? std::vector<Cause>{} : std::vector{open};
   }
   const Pending& p = f.graph[k];
   if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
@@ -340,11 +360,6 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {};
   }
   const bool left = std::ranges::all_of(idle, [&](int i) { return f.exit(i).clean(); });
-  Cause open;
-  open.verdict = Verdict::kUndecided;
-  open.pending = k;
-  open.others = idle;
-  open.explains = f.graph.leading_to(idle);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   const std::set<int> absent(p.absent.begin(), p.absent.end());
   const auto many = static_cast<std::size_t>(
@@ -379,8 +394,12 @@ std::vector<Cause> never_issued(const Facts& f) {
   }
   Cause c = missing(f, idle, main_pending(f, idle), left);
   // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
-  c.independent =
-      std::ranges::all_of(idle, [&](int i) { return !f.exit(i).ended() && is_at_rest(f.ev(i)); });
+  c.independent = !early && std::ranges::all_of(idle, [&](int i) {
+    return !f.exit(i).ended() && is_at_rest(f.ev(i));
+  });
+  if (early) {
+    c.assume(Assume::kEarlyFile, f.ranks(idle));
+  }
   if (beside) {
     c.independent = true;
     c.assume(Assume::kBesideAnEnd);

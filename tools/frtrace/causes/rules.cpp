@@ -110,6 +110,7 @@ Confidence confidence_of(const Assumption& a) {
       return a.ranks.empty() ? Confidence::kLikely : Confidence::kPossible;
     case Assume::kTie:
     case Assume::kLostOnly:
+    case Assume::kEarlyFile:
     case Assume::kNeedNotMeet:
     case Assume::kClocksAgree:
       return Confidence::kPossible;

@@ -212,6 +212,17 @@ std::vector<bool> stale_evidence(const Case& c) {
   return stale;
 }
 
+bool is_early(const Case& c, const std::vector<Slots>& slots, const Pending& p, int evidence) {
+  const RankEvidence& e = c.evidence_of(evidence);
+  return !e.format.empty() && !e.holes.written_guessed &&
+         std::ranges::any_of(p.waits, [&](const Wait& w) {
+           const Offset offset = clock_offset(c, slots, w.evidence, evidence);
+           return w.since + offset.ns + offset.error <= e.written &&
+                  seconds_between(e.written, w.until + offset.ns - offset.error) >=
+                      limits::kStaleApart_s;
+         });
+}
+
 bool Attendance::is_first(const Seen& s) const {
   const auto& records = c_.evidence_of(s.evidence).records;
   return fronts_[idx(s.evidence)].holds(static_cast<std::size_t>(s.record - records.data()));
@@ -531,7 +542,8 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
       } else if (!old_enough) {
         young = true;
       } else if (ended || failed || e.written == 0 ||
-                 seconds_between(p.since, e.written) >= threshold_s_) {
+                 seconds_between(p.since, e.written) >= threshold_s_ ||
+                 is_early(c_, slots_, p, evidence)) {
         p.absent.push_back(evidence);
       } else {
         p.stale.push_back(evidence);

@@ -17,6 +17,10 @@ const LaneEvidence* lane_of(const RankEvidence&, const Group&, int row, bool sen
 // Communicators of gloo run their operations side by side, all others one after the other.
 bool runs_in_order(const Case&, const Pending&);
 
+// Its file was written after one of those waits began, and long before that rank's file. Had it come
+// since, that one would not wait.
+bool is_early(const Case&, const std::vector<Slots>&, const Pending&, int evidence);
+
 // Decides who came to a pending operation.
 class Attendance {
  public:

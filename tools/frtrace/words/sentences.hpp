@@ -127,6 +127,10 @@ inline constexpr Row kSentences[] = {
     {kOpenIdle,
      "nothing was in flight and {others} had issued nothing for {idle} when they were ended from "
      "outside: all were busy elsewhere, or stuck"},
+    {kOpenStillIssues,
+     "{waiting} in {op} for {others}, which still issued operations when [its file was|their files "
+     "were] written",
+     "later files of {others}, or the stacks: py-spy dump --native"},
     {kOpenStale,
      "something is stuck, but the evidence of {others} is older than the waits of the others",
      "newer dumps of {others}"},
