@@ -211,7 +211,8 @@ std::vector<Cause> without_operations(const Facts& f) {
     const RankEvidence& e = f.ev(i);
     // PyTorch lists gloo's groups though no file records what they do.
     return e.holes.only_stacks ||
-           (!e.format.empty() && e.records.empty() && f.c.ranks.size() > 1 && e.groups.size() > 1 &&
+           (!e.format.empty() && e.records.empty() && !e.holes.only_active &&
+            f.c.ranks.size() > 1 && e.groups.size() > 1 &&
             std::ranges::all_of(e.groups, [](const GroupEvidence& g) { return g.enqueued == 0; }));
   });
   return c.others.size() == f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};

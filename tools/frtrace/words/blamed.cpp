@@ -116,6 +116,7 @@ class Describe : public Names {
       line(!e_->threads_by.empty() && (e_->holes.only_stacks || e_->threads.present)
                ? "left only its stack, by " + e_->threads_by
            : e_->holes.from_log          ? "is at a place that the log does not say"
+           : e_->holes.only_active       ? "had no operation in flight"
            : e_->losses.overwritten != 0 ? "has no record left of its last operations"
                                          : "issued no operation at all");
       return;

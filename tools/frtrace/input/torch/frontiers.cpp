@@ -123,6 +123,7 @@ class Frontiers {
       return out;
     }
     std::map<std::int64_t, Status> by_id;
+    bool ended = true;
     const auto all = pairs(*p_.status);
     for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
       const auto id = to_int(all[i]);
@@ -139,6 +140,7 @@ class Frontiers {
       get("last_started_collective", s.started);
       get("last_completed_collective", s.completed);
       by_id.emplace(*id, s);
+      ended = ended && s.enqueued > 0 && s.completed == s.enqueued;
     }
     std::vector<std::uint32_t> open;
     const bool counts = !by_id.empty();
@@ -154,6 +156,7 @@ class Frontiers {
     }
     // A group has a counter since its first operation.
     all_counted_ = counts && by_id.empty();
+    e_.holes.only_active |= counts && e_.records.empty() && ended;
     // Groups are named by number as they are made.
     std::vector<std::pair<std::int64_t, std::uint32_t>> named;
     for (const std::uint32_t row : open) {
