@@ -93,6 +93,7 @@ enum class Assume : std::uint8_t {
   kClocksAgree,          // the ranks' clocks are taken to agree
   kBesideAnEnd,          // it may follow from the end of another process
   kGroupsUnknown,        // operations of unknown groups were not counted
+  kMayMakeCommunicator,  // ranks that issued nothing: the blamed may wait for them, unrecorded
   kEarlyFile,            // a rank's file was written long before the others'
   kTimesGuessed          // since when they wait: the files' times are those of copies
 };

@@ -350,6 +350,11 @@ std::vector<Cause> device_behind(const Facts& f) {
   bool unobserved = false;
   for (const Pending& each : f.graph.pending) {
     for (const Wait& w : each.waits) {
+      // One member may end a broadcast that does not reach the next.
+      unobserved =
+          unobserved || (contains(each.lagging, w.evidence) && !each.starts_seen &&
+                         w.record != kNoRecord && each.kind == Kind::kCollective &&
+                         !meets_all(f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].op)));
       if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w)) {
         if (f.ev(w.evidence).format.empty()) {
           running.push_back(w.evidence);

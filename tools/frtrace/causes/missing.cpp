@@ -47,13 +47,13 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   });
 }
 
-// By its waiters' earlier iterations the operation was due.
-bool was_due(const Facts& f, const Pending& p) {
+// By its waiters' earlier iterations the operation was due, or another one was.
+bool was_due(const Facts& f, const Pending& p, bool another = false) {
   return std::ranges::any_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-    return usual && steps[*usual].key == steps[pos].key;
+    return usual && (steps[*usual].key == steps[pos].key) != another;
   });
 }
 
@@ -297,6 +297,19 @@ bool may_be_between(const Facts& f) {
 
 namespace {
 
+// Ranks that issued nothing, where the blamed did and send and receive: one of these may wait for one
+// of those where NCCL makes a communicator for the first message between the two.
+std::vector<Rank> may_make_communicator(const Facts& f, const std::vector<int>& who) {
+  const auto blank = [&](int i) {
+    return !f.graph.waits(i) && !f.exit(i).ended() && f.ev(i).records.empty() &&
+           f.ev(i).losses.overwritten == 0;
+  };
+  const bool messages = std::ranges::any_of(who, [&](int i) {
+    return !f.ev(i).format.empty() && std::ranges::any_of(f.ev(i).records, is_p2p);
+  });
+  return messages ? f.ranks(ranks_that(f, blank)) : std::vector<Rank>{};
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
@@ -318,6 +331,13 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   const Pending& p = f.graph[main];
   if (!p.unknown.empty()) {
     c.assume(Assume::kRankWithoutEvidence, p.unknown);
+  }
+  if (who.size() > 1 && p.kind == Kind::kCollective && p.absent.size() >= p.waits.size() && !left &&
+      was_due(f, p, true)) {
+    c.assume(Assume::kTie);
+  }
+  if (const std::vector<Rank> blank = may_make_communicator(f, who); !blank.empty()) {
+    c.assume(Assume::kMayMakeCommunicator, blank);
   }
   const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
   if (p.seconds() < limits::kShortHang_s && !failed && !f.timed_out) {

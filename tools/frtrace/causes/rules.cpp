@@ -111,6 +111,7 @@ Confidence confidence_of(const Assumption& a) {
     case Assume::kTie:
     case Assume::kLostOnly:
     case Assume::kEarlyFile:
+    case Assume::kMayMakeCommunicator:
     case Assume::kNeedNotMeet:
     case Assume::kClocksAgree:
       return Confidence::kPossible;

@@ -92,6 +92,9 @@ std::string text_of(const Assumption& a) {
       {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
       {kBesideAnEnd, "it may follow from the end of another process"},
       {kGroupsUnknown, "operations of unknown groups were not counted"},
+      {kMayMakeCommunicator,
+       "{who} issued nothing; before a first send or receive NCCL makes a communicator of the two, "
+       "and waits there unrecorded"},
       {kEarlyFile,
        "the file of {who} is from soon after the waits for it began; they lasted, so it did not "
        "come later"},
