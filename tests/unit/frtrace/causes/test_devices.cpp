@@ -130,3 +130,20 @@ TEST_CASE("all started and none finished: transport, nobody is blamed") {
   CHECK(r.kind == Verdict::kTransport);
   CHECK(r.ranks.empty());
 }
+
+TEST_CASE("one member that did not end a broadcast: its device, or what is below it") {
+  JobBuilder j(4);
+  const Op broadcast{.op = "broadcast", .line = 60, .reduce_op = "", .peer = 0};
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).format = "torch 2.10 pickle";
+  }
+  iterations(j, 3);
+  j.some({0, 1, 2}, kWorld, broadcast, State::kCompleted);
+  j.issue(3, kWorld, broadcast);
+  j.some({0, 1, 2}, kWorld, kLoss);
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kDevice);
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.confidence == Confidence::kLikely);
+}

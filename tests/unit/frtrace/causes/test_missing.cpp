@@ -482,3 +482,38 @@ TEST_CASE("a rank that destroyed its groups while others go on says so, wherever
   CHECK(std::ranges::count(r.blamed[0].evidence,
                            "then destroyed its process groups at train.py:60 step") == 1);
 }
+
+TEST_CASE("who may wait for a rank that issued nothing, to make a communicator, is not certain") {
+  const bool blank = GENERATE(true, false);
+  JobBuilder j(6);
+  const int most = j.group("1", {0, 1, 3, 4, 5}, "dp");
+  Op send = kSend, recv = kRecv;
+  send.peer = 1, recv.peer = 0;
+  for (Rank r = 0; r < 6; ++r) {
+    j.rank(r).format = "torch 2.10 pickle";
+  }
+  if (!blank) {
+    j.all(kWorld, kLoss);
+  }
+  j.all(most, kSub);
+  j.issue(0, kWorld, send, State::kCompleted);
+  j.issue(1, kWorld, recv, State::kCompleted);
+  j.some({0, 3, 4, 5}, most, kSub);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(r.confidence == (blank ? Confidence::kPossible : Confidence::kCertain));
+}
+
+TEST_CASE("half waits where its iterations had another operation: not certain who is wrong") {
+  const bool due = GENERATE(true, false);
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.some({0, 1}, kWorld, due ? kLoss : kGrads);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2, 3});
+  CHECK(r.confidence == (due ? Confidence::kCertain : Confidence::kPossible));
+}
