@@ -108,9 +108,12 @@ stress: build/dev/CMakeCache.txt  ## Writers stopped and killed: torn records, t
 	@cmake --build --preset dev --target fr_tests
 	@FR_STRESS_S=$(or $(TIME),60) $(if $(SEED),FR_STRESS_SEED=$(SEED)) build/dev/tests/unit/fr_tests "stress:*"
 
+.PHONY: build-asan build-tsan
+build-asan build-tsan: build-%: build/%/CMakeCache.txt
+	@cmake --build --preset $*
+
 .PHONY: asan tsan
-asan tsan: %: build/%/CMakeCache.txt  ## C++ tests under sanitizers
-	@cmake --build --preset $@
+asan tsan: %: build-%  ## C++ tests under sanitizers
 	@$(BIN)/python tools/run_tests.py $@
 
 # The newest clang; with its runtime it brings libFuzzer.

@@ -179,8 +179,12 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
     return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
            std::ranges::any_of(e.groups, [&](auto& g) { return e.text(g.backend) == "gloo"; });
   };
+  const bool ok = doubts.r.kind == Verdict::kOk;
   tell(ranks_with(f, is_gloo),
-       "hold no sends and receives of gloo's: a rank that seems idle may wait in one", fault);
+       ok ? "hold no sends and receives of gloo's, and its failed operations look like completed "
+            "ones"
+          : "hold no sends and receives of gloo's: a rank that seems idle may wait in one",
+       fault || ok);
   for (const auto& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
          (fault || gap.set == &Holes::no_p2p) && gap.matters);
