@@ -329,9 +329,15 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
   for (const int j : peers(i, true)) {
     const Alignment to(c_, history_, i, j, a.issued);
     const std::size_t due = to.place(steps[a.usual], e.records[steps[a.usual].record], seq);
+    // Members of a batch have no order.
+    const auto batch = [&](std::size_t k) {
+      const RankEvidence& other = c_.evidence_of(j);
+      return other.records[history_.of(j)[k].record].batch;
+    };
     for (std::size_t k = a.issued; due != SIZE_MAX && k < end; ++k) {
       const Record& r = e.records[steps[k].record];
-      if (to.place(steps[k], r, r.seq) < due) {
+      const std::size_t at = to.place(steps[k], r, r.seq);
+      if (at < due && (batch(due) == 0 || batch(at) != batch(due))) {
         return true;
       }
     }
