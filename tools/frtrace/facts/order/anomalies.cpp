@@ -169,10 +169,11 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
+  const bool cut = !steps.empty() && c_.evidence_of(i).records.front().ticket > 1;
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
     // where they are too short to differ what it never issued after so many equal steps.
-    const auto here = anomaly(steps, stuck);
+    const auto here = anomaly(steps, stuck, cut);
     const bool stands_out =
         here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
                                  here->context > limits::kClearSupport));
@@ -183,7 +184,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   }
   std::size_t from = stuck - std::min(stuck, limits::kRecent);
   std::vector<Anomaly> out;
-  while (const auto a = anomaly(steps, from)) {
+  while (const auto a = anomaly(steps, from, cut)) {
     out.push_back(*a);
     from = a->issued + 1;
   }

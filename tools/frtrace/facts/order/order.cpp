@@ -294,7 +294,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
   return out;
 }
 
-std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from) {
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from, bool cut) {
   for (std::size_t p = std::max<std::size_t>(from, limits::kContextLeast); p < steps.size(); ++p) {
     std::size_t usual = SIZE_MAX;
     bool normal = false;
@@ -306,6 +306,12 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from)
         a.context = c;
         return steps[j].key == steps[p].key;
       });
+    }
+    // As far as the ring reaches back it did the same after the same.
+    for (std::size_t j = 1; cut && !normal && j < std::min(p, limits::kContext); ++j) {
+      normal = std::equal(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(j + 1),
+                          steps.begin() + static_cast<std::ptrdiff_t>(p - j),
+                          [](const Step& x, const Step& y) { return x.key == y.key; });
     }
     if (usual == SIZE_MAX || normal) {
       continue;

@@ -66,8 +66,9 @@ std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, con
 // `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
                                                    const RankEvidence& e, std::size_t stuck);
-// The first one at or after step `from`, where no whole iteration is kept.
-std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
+// The first one at or after step `from`, where no whole iteration is kept. `cut`: what came before
+// the first step is lost.
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from, bool cut);
 
 // Anomalies of ranks that wait for each other, near where each is stuck (`stuck`: step).
 class Anomalies {
