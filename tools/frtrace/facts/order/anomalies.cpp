@@ -186,6 +186,7 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   std::vector<Anomaly> out;
   while (const auto a = anomaly(steps, from, cut)) {
     out.push_back(*a);
+    out.back().part = a->part && a->issued != stuck;
     from = a->issued + 1;
   }
   return out;

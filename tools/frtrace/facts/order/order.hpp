@@ -51,6 +51,7 @@ struct Anomaly {
   std::size_t issued = 0;   // step
   std::size_t usual = 0;    // earlier step that was due instead
   bool novel = false;       // the rank never issued such an operation before
+  bool part = false;        // compared within an iteration: it may have gone on to its next part
   std::size_t support = 0;  // steps after it that agree with the kind
   std::size_t context = 0;  // equal steps before it, here and where `usual` was issued
 };
