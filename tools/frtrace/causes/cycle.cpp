@@ -83,11 +83,16 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   return c;
 }
 
-// It stands in a collective of a kind that it never issued before.
+// It stands in a collective of a kind that it never issued before, as far as its records tell.
 bool has_come_to_new(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
   const std::size_t at = f.stuck_step(i);
-  return is_new(f, i, at) &&
-         f.ev(i).records[f.history.of(i)[at].record].kind == Kind::kCollective;
+  if (!is_new(f, i, at)) {
+    return false;
+  }
+  const Record& r = f.ev(i).records[steps[at].record];
+  return r.kind == Kind::kCollective &&
+         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
 }
 
 // The rank's calls were hooked: the streams of what it waits in are known all the same.
@@ -204,7 +209,10 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   }
   if (who.empty()) {
     who = on_all.empty() ? p.evidence : on_all;
-    c.assume(Assume::kNoEarlierIterations, f.c.missing);
+    // Which message is the other end of which may be a guess.
+    const bool guessed =
+        std::ranges::any_of(p.pending, [&](int k) { return f.graph[k].numbers_guessed; });
+    c.assume(Assume::kNoEarlierIterations, guessed ? f.ranks(who) : f.c.missing);
   } else {
     c.assume(Assume::kPeersOrder);
   }

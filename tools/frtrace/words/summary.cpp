@@ -502,7 +502,7 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const Names names(f);
   const std::vector<Record>& records = f.ev(g.evidence).records;
   return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
-                     c.by_peers                       ? "other ranks"
+                     c.by_peers                     ? "other ranks"
                      : c.anomaly && c.anomaly->part ? "before it"
                                                     : "its earlier iterations",
                      names.due(g.evidence, records[g.usual], records[g.issued]));
