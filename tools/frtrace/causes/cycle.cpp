@@ -75,8 +75,24 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   c.pending = main_pending(f, who);
   c.pending = c.pending < 0 ? main_pending(f, who, false) : c.pending;
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  c.assume(by_peers ? Assume::kPeersOrder : Assume::kEarlierIterations);
+  if (a.part) {
+    c.assume(Assume::kNoEarlierIterations, f.ranks(who));
+  } else {
+    c.assume(by_peers ? Assume::kPeersOrder : Assume::kEarlierIterations);
+  }
   return c;
+}
+
+// It stands in a collective of a kind that it never issued before, as far as its records tell.
+bool has_come_to_new(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = f.stuck_step(i);
+  if (!is_new(f, i, at)) {
+    return false;
+  }
+  const Record& r = f.ev(i).records[steps[at].record];
+  return r.kind == Kind::kCollective &&
+         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
 }
 
 // The rank's calls were hooked: the streams of what it waits in are known all the same.
@@ -106,10 +122,11 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
 }
 
 // Nothing tells when the files were written: sends and receives of a moving job may look like this
-// where they are those that it repeats.
+// where they are those that it repeats. A collective that is new to a rank is none of those.
 bool may_be_moving(const Facts& f, const Problem& p) {
   return std::ranges::any_of(p.pending,
                              [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
+         std::ranges::none_of(p.evidence, [&](int i) { return has_come_to_new(f, i); }) &&
          std::ranges::any_of(p.evidence, [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
            const std::vector<Record>& records = f.ev(i).records;
@@ -192,7 +209,10 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   }
   if (who.empty()) {
     who = on_all.empty() ? p.evidence : on_all;
-    c.assume(Assume::kNoEarlierIterations, f.c.missing);
+    // Which message is the other end of which may be a guess.
+    const bool guessed =
+        std::ranges::any_of(p.pending, [&](int k) { return f.graph[k].numbers_guessed; });
+    c.assume(Assume::kNoEarlierIterations, guessed ? f.ranks(who) : f.c.missing);
   } else {
     c.assume(Assume::kPeersOrder);
   }
@@ -510,6 +530,30 @@ std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
   return std::nullopt;
 }
 
+// A few stand in a collective that they never issued before, and all circles lead through it: they
+// left what the many, who stand where they stood before, go on with. Or the many should have, too.
+std::optional<Cause> few_left(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    std::vector<int> few;
+    for (const Wait& w : op.waits) {
+      few.push_back(w.evidence);
+    }
+    const auto comes_to_new = [&](int i) { return has_come_to_new(f, i); };
+    if (op.kind == Kind::kCollective && 2 * few.size() < f.group(op.group).ranks.size() &&
+        std::ranges::all_of(few, comes_to_new) && std::ranges::none_of(op.absent, comes_to_new) &&
+        f.graph.is_on_all_circles(p, k)) {
+      Cause c(Rule::kOtherOrder, Verdict::kDeadlock);
+      c.operations = p.pending;
+      c.pending = k;
+      c.assume(Assume::kFewAreWrong, f.ranks(few));
+      blame(f, few, Why::kOtherOrder, c);
+      return c;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Cause> cycle(const Facts& f) {
@@ -527,6 +571,10 @@ std::vector<Cause> cycle(const Facts& f) {
     if (!is_new_to_all(f, p.evidence)) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : against_the_shown_order(f, p);
+      c = c || on_all.size() == 1 ? c : few_left(f, p);
+    }
+    if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {
+      c.reset();
     }
     c = c ? c : deadlock(f, p, on_all);
     c->explains = p.explains;

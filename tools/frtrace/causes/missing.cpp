@@ -37,13 +37,9 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
         steps[a->issued].group == p.group) {
       return true;
     }
-    // Only a rank that repeats itself can do something new.
-    if (pos >= steps.size() || pos < limits::kRepeats || !usual_next(steps, pos)) {
-      return false;
-    }
-    const std::span<const Step> own(steps.data(), pos), other(f.history.of(absent.front()));
-    const auto same = [&](const Step& s) { return s.key == steps[pos].key; };
-    return std::ranges::none_of(own, same) && std::ranges::none_of(other, same);
+    return is_new(f, w.evidence, pos) &&
+           std::ranges::none_of(f.history.of(absent.front()),
+                                [&](const Step& s) { return s.key == steps[pos].key; });
   });
 }
 

@@ -106,6 +106,7 @@ const char* why_name(Why w) {
 
 Confidence confidence_of(const Assumption& a) {
   switch (a.what) {
+    case Assume::kFewAreWrong:
     case Assume::kNoEarlierIterations:
       return a.ranks.empty() ? Confidence::kLikely : Confidence::kPossible;
     case Assume::kTie:

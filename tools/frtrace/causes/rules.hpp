@@ -89,6 +89,8 @@ bool makes_communicator(const Facts&, int evidence, int group);
 // or node, stop together.
 bool may_be_between(const Facts&);
 void sort_by_rank(std::vector<Guilty>&);
+// That step of a rank that repeats itself is one that it never issued before.
+bool is_new(const Facts&, int evidence, std::size_t step);
 // Evidence of the ranks that are so.
 template <class Is>
 std::vector<int> ranks_that(const Facts& f, const Is& is) {

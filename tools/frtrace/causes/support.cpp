@@ -1,5 +1,6 @@
 // What several rules need.
 #include <algorithm>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -88,6 +89,13 @@ std::vector<int> problem_ranks(const Facts& f, Problem::Kind kind) {
   }
   std::ranges::sort(out);
   return out;
+}
+
+bool is_new(const Facts& f, int i, std::size_t at) {
+  const std::vector<Step>& steps = f.history.of(i);
+  return at < steps.size() && at >= limits::kRepeats && usual_next(steps, at) &&
+         std::ranges::none_of(
+             std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
 }
 
 void sort_by_rank(std::vector<Guilty>& guilty) {

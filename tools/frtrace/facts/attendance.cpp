@@ -21,8 +21,8 @@ const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool
 namespace {
 
 // How far a member got in what the pending operation counts; nullopt: its evidence does not tell.
-std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Group& g,
-                                      std::size_t member) {
+std::optional<std::uint64_t> frontier(const Case& c, const std::vector<Slots>& slots,
+                                      const Pending& p, const Group& g, std::size_t member) {
   const int evidence = g.evidence[member];
   if (evidence < 0) {
     return std::nullopt;
@@ -44,11 +44,16 @@ std::optional<std::uint64_t> frontier(const Case& c, const Pending& p, const Gro
   }
   const bool send = p.from == g.ranks[member];
   const LaneEvidence* lane = lane_of(e, g, g.row[member], send, send ? p.to : p.from);
-  // What is in flight is in every window that reaches back to the wait.
-  const bool kept = e.holes.only_active || (!e.records.empty() && e.records.front().time < p.since);
-  return lane != nullptr                     ? known(lane->enqueued)
-         : e.losses.lanes_lost != 0 && !kept ? std::nullopt
-                                             : known(0);
+  // What is in flight is in every window that reaches back to the wait, by the clock of this rank.
+  const auto kept = [&] {
+    return e.holes.only_active ||
+           (!e.records.empty() &&
+            e.records.front().time <
+                p.since + clock_offset(c, slots, p.waits.front().evidence, evidence).ns);
+  };
+  return lane != nullptr                       ? known(lane->enqueued)
+         : e.losses.lanes_lost != 0 && !kept() ? std::nullopt
+                                               : known(0);
 }
 
 bool is_guessed(const Case& c, const Pending& p) {
@@ -453,7 +458,11 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   if (p.kind == Kind::kCollective && waiting < members && in_order) {
     // Else some members left it: what is left of the waits is older than that.
-    return lagging_ends(p, all);
+    const bool holds = lagging_ends(p, all);
+    if (p.lagging.empty()) {
+      add_queued(p);
+    }
+    return holds;
   }
   if (p.kind == Kind::kCollective && !in_order && waiting < members) {
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -531,7 +540,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     if (evidence >= 0 && waiting.contains(evidence)) {
       continue;
     }
-    const auto reached = frontier(c_, p, g, member);
+    const auto reached = frontier(c_, slots_, p, g, member);
     if (!reached) {
       p.unknown.push_back(g.ranks[member]);
     } else if (*reached < p.seq) {

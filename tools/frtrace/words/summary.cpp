@@ -144,6 +144,7 @@ constexpr struct {
      ", and nothing shows who left the usual order"},
     {"or_stacks", lacks_stacks, ", or the Python stacks of {others} (FR_STACKS)"},
     {"order", [](S s) { return s.c.by_peers; }, "the other ranks"},
+    {"order", [](S s) { return s.c.anomaly && s.c.anomaly->part; }, "what [it|they] did before"},
     {"order", otherwise, "[its|their] own earlier iterations"},
     {"with_evidence", [](S s) { return !s.p->unknown.empty(); }, " with evidence"}};
 
@@ -501,7 +502,9 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const Names names(f);
   const std::vector<Record>& records = f.ev(g.evidence).records;
   return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
-                     c.by_peers ? "other ranks" : "its earlier iterations",
+                     c.by_peers                     ? "other ranks"
+                     : c.anomaly && c.anomaly->part ? "before it"
+                                                    : "its earlier iterations",
                      names.due(g.evidence, records[g.usual], records[g.issued]));
 }
 

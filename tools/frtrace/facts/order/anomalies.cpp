@@ -169,10 +169,11 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);
+  const bool cut = !steps.empty() && c_.evidence_of(i).records.front().ticket > 1;
   if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
     // where they are too short to differ what it never issued after so many equal steps.
-    const auto here = anomaly(steps, stuck);
+    const auto here = anomaly(steps, stuck, cut);
     const bool stands_out =
         here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
                                  here->context > limits::kClearSupport));
@@ -183,8 +184,9 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   }
   std::size_t from = stuck - std::min(stuck, limits::kRecent);
   std::vector<Anomaly> out;
-  while (const auto a = anomaly(steps, from)) {
+  while (const auto a = anomaly(steps, from, cut)) {
     out.push_back(*a);
+    out.back().part = a->part && a->issued != stuck;
     from = a->issued + 1;
   }
   return out;
@@ -329,9 +331,15 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
   for (const int j : peers(i, true)) {
     const Alignment to(c_, history_, i, j, a.issued);
     const std::size_t due = to.place(steps[a.usual], e.records[steps[a.usual].record], seq);
+    // Members of a batch have no order.
+    const auto batch = [&](std::size_t k) {
+      const RankEvidence& other = c_.evidence_of(j);
+      return other.records[history_.of(j)[k].record].batch;
+    };
     for (std::size_t k = a.issued; due != SIZE_MAX && k < end; ++k) {
       const Record& r = e.records[steps[k].record];
-      if (to.place(steps[k], r, r.seq) < due) {
+      const std::size_t at = to.place(steps[k], r, r.seq);
+      if (at < due && (batch(due) == 0 || batch(at) != batch(due))) {
         return true;
       }
     }

@@ -199,8 +199,9 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   return starts;
 }
 
+// `times`: how often what was due may have come again, as where a loop is left.
 Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size_t usual,
-                   std::size_t context) {
+                   std::size_t context, std::size_t times = 1) {
   Anomaly a;
   a.issued = issued;
   a.usual = usual;
@@ -211,9 +212,9 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
   for (std::size_t k = issued; k < std::min(steps.size(), issued + limits::kRecent); ++k) {
     now.push_back(steps[k].key);
   }
-  const std::size_t end = usual < issued ? issued : steps.size();
-  for (std::size_t k = usual; k < std::min(end, usual + limits::kRecent); ++k) {
-    due.push_back(steps[k].key);
+  const std::size_t length = (usual < issued ? issued : steps.size()) - usual;
+  for (std::size_t k = 0; k < std::min(times * length, limits::kRecent); ++k) {
+    due.push_back(steps[usual + k % length].key);
   }
   a.kind = kind_of(now, due, a.support);
   return a;
@@ -294,7 +295,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
   return out;
 }
 
-std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from) {
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from, bool cut) {
   for (std::size_t p = std::max<std::size_t>(from, limits::kContextLeast); p < steps.size(); ++p) {
     std::size_t usual = SIZE_MAX;
     bool normal = false;
@@ -307,10 +308,19 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from)
         return steps[j].key == steps[p].key;
       });
     }
+    // As far as the ring reaches back it did the same after the same.
+    for (std::size_t j = 1; cut && !normal && j < std::min(p, limits::kContext); ++j) {
+      normal = std::equal(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(j + 1),
+                          steps.begin() + static_cast<std::ptrdiff_t>(p - j),
+                          [](const Step& x, const Step& y) { return x.key == y.key; });
+    }
     if (usual == SIZE_MAX || normal) {
       continue;
     }
-    return anomaly_at(steps, p, usual, a.context);
+    const Anomaly again = anomaly_at(steps, p, usual, a.context, limits::kRecent);
+    a = anomaly_at(steps, p, usual, a.context);
+    a.part = !a.novel && again.support < limits::kContextLeast;
+    return a;
   }
   return std::nullopt;
 }

@@ -51,6 +51,7 @@ struct Anomaly {
   std::size_t issued = 0;   // step
   std::size_t usual = 0;    // earlier step that was due instead
   bool novel = false;       // the rank never issued such an operation before
+  bool part = false;        // compared within an iteration: it may have gone on to its next part
   std::size_t support = 0;  // steps after it that agree with the kind
   std::size_t context = 0;  // equal steps before it, here and where `usual` was issued
 };
@@ -66,8 +67,9 @@ std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, con
 // `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
                                                    const RankEvidence& e, std::size_t stuck);
-// The first one at or after step `from`, where no whole iteration is kept.
-std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from);
+// The first one at or after step `from`, where no whole iteration is kept. `cut`: what came before
+// the first step is lost.
+std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from, bool cut);
 
 // Anomalies of ranks that wait for each other, near where each is stuck (`stuck`: step).
 class Anomalies {
