@@ -16,7 +16,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
   const Record& r = e.records[step.record];
   const Place& place = place_of(i, r.stack);
   std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), place.file_hash);
-  key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r));
+  key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r, step.sized));
   if (step.group >= 0) {
     const Group& g = c_.groups[idx(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.

@@ -17,6 +17,7 @@ struct Step {
   std::uint64_t key;     // group, operation, signature, call site: equal on all ranks
   int group;             // in Case::groups
   std::uint32_t record;  // in RankEvidence::records
+  bool sized = true;     // its size is part of the key
 };
 
 // Position of a record among a rank's steps; past the end if none is as late.
