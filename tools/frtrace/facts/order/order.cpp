@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 
 #include "facts/limits.hpp"
@@ -226,6 +225,20 @@ std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size
   return n;
 }
 
+// Before what is like the steps from `start` on: the one near the program's begin that is so for
+// longest, as what sets it up comes first; and for how long.
+struct First {
+  std::size_t at = 0, equal = 0;
+};
+First first_like(const std::vector<Step>& steps, std::size_t start) {
+  First best;
+  for (std::size_t p = 0; p < std::min(start, limits::kRecent); ++p) {
+    const std::size_t n = equal_steps(steps, p, start);
+    best = n > best.equal ? First{p, n} : best;
+  }
+  return best;
+}
+
 // Where the rank's iterations begin: after the collective of its largest group whose places lie
 // farthest apart.
 std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
@@ -259,13 +272,23 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
     }
   }
   const bool whole_program = records.front().ticket <= 1;
+  const auto repeats = [](const Places& x) { return x.at.size() >= 2; };
+  const bool any = std::ranges::any_of(places, [&](const auto& x) { return repeats(x.second); });
+  // Of those that came once, one after which the program began again.
+  const auto rank = [&](const Places& x) {
+    const auto as_first = [&] { return first_like(steps, x.at.front() + 1).equal; };
+    return std::pair(any ? x.apart : std::min(as_first(), limits::kContextLeast), x.at.back());
+  };
   const Places* best = nullptr;
+  std::pair<std::size_t, std::size_t> highest;
   for (const auto& [key, own] : places) {
-    const auto rank = [](const Places& x) {
-      return std::tuple(x.at.size() >= 2, x.apart, x.at.back());
-    };
-    const bool better = best == nullptr || rank(own) > rank(*best);
-    best = better && (own.at.size() >= 2 || whole_program) ? &own : best;
+    if (any ? !repeats(own) : !whole_program) {
+      continue;
+    }
+    if (const auto own_rank = rank(own); best == nullptr || own_rank > highest) {
+      best = &own;
+      highest = own_rank;
+    }
   }
   std::vector<std::size_t> starts;
   for (std::size_t k = 0; best != nullptr && k < best->at.size(); ++k) {
@@ -273,14 +296,8 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   // The first one of the program, after what sets it up, where that is kept.
   if (!starts.empty() && whole_program) {
-    std::size_t first = 0, most = 0;
-    for (std::size_t p = 0; p < std::min(starts.front(), limits::kRecent); ++p) {
-      const std::size_t n = equal_steps(steps, p, starts.front());
-      first = n > most ? p : first;
-      most = std::max(n, most);
-    }
-    if (most != 0) {
-      starts.insert(starts.begin(), first);
+    if (const First first = first_like(steps, starts.front()); first.equal != 0) {
+      starts.insert(starts.begin(), first.at);
     }
   }
   return starts;
