@@ -125,11 +125,12 @@ int usual_splits(const RankEvidence& e, const Record& own) {
   return text(before.back()) == text(&own) ? 1 : -1;
 }
 
-// +1: it had that type before from there, -1: others only, 0: it never was there.
-int usual_type(const RankEvidence& e, const Record& own) {
+// +1: it had that type, and that size, before from there, -1: others only, 0: it never was there.
+int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
   const std::vector<const Record*> before = before_from_there(e, own);
   const bool known = std::ranges::any_of(before, [&](const Record* r) {
-    return r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype;
+    return r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype &&
+           (!sized || (r->in_numel == own.in_numel && r->out_numel == own.out_numel));
   });
   return known ? 1 : before.empty() ? 0 : -1;
 }
@@ -140,9 +141,13 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
-  // Sizes may vary from time to time, types do not.
-  const bool types =
-      std::ranges::any_of(d.fields, [](const FieldDifference& x) { return x.field == "dtype"; });
+  // Types do not vary from time to time, sizes may.
+  const auto differ_in = [&](const char* field) {
+    return std::ranges::any_of(d.fields,
+                               [&](const FieldDifference& x) { return x.field == field; });
+  };
+  const bool types = differ_in("dtype");
+  const bool sizes = !differ_in("operation") && (differ_in("shape") || differ_in("size"));
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
@@ -153,7 +158,9 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
-      votes[k] += types ? usual_type(f.ev(i), *r) : 0;
+      const bool sized =
+          sizes && f.history.of(i)[step_of(f.history.of(i), index_of(f, i, *r))].sized;
+      votes[k] += types || sized ? usual_tensor(f.ev(i), *r, sized) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such
