@@ -135,6 +135,27 @@ int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
   return known ? 1 : before.empty() ? 0 : -1;
 }
 
+// Of a size that varies. +1: it is that of the operation before, as every time from there (layers work
+// on one batch), -1: this time it is not, 0: they never had to do with each other.
+int usual_with_last(const Facts& f, int evidence, const Record& own) {
+  const std::vector<Step>& steps = f.history.of(evidence);
+  const auto last_of = [&](const Record& r) -> const Record* {
+    const std::size_t at = step_of(steps, index_of(f, evidence, r));
+    const Record* last = at == 0 ? nullptr : &f.ev(evidence).records[steps[at - 1].record];
+    return last != nullptr && last->group == r.group && last->op == r.op ? last : nullptr;
+  };
+  std::size_t same = 0;
+  for (const Record* r : before_from_there(f.ev(evidence), own)) {
+    const Record* last = last_of(*r);
+    if (last != nullptr && last->in_numel != r->in_numel) {
+      return 0;
+    }
+    same += last != nullptr;
+  }
+  const Record* last = last_of(own);
+  return last == nullptr || same < limits::kRepeats ? 0 : last->in_numel == own.in_numel ? 1 : -1;
+}
+
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
@@ -158,9 +179,10 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
-      const bool sized =
-          sizes && f.history.of(i)[step_of(f.history.of(i), index_of(f, i, *r))].sized;
-      votes[k] += types || sized ? usual_tensor(f.ev(i), *r, sized) : 0;
+      const std::vector<Step>& steps = f.history.of(i);
+      const bool varies = !steps[step_of(steps, index_of(f, i, *r))].sized;
+      votes[k] += types || (sizes && !varies) ? usual_tensor(f.ev(i), *r, sizes && !varies) : 0;
+      votes[k] += sizes && varies ? usual_with_last(f, i, *r) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such
