@@ -358,9 +358,19 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   return first;
 }
 
+// The same operation in another size, which came and went: that is no other order.
+bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const std::vector<Record>& records = c_.evidence_of(i).records;
+  const Record &x = records[steps[a.issued].record], &y = records[steps[a.usual].record];
+  return a.kind == Anomaly::kReplaced && a.issued < stuck && x.kind == Kind::kCollective &&
+         x.kind == y.kind && x.op == y.op && x.group == y.group && x.peer == y.peer &&
+         x.stack == y.stack && x.in_dtype == y.in_dtype;
+}
+
 std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
   for (const Anomaly& a : all(i, stuck)) {
-    if (!is_between(i, a)) {
+    if (!is_between(i, a) && !is_size_only(i, a, stuck)) {
       return a;
     }
   }

@@ -100,6 +100,7 @@ class Anomalies {
   const Place& place_of(int evidence, std::uint32_t stack) const;
   bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_between(int evidence, const Anomaly& a) const;
+  bool is_size_only(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool comes_later(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
