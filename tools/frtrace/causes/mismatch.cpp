@@ -181,8 +181,12 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
       const std::vector<Step>& steps = f.history.of(i);
       const bool varies = !steps[step_of(steps, index_of(f, i, *r))].sized;
-      votes[k] += types || (sizes && !varies) ? usual_tensor(f.ev(i), *r, sizes && !varies) : 0;
-      votes[k] += sizes && varies ? usual_with_last(f, i, *r) : 0;
+      votes[k] += types ? usual_tensor(f.ev(i), *r, false) : 0;
+      // Its usual size says nothing for a rank that may have left out the other's operation.
+      const auto size = [&] {
+        return varies ? usual_with_last(f, i, *r) : usual_tensor(f.ev(i), *r, true);
+      };
+      votes[k] += sizes ? std::min(size(), 0) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such
