@@ -125,13 +125,35 @@ int usual_splits(const RankEvidence& e, const Record& own) {
   return text(before.back()) == text(&own) ? 1 : -1;
 }
 
-// +1: it had that type before from there, -1: others only, 0: it never was there.
-int usual_type(const RankEvidence& e, const Record& own) {
+// +1: it had that type, and that size, before from there, -1: others only, 0: it never was there.
+int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
   const std::vector<const Record*> before = before_from_there(e, own);
   const bool known = std::ranges::any_of(before, [&](const Record* r) {
-    return r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype;
+    return r->in_dtype == own.in_dtype && r->out_dtype == own.out_dtype &&
+           (!sized || (r->in_numel == own.in_numel && r->out_numel == own.out_numel));
   });
   return known ? 1 : before.empty() ? 0 : -1;
+}
+
+// Of a size that varies. +1: it is that of the operation before, as every time from there (layers work
+// on one batch), -1: this time it is not, 0: they never had to do with each other.
+int usual_with_last(const Facts& f, int evidence, const Record& own) {
+  const std::vector<Step>& steps = f.history.of(evidence);
+  const auto last_of = [&](const Record& r) -> const Record* {
+    const std::size_t at = step_of(steps, index_of(f, evidence, r));
+    const Record* last = at == 0 ? nullptr : &f.ev(evidence).records[steps[at - 1].record];
+    return last != nullptr && last->group == r.group && last->op == r.op ? last : nullptr;
+  };
+  std::size_t same = 0;
+  for (const Record* r : before_from_there(f.ev(evidence), own)) {
+    const Record* last = last_of(*r);
+    if (last != nullptr && last->in_numel != r->in_numel) {
+      return 0;
+    }
+    same += last != nullptr;
+  }
+  const Record* last = last_of(own);
+  return last == nullptr || same < limits::kRepeats ? 0 : last->in_numel == own.in_numel ? 1 : -1;
 }
 
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
@@ -140,9 +162,13 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
-  // Sizes may vary from time to time, types do not.
-  const bool types =
-      std::ranges::any_of(d.fields, [](const FieldDifference& x) { return x.field == "dtype"; });
+  // Types do not vary from time to time, sizes may.
+  const auto differ_in = [&](const char* field) {
+    return std::ranges::any_of(d.fields,
+                               [&](const FieldDifference& x) { return x.field == field; });
+  };
+  const bool types = differ_in("dtype");
+  const bool sizes = !differ_in("operation") && (differ_in("shape") || differ_in("size"));
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
@@ -153,7 +179,14 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
-      votes[k] += types ? usual_type(f.ev(i), *r) : 0;
+      const std::vector<Step>& steps = f.history.of(i);
+      const bool varies = !steps[step_of(steps, index_of(f, i, *r))].sized;
+      votes[k] += types ? usual_tensor(f.ev(i), *r, false) : 0;
+      // Its usual size says nothing for a rank that may have left out the other's operation.
+      const auto size = [&] {
+        return varies ? usual_with_last(f, i, *r) : usual_tensor(f.ev(i), *r, true);
+      };
+      votes[k] += sizes ? std::min(size(), 0) : 0;
     }
   }
   // Who left something out a while ago is in its usual order again: a member that has no such

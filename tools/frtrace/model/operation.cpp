@@ -29,12 +29,12 @@ Id dtype_of(OpClass cls, const Record& r) {
 
 // The one list of what must agree besides the operation. f(name, Text) and f(name, number).
 template <class F>
-void visit_signature(OpClass cls, const Record& r, F&& f) {
+void visit_signature(OpClass cls, const Record& r, bool sizes, F&& f) {
   const fr::MustAgree must = fr::must_agree(cls);
-  if (must.in_size) {
+  if (must.in_size && sizes) {
     f("size", r.in_numel);
   }
-  if (must.out_size && !(must.in_size && r.in_numel == r.out_numel)) {
+  if (must.out_size && sizes && !(must.in_size && r.in_numel == r.out_numel)) {
     f("output size", r.out_numel);
   }
   if (must.types) {
@@ -74,9 +74,9 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 template <class Word>
-std::uint64_t signature(OpClass cls, std::uint64_t op, const Record& r, Word&& word) {
+std::uint64_t signature(OpClass cls, std::uint64_t op, const Record& r, bool sizes, Word&& word) {
   std::uint64_t h = mix(1, op);
-  visit_signature(cls, r, [&](const char*, auto value) {
+  visit_signature(cls, r, sizes, [&](const char*, auto value) {
     if constexpr (std::is_same_v<decltype(value), Text>) {
       h = mix(h, word(value));
     } else {
@@ -88,9 +88,10 @@ std::uint64_t signature(OpClass cls, std::uint64_t op, const Record& r, Word&& w
 
 }  // namespace
 
-std::uint64_t signature_hash(const RankEvidence& e, const Record& r) {
+std::uint64_t signature_hash(const RankEvidence& e, const Record& r, bool sizes) {
   const std::string op = canonical_op(e.text(r.op));
-  return signature(class_of(op), hash_of(op), r, [&](Text t) { return hash_of(e.text(t.id)); });
+  return signature(class_of(op), hash_of(op), r, sizes,
+                   [&](Text t) { return hash_of(e.text(t.id)); });
 }
 
 const Signatures::Names& Signatures::names(const Record& r) {
@@ -121,9 +122,9 @@ const Signatures::Names& Signatures::names(const Record& r) {
   return known_[last_];
 }
 
-std::uint64_t Signatures::hash(const Record& r) {
+std::uint64_t Signatures::hash(const Record& r, bool sizes) {
   const Names& n = names(r);
-  return signature(static_cast<OpClass>(n.op_class), n.op_hash, r,
+  return signature(static_cast<OpClass>(n.op_class), n.op_hash, r, sizes,
                    [&](Text t) { return t.of == Text::kDtype ? n.dtype_hash : n.reduce_hash; });
 }
 
@@ -135,13 +136,15 @@ std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvid
                                                                   const Record& r) {
   std::vector<std::pair<std::string, std::string>> out;
   out.emplace_back("operation", std::string(e.text(r.op)));
-  visit_signature(class_of(canonical_op(e.text(r.op))), r, [&](std::string_view name, auto value) {
-    if constexpr (std::is_same_v<decltype(value), Text>) {
-      out.emplace_back(name, std::string(e.text(value.id)));
-    } else {
-      out.emplace_back(name, name == "root" ? fmt::format("{}", r.peer) : std::to_string(value));
-    }
-  });
+  visit_signature(class_of(canonical_op(e.text(r.op))), r, true,
+                  [&](std::string_view name, auto value) {
+                    if constexpr (std::is_same_v<decltype(value), Text>) {
+                      out.emplace_back(name, std::string(e.text(value.id)));
+                    } else {
+                      out.emplace_back(
+                          name, name == "root" ? fmt::format("{}", r.peer) : std::to_string(value));
+                    }
+                  });
   return out;
 }
 

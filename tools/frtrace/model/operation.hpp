@@ -13,13 +13,13 @@
 namespace frtrace {
 
 // What all members of a group must agree on in one slot, by operation: legal inequalities (only
-// the root has lists, uneven splits) are not part of it.
-std::uint64_t signature_hash(const RankEvidence&, const Record&);
+// the root has lists, uneven splits) are not part of it. Without `sizes` all but these.
+std::uint64_t signature_hash(const RankEvidence&, const Record&, bool sizes = true);
 // The same for many records of one rank, which issues the same few operations again and again.
 class Signatures {
  public:
   explicit Signatures(const RankEvidence& e) : e_(&e) {}
-  std::uint64_t hash(const Record&);
+  std::uint64_t hash(const Record&, bool sizes = true);
   bool is_all_to_all(const Record&);
 
  private:

@@ -16,7 +16,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
   const Record& r = e.records[step.record];
   const Place& place = place_of(i, r.stack);
   std::uint64_t key = mix(mix(11, canonical_op(e.text(r.op))), place.file_hash);
-  key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r));
+  key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r, step.sized));
   if (step.group >= 0) {
     const Group& g = c_.groups[idx(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.
@@ -366,9 +366,19 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
   return first;
 }
 
+// The same operation in another size, which came and went: that is no other order.
+bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const std::vector<Record>& records = c_.evidence_of(i).records;
+  const Record &x = records[steps[a.issued].record], &y = records[steps[a.usual].record];
+  return a.kind == Anomaly::kReplaced && a.issued < stuck && x.kind == Kind::kCollective &&
+         x.kind == y.kind && x.op == y.op && x.group == y.group && x.peer == y.peer &&
+         x.stack == y.stack && x.in_dtype == y.in_dtype;
+}
+
 std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
   for (const Anomaly& a : all(i, stuck)) {
-    if (!is_between(i, a)) {
+    if (!is_between(i, a) && !is_size_only(i, a, stuck)) {
       return a;
     }
   }

@@ -2,7 +2,7 @@
 #include "facts/order/order.hpp"
 
 #include <algorithm>
-#include <tuple>
+#include <set>
 #include <unordered_map>
 
 #include "facts/limits.hpp"
@@ -10,6 +10,78 @@
 #include "model/operation.hpp"
 
 namespace frtrace {
+
+namespace {
+
+// Operations whose sizes are other ones in most rounds of the program, as those of a batch or of an
+// object are: they tell no round from another. A round of an operation ends with another one that
+// came before, in that size, unless its own size stays.
+class Varying {
+ public:
+  // In their order; `kind` is `exact` without the size.
+  void add(std::uint64_t exact, std::uint64_t kind) {
+    const auto [it, fresh] = sizes_.try_emplace(exact, kinds_.size());
+    if (fresh) {
+      it->second = indices_.try_emplace(kind, kinds_.size()).first->second;
+      kinds_.resize(std::max(kinds_.size(), it->second + 1));
+    }
+    const std::size_t index = it->second;
+    Kind& own = kinds_[index];
+    const std::size_t again = again_.kind == index ? again_.other : again_.last;
+    ++now_;
+    if (own.rounds.empty() || (own.last < again && own.size != exact)) {
+      own.rounds.push_back(exact);
+      own.counted = false;
+    }
+    own.fresh += fresh && !own.counted ? 1 : 0;
+    own.counted = own.counted || fresh;
+    own.last = now_;
+    own.size = exact;
+    if (!fresh) {
+      again_ = {index, now_, again};
+    }
+  }
+  bool contains(std::uint64_t kind) const {
+    const Kind& own = kinds_[indices_.at(kind)];
+    return own.rounds.size() >= limits::kRepeats &&
+           4 * (own.fresh - 1) >= 3 * (own.rounds.size() - 1) && !come_in_order(own.rounds);
+  }
+
+ private:
+  struct Kind {
+    std::vector<std::uint64_t> rounds;  // what each began with
+    std::size_t fresh = 0;              // rounds in which it had a size that it never had
+    std::size_t last = 0;               // when it came last
+    std::uint64_t size = 0;             // and in which size
+    bool counted = false;               // this round is one of `fresh`
+  };
+  struct Again {  // when one came that came before, which; when one of another kind
+    std::size_t kind = SIZE_MAX, last = 0, other = 0;
+  };
+
+  // Those that came back did so as they came, forwards or backwards: of layers, not of batches.
+  static bool come_in_order(const std::vector<std::uint64_t>& sizes) {
+    std::set<std::uint64_t> seen;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> neighbours;
+    std::size_t back = 0, in_order = 0;
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      const auto pair = std::minmax(sizes[k], sizes[k - std::min<std::size_t>(k, 1)]);
+      if (!seen.insert(sizes[k]).second) {
+        ++back;
+        in_order += neighbours.contains(pair) || (back == 1 && sizes[k] == sizes[0]) ? 1 : 0;
+      }
+      neighbours.insert(pair);
+    }
+    return in_order >= 2 && 2 * in_order >= back;
+  }
+
+  std::unordered_map<std::uint64_t, std::size_t> sizes_, indices_;
+  std::vector<Kind> kinds_;
+  std::size_t now_ = 0;
+  Again again_;
+};
+
+}  // namespace
 
 const std::vector<Step>& History::of(int evidence) const {
   const std::size_t i = idx(evidence);
@@ -21,7 +93,11 @@ const std::vector<Step>& History::of(int evidence) const {
   std::unordered_map<std::uint32_t, std::uint64_t> site_keys;
   const std::uint64_t no_site = mix(mix(7, std::string_view()), 0);
   Signatures signatures(e);
-  steps_[i].reserve(static_cast<std::size_t>(std::ranges::count_if(e.records, communicates)));
+  Varying varying;
+  std::vector<std::uint64_t> kinds;  // of the steps: their keys without sizes
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(e.records, communicates));
+  steps_[i].reserve(count);
+  kinds.reserve(count);
   for (std::size_t r = 0; r < e.records.size(); ++r) {
     const Record& record = e.records[r];
     if (!communicates(record)) {
@@ -33,15 +109,25 @@ const std::vector<Step>& History::of(int evidence) const {
       const Site site = user_site(e, record.stack);
       it->second = mix(mix(7, site.file), static_cast<std::uint64_t>(site.line));
     }
-    std::uint64_t key = signatures.hash(record);
-    key = mix(mix(key, it->second), static_cast<std::uint64_t>(group + 1));
-    key = mix(key, static_cast<std::uint64_t>(record.kind));
-    if (record.kind != Kind::kCollective) {
-      key = mix(key, static_cast<std::uint64_t>(record.peer + 1));
-      // Without a call site nothing but its size tells one from the other.
-      key = it->second == no_site ? mix(key, record.in_numel) : key;
-    }
-    steps_[i].push_back({key, group, static_cast<std::uint32_t>(r)});
+    const auto key = [&](bool sizes) {
+      std::uint64_t out = mix(mix(signatures.hash(record, sizes), it->second),
+                              static_cast<std::uint64_t>(group + 1));
+      out = mix(out, static_cast<std::uint64_t>(record.kind));
+      if (record.kind != Kind::kCollective) {
+        out = mix(out, static_cast<std::uint64_t>(record.peer + 1));
+        // Without a call site nothing but its size tells one from the other.
+        out = sizes && it->second == no_site ? mix(out, record.in_numel) : out;
+      }
+      return out;
+    };
+    steps_[i].push_back({key(true), group, static_cast<std::uint32_t>(r)});
+    kinds.push_back(key(false));
+    varying.add(steps_[i].back().key, kinds.back());
+  }
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    Step& step = steps_[i][k];
+    step.sized = !varying.contains(kinds[k]);
+    step.key = step.sized ? step.key : kinds[k];
   }
   return steps_[i];
 }
@@ -139,6 +225,20 @@ std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size
   return n;
 }
 
+// Before what is like the steps from `start` on: the one near the program's begin that is so for
+// longest, as what sets it up comes first; and for how long.
+struct First {
+  std::size_t at = 0, equal = 0;
+};
+First first_like(const std::vector<Step>& steps, std::size_t start) {
+  First best;
+  for (std::size_t p = 0; p < std::min(start, limits::kRecent); ++p) {
+    const std::size_t n = equal_steps(steps, p, start);
+    best = n > best.equal ? First{p, n} : best;
+  }
+  return best;
+}
+
 // Where the rank's iterations begin: after the collective of its largest group whose places lie
 // farthest apart.
 std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
@@ -172,13 +272,23 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
     }
   }
   const bool whole_program = records.front().ticket <= 1;
+  const auto repeats = [](const Places& x) { return x.at.size() >= 2; };
+  const bool any = std::ranges::any_of(places, [&](const auto& x) { return repeats(x.second); });
+  // Of those that came once, one after which the program began again.
+  const auto rank = [&](const Places& x) {
+    const auto as_first = [&] { return first_like(steps, x.at.front() + 1).equal; };
+    return std::pair(any ? x.apart : std::min(as_first(), limits::kContextLeast), x.at.back());
+  };
   const Places* best = nullptr;
+  std::pair<std::size_t, std::size_t> highest;
   for (const auto& [key, own] : places) {
-    const auto rank = [](const Places& x) {
-      return std::tuple(x.at.size() >= 2, x.apart, x.at.back());
-    };
-    const bool better = best == nullptr || rank(own) > rank(*best);
-    best = better && (own.at.size() >= 2 || whole_program) ? &own : best;
+    if (any ? !repeats(own) : !whole_program) {
+      continue;
+    }
+    if (const auto own_rank = rank(own); best == nullptr || own_rank > highest) {
+      best = &own;
+      highest = own_rank;
+    }
   }
   std::vector<std::size_t> starts;
   for (std::size_t k = 0; best != nullptr && k < best->at.size(); ++k) {
@@ -186,14 +296,8 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   // The first one of the program, after what sets it up, where that is kept.
   if (!starts.empty() && whole_program) {
-    std::size_t first = 0, most = 0;
-    for (std::size_t p = 0; p < std::min(starts.front(), limits::kRecent); ++p) {
-      const std::size_t n = equal_steps(steps, p, starts.front());
-      first = n > most ? p : first;
-      most = std::max(n, most);
-    }
-    if (most != 0) {
-      starts.insert(starts.begin(), first);
+    if (const First first = first_like(steps, starts.front()); first.equal != 0) {
+      starts.insert(starts.begin(), first.at);
     }
   }
   return starts;

@@ -17,6 +17,7 @@ struct Step {
   std::uint64_t key;     // group, operation, signature, call site: equal on all ranks
   int group;             // in Case::groups
   std::uint32_t record;  // in RankEvidence::records
+  bool sized = true;     // its size is part of the key
 };
 
 // Position of a record among a rank's steps; past the end if none is as late.
@@ -101,6 +102,7 @@ class Anomalies {
   const Place& place_of(int evidence, std::uint32_t stack) const;
   bool is_over(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_between(int evidence, const Anomaly& a) const;
+  bool is_size_only(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool comes_later(int evidence, const Anomaly& a) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
