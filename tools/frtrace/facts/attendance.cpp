@@ -1,6 +1,7 @@
 // Which members of a pending operation came.
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "facts/limits.hpp"
 #include "facts/pending.hpp"
@@ -219,8 +220,13 @@ std::vector<bool> stale_evidence(const Case& c) {
 
 bool is_early(const Case& c, const std::vector<Slots>& slots, const Pending& p, int evidence) {
   const RankEvidence& e = c.evidence_of(evidence);
+  // To compare clocks takes long: only for files that are apart.
+  const auto waits = std::span(p.waits).first(std::min(p.waits.size(), limits::kPeers));
   return !e.format.empty() && !e.holes.written_guessed &&
-         std::ranges::any_of(p.waits, [&](const Wait& w) {
+         std::ranges::any_of(waits, [&](const Wait& w) {
+           if (seconds_between(e.written, w.until) < limits::kStaleApart_s / 2) {
+             return false;
+           }
            const Offset offset = clock_offset(c, slots, w.evidence, evidence);
            return w.since + offset.ns + offset.error <= e.written &&
                   seconds_between(e.written, w.until + offset.ns - offset.error) >=

@@ -41,11 +41,14 @@ class Varying {
       again_ = {index, now_, again};
     }
   }
-  bool contains(std::uint64_t kind) const {
-    const Kind& own = kinds_[indices_.at(kind)];
-    return own.rounds.size() >= limits::kRepeats &&
-           4 * (own.fresh - 1) >= 3 * (own.rounds.size() - 1) && !come_in_order(own.rounds);
+  // After the last one.
+  void finish() {
+    for (Kind& own : kinds_) {
+      own.varies = own.rounds.size() >= limits::kRepeats &&
+                   4 * (own.fresh - 1) >= 3 * (own.rounds.size() - 1) && !come_in_order(own.rounds);
+    }
   }
+  bool contains(std::uint64_t kind) const { return kinds_[indices_.at(kind)].varies; }
 
  private:
   struct Kind {
@@ -54,6 +57,7 @@ class Varying {
     std::size_t last = 0;               // when it came last
     std::uint64_t size = 0;             // and in which size
     bool counted = false;               // this round is one of `fresh`
+    bool varies = false;
   };
   struct Again {  // when one came that came before, which; when one of another kind
     std::size_t kind = SIZE_MAX, last = 0, other = 0;
@@ -124,6 +128,7 @@ const std::vector<Step>& History::of(int evidence) const {
     kinds.push_back(key(false));
     varying.add(steps_[i].back().key, kinds.back());
   }
+  varying.finish();
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     Step& step = steps_[i][k];
     step.sized = !varying.contains(kinds[k]);
