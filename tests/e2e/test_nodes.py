@@ -42,7 +42,8 @@ def test_nodes_share_a_link_and_no_directory(cluster):
     b.link(False)
     assert b.run(["python3", "-c", say], check=False).returncode != 0
     b.link(True)
-    b.run(["python3", "-c", say])
+    # The address that nobody answered for is asked for again in a while.
+    wait_until("the link", lambda: b.run(["python3", "-c", say], check=False).returncode == 0)
     assert heard.communicate(timeout=30)[0] == "hello\n"
     sleeper = b.start(["sleep", "1000"])
     b.close()
@@ -109,7 +110,7 @@ class NodesJob:
     def go(self, what, *nodes):
         # Ranks that import torch late may have made an incident of the start.
         dumps = (p for n in self.cluster for p in (n.disk / "dumps").glob("job.a0.r*.*.fr"))
-        self.before = max((int(path.name.split(".")[-2]) for path in dumps), default=0)
+        self.before = max((int(path.name.split(".")[3]) for path in dumps), default=0)
         for node in nodes or self.cluster:
             (node.disk / "go.new").write_text(what)
             (node.disk / "go.new").rename(node.disk / "go")

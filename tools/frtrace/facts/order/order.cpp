@@ -302,7 +302,17 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   // The first one of the program, after what sets it up, where that is kept.
   if (!starts.empty() && whole_program) {
     if (const First first = first_like(steps, starts.front()); first.equal != 0) {
-      starts.insert(starts.begin(), first.at);
+      // What the loop repeats sets nothing up.
+      const auto in_loop = [&](const Step& own) {
+        return std::any_of(steps.begin() + static_cast<std::ptrdiff_t>(first.at),
+                           steps.begin() + static_cast<std::ptrdiff_t>(starts.front()),
+                           [&](const Step& s) { return s.key == own.key; });
+      };
+      std::size_t at = first.at;
+      while (at > 0 && in_loop(steps[at - 1])) {
+        --at;
+      }
+      starts.insert(starts.begin(), at);
     }
   }
   return starts;
