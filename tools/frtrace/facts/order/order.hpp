@@ -14,7 +14,9 @@
 namespace frtrace {
 
 struct Step {
-  std::uint64_t key;     // group, operation, signature, call site: equal on all ranks
+  // Group, operation, signature, call site: equal on all ranks, but for a size that varies on some
+  // and, as far as their records tell, not on others.
+  std::uint64_t key;
   int group;             // in Case::groups
   std::uint32_t record;  // in RankEvidence::records
   bool sized = true;     // its size is part of the key
