@@ -1,7 +1,6 @@
 // Ranks that wait for nobody and did not come to what others wait in.
 #include <algorithm>
 #include <set>
-#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -306,6 +305,27 @@ std::vector<Rank> may_make_communicator(const Facts& f, const std::vector<int>& 
   return messages ? f.ranks(ranks_that(f, blank)) : std::vector<Rank>{};
 }
 
+// An open question, whose rule is still to be set.
+Cause undecided(const Facts& f, const std::vector<int>& who, int main) {
+  Cause open;
+  open.verdict = Verdict::kUndecided;
+  open.pending = main;
+  open.others = who;
+  open.explains = f.graph.leading_to(who);
+  return open;
+}
+
+// Others have long waited for these, which issued operations until their files were written.
+std::vector<Cause> still_issue(const Facts& f, const std::vector<int>& who) {
+  const int k = main_pending(f, who);
+  if (k < 0 || f.graph[k].seconds() < limits::kStaleApart_s) {
+    return {};
+  }
+  Cause open = undecided(f, who, k);
+  open.rule = Rule::kOpenStillIssues;
+  return {open};
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
@@ -350,23 +370,19 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (beside) {
     std::erase_if(idle, [&](int i) { return !stands_alone(f, i); });
   }
-  const std::vector<int> all = idle;
   // One file may be early. Beside another one, or a lost one, that rank may have come since.
   const bool early = idle.size() == 1 && f.c.missing.empty() && is_moving(f, idle.front()) &&
                      is_early(f, idle.front());
-  std::erase_if(idle, [&](int i) { return !early && is_moving(f, i); });
-  const int k = main_pending(f, all);
+  if (!early) {
+    const std::vector<int> all = idle;
+    std::erase_if(idle, [&](int i) { return is_moving(f, i); });
+    if (idle.empty()) {
+      return still_issue(f, all);
+    }
+  }
+  const int k = main_pending(f, idle);
   if (k < 0) {
     return {};
-  }
-  Cause open;
-  open.verdict = Verdict::kUndecided;
-  open.pending = k;
-  open.others = all;
-  open.explains = f.graph.leading_to(all);
-  if (idle.empty()) {
-    open.rule = Rule::kOpenStillIssues;
-    return f.graph[k].seconds() < limits::kStaleApart_s ? std::vector<Cause>{} : std::vector{open};
   }
   const Pending& p = f.graph[k];
   if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
@@ -376,6 +392,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {};
   }
   const bool left = std::ranges::all_of(idle, [&](int i) { return f.exit(i).clean(); });
+  Cause open = undecided(f, idle, k);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   const std::set<int> absent(p.absent.begin(), p.absent.end());
   const auto many = static_cast<std::size_t>(
