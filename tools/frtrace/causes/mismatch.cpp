@@ -210,7 +210,7 @@ std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int me
     if (r == nullptr) {
       break;
     }
-    out.push_back(steps[step_of(steps, index_of(f, i, *r))].key);
+    out.push_back(steps[step_of(steps, index_of(f, i, *r))].exact);
   }
   return out;
 }

@@ -95,6 +95,12 @@ bool has_groups_of(const Facts& f, int i, int j) {
   return std::ranges::includes(kinds(i), kinds(j));
 }
 
+// As far as its records tell a size may vary on one of the two only.
+bool issued_alike(const Program& own, std::size_t a, const Program& other, std::size_t b) {
+  return own.roles()[a] == other.roles()[b] ||
+         own.role(own.steps()[a].record) == other.role(other.steps()[b].record);
+}
+
 // Of two ranks that issued the same so far the other one waits for at least as much, and since as
 // early a place of its program. Answers what the other one issued next: a step, its size for none.
 std::optional<std::size_t> twin_went_on(const Program& own, const Program& other,
@@ -117,7 +123,7 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   }
   for (; a < n && b < m; ++a, ++b) {
     const Record& r = own.records[own.steps()[a].record];
-    if (own.roles()[a] != other.roles()[b] ||
+    if (!issued_alike(own, a, other, b) ||
         (blocks(r) && !blocks(other.records[other.steps()[b].record]))) {
       return std::nullopt;
     }
@@ -141,8 +147,13 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
       otherwise = otherwise || after != role;
     }
   }
+  const std::uint64_t sized = other.role(other.steps()[next].record);
+  const auto issued = [&](const Program& p, std::size_t before) {
+    return std::ranges::any_of(std::span(p.steps()).first(before),
+                               [&](const Step& s) { return p.role(s.record) == sized; });
+  };
   return (otherwise && !likewise) ||
-         (contains(std::span(other.roles()).first(next), role) && !contains(mine, role));
+         (!contains(mine, role) && issued(other, next) && !issued(own, mine.size()));
 }
 
 }  // namespace

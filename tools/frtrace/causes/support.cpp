@@ -62,7 +62,7 @@ bool came_together(const Facts& f, int evidence, const Step& step) {
     }
     const std::vector<Step>& steps = f.history.of(i);
     const std::size_t at = step_of(steps, static_cast<std::size_t>(its - f.ev(i).records.data()));
-    if (at >= steps.size() || steps[at].key != step.key) {
+    if (at >= steps.size() || steps[at].exact != step.exact) {
       return false;
     }
     ++others;

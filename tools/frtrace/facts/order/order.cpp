@@ -124,9 +124,10 @@ const std::vector<Step>& History::of(int evidence) const {
       }
       return out;
     };
-    steps_[i].push_back({key(true), group, static_cast<std::uint32_t>(r)});
+    const std::uint64_t exact = key(true);
+    steps_[i].push_back({exact, group, static_cast<std::uint32_t>(r), true, exact});
     kinds.push_back(key(false));
-    varying.add(steps_[i].back().key, kinds.back());
+    varying.add(exact, kinds.back());
   }
   varying.finish();
   for (std::size_t k = 0; k < kinds.size(); ++k) {

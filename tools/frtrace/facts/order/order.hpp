@@ -14,12 +14,12 @@
 namespace frtrace {
 
 struct Step {
-  // Group, operation, signature, call site: equal on all ranks, but for a size that varies on some
-  // and, as far as their records tell, not on others.
+  // Group, operation, signature, call site; without the size where that varies on this rank.
   std::uint64_t key;
-  int group;             // in Case::groups
-  std::uint32_t record;  // in RankEvidence::records
-  bool sized = true;     // its size is part of the key
+  int group;                // in Case::groups
+  std::uint32_t record;     // in RankEvidence::records
+  bool sized = true;        // its size is part of the key
+  std::uint64_t exact = 0;  // the key with the size in any case: to compare ranks with each other
 };
 
 // Position of a record among a rank's steps; past the end if none is as late.
