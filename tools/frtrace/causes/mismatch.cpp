@@ -84,8 +84,9 @@ int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) 
 }
 
 // Of two members the slot from which on they issue different things: one that left something out
-// meets the other in equal sizes for a while.
-std::uint64_t parted_at(const Facts& f, const Divergence& d) {
+// meets the other in equal sizes for a while. `apart`: slots that lie between two such at most, as
+// in a loop both come to the same operation now and then.
+std::uint64_t parted_at(const Facts& f, const Divergence& d, std::uint64_t apart) {
   const Group& g = f.group(d.group);
   const auto what = [&](std::size_t k, std::uint64_t seq) -> std::optional<std::uint64_t> {
     const int m = d.classes[k].front();
@@ -93,12 +94,12 @@ std::uint64_t parted_at(const Facts& f, const Divergence& d) {
     return r == nullptr ? std::nullopt : std::optional(what_of(f, g.evidence[idx(m)], *r));
   };
   std::uint64_t at = d.seq;
-  while (g.ranks.size() == 2 && at > 1) {
-    const auto a = what(0, at - 1), b = what(1, at - 1);
-    if (!a || !b || *a == *b) {
+  for (std::uint64_t seq = at; g.ranks.size() == 2 && --seq > 0 && at - seq <= apart;) {
+    const auto a = what(0, seq), b = what(1, seq);
+    if (!a || !b) {
       break;
     }
-    --at;
+    at = *a == *b ? at : seq;
   }
   return at;
 }
@@ -327,11 +328,15 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   c.verdict = Verdict::kMismatch;
   c.rule = d.past ? Rule::kPastMismatch : Rule::kMismatch;
   c.pending = pending_of(f, d);
-  c.right = 0;
+  c.right = d.tie ? -1 : 0;
   if (d.tie) {
     Divergence parted = d;
-    parted.seq = parted_at(f, d);
-    c.right = class_by_precedent(f, parted);
+    for (const std::uint64_t apart : {std::uint64_t{1}, std::uint64_t{limits::kLookahead}}) {
+      if (c.right < 0) {
+        parted.seq = parted_at(f, d, apart);
+        c.right = class_by_precedent(f, parted);
+      }
+    }
     if (c.right >= 0) {
       c.assume(Assume::kTieByPrecedent);
     }
@@ -410,14 +415,17 @@ std::vector<Cause> past_mismatch(const Facts& f) {
 namespace {
 
 // +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
-// Its operations of the same kind and call site: after the same others, else any.
+// Its operations of the same kind and call site, or peer where that is not known: after the same
+// others, else any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const std::vector<Step>& steps = f.history.of(evidence);
   const auto usual = usual_next(steps, step_of(steps, record));
   const Record& own = all[record];
+  const bool anywhere = user_site(f.ev(evidence), own.stack).file.empty();
   const auto alike = [&](const Record& r) {
-    return r.kind == own.kind && r.group == own.group && r.stack == own.stack;
+    return r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
+           (!anywhere || r.peer == own.peer);
   };
   const auto moved = [](const Record& r) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
