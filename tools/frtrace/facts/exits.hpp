@@ -23,7 +23,6 @@ struct Exit {
   ExitKind kind = ExitKind::kNone;
   bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP, SIGQUIT: somebody ended it
   bool consequence = false;  // its error says that a peer was gone or late
-  bool seen_by_peers = false;
   int status = 0;
   int signal = 0;
   int sender_pid = 0;

@@ -68,6 +68,7 @@ struct Facts {
   int killed = -1;    // evidence, of Scene::kOneKilled
 
  private:
+  WaitGraph waits_if(const std::vector<Exit>& ends, double young_s) const;
   double young_in_torch_s() const;
   double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();

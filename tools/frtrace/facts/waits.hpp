@@ -128,6 +128,6 @@ std::vector<bool> stale_evidence(const Case&);
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
 WaitGraph wait_graph(const Case&, const std::vector<Slots>&, const std::vector<Exit>&,
                      const std::vector<bool>& stale, double threshold_s,
-                     const std::vector<HiddenFailure>& hidden = {});
+                     const std::vector<HiddenFailure>&);
 
 }  // namespace frtrace
