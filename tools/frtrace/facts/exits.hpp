@@ -33,7 +33,9 @@ struct Exit {
 
   bool ended() const { return kind != ExitKind::kNone; }
   bool clean() const { return kind == ExitKind::kStatus && status == 0; }
-  bool primary() const { return ended() && !clean() && !terminated && !consequence; }
+  // Whom a signal ended from outside was where it was until then.
+  bool by_itself() const { return ended() && !terminated; }
+  bool primary() const { return by_itself() && !clean() && !consequence; }
   // Both ended in the same way.
   bool same_as(const Exit& o) const {
     return kind == o.kind && status == o.status && signal == o.signal && type == o.type &&

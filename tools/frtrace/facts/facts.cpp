@@ -275,6 +275,10 @@ bool Facts::find_one_killed() {
   return true;
 }
 
+const Record* Facts::record(const Wait& w) const {
+  return w.record == kNoRecord ? nullptr : &ev(w.evidence).records[w.record];
+}
+
 const Group* Facts::group_of(int i, const Record& r) const {
   const int g = c.group_at(i, r.group);
   return g < 0 ? nullptr : &group(g);

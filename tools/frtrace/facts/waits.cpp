@@ -198,11 +198,7 @@ class Builder {
   void add_problem(Problem p) {
     if (p.rank >= 0) {
       p.kind = Problem::kNoEvidence;
-      for (std::size_t k = 0; k < g_.pending.size(); ++k) {
-        if (contains(g_.pending[k].unknown, p.rank)) {
-          p.pending.push_back(static_cast<int>(k));
-        }
-      }
+      p.pending = g_.those([&](const Pending& op) { return contains(op.unknown, p.rank); });
       p.explains = g_.leading_to({}, p.pending);
     } else if (!p.pending.empty()) {
       const bool complete = std::ranges::all_of(
