@@ -189,7 +189,7 @@ struct Guilty {
   std::size_t usual = kNoRecord;   // its own earlier record that was due instead, or the first
                                    // that came once more
   std::uint64_t seq = 0;           // number of the operation that was left out; 0: of `issued`
-  std::optional<OnDevice> device;
+  std::optional<OnDevice> device = {};
 };
 
 struct Cause {

@@ -20,74 +20,58 @@ Why why_of(StalledDevice::Why why) {
   return kWhys[why];
 }
 
-// Where the waits end that begin with these records' device operations.
-DeviceChain chain_from(const Facts& f, const std::vector<std::pair<int, std::size_t>>& records) {
+// Where these waits end, by what the devices show.
+DeviceChain chain_from(const Facts& f, const std::vector<Wait>& waits) {
   std::vector<OnDevice> from;
-  for (const auto& [evidence, record] : records) {
-    if (const auto at = f.devices.of(evidence, record)) {
+  for (const Wait& w : waits) {
+    if (const auto at = f.devices.of(w.evidence, w.record)) {
       from.push_back(*at);
     }
   }
   DeviceChain chain = f.devices.follow(from);
-  chain.open = chain.open || from.size() < records.size();
+  chain.open = chain.open || from.size() < waits.size();
   return chain;
-}
-
-// Of those who wait in it.
-DeviceChain chain_from(const Facts& f, const Pending& p) {
-  std::vector<std::pair<int, std::size_t>> records;
-  for (const Wait& w : p.waits) {
-    records.emplace_back(w.evidence, w.record);
-  }
-  return chain_from(f, records);
 }
 
 // Of the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
-  std::vector<std::pair<int, std::size_t>> records;
-  for (const int i : who) {
-    const auto& all = f.ev(i).records;
-    records.emplace_back(i, std::ranges::find_if(all, blocks) - all.begin());
+  std::vector<Wait> waits(who.size());
+  for (std::size_t k = 0; k < who.size(); ++k) {
+    const auto& all = f.ev(who[k]).records;
+    waits[k].evidence = who[k];
+    waits[k].record = static_cast<std::size_t>(std::ranges::find_if(all, blocks) - all.begin());
   }
-  return chain_from(f, records);
+  return chain_from(f, waits);
 }
 
 // The rank runs it, as far as is known.
 bool may_run(const Facts& f, const Wait& w) {
-  if (w.record == kNoRecord) {
-    return false;
-  }
+  const Record* r = f.record(w);
   const auto at = f.devices.of(w.evidence, w.record);
-  return f.ev(w.evidence).records[w.record].state == State::kStarted ||
-         (at && f.devices.may_run(*at));
+  return r != nullptr && (r->state == State::kStarted || (at && f.devices.may_run(*at)));
 }
 
-// Another member's device got to what this one is stalled in.
-class StartedElsewhere {
- public:
-  explicit StartedElsewhere(const Facts& f) : f_(f) {}
-  bool operator()(const OnDevice& at) {
-    const RankEvidence& e = f_.ev(at.evidence);
-    const std::size_t index = record_of(e, f_.devices[at]);
-    if (index == kNoRecord || e.records[index].kind != Kind::kCollective) {
-      return f_.devices.started_elsewhere(at);
-    }
-    const Record& record = e.records[index];
-    const auto [it, is_new] =
-        known_.try_emplace({f_.group_of(at.evidence, record), record.seq}, false);
-    it->second = is_new ? f_.devices.started_elsewhere(at) : it->second;
-    return it->second;
-  }
+// By group and number.
+using Collectives = std::map<std::pair<const Group*, std::uint64_t>, bool>;
 
- private:
-  const Facts& f_;
-  std::map<std::pair<const Group*, std::uint64_t>, bool> known_;
-};
+// Another member's device got to what this one is stalled in; `known` of those asked before.
+bool started_elsewhere(const Facts& f, const OnDevice& at, Collectives& known) {
+  const RankEvidence& e = f.ev(at.evidence);
+  const std::size_t index = record_of(e, f.devices[at]);
+  if (index == kNoRecord || e.records[index].kind != Kind::kCollective) {
+    return f.devices.started_elsewhere(at);
+  }
+  const Record& r = e.records[index];
+  const auto [it, is_new] = known.try_emplace({f.group_of(at.evidence, r), r.seq}, false);
+  it->second = is_new ? f.devices.started_elsewhere(at) : it->second;
+  return it->second;
+}
 
 void add_losses(const Facts& f, Cause& c) {
   std::vector<int> lost;
   for (const OnDevice& at : c.chain.visited) {
-    if (f.devices.lost_any(at.evidence)) {
+    const DeviceEvidence& d = f.ev(at.evidence).device;
+    if (d.comms_lost + d.ops_lost + d.phases_lost + d.unmatched + d.threads_lost != 0) {
       lost.push_back(at.evidence);
     }
   }
@@ -128,7 +112,6 @@ void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
 // What the end of the devices' waits says; nullopt: nothing.
 std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   const Pending& p = f.graph[k];
-  StartedElsewhere got_there(f);
   // Of a kernel that nobody tells of, what the network holds back is enough of a reason.
   if (!chain.links.empty()) {
     std::erase_if(chain.stalled,
@@ -136,9 +119,10 @@ std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   }
   // Where no device is known to have got to it, all may wait for the same.
   std::set<int> stalled, queued;
+  Collectives known;
   for (const StalledDevice& s : chain.stalled) {
     const bool by_itself = f.devices[s.at].state == DeviceState::kStarted;
-    (by_itself || got_there(s.at) ? stalled : queued).insert(s.at.evidence);
+    (by_itself || started_elsewhere(f, s.at, known) ? stalled : queued).insert(s.at.evidence);
   }
   const std::size_t members = p.kind == Kind::kCollective ? f.group(p.group).ranks.size() : 2;
   Cause c;
@@ -178,29 +162,20 @@ std::set<int> stalled_ranks(const DeviceChain& chain) {
 
 // The operation that the ranks are behind in: the earliest; of one rank what it issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
-  const auto behind = [&](const Pending& p) {
+  const std::vector<int> behind = f.graph.those([&](const Pending& p) {
     return std::ranges::any_of(p.lagging, [&](int i) { return contains(who, i); });
+  });
+  const auto issued = [&](int k) {
+    std::size_t first = kNoRecord;
+    for (const Wait& w : f.graph[k].waits) {
+      first = w.evidence == who.front() ? std::min(first, w.record) : first;
+    }
+    return first;
   };
-  int best = -1;
-  std::size_t first = kNoRecord;
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    const Pending& p = f.graph.pending[k];
-    if (!behind(p)) {
-      continue;
-    }
-    if (who.size() > 1) {
-      best = best < 0 || p.since < f.graph[best].since ? static_cast<int>(k) : best;
-      continue;
-    }
-    for (const Wait& w : p.waits) {
-      if (w.evidence == who.front() && (best < 0 || w.record < first)) {
-        first = w.record;
-        best = static_cast<int>(k);
-      }
-    }
-    best = best < 0 ? static_cast<int>(k) : best;
-  }
-  return best;
+  const auto since = [&](int k) { return f.graph[k].since; };
+  const auto first = who.size() > 1 ? std::ranges::min_element(behind, {}, since)
+                                    : std::ranges::min_element(behind, {}, issued);
+  return first == behind.end() ? -1 : *first;
 }
 
 // Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
@@ -234,7 +209,7 @@ bool holds_itself_up(const Facts& f, int i) {
 // that does not take a peer.
 std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who) {
   std::vector<Cause> out;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const Front& front = f.graph.fronts[idx(i)];
     const RankEvidence& e = f.ev(i);
     if (contains(who, i) || !f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord ||
@@ -247,16 +222,16 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
     }
     const auto& in = f.graph.waits_in[idx(i)];
     const auto own = std::ranges::find_if(in, [&](int k) {
-      const auto& waits = f.graph[k].waits;
-      return std::ranges::any_of(
-          waits, [&](const Wait& w) { return w.evidence == i && w.record == front.first; });
+      return std::ranges::any_of(f.graph[k].waits, [&](const Wait& w) {
+        return w.evidence == i && w.record == front.first;
+      });
     });
     if (own == in.end()) {
       continue;
     }
     Cause c(Rule::kDeviceBehind, Verdict::kDevice);
     c.pending = *own;
-    c.guilty = {guilty_rank(f, i, Why::kNotStarted, *own)};
+    c.guilty = {guilty_rank(f, i, Why::kNotStarted, c.pending)};
     c.guilty.front().issued = front.first;
     c.others = {i};
     c.explains = f.graph.leading_to({i});
@@ -268,12 +243,8 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
 
 // The operation that this rank's device is behind in; `main` if it is one.
 int lags_in(const Facts& f, int i, int main) {
-  if (contains(f.graph[main].lagging, i)) {
-    return main;
-  }
-  const auto it = std::ranges::find_if(f.graph.pending,
-                                       [&](const Pending& p) { return contains(p.lagging, i); });
-  return it == f.graph.pending.end() ? main : static_cast<int>(it - f.graph.pending.begin());
+  const auto all = f.graph.those([&](const Pending& p) { return contains(p.lagging, i); });
+  return all.empty() || contains(all, main) ? main : all.front();
 }
 
 // The devices that are behind in `k`, each with what stalls it.
@@ -302,11 +273,21 @@ void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c)
     c.assume(Assume::kChainOpen);
   }
   if (!c.chain.visited.empty()) {
-    DeviceChain whole = chain_from(f, f.graph[k]);
+    DeviceChain whole = chain_from(f, f.graph[k].waits);
     whole.stalled = std::move(c.chain.stalled);
     c.chain = std::move(whole);
     add_losses(f, c);
   }
+}
+
+// One member may end a broadcast that does not reach the next.
+bool is_broadcast_behind(const Facts& f, const Pending& p) {
+  return p.kind == Kind::kCollective && !p.starts_seen &&
+         std::ranges::any_of(p.waits, [&](const Wait& w) {
+           const Record* r = f.record(w);
+           return r != nullptr && contains(p.lagging, w.evidence) &&
+                  !meets_all(f.ev(w.evidence).text(r->op));
+         });
 }
 
 }  // namespace
@@ -348,19 +329,16 @@ std::vector<Cause> device_behind(const Facts& f) {
   // finished.
   std::vector<int> running;
   bool unobserved = false;
-  for (const Pending& each : f.graph.pending) {
-    for (const Wait& w : each.waits) {
-      // One member may end a broadcast that does not reach the next.
-      unobserved =
-          unobserved || (contains(each.lagging, w.evidence) && !each.starts_seen &&
-                         w.record != kNoRecord && each.kind == Kind::kCollective &&
-                         !meets_all(f.ev(w.evidence).text(f.ev(w.evidence).records[w.record].op)));
-      if (all.contains(w.evidence) && !stalled.contains(w.evidence) && may_run(f, w)) {
-        if (f.ev(w.evidence).format.empty()) {
-          running.push_back(w.evidence);
-        } else {
-          unobserved = true;  // PyTorch's files have nothing below the host
-        }
+  for (const Pending& p : f.graph.pending) {
+    unobserved = unobserved || is_broadcast_behind(f, p);
+    for (const Wait& w : p.waits) {
+      if (!all.contains(w.evidence) || stalled.contains(w.evidence) || !may_run(f, w)) {
+        continue;
+      }
+      if (f.ev(w.evidence).format.empty()) {
+        running.push_back(w.evidence);
+      } else {
+        unobserved = true;  // PyTorch's files have nothing below the host
       }
     }
   }
@@ -375,14 +353,11 @@ std::vector<Cause> device_behind(const Facts& f) {
   }
   // Its first operation in flight, which others' devices started: nothing else holds it up.
   c.independent = who.size() == 1;
-  std::vector<Cause> out{c};
-  if (told) {
-    for (Cause& further : unstarted_beside(f, who)) {
-      out.push_back(std::move(further));
-    }
-  }
+  std::vector<Cause> out = told ? unstarted_beside(f, who) : std::vector<Cause>{};
+  out.insert(out.begin(), std::move(c));
   return out;
 }
+
 // Operations that every member issued and that do not end.
 std::vector<Cause> complete(const Facts& f) {
   std::vector<Cause> out;
@@ -403,7 +378,7 @@ std::vector<Cause> complete(const Facts& f) {
       }
       if (!c.guilty.empty()) {
         out.push_back(std::move(c));
-      } else if (auto end = end_of_chain(f, k, chain_from(f, p))) {
+      } else if (auto end = end_of_chain(f, k, chain_from(f, p.waits))) {
         end->explains = problem.explains;
         out.push_back(std::move(*end));
       }
@@ -415,7 +390,7 @@ std::vector<Cause> complete(const Facts& f) {
     if (p.unknown.empty() || !p.absent.empty()) {
       continue;
     }
-    const DeviceChain chain = chain_from(f, p);
+    const DeviceChain chain = chain_from(f, p.waits);
     // What stops most of those with evidence is rather what they all lack.
     const bool most = 2 * chain.stalled.size() > p.waits.size();
     const bool shown = !chain.links.empty() ||
@@ -437,8 +412,8 @@ namespace {
 bool is_from_several_lines(const Facts& f, const Pending& p) {
   std::set<std::pair<std::string, std::uint32_t>> lines;
   for (const Wait& w : p.waits) {
-    const RankEvidence& e = f.ev(w.evidence);
-    const Site site = w.record == kNoRecord ? Site() : user_site(e, e.records[w.record].stack);
+    const Record* r = f.record(w);
+    const Site site = r == nullptr ? Site() : user_site(f.ev(w.evidence), r->stack);
     if (!site.file.empty()) {  // an unknown one is no other line
       lines.emplace(site.file, site.line);
     }
@@ -447,12 +422,12 @@ bool is_from_several_lines(const Facts& f, const Pending& p) {
 }
 
 // The other end of a message, where that is pending, too; -1: it is not.
-int other_end(const Facts& f, const Pending& p) {
-  const auto at = std::ranges::find_if(f.graph.pending, [&](const Pending& q) {
+int pending_other_end(const Facts& f, const Pending& p) {
+  const std::vector<int> ends = f.graph.those([&](const Pending& q) {
     return q.kind != p.kind && q.kind != Kind::kCollective && q.group == p.group &&
            q.seq == p.seq && q.from == p.from && q.to == p.to;
   });
-  return at == f.graph.pending.end() ? -1 : static_cast<int>(at - f.graph.pending.begin());
+  return ends.empty() ? -1 : ends.front();
 }
 
 }  // namespace
@@ -463,10 +438,11 @@ std::vector<Cause> complete_open(const Facts& f) {
     if (problem.kind != Problem::kComplete) {
       continue;
     }
-    const int k = *std::ranges::min_element(
-        problem.pending, [&](int a, int b) { return f.graph[a].since < f.graph[b].since; });
+    const int k =
+        *std::ranges::min_element(problem.pending, {}, [&](int at) { return f.graph[at].since; });
     const Pending& p = f.graph[k];
-    const int other = p.kind == Kind::kCollective || p.numbers_guessed ? -1 : other_end(f, p);
+    const int other =
+        p.kind == Kind::kCollective || p.numbers_guessed ? -1 : pending_other_end(f, p);
     const bool started = p.kind == Kind::kCollective ? all_started(f, p)
                                                      : other >= 0 && who_wait_started(f, p) &&
                                                            who_wait_started(f, f.graph[other]);
@@ -541,8 +517,7 @@ std::vector<Cause> device_error(const Facts& f) {
   c.errors = first;
   const std::vector<int> who = evidence_of(c.guilty);
   c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  const auto earliest = std::ranges::min_element(
-      f.graph.pending, [](const Pending& a, const Pending& b) { return a.since < b.since; });
+  const auto earliest = std::ranges::min_element(f.graph.pending, {}, &Pending::since);
   c.pending = static_cast<int>(earliest - f.graph.pending.begin());
   if (first.size() > 1 && unmeasured) {
     c.guilty.clear();

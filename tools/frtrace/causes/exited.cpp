@@ -1,7 +1,7 @@
 // Processes that ended while others wait for them, and ranks without evidence.
 #include <algorithm>
-#include <map>
 #include <set>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -34,27 +34,21 @@ bool earlier(const Exit& a, const Exit& b) {
 // ended.
 std::vector<int> first_to_end(const Facts& f, bool all_gone) {
   const std::set<int> dead(f.primary.begin(), f.primary.end());
-  std::vector<int> causes;
-  for (const int i : f.primary) {
-    bool explained = false;
-    for (const int k : f.graph.waits_in[idx(i)]) {
-      const Pending& p = f.graph[k];
-      explained = explained || (f.exit(i).kind == ExitKind::kGone && !all_gone &&
-                                std::ranges::any_of(
-                                    p.absent, [&](int a) { return a != i && dead.contains(a); }));
-    }
-    if (!explained) {
-      causes.push_back(i);
-    }
-  }
+  std::vector<int> causes = f.primary;
+  std::erase_if(causes, [&](int i) {
+    return f.exit(i).kind == ExitKind::kGone && !all_gone &&
+           std::ranges::any_of(f.graph.waits_in[idx(i)], [&](int k) {
+             return std::ranges::any_of(f.graph[k].absent,
+                                        [&](int a) { return a != i && dead.contains(a); });
+           });
+  });
   if (causes.empty() && f.missing_primary.empty()) {
     causes = f.primary;
   }
   std::ranges::stable_sort(causes, [&](int a, int b) { return earlier(f.exit(a), f.exit(b)); });
   std::vector<int> chosen;
   for (const int i : causes) {
-    const Exit& first = f.exit(causes.front());
-    const Exit& e = f.exit(i);
+    const Exit &first = f.exit(causes.front()), &e = f.exit(i);
     const bool same =
         why_of(e) == why_of(first) && seconds_between(first.time, e.time) < limits::kSameCause_s;
     if (i == causes.front() || first.time == 0 || e.time == 0 || same) {
@@ -81,10 +75,7 @@ void add_missing(const Facts& f, Time known, Cause& c) {
         known != 0 && e.time != 0 && seconds_between(e.time, known) > limits::kSameCause_s;
     if ((!any_silent || silent(i)) &&
         (c.guilty.empty() || added || before || e.kind == ExitKind::kSignal)) {
-      Guilty g;
-      g.rank = f.c.missing[idx(i)];
-      g.why = why_of(e);
-      c.guilty.push_back(g);
+      c.guilty.push_back({.rank = f.c.missing[idx(i)], .why = why_of(e)});
       added = true;
     }
   }
@@ -99,17 +90,12 @@ int waited_in_vain(const Facts& f, int i) {
   if (kind != ExitKind::kGone && kind != ExitKind::kSignal) {
     return -1;
   }
-  const std::vector<int> own = f.settled.waits_in[idx(i)];
   for (const Problem& p : f.settled.problems) {
     const int a = p.kind == Problem::kIdle ? p.evidence.front() : -1;
-    if (a < 0 || (f.exit(a).ended() && !f.exit(a).terminated)) {
-      continue;
-    }
-    for (const int k : own) {
-      const std::vector<int>& absent = f.settled[k].absent;
-      if (contains(absent, a)) {
-        return a;
-      }
+    if (a >= 0 && !f.exit(a).by_itself() &&
+        std::ranges::any_of(f.settled.waits_in[idx(i)],
+                            [&](int k) { return contains(f.settled[k].absent, a); })) {
+      return a;
     }
   }
   return -1;
@@ -141,7 +127,7 @@ std::vector<Cause> exited(const Facts& f) {
   c.explains = ranks_that(f, [&](int i) { return f.graph.waits(i); });
   for (const int i : chosen) {
     const int a = waited_in_vain(f, i);
-    if (a >= 0 && std::ranges::find(chosen, a) == chosen.end()) {
+    if (a >= 0 && !contains(chosen, a)) {
       c.absent_too = a;
       c.assume(Assume::kOtherMayBeFirst, {f.rank(a), f.rank(i)});
       break;
@@ -170,7 +156,7 @@ std::vector<Cause> terminated(const Facts& f) {
   if (told.empty()) {
     return {};
   }
-  std::ranges::stable_sort(told, [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
+  std::ranges::stable_sort(told, {}, [&](int i) { return f.exit(i).time; });
   Cause c;
   c.others = told;
   // One of them by another hand and before the others: that one was the target.
@@ -200,9 +186,7 @@ bool is_node(const Facts& f, const std::vector<Rank>& who) {
       return n == local && who.front() % local == 0;
     }
   }
-  return std::find(std::begin(limits::kNodeSizes), std::end(limits::kNodeSizes), n) !=
-             std::end(limits::kNodeSizes) &&
-         who.front() % n == 0;
+  return contains(std::span(limits::kNodeSizes), n) && who.front() % n == 0;
 }
 
 namespace {
@@ -301,19 +285,11 @@ std::vector<Cause> no_evidence(const Facts& f) {
   }
   std::ranges::sort(who);
   c.explains.assign(explained.begin(), explained.end());
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    if (!f.graph.pending[k].unknown.empty() &&
-        (c.pending < 0 || f.graph.pending[k].waits.size() > f.graph[c.pending].waits.size())) {
-      c.pending = static_cast<int>(k);
-    }
-  }
+  const std::vector<int> open = f.graph.those([](const Pending& p) { return !p.unknown.empty(); });
+  c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
   const Pending& p = f.graph[c.pending];
   const auto add = [&](Rank rank, Why why) {
-    Guilty g;
-    g.rank = rank;
-    g.why = why;
-    g.pending = c.pending;
-    c.guilty.push_back(g);
+    c.guilty.push_back({.rank = rank, .why = why, .pending = c.pending});
   };
   for (std::size_t i = 0; i < f.missing_exits.size(); ++i) {
     const Rank rank = f.c.missing[i];

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -35,7 +36,7 @@ bool is_local(std::string_view op) {
   static constexpr std::string_view kLocal[] = {
       "ncclCommAbort",      "ncclCommRevoke", "ncclCommRegister",         "ncclCommDeregister",
       "ncclDevCommDestroy", "ncclMemAlloc",   "ncclCommWindowDeregister", "ncclMemFree"};
-  return std::find(std::begin(kLocal), std::end(kLocal), op) != std::end(kLocal);
+  return contains(std::span(kLocal), op);
 }
 
 // PyTorch's files have the ordinal for a name. Several groups may share a name by right, so it tells
@@ -87,17 +88,12 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   }
 }
 
-// By itself: whom a signal ended from outside was where it was until then.
-bool ended(const Facts& f, int i) {
-  return f.exit(i).ended() && !f.exit(i).terminated;
-}
-
 // Per call the ranks that have been inside it for long.
 std::map<std::string, std::vector<int>> inside(const Facts& f) {
   std::map<std::string, std::vector<int>> out;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const Record* r = f.lifecycle_in_flight(i);
-    if (r != nullptr && !ended(f, i) &&
+    if (r != nullptr && !f.exit(i).by_itself() &&
         seconds_between(r->time, f.ev(i).written) >= limits::kStuck_s) {
       out[std::string(f.ev(i).text(r->op))].push_back(i);
     }
@@ -110,7 +106,7 @@ std::map<std::string, std::vector<int>> inside(const Facts& f) {
 std::vector<Cause> group_order(const Facts& f) {
   // By ordinal: all ranks have to make the same call, also those that are no members.
   std::map<std::int32_t, GroupCalls> calls;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     for (const auto& [ordinal, record] : group_calls(f.ev(i))) {
       std::vector<Rank> members = group_call_ranks(f.ev(i), f.ev(i).records[record]);
       if (!members.empty()) {
@@ -157,9 +153,7 @@ std::vector<Cause> group_order(const Facts& f) {
       break;
     }
   }
-  for (std::size_t i = 0; i < f.c.ranks.size(); ++i) {
-    c.explains.push_back(static_cast<int>(i));  // every later group is another one on these ranks
-  }
+  c.explains = ranks_that(f, [](int) { return true; });  // every later group is another one on them
   if (c.calls->tie) {
     c.assume(Assume::kTie);
   }
@@ -187,7 +181,7 @@ std::vector<Cause> never_started(const Facts& f) {
     return {};
   }
   Cause c;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     const Record* call = f.lifecycle_in_flight(i);
     const bool first = call != nullptr && call->seq == 1 && e.text(call->op) == kFirstCall;
@@ -229,10 +223,7 @@ std::vector<Cause> never_started(const Facts& f) {
     c.assume(Assume::kLostOnly, unseen);
   }
   for (const Rank r : f.c.missing) {
-    Guilty g;
-    g.rank = r;
-    g.why = Why::kNeverStarted;
-    c.guilty.push_back(g);
+    c.guilty.push_back({.rank = r, .why = Why::kNeverStarted});
   }
   c.set(Rule::kNeverStarted, Verdict::kMissing);
   c.lifecycle = kFirstCall;
@@ -267,13 +258,16 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
   // A call of an earlier group of the same job says nothing of this one.
   const Time began = first.records.front().time - static_cast<Time>(first.timeout_s() * 1e9);
   std::vector<int> out;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && !is_local(op); ++i) {
+  if (is_local(op)) {
+    return out;
+  }
+  for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     const bool came = std::ranges::any_of(e.records, [&](const Record& r) {
       return r.kind == Kind::kLifecycle && e.text(r.op) == op && r.time > began &&
              r.seq >= call.seq;
     });
-    if (!contains(members, i) && !came && !ended(f, i) &&
+    if (!contains(members, i) && !came && !f.exit(i).by_itself() &&
         (ranks.empty() || contains(ranks, f.rank(i)))) {
       out.push_back(i);
     }
@@ -286,8 +280,8 @@ std::vector<Cause> lifecycle(const Facts& f) {
   if (all.empty()) {
     return {};
   }
-  const auto& [op, members] = *std::ranges::max_element(
-      all, [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  const auto& [op, members] =
+      *std::ranges::max_element(all, {}, [](const auto& call) { return call.second.size(); });
   Cause c;
   c.lifecycle = op;
   c.others = members;

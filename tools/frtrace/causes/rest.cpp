@@ -10,22 +10,33 @@ namespace frtrace {
 
 namespace {
 
+// An open question about these ranks; about none there is none.
+std::vector<Cause> open_question(Rule rule, std::vector<int> about) {
+  if (about.empty()) {
+    return {};
+  }
+  Cause c(rule, Verdict::kUndecided);
+  c.others = std::move(about);
+  return {c};
+}
+
 // Processes that failed with what would be the consequence of another's end, where nobody ended
 // before and nothing is in flight: in the call that makes the first group, say.
 std::vector<Cause> errors_at_the_end(const Facts& f) {
-  Cause c(Rule::kOpenOwnErrors, Verdict::kUndecided);
-  c.others = ranks_that(f, [&](int i) {
+  std::vector<int> failed = ranks_that(f, [&](int i) {
     const Exit& e = f.exit(i);
     return e.kind == ExitKind::kException && e.consequence && !e.terminated;
   });
-  if (c.others.empty() || !f.graph.pending.empty() || !f.missing_primary.empty()) {
+  if (failed.empty() || !f.graph.pending.empty() || !f.missing_primary.empty()) {
     return {};
   }
-  std::ranges::stable_sort(c.others, [&](int a, int b) { return f.exit(a).time < f.exit(b).time; });
-  const Record* last = f.last_operation(c.others.front());
+  std::ranges::stable_sort(failed, {}, [&](int i) { return f.exit(i).time; });
+  const int first = failed.front();
+  const Record* last = f.last_operation(first);
+  std::vector<Cause> out = open_question(Rule::kOpenOwnErrors, std::move(failed));
   const bool in_call = last != nullptr && last->kind == Kind::kLifecycle;
-  c.lifecycle = in_call ? f.ev(c.others.front()).text(last->op) : "the program";
-  return {c};
+  out.front().lifecycle = in_call ? f.ev(first).text(last->op) : "the program";
+  return out;
 }
 
 }  // namespace
@@ -100,19 +111,18 @@ double longest_pause_s(const RankEvidence& e) {
 // Whoever ended them had waited for longer than a hang lasts, and than the program ever paused: in
 // what is no operation all may be stuck, too.
 std::vector<Cause> idle_when_ended(const Facts& f) {
-  Cause c;
-  c.rule = Rule::kOpenIdle;
-  c.verdict = Verdict::kUndecided;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     const double pause_s = longest_pause_s(e);
     if (!e.format.empty() || !f.exit(i).terminated || f.is_leaving(i) || pause_s < 0 ||
         idle_s(e) < std::max(e.timeout_s(), limits::kIdleTimes * pause_s)) {
       return {};
     }
-    c.others.push_back(i);
   }
-  return f.c.missing.empty() && c.others.size() > 1 ? std::vector<Cause>{c} : std::vector<Cause>{};
+  if (!f.c.missing.empty() || f.c.ranks.size() < 2) {
+    return {};
+  }
+  return open_question(Rule::kOpenIdle, ranks_that(f, [](int) { return true; }));
 }
 
 // A rank has long done nothing, and the evidence of others, in which operations are in flight, is
@@ -120,7 +130,7 @@ std::vector<Cause> idle_when_ended(const Facts& f) {
 std::vector<Cause> at_rest(const Facts& f) {
   Time latest = 0;
   bool whole = false;  // some file is, and tells when it was written, or of something that ended
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     whole = whole || (!e.holes.truncated && !(e.holes.written_guessed && e.holes.only_active));
     const bool rests = !e.holes.truncated && !f.exit(i).ended() && !e.format.empty() &&
@@ -130,18 +140,17 @@ std::vector<Cause> at_rest(const Facts& f) {
   if (f.graph.young == 0 || (latest == 0 && whole)) {
     return {};
   }
-  Cause c(Rule::kOpenAtRest, Verdict::kUndecided);
-  c.others = ranks_that(f, [&](int i) {
+  const auto is_older = [&](int i) {
     return !whole || f.ev(i).holes.truncated ||
            seconds_between(f.ev(i).written, latest) >= limits::kStaleApart_s;
-  });
-  return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
+  };
+  return open_question(Rule::kOpenAtRest, ranks_that(f, is_older));
 }
 
 // Somebody had a reason to dump, or all of a PyTorch job rest, and why is not among what was read.
 std::vector<Cause> alarm_alone(const Facts& f) {
   bool rest = f.graph.young == 0;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     const double idle = idle_s(e);
     rest = rest && !e.format.empty() && !e.records.empty() && !f.is_leaving(i) &&
@@ -150,8 +159,7 @@ std::vector<Cause> alarm_alone(const Facts& f) {
   if ((!f.alarmed && !rest) || f.c.missing.empty()) {
     return {};
   }
-  Cause c(Rule::kOpenAlarm, Verdict::kUndecided);
-  return {c};
+  return {Cause(Rule::kOpenAlarm, Verdict::kUndecided)};
 }
 
 // Most stopped in the middle of an iteration, or all rest for long, in what the format does not
@@ -169,9 +177,7 @@ std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   if (!most && resting.size() != f.c.ranks.size()) {
     return {};
   }
-  Cause c(most ? Rule::kOpenAmid : Rule::kOpenResting, Verdict::kUndecided);
-  c.others = most ? amid : resting;
-  return {c};
+  return most ? open_question(Rule::kOpenAmid, amid) : open_question(Rule::kOpenResting, resting);
 }
 
 namespace {
@@ -179,9 +185,8 @@ namespace {
 // A watchdog of some ranks saw a hang; those of them that also show what `shows` asks for.
 template <class Shows>
 std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
-  Cause c(rule, Verdict::kUndecided);
-  c.others = ranks_that(f, [&](int i) { return f.ev(i).trigger == Trigger::kTimeout && shows(i); });
-  return c.others.empty() ? std::vector<Cause>{} : std::vector<Cause>{c};
+  return open_question(
+      rule, ranks_that(f, [&](int i) { return f.ev(i).trigger == Trigger::kTimeout && shows(i); }));
 }
 
 }  // namespace
@@ -206,8 +211,7 @@ std::vector<Cause> unmatched(const Facts& f) {
 
 // No file holds or counts an operation: stacks, or PyTorch's of gloo, which lack sends and receives.
 std::vector<Cause> without_operations(const Facts& f) {
-  Cause c(Rule::kOpenNoOperations, Verdict::kUndecided);
-  c.others = ranks_that(f, [&](int i) {
+  const std::vector<int> without = ranks_that(f, [&](int i) {
     const RankEvidence& e = f.ev(i);
     // PyTorch lists gloo's groups though no file records what they do.
     return e.holes.only_stacks ||
@@ -215,14 +219,17 @@ std::vector<Cause> without_operations(const Facts& f) {
             f.c.ranks.size() > 1 && e.groups.size() > 1 &&
             std::ranges::all_of(e.groups, [](const GroupEvidence& g) { return g.enqueued == 0; }));
   });
-  return c.others.size() == f.c.ranks.size() ? std::vector<Cause>{c} : std::vector<Cause>{};
+  return without.size() == f.c.ranks.size() ? open_question(Rule::kOpenNoOperations, without)
+                                            : std::vector<Cause>{};
 }
 
 std::vector<Cause> calls_only(const Facts& f) {
-  Cause c(Rule::kOpenCallsOnly, Verdict::kUndecided);
-  c.others = ranks_that(f, [&](int i) { return f.ev(i).holes.calls_only; });
   const bool stuck = f.alarmed || !f.graph.pending.empty();
-  return f.records_less && stuck ? std::vector<Cause>{c} : std::vector<Cause>{};
+  if (!f.records_less || !stuck) {
+    return {};
+  }
+  return open_question(Rule::kOpenCallsOnly,
+                       ranks_that(f, [&](int i) { return f.ev(i).holes.calls_only; }));
 }
 
 bool only_times(const Facts& f) {

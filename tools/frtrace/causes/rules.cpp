@@ -1,61 +1,43 @@
 // The table of all rules, and the words of the contract.
 #include "causes/rules.hpp"
 
-#include <array>
-
 namespace frtrace {
 
 namespace {
 
+// What stands in its tier for a reason that its name does not say, says why.
 constexpr RuleRow kRules[] = {
-    {Tier::kOrder, "group order", group_order,
-     "groups made in another order are other groups: no number of theirs can be compared"},
-    {Tier::kShown, "mismatch", mismatch,
-     "members that differ in one slot never end it; errors and exits may follow from that"},
-    {Tier::kShown, "unequal ends", unequal_ends, "a send that does not fit its receive never ends"},
-    {Tier::kShown, "one killed", one_killed, "one process was told to end before the waits began",
-     false},
-    {Tier::kShown, "exited", exited, "a process that ended explains all waits since", false},
-    {Tier::kShown, "device error", device_error, "a recorded error of the device that others need",
-     false},
-    {Tier::kEnd, "left out", left_out,
-     "others wait for it in what it left out, wherever it waits itself"},
-    {Tier::kEnd, "never issued", never_issued, "others wait for it and it waits for nobody"},
-    {Tier::kEnd, "device behind", device_behind,
-     "all issued it and others' devices started or ended it"},
-    {Tier::kEnd, "complete", complete,
-     "every member issued it; the devices' own waits are followed"},
-    {Tier::kEnd, "stopped host", stopped_host,
-     "beside another cause: its peers in the same place went on"},
-    {Tier::kCycle, "cycle", cycle, "ranks that wait for each other; orders decide"},
-    {Tier::kCycle, "unequal ends, a tie", unequal_ends_tie,
-     "either end may be wrong, and a shift of numbers looks the same"},
-    {Tier::kAbsent, "no evidence", no_evidence, "waits end at a rank of which nothing is known"},
-    {Tier::kAbsent, "never started", never_started,
-     "all others wait at the store where the ranks meet, and of it there is nothing", false},
-    {Tier::kOpen, "calls only", calls_only,
-     "ranks that recorded less than the others are not compared with them", false},
-    {Tier::kOpen, "no exit", no_exit, "nothing is pending but the end of a process", false},
-    {Tier::kOpen, "own errors", own_errors, "an operation failed and nobody ended before", false},
-    {Tier::kOpen, "complete", complete_open,
-     "every member issued it, and nothing shows why it stays"},
-    {Tier::kOpen, "lifecycle", lifecycle, "no operation is pending, a call on groups is", false},
-    {Tier::kNoHang, "idle", idle_when_ended,
-     "told to end while nothing was in flight, for far longer than ever before", false},
-    {Tier::kNoHang, "terminated", terminated, "processes were told to end and nothing was stuck",
-     false},
-    {Tier::kNoHang, "past mismatch", past_mismatch, "results are wrong, nothing is stuck"},
-    {Tier::kNoHang, "stale", stale, "the evidence is older than the waits"},
-    {Tier::kNoHang, "at rest", at_rest, "nothing shows how long what is in flight has lasted"},
-    {Tier::kNoHang, "alarm", alarm_alone, "the reason of the dump is not among what was read"},
-    {Tier::kNoHang, "amid", stopped_amid_iteration, "at rest in what the files do not record"},
-    {Tier::kNoHang, "unattributed", unattributed,
-     "the hang that was seen is among the operations that found no room"},
-    {Tier::kNoHang, "unmatched", unmatched,
-     "the hang that was seen is in an operation whose other members are not known"},
-    {Tier::kNoHang, "without operations", without_operations,
-     "stacks and counters alone do not show what is in flight", false},
-    {Tier::kNoHang, "slow", slow, "late again and again"},
+    {Tier::kOrder, group_order},  // groups made in another order are other groups
+    {Tier::kShown, mismatch},     // errors and exits may follow from it
+    {Tier::kShown, unequal_ends},
+    {Tier::kShown, one_killed, false},
+    {Tier::kShown, exited, false},  // a process that ended explains all waits since
+    {Tier::kShown, device_error, false},
+    {Tier::kEnd, left_out},  // others wait for it there, wherever it waits itself
+    {Tier::kEnd, never_issued},
+    {Tier::kEnd, device_behind},
+    {Tier::kEnd, complete},
+    {Tier::kEnd, stopped_host},  // only beside another cause
+    {Tier::kCycle, cycle},
+    {Tier::kCycle, unequal_ends_tie},  // a shift of numbers looks the same
+    {Tier::kAbsent, no_evidence},
+    {Tier::kAbsent, never_started, false},
+    {Tier::kOpen, calls_only, false},  // those ranks are not compared with the others
+    {Tier::kOpen, no_exit, false},     // nothing is pending but the end of a process
+    {Tier::kOpen, own_errors, false},
+    {Tier::kOpen, complete_open},
+    {Tier::kOpen, lifecycle, false},
+    {Tier::kNoHang, idle_when_ended, false},
+    {Tier::kNoHang, terminated, false},
+    {Tier::kNoHang, past_mismatch},  // results are wrong, nothing is stuck
+    {Tier::kNoHang, stale},
+    {Tier::kNoHang, at_rest},
+    {Tier::kNoHang, alarm_alone},
+    {Tier::kNoHang, stopped_amid_iteration},
+    {Tier::kNoHang, unattributed},
+    {Tier::kNoHang, unmatched},
+    {Tier::kNoHang, without_operations, false},
+    {Tier::kNoHang, slow},
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // rules.hpp - every rule, in the order in which the judge reads their proposals.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -22,9 +24,7 @@ enum class Tier : std::uint8_t {
 
 struct RuleRow {
   Tier tier;
-  const char* name;
   std::vector<Cause> (*propose)(const Facts&);
-  const char* why_here;
   bool compares = true;  // operations of several ranks by their numbers
 };
 std::span<const RuleRow> rules();
@@ -92,14 +92,10 @@ void sort_by_rank(std::vector<Guilty>&);
 // That step of a rank that repeats itself is one that it never issued before.
 bool is_new(const Facts&, int evidence, std::size_t step);
 // Evidence of the ranks that are so.
-template <class Is>
+template <typename Is>
 std::vector<int> ranks_that(const Facts& f, const Is& is) {
   std::vector<int> out;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (is(i)) {
-      out.push_back(i);
-    }
-  }
+  std::ranges::copy_if(f.c.indices(), std::back_inserter(out), is);
   return out;
 }
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.

@@ -64,15 +64,13 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
     if (group < 0) {
       continue;
     }
-    const auto member = f.group(group).position.find(f.rank(other.evidence));
+    const int member = f.group(group).at(f.rank(other.evidence));
     const Record* its =
-        member == f.group(group).position.end()
-            ? nullptr
-            : f.slots[idx(group)].at(f.c, f.group(group), idx(member->second), r.seq);
+        member < 0 ? nullptr : f.slots[idx(group)].at(f.c, f.group(group), idx(member), r.seq);
     if (its == nullptr) {
       continue;
     }
-    const auto b = static_cast<std::size_t>(its - other.records.data());
+    const std::size_t b = f.ev(other.evidence).index_of(*its);
     if (own.role(a) == other.role(b)) {  // numbers may come twice: several communicators
       return Meeting{a, b};
     }
@@ -165,7 +163,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
   if (may_be_between(f)) {
     return out;
   }
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const auto own = program_of(f, i);
     // Rank 0 is the one that logs and saves between iterations now and then.
     if (!own || f.ev(i).holes.truncated || (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {

@@ -2,7 +2,9 @@
 #include "facts/exits.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
+#include <initializer_list>
 #include <limits>
 #include <unordered_map>
 
@@ -10,27 +12,20 @@ namespace frtrace {
 
 namespace {
 
-std::string lower(std::string_view s) {
-  std::string out(s);
-  for (char& ch : out) {
-    ch = static_cast<char>(std::tolower(static_cast<unsigned char>(ch)));
-  }
-  return out;
+bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }
 
 }  // namespace
 
 bool is_consequence(std::string_view error) {
-  const std::string text = lower(error);
-  for (const char* sign :
-       {"closed by peer", "connection reset", "reset by peer", "broken pipe", "connection refused",
-        "timed out", "timeout", "connection closed", "remote process", "was aborted",
-        "communicator was aborted", "peer failure", "socket closed"}) {
-    if (text.find(sign) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
+  std::string text(error);
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
+  return has_any(text, {"closed by peer", "connection reset", "reset by peer", "broken pipe",
+                        "connection refused", "timed out", "timeout", "connection closed",
+                        "remote process", "was aborted", "peer failure", "socket closed"});
 }
 
 namespace {
@@ -38,43 +33,33 @@ namespace {
 // Raised by the user's own code, whatever words its message has: errors of communication are of the
 // types that torch and the system raise.
 bool is_users_own(const ExitEvidence& x) {
-  static constexpr std::string_view kForeign[] = {
-      "RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
-      "Timeout",      "Connection",       "OSError",          "BrokenPipe",     "Cancelled"};
-  return std::none_of(std::begin(kForeign), std::end(kForeign), [&](std::string_view part) {
-    return x.type.find(part) != std::string::npos;
-  });
-}
-
-bool asks_to_end(int signal) {
-  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+  return !has_any(x.type,
+                  {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError",
+                   "DistError", "Timeout", "Connection", "OSError", "BrokenPipe", "Cancelled"});
 }
 
 void end_by_signal(Exit& exit, int signal) {
   exit.kind = ExitKind::kSignal;
   exit.signal = signal;
-  exit.terminated = asks_to_end(signal);
+  exit.terminated = signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-Exit exit_from_peer(const PeerEvidence& p, const RankEvidence& seen_by) {
+Exit exit_from_peer(const PeerEvidence& p, std::string_view cwd) {
   Exit exit;
-  exit.seen_by_peers = true;
   exit.time = p.exit_time;
   exit.status = p.status;
   if (p.state == PeerState::kExitedClean) {
     exit.kind = ExitKind::kStatus;
     exit.status = 0;
     exit.last_op = p.last_op;
-    exit.last_place = std::string(short_file(p.last_site, seen_by.id.cwd));
+    exit.last_place = std::string(short_file(p.last_site, cwd));
     exit.exit_place = p.exit_site;
   } else if (p.state == PeerState::kGone) {
     exit.kind = ExitKind::kGone;
+  } else if (p.state == PeerState::kExited && p.signal != 0) {
+    end_by_signal(exit, p.signal);
   } else if (p.state == PeerState::kExited) {
-    if (p.signal != 0) {
-      end_by_signal(exit, p.signal);
-    } else {
-      exit.kind = ExitKind::kStatus;
-    }
+    exit.kind = ExitKind::kStatus;
   }
   return exit;
 }
@@ -99,17 +84,13 @@ class PeerTables {
       return nullptr;
     }
     const PeerEvidence* best = nullptr;
-    Time best_time = 0;
+    std::pair<bool, Time> best_key;  // ended, when it was seen
     for (const auto& [e, p] : it->second) {
-      if (pid != 0 && p->pid != 0 && p->pid != pid) {
-        continue;
-      }
-      const bool ended = p->state != PeerState::kLive;
-      const bool best_ended = best != nullptr && best->state != PeerState::kLive;
-      if (best == nullptr || (ended && !best_ended) ||
-          (ended == best_ended && e->written > best_time)) {
+      const std::pair key(p->state != PeerState::kLive, e->written);
+      const bool is_it = pid == 0 || p->pid == 0 || p->pid == pid;
+      if (is_it && (best == nullptr || key > best_key)) {
         best = p;
-        best_time = e->written;
+        best_key = key;
       }
     }
     return best;
@@ -120,15 +101,15 @@ class PeerTables {
 };
 
 // The text of the last operation that failed; "" none did.
-std::string last_error_of(const RankEvidence& e) {
-  const auto it = std::find_if(e.records.rbegin(), e.records.rend(), [](const Record& r) {
-    return r.state == State::kFailed && r.error != 0;
-  });
-  return it == e.records.rend() ? std::string() : std::string(e.text(it->error));
+std::string_view last_error_of(const RankEvidence& e) {
+  const Record* failed =
+      e.last_record([](const Record& r) { return r.state == State::kFailed && r.error != 0; });
+  return failed == nullptr ? std::string_view() : e.text(failed->error);
 }
 
 // By the process's own exit record.
-Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
+Exit recorded_exit(const RankEvidence& e) {
+  const std::string_view last_error = last_error_of(e);
   const ExitEvidence& x = e.exit;
   Exit exit;
   exit.time = x.time;
@@ -162,21 +143,12 @@ Exit exit_by_itself(const RankEvidence& e, const std::string& last_error) {
 }
 
 Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
-  const std::string last_error = last_error_of(e);
-  Exit exit = e.exit.present ? exit_by_itself(e, last_error) : Exit{};
-  if (!exit.ended()) {
-    const Time known = exit.time;
-    if (const PeerEvidence* p = peers.latest(e.id.rank, e.id.pid);
-        p != nullptr && p->state != PeerState::kLive) {
-      exit = exit_from_peer(*p, e);
-      exit.consequence = !exit.clean() && is_consequence(last_error);
-    } else {
-      exit.time = known;
-    }
-  }
-  if (!exit.ended() && e.process_gone) {
-    exit.kind = ExitKind::kGone;
-    exit.consequence = is_consequence(last_error);
+  Exit exit = own_exit(e);
+  if (!exit.ended() || exit.kind == ExitKind::kGone) {
+    const PeerEvidence* p = peers.latest(e.id.rank, e.id.pid);
+    const Exit seen = p != nullptr ? exit_from_peer(*p, e.id.cwd) : Exit{};
+    exit = seen.ended() ? seen : exit;
+    exit.consequence = exit.ended() && !exit.clean() && is_consequence(last_error_of(e));
   }
   if (exit.kind == ExitKind::kGone && exit.time == 0) {
     exit.time = e.written;  // its last sign of life, if another process wrote it
@@ -187,7 +159,7 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
 }  // namespace
 
 Exit own_exit(const RankEvidence& e) {
-  Exit exit = e.exit.present ? exit_by_itself(e, last_error_of(e)) : Exit{};
+  Exit exit = e.exit.present ? recorded_exit(e) : Exit{};
   if (!exit.ended() && e.process_gone) {
     exit.kind = ExitKind::kGone;
   }
@@ -220,7 +192,7 @@ std::vector<Exit> exits_of_missing(const Case& c) {
   std::vector<Exit> out;
   for (const Rank rank : c.missing) {
     const PeerEvidence* p = peers.latest(rank, 0);
-    out.push_back(p != nullptr ? exit_from_peer(*p, *c.ranks.front()) : Exit{});
+    out.push_back(p != nullptr ? exit_from_peer(*p, c.ranks.front()->id.cwd) : Exit{});
   }
   return out;
 }

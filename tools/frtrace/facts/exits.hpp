@@ -23,7 +23,6 @@ struct Exit {
   ExitKind kind = ExitKind::kNone;
   bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP, SIGQUIT: somebody ended it
   bool consequence = false;  // its error says that a peer was gone or late
-  bool seen_by_peers = false;
   int status = 0;
   int signal = 0;
   int sender_pid = 0;
@@ -34,7 +33,9 @@ struct Exit {
 
   bool ended() const { return kind != ExitKind::kNone; }
   bool clean() const { return kind == ExitKind::kStatus && status == 0; }
-  bool primary() const { return ended() && !clean() && !terminated && !consequence; }
+  // Whom a signal ended from outside was where it was until then.
+  bool by_itself() const { return ended() && !terminated; }
+  bool primary() const { return by_itself() && !clean() && !consequence; }
   // Both ended in the same way.
   bool same_as(const Exit& o) const {
     return kind == o.kind && status == o.status && signal == o.signal && type == o.type &&

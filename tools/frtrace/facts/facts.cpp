@@ -19,6 +19,16 @@ bool is_alarm(const RankEvidence* e) {
          e->trigger == Trigger::kFailure || e->trigger == Trigger::kSalvage;
 }
 
+std::vector<int> primary_of(const std::vector<Exit>& exits) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    if (exits[i].primary()) {
+      out.push_back(static_cast<int>(i));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Facts::Facts(const Case& the_case)
@@ -31,6 +41,8 @@ Facts::Facts(const Case& the_case)
       divergences(frtrace::divergences(c, slots)),
       exits(exits_of(c)),
       missing_exits(exits_of_missing(c)),
+      primary(primary_of(exits)),
+      missing_primary(primary_of(missing_exits)),
       hidden(hidden_failures(c, history)),
       stale(stale_evidence(c)),
       threshold_s(limits::kStuck_s) {
@@ -52,18 +64,12 @@ Facts::Facts(const Case& the_case)
     }
     threshold_s = std::max(threshold_s, usual_s);
   }
-  for (std::size_t i = 0; i < exits.size(); ++i) {
-    if (exits[i].primary()) {
-      primary.push_back(static_cast<int>(i));
-    }
-  }
-  for (std::size_t i = 0; i < missing_exits.size(); ++i) {
-    if (missing_exits[i].primary()) {
-      missing_primary.push_back(static_cast<int>(i));
-    }
-  }
-  settled = wait_graph(c, slots, exits, stale, threshold_s, hidden);
+  settled = waits_if(exits, threshold_s);
   find_scene();
+}
+
+WaitGraph Facts::waits_if(const std::vector<Exit>& ends, double young_s) const {
+  return wait_graph(c, slots, ends, stale, young_s, hidden);
 }
 
 // Of PyTorch's files alone: what is younger tells of no hang. 0: there are others.
@@ -126,7 +132,7 @@ void Facts::find_scene() {
       scene = Scene::kAllKilled;
       exits.assign(exits.size(), {});
       primary.clear();
-      graph = wait_graph(c, slots, exits, stale, threshold_s, hidden);
+      graph = waits_if(exits, threshold_s);
       return;
     }
   }
@@ -135,7 +141,7 @@ void Facts::find_scene() {
     const std::vector<Exit> alive(exits.size());
     const double stuck_s = std::clamp(usual_wait_s(limits::kUsualWaitFewestKilled),
                                       limits::kStuckWhenKilled_s, limits::kStuck_s);
-    WaitGraph before = wait_graph(c, slots, alive, stale, stuck_s);
+    WaitGraph before = waits_if(alive, stuck_s);
     std::size_t idle = 0, cycles = 0;
     for (const Problem& p : before.problems) {
       idle += p.kind == Problem::kIdle || p.kind == Problem::kLagging ? 1 : 0;
@@ -151,11 +157,10 @@ void Facts::find_scene() {
   }
   if (!primary.empty() || !missing_primary.empty()) {
     // What ended after a hang waited in it until then.
-    WaitGraph without_ends =
-        wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, threshold_s, hidden);
+    const std::vector<Exit> none(exits.size());
+    WaitGraph without_ends = waits_if(none, threshold_s);
     scene = what_came_first(without_ends);
-    graph = scene == Scene::kExits ? wait_graph(c, slots, exits, stale, 0, hidden)
-                                   : std::move(without_ends);
+    graph = scene == Scene::kExits ? waits_if(exits, 0) : std::move(without_ends);
     // Who fails in a message that does not fit its other end shows that, and is no cause. So does
     // who is aborted by its transport where members of a group differ.
     const bool misfit =
@@ -168,7 +173,7 @@ void Facts::find_scene() {
          std::ranges::all_of(primary, [&](int i) { return aborted_by_data(i); }));
     if (scene == Scene::kExits && misfit) {
       scene = Scene::kHangThenEnd;
-      graph = wait_graph(c, slots, std::vector<Exit>(exits.size()), stale, 0, hidden);
+      graph = waits_if(none, 0);
     }
     return;
   }
@@ -234,28 +239,27 @@ Scene Facts::what_came_first(const WaitGraph& without_ends) const {
 // One process was told to end by a signal of its own, before the others' waits began.
 bool Facts::find_one_killed() {
   int who = -1;
-  for (std::size_t i = 0; i < exits.size(); ++i) {
-    const Exit& e = exits[i];
+  for (const int i : c.indices()) {
+    const Exit& e = exit(i);
     if (e.terminated && e.sender_pid != 0 && e.time != 0 && (who < 0 || e.time < exit(who).time)) {
-      who = static_cast<int>(i);
+      who = i;
     }
   }
   if (who < 0) {
     return false;
   }
   const Exit& own = exit(who);
-  for (std::size_t i = 0; i < exits.size(); ++i) {
-    // A launcher ends all; of a signal without a sender nothing tells whose it was.
-    if (exits[i].terminated && static_cast<int>(i) != who &&
-        (exits[i].sender_pid == own.sender_pid || exits[i].time == 0 ||
-         exits[i].time <= own.time)) {
-      return false;
-    }
+  // A launcher ends all; of a signal without a sender nothing tells whose it was.
+  if (std::ranges::any_of(exits, [&](const Exit& e) {
+        return e.terminated && &e != &own &&
+               (e.sender_pid == own.sender_pid || e.time == 0 || e.time <= own.time);
+      })) {
+    return false;
   }
-  WaitGraph all = wait_graph(c, slots, exits, stale, 0, hidden);
+  WaitGraph all = waits_if(exits, 0);
   bool waited_for = false;
   for (const Pending& p : all.pending) {
-    if (std::ranges::find(p.absent, who) == p.absent.end()) {
+    if (!contains(p.absent, who)) {
       continue;
     }
     if (seconds_between(p.since, own.time) > limits::kStuck_s) {
@@ -271,6 +275,10 @@ bool Facts::find_one_killed() {
   return true;
 }
 
+const Record* Facts::record(const Wait& w) const {
+  return w.record == kNoRecord ? nullptr : &ev(w.evidence).records[w.record];
+}
+
 const Group* Facts::group_of(int i, const Record& r) const {
   const int g = c.group_at(i, r.group);
   return g < 0 ? nullptr : &group(g);
@@ -281,51 +289,34 @@ std::vector<Rank> Facts::ranks(const std::vector<int>& evidence) const {
   for (const int i : evidence) {
     out.push_back(rank(i));
   }
-  std::ranges::sort(out);
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+  sort_unique(out);
   return out;
 }
 
 const Record* Facts::last_operation(int i) const {
-  const Record* lifecycle = nullptr;
-  const RankEvidence& e = ev(i);
-  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
-    if (communicates(*it)) {
-      return &*it;
-    }
-    if (it->kind == Kind::kLifecycle && lifecycle == nullptr) {
-      lifecycle = &*it;
-    }
-  }
-  return lifecycle;
+  const Record* last = ev(i).last_record(communicates);
+  return last != nullptr
+             ? last
+             : ev(i).last_record([](const Record& r) { return r.kind == Kind::kLifecycle; });
 }
 
 const Record* Facts::lifecycle_in_flight(int i) const {
-  const RankEvidence& e = ev(i);
-  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
-    if (it->kind == Kind::kLifecycle && it->ended == 0 &&
-        (it->state == State::kEnqueued || it->state == State::kStarted ||
-         it->state == State::kWaiting)) {
-      return &*it;
-    }
-  }
-  return nullptr;
+  return ev(i).last_record([](const Record& r) {
+    return r.kind == Kind::kLifecycle && r.ended == 0 &&
+           (r.state == State::kEnqueued || r.state == State::kStarted ||
+            r.state == State::kWaiting);
+  });
 }
 
 bool Facts::is_leaving(int i) const {
   if (exit(i).ended()) {
     return exit(i).clean();
   }
-  const RankEvidence& e = ev(i);
-  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
-    if (communicates(*it)) {
-      return false;
-    }
-    if (it->kind == Kind::kLifecycle && canonical_op(e.text(it->op)) == "destroyprocessgroup") {
-      return true;
-    }
-  }
-  return false;
+  const Record* last = ev(i).last_record([&](const Record& r) {
+    return communicates(r) ||
+           (r.kind == Kind::kLifecycle && canonical_op(ev(i).text(r.op)) == "destroyprocessgroup");
+  });
+  return last != nullptr && !communicates(*last);
 }
 
 std::size_t Facts::stuck_step(int i) const {

@@ -31,6 +31,7 @@ struct Facts {
   Rank rank(int i) const { return ev(i).id.rank; }
   const Group& group(int g) const { return c.groups[idx(g)]; }
   const Exit& exit(int i) const { return exits[idx(i)]; }
+  const Record* record(const Wait&) const;  // nullptr: overwritten
   // The group that a record of that rank is of; nullptr: none.
   const Group* group_of(int i, const Record&) const;
   std::vector<Rank> ranks(const std::vector<int>& evidence) const;  // sorted
@@ -68,6 +69,7 @@ struct Facts {
   int killed = -1;    // evidence, of Scene::kOneKilled
 
  private:
+  WaitGraph waits_if(const std::vector<Exit>& ends, double young_s) const;
   double young_in_torch_s() const;
   double usual_wait_s(std::size_t fewest) const;  // 0: of fewer gaps, unknown
   void find_scene();

@@ -17,44 +17,31 @@ bool holds(const RankEvidence& e, const std::string& file) {
                              [&](const FileLock& l) { return !l.waits && l.file == file; });
 }
 
-using Machine = std::pair<std::string_view, std::string_view>;  // host, boot
-
-Machine machine_of(const RankEvidence& e) {
-  return {e.id.host, e.id.boot_id};
-}
-
-// The one rank of that machine that holds it: by the process that the kernel named, else by its own
-// list of locks. -1: none, or several.
-int holder_of(const Case& c, int waiter, const FileLockWait& wait, const std::vector<int>& ranks) {
-  int found = -1;
-  for (const int i : ranks) {
-    const RankEvidence& e = c.evidence_of(i);
-    if (wait.holder > 0 ? e.id.pid != wait.holder : !holds(e, wait.file)) {
-      continue;
-    }
-    if (found >= 0) {
-      return -1;
-    }
-    found = i;
-  }
-  return found == waiter ? -1 : found;
-}
-
 }  // namespace
 
 std::vector<int> lock_holders(const Case& c, const std::vector<Exit>& exits) {
   std::vector<int> out(c.ranks.size(), -1);
-  std::map<Machine, std::vector<int>> ranks;
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    ranks[machine_of(*c.ranks[i])].push_back(static_cast<int>(i));
+  std::map<std::pair<std::string_view, std::string_view>, std::vector<int>> machines;
+  const auto on_machine_of = [&](int i) -> std::vector<int>& {
+    return machines[{c.evidence_of(i).id.host, c.evidence_of(i).id.boot_id}];
+  };
+  for (const int i : c.indices()) {
+    on_machine_of(i).push_back(i);
   }
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const FileLockWait wait = file_lock_wait(*c.ranks[i]);
-    if (wait.file.empty() || exits[i].ended()) {
+  for (const int i : c.indices()) {
+    const FileLockWait wait = file_lock_wait(c.evidence_of(i));
+    if (wait.file.empty() || exits[idx(i)].ended()) {
       continue;
     }
-    const int holder = holder_of(c, static_cast<int>(i), wait, ranks[machine_of(*c.ranks[i])]);
-    out[i] = holder < 0 || exits[idx(holder)].ended() ? -1 : holder;
+    // By the process that the kernel named, else by its own list of locks.
+    std::vector<int> holders = on_machine_of(i);
+    std::erase_if(holders, [&](int j) {
+      const RankEvidence& e = c.evidence_of(j);
+      return wait.holder > 0 ? e.id.pid != wait.holder : !holds(e, wait.file);
+    });
+    if (holders.size() == 1 && holders[0] != i && !exits[idx(holders[0])].ended()) {
+      out[idx(i)] = holders[0];
+    }
   }
   return out;
 }

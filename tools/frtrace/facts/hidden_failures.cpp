@@ -2,6 +2,7 @@
 // last operation of a rank may be such a failure when a member that left no file was needed for it
 // and no other member went on from there.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "facts/limits.hpp"
@@ -22,14 +23,11 @@ bool amid_iteration(const RankEvidence& e, const std::vector<Step>& steps) {
   if (!next) {
     return false;
   }
-  std::set<std::uint64_t> once, twice;
+  std::map<std::uint64_t, int> times;
   for (const Step& s : steps) {
-    if (!once.insert(s.key).second) {
-      twice.insert(s.key);
-    }
+    ++times[s.key];
   }
-  const auto first =
-      std::ranges::find_if(steps, [&](const Step& s) { return twice.contains(s.key); });
+  const auto first = std::ranges::find_if(steps, [&](const Step& s) { return times[s.key] > 1; });
   return first != steps.end() && steps[*next].key != first->key;
 }
 
@@ -61,10 +59,11 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
   }
   for (std::size_t k = 0; k < c.groups.size(); ++k) {
     const Group& g = c.groups[k];
-    bool lost = std::ranges::any_of(g.ranks, [&](Rank r) { return missing.contains(r); });
-    for (std::size_t m = 0; m < g.ranks.size() && !lost; ++m) {
+    const int members = static_cast<int>(g.ranks.size());
+    bool lost = false;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const GroupEvidence* e = c.member(g, m);
-      lost = e != nullptr && e->n_ranks > static_cast<int>(g.ranks.size());
+      lost = lost || missing.contains(g.ranks[m]) || (e != nullptr && e->n_ranks > members);
     }
     if (g.backend != "gloo" || !lost) {
       continue;
@@ -72,12 +71,10 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
     // Each member's last operation, where that is one of the group.
     std::vector<const Record*> last(g.ranks.size(), nullptr);
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-      if (g.evidence[m] < 0) {
-        continue;
-      }
-      const std::vector<Step>& steps = history.of(g.evidence[m]);
-      if (!steps.empty() && steps.back().group == static_cast<int>(k)) {
-        last[m] = &c.evidence_of(g.evidence[m]).records[steps.back().record];
+      const int i = g.evidence[m];
+      const std::vector<Step>* steps = i < 0 ? nullptr : &history.of(i);
+      if (steps != nullptr && !steps->empty() && steps->back().group == static_cast<int>(k)) {
+        last[m] = &history.record(i, steps->size() - 1);
       }
     }
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
@@ -86,17 +83,15 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
         continue;
       }
       const RankEvidence& e = c.evidence_of(g.evidence[m]);
-      bool refuted = false;  // somebody did go on from there
-      for (std::size_t o = 0; o < g.ranks.size() && !refuted; ++o) {
+      bool went_on = false;  // another member, from there
+      for (std::size_t o = 0; o < g.ranks.size() && meets_all(e.text(last[m]->op)); ++o) {
         const GroupEvidence* other = c.member(g, o);
-        refuted = o != m && other != nullptr && other->enqueued >= last[m]->seq &&
-                  last[o] == nullptr && meets_all(e.text(last[m]->op));
-        refuted = refuted || (last[o] != nullptr && last[o]->seq > last[m]->seq &&
-                              meets_all(e.text(last[m]->op)));
+        went_on =
+            went_on || (last[o] != nullptr ? last[o]->seq > last[m]->seq
+                                           : other != nullptr && other->enqueued >= last[m]->seq);
       }
-      if (!refuted) {
-        found.push_back(
-            {g.evidence[m], static_cast<std::size_t>(last[m] - e.records.data()), false});
+      if (!went_on) {
+        found.push_back({g.evidence[m], e.index_of(*last[m]), false});
       }
     }
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "facts/limits.hpp"
@@ -111,24 +110,20 @@ class Collector {
   }
 
   std::vector<Pending> take() {
-    std::ranges::sort(out_, [](const Pending& a, const Pending& b) {
-      return std::tie(a.group, a.kind, a.seq, a.from, a.to) <
-             std::tie(b.group, b.kind, b.seq, b.from, b.to);
-    });
-    return std::move(out_);
+    std::vector<Pending> out;
+    for (auto& [key, p] : operations_) {
+      out.push_back(std::move(p));
+    }
+    return out;
   }
 
  private:
   using Key = std::tuple<int, Kind, std::uint64_t, Rank, Rank>;
 
   void put(const Key& key, const Wait& w) {
-    const auto [it, added] = index_.try_emplace(key, out_.size());
-    if (added) {
-      Pending p;
-      std::tie(p.group, p.kind, p.seq, p.from, p.to) = key;
-      out_.push_back(std::move(p));
-    }
-    out_[it->second].waits.push_back(w);
+    Pending& p = operations_[key];
+    std::tie(p.group, p.kind, p.seq, p.from, p.to) = key;
+    p.waits.push_back(w);
   }
 
   void add_record(int evidence, std::size_t r, Time before, bool failed, int group) {
@@ -196,8 +191,7 @@ class Collector {
   }
 
   const Case& c_;
-  std::map<Key, std::size_t> index_;
-  std::vector<Pending> out_;
+  std::map<Key, Pending> operations_;
   std::vector<std::uint64_t> found_;  // pending records of the rank at hand, by row
 };
 
@@ -205,7 +199,7 @@ class Collector {
 
 std::vector<Pending> pending_operations(const Case& c, const std::vector<HiddenFailure>& hidden) {
   Collector all(c);
-  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+  for (const int i : c.indices()) {
     all.add(i);
   }
   for (const HiddenFailure& f : hidden) {

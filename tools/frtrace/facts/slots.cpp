@@ -16,8 +16,8 @@ const Record* Slots::at(const Case& c, const Group& g, std::size_t m, std::uint6
     return nullptr;
   }
   const std::vector<Record>& all = c.evidence_of(g.evidence[m]).records;
-  const auto it = std::lower_bound(records[m].begin(), records[m].end(), seq,
-                                   [&](std::size_t r, std::uint64_t s) { return all[r].seq < s; });
+  const auto it =
+      std::ranges::lower_bound(records[m], seq, {}, [&](std::size_t r) { return all[r].seq; });
   return it != records[m].end() && all[*it].seq == seq ? &all[*it] : nullptr;
 }
 
@@ -26,14 +26,12 @@ std::vector<Slots> make_slots(const Case& c) {
   for (std::size_t g = 0; g < c.groups.size(); ++g) {
     slots[g].records.resize(c.groups[g].ranks.size());
   }
-  for (std::size_t i = 0; i < c.ranks.size(); ++i) {
-    const RankEvidence& e = *c.ranks[i];
+  for (const int i : c.indices()) {
+    const RankEvidence& e = c.evidence_of(i);
     std::vector<std::vector<std::uint32_t>*> of_row(e.groups.size(), nullptr);
-    for (std::size_t row = 0; row < e.groups.size(); ++row) {
-      if (const int g = c.group_of[i][row]; g >= 0) {
-        const std::size_t group = idx(g);
-        const int m = c.groups[group].position.at(e.id.rank);
-        of_row[row] = &slots[group].records[idx(m)];
+    for (std::uint32_t row = 0; row < e.groups.size(); ++row) {
+      if (const int g = c.group_at(i, row); g >= 0) {
+        of_row[row] = &slots[idx(g)].records[idx(c.groups[idx(g)].position.at(e.id.rank))];
       }
     }
     for (std::size_t r = 0; r < e.records.size(); ++r) {
@@ -43,14 +41,10 @@ std::vector<Slots> make_slots(const Case& c) {
         of_row[record.group]->push_back(static_cast<std::uint32_t>(r));
       }
     }
+    const auto seq = [&](std::uint32_t r) { return e.records[r].seq; };
     for (auto* list : of_row) {
-      if (list != nullptr) {
-        const auto earlier = [&](std::uint32_t a, std::uint32_t b) {
-          return e.records[a].seq < e.records[b].seq;
-        };
-        if (!std::is_sorted(list->begin(), list->end(), earlier)) {
-          std::ranges::stable_sort(*list, earlier);
-        }
+      if (list != nullptr && !std::ranges::is_sorted(*list, {}, seq)) {
+        std::ranges::stable_sort(*list, {}, seq);
       }
     }
   }
@@ -207,8 +201,8 @@ bool completed(const Record& r) {
 // An operation of the rank had failed shortly before because a peer was gone: it was on its way to
 // end, and what it issued then (a barrier at exit) differs by right.
 bool is_after_failure(const RankEvidence& e, const Record& r) {
-  const std::ptrdiff_t at = &r - e.records.data();
-  return std::any_of(&r - std::min(at, limits::kAfterFailure), &r, [&](const Record& x) {
+  const std::ptrdiff_t before = std::min(&r - e.records.data(), limits::kAfterFailure);
+  return std::any_of(&r - before, &r, [&](const Record& x) {
     return x.state == State::kFailed && x.ended != 0 && x.ended <= r.time &&
            is_consequence(e.text(x.error));
   });
@@ -218,28 +212,25 @@ bool is_after_failure(const RankEvidence& e, const Record& r) {
 class SlotView {
  public:
   SlotView(const Case& c, int group, const Slots& slots, std::uint64_t seq)
-      : c_(c),
-        slots_(slots),
-        group_(group),
-        g_(c.groups[idx(group)]),
-        seq_(seq),
-        hashes_(g_.ranks.size()) {
+      : c_(c), slots_(slots), group_(group), g_(c.groups[idx(group)]), seq_(seq) {
+    const std::size_t n = g_.ranks.size();
+    hashes_.resize(n);
     const std::string* format = nullptr;
-    for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
+    bool alike = true;  // all members' files are of one format
+    for (std::size_t m = 0; m < n; ++m) {
       if (g_.evidence[m] >= 0) {
-        const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
-        alike_ = alike_ && (format == nullptr || *format == e.format);
-        format = &e.format;
+        alike = alike && (format == nullptr || *format == evidence(m).format);
+        format = &evidence(m).format;
       }
     }
-    for (std::size_t m = 0; m < g_.ranks.size(); ++m) {
+    for (std::size_t m = 0; m < n; ++m) {
       const Record* r = slots.at(c, g_, m, seq);
       if (r == nullptr) {
         continue;
       }
-      const RankEvidence& e = c_.evidence_of(g_.evidence[m]);
+      const RankEvidence& e = evidence(m);
       // PyTorch before 2.7 does not record what a batch consists of, releases after it do.
-      if ((e.text(r->op) == "coalesced" && !alike_) || is_after_failure(e, *r)) {
+      if ((e.text(r->op) == "coalesced" && !alike) || is_after_failure(e, *r)) {
         continue;
       }
       hashes_[m] = signature_hash(e, *r);
@@ -268,38 +259,29 @@ class SlotView {
     d.past = d.strict = true;
     d.over = !g_.is_gloo();
     d.incomplete_vote = having_.size() < n;
-    std::map<std::uint64_t, std::vector<int>> by_hash;
     for (const int m : having_) {
-      const std::size_t i = idx(m);
-      const RankEvidence& e = c_.evidence_of(g_.evidence[i]);
-      const Record& r = *slots_.at(c_, g_, i, seq_);
+      const Record& r = record(m);
       d.time = d.time == 0 || (r.time != 0 && r.time < d.time) ? r.time : d.time;
-      d.strict = d.strict && is_strict(e.text(r.op));
+      d.strict = d.strict && is_strict(evidence(idx(m)).text(r.op));
       d.over = d.over && r.state == State::kCompleted;
-      d.past = d.past && completed(r) && c_.member(g_, i)->completed > seq_;
-      const bool misfit = contains(misfits, m);
-      by_hash[misfits.empty() ? hashes_[i] : static_cast<std::uint64_t>(misfit)].push_back(m);
+      d.past = d.past && completed(r) && c_.member(g_, idx(m))->completed > seq_;
     }
-    if (misfits.size() == 1) {
-      d.classes = {std::move(by_hash[0]), std::move(by_hash[1])};
-    } else if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
+    if (misfits.empty()) {
+      classify(d);
+      compare_fields(d);
+      return d;
+    }
+    if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
       for (const int m : misfits) {
         d.classes.push_back({m});
       }
       d.tie = true;
     } else {
-      for (auto& [hash, members] : by_hash) {
-        d.classes.push_back(std::move(members));
-      }
-      std::ranges::sort(d.classes, [](const auto& a, const auto& b) {
-        return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
-      });
-      d.tie = d.classes[0].size() == d.classes[1].size();
+      d.classes = {having_, misfits};
+      std::erase(d.classes[0], misfits[0]);
     }
-    if (totals && !misfits.empty()) {
+    if (totals) {
       compare_sizes(d);
-    } else if (misfits.empty()) {
-      compare_fields(d);
     } else {
       d.splits = pair;
     }
@@ -307,33 +289,46 @@ class SlotView {
   }
 
  private:
-  void compare_sizes(Divergence& d) const {
-    const Record& own = *slots_.at(c_, g_, idx(d.classes[1].front()), d.seq);
-    const Record& most = *slots_.at(c_, g_, idx(d.classes[0].front()), d.seq);
-    const bool alike = std::ranges::all_of(d.classes[0], [&](int m) {
-      const Record& r = *slots_.at(c_, g_, idx(m), d.seq);
-      return r.in_numel == most.in_numel && r.out_numel == most.out_numel;
+  const RankEvidence& evidence(std::size_t m) const { return c_.evidence_of(g_.evidence[m]); }
+  // Of a member that holds the slot.
+  const Record& record(int m) const { return *slots_.at(c_, g_, idx(m), seq_); }
+
+  // Members that did the same, most of them first.
+  void classify(Divergence& d) const {
+    std::map<std::uint64_t, std::vector<int>> by_hash;
+    for (const int m : having_) {
+      by_hash[hashes_[idx(m)]].push_back(m);
+    }
+    for (auto& [hash, members] : by_hash) {
+      d.classes.push_back(std::move(members));
+    }
+    std::ranges::sort(d.classes, [](const auto& a, const auto& b) {
+      return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
     });
+    d.tie = d.classes[0].size() == d.classes[1].size();
+  }
+
+  void compare_sizes(Divergence& d) const {
+    const Record& own = record(d.classes[1].front());
+    const Record& most = record(d.classes[0].front());
+    const bool alike = std::ranges::all_of(d.classes[0], [&](int m) {
+      return record(m).in_numel == most.in_numel && record(m).out_numel == most.out_numel;
+    });
+    const std::string in = std::to_string(own.in_numel), out = std::to_string(own.out_numel);
     if (!alike) {
-      d.fields.push_back(
-          {"sizes", std::to_string(own.in_numel) + " in, " + std::to_string(own.out_numel) + " out",
-           ""});
+      d.fields.push_back({"sizes", in + " in, " + out + " out", ""});
       return;
     }
     if (own.in_numel != most.in_numel) {
-      d.fields.push_back({"size", std::to_string(own.in_numel), std::to_string(most.in_numel)});
+      d.fields.push_back({"size", in, std::to_string(most.in_numel)});
     }
     if (own.out_numel != most.out_numel) {
-      d.fields.push_back(
-          {"output size", std::to_string(own.out_numel), std::to_string(most.out_numel)});
+      d.fields.push_back({"output size", out, std::to_string(most.out_numel)});
     }
   }
 
   void compare_fields(Divergence& d) const {
-    const auto fields = [&](int m) {
-      return signature_fields(c_.evidence_of(g_.evidence[idx(m)]),
-                              *slots_.at(c_, g_, idx(m), d.seq));
-    };
+    const auto fields = [&](int m) { return signature_fields(evidence(idx(m)), record(m)); };
     const auto most = fields(d.classes[0].front());
     for (std::size_t k = 1; k < d.classes.size(); ++k) {
       for (const auto& [name, value] : fields(d.classes[k].front())) {
@@ -357,7 +352,6 @@ class SlotView {
   std::vector<int> having_;  // members that hold the slot
   std::vector<std::uint64_t> hashes_;
   bool differ_ = false, a2a_ = false;
-  bool alike_ = true;  // all members' files are of one format
 };
 
 // The slots of a group in which members may differ, in order. Member by member, as their records
@@ -468,8 +462,7 @@ std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slo
   if (out.empty()) {
     out = std::move(past);
   }
-  std::ranges::stable_sort(
-      out, [](const Divergence& a, const Divergence& b) { return a.time < b.time; });
+  std::ranges::stable_sort(out, {}, &Divergence::time);
   return out;
 }
 
@@ -502,8 +495,7 @@ std::vector<WholeSlot> whole_slots(const Case& c, const std::vector<Slots>& slot
         if (record == nullptr || record->time == 0 || !meets_all(own.text(record->op))) {
           break;
         }
-        slot.members.emplace_back(group.evidence[m],
-                                  static_cast<std::size_t>(record - own.records.data()));
+        slot.members.emplace_back(group.evidence[m], own.index_of(*record));
       }
       if (slot.members.size() == present) {
         out.push_back(std::move(slot));

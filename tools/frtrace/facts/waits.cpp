@@ -6,7 +6,6 @@
 #include <set>
 
 #include "facts/file_locks.hpp"
-#include "facts/graph.hpp"
 #include "facts/pending.hpp"
 #include "model/contains.hpp"
 
@@ -14,10 +13,49 @@ namespace frtrace {
 
 namespace {
 
-void push_unique(std::vector<int>& to, int v) {
-  if (std::ranges::find(to, v) == to.end()) {
-    to.push_back(v);
+using Edges = std::vector<std::vector<int>>;
+
+// The strongly connected component of each vertex, those that edges lead to first. Tarjan's
+// algorithm, iterative: the graph may be as deep as the job has ranks.
+std::vector<int> components(const Edges& edges) {
+  std::vector<int> order(edges.size(), -1), low(edges.size()), out(edges.size(), -1), open;
+  int next = 0, count = 0;
+  std::vector<std::pair<int, std::size_t>> path;  // vertex, edges followed
+  for (std::size_t root = 0; root < edges.size(); ++root) {
+    if (order[root] < 0) {
+      path.emplace_back(static_cast<int>(root), 0);
+    }
+    while (!path.empty()) {
+      const int v = path.back().first;
+      const std::size_t i = idx(v), followed = path.back().second++;
+      if (followed == 0) {
+        order[i] = low[i] = next++;
+        open.push_back(v);
+      }
+      if (followed < edges[i].size()) {
+        const int w = edges[i][followed];
+        if (order[idx(w)] < 0) {
+          path.emplace_back(w, 0);
+        } else if (out[idx(w)] < 0) {
+          low[i] = std::min(low[i], order[idx(w)]);
+        }
+        continue;
+      }
+      if (low[i] == order[i]) {
+        while (out[i] < 0) {
+          out[idx(open.back())] = count;
+          open.pop_back();
+        }
+        ++count;
+      }
+      path.pop_back();
+      if (!path.empty()) {
+        int& before = low[idx(path.back().first)];
+        before = std::min(before, low[i]);
+      }
+    }
   }
+  return out;
 }
 
 // Vertices: evidence, then ranks without evidence, then pending operations.
@@ -26,17 +64,11 @@ class Builder {
   Builder(const Case& c, const std::vector<Exit>& exits, WaitGraph& graph)
       : c_(c), exits_(exits), g_(graph), n_(static_cast<int>(c.ranks.size())) {
     for (const Pending& p : g_.pending) {
-      for (const Rank r : p.unknown) {
-        unknown_.try_emplace(r, 0);
-      }
+      unknown_.insert(unknown_.end(), p.unknown.begin(), p.unknown.end());
     }
-    int next = n_;
-    for (auto& [rank, vertex] : unknown_) {
-      vertex = next++;
-      unknown_rank_.push_back(rank);
-    }
-    first_pending_ = next;
-    edges_.resize(idx(first_pending_) + g_.pending.size());
+    sort_unique(unknown_);
+    g_.first_pending = n_ + static_cast<int>(unknown_.size());
+    edges_.resize(idx(g_.first_pending) + g_.pending.size());
     reached_.resize(edges_.size());
     find_behind();
     for (std::size_t k = 0; k < g_.pending.size(); ++k) {
@@ -51,22 +83,21 @@ class Builder {
   }
 
   void find_problems() {
-    const Components components(edges_);
-    std::vector<bool> open(idx(components.count()), false);
-    std::vector<std::vector<int>> vertices(open.size());
-    g_.back.assign(edges_.size(), {});
-    g_.first_pending = first_pending_;
+    const std::vector<int> component = components(edges_);
+    std::vector<bool> open(edges_.size(), false);  // by component
+    Edges vertices(edges_.size());
+    g_.back.resize(edges_.size());
     for (std::size_t v = 0; v < edges_.size(); ++v) {
-      const int own = components.of(static_cast<int>(v));
-      vertices[idx(own)].push_back(static_cast<int>(v));
+      const std::size_t own = idx(component[v]);
+      vertices[own].push_back(static_cast<int>(v));
       for (const int w : edges_[v]) {
         g_.back[idx(w)].push_back(static_cast<int>(v));
-        open[idx(own)] = open[idx(own)] || components.of(w) != own;
+        open[own] = open[own] || component[idx(w)] != component[v];
       }
     }
     for (std::size_t k = 0; k < vertices.size(); ++k) {
-      if (!open[k] && reached_[idx(vertices[k].front())]) {
-        add_problem(vertices[k]);
+      if (!vertices[k].empty() && !open[k] && reached_[idx(vertices[k].front())]) {
+        add_problem(of_vertices(vertices[k]));
       }
     }
     // Whatever a rank without evidence did: those who keep the program's order wait in no circle.
@@ -75,7 +106,11 @@ class Builder {
     });
     for (std::size_t k = 0; k < vertices.size() && unknown; ++k) {
       if (open[k] && vertices[k].size() > 1) {
-        add_circle(vertices[k]);
+        Problem p = of_vertices(vertices[k]);
+        p.kind = Problem::kCycle;
+        if (!g_.on_all_circles(p).empty()) {
+          g_.problems.push_back(std::move(p));
+        }
       }
     }
   }
@@ -111,7 +146,7 @@ class Builder {
 
   void connect(std::size_t k) {
     const Pending& p = g_.pending[k];
-    const int vertex = first_pending_ + static_cast<int>(k);
+    const int vertex = g_.first_pending + static_cast<int>(k);
     reached_[idx(vertex)] = true;
     for (const Wait& w : p.waits) {
       reached_[idx(w.evidence)] = true;
@@ -126,9 +161,11 @@ class Builder {
     }
     // Those who certainly did not come, and devices that did not get there, explain the wait without
     // those who may have come.
-    const bool explained = !p.absent.empty() || !p.lagging.empty();
-    for (std::size_t i = 0; !explained && i < p.unknown.size(); ++i) {
-      edge(vertex, unknown_.at(p.unknown[i]));
+    if (p.absent.empty() && p.lagging.empty()) {
+      for (const Rank r : p.unknown) {
+        edge(vertex,
+             n_ + static_cast<int>(std::ranges::lower_bound(unknown_, r) - unknown_.begin()));
+      }
     }
     // Both ends of a send are there: what else the two have in the same batch holds it up.
     if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal &&
@@ -143,69 +180,43 @@ class Builder {
     }
   }
 
-  void add_problem(const std::vector<int>& vertices) {
+  Problem of_vertices(const std::vector<int>& vertices) const {
     Problem p;
     for (const int v : vertices) {
       if (v < n_) {
         p.evidence.push_back(v);
-      } else if (v < first_pending_) {
-        p.rank = unknown_rank_[idx(v - n_)];
+      } else if (v < g_.first_pending) {
+        p.rank = unknown_[idx(v - n_)];
       } else {
-        p.pending.push_back(v - first_pending_);
+        p.pending.push_back(v - g_.first_pending);
       }
     }
     p.explains = g_.leading_to(p.evidence, p.pending);
-    const auto all_complete = [&] {
-      return std::ranges::all_of(p.pending, [&](int k) {
-        const Pending& op = g_.pending[idx(k)];
-        return op.complete && op.busy.empty();
-      });
-    };
+    return p;
+  }
+
+  void add_problem(Problem p) {
     if (p.rank >= 0) {
       p.kind = Problem::kNoEvidence;
-    } else if (!p.pending.empty() && all_complete()) {
-      p.kind = Problem::kComplete;
+      p.pending = g_.those([&](const Pending& op) { return contains(op.unknown, p.rank); });
+      p.explains = g_.leading_to({}, p.pending);
     } else if (!p.pending.empty()) {
-      p.kind = Problem::kCycle;
+      const bool complete = std::ranges::all_of(
+          p.pending, [&](int k) { return g_[k].complete && g_[k].busy.empty(); });
+      p.kind = complete ? Problem::kComplete : Problem::kCycle;
     } else if (p.evidence.size() > 1) {  // of locks alone
       p.kind = Problem::kCycle;
       for (const int i : p.evidence) {
         kind_of_rank(i, p.pending);
       }
-      std::ranges::sort(p.pending);
-      p.pending.erase(std::unique(p.pending.begin(), p.pending.end()), p.pending.end());
+      sort_unique(p.pending);
     } else {
       p.kind = kind_of_rank(p.evidence.front(), p.pending);
       if (p.pending.empty()) {
         return;  // it left, and nobody waits for it
       }
     }
-    if (p.rank >= 0) {
-      for (std::size_t k = 0; k < g_.pending.size(); ++k) {
-        const std::vector<Rank>& u = g_.pending[k].unknown;
-        if (contains(u, p.rank)) {
-          p.pending.push_back(static_cast<int>(k));
-        }
-      }
-      p.explains = g_.leading_to({}, p.pending);
-    }
     g_.problems.push_back(std::move(p));
-  }
-
-  void add_circle(const std::vector<int>& vertices) {
-    Problem p;
-    p.kind = Problem::kCycle;
-    for (const int v : vertices) {
-      if (v < n_) {
-        p.evidence.push_back(v);
-      } else {
-        p.pending.push_back(v - first_pending_);
-      }
-    }
-    if (!g_.on_all_circles(p).empty()) {
-      p.explains = g_.leading_to(p.evidence, p.pending);
-      g_.problems.push_back(std::move(p));
-    }
   }
 
   // Who waits for a rank that waits for nobody, and for what reason.
@@ -228,10 +239,8 @@ class Builder {
   const std::vector<Exit>& exits_;
   WaitGraph& g_;
   int n_;
-  int first_pending_ = 0;
-  std::map<Rank, int> unknown_;
-  std::vector<Rank> unknown_rank_;
-  std::vector<std::vector<int>> edges_;
+  std::vector<Rank> unknown_;  // ranks
+  Edges edges_;
   std::vector<bool> behind_;  // evidence
   std::vector<bool> reached_;
 };
@@ -420,7 +429,11 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
   drop_passed(found, graph.fronts);
   for (Pending& p : found) {
     for (const Wait& w : p.waits) {
-      push_unique(graph.waits_in[idx(w.evidence)], static_cast<int>(graph.pending.size()));
+      std::vector<int>& in = graph.waits_in[idx(w.evidence)];
+      const int k = static_cast<int>(graph.pending.size());
+      if (in.empty() || in.back() != k) {
+        in.push_back(k);
+      }
     }
     if (!p.stale.empty()) {
       graph.stale_s = std::max(graph.stale_s, p.seconds());

@@ -109,6 +109,17 @@ struct WaitGraph {
   double stale_s = 0;  // how long others have waited for ranks with stale evidence
   int young = 0;       // operations in flight for less than the threshold
   bool waits(int evidence) const { return !waits_in[idx(evidence)].empty(); }
+  // The operations that are so.
+  template <typename Is>
+  std::vector<int> those(const Is& is) const {
+    std::vector<int> out;
+    for (std::size_t k = 0; k < pending.size(); ++k) {
+      if (is(pending[k])) {
+        out.push_back(static_cast<int>(k));
+      }
+    }
+    return out;
+  }
   // Evidence of all waiting ranks whose waits lead to one of these ranks or operations.
   std::vector<int> leading_to(const std::vector<int>& evidence,
                               const std::vector<int>& pending = {}) const;
@@ -128,6 +139,6 @@ std::vector<bool> stale_evidence(const Case&);
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
 WaitGraph wait_graph(const Case&, const std::vector<Slots>&, const std::vector<Exit>&,
                      const std::vector<bool>& stale, double threshold_s,
-                     const std::vector<HiddenFailure>& hidden = {});
+                     const std::vector<HiddenFailure>&);
 
 }  // namespace frtrace

@@ -42,11 +42,8 @@ class Judge {
       }
     }
     Judgement j = settle();
-    for (std::size_t i = 0; i < f_.c.ranks.size(); ++i) {
-      if (f_.graph.waits(static_cast<int>(i)) && !explained_.contains(static_cast<int>(i))) {
-        j.unexplained.push_back(static_cast<int>(i));
-      }
-    }
+    j.unexplained =
+        ranks_that(f_, [&](int i) { return f_.graph.waits(i) && !explained_.contains(i); });
     Cause& only = j.causes.front();
     if (j.causes.size() == 1 && may_be_moving(only, j)) {
       only.set(Rule::kOpenBehind, Verdict::kUndecided);

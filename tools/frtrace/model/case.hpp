@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,11 @@ struct Group {
   bool described_by_other = false;  // such a communicator's
   // Or of several backends, one of which is gloo.
   bool is_gloo() const { return backend.find("gloo") != std::string::npos; }
+  // Position of a member; -1: the rank is none.
+  int at(Rank rank) const {
+    const auto it = position.find(rank);
+    return it == position.end() ? -1 : it->second;
+  }
   const std::string& title() const { return label; }
 };
 
@@ -50,7 +56,7 @@ struct Case {
   std::vector<std::vector<int>> group_of;  // [index in ranks][row] -> index in groups, -1 none
   // The same of any row, also one that a damaged file does not describe.
   int group_at(int evidence, std::uint32_t row) const {
-    const std::vector<int>& rows = group_of[static_cast<std::size_t>(evidence)];
+    const std::vector<int>& rows = group_of[idx(evidence)];
     return row < rows.size() ? rows[row] : -1;
   }
   std::vector<std::string> notes;  // what was left out, and why
@@ -60,7 +66,8 @@ struct Case {
   std::unordered_map<Rank, const RankEvidence*> stacks;
   bool asked_for = false;  // the incident was named, not the newest taken
 
-  const RankEvidence& evidence_of(int i) const { return *ranks[static_cast<std::size_t>(i)]; }
+  auto indices() const { return std::views::iota(0, static_cast<int>(ranks.size())); }  // in ranks
+  const RankEvidence& evidence_of(int i) const { return *ranks[idx(i)]; }
   const GroupEvidence* member(const Group& g, std::size_t m) const;
 };
 

@@ -1,4 +1,4 @@
-// contains.hpp - whether a list holds a value.
+// contains.hpp - whether a list holds a value; its values, each once.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,12 @@ namespace frtrace {
 template <typename List, typename Value>
 bool contains(const List& list, const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+template <typename List>
+void sort_unique(List& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
 }  // namespace frtrace

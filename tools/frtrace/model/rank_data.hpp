@@ -5,6 +5,7 @@
 // Times are Unix nanoseconds, 0 = unknown. String ids index RankEvidence::strings, 0 = "".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -409,6 +410,15 @@ struct RankEvidence {
 
   std::string_view text(Id i) const {
     return i < strings.size() ? std::string_view(strings[i]) : std::string_view();
+  }
+  std::size_t index_of(const Record& r) const {
+    return static_cast<std::size_t>(&r - records.data());
+  }
+  // The last record that is so; nullptr: none.
+  template <typename Is>
+  const Record* last_record(const Is& is) const {
+    const auto it = std::find_if(records.rbegin(), records.rend(), is);
+    return it == records.rend() ? nullptr : &*it;
   }
   double timeout_s() const;  // FR_TIMEOUT_S in force when this was written, else its default
 };

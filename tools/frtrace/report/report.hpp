@@ -8,7 +8,7 @@
 
 #include "causes/cause.hpp"
 #include "facts/device/devices.hpp"
-#include "facts/order/fork.hpp"
+#include "facts/order/course.hpp"
 #include "model/hints.hpp"
 #include "model/rank_data.hpp"
 

@@ -416,7 +416,7 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
     }
     std::vector<int> peers = f.anomalies.peers(g.evidence, true);
     std::erase_if(peers, [&](int i) { return blamed_by(c).contains(i); });
-    const auto p = parting(f.c, f.history, f.anomalies, g.evidence, peers);
+    const auto p = parting(f, g.evidence, peers);
     if (!p || is_known(f, c, g, *p)) {
       continue;
     }

@@ -93,11 +93,11 @@ TEST_CASE("an operation too many") {
   const auto evidence = m.j.take();
   const std::vector<Case> cases = make_cases(evidence, {});
   const Facts f(cases.at(0));
-  const auto p = parting(f.c, f.history, f.anomalies, 3, f.anomalies.peers(3, true));
+  const auto p = parting(f, 3, f.anomalies.peers(3, true));
   REQUIRE(p);
   CHECK_FALSE(p->left_out);
   CHECK(p->site.line == 36);
   CHECK(p->before == 7);
   // no slip of the rank where a peer did the same
-  CHECK_FALSE(parting(f.c, f.history, f.anomalies, 3, {1, 3}));
+  CHECK_FALSE(parting(f, 3, {1, 3}));
 }

@@ -8,6 +8,7 @@
 #include "facts/device/devices.hpp"
 #include "facts/exits.hpp"
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -39,8 +40,7 @@ class Devices::Walk {
   }
 
   void add_stalled(const OnDevice& at, StalledDevice::Why why) {
-    const auto same = [&](const StalledDevice& s) { return s.at == at; };
-    if (std::ranges::none_of(out_.stalled, same)) {
+    if (std::ranges::find(out_.stalled, at, &StalledDevice::at) == out_.stalled.end()) {
       out_.stalled.push_back({at, why});
     }
   }
@@ -51,11 +51,11 @@ class Devices::Walk {
     if (it == out_.links.end()) {
       it = out_.links.insert(it, {from, to, p.step, p.n_steps, {}, {}});
     }
-    if (std::ranges::find(it->channels, p.channel) == it->channels.end()) {
+    if (!contains(it->channels, p.channel)) {
       it->channels.push_back(p.channel);
     }
     const std::string over = over_text(p);
-    if (!over.empty() && std::ranges::find(it->over, over) == it->over.end()) {
+    if (!over.empty() && !contains(it->over, over)) {
       it->over.push_back(over);
     }
   }

@@ -3,9 +3,7 @@
 #include "facts/device/devices.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
-#include <set>
 #include <tuple>
 
 #include "facts/exits.hpp"
@@ -39,12 +37,8 @@ bool tells_kernels(const DeviceEvidence& d) {
 }
 
 std::size_t record_at(const RankEvidence& e, std::uint64_t ticket) {
-  const auto it =
-      std::lower_bound(e.records.begin(), e.records.end(), ticket,
-                       [](const Record& r, std::uint64_t value) { return r.ticket < value; });
-  return it != e.records.end() && it->ticket == ticket
-             ? static_cast<std::size_t>(it - e.records.begin())
-             : SIZE_MAX;
+  const auto it = std::ranges::lower_bound(e.records, ticket, {}, &Record::ticket);
+  return it != e.records.end() && it->ticket == ticket ? e.index_of(*it) : SIZE_MAX;
 }
 
 std::optional<std::size_t> device_operation(const RankEvidence& e, std::size_t record) {
@@ -88,11 +82,11 @@ std::optional<std::size_t> stream_busy_with(const RankEvidence& e, std::size_t o
 // ---------------------------------------------------------------- who is at the other end
 
 Devices::Devices(const Case& c) : c_(c) {
-  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+  for (const int i : c.indices()) {
     const std::vector<CommEvidence>& comms = c.evidence_of(i).device.comms;
-    for (std::uint32_t row = 0; row < comms.size(); ++row) {
-      if (comms[row].used && comms[row].hash != 0 && comms[row].rank >= 0) {
-        members_.try_emplace({comms[row].hash, comms[row].rank}, Member{i, row});
+    for (const CommEvidence& comm : comms) {
+      if (comm.used && comm.hash != 0 && comm.rank >= 0) {
+        members_.try_emplace({comm.hash, comm.rank}, i);
       }
     }
   }
@@ -100,23 +94,18 @@ Devices::Devices(const Case& c) : c_(c) {
 }
 
 void Devices::find_carried() {
-  struct Process {
-    std::string_view host, boot;
-    std::uint32_t process;
-    int pid;
-    auto operator<=>(const Process&) const = default;
-  };
+  using Process = std::tuple<std::string_view, std::string_view, std::uint32_t, int>;
   const auto process = [](const RankEvidence& e, std::uint32_t number, int pid) {
-    return Process{e.id.host, e.id.boot_id, number, pid};
+    return Process(e.id.host, e.id.boot_id, number, pid);
   };
   std::map<Process, std::vector<int>> processes;
-  for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+  for (const int i : c_.indices()) {
     const RankEvidence& e = c_.evidence_of(i);
     if (e.device.process != 0) {
       processes[process(e, e.device.process, e.id.pid)].push_back(i);
     }
   }
-  for (int carrier = 0; carrier < static_cast<int>(c_.ranks.size()); ++carrier) {
+  for (const int carrier : c_.indices()) {
     const RankEvidence& e = c_.evidence_of(carrier);
     for (const CarriedPhase& x : e.device.carried) {
       const auto owner = processes.find(process(e, x.process, x.pid));
@@ -180,7 +169,7 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
     return -1;
   }
   if (const auto it = members_.find({own->hash, comm_rank}); it != members_.end()) {
-    return c_.evidence_of(it->second.evidence).id.rank;
+    return c_.evidence_of(it->second).id.rank;
   }
   for (const std::uint32_t row : {own->pg_group, own->group}) {
     const Group* g = group(at.evidence, row);
@@ -192,11 +181,6 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
   return -1;
 }
 
-bool Devices::lost_any(int evidence) const {
-  const DeviceEvidence& d = c_.evidence_of(evidence).device;
-  return d.comms_lost + d.ops_lost + d.phases_lost + d.unmatched + d.threads_lost != 0;
-}
-
 // The record of the same meeting, in the evidence of another member; nullptr: none is kept.
 const Record* Devices::other_record(const OnDevice& at, int evidence) const {
   const RankEvidence& own = c_.evidence_of(at.evidence);
@@ -206,11 +190,7 @@ const Record* Devices::other_record(const OnDevice& at, int evidence) const {
   if (g == nullptr || record == SIZE_MAX) {
     return nullptr;
   }
-  const auto position = [&](const RankEvidence& e) {
-    const auto it = g->position.find(e.id.rank);
-    return it == g->position.end() ? -1 : it->second;
-  };
-  const int mine = position(own), theirs = position(other);
+  const int mine = g->at(own.id.rank), theirs = g->at(other.id.rank);
   if (mine < 0 || theirs < 0 || g->evidence[idx(theirs)] != evidence) {
     return nullptr;
   }
@@ -218,21 +198,15 @@ const Record* Devices::other_record(const OnDevice& at, int evidence) const {
   const Kind kind = r.kind == Kind::kSend   ? Kind::kRecv
                     : r.kind == Kind::kRecv ? Kind::kSend
                                             : r.kind;
-  const bool p2p = kind != Kind::kCollective;
-  for (auto x = other.records.rbegin(); x != other.records.rend(); ++x) {
-    if (x->kind == kind && x->seq == r.seq && static_cast<int>(x->group) == g->row[idx(theirs)] &&
-        (!p2p || (x->peer == mine && r.peer == theirs))) {
-      return &*x;
-    }
-  }
-  return nullptr;
+  return other.last_record([&](const Record& x) {
+    return x.kind == kind && x.seq == r.seq && static_cast<int>(x.group) == g->row[idx(theirs)] &&
+           (kind == Kind::kCollective || (x.peer == mine && r.peer == theirs));
+  });
 }
 
 std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) const {
   const Record* r = other_record(at, evidence);
-  return r == nullptr
-             ? std::nullopt
-             : of(evidence, static_cast<std::size_t>(r - c_.evidence_of(evidence).records.data()));
+  return r == nullptr ? std::nullopt : of(evidence, c_.evidence_of(evidence).index_of(*r));
 }
 
 // The other member has finished it, or its side of a send or receive.

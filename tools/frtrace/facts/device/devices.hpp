@@ -87,13 +87,8 @@ class Devices {
   bool may_run(const OnDevice&) const;
   // Not all channels of its kernel run, though all of another member's do.
   bool lacks_channels(const OnDevice&) const;
-  bool lost_any(int evidence) const;  // of what is followed
 
  private:
-  struct Member {
-    int evidence = -1;
-    std::uint32_t comm = 0;
-  };
   class Walk;
   const CommEvidence* comm(const OnDevice&) const;
   const Group* group(int evidence, std::uint32_t row) const;
@@ -106,7 +101,7 @@ class Devices {
   void find_carried();
 
   const Case& c_;
-  std::map<std::pair<std::uint64_t, std::int32_t>, Member> members_;  // hash, rank of it
+  std::map<std::pair<std::uint64_t, std::int32_t>, int> members_;  // hash, rank of it -> evidence
   std::map<OnDevice, std::vector<DevicePhase>> carried_;  // by other processes than the operation's
 };
 

@@ -19,7 +19,7 @@ bool is_earlier(const DeviceError& a, const DeviceError& b) {
 
 std::vector<DeviceError> device_errors(const Case& c) {
   std::vector<DeviceError> out;
-  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+  for (const int i : c.indices()) {
     const RankEvidence& e = c.evidence_of(i);
     std::vector<DeviceError> own;
     if (const DeviceFailure& f = e.device.failure; f.present) {
@@ -38,9 +38,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
       });
       const std::string text(e.text(comm.error));
       own.push_back({i, comm.error_time, text, false, is_consequence(text),
-                     failed == e.records.end()
-                         ? SIZE_MAX
-                         : static_cast<std::size_t>(failed - e.records.begin())});
+                     failed == e.records.end() ? SIZE_MAX : e.index_of(*failed)});
     }
     const auto first = std::ranges::min_element(own, is_earlier);
     if (first != own.end()) {
@@ -61,19 +59,14 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
   std::vector<Time> ahead;
   for (std::size_t g = 0; g < c.groups.size() && ahead.size() < limits::kMeetings; ++g) {
     const Group& group = c.groups[g];
-    const auto i = group.position.find(x.rank), j = group.position.find(y.rank);
-    if (i == group.position.end() || j == group.position.end()) {
+    const int i = group.at(x.rank), j = group.at(y.rank);
+    if (i < 0 || j < 0 || group.evidence[idx(i)] != a || group.evidence[idx(j)] != b) {
       continue;
     }
-    const std::size_t mine = idx(i->second);
-    const std::size_t theirs = idx(j->second);
-    if (group.evidence[mine] != a || group.evidence[theirs] != b) {
-      continue;
-    }
-    const std::vector<std::uint32_t>& own = slots[g].records[mine];
+    const std::vector<std::uint32_t>& own = slots[g].records[idx(i)];
     for (std::size_t r = own.size(); r-- > 0 && ahead.size() < limits::kMeetings;) {
       const Record& left = c.evidence_of(a).records[own[r]];
-      const Record* right = slots[g].at(c, group, theirs, left.seq);
+      const Record* right = slots[g].at(c, group, idx(j), left.seq);
       if (right != nullptr && left.state == State::kCompleted && left.ended != 0 &&
           right->state == State::kCompleted && right->ended != 0 &&
           meets_all(c.evidence_of(a).text(left.op))) {

@@ -14,18 +14,6 @@ namespace frtrace {
 
 namespace {
 
-// When the rank was late, by its node's clock.
-std::vector<Time> late_times(const Case& c, const Straggler& s) {
-  const RankEvidence& e = c.evidence_of(s.evidence);
-  std::vector<Time> out;
-  for (const LateSite& site : s.sites) {
-    out.push_back(e.records[site.first].time);
-    out.push_back(e.records[site.record].time);
-  }
-  std::ranges::sort(out);
-  return out;
-}
-
 // Of a group that both are in, the largest: its operations part time into rounds. -1: none.
 int common_group(const Case& c, int a, int b) {
   int out = -1;
@@ -48,13 +36,12 @@ struct Gap {
 // Per round in which the rank is late: the first time.
 std::map<std::uint64_t, Gap> late_rounds(const Case& c, const Straggler& s, int group) {
   const RankEvidence& e = c.evidence_of(s.evidence);
-  const std::vector<int>& groups = c.group_of[idx(s.evidence)];
   std::vector<std::uint64_t> round(e.records.size());
   std::uint64_t now = 0;
   for (std::size_t r = 0; r < e.records.size(); ++r) {
     const Record& one = e.records[r];
     round[r] = now;
-    if (one.kind == Kind::kCollective && one.group < groups.size() && groups[one.group] == group) {
+    if (one.kind == Kind::kCollective && c.group_at(s.evidence, one.group) == group) {
       now = one.seq;
     }
   }
@@ -133,9 +120,16 @@ std::string late_node(const Case& c, const std::vector<Straggler>& late) {
     if (c.evidence_of(s.evidence).id.host != node) {
       return "";
     }
-    const std::vector<Time> times = late_times(c, s);
-    begin = std::max(begin, times.front());
-    end = end == 0 ? times.back() : std::min(end, times.back());
+    Time first = 0, last = 0;  // by its node's clock
+    for (const LateSite& site : s.sites) {
+      for (const std::size_t r : {site.first, site.record}) {
+        const Time late_at = c.evidence_of(s.evidence).records[r].time;
+        first = first == 0 ? late_at : std::min(first, late_at);
+        last = std::max(last, late_at);
+      }
+    }
+    begin = std::max(begin, first);
+    end = end == 0 ? last : std::min(end, last);
     if (begin >= end) {
       return "";
     }

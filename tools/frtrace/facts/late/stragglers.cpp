@@ -20,14 +20,14 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-// Of one rank, parallel to its records. Seconds; kUnknown where not measured.
-struct Times {
-  std::vector<double> late;          // after the median of the other members
-  std::vector<double> busy;          // between the end of what came before and this
-  std::vector<double> host;          // of that, until it was issued
-  std::vector<std::uint64_t> site;   // call site and operation
-  std::vector<std::uint64_t> place;  // and those of what came before
-  std::vector<Time> end;             // of the operation, on the rank's clock; 0 unknown
+// What is measured of one record: seconds, kUnknown where they are not known.
+struct Call {
+  double late = kUnknown;   // after the median of the other members
+  double busy = kUnknown;   // between the end of what came before and this
+  double host = kUnknown;   // of that, until it was issued
+  std::uint64_t site = 0;   // call site and operation
+  std::uint64_t place = 0;  // and those of what came before
+  Time end = 0;             // of the operation, on the rank's clock; 0 unknown
 };
 
 // At one call site.
@@ -56,14 +56,7 @@ class Lateness {
     starts_ = starts_tell();
     ends_within_ = ends_within();
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const std::vector<Record>& records = c.ranks[i]->records;
-      ranks_[i].late.assign(records.size(), kUnknown);
-      ranks_[i].busy.assign(records.size(), kUnknown);
-      ranks_[i].host.assign(records.size(), kUnknown);
-      for (const Record& r : records) {
-        ranks_[i].end.push_back(r.ended);
-      }
-      add_places(i);
+      add_calls(i);
     }
     for (const WholeSlot& slot : whole_) {
       add_arrivals(slot);
@@ -136,7 +129,8 @@ class Lateness {
 
  private:
   using Member = std::pair<int, std::size_t>;  // evidence, record
-  struct OfRank : Times {
+  struct OfRank {
+    std::vector<Call> calls;   // of its records
     Tallies tallies;           // of the time since what came before
     Tallies over_group;        // since the operation of the same group before
     Time first = 0, last = 0;  // of what is tallied
@@ -144,13 +138,13 @@ class Lateness {
   };
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
-  OfRank& own(const Member& m) { return ranks_[idx(m.first)]; }
+  Call& call(const Member& m) { return ranks_[idx(m.first)].calls[m.second]; }
 
   void add(const WholeSlot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
     const Member* last = nullptr;
     double most = 0;
     for (const Member& m : slot.members) {
-      const double late = own(m).late[m.second];
+      const double late = call(m).late;
       const auto [at, fresh] = places.try_emplace(m.first, a.members.size());
       if (fresh) {
         a.members.emplace_back().evidence = m.first;
@@ -217,28 +211,29 @@ class Lateness {
 
   // A call site is told apart by what came before it: the first layer of an iteration, whose calls
   // wait for its data, is none of the others.
-  void add_places(std::size_t i) {
+  void add_calls(std::size_t i) {
     const RankEvidence& e = *c_.ranks[i];
     std::unordered_map<std::uint64_t, std::uint64_t> known;  // by stack and operation
-    std::vector<std::uint64_t> sizes(e.records.size());
+    std::vector<std::uint64_t> sizes;
     std::uint64_t before = 0;
-    ranks_[i].place.assign(e.records.size(), 0);
-    ranks_[i].site.assign(e.records.size(), 0);
-    for (std::size_t r = 0; r < e.records.size(); ++r) {
-      const Record& one = e.records[r];
-      if (one.kind != Kind::kCollective && one.kind != Kind::kSend && one.kind != Kind::kRecv) {
+    ranks_[i].calls.reserve(e.records.size());
+    for (const Record& r : e.records) {
+      Call& one = ranks_[i].calls.emplace_back();
+      one.end = r.ended;
+      sizes.push_back(0);
+      if (!communicates(r)) {
         continue;
       }
-      const auto [it, fresh] = known.try_emplace(std::uint64_t{one.stack} << 32 | one.op, 0);
+      const auto [it, fresh] = known.try_emplace(std::uint64_t{r.stack} << 32 | r.op, 0);
       if (fresh) {
-        const Site site = user_site(e, one.stack);
+        const Site site = user_site(e, r.stack);
         it->second =
-            mix(mix(mix(7, site.file), static_cast<std::uint64_t>(site.line)), e.text(one.op));
+            mix(mix(mix(7, site.file), static_cast<std::uint64_t>(site.line)), e.text(r.op));
       }
-      ranks_[i].site[r] = it->second;
-      ranks_[i].place[r] = mix(it->second, before);
-      before = it->second;
-      sizes[r] = mix(before, e.text(one.op).starts_with("all_to_all") ? 0 : one.in_numel);
+      one.site = it->second;
+      one.place = mix(one.site, before);
+      before = one.site;
+      sizes.back() = mix(before, e.text(r.op).starts_with("all_to_all") ? 0 : r.in_numel);
     }
     ranks_[i].round = period(sizes);
   }
@@ -265,12 +260,12 @@ class Lateness {
         last = std::max(last, record(m).time);
       }
       for (const Member& m : slot.members) {
-        own(m).end[m.second] = last;  // nobody leaves before the last has come
+        call(m).end = last;  // nobody leaves before the last has come
       }
     }
     const std::vector<double> usual = medians_but(come);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
-      own(slot.members[k]).late[slot.members[k].second] = come[k] - usual[k];
+      call(slot.members[k]).late = come[k] - usual[k];
     }
   }
 
@@ -278,13 +273,9 @@ class Lateness {
   Message message(std::size_t i, const Record& r) const {
     const int g = c_.group_at(static_cast<int>(i), r.group);
     const Rank self = c_.ranks[i]->id.rank;
-    Rank peer = -1;
-    if (g >= 0) {
-      const Group& group = c_.groups[idx(g)];
-      if (r.peer >= 0 && r.peer < static_cast<int>(group.ranks.size())) {
-        peer = group.ranks[idx(r.peer)];
-      }
-    }
+    const std::size_t members = g < 0 ? 0 : c_.groups[idx(g)].ranks.size();
+    const bool known = r.peer >= 0 && r.peer < static_cast<int>(members);
+    const Rank peer = known ? c_.groups[idx(g)].ranks[idx(r.peer)] : -1;
     const bool send = r.kind == Kind::kSend;
     return {g, send ? self : peer, send ? peer : self, r.seq};
   }
@@ -304,15 +295,16 @@ class Lateness {
       Time before = 0;
       for (std::size_t r = 0; r < records.size(); ++r) {
         const Record& one = records[r];
-        if (one.kind != Kind::kCollective && one.kind != Kind::kSend && one.kind != Kind::kRecv) {
+        if (!communicates(one)) {
           continue;
         }
+        Call& own = ranks_[i].calls[r];
         const Time begin = starts_ ? std::max(one.started, one.time) : one.time;
         if (before != 0) {
-          ranks_[i].busy[r] = std::max(0.0, seconds_between(before, begin));
-          ranks_[i].host[r] = std::max(0.0, seconds_between(before, one.time));
+          own.busy = std::max(0.0, seconds_between(before, begin));
+          own.host = std::max(0.0, seconds_between(before, one.time));
         }
-        Time end = ranks_[i].end[r];
+        Time end = own.end;
         if (end == 0 && one.kind == Kind::kRecv) {
           const auto it = sent.find(message(i, one));
           end = it == sent.end() ? 0 : it->second;
@@ -325,7 +317,7 @@ class Lateness {
   void add_tallies(const WholeSlot& slot) {
     std::vector<Own> each;
     for (const Member& m : slot.members) {
-      each.push_back({own(m).busy[m.second], own(m).host[m.second], own(m).place[m.second]});
+      each.push_back({call(m).busy, call(m).host, call(m).place});
       if (each.back().busy < 0) {
         return;
       }
@@ -352,9 +344,10 @@ class Lateness {
       Own sum;
       whole = whole && from != 0 && none_lost(m.first, from - 1, m.second);
       for (std::size_t r = from; r <= m.second; ++r) {
-        sum.busy += std::max(0.0, own(m).busy[r]);
-        sum.host += std::max(0.0, own(m).host[r]);
-        sum.did = mix(sum.did, own(m).site[r]);
+        const Call& one = call({m.first, r});
+        sum.busy += std::max(0.0, one.busy);
+        sum.host += std::max(0.0, one.host);
+        sum.did = mix(sum.did, one.site);
       }
       each.push_back(sum);
       from = m.second + 1;
@@ -365,15 +358,14 @@ class Lateness {
   }
 
   void tally(const WholeSlot& slot, const std::vector<Own>& each, Tallies OfRank::* where) {
-    std::vector<double> busy, host, device, late;
-    std::vector<double> excess;
+    std::vector<double> busy, host, device, late, excess;
     bool starts = starts_, alike = true;
     for (std::size_t k = 0; k < each.size(); ++k) {
       const Member& m = slot.members[k];
       busy.push_back(each[k].busy);
       host.push_back(each[k].host);
       device.push_back(each[k].busy - each[k].host);
-      late.push_back(own(m).late[m.second]);
+      late.push_back(call(m).late);
       alike = alike && each[k].did == each[0].did;
       starts = starts && record(m).started >= record(m).time;
     }
@@ -399,12 +391,13 @@ class Lateness {
       const float twice =
           before(excess[k] - limits::kLateLeast_s) + before(excess[k] + limits::kLateLeast_s) - 1;
       const Time t_at = at(idx(m.first), m.second);
-      own(m).first = own(m).first == 0 ? t_at : std::min(own(m).first, t_at);
-      own(m).last = std::max(own(m).last, t_at);
-      Tally& t =
-          (own(m).*where)[mix(own(m).place[m.second], static_cast<std::uint64_t>(slot.group) + 3)];
+      OfRank& own = ranks_[idx(m.first)];
+      own.first = own.first == 0 ? t_at : std::min(own.first, t_at);
+      own.last = std::max(own.last, t_at);
+      const auto group = static_cast<std::uint64_t>(slot.group) + 3;
+      Tally& t = (own.*where)[mix(call(m).place, group)];
       t.group = slot.group;
-      t.site = mix(own(m).site[m.second], static_cast<std::uint64_t>(slot.group) + 3);
+      t.site = mix(call(m).site, group);
       t.members = slot.members.size();
       t.alike = t.alike && alike;
       t.starts = t.starts && starts;
@@ -419,13 +412,10 @@ class Lateness {
   // Hosts run ahead of their devices: an operation is at where it began or ended.
   Time at(std::size_t i, std::size_t r) const {
     const Record& one = c_.ranks[i]->records[r];
-    return std::max({one.time, one.started, ranks_[i].end[r]});
+    return std::max({one.time, one.started, ranks_[i].calls[r].end});
   }
   double usual_gap(std::size_t i, std::size_t calls) const {
     return seconds_between(ranks_[i].first, ranks_[i].last) / static_cast<double>(calls);
-  }
-  double rare_floor(std::size_t i, std::size_t calls) const {
-    return std::max({limits::kLate_s, ends_within_, usual_gap(i, calls)});
   }
 
   // What is rare may come after anything.
@@ -433,10 +423,8 @@ class Lateness {
     Tallies out;
     for (const auto& [key, t] : tallies) {
       Tally& all = out[t.site];
-      std::vector<LateCall> each = std::move(all.each);
-      each.insert(each.end(), t.each.begin(), t.each.end());
-      all = t;
-      all.each = std::move(each);
+      all.each.insert(all.each.end(), t.each.begin(), t.each.end());
+      all = {t.group, t.site, t.members, t.alike, t.starts, std::move(all.each)};
     }
     for (auto& [key, t] : out) {
       std::ranges::sort(t.each,
@@ -461,7 +449,7 @@ class Lateness {
       return of_sites(i, std::move(mostly));
     }
     for (const auto& [key, t] : by_site(tallies)) {
-      const double floor = rare_floor(i, t.each.size());
+      const double floor = std::max({limits::kLate_s, ends_within_, usual_gap(i, t.each.size())});
       if (const auto found = late_now_and_then(t.each, floor, ranks_[i].round, t.members)) {
         rare.push_back(site_of(t, *found));
       }

@@ -1,4 +1,4 @@
-// Counts per call site, and where courses parted.
+// Counts per call site, and where courses parted, at first and at last.
 #include "facts/order/course.hpp"
 
 #include <algorithm>
@@ -15,45 +15,16 @@ namespace frtrace {
 
 namespace {
 
-using Place = SiteCounts::Place;
-
-struct Count {
-  std::uint64_t times = 0, first = 0;  // number of the first
-  Site site;
-  std::string op;  // as the rank calls it
-};
-
-std::uint64_t first_kept(const Case& c, int group, int evidence) {
+// What the rank's file says of a group; nullptr: nothing.
+const GroupEvidence* member(const Case& c, int group, int evidence) {
   const Group& g = c.groups[idx(group)];
-  const auto at = g.position.find(c.evidence_of(evidence).id.rank);
-  const GroupEvidence* e = at == g.position.end() ? nullptr : c.member(g, idx(at->second));
-  return e == nullptr ? 1 : std::max<std::uint64_t>(1, e->first_kept);
+  const int m = g.at(c.evidence_of(evidence).id.rank);
+  return m < 0 ? nullptr : c.member(g, idx(m));
 }
 
-std::map<Place, Count> counts_of(const Case& c, int group, int evidence, std::uint64_t from) {
-  const RankEvidence& e = c.evidence_of(evidence);
-  const std::vector<int>& groups = c.group_of[idx(evidence)];
-  std::map<std::pair<Id, std::uint32_t>, Count> by_id;
-  for (const Record& r : e.records) {
-    if (r.kind == Kind::kCollective && r.seq >= from && r.group < groups.size() &&
-        groups[r.group] == group) {
-      Count& n = by_id[{r.op, r.stack}];
-      n.first = n.times++ == 0 ? r.seq : n.first;
-    }
-  }
-  std::map<Place, Count> out;
-  for (auto& [id, n] : by_id) {
-    Site site = user_site(e, id.second);
-    if (site.file.empty()) {
-      continue;
-    }
-    Count& to = out[{canonical_op(e.text(id.first)), site.file, site.line}];
-    to.first = to.times == 0 ? n.first : std::min(to.first, n.first);
-    to.times += n.times;
-    to.op = e.text(id.first);
-    to.site = std::move(site);
-  }
-  return out;
+std::uint64_t first_kept(const Case& c, int group, int evidence) {
+  const GroupEvidence* e = member(c, group, evidence);
+  return e == nullptr ? 1 : std::max<std::uint64_t>(1, e->first_kept);
 }
 
 }  // namespace
@@ -74,44 +45,59 @@ SiteCounts::SiteCounts(const Case& c, int group, std::vector<int> others)
   }
 }
 
-const SiteCounts::OfOthers& SiteCounts::of_others(std::uint64_t from) {
-  const auto [it, added] = of_others_.try_emplace(from);
-  for (std::size_t k = 0; added && k < others_.size(); ++k) {
-    for (auto& [place, n] : counts_of(c_, group_, others_[k], from)) {
-      Seen& to = it->second[place];
-      if (to.ranks++ == 0) {
-        to.out = {n.op, n.site, 0, n.times, n.times, from == 1};
-        to.first = n.first;
-      }
-      to.out.least = std::min(to.out.least, n.times);
-      to.out.most = std::max(to.out.most, n.times);
+SiteCounts::Counts SiteCounts::count(int evidence, std::uint64_t from) const {
+  const RankEvidence& e = c_.evidence_of(evidence);
+  std::map<std::pair<Id, std::uint32_t>, Seen> by_id;
+  for (const Record& r : e.records) {
+    if (r.kind == Kind::kCollective && r.seq >= from && c_.group_at(evidence, r.group) == group_) {
+      Seen& n = by_id[{r.op, r.stack}];
+      n.first = n.at.own++ == 0 ? r.seq : n.first;
     }
   }
-  return it->second;
+  Counts out;
+  for (const auto& [id, n] : by_id) {
+    const Site site = user_site(e, id.second);
+    if (site.file.empty()) {
+      continue;
+    }
+    const std::string op(e.text(id.first));  // as the rank calls it
+    Seen& to = out[{canonical_op(op), site.file, site.line}];
+    to.first = to.at.own == 0 ? n.first : std::min(to.first, n.first);
+    to.at = {op, site, to.at.own + n.at.own, 0, 0, from == 1};
+  }
+  return out;
+}
+
+const SiteCounts::Counts& SiteCounts::of_others(std::uint64_t from) {
+  const auto [all, added] = of_others_.try_emplace(from);
+  for (std::size_t k = 0; added && k < others_.size(); ++k) {
+    for (const auto& [place, n] : count(others_[k], from)) {
+      Seen& to = all->second.try_emplace(place, n).first->second;
+      to.at.least = to.ranks++ == 0 ? n.at.own : std::min(to.at.least, n.at.own);
+      to.at.most = std::max(to.at.most, n.at.own);
+      to.at.own = 0;
+    }
+  }
+  return all->second;
 }
 
 std::vector<SiteCount> SiteCounts::of(int evidence) {
   const std::uint64_t from = std::max(from_, first_kept(c_, group_, evidence));
-  OfOthers all = of_others(from);
-  for (const auto& [place, n] : counts_of(c_, group_, evidence, from)) {
-    const auto [to, fresh] = all.try_emplace(place);
-    to->second.out.own = n.times;
-    if (fresh) {
-      to->second.out = {n.op, n.site, n.times, 0, 0, from == 1};
-      to->second.first = n.first;
-    }
+  Counts all = of_others(from);
+  for (const auto& [place, n] : count(evidence, from)) {
+    all.try_emplace(place, n).first->second.at.own = n.at.own;
   }
   std::vector<Seen> found;
   for (auto& [place, seen] : all) {
-    seen.out.least = seen.ranks < others_.size() ? 0 : seen.out.least;
-    if (seen.out.own < seen.out.least || seen.out.own > seen.out.most) {
+    seen.at.least = seen.ranks < others_.size() ? 0 : seen.at.least;
+    if (seen.at.own < seen.at.least || seen.at.own > seen.at.most) {
       found.push_back(std::move(seen));
     }
   }
-  std::ranges::stable_sort(found, [](const Seen& a, const Seen& b) { return a.first < b.first; });
+  std::ranges::stable_sort(found, {}, &Seen::first);
   std::vector<SiteCount> out;
   for (Seen& seen : found) {
-    out.push_back(std::move(seen.out));
+    out.push_back(std::move(seen.at));
   }
   return out;
 }
@@ -122,18 +108,24 @@ namespace {
 
 using Roles = std::vector<std::uint64_t>;
 
+// Of two ranks.
+template <typename T>
+struct Both {
+  T own, peer;
+};
+
 // The steps of a rank that a peer has too, or would have had to take part in.
 struct Course {
   Roles roles;
   std::vector<std::size_t> steps;
 
-  Course(const Case& c, const std::vector<Step>& all, const Roles& own, const Roles& others,
-         Rank other, std::size_t from) {
+  Course(const Facts& f, int own, int peer, std::size_t from) {
+    const Roles &all = f.anomalies.roles(own), &others = f.anomalies.roles(peer);
     const std::set<std::uint64_t> known(others.begin(), others.end());
     for (std::size_t k = from; k < all.size(); ++k) {
-      const int g = all[k].group;
-      if (known.contains(own[k]) || (g >= 0 && c.groups[idx(g)].position.contains(other))) {
-        roles.push_back(own[k]);
+      const int g = f.history.of(own)[k].group;
+      if (known.contains(all[k]) || (g >= 0 && f.group(g).at(f.rank(peer)) >= 0)) {
+        roles.push_back(all[k]);
         steps.push_back(k);
       }
     }
@@ -146,175 +138,229 @@ struct Course {
 
 // The step from which on no record of the rank is lost: a ring keeps the last operations of each
 // group longer than what came between them.
-std::size_t whole_from(const Case& c, const History& h, int evidence) {
-  const std::vector<Record>& records = c.evidence_of(evidence).records;
+std::size_t whole_from(const Facts& f, int i) {
+  const std::vector<Record>& records = f.ev(i).records;
   std::size_t first = records.empty() ? 0 : records.size() - 1;
   while (first > 0 && records[first - 1].ticket + 1 == records[first].ticket) {
     --first;
   }
-  return step_of(h.of(evidence), first);
+  return step_of(f.history.of(i), first);
 }
 
 // Where both rings have the same operation of the group that they share most of, and all since;
 // 0, 0 where both have all.
-std::optional<std::pair<std::size_t, std::size_t>> common_start(const Case& c, const History& h,
-                                                                int a, int b) {
+std::optional<Both<std::size_t>> common_start(const Facts& f, int own, int peer) {
   const auto whole = [&](int i) {
-    const Losses& l = c.evidence_of(i).losses;
+    const Losses& l = f.ev(i).losses;
     return l.overwritten == 0 && l.trimmed == 0 && l.dropped == 0;
   };
-  if (whole(a) && whole(b)) {
-    return std::pair<std::size_t, std::size_t>(0, 0);
+  if (whole(own) && whole(peer)) {
+    return Both<std::size_t>{0, 0};
   }
-  // First place at or after `from` of a collective of the group, not before its number `seq`.
+  // First step at or after `from` that is a collective of the group, not before its number `seq`.
   const auto find = [&](int i, std::size_t from, int group, std::uint64_t seq) {
-    const std::vector<Step>& steps = h.of(i);
-    const std::vector<Record>& records = c.evidence_of(i).records;
-    while (from < steps.size()) {
-      const Record& r = records[steps[from].record];
-      if (steps[from].group == group && r.kind == Kind::kCollective && r.seq >= seq) {
-        break;
-      }
-      ++from;
-    }
-    return from;
+    const std::vector<Step>& steps = f.history.of(i);
+    const auto is_it = [&](const Step& s) {
+      const Record& r = f.ev(i).records[s.record];
+      return s.group == group && r.kind == Kind::kCollective && r.seq >= seq;
+    };
+    const auto begin = steps.begin() + static_cast<std::ptrdiff_t>(from);
+    return static_cast<std::size_t>(std::find_if(begin, steps.end(), is_it) - steps.begin());
   };
-  const auto seq_at = [&](int i, std::size_t step) {
-    return c.evidence_of(i).records[h.of(i)[step].record].seq;
-  };
-  const std::size_t from_a = whole_from(c, h, a), from_b = whole_from(c, h, b);
-  std::optional<std::pair<std::size_t, std::size_t>> best;
-  for (std::size_t g = 0; g < c.groups.size(); ++g) {
-    const auto& position = c.groups[g].position;
-    const int group = static_cast<int>(g);
-    if (!position.contains(c.evidence_of(a).id.rank) ||
-        !position.contains(c.evidence_of(b).id.rank)) {
+  const std::size_t own_end = f.history.of(own).size(), peer_end = f.history.of(peer).size();
+  const Both<std::size_t> from{whole_from(f, own), whole_from(f, peer)};
+  std::optional<Both<std::size_t>> best;
+  for (int g = 0; g < static_cast<int>(f.c.groups.size()); ++g) {
+    if (f.group(g).at(f.rank(own)) < 0 || f.group(g).at(f.rank(peer)) < 0) {
       continue;
     }
-    std::pair at(find(a, from_a, group, 0), find(b, from_b, group, 0));
-    if (at.first == h.of(a).size() || at.second == h.of(b).size()) {
+    Both<std::size_t> at{find(own, from.own, g, 0), find(peer, from.peer, g, 0)};
+    if (at.own == own_end || at.peer == peer_end) {
       continue;
     }
-    const std::uint64_t seq = std::max(seq_at(a, at.first), seq_at(b, at.second));
-    at = {find(a, at.first, group, seq), find(b, at.second, group, seq)};
-    const bool there = at.first < h.of(a).size() && at.second < h.of(b).size() &&
-                       seq_at(a, at.first) == seq_at(b, at.second);
-    if (there && (!best || at.first + at.second < best->first + best->second)) {
+    const std::uint64_t seq =
+        std::max(f.history.record(own, at.own).seq, f.history.record(peer, at.peer).seq);
+    at = {find(own, at.own, g, seq), find(peer, at.peer, g, seq)};
+    if (at.own < own_end && at.peer < peer_end &&
+        f.history.record(own, at.own).seq == f.history.record(peer, at.peer).seq &&
+        (!best || at.own + at.peer < best->own + best->peer)) {
       best = at;
     }
   }
   return best;
 }
 
-class Pair {
- public:
-  Pair(const Case& c, const History& h, const Anomalies& roles, int own, int peer)
-      : c_(c), h_(h), roles_(roles), own_(own), peer_(peer) {}
+// Of messages the stages of a pipeline have other numbers and orders by right.
+bool is_collective(const Facts& f, int i, std::size_t step) {
+  return f.history.record(i, step).kind == Kind::kCollective;
+}
 
-  bool went_the_same_way() const { return same_; }  // as far as both are known
+// The rank parted at that place of its course, by a step of `who`.
+Parting parting_at(const Facts& f, int who, std::size_t step, const Course& own, std::size_t at) {
+  const RankEvidence& e = f.ev(who);
+  const Record& r = f.history.record(who, step);
+  Parting out;
+  out.op = e.text(r.op);
+  out.site = user_site(e, r.stack);
+  out.group = f.history.of(who)[step].group;
+  out.before = own.count(f.anomalies.roles(who)[step], at);
+  out.issued = own.steps[at];
+  out.step = step_number(e, e.index_of(r));
+  return out;
+}
 
-  // nullopt: nothing can be said.
-  std::optional<Parting> parting() {
-    const auto start = common_start(c_, h_, own_, peer_);
-    if (!start) {
-      return std::nullopt;
-    }
-    const Roles &own_roles = roles_.roles(own_), &peer_roles = roles_.roles(peer_);
-    const Course own(c_, h_.of(own_), own_roles, peer_roles, rank(peer_), start->first);
-    const Course peer(c_, h_.of(peer_), peer_roles, own_roles, rank(own_), start->second);
-    std::size_t at = 0;
-    while (at < own.roles.size() && at < peer.roles.size() && own.roles[at] == peer.roles[at]) {
-      ++at;
-    }
-    if (at == own.roles.size() || at == peer.roles.size()) {
-      same_ = true;
-      return std::nullopt;
-    }
-    std::size_t skipped = 0, added = 0;
-    for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
-      skipped = std::max(skipped, equal_run(own.roles, at, peer.roles, at + k));
-      added = std::max(added, equal_run(own.roles, at + k, peer.roles, at));
-    }
-    // In a loop of two operations one too few looks like one too many of the other: counts tell,
-    // where the others are not just ahead of the rank in both.
-    const std::uint64_t due = peer.roles[at], done = own.roles[at];
-    if (skipped >= limits::kClearSupport && own.count(due) < peer.count(due) &&
-        own.count(done) <= peer.count(done)) {
-      return left_out(own, peer, at);
-    }
-    if (added >= limits::kClearSupport && own.count(done) > peer.count(done) &&
-        own.count(due) >= peer.count(due) && is_collective(own_, own.steps[at])) {
-      return of(own_, own.steps[at], own, own.roles[at], at, false);
-    }
+// What the rank left out that the peer issued in that step.
+Parting left_out(const Facts& f, const Both<int>& who, std::size_t step, const Course& own,
+                 std::size_t at) {
+  Parting out = parting_at(f, who.peer, step, own, at);
+  const std::vector<Step>& steps = f.history.of(who.own);
+  // The rank's own group of that kind: the peer's may be a sister of it.
+  const Roles& roles = f.anomalies.roles(who.own);
+  const auto same = std::ranges::find(roles, f.anomalies.roles(who.peer)[step]);
+  out.group =
+      same != roles.end() ? steps[static_cast<std::size_t>(same - roles.begin())].group : out.group;
+  for (std::size_t k = out.issued; k < steps.size(); ++k) {
+    out.wrong_since = out.wrong_since || (steps[k].group == out.group &&
+                                          f.history.record(who.own, k).state == State::kCompleted);
+  }
+  return out;
+}
+
+// nullopt: nothing can be said, or, with `same`, both went the same way as far as they are known.
+std::optional<Parting> parting_of(const Facts& f, const Both<int>& who, bool& same) {
+  const auto start = common_start(f, who.own, who.peer);
+  if (!start) {
     return std::nullopt;
   }
-
- private:
-  Rank rank(int i) const { return c_.evidence_of(i).id.rank; }
-  // Of messages the stages of a pipeline have other numbers and orders by right.
-  bool is_collective(int i, std::size_t step) const {
-    return c_.evidence_of(i).records[h_.of(i)[step].record].kind == Kind::kCollective;
+  const Course own(f, who.own, who.peer, start->own), peer(f, who.peer, who.own, start->peer);
+  const auto parted = std::ranges::mismatch(own.roles, peer.roles);
+  same = parted.in1 == own.roles.end() || parted.in2 == peer.roles.end();
+  if (same) {
+    return std::nullopt;
   }
-
-  Parting of(int who, std::size_t step, const Course& own, std::uint64_t role, std::size_t at,
-             bool left_out) const {
-    const Step& s = h_.of(who)[step];
-    const RankEvidence& e = c_.evidence_of(who);
-    const Record& r = e.records[s.record];
-    Parting out;
-    out.left_out = left_out;
-    out.op = e.text(r.op);
-    out.site = user_site(e, r.stack);
-    out.group = s.group;
-    out.before = own.count(role, at);
-    out.issued = own.steps[at];
-    out.step = step_number(e, s.record);
+  const auto at = static_cast<std::size_t>(parted.in1 - own.roles.begin());
+  std::size_t skipped = 0, added = 0;
+  for (std::size_t k = 1; k <= limits::kLookahead; ++k) {
+    skipped = std::max(skipped, equal_run(own.roles, at, peer.roles, at + k));
+    added = std::max(added, equal_run(own.roles, at + k, peer.roles, at));
+  }
+  // In a loop of two operations one too few looks like one too many of the other: counts tell,
+  // where the others are not just ahead of the rank in both.
+  const std::uint64_t due = peer.roles[at], done = own.roles[at];
+  if (skipped >= limits::kClearSupport && own.count(due) < peer.count(due) &&
+      own.count(done) <= peer.count(done)) {
+    return is_collective(f, who.peer, peer.steps[at])
+               ? std::optional(left_out(f, who, peer.steps[at], own, at))
+               : std::nullopt;
+  }
+  if (added >= limits::kClearSupport && own.count(done) > peer.count(done) &&
+      own.count(due) >= peer.count(due) && is_collective(f, who.own, own.steps[at])) {
+    Parting out = parting_at(f, who.own, own.steps[at], own, at);
+    out.left_out = false;
     return out;
   }
-
-  std::optional<Parting> left_out(const Course& own, const Course& peer, std::size_t at) const {
-    Parting out = of(peer_, peer.steps[at], own, peer.roles[at], at, true);
-    const std::vector<Step>& steps = h_.of(own_);
-    const std::vector<Record>& records = c_.evidence_of(own_).records;
-    if (!is_collective(peer_, peer.steps[at])) {
-      return std::nullopt;
-    }
-    // The rank's own group of that kind: the peer's may be a sister of it.
-    const Roles& roles = roles_.roles(own_);
-    const auto same = std::ranges::find(roles, peer.roles[at]);
-    out.group = same != roles.end() ? steps[static_cast<std::size_t>(same - roles.begin())].group
-                                    : out.group;
-    for (std::size_t k = out.issued; k < steps.size(); ++k) {
-      out.wrong_since = out.wrong_since || (steps[k].group == out.group &&
-                                            records[steps[k].record].state == State::kCompleted);
-    }
-    return out;
-  }
-
-  const Case& c_;
-  const History& h_;
-  const Anomalies& roles_;
-  int own_, peer_;
-  bool same_ = false;
-};
+  return std::nullopt;
+}
 
 }  // namespace
 
-std::optional<Parting> parting(const Case& c, const History& h, const Anomalies& roles,
-                               int evidence, const std::vector<int>& peers) {
+std::optional<Parting> parting(const Facts& f, int evidence, const std::vector<int>& peers) {
   std::optional<Parting> out;
   for (std::size_t k = 0; k < std::min(peers.size(), limits::kCourses); ++k) {
-    Pair pair(c, h, roles, evidence, peers[k]);
-    const auto found = pair.parting();
-    if (pair.went_the_same_way()) {
-      return std::nullopt;
-    }
-    if (found && out && (out->issued != found->issued || out->left_out != found->left_out)) {
+    bool same = false;
+    const auto found = parting_of(f, {evidence, peers[k]}, same);
+    if (same ||
+        (found && out && (out->issued != found->issued || out->left_out != found->left_out))) {
       return std::nullopt;
     }
     out = out ? out : found;
   }
   return out;
+}
+
+// ---- forks
+
+namespace {
+
+struct CallPlace {
+  std::string op;
+  Site site;
+  bool operator==(const CallPlace&) const = default;
+};
+
+struct Track {
+  const Case& c;
+  const History& history;
+  int evidence;
+
+  std::size_t size() const { return history.of(evidence).size(); }
+  const Record& record(std::size_t step) const { return history.record(evidence, step); }
+  CallPlace place(std::size_t step) const {
+    const RankEvidence& e = c.evidence_of(evidence);
+    return {canonical_op(e.text(record(step).op)), user_site(e, record(step).stack)};
+  }
+  // Number of the last operation of the group that the rank issued.
+  std::uint64_t enqueued(int group) const {
+    const GroupEvidence* own = member(c, group, evidence);
+    return own == nullptr ? 0 : own->enqueued;
+  }
+  // The step of the group's operation with that number; size() when not kept.
+  std::size_t find(int group, std::uint64_t seq) const {
+    for (std::size_t k = size(); k-- > 0;) {
+      const Record& r = record(k);
+      if (history.of(evidence)[k].group == group && r.kind == Kind::kCollective && r.seq == seq) {
+        return k;
+      }
+    }
+    return size();
+  }
+  Branch branch(std::size_t step) const {
+    if (step >= size()) {
+      return {};
+    }
+    const CallPlace own = place(step);
+    Branch out{std::string(c.evidence_of(evidence).text(record(step).op)), own.site};
+    const std::vector<Step>& steps = history.of(evidence);
+    for (std::size_t k = 0; k < size(); ++k) {
+      out.count += steps[k].key == steps[step].key || place(k) == own ? 1 : 0;
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+std::optional<Fork> fork_of(const Case& c, const History& history, int group, int evidence,
+                            int reference) {
+  const Track own{c, history, evidence}, other{c, history, reference};
+  // The last slot of the group in which both stood at the same line.
+  std::uint64_t seq = std::min(own.enqueued(group), other.enqueued(group));
+  std::size_t a = own.size(), b = other.size();
+  for (std::uint64_t n = 0; n < limits::kForkLookback && seq > 0; ++n, --seq) {
+    const std::size_t i = own.find(group, seq), j = other.find(group, seq);
+    if (i == own.size() || j == other.size()) {
+      return std::nullopt;  // overwritten
+    }
+    if (own.place(i) == other.place(j)) {
+      a = i;
+      b = j;
+      break;
+    }
+  }
+  if (a == own.size()) {
+    return std::nullopt;
+  }
+  while (a + 1 < own.size() && b + 1 < other.size() && own.place(a + 1) == other.place(b + 1)) {
+    ++a;
+    ++b;
+  }
+  if (b + 1 >= other.size()) {
+    return std::nullopt;  // the other one is not further
+  }
+  const Fork out{c.evidence_of(reference).id.rank, own.branch(a), own.branch(a + 1),
+                 other.branch(b + 1)};
+  return out.common.site.file.empty() && out.others.site.file.empty() ? std::nullopt
+                                                                      : std::optional(out);
 }
 
 }  // namespace frtrace

@@ -1,6 +1,6 @@
 // course.hpp - where the course of a rank through its program parted from its peers', even where
-// nothing was stuck there: how often each passed a call site, and the first operation left out or
-// added.
+// nothing was stuck there: how often each passed a call site, the first operation left out or
+// added, and what each did next after they last stood at one line.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 
 namespace frtrace {
 
+struct Facts;
+
 // Operations of one group from one call site, counted from the first number that all compared ranks
 // still have.
 struct SiteCount {
@@ -25,30 +27,31 @@ struct SiteCount {
 // Ranks of a group beside the same others, whose operations are counted once for all of them.
 class SiteCounts {
  public:
-  struct Place {
-    std::string op, file;
-    std::uint32_t line = 0;
-    auto operator<=>(const Place&) const = default;
-  };
   SiteCounts(const Case&, int group, std::vector<int> others);
   bool has_others() const { return !others_.empty(); }
   // Where the rank's count is below, or above, that of every other one; as the others came there.
   std::vector<SiteCount> of(int evidence);
 
  private:
-  struct Seen {
-    SiteCount out;
-    std::uint64_t first = 0;
-    std::size_t ranks = 0;
+  struct Place {
+    std::string op, file;
+    std::uint32_t line = 0;
+    auto operator<=>(const Place&) const = default;
   };
-  using OfOthers = std::map<Place, Seen>;
-  const OfOthers& of_others(std::uint64_t from);
+  struct Seen {
+    SiteCount at;
+    std::uint64_t first = 0;  // number of the first operation there
+    std::size_t ranks = 0;    // of the others that came there
+  };
+  using Counts = std::map<Place, Seen>;
+  Counts count(int evidence, std::uint64_t from) const;  // `own` alone
+  const Counts& of_others(std::uint64_t from);
 
   const Case& c_;
   int group_;
   std::vector<int> others_;
-  std::uint64_t from_ = 1;                       // the first number that all others still have
-  std::map<std::uint64_t, OfOthers> of_others_;  // by the number that is counted from
+  std::uint64_t from_ = 1;                     // the first number that all others still have
+  std::map<std::uint64_t, Counts> of_others_;  // by the number that is counted from
 };
 
 // The program's step in which the rank issued that; none: it does not tell, or the ring lost it.
@@ -66,7 +69,22 @@ struct Parting {
   bool wrong_since = false;  // later operations of the rank in that group ended with others' of
                              // another iteration
 };
-std::optional<Parting> parting(const Case&, const History&, const Anomalies&, int evidence,
-                               const std::vector<int>& peers);
+std::optional<Parting> parting(const Facts&, int evidence, const std::vector<int>& peers);
+
+// ---- where two ranks parted that were last at one line, in the latest round of a group
+
+// count: how often the rank's records have that call site; 0 with an empty op: nothing came after.
+struct Branch {
+  std::string op;
+  Site site;
+  std::uint64_t count = 0;
+};
+struct Fork {
+  Rank reference = -1;
+  Branch common, own, others;  // last in common; what each did next
+};
+
+// nullopt when the records no longer tell, or the reference is not further.
+std::optional<Fork> fork_of(const Case&, const History&, int group, int evidence, int reference);
 
 }  // namespace frtrace

@@ -30,6 +30,9 @@ class History {
  public:
   explicit History(const Case& c) : case_(c), steps_(c.ranks.size()), built_(c.ranks.size()) {}
   const std::vector<Step>& of(int evidence) const;
+  const Record& record(int evidence, std::size_t step) const {
+    return case_.evidence_of(evidence).records[of(evidence)[step].record];
+  }
 
  private:
   const Case& case_;
