@@ -17,7 +17,6 @@ namespace frtrace {
 struct TableCell {
   std::string what, state;
   auto operator<=>(const TableCell&) const = default;
-  std::string text() const { return what.empty() ? state : what + ": " + state; }
 };
 
 // Ranks whose column would read the same.

@@ -46,9 +46,9 @@ struct Names {
   // The part of that rank in it: of a send or receive the end that the other one waits for.
   std::string own_end(const Pending&, Rank) const;
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
-  // "ended by SIGKILL", "ValueError: ..."
+  // "killed by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
-  // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
+  // The same behind its subject: "was killed by SIGKILL", "raised ValueError: ..."; one line
   std::string exit_verb(const Exit&, std::size_t ranks) const;
 
   const Facts& f;
@@ -106,7 +106,8 @@ class Events {
 Blamed describe(const Facts&, const Cause&, const Guilty&);
 // "issued all_gather #7 of tp at a.py:3 where its earlier iterations had broadcast at a.py:2"
 std::string departure(const Facts&, const Cause&, const Guilty&);
-std::string summary(const Facts&, const Cause&);
+// Of one cause; none of the `blamed`, of whichever cause, is said to wait.
+std::string summary(const Facts&, const Cause&, const std::vector<Rank>& blamed);
 // Why that is so, and of what names nobody the evidence that would decide it.
 void add_reasons(const Facts&, const Cause&, Report&);
 // How often the blamed passed call sites, and where they first parted from the others.
