@@ -329,9 +329,9 @@ std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
   return out;
 }
 
-// "issued all_reduce at train.py:19 8 times, the others 9 times"
-std::string count_text(const SiteCount& n) {
-  const std::string own = fmt::format("issued {} at {}", n.op, site_text(n.site));
+// "issued all_reduce of default_pg at train.py:19 8 times, the others 9 times"
+std::string count_text(const SiteCount& n, const std::string& group) {
+  const std::string own = fmt::format("issued {} of {} at {}", n.op, group, site_text(n.site));
   return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
          (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
          given(!n.whole, ", in the records that are kept");
@@ -371,7 +371,7 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
     }
     counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
     for (const SiteCount& n : counts) {
-      const std::string text = count_text(n);
+      const std::string text = count_text(n, f.group(group).title());
       auto same = std::ranges::find(said, text, &decltype(said)::value_type::first);
       same = same == said.end() ? said.insert(same, {text, {}}) : same;
       same->second.push_back(g.rank);

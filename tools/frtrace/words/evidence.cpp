@@ -68,7 +68,7 @@ std::string text_of(const Assumption& a) {
       {kAllGone, "all processes are gone and none left an exit status"},
       {kKilledLater, "processes were killed after the hang"},
       {kSignalOrder, "only the order of the signals shows who ended first"},
-      {kOtherMayBeFirst, "rank {first} may have stopped the job before rank {last} was killed"},
+      {kOtherMayBeFirst, "rank {first} may have stopped the job before rank {last} was ended"},
       {kShortHang, "the wait had lasted only {time} when the evidence was written"},
       {kEarlierIterations, "decided by the order of earlier iterations"},
       {kPeersOrder, "decided by the order of most ranks"},

@@ -93,7 +93,7 @@ std::string Names::exit(const Exit& e) const {
   switch (e.kind) {
     case ExitKind::kSignal: {
       const char* name = fr::signal_name(e.signal);
-      return "killed by " +
+      return "ended by " +
              (name == nullptr ? fmt::format("signal {}", e.signal) : fmt::format("SIG{}", name)) +
              led(", ", !e.message.empty() ? e.message
                                           : given(e.sender_pid > 0,

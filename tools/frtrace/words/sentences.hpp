@@ -28,7 +28,7 @@ inline constexpr Row kSentences[] = {
     {kExited, "{who} {ended}{waited_for}"},
     {kOneKilled, "{who} {ended}{waited_for}"},
     {kSeenEnded, "{who} {ended}, as the ranks of its node saw{waited_for}"},
-    {kKilledBefore, "{who} {ended}; the others were killed after it"},
+    {kKilledBefore, "{who} {ended}; the others were ended after it"},
     {kDeviceError, "{who} failed on the device: {device_error}{all_wait}"},
     {kDeviceBehind, "{who} {behind}{rest_of_group}",
      "{members} issued {op}: the device[|s] of {who} [is|are] behind, not [its host|their hosts]"},

@@ -453,7 +453,11 @@ constexpr struct {
     {"op", [](S s) { return s.op_text(); }},
     {"own_end", own_end},
     {"call", [](S s) { return s.c.lifecycle; }},
-    {"waiting", [](S s) { return wait_verb(s.waiting_ranks()); }},
+    {"waiting",
+     [](S s) {
+       const std::vector<Rank> who = s.without_blamed(s.waiting_ranks());
+       return wait_verb(who.empty() ? s.waiting_ranks() : who);
+     }},
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
     {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
     {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
@@ -514,12 +518,18 @@ const Row& sentences_of(const Cause& c) {
 
 std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const Names names(f);
-  const std::vector<Record>& records = f.ev(g.evidence).records;
-  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
+  const RankEvidence& e = f.ev(g.evidence);
+  const Record& issued = e.records[g.issued];
+  std::string due = names.due(g.evidence, e.records[g.usual], issued);
+  if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
+    due += " of " + f.group(f.graph[c.pending].group).title();
+  }
+  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, issued),
                      c.by_peers                     ? "other ranks"
                      : c.anomaly && c.anomaly->part ? "before it"
-                                                    : "its earlier iterations",
-                     names.due(g.evidence, records[g.usual], records[g.issued]));
+                     : c.guilty.size() == 1         ? "its earlier iterations"
+                                                    : "earlier iterations",
+                     due);
 }
 
 std::string summary(const Facts& f, const Cause& c, const std::vector<Rank>& blamed) {
@@ -533,7 +543,7 @@ void add_reasons(const Facts& f, const Cause& c, Report& r) {
       f.graph.waits(c.guilty.front().evidence)) {
     say(r, "why", "the thread of rank {} that issued its operations of {} has ended",
         c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
-  } else if (!open && !more.empty()) {
+  } else if (!open && !more.empty() && !contains(each(r.findings, &Finding::text), more)) {
     say(r, "why", more);
   } else if (!more.empty() && r.kind == Verdict::kUndecided) {
     say(r, "need", "what would decide it: " + more);

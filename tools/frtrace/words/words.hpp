@@ -46,9 +46,9 @@ struct Names {
   // The part of that rank in it: of a send or receive the end that the other one waits for.
   std::string own_end(const Pending&, Rank) const;
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
-  // "killed by SIGKILL", "ValueError: ..."
+  // "ended by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
-  // The same behind its subject: "was killed by SIGKILL", "raised ValueError: ..."; one line
+  // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
   std::string exit_verb(const Exit&, std::size_t ranks) const;
 
   const Facts& f;

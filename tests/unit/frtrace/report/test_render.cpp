@@ -239,8 +239,8 @@ TEST_CASE("groups of one description are told apart by their ranks") {
   CHECK(titles["4"] == "group {8,9}");
   CHECK(titles["5"] == "group {10,11}");
   CHECK(titles["experts"] == "experts");
-  CHECK(titles["7"] == "tp_twice (7)");
-  CHECK(titles["8"] == "tp_twice (8)");
+  CHECK(titles["7"] == "tp_twice (pg 7)");
+  CHECK(titles["8"] == "tp_twice (pg 8)");
 }
 
 TEST_CASE("JSON: causes, time and end of the incident") {
