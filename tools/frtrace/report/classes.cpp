@@ -2,7 +2,6 @@
 #include "report/classes.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -170,7 +169,9 @@ GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const Tab
   }
   const std::size_t differs = first_difference(cells);
   t.differs = differs < rows;
-  const std::size_t of_note = t.differs ? differs : first_open(cells);
+  const std::size_t open = first_open(cells);
+  t.in_flight = open < rows;
+  const std::size_t of_note = t.differs ? differs : open;
   const std::size_t from = filter.full || of_note < before ? 0 : of_note - before;
   t.first += from;
   t.columns = columns_of(g, members, cells, from);
@@ -198,7 +199,7 @@ std::string table_title(const GroupTable& t, std::size_t width) {
   const std::string head =
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
-          : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
+          : fmt::format("{} groups {}", t.names.size(), t.desc);
   return shortened(
       fmt::format("{}, {}{}{}", shortened(printable(head), width / 2), ranks_words(t.ranks),
                   t.backend.empty() ? "" : ", " + printable(t.backend),

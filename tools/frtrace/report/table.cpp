@@ -226,11 +226,13 @@ std::string render_table(const std::vector<Case>& cases, const TableFilter& filt
     out +=
         fmt::format("job {}, attempt {}, incident {}\n", printable(c.job), c.attempt, c.incident);
     std::vector<GroupTable> tables = group_tables(c, make_slots(c), filter);
-    // On a screen: first the groups whose ranks differ, and whole groups as long as there is room.
+    // On a screen: first the groups whose ranks differ, then those with something in flight, and whole
+    // groups as long as there is room.
     const bool all = filter.full || !filter.groups.empty();
     if (!all) {
       std::stable_sort(tables.begin(), tables.end(), [](const GroupTable& a, const GroupTable& b) {
-        return a.differs != b.differs ? a.differs : a.last > b.last;
+        return std::tuple(b.differs, b.in_flight, b.last) <
+               std::tuple(a.differs, a.in_flight, a.last);
       });
     }
     std::string body;

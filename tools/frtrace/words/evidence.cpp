@@ -87,7 +87,7 @@ std::string text_of(const Assumption& a) {
       {kLowerLayer, "what devices and network do is not recorded"},
       {kErrorsAtOnce, "the clocks do not show whose error came first"},
       {kNeedNotMeet, "the call need not wait for all ranks"},
-      {kLostOnly, "perhaps only the file of {who} is lost and the process was alive"},
+      {kLostOnly, "{who} may have been alive, with only the evidence lost"},
       {kRingsOnly, "measured over the records that are kept"},
       {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
       {kBesideAnEnd, "it may follow from the end of another process"},
