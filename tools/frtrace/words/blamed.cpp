@@ -259,7 +259,7 @@ class Describe : public Names {
       first(device_line(f, *on_device));
     }
     const std::string more = at(g_.evidence, r.stack) + led(", ", before_evidence(*e_, r.time));
-    if (!more.empty()) {  // else the first line has it all
+    if (!more.empty() || b_.evidence.empty()) {  // else the first line has it all
       first("issued " + pending(p) + more);
     }
   }
