@@ -420,9 +420,9 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
     }
     say(r, "parted", "rank {} {} {}{}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
         led(" at ", site_text(p->site)),
-        p->step ? fmt::format(" in step {}", *p->step)
-                : given(p->before != 0 || !p->left_out,
-                        ", which it had issued " + times(p->before) + " before"),
+        p->step          ? fmt::format(" in step {}", *p->step)
+        : p->before != 0 ? ", which it had issued " + times(p->before) + " before"
+                         : given(!p->left_out, ", which it had never issued before"),
         p->wrong_since && p->group >= 0
             ? fmt::format("; since then its operations in {} are matched with the wrong ones of "
                           "the other ranks: results are wrong from there",
