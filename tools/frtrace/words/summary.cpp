@@ -126,6 +126,7 @@ constexpr struct {
     {"did_without", [](S s) { return s.p->kind == Kind::kSend; }, "never received"},
     {"did_without", [](S s) { return s.p->kind == Kind::kRecv; }, "never sent"},
     {"did_without", otherwise, "never issued"},
+    {"members", [](S s) { return s.p == nullptr; }, "its members"},
     {"members", [](S s) { return s.p->kind != Kind::kCollective; }, "both ends"},
     {"members", has_one_member, "the only known member"},
     {"members", [](S s) { return !s.p->unknown.empty(); }, "all members with evidence"},
