@@ -169,10 +169,10 @@ def found(trace, key):
 def test_a_device_that_does_not_start(run, api):
     trace = run("none", 3, "device:1:4", api=api).await_evidence().trace()
     trace.expect("device", [1], op="all_reduce", seq=4)
-    assert "never started on its device; nothing that fr sees is before it" in blamed(
+    assert "never started on its device; no recorded operation is before it" in blamed(
         trace, "not_started"
     )
-    stuck = "send to rank 1: no free buffer there for step 0 of 4 (channel 0)"
+    stuck = "send to rank 1: no free buffer at the receiver for step 0 of 4 (channel 0)"
     assert stuck in found(trace, "device")
     states = {d["rank"]: d["state"] for d in trace.report["devices"]}
     assert states == {0: "started", 1: "launched", 2: "started"}
@@ -212,14 +212,14 @@ def test_a_network_thread_that_does_not_begin(run):
 def test_a_kernel_that_takes_nothing(run):
     trace = run("none", 3, "kernel:1:4", STANDIN_NCCL_NODES="3").await_evidence().trace()
     trace.expect("device", [1], op="all_reduce", seq=4)
-    assert "its own kernel does not consume it" in blamed(trace, "kernel_stands")
+    assert "the kernel here does not consume it" in blamed(trace, "kernel_stands")
 
 
 def test_a_kernel_that_takes_nothing_beside_others(run):
     """Others are on its node, but both neighbours of its ring are beyond the network."""
     trace = run("none", 3, "kernel:1:4").await_evidence().trace()
     trace.expect("device", [1], op="all_reduce", seq=4)
-    assert "its own kernel does not consume it" in blamed(trace, "kernel_stands")
+    assert "the kernel here does not consume it" in blamed(trace, "kernel_stands")
 
 
 def test_a_stream_that_is_busy_with_another_communicator(run):
@@ -228,7 +228,7 @@ def test_a_stream_that_is_busy_with_another_communicator(run):
     trace.expect("device", [3], op="all_reduce", seq=2)
     blamed(trace, "not_started")
     said = found(trace, "device")
-    assert "send to rank 3: no free buffer there for step 0 of 4" in said
+    assert "send to rank 3: no free buffer at the receiver for step 0 of 4" in said
     assert "never started on its device; stream 0x7000 is busy with all_reduce #2 of nccl:" in said
     assert trace.report["links"] == []
 

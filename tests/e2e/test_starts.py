@@ -65,7 +65,7 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     trace = wait_until("the verdict", verdict).expect("missing", [absent], op="init_process_group")
     assert trace.verdict["blamed"][0]["why"] == "never_started", trace
     assert [w["ranks"] for w in trace.verdict["waiting"]] == [others], trace
-    text = f"rank {absent} has not come to init_process_group (not started, or cannot reach the"
+    text = f"rank {absent} has not entered init_process_group (not started, or cannot reach the"
     assert trace.verdict["summary"].startswith(f"{text} store at 127.0.0.1:"), trace
     for process in job.processes.values():  # as a scheduler does
         process.kill()

@@ -298,8 +298,8 @@ void name_groups(Case& c) {
   }
   for (Group& g : c.groups) {
     if (uses[g.label] > 1) {
-      g.label += g.instance > 1 ? fmt::format(" ({}, instance {})", g.name, g.instance)
-                                : fmt::format(" ({})", g.name);
+      g.label += g.instance > 1 ? fmt::format(" (pg {}, instance {})", g.name, g.instance)
+                                : fmt::format(" (pg {})", g.name);
     }
   }
 }

@@ -2,10 +2,10 @@
 #include "report/classes.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "model/contains.hpp"
@@ -21,7 +21,7 @@ const char* state_word(State s) {
 }
 
 TableCell cell_of(const Case& c, const Group& g, const Slots& slots, std::size_t m,
-                  std::uint64_t seq) {
+                  std::uint64_t seq, bool sizes = true) {
   if (g.evidence[m] < 0) {
     return {"", "no evidence"};
   }
@@ -33,7 +33,8 @@ TableCell cell_of(const Case& c, const Group& g, const Slots& slots, std::size_t
     return {"", e == nullptr || seq > e->enqueued ? "-" : trimmed ? "not loaded" : "overwritten"};
   }
   const RankEvidence& e = c.evidence_of(g.evidence[m]);
-  TableCell out{printable(operation_text(e, *r)), state_word(r->state)};
+  TableCell out{printable(sizes ? operation_text(e, *r) : std::string(e.text(r->op))),
+                state_word(r->state)};
   if (const Site s = user_site(e, r->stack); !s.file.empty()) {
     const std::size_t slash = s.file.rfind('/');
     out.what += fmt::format(
@@ -87,22 +88,44 @@ std::vector<TableColumn> columns_of(const Group& g, const std::vector<std::size_
   return out;
 }
 
+bool differs_in(std::size_t row, const std::vector<std::vector<TableCell>>& cells) {
+  const TableCell* known = nullptr;
+  for (const std::vector<TableCell>& column : cells) {
+    if (is_blank(column[row])) {
+      continue;
+    }
+    if (known != nullptr && *known != column[row]) {
+      return true;
+    }
+    known = &column[row];
+  }
+  return false;
+}
+
+// Sizes that members may have of their own, as in an all_to_all, are no difference once it is over.
+bool is_over_and_legal(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
+  std::optional<std::uint64_t> signature;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const Record* r = g.evidence[m] < 0 ? nullptr : slots.at(c, g, m, seq);
+    if (r != nullptr) {
+      const std::uint64_t own = signature_hash(c.evidence_of(g.evidence[m]), *r);
+      if (r->state != State::kCompleted || signature.value_or(own) != own) {
+        return false;
+      }
+      signature = own;
+    }
+  }
+  return true;
+}
+
 // The first row in which ranks differ; the number of rows: in none.
 std::size_t first_difference(const std::vector<std::vector<TableCell>>& cells) {
   const std::size_t rows = cells.empty() ? 0 : cells.front().size();
-  for (std::size_t row = 0; row < rows; ++row) {
-    const TableCell* told = nullptr;
-    for (const std::vector<TableCell>& column : cells) {
-      if (is_blank(column[row])) {
-        continue;
-      }
-      if (told != nullptr && *told != column[row]) {
-        return row;
-      }
-      told = &column[row];
-    }
+  std::size_t row = 0;
+  while (row < rows && !differs_in(row, cells)) {
+    ++row;
   }
-  return rows;
+  return row;
 }
 
 // No columns: no member is wanted.
@@ -136,9 +159,19 @@ GroupTable table_of(const Case& c, const Group& g, const Slots& slots, const Tab
     }
   }
   const std::size_t rows = t.last >= t.first ? t.last - t.first + 1 : 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::uint64_t seq = t.first + row;
+    if (differs_in(row, cells) && is_over_and_legal(c, g, slots, seq)) {
+      for (std::size_t k = 0; k < members.size(); ++k) {
+        cells[k][row] = cell_of(c, g, slots, members[k], seq, false);
+      }
+    }
+  }
   const std::size_t differs = first_difference(cells);
   t.differs = differs < rows;
-  const std::size_t of_note = t.differs ? differs : first_open(cells);
+  const std::size_t open = first_open(cells);
+  t.in_flight = open < rows;
+  const std::size_t of_note = t.differs ? differs : open;
   const std::size_t from = filter.full || of_note < before ? 0 : of_note - before;
   t.first += from;
   t.columns = columns_of(g, members, cells, from);
@@ -166,10 +199,12 @@ std::string table_title(const GroupTable& t, std::size_t width) {
   const std::string head =
       t.names.size() == 1
           ? fmt::format("group {}{}{}", t.names.front(), t.desc.empty() ? "" : " ", t.desc)
-          : fmt::format("{} groups {}: {}", t.names.size(), t.desc, fmt::join(t.names, ","));
-  return fmt::format("{}, {}{}{}", shortened(printable(head), width / 2), ranks_words(t.ranks),
-                     t.backend.empty() ? "" : ", " + printable(t.backend),
-                     t.last == 0 ? ", no collectives" : "");
+          : fmt::format("{} groups {}", t.names.size(), t.desc);
+  return shortened(
+      fmt::format("{}, {}{}{}", shortened(printable(head), width / 2), ranks_words(t.ranks),
+                  t.backend.empty() ? "" : ", " + printable(t.backend),
+                  t.last == 0 ? ", no collectives" : ""),
+      width);
 }
 
 std::vector<GroupTable> group_tables(const Case& c, const std::vector<Slots>& slots,

@@ -17,7 +17,6 @@ namespace frtrace {
 struct TableCell {
   std::string what, state;
   auto operator<=>(const TableCell&) const = default;
-  std::string text() const { return what.empty() ? state : what + ": " + state; }
 };
 
 // Ranks whose column would read the same.
@@ -36,6 +35,7 @@ struct GroupTable {
   std::uint64_t first = 0, last = 0;
   std::vector<int> groups;  // in Case::groups
   bool differs = false;     // its ranks did not do the same
+  bool in_flight = false;   // something of it is
   std::vector<TableColumn> columns;
 
   bool alike(const GroupTable& other) const {

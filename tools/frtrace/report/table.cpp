@@ -15,6 +15,59 @@ namespace frtrace {
 
 namespace {
 
+// What the ranks of a row have in common stands in the column of operations: all of it, or of the
+// same operation the words before and after those that differ.
+struct RowHead {
+  std::string op;
+  std::size_t before = 0, after = 0;  // bytes of a cell's text that are in `op`
+
+  std::string rest_of(const TableCell& cell) const {
+    const bool has_rest = cell.what.size() > before + after;
+    return !has_rest
+               ? cell.state
+               : cell.what.substr(before, cell.what.size() - before - after) + ": " + cell.state;
+  }
+};
+
+std::vector<RowHead> row_heads(const GroupTable& t) {
+  const std::vector<std::string> common = common_operations(t);
+  std::vector<RowHead> out;
+  for (std::size_t row = 0; row < common.size(); ++row) {
+    RowHead& head = out.emplace_back(RowHead{common[row], common[row].size()});
+    const std::string* first = nullptr;
+    for (const TableColumn& column : t.columns) {
+      const std::string& what = column.cells[row].what;
+      if (!common[row].empty() || what.empty()) {
+        continue;
+      }
+      if (first == nullptr) {
+        first = &what;
+        head.before = head.after = what.size();
+        continue;
+      }
+      const std::size_t most = std::min(what.size(), first->size());
+      std::size_t n = 0, m = 0;
+      for (; n < std::min(most, head.before) && what[n] == (*first)[n];) {
+        ++n;
+      }
+      for (; m < std::min(most - n, head.after) && what.end()[-1 - m] == first->end()[-1 - m];) {
+        ++m;
+      }
+      head.before = n;
+      head.after = m;
+    }
+    if (first != nullptr) {  // whole words
+      head.before = first->rfind(' ', head.before == 0 ? 0 : head.before - 1) + 1;
+      const std::size_t space = first->find(' ', first->size() - head.after);
+      head.after = head.before == 0 || space == std::string::npos ? 0 : first->size() - space;
+      if (head.before != 0) {
+        head.op = first->substr(0, head.before) + "..." + first->substr(first->size() - head.after);
+      }
+    }
+  }
+  return out;
+}
+
 // The first `rows` rows, in as many blocks of columns as it takes.
 void render(std::string& out, const GroupTable& t, std::size_t width, std::size_t rows) {
   const std::uint64_t last = rows < t.last - t.first + 1 ? t.first + rows - 1 : t.last;
@@ -26,15 +79,14 @@ void render(std::string& out, const GroupTable& t, std::size_t width, std::size_
   // by side, as long as each keeps kNarrow. Beyond that the rest comes below.
   constexpr std::size_t kSeqWidth = 8;
   constexpr std::size_t kNarrow = 14;  // "all_reduce ..."
-  const std::vector<std::string> common = common_operations(t);
+  const std::vector<RowHead> heads = row_heads(t);
   std::size_t op_width = std::string_view("operation").size();
-  for (const std::string& text : common) {
-    op_width = std::max(op_width, text.size());
+  for (const RowHead& head : heads) {
+    op_width = std::max(op_width, head.op.size());
   }
   op_width = std::min(op_width, std::max<std::size_t>(width / 2, kSeqWidth + 32));
   const auto text_of = [&](const TableColumn& column, std::size_t row) {
-    const TableCell& cell = column.cells[row];
-    return common[row].empty() ? cell.text() : cell.state;
+    return heads[row].rest_of(column.cells[row]);
   };
   std::vector<std::size_t> natural;
   for (const TableColumn& column : t.columns) {
@@ -84,7 +136,7 @@ void render(std::string& out, const GroupTable& t, std::size_t width, std::size_
     }
     add_line();
     for (std::uint64_t seq = t.first; seq <= last; ++seq) {
-      line = row_head(std::to_string(seq), common[seq - t.first]);
+      line = row_head(std::to_string(seq), heads[seq - t.first].op);
       for (std::size_t k = from; k < to; ++k) {
         add_cell(k, text_of(t.columns[k], seq - t.first));
       }
@@ -174,11 +226,13 @@ std::string render_table(const std::vector<Case>& cases, const TableFilter& filt
     out +=
         fmt::format("job {}, attempt {}, incident {}\n", printable(c.job), c.attempt, c.incident);
     std::vector<GroupTable> tables = group_tables(c, make_slots(c), filter);
-    // On a screen: first the groups whose ranks differ, and whole groups as long as there is room.
+    // On a screen: first the groups whose ranks differ, then those with something in flight, and whole
+    // groups as long as there is room.
     const bool all = filter.full || !filter.groups.empty();
     if (!all) {
       std::stable_sort(tables.begin(), tables.end(), [](const GroupTable& a, const GroupTable& b) {
-        return a.differs != b.differs ? a.differs : a.last > b.last;
+        return std::tuple(b.differs, b.in_flight, b.last) <
+               std::tuple(a.differs, a.in_flight, a.last);
       });
     }
     std::string body;

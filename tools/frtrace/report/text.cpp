@@ -101,11 +101,25 @@ std::vector<Accused> accused(const Report& r, bool full) {
 Part blamed_part(const Report& r, const TextStyle& style) {
   Part part{{}, style.full ? kAll : 8, 3, "lines about the blamed ranks", true};
   const std::vector<Accused> all = accused(r, style.full);
+  std::vector<const CauseReport*> further;  // besides that of the first line
+  for (const CauseReport& c : r.causes) {
+    if (c.summary != r.summary) {
+      further.push_back(&c);
+    }
+  }
+  const auto also = [&](auto is) {
+    std::erase_if(further, [&](const CauseReport* c) {
+      return is(*c) && (part.add("also: " + c->summary), true);
+    });
+  };
   constexpr std::size_t kShown = 4, kEvidence = 6;
   const std::size_t shown = style.full ? all.size() : std::min(all.size(), kShown);
   const std::size_t each = style.full ? kAll : kEvidence / std::max<std::size_t>(shown, 1);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Blamed& b = *all[i].first;
+    also([&](const CauseReport& c) {
+      return contains(c.ranks, b.rank) && !contains(r.causes.front().ranks, b.rank);
+    });
     std::vector<std::string> evidence;
     for (const std::string& text : b.evidence) {
       // What the first line said needs no second.
@@ -143,6 +157,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
   if (part.folded != 0) {
     part.add(fmt::format("and {} more blamed ranks", part.folded));
   }
+  also([](const CauseReport&) { return true; });
   return part;
 }
 
@@ -173,7 +188,7 @@ std::string waiting_text(const Folded& w, bool full) {
     out += w.low == w.high ? fmt::format(" #{}", w.low) : fmt::format(" #{}-{}", w.low, w.high);
     const std::string& name = first.desc.empty() ? first.group : first.desc;
     out += w.groups.size() == 1 ? " of " + (first.title.empty() ? name : first.title)
-           : name == "undefined"  // by PyTorch, for groups without a description
+           : first.title.starts_with("group ")  // without a name of their own
                ? fmt::format(" of {} groups", w.groups.size())
                : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
@@ -292,11 +307,15 @@ std::string when_text(const Report& r, const TextStyle& style) {
 
 Part summary_part(const Report& r, const TextStyle& style) {
   Part part{{}, style.full ? kAll : 3, 1, "", true};
-  const auto most = std::ranges::max_element(r.waiting, {}, &Waiting::seconds);
-  const double longest = most == r.waiting.end() ? 0 : most->seconds;
   std::string text = r.summary;
+  double longest = 0;  // in the operation that it names
+  for (const Waiting& w : r.waiting) {
+    const bool named = text.find(fmt::format(" #{} of {}", w.seq, w.title)) != std::string::npos;
+    longest = std::max(longest, named ? w.seconds : 0);
+  }
+  const std::size_t last = text.find(" wait", std::min(text.rfind("; "), text.size()));
   if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited) &&
-      text.rfind(" wait") != std::string::npos) {
+      last != std::string::npos) {
     text += ", for " + duration_text(longest);
   }
   part.add(std::move(text));
@@ -323,11 +342,10 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   out.push_back(summary_part(r, style));
   out.push_back(blamed_part(r, style));
   findings({"link"}, 3, 1, "links");
-  findings({"cause"}, 2, 1, "causes");
   findings({"why", "hint"}, 3, 1, "reasons");
   findings({"told"}, 3, 1, "lines of the running job");
   out.push_back(doctor_part(r, style));
-  findings({"parted", "counts", "divergence"}, 3, 1, "places where the ranks parted");
+  findings({"parted", "counts", "divergence"}, 3, 1, "differences in what the ranks issued");
   out.push_back(waiting_part(r, style));
   findings({"device"}, 4, 1, "operations on devices");
   findings({"late"}, 6, 2, "places where ranks come late");

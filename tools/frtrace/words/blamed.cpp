@@ -58,9 +58,8 @@ class Describe : public Names {
       }
       return;
     }
-    line(g_.why == Why::kNeverStarted
-             ? "left no file, and no rank of its node knows of its process"
-             : "left no file, so its place in the code is not known; all waits lead to it");
+    line(g_.why == Why::kNeverStarted ? "left no file, and no rank of its node knows of its process"
+                                      : "left no file, so its place in the code is not known");
     if (g_.why == Why::kNeverStarted) {
       twins();
     }
@@ -212,8 +211,6 @@ class Describe : public Names {
                    : first(fmt::format("called new_group for group {} with {}{}", c_.calls->ordinal,
                                        ranks_words(group_call_ranks(*e_, issued())),
                                        at(g_.evidence, issued().stack)));
-      case Rule::kExtra:
-        return line("has waited there for " + duration_text(f.graph[c_.pending].seconds()));
       case Rule::kDeviceBehind:
         return behind();
       case Rule::kDeviceStalled:
@@ -261,9 +258,10 @@ class Describe : public Names {
     if (const auto on_device = f.devices.of(g_.evidence, g_.issued)) {
       first(device_line(f, *on_device));
     }
-    first(fmt::format("issued {}{}{}; its device has not {} it", pending(p),
-                      at(g_.evidence, r.stack), led(" ", before_evidence(*e_, r.time)),
-                      p.starts_seen && r.state != State::kStarted ? "started" : "finished"));
+    const std::string more = at(g_.evidence, r.stack) + led(", ", before_evidence(*e_, r.time));
+    if (!more.empty() || b_.evidence.empty()) {  // else the first line has it all
+      first("issued " + pending(p) + more);
+    }
   }
 
   void device_error(const DeviceError& x) {
@@ -286,17 +284,15 @@ class Describe : public Names {
     for (std::size_t m = 0; m < g.ranks.size() && g_.why == Why::kSkipped; ++m) {
       const Record* r = f.slots[idx(group)].at(f.c, g, m, g_.seq);
       if (r != nullptr && g.evidence[m] != g_.evidence && c_.rule == Rule::kNeverIssued) {
-        line(fmt::format(
-            "left out {} as early as #{}: its call sites are one ahead of the others' since",
-            op_at(g.evidence[m], *r), g_.seq));
+        line(fmt::format("left out {} as #{}: since then it is one operation ahead of the others",
+                         op_at(g.evidence[m], *r), g_.seq));
         break;
       }
     }
     const auto position = g.position.find(g_.rank);
-    // A ring without room for all groups, or a file that names only those of its records, may lack
-    // one that the rank has.
-    const bool all_listed = !e_->holes.only_stacks && !e_->losses.may_have_had_other_groups() &&
-                            (e_->format.empty() || e_->losses.overwritten == 0);
+    // A ring without room for all groups, or a file that names only those of its records (PyTorch's),
+    // may lack one that the rank has.
+    const bool all_listed = e_->format.empty() && !e_->losses.may_have_had_other_groups();
     if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
       line("never created the group " + g.title());
     }
@@ -333,12 +329,12 @@ std::vector<int> others_in(const Facts& f, const Cause& c, int group) {
   return out;
 }
 
-// "issued all_reduce at train.py:19 8 times, the others 9 times"
-std::string count_text(const SiteCount& n) {
-  const std::string own = fmt::format("issued {} at {}", n.op, site_text(n.site));
+// "issued all_reduce of default_pg at train.py:19 8 times, the others 9 times"
+std::string count_text(const SiteCount& n, const std::string& group) {
+  const std::string own = fmt::format("issued {} of {} at {}", n.op, group, site_text(n.site));
   return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
          (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
-         given(!n.whole, ", of what the rings still hold");
+         given(!n.whole, ", in the records that are kept");
 }
 
 // Counts that differ only because the others wait there say nothing new.
@@ -375,7 +371,7 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
     }
     counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
     for (const SiteCount& n : counts) {
-      const std::string text = count_text(n);
+      const std::string text = count_text(n, f.group(group).title());
       auto same = std::ranges::find(said, text, &decltype(said)::value_type::first);
       same = same == said.end() ? said.insert(same, {text, {}}) : same;
       same->second.push_back(g.rank);
@@ -408,7 +404,9 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
   if (!c.names() || c.verdict == Verdict::kSlow) {
     return;
   }
-  add_counts(f, c, r);
+  if (c.verdict != Verdict::kDevice) {  // of these no host is late
+    add_counts(f, c, r);
+  }
   constexpr std::size_t kShown = 4;  // a pattern of more is no slip of a rank
   for (const Guilty& g : c.guilty) {
     if (g.evidence < 0 || c.guilty.size() > kShown) {
@@ -423,8 +421,8 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
     say(r, "parted", "rank {} {} {}{}{}{}", g.rank, p->left_out ? "left out" : "added", p->op,
         led(" at ", site_text(p->site)),
         p->step          ? fmt::format(" in step {}", *p->step)
-        : p->before == 0 ? ", which it had never issued before"
-                         : ", which it had issued " + times(p->before) + " before",
+        : p->before != 0 ? ", which it had issued " + times(p->before) + " before"
+                         : given(!p->left_out, ", which it had never issued before"),
         p->wrong_since && p->group >= 0
             ? fmt::format("; since then its operations in {} are matched with the wrong ones of "
                           "the other ranks: results are wrong from there",

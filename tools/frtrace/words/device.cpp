@@ -24,13 +24,13 @@ std::string over_words(const std::vector<std::string>& over) {
 
 std::string transfer_text(const TransferReport& t) {
   static const std::map<std::string_view, const char*> kTexts = {
-      {"posted", "its own kernel has not filled {}"},
-      {"own_kernel", "its own kernel has not filled {}"},
-      {"peer_credit", "no free buffer there for {}"},
+      {"posted", "the kernel here has not filled {}"},
+      {"own_kernel", "the kernel here has not filled {}"},
+      {"peer_credit", "no free buffer at the receiver for {}"},
       {"in_flight", "{} sent to the network, not acknowledged"},
       {"data", "{} has not arrived"},
       {"flush", "{} arrived, not yet in the device's memory"},
-      {"own_kernel_takes", "{} arrived, its own kernel does not consume it"},
+      {"own_kernel_takes", "{} arrived, the kernel here does not consume it"},
       {"idle", "not begun"}};
   const auto text = kTexts.find(t.waits_for);
   return fmt::format("{} {}: {} ({}{})", t.kind == "send" ? "send to" : "receive from",
@@ -168,9 +168,9 @@ std::string device_line(const Facts& f, const OnDevice& at) {
   }
   if (state == DeviceState::kLaunched) {
     return fmt::format(
-        fmt::runtime(d.behind.empty() ? "{} launched{}, never started on its device; nothing "
-                                        "that fr sees is before it on {}: a kernel of the "
-                                        "user's, or no room on the device"
+        fmt::runtime(d.behind.empty() ? "{} launched{}, never started on its device; no recorded "
+                                        "operation is before it on {}: another kernel is, or the "
+                                        "device has no room"
                                       : "{} launched{}, never started on its device; {} is busy "
                                         "with {}"),
         d.operation, ago(d.seconds),
@@ -206,7 +206,10 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
       const auto [it, fresh] = alike.try_emplace(key, said.size());
       if (fresh) {
-        said.emplace_back(said.size() < kReported ? device_line(f, at) : "", std::vector<Rank>{});
+        std::string text = said.size() < kReported ? device_line(f, at) : "";
+        // What may keep it is said of who is blamed.
+        text.erase(unknown ? std::min(text.find("; no recorded"), text.size()) : text.size());
+        said.emplace_back(std::move(text), std::vector<Rank>{});
       }
       said[it->second].second.push_back(rank);
     }

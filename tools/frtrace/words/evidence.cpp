@@ -62,20 +62,20 @@ RankReport rank_report(const Facts& f, int i) {
 std::string text_of(const Assumption& a) {
   using enum Assume;
   static constexpr std::pair<Assume, const char*> kTexts[] = {
-      {kRankWithoutEvidence, "no evidence of {who}"},
+      {kRankWithoutEvidence, ""},
       {kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
       {kOneEvent, "several processes ended at about the same time"},
       {kAllGone, "all processes are gone and none left an exit status"},
       {kKilledLater, "processes were killed after the hang"},
       {kSignalOrder, "only the order of the signals shows who ended first"},
-      {kOtherMayBeFirst, "rank {first} may be what stopped them, before rank {last} was ended"},
+      {kOtherMayBeFirst, "rank {first} may have stopped the job before rank {last} was ended"},
       {kShortHang, "the wait had lasted only {time} when the evidence was written"},
       {kEarlierIterations, "decided by the order of earlier iterations"},
       {kPeersOrder, "decided by the order of most ranks"},
       {kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
       {kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
       {kTie, "as many ranks on either side, and the evidence does not show which is right"},
-      {kFewAreWrong, "the few are taken to be wrong, not the many"},
+      {kFewAreWrong, "the minority is taken to be wrong"},
       {kRecordsNotKept, "not all members' records of that operation are kept"},
       {kCompleted, "the operation completed"},
       {kHostIsFree, "the host of {who} is assumed not to block in that operation"},
@@ -84,11 +84,11 @@ std::string text_of(const Assumption& a) {
       {kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},
       {kChainOpen, "not all waits of the devices could be followed"},
       {kDeviceRowsLost, "some device operations or transfers of {who} were not recorded"},
-      {kLowerLayer, "the layer below is not observable"},
+      {kLowerLayer, "what devices and network do is not recorded"},
       {kErrorsAtOnce, "the clocks do not show whose error came first"},
       {kNeedNotMeet, "the call need not wait for all ranks"},
-      {kLostOnly, "perhaps only the file is lost and the process of {who} was alive"},
-      {kRingsOnly, "measured over the records that the rings still hold"},
+      {kLostOnly, "{who} may have been alive, with only the evidence lost"},
+      {kRingsOnly, "measured over the records that are kept"},
       {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
       {kBesideAnEnd, "it may follow from the end of another process"},
       {kGroupsUnknown, "operations of unknown groups were not counted"},
@@ -96,10 +96,10 @@ std::string text_of(const Assumption& a) {
        "{who} issued nothing; before a first send or receive NCCL makes a communicator of the two, "
        "and waits there unrecorded"},
       {kEarlyFile,
-       "the file of {who} is from soon after the waits for it began; they lasted, so it did not "
-       "come later"},
+       "the file of {who} was written soon after the others began to wait for it; that it issued "
+       "nothing later is taken from how long they waited"},
       {kTimesGuessed,
-       "the files were copied without their times, so that the ranks have waited long is assumed"},
+       "the files lost their times in a copy: that the ranks have waited long is assumed"},
   };
   static_assert(std::size(kTexts) == static_cast<std::size_t>(kTimesGuessed) + 1);
   const bool ranks = !a.ranks.empty();
@@ -123,7 +123,7 @@ struct Doubts {
   void add(const Assumption& a) { add(confidence_of(a), text_of(a)); }
   void add(Confidence to, const std::string& text) {
     r.confidence = std::max(r.confidence, to);
-    if (!contains(all, text)) {
+    if (!text.empty() && !contains(all, text)) {
       all.push_back(text);
     }
   }
@@ -142,15 +142,15 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
     bool matters;
     const char* text;
   } kGaps[] = {
-      {&Holes::truncated, true, "cut off in the middle: what comes after is unknown"},
+      {&Holes::truncated, true, "are cut off in the middle: what comes after is unknown"},
       {&Holes::only_active, false, "hold only what was in flight when they were written"},
       {&Holes::no_stacks, false, "hold no call sites"},
-      {&Holes::no_status, false, "hold no counters: frontiers are those of the records"},
+      {&Holes::no_status, false, "hold no counters: how far a rank came is taken from its records"},
       {&Holes::no_p2p, true, "do not record sends and receives, though there were some"},
       {&Holes::no_members, true,
        "do not list the members of groups: members are the ranks whose records name a group"},
       {&Holes::frontier_inferred, true,
-       "do not name a group: what the others wait for was not issued"},
+       "do not list that group: they are taken to have issued nothing in it"},
       {&Holes::failure_inferred, true,
        "do not distinguish failed operations from completed ones: those that cannot have completed "
        "are taken as failed"},
@@ -181,9 +181,9 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
   };
   const bool ok = doubts.r.kind == Verdict::kOk;
   tell(ranks_with(f, is_gloo),
-       ok ? "hold no sends and receives of gloo's, and its failed operations look like completed "
-            "ones"
-          : "hold no sends and receives of gloo's: a rank that seems idle may wait in one",
+       ok ? "hold no sends and receives of gloo, and do not distinguish its failed operations from "
+            "completed ones"
+          : "hold no sends and receives of gloo: a rank that seems idle may wait in one",
        fault || ok);
   for (const auto& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
@@ -367,14 +367,14 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   add_lost_records(f, r);
   add_gaps(f, fault, doubts);
   add_empty(f, fault, doubts);
-  std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected);
+  std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected) +
+                        given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
   if (open) {
     r.confidence = Confidence::kPossible;
-    reasons += given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
-  } else if (doubts.all.empty()) {
+  } else if (r.confidence == Confidence::kCertain) {
     reasons += ", and it is complete where it matters";
   } else {
-    reasons += fmt::format("; {}", fmt::join(doubts.all, "; "));
+    reasons += led("; ", fmt::format("{}", fmt::join(doubts.all, "; ")));
   }
   say(r, "confidence", std::move(reasons));
 }

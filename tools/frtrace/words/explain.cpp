@@ -139,12 +139,13 @@ Time begin_of(const Facts& f, const Cause& c) {
 }
 
 // Names who is blamed, each once.
-void add_cause(const Facts& f, const Cause& c, Report& r) {
+void add_cause(const Facts& f, const Cause& c, const std::vector<Rank>& all_blamed, Report& r) {
   const auto waiting =
       std::ranges::count_if(f.graph.waits_in, [](auto& in) { return !in.empty(); });
   const double share =
       waiting == 0 ? 0 : static_cast<double>(c.explains.size()) / static_cast<double>(waiting);
-  CauseReport cause{c.verdict, ranks_of(c.guilty), {}, std::min(1.0, share), summary(f, c)};
+  CauseReport cause{
+      c.verdict, ranks_of(c.guilty), {}, std::min(1.0, share), summary(f, c, all_blamed)};
   for (const Guilty& g : c.guilty) {
     if (contains(r.ranks, g.rank)) {
       continue;
@@ -169,15 +170,19 @@ Report explain(const Facts& f, const Judgement& j) {
   const Cause& main = j.main();
   r.kind = main.verdict;
   r.confidence = j.confidence;
-  r.summary = summary(f, main);
+  std::vector<Rank> blamed;
+  for (const Cause& c : j.causes) {
+    std::ranges::copy(ranks_of(c.guilty), std::back_inserter(blamed));
+  }
+  r.summary = summary(f, main, blamed);
   r.time = begin_of(f, main);
   for (const Cause& c : j.causes) {
-    add_cause(f, c, r);
+    add_cause(f, c, blamed, r);
   }
   std::ranges::sort(r.ranks);
   for (const Cause& c : j.causes) {
     if (&c != &main) {
-      say(r, "cause", "also: " + summary(f, c));
+      say(r, "cause", "also: " + summary(f, c, blamed));
     }
     add_cause_findings(f, c, r);
     add_course(f, c, r);

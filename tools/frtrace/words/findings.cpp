@@ -78,8 +78,8 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
                                        Names(f).at(due.evidence, due.record->stack));
   if (c.rule == Rule::kSkippedSlot) {
-    say(r, "why", "as #{} {}: it was left out, so that all later ones are shifted",
-        c.divergence->seq, text);
+    say(r, "why", "{} as #{}; {} did not, so that later operations meet the wrong ones", text,
+        c.divergence->seq, ranks_words(ranks_of(c.guilty)));
     return;
   }
   say(r, "why", "{} as #{}", text, c.divergence->seq);
@@ -89,17 +89,14 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
     say(r, "why",
-        "rank {} came to {} by {}, the others did not: {} too many, all later ones are shifted",
+        "rank {} issued {} by way of {}, the others did not; later operations meet the wrong ones",
         first.rank, Names(f).record(first.evidence, extra),
-        site_text(parting_site(own, extra.stack, own, issued.stack)),
-        c.divergence->seq - extra.seq);
+        site_text(parting_site(own, extra.stack, own, issued.stack)));
   }
   // `if rank == 0: dist.barrier()` and its like
   if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {
-    const std::vector<Rank> guilty = ranks_of(c.guilty);
-    say(r, "hint", "{} called barrier, {} did not: {} it under a condition", ranks_words(guilty),
-        others,
-        one_or(guilty.size(), "it is ahead of them, or calls", "they are ahead of them, or call"));
+    say(r, "hint", "{} called barrier and {} did not: is it under a condition?",
+        ranks_words(ranks_of(c.guilty)), others);
   }
 }
 
@@ -111,14 +108,13 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   } else if (c.rule == Rule::kPastMismatch) {
     say(r, "context", "all members completed it nevertheless: their results are wrong, not stuck");
   } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
-    say(r, "why", "{} ended in {}: for rank {}, which waits for nobody", guilty,
-        one_or(c.guilty.size(), "a wait of its own", "waits of their own"), f.rank(c.absent_too));
+    say(r, "why", "{} ended while waiting for rank {}, which waits for nobody", guilty,
+        f.rank(c.absent_too));
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     say(r, "why", "the error of {} came before those of the others", guilty);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {
     say(r, "context",
-        "{} ranks of {} come later than the others to some operations: uneven work, not "
-        "stragglers",
+        "{} of {} ranks issue some operations later than the others: uneven work, not stragglers",
         c.late.ranks.size(), f.c.ranks.size());
   } else if (c.rule == Rule::kOpenNoEvidence) {
     if (!f.hidden.empty() && f.hidden.front().doubtful) {
@@ -159,7 +155,8 @@ void add_stuck_observers(const Facts& f, Report& r) {
     const double stuck = d.observer_since == 0 ? 0 : seconds_between(d.observer_since, e->written);
     if (!d.observer_call.empty() && stuck >= limits::kStuck_s) {
       say(r, "device",
-          "rank {}: fr's own thread has been in {} for {}: that CUDA call does not return",
+          "rank {}: the recorder's own thread has been in {} for {}: that CUDA call does not "
+          "return",
           e->id.rank, d.observer_call, duration_text(stuck));
     }
   }
@@ -273,8 +270,8 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   add_besides(f, c, r);
   add_reasons(f, c, r);
   for (const Blamed& b : r.blamed) {
-    if (b.divergence && b.rank == c.guilty.front().rank) {
-      say(r, "divergence", "last operation in common: {}; after it rank {} issued {}, rank {} {}",
+    if (b.divergence && !b.divergence->own.op.empty() && b.rank == c.guilty.front().rank) {
+      say(r, "divergence", "last operation in common: {}; then rank {} issued {}, rank {} {}",
           branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
           b.divergence->reference, branch_text(b.divergence->others));
     }
@@ -339,6 +336,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
                ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
                : otherwise;
   };
+  const char* const after_that = r.ranks.empty() ? "" : " after that";
   const auto says = [&](const Event& x, const char* between, const char* otherwise) {
     return ranks_words(f.ranks(x.who)) + ' ' +
            names.exit_verb(f.exit(x.who.front()), x.who.size()) + between + later(x, otherwise);
@@ -348,11 +346,11 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
                [&](const Event& x) { return says(x, " too", ", later or while it waited"); }),
           8, "and {} more ends likewise");
   for (const Event& x : after.in_order()) {
-    say(r, "consequence", "{} failed after that{}: {}", ranks_words(f.ranks(x.who)), later(x, ""),
-        x.text);
+    say(r, "consequence", "{} failed{}{}: {}", ranks_words(f.ranks(x.who)), after_that,
+        later(x, ""), x.text);
   }
   for (const Event& x : told.in_order()) {
-    say(r, "consequence", says(x, "", " after that"));
+    say(r, "consequence", says(x, "", after_that));
   }
 }
 

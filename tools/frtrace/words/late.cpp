@@ -13,9 +13,9 @@ namespace {
 // Whose time makes the difference, in JSON and in a sentence; by LateBy.
 constexpr struct {
   const char *name, *text;
-} kBy[] = {{"unknown", "whether its host or its device makes the difference is not clear"},
-           {"host", "its own host time before them makes the difference"},
-           {"device", "issued in time; its device begins them late"},
+} kBy[] = {{"unknown", "whether its host or its device is slow is not recorded"},
+           {"host", "its host takes longer before them"},
+           {"device", "its host issues them in time, its device starts them late"},
            {"node", "as most ranks of its node"}};
 static_assert(std::size(kBy) == static_cast<std::size_t>(LateBy::kNode) + 1);
 
@@ -85,13 +85,13 @@ void say_late(const Facts& f, const Straggler& s, Report& r) {
   const LateSite& site = s.worst();
   const RankEvidence& e = f.ev(s.evidence);
   const auto step = step_number(e, site.first);
-  say(r, "late", "rank {}: {}: last of all in {} of {}, {} late, {} at most, {}since {}{}",
-      e.id.rank, late_place(f, s.evidence, site), site.last, site.of, duration_text(site.typical_s),
-      duration_text(site.worst_s), given(site.pattern == LatePattern::kGrowing, "more and more, "),
+  say(r, "late", "rank {} is the last to issue {} in {} of {}, by up to {}, {}since {}{}",
+      e.id.rank, late_place(f, s.evidence, site), site.last, site.of, duration_text(site.worst_s),
+      given(site.pattern == LatePattern::kGrowing, "more and more, "),
       step ? fmt::format("step {}", *step) : fmt::format("#{}", e.records[site.first].seq),
-      given(site.since_kept, " at least, the first compared"));
+      given(site.since_kept, " or earlier"));
   if (!s.followers.empty()) {
-    say(r, "late", "{} late after rank {} each time: because of it",
+    say(r, "late", "{} late after rank {} each time, because of it",
         ranks_do(f.ranks(s.followers), "is", "are"), e.id.rank);
   }
 }
@@ -109,8 +109,8 @@ void say_changes(const Facts& f, const Straggler& worst, Report& r) {
   }
   if (!site.starts && !f.group(site.group).is_gloo()) {
     say(r, "context",
-        "when operations began on the devices is not recorded: a host that waits for its slow "
-        "device looks like a slow host");
+        "when operations began on the devices is not recorded: whether its host or its device is "
+        "slow cannot be seen");
   }
 }
 
@@ -130,9 +130,10 @@ std::string late_summary(const Facts& f, const Stragglers& all) {
 
 std::string late_line(const Facts& f, const Straggler& s) {
   const LateSite& site = s.worst();
-  return fmt::format("late in {} of {} {}, by {} each; {}, {:.0f} % of {}", site.late, site.of,
-                     late_place(f, s.evidence, site), duration_text(site.typical_s),
-                     by_of(s, site).text, 100 * s.lost_s / s.span_s, duration_text(s.span_s));
+  return fmt::format("is late in {} of {} {}, by {} each; {}; it costs {:.0f} % of the {} recorded",
+                     site.late, site.of, late_place(f, s.evidence, site),
+                     duration_text(site.typical_s), by_of(s, site).text,
+                     std::min(100.0, 100 * s.lost_s / s.span_s), duration_text(s.span_s));
 }
 
 // One entry for each rank and cause, who loses most first.

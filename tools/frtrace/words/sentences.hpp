@@ -23,36 +23,32 @@ inline constexpr Row kSentences[] = {
     {kMismatch, "{mismatch}"},
     {kPastMismatch, "{mismatch}"},
     {kSkippedSlot,
-     "{who} skipped {due_op} #{seq} of {group}{due_at}; [it|they] issued what comes later "
-     "instead"},
+     "{who} skipped {due_op} #{seq} of {group}{due_at} and issued a later operation instead"},
     {kUnequalEnds, "{unequal}"},
     {kExited, "{who} {ended}{waited_for}"},
     {kOneKilled, "{who} {ended}{waited_for}"},
     {kSeenEnded, "{who} {ended}, as the ranks of its node saw{waited_for}"},
     {kKilledBefore, "{who} {ended}; the others were ended after it"},
     {kDeviceError, "{who} failed on the device: {device_error}{all_wait}"},
-    {kDeviceBehind, "{who} {behind}; {rest_of_group}",
-     "all members{with_evidence} issued {op}, so no host is late; the device[|s] of {who} "
-     "[is|are]"},
+    {kDeviceBehind, "{who} {behind}{rest_of_group}",
+     "{members} issued {op}: the device[|s] of {who} [is|are] behind, not [its host|their hosts]"},
     {kDeviceStalled, "{who} {stalled}{all_wait}"},
     {kNetwork, "{op} is stuck in the network{links}"},
-    {kAllStarted, "all members started {op} and none finished"},
+    {kAllStarted, "{members} started {op} and none finished"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who_here} never issued {own_end}{wait_there}{elsewhere}"},
     {kLeft, "{who_here} exited without issuing {own_end}{wait_there}{elsewhere}"},
-    {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}",
-     "{who} [is the only one|are the only ones] in it, and no rank issued it from there before"},
+    {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}", "{unusual}"},
     {kStoppedHost,
-     "{who} stopped after {op}, though peers that wait in the same operation went on"},
+     "{who} stopped after {op}, though peers that wait in the same operation issued more"},
     {kLeftOrder, "{who} {departed}{wait_in_op}",
-     "the waits of the others lead to {who}, and only [it|they] departed from the order of "
-     "{order}"},
-    {kOtherOrder, "{who} took another order than the others: {cycle}"},
+     "all waits lead to {who}, the only [rank that departs|ranks that depart] from {order}"},
+    {kOtherOrder, "{who} issued operations in another order than the others: {cycle}"},
     {kCycle, "{who_or_others} wait for each other{no_order}: {cycle}"},
     {kLockCycle, "{locks}"},
     {kNoEvidence, "{who} left no evidence; {waiting} for [it|them] in {op}"},
     {kNeverStarted,
-     "{who} [has|have] not come to {call} (not started, or cannot reach {store}); {others_wait} "
+     "{who} [has|have] not entered {call} (not started, or cannot reach {store}); {others_wait} "
      "there"},
     {kNoExit,
      "{who} [does|do] not exit: [it has|they have] destroyed [its|their] process groups, and "
@@ -60,29 +56,30 @@ inline constexpr Row kSentences[] = {
     {kLifecycle, "{who} never entered {call}; {others_wait} there"},
     {kSlow, "{late}"},
     {kOk, "nothing is stuck{young}"},
-    {kOkTerminated, "nothing was stuck; {others} [was|were] ended from outside ({how_ended})"},
+    {kOkTerminated, "nothing was stuck; {others} [was|were] terminated from outside ({how_ended})"},
     {kOpenDivergence,
      "members of {group} differ at #{seq} ({differences}); evidence of {missing} is lacking to say "
      "who is wrong",
      "a dump or ring of {missing}"},
     {kOpenFewOrMany,
-     "{waiting} in {op}, {others} never issued it: the few may be wrong, or the many stopped",
-     "the program's order at that call site{or_stacks}"},
+     "{waiting} in {op}, which {others} never issued: either {waiters} should not have issued it, "
+     "or {others} stopped before it",
+     "what the program does at that call site{or_stacks}"},
     {kOpenUnrecorded,
-     "{others} never issued {op} and others; some of them may wait for the others in sends and "
-     "receives, which these files do not record",
+     "{others} never issued {op} and operations of other groups; some of them may wait for each "
+     "other in sends and receives, which these files do not record",
      "files that record sends and receives (fr, or NCCL's Flight Recorder) of {others}"},
     {kOpenCommunicator,
      "{others} never issued {op}; some of them may wait where NCCL makes a communicator, which "
      "it does before the first operation of a group is recorded",
-     "the stacks of {others} (py-spy dump --native), or a dump of fr with FR_STACKS"},
+     "the stacks of {others} (py-spy dump --native), or fr dumps"},
     {kOpenErrors,
      "{others} failed on their devices within seconds, and too little is in common to compare "
      "their clocks: the evidence does not show whose error came first",
      "the first Xid or CUDA error in the kernel logs of the hosts of {others}"},
     {kOpenOwnErrors,
-     "{op} failed on {others}: {error}; nobody ended before and its members agree on what they "
-     "issued, so the evidence does not name who caused it",
+     "{op} failed on {others}: {error}; no process ended before and {members} issued the same, so "
+     "the evidence does not name who caused it",
      "the log of the backend on {others} from before that error"},
     {kOpenDevices,
      "{op} makes no progress on the devices of {others}, behind work that is not recorded: the "
@@ -102,31 +99,35 @@ inline constexpr Row kSentences[] = {
      "evidence does not distinguish a stalled device from data that the network did not deliver",
      "device and transfer states of {others}: fr dumps with NCCL's profiler plugin"},
     {kOpenFailed,
-     "{op} failed though all its members issued it; no process ended before, so the evidence "
-     "does not name who caused it",
+     "{members} issued {op}, and it failed; no process ended before, so the evidence does not name "
+     "who caused it",
      "the log of the backend on its members from before the failure"},
     {kOpenComplete, "{complete}", "{complete_need}"},
     {kOpenStreams,
-     "all members issued {op}, but it does not finish on {waiters}; they issued it and others in "
-     "orders that differ, and the evidence does not show which of them share a stream",
+     "{members} issued {op}, but it does not finish on {waiters}; they issued it and other "
+     "operations "
+     "in different orders, and the evidence does not show which of these share a stream",
      "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenMoving,
-     "{others} wait for each other, if the job was stuck when the files were written, which "
-     "nothing tells: {cycle}",
+     "{others} wait for each other: {cycle}; nothing shows whether the job still ran when the "
+     "files "
+     "were written",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenBetween,
-     "{others} did not issue {op} and others, if the job was stuck when the files were written, "
-     "which nothing tells",
+     "{others} had not issued {op} and others yet; nothing shows whether the job still ran when "
+     "the "
+     "files were written",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
-     "a dump or ring of {lacking}, or its stack: py-spy dump --json -p PID > rank_N.json"},
+     "a dump or ring of {lacking}, or stacks: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,
-     "{others} [was|were] ended from outside ({how_ended}); evidence of {missing} is lacking to "
+     "{others} [was|were] terminated from outside ({how_ended}); evidence of {missing} is lacking "
+     "to "
      "say why",
      "a dump or ring of {missing}"},
     {kOpenIdle,
-     "nothing was in flight and {others} had issued nothing for {idle} when they were ended from "
-     "outside: all were busy elsewhere, or stuck"},
+     "nothing was in flight and {others} had issued nothing for {idle} when they were terminated "
+     "from outside: all were busy elsewhere, or stuck"},
     {kOpenStillIssues,
      "{waiting} in {op} for {others}, which still issued operations when [its file was|their files "
      "were] written",
@@ -136,7 +137,7 @@ inline constexpr Row kSentences[] = {
      "newer dumps of {others}"},
     {kOpenAtRest,
      "operations are in flight, but the files of {others} are old, cut off or without the time "
-     "when they were written, and do not show since when",
+     "when they were written: nothing shows for how long",
      "whole and newer dumps of {others}"},
     {kOpenAlarm, "nothing is stuck on {read}, but {alarm}; evidence of {missing} is lacking",
      "a dump or ring of {missing}"},
@@ -149,12 +150,12 @@ inline constexpr Row kSentences[] = {
      "in sends and receives, which these files do not record, or elsewhere",
      "Python stacks of {others}, or files that record sends and receives"},
     {kOpenUnattributed,
-     "{others} dumped for a reason ({reason}), but its operations are of groups, or have names, "
-     "that found no room in the recorder: what is recorded shows nothing stuck",
+     "{others} dumped for a reason ({reason}), but [its|their] operations are of groups, or have "
+     "names, that found no room in the recorder: what is recorded shows nothing stuck",
      "the program's order of operations in its newest groups"},
     {kOpenUnmatched,
-     "{others} dumped for a reason ({reason}) and what {others} [has|have] in flight did not "
-     "end, but the evidence does not show who else takes part in it",
+     "{others} dumped for a reason ({reason}) and what [it has|they have] in flight did not "
+     "finish, but the evidence does not show who else takes part in it",
      "the members of its group: NCCL 2.27 or newer reports them, and so does a framework"},
     {kOpenNoOperations, "the files of {others} hold no operations: nothing shows what is stuck",
      "dumps of fr, or the job's log: PyTorch's dumps lack gloo's sends and receives"},

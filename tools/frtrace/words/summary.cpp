@@ -18,10 +18,11 @@ namespace {
 using namespace sentences;
 
 struct Sentence : Names {
-  Sentence(const Facts& facts, const Cause& cause)
+  Sentence(const Facts& facts, const Cause& cause, const std::vector<Rank>& all_blamed)
       : Names(facts),
         c(cause),
         guilty(ranks_of(c.guilty)),
+        blamed(all_blamed),
         others(f.ranks(c.others)),
         p(c.pending >= 0 ? &f.graph[c.pending] : nullptr) {}
 
@@ -45,17 +46,17 @@ struct Sentence : Names {
   std::vector<Rank> waiting_ranks() const {
     return p == nullptr ? std::vector<Rank>{} : waiting(*p);
   }
-  std::vector<Rank> without_guilty(std::vector<Rank> ranks) const {
-    std::erase_if(ranks, [&](Rank r) { return contains(guilty, r); });
+  std::vector<Rank> without_blamed(std::vector<Rank> ranks) const {
+    std::erase_if(ranks, [&](Rank r) { return contains(blamed, r); });
     return ranks;
   }
   std::string waits_beside(const std::vector<Rank>& ranks, const std::string& where) const {
-    const std::vector<Rank> who = without_guilty(ranks);
+    const std::vector<Rank> who = without_blamed(ranks);
     return given(!who.empty(), "; " + wait_verb(who) + where);
   }
 
   const Cause& c;
-  const std::vector<Rank> guilty, others;
+  const std::vector<Rank> guilty, blamed, others;
   const Pending* p;
 };
 using S = const Sentence&;
@@ -99,7 +100,7 @@ constexpr struct {
   bool (*applies)(S);
   const char* text;
 } kParts[] = {
-    {"alarm", [](S s) { return s.f.alarmed; }, "it dumped for a reason ({reason})"},
+    {"alarm", [](S s) { return s.f.alarmed; }, "a dump was triggered ({reason})"},
     {"alarm", otherwise, "nothing has been issued for some time"},
     {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
     {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
@@ -112,19 +113,33 @@ constexpr struct {
     {"complete", has_tags,
      "both ends issued {op} and do not meet: their tags may differ, which are not recorded"},
     {"complete", [](S s) { return s.p->in_transit; },
-     "{op} does not finish on {waiters}, though its send is over: the network or the device of "
+     "{op} does not finish on {waiters}, though its send finished: the network or the device of "
      "{waiters} holds it up"},
     {"complete", otherwise,
-     "all members issued {op}, but it does not finish on {waiters}; what devices and network do is "
+     "{members} issued {op}, but it does not finish on {waiters}; what devices and network do is "
      "not recorded"},
     {"complete_need", has_one_member, "which ranks are in that group, and where they are"},
     {"complete_need", has_tags, "which tag the program means at the places above"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
     {"did_without", all_leave, "finished without"},
+    {"did_without", [](S s) { return s.p->kind == Kind::kSend; }, "never received"},
+    {"did_without", [](S s) { return s.p->kind == Kind::kRecv; }, "never sent"},
     {"did_without", otherwise, "never issued"},
+    {"members", [](S s) { return s.p == nullptr; }, "its members"},
+    {"members", [](S s) { return s.p->kind != Kind::kCollective; }, "both ends"},
+    {"members", has_one_member, "the only known member"},
+    {"members", [](S s) { return !s.p->unknown.empty(); }, "all members with evidence"},
+    {"members", otherwise, "all members"},
+    {"mismatch",
+     [](S s) {
+       return s.c.right < 0 &&
+              std::ranges::any_of(
+                  s.c.divergence->fields, [](const auto& x) { return x.field == "operation"; });
+     },
+     "{who} issued different operations as #{seq} of {group}: {differences}"},
     {"mismatch", [](S s) { return s.c.right < 0; },
-     "{who} differ at {due_op} #{seq} of {group}: {differences}"},
+     "{who} do not agree in {due_op} #{seq} of {group}: {differences}"},
     {"mismatch", [](S s) { return s.own_op() != s.due_op(); },
      "{who} issued {own_op} #{seq} of {group} where {right} issued {due_op}"},
     {"mismatch", from_elsewhere,
@@ -134,19 +149,21 @@ constexpr struct {
      "{who} issued {due_op} #{seq} of {group} with {differences}, which do not fit those of "
      "{right}"},
     {"mismatch", [](S s) { return s.c.divergence->splits.has_value(); },
-     "{who} issued {due_op} #{seq} of {group} with splits that do not fit: {differences}; "
-     "{right_agree}"},
+     "{who} issued {due_op} #{seq} of {group} with splits that do not fit: {differences}"},
     {"mismatch", otherwise,
-     "{who} issued {due_op} #{seq} of {group} with {differences}; {right_agree}"},
+     "{who} issued {due_op} #{seq} of {group} with {differences}, unlike {right}"},
     {"missing_too", [](S s) { return !s.f.c.missing.empty(); },
      "; evidence of {missing} is lacking"},
     {"no_order", [](S s) { return s.guilty.empty(); },
      ", and nothing shows who left the usual order"},
     {"or_stacks", lacks_stacks, ", or the Python stacks of {others} (FR_STACKS)"},
-    {"order", [](S s) { return s.c.by_peers; }, "the other ranks"},
+    {"unusual", [](S s) { return s.p->kind != Kind::kCollective; },
+     "{who} had not issued it with that peer from that place before"},
+    {"unusual", otherwise,
+     "only {who} issued it, and no rank had issued it from that place before"},
+    {"order", [](S s) { return s.c.by_peers; }, "the order of the other ranks"},
     {"order", [](S s) { return s.c.anomaly && s.c.anomaly->part; }, "what [it|they] did before"},
-    {"order", otherwise, "[its|their] own earlier iterations"},
-    {"with_evidence", [](S s) { return !s.p->unknown.empty(); }, " with evidence"}};
+    {"order", otherwise, "[its|their] own earlier iterations"}};
 
 // What a device did with the operation, by StalledDevice::Why.
 std::string stalled(S s) {
@@ -242,12 +259,14 @@ std::string differences(S s) {
   };
   std::vector<std::string> out;
   for (const FieldDifference& x : d.fields) {
-    std::string text = fmt::format("{} {}{}", x.field, x.own, led(" instead of ", x.others));
+    const char* between = s.c.right < 0 ? " and " : " instead of ";
+    const bool plain = s.c.right < 0 && x.field == "operation";
+    std::string text = given(!plain, x.field + ' ') + x.own + led(between, x.others);
     if (x.field.ends_with("size") && d.classes.size() == 2) {
       const std::string own = shape(false), others = shape(true);
       text = own.empty() || others.empty() || own == others
                  ? text
-                 : fmt::format("shape {} instead of {}", own, others);
+                 : fmt::format("shape {}{}{}", own, between, others);
     }
     if (!contains(out, text)) {
       out.push_back(std::move(text));
@@ -271,12 +290,12 @@ std::string unequal(S s) {
                      text(from, send, true), to.id.rank, text(to, to.records[u.recv], false),
                      from.text(send.op), send.seq, s.f.group(s.p->group).title()) +
          given(s.guilty.size() == 1,
-               s.fill(u.sent_tag.empty() ? "; {who} differs from its earlier iterations"
+               s.fill(u.sent_tag.empty() ? "; {who} departs from its earlier iterations"
                                          : "; other ranks use the tag of the other end"));
 }
 
 std::string waited_for(S s) {
-  const std::vector<Rank> who = s.without_guilty(s.waiting_ranks());
+  const std::vector<Rank> who = s.without_blamed(s.waiting_ranks());
   const bool over =
       s.c.rule == kOneKilled || (s.p != nullptr && std::ranges::any_of(s.p->waits, &Wait::failed));
   return given(!who.empty(), fmt::format("; {} for {} in {}",
@@ -301,18 +320,19 @@ std::string departed(S s) {
 
 std::string rest_of_group(S s) {
   std::vector<Rank> rest =
-      s.without_guilty(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
+      s.without_blamed(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
                                                       : std::vector<Rank>{s.p->from, s.p->to});
   std::erase_if(rest, [&](Rank r) { return contains(s.p->unknown, r); });
-  return s.p->starts_seen ? ranks_do(rest, "started it and waits", "started it and wait")
-                          : ranks_words(rest) + " finished it";
+  return given(!rest.empty(), "; " + (s.p->starts_seen ? ranks_do(rest, "started it and waits",
+                                                                  "started it and wait")
+                                                       : ranks_words(rest) + " finished it"));
 }
 
 std::string links(S s) {
   const Link& l = s.c.chain.links.front();
   const std::size_t more = s.c.chain.links.size() - 1;
   const bool said = s.p != nullptr && l.from == s.p->from && l.to == s.p->to;
-  return (l.from == l.to ? fmt::format(", between card and device of rank {}", l.from)
+  return (l.from == l.to ? fmt::format(", between network card and device of rank {}", l.from)
           : said         ? ""
                          : fmt::format(", from rank {} to rank {}", l.from, l.to)) +
          given(more != 0, " and over " + counted(more, "more link"));
@@ -336,7 +356,7 @@ std::string cycle(S s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
   for (const int k : s.c.operations) {
-    parts.push_back(ranks_words(s.waiting(s.f.graph[k])) + " in " + s.pending(s.f.graph[k]));
+    parts.push_back(wait_verb(s.waiting(s.f.graph[k])) + " in " + s.pending(s.f.graph[k]));
   }
   parts.resize(std::min(parts.size(), kShown));
   return fmt::format("{}", fmt::join(parts, "; "));
@@ -369,8 +389,8 @@ std::string elsewhere(S s) {
     }
   }
   if (where.size() != 1) {
-    return given(!where.empty(),
-                 "; " + ranks_words(who) + " never issued what others wait for elsewhere");
+    return given(!where.empty(), "; likewise " + ranks_words(who) +
+                                     fmt::format(" in {} other operations", where.size()));
   }
   const Pending& p = s.f.graph[*where.begin()];
   return fmt::format("; {} never issued {}", ranks_words(who),
@@ -434,7 +454,11 @@ constexpr struct {
     {"op", [](S s) { return s.op_text(); }},
     {"own_end", own_end},
     {"call", [](S s) { return s.c.lifecycle; }},
-    {"waiting", [](S s) { return wait_verb(s.waiting_ranks()); }},
+    {"waiting",
+     [](S s) {
+       const std::vector<Rank> who = s.without_blamed(s.waiting_ranks());
+       return wait_verb(who.empty() ? s.waiting_ranks() : who);
+     }},
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
     {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
     {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
@@ -453,11 +477,6 @@ constexpr struct {
     {"due_op", [](S s) { return s.due_op(); }},
     {"due_at", [](S s) { return s.due_at(); }},
     {"right", [](S s) { return ranks_words(s.right().ranks); }},
-    {"right_agree",
-     [](S s) {
-       return ranks_do(s.right().ranks, s.c.divergence->splits ? "differs" : "has the latter",
-                       "agree");
-     }},
     {"on_device",
      [](S s) {
        return s.c.rule != kDeviceStalled ? s.op_text() : device_title(s.f, *s.first().device);
@@ -500,26 +519,32 @@ const Row& sentences_of(const Cause& c) {
 
 std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const Names names(f);
-  const std::vector<Record>& records = f.ev(g.evidence).records;
-  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, records[g.issued]),
+  const RankEvidence& e = f.ev(g.evidence);
+  const Record& issued = e.records[g.issued];
+  std::string due = names.due(g.evidence, e.records[g.usual], issued);
+  if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
+    due += " of " + f.group(f.graph[c.pending].group).title();
+  }
+  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, issued),
                      c.by_peers                     ? "other ranks"
                      : c.anomaly && c.anomaly->part ? "before it"
-                                                    : "its earlier iterations",
-                     names.due(g.evidence, records[g.usual], records[g.issued]));
+                     : c.guilty.size() == 1         ? "its earlier iterations"
+                                                    : "earlier iterations",
+                     due);
 }
 
-std::string summary(const Facts& f, const Cause& c) {
-  return Sentence(f, c).fill(sentences_of(c).first);
+std::string summary(const Facts& f, const Cause& c, const std::vector<Rank>& blamed) {
+  return Sentence(f, c, blamed).fill(sentences_of(c).first);
 }
 
 void add_reasons(const Facts& f, const Cause& c, Report& r) {
-  const std::string more = Sentence(f, c).fill(sentences_of(c).more);
+  const std::string more = Sentence(f, c, r.ranks).fill(sentences_of(c).more);
   const bool open = c.rule >= kOpenDivergence && c.rule < kOkTerminated;
   if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
       f.graph.waits(c.guilty.front().evidence)) {
     say(r, "why", "the thread of rank {} that issued its operations of {} has ended",
         c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
-  } else if (!open && !more.empty()) {
+  } else if (!open && !more.empty() && !contains(each(r.findings, &Finding::text), more)) {
     say(r, "why", more);
   } else if (!more.empty() && r.kind == Verdict::kUndecided) {
     say(r, "need", "what would decide it: " + more);

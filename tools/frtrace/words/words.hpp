@@ -106,7 +106,8 @@ class Events {
 Blamed describe(const Facts&, const Cause&, const Guilty&);
 // "issued all_gather #7 of tp at a.py:3 where its earlier iterations had broadcast at a.py:2"
 std::string departure(const Facts&, const Cause&, const Guilty&);
-std::string summary(const Facts&, const Cause&);
+// Of one cause; none of the `blamed`, of whichever cause, is said to wait.
+std::string summary(const Facts&, const Cause&, const std::vector<Rank>& blamed);
 // Why that is so, and of what names nobody the evidence that would decide it.
 void add_reasons(const Facts&, const Cause&, Report&);
 // How often the blamed passed call sites, and where they first parted from the others.

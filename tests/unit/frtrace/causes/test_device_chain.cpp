@@ -82,10 +82,10 @@ TEST_CASE("a kernel that takes nothing though it came is no network") {
     CHECK(r.kind == Verdict::kDevice);
     CHECK(r.ranks == Ranks{2});
     CHECK(r.blamed[0].why == "kernel_stands");
-    CHECK(
-        says(r, 2, "receive from rank 1: step 1 of 4 arrived, its own kernel does not consume it"));
+    CHECK(says(r, 2,
+               "receive from rank 1: step 1 of 4 arrived, the kernel here does not consume it"));
     CHECK(has(r, "device", "rank 1: "));
-    CHECK(has(r, "device", "send to rank 2: no free buffer there for step 1 of 4"));
+    CHECK(has(r, "device", "send to rank 2: no free buffer at the receiver for step 1 of 4"));
   } else {
     // Its kernel may wait for its neighbour, over what is not seen.
     CHECK(r.kind == Verdict::kUndecided);
@@ -163,8 +163,8 @@ TEST_CASE("a device that does not start says how far it got") {
     const Report r = run(DeviceState::kLaunched);
     CHECK(r.blamed[0].why == "not_started");
     CHECK(says(r, 2,
-               "launched 20.0 s ago, never started on its device; nothing that fr sees is "
-               "before it on stream 0x700: a kernel of the user's"));
+               "launched 20.0 s ago, never started on its device; no recorded operation "
+               "is before it on stream 0x700: another kernel is, or the device has no room"));
   }
   SECTION("in the launch") {
     const Report r = run(DeviceState::kLaunching);

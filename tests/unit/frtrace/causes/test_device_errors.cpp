@@ -166,7 +166,7 @@ TEST_CASE("a CUDA call that does not return is told") {
   j.advance(20);
   const Report r = j.diagnose();
   CHECK(r.ranks == Ranks{1});
-  CHECK(has(r, "device", "rank 1: fr's own thread has been in cuEventQuery for 20.0 s"));
+  CHECK(has(r, "device", "rank 1: the recorder's own thread has been in cuEventQuery for 20.0 s"));
 }
 
 // ---------------------------------------------------------------- groups

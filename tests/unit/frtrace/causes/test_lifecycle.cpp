@@ -134,7 +134,7 @@ TEST_CASE("a rank that never came to init_process_group is named") {
     CHECK(r.blamed[0].why == "never_started");
     CHECK(r.blamed[0].op == "init_process_group");
     CHECK(r.summary ==
-          "rank 3 has not come to init_process_group (not started, or cannot reach the store at "
+          "rank 3 has not entered init_process_group (not started, or cannot reach the store at "
           "n1:29500); ranks 0-2,4-7 wait there");
   }
   SECTION("a node without any file: its files may be elsewhere") {

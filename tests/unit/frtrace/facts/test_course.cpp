@@ -14,8 +14,9 @@ TEST_CASE("a rank left a loop early: how often each came by") {
   const Report r = j.diagnose();
   REQUIRE(r.kind == Verdict::kMismatch);
   REQUIRE(r.ranks == Ranks{3});
-  CHECK(
-      has(r, "counts", "rank 3 issued all_reduce at train.py:30 step 8 times, the others 9 times"));
+  CHECK(has(
+      r, "counts",
+      "rank 3 issued all_reduce of default_pg at train.py:30 step 8 times, the others 9 times"));
   CHECK_FALSE(has(r, "counts", "train.py:20"));
 }
 
@@ -26,7 +27,7 @@ TEST_CASE("counts of what all rings still hold") {
   j.some({3}, kWorld, kLoss);
   j.some({0, 1, 2}, kWorld, kGrads);
   j.advance(20);
-  CHECK(has(j.diagnose(), "counts", "3 times, the others 4 times, of what the rings still hold"));
+  CHECK(has(j.diagnose(), "counts", "3 times, the others 4 times, in the records that are kept"));
 }
 
 TEST_CASE("equal counts say nothing, nor one less at the place where the others wait") {

@@ -25,7 +25,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
     if (const DeviceFailure& f = e.device.failure; f.present) {
       std::string text = f.name.empty() ? "CUDA error " + std::to_string(f.code) : f.name;
       text += f.text.empty() ? "" : ": " + f.text;
-      text += f.call.empty() ? "" : " (told by " + f.call + ")";
+      text += f.call.empty() ? "" : " (reported by " + f.call + ")";
       own.push_back({i, f.time, std::move(text), true, false,
                      f.has_record ? record_at(e, f.ticket) : SIZE_MAX});
     }

@@ -294,8 +294,8 @@ void find_failures(const std::vector<Member>& members, bool moves) {
       }
       r.state = State::kFailed;
       r.error = static_cast<Id>(m.e->strings.size());
-      m.e->strings.push_back(fmt::format(
-          "ended without rank {}: it timed out, or a connection closed", absent->id.rank));
+      m.e->strings.push_back(
+          fmt::format("timeout, or connection closed; rank {} did not take part", absent->id.rank));
       g.completed = std::min(g.completed, least);
       g.ended = std::min(g.ended, least);
       ++g.failed;
