@@ -305,6 +305,18 @@ def test_fewer_faults_leave_the_first_one(tmp_path):
     assert one["fault"].startswith(two["fault"]) and ";" in one["fault"] and ";" not in two["fault"]
 
 
+def test_the_truth_of_shorter_rings_is_of_what_they_keep(tmp_path):
+    """The first operation in flight is further back than 51 records."""
+    make(tmp_path / "a", "odd_split", "--half", "all", "--seed", 700034)
+    make(tmp_path / "b", "odd_split", "--half", "all", "--seed", 700034, "--ring", 51)
+    one, two = (
+        json.loads(next((tmp_path / place).glob("*/truth.json")).read_text())["fr"]
+        for place in "ab"
+    )
+    assert one["decidable"]
+    assert not two["decidable"] and "in flight is overwritten" in two["lacking"]
+
+
 def test_an_analyzer_that_blames_is_told(tmp_path):
     make(tmp_path, "missing", "--seed", 3)
     (directory,) = tmp_path.iterdir()

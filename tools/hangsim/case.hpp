@@ -115,14 +115,15 @@ const std::vector<Class>& classes_below();
 const std::vector<Class>& classes_wide();
 const std::vector<Class>& classes_slow();
 
-// cls empty: any, of those below the host if `below`. world 0, kind empty: by seed.
+// cls empty: any, of those below the host if `below`. world 0, kind empty: by seed. No rank keeps
+// more than `ring` records.
 Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-               bool below = false);
+               bool below = false, int ring = INT_MAX);
 
 // Of the widely drawn jobs, in a space of seeds of its own.
 // faults: no more than so many of those that its class plants.
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-                    Half half, int faults = INT_MAX);
+                    Half half, int faults = INT_MAX, int ring = INT_MAX);
 
 // Of jobs in which nothing is stuck.
 Case make_slow_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world);

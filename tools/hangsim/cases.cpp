@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "alter.hpp"
 #include "faults.hpp"
 
 namespace hangsim {
@@ -433,7 +434,7 @@ const std::vector<Class>& classes_below() {
 }
 
 Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-               bool below) {
+               bool below, int ring) {
   const auto& all = below ? recipes_below() : recipes();
   Random pick(seed);
   const Recipe* recipe = &all[static_cast<std::size_t>(pick.below(static_cast<int>(all.size())))];
@@ -484,6 +485,7 @@ Case make_case(std::uint64_t seed, std::string_view cls, std::string_view kind, 
     }
     c.name = fmt::format("{}-{}-{}", c.cls, c.job.kind, seed);
     choose_evidence(c, random, runs);
+    cut_rings(c, ring);  // the truth is of what these keep
     if (c.cls == "no_file") {
       c.fr.lost = c.torch.lost = plan.ranks;
       c.fr.truncated.clear();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "alter.hpp"
 #include "wide.hpp"
 
 namespace hangsim {
@@ -179,7 +180,7 @@ std::vector<std::string> kinds_in(Half half) {
 
 // False: that fault is not possible in that job, or does no harm.
 bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int world, Random& random,
-              int faults) {
+              int faults, int ring) {
   try {
     c.job = draw_job(kind, world, random);
   } catch (const std::invalid_argument&) {
@@ -210,6 +211,7 @@ bool try_case(Case& c, const WideRecipe& recipe, const std::string& kind, int wo
     c.fault += fmt::format("{}rank {}: {}", c.fault.empty() ? "" : "; ", g.rank, g.text);
   }
   choose_evidence(c, fault.guilts, random);
+  cut_rings(c, ring);  // the truth is of what these keep
   c.fr_truth = runs ? running_truth(c, fault) : wide_truth(c, fault, false);
   c.torch_truth = runs ? running_truth(c, fault) : wide_truth(c, fault, true);
   list_faulty(c.fr_truth, fault.guilts);
@@ -239,7 +241,7 @@ void add_earlier(Case& c) {
 }  // namespace
 
 Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view kind, int world,
-                    Half half, int faults) {
+                    Half half, int faults, int ring) {
   const auto& all = wide_recipes();
   Random pick(scramble(seed, 4242));
   const WideRecipe* recipe =
@@ -260,7 +262,7 @@ Case make_wide_case(std::uint64_t seed, std::string_view cls, std::string_view k
     c.seed = seed;
     c.wide = true;
     const std::string job_kind = kind.empty() ? random.pick(kinds) : std::string(kind);
-    if (!try_case(c, *recipe, job_kind, world, random, faults)) {
+    if (!try_case(c, *recipe, job_kind, world, random, faults, ring)) {
       continue;
     }
     c.held_out = is_held_out(c.job.kind);

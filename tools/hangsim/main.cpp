@@ -28,7 +28,7 @@ struct Options {
   std::string cls, kind, format = "both", out;
   std::string half;
   std::uint64_t rename = 0;
-  int ring = 0, faults = INT_MAX;
+  int ring = INT_MAX, faults = INT_MAX;
   std::vector<int> shift;
   bool list = false, below = false;
 };
@@ -41,13 +41,10 @@ void write(const Options& o, std::uint64_t seed) {
                                 [&](const Class& cls) { return o.cls == cls.name; });
   Case c = slow ? make_slow_case(seed, o.cls, o.kind, o.world)
            : o.half.empty()
-               ? make_case(seed, o.cls, o.kind, o.world, o.below)
-               : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half), o.faults);
+               ? make_case(seed, o.cls, o.kind, o.world, o.below, o.ring)
+               : make_wide_case(seed, o.cls, o.kind, o.world, kHalves.at(o.half), o.faults, o.ring);
   if (o.shift.size() == 2) {
     shift_clock(c, o.shift[0] % (c.job.node(c.job.world - 1) + 1), o.shift[1] * kSecond);
-  }
-  if (o.ring > 0) {
-    cut_rings(c, o.ring);
   }
   if (o.rename > 0) {
     rename_all(c, o.rename);
@@ -111,7 +108,9 @@ int main(int argc, char** argv) {
   app.add_option("--faults", o.faults, "with --half: no more than so many of those of the class")
       ->check(CLI::PositiveNumber);
   app.add_option("--rename", o.rename, "ranks, hosts and groups get other names, by this seed");
-  app.add_option("--ring", o.ring, "no rank keeps more records")->check(CLI::PositiveNumber);
+  app.add_option("--ring", o.ring,
+                 "no rank keeps more records; not of classes below the host and slow ones")
+      ->check(CLI::PositiveNumber);
   app.add_option("--shift", o.shift, "node and seconds by which its clock is off")->expected(2);
   app.add_option("--job", o.kind, "kind of job, see --list; default: by seed");
   app.add_option("--world", o.world, "ranks; default: by seed, 4 to 32, with --below 2 to 64")

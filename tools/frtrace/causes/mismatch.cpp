@@ -164,12 +164,11 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
   // Types do not vary from time to time, sizes may.
-  const auto differ_in = [&](const char* field) {
-    return std::ranges::any_of(d.fields,
-                               [&](const FieldDifference& x) { return x.field == field; });
+  const auto differ_in = [&](SlotField field) {
+    return std::ranges::count(d.fields, field, &FieldDifference::field) != 0;
   };
-  const bool types = differ_in("dtype");
-  const bool sizes = !differ_in("operation") && (differ_in("shape") || differ_in("size"));
+  const bool types = differ_in(SlotField::kDtype);
+  const bool sizes = !differ_in(SlotField::kOperation) && differ_in(SlotField::kSize);
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];

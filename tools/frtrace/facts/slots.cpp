@@ -314,30 +314,30 @@ class SlotView {
     const bool alike = std::ranges::all_of(d.classes[0], [&](int m) {
       return record(m).in_numel == most.in_numel && record(m).out_numel == most.out_numel;
     });
-    const std::string in = std::to_string(own.in_numel), out = std::to_string(own.out_numel);
+    const auto compare = [&](SlotField field, std::uint64_t a, std::uint64_t b) {
+      if (a != b) {
+        d.fields.push_back({field, std::to_string(a), std::to_string(b)});
+      }
+    };
     if (!alike) {
-      d.fields.push_back({"sizes", in + " in, " + out + " out", ""});
+      d.fields.push_back({SlotField::kSizes, "", ""});
       return;
     }
-    if (own.in_numel != most.in_numel) {
-      d.fields.push_back({"size", in, std::to_string(most.in_numel)});
-    }
-    if (own.out_numel != most.out_numel) {
-      d.fields.push_back({"output size", out, std::to_string(most.out_numel)});
-    }
+    compare(SlotField::kSize, own.in_numel, most.in_numel);
+    compare(SlotField::kOutputSize, own.out_numel, most.out_numel);
   }
 
   void compare_fields(Divergence& d) const {
     const auto fields = [&](int m) { return signature_fields(evidence(idx(m)), record(m)); };
     const auto most = fields(d.classes[0].front());
     for (std::size_t k = 1; k < d.classes.size(); ++k) {
-      for (const auto& [name, value] : fields(d.classes[k].front())) {
-        for (const auto& [other_name, other_value] : most) {
-          if (name == other_name && value != other_value) {
-            d.fields.push_back({name, value, other_value});
+      for (const auto& [field, value] : fields(d.classes[k].front())) {
+        for (const auto& [other_field, other_value] : most) {
+          if (field == other_field && value != other_value) {
+            d.fields.push_back({field, value, other_value});
           }
         }
-        if (name == "operation" && value != most.front().second) {
+        if (field == SlotField::kOperation && value != most.front().second) {
           break;  // another operation: its sizes are beside the point
         }
       }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/case.hpp"
+#include "model/operation.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {
@@ -20,10 +21,11 @@ struct Slots {
 };
 std::vector<Slots> make_slots(const Case&);  // one per group
 
-// A field in which members differ: {"size", "64", "4096"}: 64 where most have 4096; "": all others
-// have other values by right.
+// A field in which members differ: {kSize, "64", "4096"}: 64 where most have 4096. Of kSizes, which
+// differ by right among the others too, the record has the values.
 struct FieldDifference {
-  std::string field, own, others;
+  SlotField field;
+  std::string own, others;
 };
 // Rows that one rank sends to another in an all_to_all, and what that one expects.
 struct SplitDifference {
@@ -45,7 +47,7 @@ struct Divergence {
   std::optional<SplitDifference> splits;
 
   // Sizes of one member do not fit the others', which differ by right.
-  bool sizes_vary() const { return !fields.empty() && fields.front().others.empty(); }
+  bool sizes_vary() const { return !fields.empty() && fields.front().field == SlotField::kSizes; }
 };
 // The earliest slot of every group in which members differ, by time; `past` ones only if there is
 // no other.

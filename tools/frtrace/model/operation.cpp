@@ -27,21 +27,21 @@ Id dtype_of(OpClass cls, const Record& r) {
   return cls == OpClass::kScatter || r.in_dtype == 0 ? r.out_dtype : r.in_dtype;
 }
 
-// The one list of what must agree besides the operation. f(name, Text) and f(name, number).
+// The one list of what must agree besides the operation. f(SlotField, Text) and f(SlotField, number).
 template <class F>
 void visit_signature(OpClass cls, const Record& r, bool sizes, F&& f) {
   const fr::MustAgree must = fr::must_agree(cls);
   if (must.in_size && sizes) {
-    f("size", r.in_numel);
+    f(SlotField::kSize, r.in_numel);
   }
   if (must.out_size && sizes && !(must.in_size && r.in_numel == r.out_numel)) {
-    f("output size", r.out_numel);
+    f(SlotField::kOutputSize, r.out_numel);
   }
   if (must.types) {
-    f("dtype", Text{Text::kDtype, dtype_of(cls, r)});
-    f("reduce op", Text{Text::kReduceOp, r.reduce_op});
+    f(SlotField::kDtype, Text{Text::kDtype, dtype_of(cls, r)});
+    f(SlotField::kReduceOp, Text{Text::kReduceOp, r.reduce_op});
     if (must.root) {
-      f("root", static_cast<std::uint64_t>(static_cast<std::int64_t>(r.peer)));
+      f(SlotField::kRoot, static_cast<std::uint64_t>(static_cast<std::int64_t>(r.peer)));
     }
   }
 }
@@ -76,7 +76,7 @@ std::uint64_t hash_of(std::string_view text) {
 template <class Word>
 std::uint64_t signature(OpClass cls, std::uint64_t op, const Record& r, bool sizes, Word&& word) {
   std::uint64_t h = mix(1, op);
-  visit_signature(cls, r, sizes, [&](const char*, auto value) {
+  visit_signature(cls, r, sizes, [&](SlotField, auto value) {
     if constexpr (std::is_same_v<decltype(value), Text>) {
       h = mix(h, word(value));
     } else {
@@ -132,19 +132,18 @@ bool Signatures::is_all_to_all(const Record& r) {
   return static_cast<OpClass>(names(r).op_class) == OpClass::kAllToAll;
 }
 
-std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence& e,
-                                                                  const Record& r) {
-  std::vector<std::pair<std::string, std::string>> out;
-  out.emplace_back("operation", std::string(e.text(r.op)));
-  visit_signature(class_of(canonical_op(e.text(r.op))), r, true,
-                  [&](std::string_view name, auto value) {
-                    if constexpr (std::is_same_v<decltype(value), Text>) {
-                      out.emplace_back(name, std::string(e.text(value.id)));
-                    } else {
-                      out.emplace_back(
-                          name, name == "root" ? fmt::format("{}", r.peer) : std::to_string(value));
-                    }
-                  });
+std::vector<std::pair<SlotField, std::string>> signature_fields(const RankEvidence& e,
+                                                                const Record& r) {
+  std::vector<std::pair<SlotField, std::string>> out;
+  out.emplace_back(SlotField::kOperation, std::string(e.text(r.op)));
+  visit_signature(class_of(canonical_op(e.text(r.op))), r, true, [&](SlotField field, auto value) {
+    if constexpr (std::is_same_v<decltype(value), Text>) {
+      out.emplace_back(field, std::string(e.text(value.id)));
+    } else {
+      out.emplace_back(field,
+                       field == SlotField::kRoot ? std::to_string(r.peer) : std::to_string(value));
+    }
+  });
   return out;
 }
 

@@ -34,9 +34,17 @@ class Signatures {
   std::vector<Names> known_;
   std::size_t last_ = 0;
 };
-// The same as words: {"size", "4096"}, {"dtype", "Float"}...
-std::vector<std::pair<std::string, std::string>> signature_fields(const RankEvidence&,
-                                                                  const Record&);
+enum class SlotField : std::uint8_t {
+  kOperation,
+  kSize,
+  kOutputSize,
+  kSizes,
+  kDtype,
+  kReduceOp,
+  kRoot
+};
+// The same one by one, as texts: {kSize, "4096"}, {kDtype, "Float"}...
+std::vector<std::pair<SlotField, std::string>> signature_fields(const RankEvidence&, const Record&);
 // Only a fault makes the signatures of such operations differ, even when they completed.
 bool is_strict(std::string_view op);
 bool is_all_to_all(std::string_view op);

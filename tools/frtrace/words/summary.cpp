@@ -133,9 +133,9 @@ constexpr struct {
     {"members", otherwise, "all members"},
     {"mismatch",
      [](S s) {
-       return s.c.right < 0 &&
-              std::ranges::any_of(
-                  s.c.divergence->fields, [](const auto& x) { return x.field == "operation"; });
+       return s.c.right < 0 && std::ranges::any_of(
+                                   s.c.divergence->fields,
+                                   [](const auto& x) { return x.field == SlotField::kOperation; });
      },
      "{who} issued different operations as #{seq} of {group}: {differences}"},
     {"mismatch", [](S s) { return s.c.right < 0; },
@@ -245,6 +245,13 @@ std::string young(S s) {
                                    one_or(n, "is", "are"), duration_text(s.f.threshold_s)));
 }
 
+std::string field_text(SlotField field) {
+  static constexpr const char* kTexts[] = {"operation", "size",      "output size", "sizes",
+                                           "dtype",     "reduce op", "root"};
+  static_assert(std::size(kTexts) == static_cast<std::size_t>(SlotField::kRoot) + 1);
+  return kTexts[static_cast<std::size_t>(field)];
+}
+
 // Sizes as shapes, where these are known: "shape [20,8] instead of [18,8]".
 std::string differences(S s) {
   const Divergence& d = *s.c.divergence;
@@ -260,9 +267,14 @@ std::string differences(S s) {
   std::vector<std::string> out;
   for (const FieldDifference& x : d.fields) {
     const char* between = s.c.right < 0 ? " and " : " instead of ";
-    const bool plain = s.c.right < 0 && x.field == "operation";
-    std::string text = given(!plain, x.field + ' ') + x.own + led(between, x.others);
-    if (x.field.ends_with("size") && d.classes.size() == 2) {
+    const bool plain = s.c.right < 0 && x.field == SlotField::kOperation;
+    std::string text = given(!plain, field_text(x.field) + ' ') + x.own + led(between, x.others);
+    if (x.field == SlotField::kSizes) {
+      const Record& own = *side_of(s.f, d, s.c.right == 1 ? 0 : 1).record;
+      text = fmt::format("sizes {} in, {} out", own.in_numel, own.out_numel);
+    }
+    if ((x.field == SlotField::kSize || x.field == SlotField::kOutputSize) &&
+        d.classes.size() == 2) {
       const std::string own = shape(false), others = shape(true);
       text = own.empty() || others.empty() || own == others
                  ? text
