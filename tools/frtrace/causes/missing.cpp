@@ -397,8 +397,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   const std::set<int> absent(p.absent.begin(), p.absent.end());
   const auto many = static_cast<std::size_t>(
       std::ranges::count_if(idle, [&](int i) { return absent.contains(i); }));
-  if (p.kind == Kind::kCollective && p.waits.size() * 2 < many && many > 2 &&
-      many * 2 > f.group(p.group).ranks.size() && !left &&
+  const bool few_wait = p.kind == Kind::kCollective && p.waits.size() * 2 < many && many > 2 &&
+                        many * 2 > f.group(p.group).ranks.size() && !left;
+  if (few_wait &&
       (!was_due(f, p) || std::ranges::all_of(idle, [&](int i) { return is_at_store(f, i); }))) {
     std::vector<int> few = idle;
     for (const Wait& w : p.waits) {
@@ -430,6 +431,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
   });
+  if (few_wait) {
+    c.assume(Assume::kEarlierIterations);  // in which it was due: the few issued none too many
+  }
   if (early) {
     c.assume(Assume::kEarlyFile, f.ranks(idle));
   }
