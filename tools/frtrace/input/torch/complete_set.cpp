@@ -111,6 +111,28 @@ void date_the_cut(const Set& set) {
   }
 }
 
+// A file without completed entries which has as many as the ring of another rank, that has some, has
+// room for: these were not left out but overwritten, and so may be what is in flight.
+void find_full_rings(const Set& set) {
+  const auto room = [](const RankEvidence* e) -> std::uint64_t {
+    const bool full = !e->records.empty() && e->records.front().ticket > 1;
+    return full ? e->id.n_records - e->records.front().ticket : 0;
+  };
+  std::set<std::uint64_t> rings{0};
+  for (const RankEvidence* e : set) {
+    rings.insert(e->holes.only_active ? 0 : room(e));
+  }
+  for (RankEvidence* e : set) {
+    if (e->holes.only_active && rings.contains(room(e)) && room(e) != 0) {
+      e->holes.only_active = false;
+      e->losses.lanes_lost += 1;
+      for (const GroupEvidence& g : e->groups) {
+        e->losses.overwritten += g.overwritten;
+      }
+    }
+  }
+}
+
 // ---------------------------------------------------------------- frontiers
 
 // One rank finished what another, by its own file, could not even have started: the files were
@@ -353,6 +375,7 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     const Set set = newest_run(files);
     torch_set::complete_groups(set);
     doubt_the_missing(set);
+    find_full_rings(set);
     date(set);
     const std::vector<std::vector<Member>> groups = groups_of(set);
     // Modification times later than that for ranks that had not come so far are those of copies.
