@@ -112,7 +112,7 @@ bool has_streams(const Facts& f, const Problem& p, int evidence) {
 // which the hosts issued, would show what holds it up.
 bool is_below_the_host(const Facts& f, const Problem& p) {
   bool any = false, all = true;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const DeviceEvidence& d = f.ev(i).device;
     any = any || d.present;
     all = all && d.present &&

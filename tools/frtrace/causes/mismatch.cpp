@@ -19,10 +19,6 @@ const Record* record_at(const Facts& f, const Divergence& d, int member, std::ui
   return f.slots[idx(d.group)].at(f.c, f.group(d.group), idx(member), seq);
 }
 
-std::size_t index_of(const Facts& f, int evidence, const Record& r) {
-  return static_cast<std::size_t>(&r - f.ev(evidence).records.data());
-}
-
 // +1: the rank issued there what it did before after as many equal operations as ever came before
 // it, -1: it never did, 0: nothing tells. In linear time (Z-function of the steps backwards), as
 // programs repeat themselves.
@@ -60,7 +56,7 @@ std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence
 // Operation, sizes, and where the place in the code is known, that.
 std::uint64_t what_of(const Facts& f, int evidence, const Record& r) {
   const int group = f.c.group_at(evidence, r.group);
-  const auto record = static_cast<std::uint32_t>(index_of(f, evidence, r));
+  const auto record = static_cast<std::uint32_t>(f.ev(evidence).index_of(r));
   return mix(f.anomalies.role(evidence, {0, group, record}), signature_hash(f.ev(evidence), r));
 }
 
@@ -141,7 +137,7 @@ int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
 int usual_with_last(const Facts& f, int evidence, const Record& own) {
   const std::vector<Step>& steps = f.history.of(evidence);
   const auto last_of = [&](const Record& r) -> const Record* {
-    const std::size_t at = step_of(steps, index_of(f, evidence, r));
+    const std::size_t at = step_of(steps, f.ev(evidence).index_of(r));
     const Record* last = at == 0 ? nullptr : &f.ev(evidence).records[steps[at - 1].record];
     return last != nullptr && last->group == r.group && last->op == r.op ? last : nullptr;
   };
@@ -173,14 +169,14 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
     for (const int m : d.classes[k]) {
       const int i = g.evidence[idx(m)];
       const Record* r = record_at(f, d, m, d.seq);
-      const auto [order, in_group] = precedents(f, d, i, index_of(f, i, *r));
+      const auto [order, in_group] = precedents(f, d, i, f.ev(i).index_of(*r));
       all_tell = all_tell && order != 0;
       by_order[k] += order;
       votes[k] += in_group;
       votes[k] += sisters_that_agree(f, d, what_of(f, i, *r));
       votes[k] += d.splits ? usual_splits(f.ev(i), *r) : 0;
       const std::vector<Step>& steps = f.history.of(i);
-      const bool varies = !steps[step_of(steps, index_of(f, i, *r))].sized;
+      const bool varies = !steps[step_of(steps, f.ev(i).index_of(*r))].sized;
       votes[k] += types ? usual_tensor(f.ev(i), *r, false) : 0;
       // Its usual size says nothing for a rank that may have left out the other's operation.
       const auto size = [&] {
@@ -210,7 +206,7 @@ std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int me
     if (r == nullptr) {
       break;
     }
-    out.push_back(steps[step_of(steps, index_of(f, i, *r))].exact);
+    out.push_back(steps[step_of(steps, f.ev(i).index_of(*r))].exact);
   }
   return out;
 }
@@ -306,7 +302,7 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
   for (Guilty& x : c.guilty) {
     const int member = g.position.at(x.rank);
     if (const std::uint64_t since = once_more_since(f, d, member, reference)) {
-      x.usual = index_of(f, x.evidence, *record_at(f, d, member, since));
+      x.usual = f.ev(x.evidence).index_of(*record_at(f, d, member, since));
     }
   }
   const bool all = std::ranges::all_of(c.guilty, [&](const Guilty& x) {
@@ -356,7 +352,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
       if (static_cast<int>(k) != c.right) {
         const int i = g.evidence[idx(m)];
         Guilty guilty = guilty_rank(f, i, c.right < 0 ? Why::kDiffers : Why::kMinority, c.pending);
-        guilty.issued = index_of(f, i, *record_at(f, d, m, d.seq));
+        guilty.issued = f.ev(i).index_of(*record_at(f, d, m, d.seq));
         guilty.seq = d.seq;
         c.guilty.push_back(guilty);
       }
@@ -455,7 +451,7 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
 // Other ranks that are in a message of that group with that tag now.
 int with_tag(const Facts& f, const Unequal& u, int group, const std::string& tag) {
   int n = 0;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     const std::size_t front = f.graph.fronts[idx(i)].first;
     const Record* r = front == kNoRecord ? nullptr : &f.ev(i).records[front];
     n += r != nullptr && i != u.sender && i != u.receiver && r->kind != Kind::kCollective &&

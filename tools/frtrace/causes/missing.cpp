@@ -237,7 +237,7 @@ bool is_next(const Facts& f, int i) {
 // most of a job that all stand still do.
 void drop_makers(const Facts& f, std::vector<int>& idle) {
   std::size_t still = 0;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     still += !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)] ? 1 : 0;
   }
   if (still < 2 || f.ev(idle.front()).format.empty()) {

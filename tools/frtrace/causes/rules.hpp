@@ -1,8 +1,6 @@
 // rules.hpp - every rule, in the order in which the judge reads their proposals.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
 #include <span>
 #include <vector>
 
@@ -91,13 +89,6 @@ bool may_be_between(const Facts&);
 void sort_by_rank(std::vector<Guilty>&);
 // That step of a rank that repeats itself is one that it never issued before.
 bool is_new(const Facts&, int evidence, std::size_t step);
-// Evidence of the ranks that are so.
-template <typename Is>
-std::vector<int> ranks_that(const Facts& f, const Is& is) {
-  std::vector<int> out;
-  std::ranges::copy_if(f.c.indices(), std::back_inserter(out), is);
-  return out;
-}
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,

@@ -61,7 +61,7 @@ bool came_together(const Facts& f, int evidence, const Step& step) {
       return false;
     }
     const std::vector<Step>& steps = f.history.of(i);
-    const std::size_t at = step_of(steps, static_cast<std::size_t>(its - f.ev(i).records.data()));
+    const std::size_t at = step_of(steps, f.ev(i).index_of(*its));
     if (at >= steps.size() || steps[at].exact != step.exact) {
       return false;
     }

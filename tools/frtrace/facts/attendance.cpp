@@ -80,14 +80,11 @@ const Record* other_end(const Case& c, const Pending& p, const Group& g, std::si
   const Rank own = g.ranks[member];
   const Kind kind = p.from == own ? Kind::kSend : Kind::kRecv;
   const Rank other = p.from == own ? p.to : p.from;
-  for (auto it = e.records.rbegin(); it != e.records.rend(); ++it) {
-    if (it->kind == kind && it->seq == p.seq && static_cast<int>(it->group) == g.row[member] &&
-        it->peer >= 0 && it->peer < static_cast<int>(g.ranks.size()) &&
-        g.ranks[idx(it->peer)] == other) {
-      return &*it;
-    }
-  }
-  return nullptr;
+  return e.last_record([&](const Record& r) {
+    return r.kind == kind && r.seq == p.seq && static_cast<int>(r.group) == g.row[member] &&
+           r.peer >= 0 && r.peer < static_cast<int>(g.ranks.size()) &&
+           g.ranks[idx(r.peer)] == other;
+  });
 }
 
 // The highest number that the member is known to have left in an operation that no member leaves
@@ -398,12 +395,8 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
   }
   const bool tags = !sent_tag.empty() && !recv_tag.empty() && sent_tag != recv_tag;
   if (size || dtype || tags) {
-    p.unequal = Unequal{sends ? mine : theirs,
-                        sends ? theirs : mine,
-                        static_cast<std::size_t>(&send - sender.records.data()),
-                        static_cast<std::size_t>(&recv - receiver.records.data()),
-                        !size && dtype,
-                        std::move(sent_tag),
+    p.unequal = Unequal{sends ? mine : theirs,   sends ? theirs : mine, sender.index_of(send),
+                        receiver.index_of(recv), !size && dtype,        std::move(sent_tag),
                         std::move(recv_tag)};
   }
 }

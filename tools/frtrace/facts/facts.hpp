@@ -2,7 +2,9 @@
 // function of the case: the same evidence gives the same facts on any machine at any time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "facts/device/devices.hpp"
@@ -77,5 +79,13 @@ struct Facts {
   bool aborted_by_data(int evidence) const;
   bool find_one_killed();
 };
+
+// Evidence of the ranks that are so.
+template <typename Is>
+std::vector<int> ranks_that(const Facts& f, const Is& is) {
+  std::vector<int> out;
+  std::ranges::copy_if(f.c.indices(), std::back_inserter(out), is);
+  return out;
+}
 
 }  // namespace frtrace

@@ -2,7 +2,6 @@
 // last operation of a rank may be such a failure when a member that left no file was needed for it
 // and no other member went on from there.
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "facts/limits.hpp"
@@ -23,12 +22,8 @@ bool amid_iteration(const RankEvidence& e, const std::vector<Step>& steps) {
   if (!next) {
     return false;
   }
-  std::map<std::uint64_t, int> times;
-  for (const Step& s : steps) {
-    ++times[s.key];
-  }
-  const auto first = std::ranges::find_if(steps, [&](const Step& s) { return times[s.key] > 1; });
-  return first != steps.end() && steps[*next].key != first->key;
+  const std::size_t first = first_repeated(steps);
+  return first < steps.size() && steps[*next].key != steps[first].key;
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ class GroupMatcher {
   void match() {
     c_.group_of.resize(c_.ranks.size());
     find_shared_names();
-    for (int i = 0; i < static_cast<int>(c_.ranks.size()); ++i) {
+    for (const int i : c_.indices()) {
       const RankEvidence& e = c_.evidence_of(i);
       c_.group_of[static_cast<std::size_t>(i)].assign(e.groups.size(), -1);
       for (int row = 1; row < static_cast<int>(e.groups.size()); ++row) {

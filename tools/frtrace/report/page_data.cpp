@@ -322,7 +322,7 @@ PageJson deadlines_json(const Case& c, PagePool& pool) {
 PageJson clocks_json(const Facts& f, PagePool& pool) {
   constexpr std::size_t kHosts = 256;
   std::map<std::string, int> hosts;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
+  for (const int i : f.c.indices()) {
     hosts.try_emplace(f.ev(i).id.host, i);
   }
   PageJson shown = PageJson::array();

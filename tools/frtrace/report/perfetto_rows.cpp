@@ -31,7 +31,7 @@ std::vector<Time> clocks_ahead(const Case& c, const std::vector<Slots>& slots) {
   std::vector<Time> out(c.ranks.size(), 0);
   std::map<std::pair<std::string, std::string>, Time> of_host;
   std::vector<int> known;  // one rank of each host
-  for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+  for (const int i : c.indices()) {
     const Identity& id = c.evidence_of(i).id;
     if (id.host.empty() && id.boot_id.empty()) {
       continue;
@@ -420,7 +420,7 @@ void add_case(TraceRows& rows, const Case& c, const Report& report, const Perfet
   }
   // Who is blamed stands first.
   for (const bool blamed : {true, false}) {
-    for (int i = 0; i < static_cast<int>(c.ranks.size()); ++i) {
+    for (const int i : c.indices()) {
       const RankEvidence& e = c.evidence_of(i);
       if (contains(report.ranks, e.id.rank) != blamed ||
           (!options.ranks.empty() && !contains(options.ranks, e.id.rank))) {

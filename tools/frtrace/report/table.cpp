@@ -47,10 +47,10 @@ std::vector<RowHead> row_heads(const GroupTable& t) {
       }
       const std::size_t most = std::min(what.size(), first->size());
       std::size_t n = 0, m = 0;
-      for (; n < std::min(most, head.before) && what[n] == (*first)[n];) {
+      while (n < std::min(most, head.before) && what[n] == (*first)[n]) {
         ++n;
       }
-      for (; m < std::min(most - n, head.after) && what.end()[-1 - m] == first->end()[-1 - m];) {
+      while (m < std::min(most - n, head.after) && what.end()[-1 - m] == first->end()[-1 - m]) {
         ++m;
       }
       head.before = n;

@@ -155,7 +155,7 @@ std::string device_title(const Facts& f, const OnDevice& at) {
                                     : "a send or receive that was not launched";
 }
 
-std::string device_line(const Facts& f, const OnDevice& at) {
+std::string device_line(const Facts& f, const OnDevice& at, bool reasons) {
   const DeviceReport d = device_report(f, at);
   const DeviceState state = f.devices[at].state;
   if (state == DeviceState::kScheduled) {
@@ -167,14 +167,15 @@ std::string device_line(const Facts& f, const OnDevice& at) {
                        duration_text(d.seconds));
   }
   if (state == DeviceState::kLaunched) {
-    return fmt::format(
-        fmt::runtime(d.behind.empty() ? "{} launched{}, never started on its device; no recorded "
-                                        "operation is before it on {}: another kernel is, or the "
-                                        "device has no room"
-                                      : "{} launched{}, never started on its device; {} is busy "
-                                        "with {}"),
-        d.operation, ago(d.seconds),
-        d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream), d.behind);
+    const std::string on = d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream);
+    const std::string why =
+        d.behind.empty()
+            ? given(reasons, fmt::format("; no recorded operation is before it on {}: "
+                                         "another kernel is, or the device has no room",
+                                         on))
+            : fmt::format("; {} is busy with {}", on, d.behind);
+    return fmt::format("{} launched{}, never started on its device{}", d.operation, ago(d.seconds),
+                       why);
   }
   std::string out = d.operation + ' ' + running_text(d);
   constexpr std::size_t kShown = 4;
@@ -206,10 +207,9 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
       const auto [it, fresh] = alike.try_emplace(key, said.size());
       if (fresh) {
-        std::string text = said.size() < kReported ? device_line(f, at) : "";
         // What may keep it is said of who is blamed.
-        text.erase(unknown ? std::min(text.find("; no recorded"), text.size()) : text.size());
-        said.emplace_back(std::move(text), std::vector<Rank>{});
+        said.emplace_back(said.size() < kReported ? device_line(f, at, !unknown) : "",
+                          std::vector<Rank>{});
       }
       said[it->second].second.push_back(rank);
     }

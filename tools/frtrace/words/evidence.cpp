@@ -132,7 +132,7 @@ struct Doubts {
 // The ranks whose file has that.
 template <typename Is>
 std::vector<Rank> ranks_with(const Facts& f, Is is) {
-  return f.ranks(those(f, [&](int i) { return is(f.ev(i)); }));
+  return f.ranks(ranks_that(f, [&](int i) { return is(f.ev(i)); }));
 }
 
 // What the formats do not record, and whether the verdict rests on it.

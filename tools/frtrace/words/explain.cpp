@@ -57,7 +57,7 @@ void add_lifecycle_waiting(const Facts& f, Report& r) {
     return f.lifecycle_in_flight(i) != nullptr && !contains(r.ranks, f.rank(i)) &&
            (!f.exit(i).ended() || f.exit(i).terminated);
   };
-  for (const int i : those(f, is_in)) {
+  for (const int i : ranks_that(f, is_in)) {
     const Record& call = *f.lifecycle_in_flight(i);
     Waiting w = waiting_in(f.group_of(i, call), std::string(f.ev(i).text(call.op)));
     w.site = user_site(f.ev(i), call.stack);
@@ -108,7 +108,7 @@ void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
            (!f.exit(i).ended() || f.exit(i).clean() || only_idle) &&
            (r.kind == Verdict::kUndecided || awaited.contains(i));
   };
-  for (const int i : those(f, is_elsewhere)) {
+  for (const int i : ranks_that(f, is_elsewhere)) {
     const Record *last = f.last_operation(i), *call = f.lifecycle_in_flight(i);
     const bool ended = f.exit(i).ended() && !only_idle;
     std::string place = ended ? "" : place_of(f, i);

@@ -191,7 +191,7 @@ Time all_went_on(const Facts& f, const Judgement& j) {
   Time last = 0;
   for (const int i : j.main().rule == Rule::kExited  // the process lives with the signal
                          ? each(j.main().guilty, &Guilty::evidence)
-                         : those(f, hangs)) {
+                         : ranks_that(f, hangs)) {
     const Time on = i < 0 ? 0 : went_on(f, i);
     if (on == 0) {
       return 0;
@@ -402,7 +402,7 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
   }
   // Processes that ended after their dump; the same end of several in one line.
   Events ends;
-  for (const int i : those(f, [&](int i) { return end_after(f, i) != nullptr; })) {
+  for (const int i : ranks_that(f, [&](int i) { return end_after(f, i) != nullptr; })) {
     const RankEvidence& e = *end_after(f, i);
     ends.add(Names(f).exit(own_exit(e)) + more_of(f.ev(i), e), i, own_exit(e).time);
   }

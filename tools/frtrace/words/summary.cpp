@@ -438,7 +438,8 @@ constexpr struct {
 } kValues[] = {
     {"all_wait",
      [](S s) {
-       return s.waits_beside(s.f.ranks(those(s.f, [&](int i) { return s.f.graph.waits(i); })), "");
+       return s.waits_beside(s.f.ranks(ranks_that(s.f, [&](int i) { return s.f.graph.waits(i); })),
+                             "");
      }},
     {"cycle", cycle},
     {"departed", departed},

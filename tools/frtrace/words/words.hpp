@@ -56,22 +56,12 @@ struct Names {
 
 // How far an operation got on a device: its name, and a sentence without its subject.
 std::string device_title(const Facts&, const OnDevice&);
-std::string device_line(const Facts&, const OnDevice&);
+// `reasons`: with what may keep one that never started, where nothing before it is known.
+std::string device_line(const Facts&, const OnDevice&, bool reasons = true);
 // Who comes late, where, since when and by whose time; of one a sentence without its subject.
 std::string late_summary(const Facts&, const Stragglers&);
 std::string late_line(const Facts&, const Straggler&);
 
-// Evidence of the ranks of which that is true.
-template <typename Is>
-std::vector<int> those(const Facts& f, Is is) {
-  std::vector<int> out;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()); ++i) {
-    if (is(i)) {
-      out.push_back(i);
-    }
-  }
-  return out;
-}
 // "12.4 s before its dump"; "" where one of the times is not known
 std::string before_evidence(const RankEvidence&, Time);
 std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice

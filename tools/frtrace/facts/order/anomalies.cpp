@@ -209,18 +209,11 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
   if (!a.novel || e.records[steps[a.issued].record].kind != Kind::kCollective) {
     return false;
   }
-  // What the program repeats begins with the first step that comes again.
-  std::set<std::uint64_t> again, seen;
-  for (std::size_t k = a.issued; k-- > 0;) {
-    if (!seen.insert(steps[k].key).second) {
-      again.insert(steps[k].key);
-    }
-  }
-  const auto first =
-      std::ranges::find_if(steps, [&](const Step& s) { return again.contains(s.key); });
+  const std::size_t first = first_repeated(std::span(steps).first(a.issued));
   const bool whole_program = e.records.front().ticket <= 1;
-  return whole_program && first != steps.end() && first->key == steps[a.usual].key &&
-         (a.usual == 0 || first->key != steps[a.usual - 1].key);  // one of several alike is amid
+  return whole_program && first < a.issued && steps[first].key == steps[a.usual].key &&
+         (a.usual == 0 ||
+          steps[first].key != steps[a.usual - 1].key);  // one of several alike is amid
 }
 
 std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, const Anomaly& a) {

@@ -165,6 +165,15 @@ bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t cont
 
 }  // namespace
 
+std::size_t first_repeated(std::span<const Step> steps) {
+  std::unordered_map<std::uint64_t, int> times;
+  for (const Step& s : steps) {
+    ++times[s.key];
+  }
+  const auto first = std::ranges::find_if(steps, [&](const Step& s) { return times[s.key] > 1; });
+  return static_cast<std::size_t>(first - steps.begin());
+}
+
 std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
   std::optional<std::size_t> usual;
   for (std::size_t c = std::min(limits::kContext, pos); c >= 1 && !usual; --c) {

@@ -40,6 +40,9 @@ class History {
   mutable std::vector<bool> built_;
 };
 
+// What the program repeats begins with the first step that comes again; past the end: none does.
+std::size_t first_repeated(std::span<const Step> steps);
+
 // Earlier step that followed the longest context equal to the one before `pos`: what the rank
 // usually issues there. `pos` may be one past the end.
 std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos);

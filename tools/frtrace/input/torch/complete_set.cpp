@@ -118,12 +118,15 @@ void find_full_rings(const Set& set) {
     const bool full = !e->records.empty() && e->records.front().ticket > 1;
     return full ? e->id.n_records - e->records.front().ticket : 0;
   };
-  std::set<std::uint64_t> rings{0};
+  std::set<std::uint64_t> rings;
   for (const RankEvidence* e : set) {
-    rings.insert(e->holes.only_active ? 0 : room(e));
+    if (!e->holes.only_active) {
+      rings.insert(room(e));
+    }
   }
+  rings.erase(0);  // of files that have all
   for (RankEvidence* e : set) {
-    if (e->holes.only_active && rings.contains(room(e)) && room(e) != 0) {
+    if (e->holes.only_active && rings.contains(room(e))) {
       e->holes.only_active = false;
       e->losses.lanes_lost += 1;
       for (const GroupEvidence& g : e->groups) {
