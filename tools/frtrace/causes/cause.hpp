@@ -122,6 +122,7 @@ enum class Rule : std::uint8_t {
   kExtra,          // a few wait in an operation that is none of the job's
   kStoppedHost,    // a host stopped though peers in the same place went on
   kLeftOrder,      // in a cycle: left out, exchanged or added an operation
+  kLeftOutAhead,   // left out, behind what it waits in: nobody waits for it yet
   kOtherOrder,     // in a cycle: the order of fewer members
   kCycle,          // in a cycle: all on it
   kLockCycle,      // in a cycle: some wait for a file lock that another one of them holds

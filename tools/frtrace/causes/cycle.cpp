@@ -14,11 +14,6 @@ namespace frtrace {
 
 namespace {
 
-struct Deviant {
-  int evidence;
-  Anomaly how;
-};
-
 bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
   return f.anomalies.role(a.evidence, f.history.of(a.evidence)[a.how.issued]) ==
          f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
@@ -42,12 +37,16 @@ bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
                     [](const Step& x, const Step& y) { return x.key == y.key; });
 }
 
+}  // namespace
+
 Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
   Cause c;
   c.rule = Rule::kLeftOrder;
   for (Deviant& d : deviants) {
     const bool skip = came_one_later(f.history.of(d.evidence), d.how);
-    d.how.kind = skip ? Anomaly::kSkipped : d.how.kind;
+    d.how.kind = skip                                       ? Anomaly::kSkipped
+                 : f.anomalies.exchanged(d.evidence, d.how) ? Anomaly::kSwapped
+                                                            : d.how.kind;
   }
   const Anomaly& a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. What was
@@ -82,6 +81,8 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   }
   return c;
 }
+
+namespace {
 
 // It stands in a collective of a kind that it never issued before, as far as its records tell.
 bool has_come_to_new(const Facts& f, int i) {
@@ -304,93 +305,6 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   return suspects.size() > 2 && 3 * likewise > 2 * suspects.size()
              ? std::nullopt
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
-}
-
-namespace {
-
-// All that the rank issued in that group came from one thread of its own, which has ended: what its
-// other threads wait in does not hold that up.
-bool lost_its_thread(const Facts& f, int i, int group) {
-  const RankEvidence& e = f.ev(i);
-  const std::size_t front = f.graph.fronts[idx(i)].first;
-  std::size_t issued = 0;
-  std::uint32_t tid = 0;
-  for (const Record& r : e.records) {
-    if (communicates(r) && f.c.group_at(i, r.group) == group) {
-      if (tid != 0 && r.tid != tid) {
-        return false;
-      }
-      tid = r.tid;
-      ++issued;
-    }
-  }
-  return issued >= limits::kOwnThread && front != kNoRecord && e.records[front].tid != tid &&
-         e.threads.present && e.threads.threads_lost == 0 &&
-         thread_of(e.threads, static_cast<int>(tid)) == nullptr;
-}
-
-Cause never_issued_by(const Facts& f, int evidence, int pending) {
-  Cause c(Rule::kNeverIssued, Verdict::kMissing);
-  c.pending = pending;
-  c.guilty = {guilty_rank(f, evidence, Why::kNeverIssued, pending)};
-  c.explains = f.graph.leading_to({evidence});
-  c.independent = true;
-  return c;
-}
-
-// All who wait in it left their own order with it: nobody else had to come.
-bool is_out_of_order(const Facts& f, const Pending& p) {
-  return std::ranges::all_of(p.waits, [&](const Wait& w) {
-    const std::size_t at = f.stuck_step(w.evidence);
-    const auto a = f.anomalies.own(w.evidence, at);
-    return a && a->issued == at && a->kind != Anomaly::kSkipped;
-  });
-}
-
-}  // namespace
-
-// Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by
-// its own earlier iterations: a fault by itself, whatever else is stuck.
-std::vector<Cause> left_out(const Facts& f) {
-  std::map<int, std::set<int>>
-      awaited;  // evidence -> groups of collectives that it did not come to
-  std::vector<Cause> out;
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    const Pending& p = f.graph.pending[k];
-    if (p.kind != Kind::kCollective || p.absent.empty() || is_out_of_order(f, p)) {
-      continue;
-    }
-    for (const int a : p.absent) {
-      const bool waits = f.graph.waits(a);
-      if (waits || f.lifecycle_in_flight(a) != nullptr) {
-        awaited[a].insert(p.group);
-        if (waits && lost_its_thread(f, a, p.group)) {
-          out.push_back(never_issued_by(f, a, static_cast<int>(k)));
-        }
-      }
-    }
-  }
-  std::map<int, std::vector<Cause>> by_group;  // of what they left out
-  for (const auto& [i, groups] : awaited) {
-    // All that it issued since agrees.
-    const auto a = f.anomalies.own(i, f.stuck_step(i));
-    const int group = a ? f.history.of(i)[a->usual].group : -1;
-    if (a && a->kind == Anomaly::kSkipped && a->support > 0 &&
-        a->issued + a->support == f.history.of(i).size() && groups.contains(group)) {
-      by_group[group].push_back(of_deviants(f, {{i, *a}}, false, false));
-    }
-  }
-  for (auto& [group, causes] : by_group) {
-    // What most members do is the program's way: that operation is not in every iteration.
-    if (2 * causes.size() > f.group(group).ranks.size()) {
-      continue;
-    }
-    for (Cause& c : causes) {
-      c.independent = true;
-      out.push_back(std::move(c));
-    }
-  }
-  return out;
 }
 
 namespace {

@@ -188,6 +188,13 @@ bool makes_communicator(const Facts& f, int i, int group) {
       return false;
     }
   }
+  // Another member recorded a collective of that group: it was made, with this rank.
+  for (int g = 0; g < static_cast<int>(f.c.groups.size()) && group >= 0; ++g) {
+    if (f.group(g).position.contains(f.rank(i)) && kind(g) == kind(group) &&
+        std::ranges::any_of(f.slots[idx(g)].records, [](const auto& r) { return !r.empty(); })) {
+      return false;
+    }
+  }
   return !e.format.empty() && group >= 0;
 }
 

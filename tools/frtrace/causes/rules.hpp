@@ -39,6 +39,7 @@ std::vector<Cause> never_issued(const Facts&);
 std::vector<Cause> stopped_host(const Facts&);
 std::vector<Cause> complete(const Facts&);
 std::vector<Cause> left_out(const Facts&);
+std::vector<Cause> left_out_ahead(const Facts&);
 std::vector<Cause> cycle(const Facts&);
 std::vector<Cause> own_errors(const Facts&);
 std::vector<Cause> no_evidence(const Facts&);
@@ -89,6 +90,12 @@ bool may_be_between(const Facts&);
 void sort_by_rank(std::vector<Guilty>&);
 // That step of a rank that repeats itself is one that it never issued before.
 bool is_new(const Facts&, int evidence, std::size_t step);
+// A rank that left its order, and how.
+struct Deviant {
+  int evidence;
+  Anomaly how;
+};
+Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cycle);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,

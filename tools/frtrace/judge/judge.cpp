@@ -28,7 +28,7 @@ class Judge {
       }
       for (Cause& c : rule.propose(f_)) {
         // A further cause, never the only one: another may be what it waits for.
-        if (c.rule == Rule::kStoppedHost) {
+        if (c.rule == Rule::kStoppedHost || c.rule == Rule::kLeftOutAhead) {
           further.push_back(std::move(c));
         } else {
           consider(rule.tier, std::move(c));
@@ -37,7 +37,11 @@ class Judge {
     }
     for (Cause& c : further) {
       // Who went on must not have gone another way.
-      if (named() && !std::ranges::all_of(c.others, [&](int i) { return departed(f_.rank(i)); })) {
+      const bool stands =
+          c.rule == Rule::kLeftOutAhead
+              ? !departed()
+              : !std::ranges::all_of(c.others, [&](int i) { return departed(f_.rank(i)); });
+      if (named() && stands) {
         consider(Tier::kEnd, std::move(c));
       }
     }
@@ -95,10 +99,10 @@ class Judge {
     return std::ranges::any_of(named_, [&](const Cause& c) { return blames(c, rank); });
   }
 
-  // What it is named for is that it issued something else, or in another order.
-  bool departed(Rank rank) const {
+  // What it is named for, or somebody is, is that it issued something else, or in another order.
+  bool departed(Rank rank = -1) const {
     return std::ranges::any_of(named_, [&](const Cause& c) {
-      return blames(c, rank) &&
+      return (rank < 0 || blames(c, rank)) &&
              (c.rule == Rule::kUnequalEnds || c.rule == Rule::kSkippedSlot ||
               c.rule == Rule::kExtra || c.rule == Rule::kLeftOrder || c.rule == Rule::kOtherOrder);
     });

@@ -182,7 +182,8 @@ class Describe : public Names {
     }
     b_.site = user_site(*e_, issued().stack);
     b_.stack = stack(g_.evidence, issued().stack);
-    const bool left_out = c_.rule == Rule::kLeftOrder && c_.verdict != Verdict::kMismatch;
+    const bool left_out = (c_.rule == Rule::kLeftOrder || c_.rule == Rule::kLeftOutAhead) &&
+                          c_.verdict != Verdict::kMismatch;
     const Record& r = left_out ? e_->records[g_.usual] : issued();
     b_.op = e_->text(r.op);
     b_.seq = left_out ? g_.seq : r.seq;
@@ -197,6 +198,7 @@ class Describe : public Names {
   void by_rule() {
     switch (c_.rule) {
       case Rule::kLeftOrder:
+      case Rule::kLeftOutAhead:
         return c_.verdict == Verdict::kMissing  // as the first line has it
                    ? line("and issued " + record_at(g_.evidence, issued()) + " instead")
                    : first(departure(f, c_, g_));

@@ -43,6 +43,7 @@ inline constexpr Row kSentences[] = {
      "{who} stopped after {op}, though peers that wait in the same operation issued more"},
     {kLeftOrder, "{who} {departed}{wait_in_op}",
      "all waits lead to {who}, the only [rank that departs|ranks that depart] from {order}"},
+    {kLeftOutAhead, "{who} {left_out}, which no rank waits for yet"},
     {kOtherOrder, "{who} issued operations in another order than the others: {cycle}"},
     {kCycle, "{who_or_others} wait for each other{no_order}: {cycle}"},
     {kLockCycle, "{locks}"},

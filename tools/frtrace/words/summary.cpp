@@ -315,19 +315,22 @@ std::string waited_for(S s) {
                                          one_or(s.guilty.size(), "it", "them"), s.op_text()));
 }
 
+std::string left_out(S s) {
+  const Guilty& g = s.first();
+  const Record& usual = s.own().records[g.usual];
+  const Group* group = s.f.group_of(g.evidence, usual);
+  return fmt::format("skipped {}{}{}{}", s.own().text(usual.op),
+                     given(g.seq != 0, fmt::format(" #{}", g.seq)),
+                     led(" of ", group != nullptr ? group->title() : ""),
+                     s.peer(g.evidence, usual) + s.at(g.evidence, usual.stack));
+}
+
 // What it did in the place of what was due.
 std::string departed(S s) {
   const Guilty& g = s.first();
-  if (s.c.verdict != Verdict::kMissing) {
-    return departure(s.f, s.c, g);
-  }
-  const Record& usual = s.own().records[g.usual];
-  const Group* group = s.f.group_of(g.evidence, usual);
-  return fmt::format("skipped {}{}{}{} and issued {} instead", s.own().text(usual.op),
-                     given(g.seq != 0, fmt::format(" #{}", g.seq)),
-                     led(" of ", group != nullptr ? group->title() : ""),
-                     s.peer(g.evidence, usual) + s.at(g.evidence, usual.stack),
-                     s.record_at(g.evidence, s.issued()));
+  return s.c.verdict == Verdict::kMissing ? fmt::format("{} and issued {} instead", left_out(s),
+                                                        s.record_at(g.evidence, s.issued()))
+                                          : departure(s.f, s.c, g);
 }
 
 std::string rest_of_group(S s) {
@@ -443,6 +446,7 @@ constexpr struct {
      }},
     {"cycle", cycle},
     {"departed", departed},
+    {"left_out", left_out},
     {"differences", differences},
     {"elsewhere", elsewhere},
     {"error", error},

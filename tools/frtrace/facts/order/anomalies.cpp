@@ -340,6 +340,64 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
   return false;
 }
 
+// The step of rank j that answers to where rank i left its order: both issued the same since the last
+// collective of both.
+std::optional<std::size_t> Anomalies::place_at(int j, int i, const Anomaly& a) const {
+  const Alignment to(c_, history_, i, j, a.issued);
+  for (std::size_t met = a.issued; met-- > 0;) {
+    const Record& r = history_.record(i, met);
+    const std::size_t at =
+        r.kind == Kind::kCollective ? to.place(history_.of(i)[met], r, r.seq) : SIZE_MAX;
+    if (at != SIZE_MAX) {
+      const auto own = std::span(roles(i)).subspan(met, a.issued - met);
+      const auto other = std::span(roles(j)).subspan(at);
+      const bool same =
+          own.size() <= other.size() && std::ranges::equal(own, other.first(own.size()));
+      return same ? std::optional(at + own.size()) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+// Members of the group of what was due issued the same as this rank since they last met, and that, and
+// then what it went on with; none of them left it out.
+bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
+  const std::vector<std::uint64_t>& own = roles(i);
+  const int group = history_.of(i)[a.usual].group;
+  if (group < 0 || history_.record(i, a.usual).kind != Kind::kCollective) {
+    return false;
+  }
+  std::size_t kept = 0, left_out = 0;
+  for (const int j : c_.groups[idx(group)].evidence) {
+    const auto due = j < 0 || j == i ? std::nullopt : place_at(j, i, a);
+    if (due) {
+      const auto other = std::span(roles(j)).subspan(*due);
+      left_out += !other.empty() && other[0] == own[a.issued];
+      kept += other.size() > 1 && other[0] == own[a.usual] && other[1] == own[a.issued];
+    }
+  }
+  return kept != 0 && left_out == 0;
+}
+
+// A peer that issued the same since they last met went on with the same operations as this rank, but
+// for two, which this one issued in each other's place.
+bool Anomalies::exchanged(int i, const Anomaly& a) const {
+  const auto own = std::span(roles(i)).subspan(a.issued);
+  return std::ranges::any_of(peers(i, true), [&](int j) {
+    const auto at = place_at(j, i, a);
+    const auto other = at ? std::span(roles(j)).subspan(*at) : std::span<const std::uint64_t>();
+    const auto later = static_cast<std::size_t>(
+        other.empty() ? 0 : std::ranges::find(own, other[0]) - own.begin());
+    if (later == 0 || later >= own.size() || own.size() > other.size() || other[later] != own[0]) {
+      return false;
+    }
+    const auto same = [&](std::size_t from, std::size_t n) {
+      return std::ranges::equal(own.subspan(from, n), other.subspan(from, n));
+    };
+    return same(1, later - 1) && same(later + 1, own.size() - later - 1);
+  });
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   // Programs vary their order more than they issue something new, and more than where it is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };

@@ -1,0 +1,184 @@
+// Ranks that left an operation out and went on, and wait elsewhere.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "model/contains.hpp"
+#include "model/threads.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// All that the rank issued in that group came from one thread of its own, which has ended: what its
+// other threads wait in does not hold that up.
+bool lost_its_thread(const Facts& f, int i, int group) {
+  const RankEvidence& e = f.ev(i);
+  const std::size_t front = f.graph.fronts[idx(i)].first;
+  std::size_t issued = 0;
+  std::uint32_t tid = 0;
+  for (const Record& r : e.records) {
+    if (communicates(r) && f.c.group_at(i, r.group) == group) {
+      if (tid != 0 && r.tid != tid) {
+        return false;
+      }
+      tid = r.tid;
+      ++issued;
+    }
+  }
+  return issued >= limits::kOwnThread && front != kNoRecord && e.records[front].tid != tid &&
+         e.threads.present && e.threads.threads_lost == 0 &&
+         thread_of(e.threads, static_cast<int>(tid)) == nullptr;
+}
+
+Cause never_issued_by(const Facts& f, int evidence, int pending) {
+  Cause c(Rule::kNeverIssued, Verdict::kMissing);
+  c.pending = pending;
+  c.guilty = {guilty_rank(f, evidence, Why::kNeverIssued, pending)};
+  c.explains = f.graph.leading_to({evidence});
+  c.independent = true;
+  return c;
+}
+
+// All who wait in it left their own order with it: nobody else had to come.
+bool is_out_of_order(const Facts& f, const Pending& p) {
+  return std::ranges::all_of(p.waits, [&](const Wait& w) {
+    const std::size_t at = f.stuck_step(w.evidence);
+    const auto a = f.anomalies.own(w.evidence, at);
+    return a && a->issued == at && a->kind != Anomaly::kSkipped;
+  });
+}
+
+}  // namespace
+
+// Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by
+// its own earlier iterations: a fault by itself, whatever else is stuck.
+std::vector<Cause> left_out(const Facts& f) {
+  std::map<int, std::set<int>>
+      awaited;  // evidence -> groups of collectives that it did not come to
+  std::vector<Cause> out;
+  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
+    const Pending& p = f.graph.pending[k];
+    if (p.kind != Kind::kCollective || p.absent.empty() || is_out_of_order(f, p)) {
+      continue;
+    }
+    for (const int a : p.absent) {
+      const bool waits = f.graph.waits(a);
+      if (waits || f.lifecycle_in_flight(a) != nullptr) {
+        awaited[a].insert(p.group);
+        if (waits && lost_its_thread(f, a, p.group)) {
+          out.push_back(never_issued_by(f, a, static_cast<int>(k)));
+        }
+      }
+    }
+  }
+  std::map<int, std::vector<Cause>> by_group;  // of what they left out
+  for (const auto& [i, groups] : awaited) {
+    // All that it issued since agrees.
+    const auto a = f.anomalies.own(i, f.stuck_step(i));
+    const int group = a ? f.history.of(i)[a->usual].group : -1;
+    if (a && a->kind == Anomaly::kSkipped && a->support > 0 &&
+        a->issued + a->support == f.history.of(i).size() && groups.contains(group)) {
+      by_group[group].push_back(of_deviants(f, {{i, *a}}, false, false));
+    }
+  }
+  for (auto& [group, causes] : by_group) {
+    // What most members do is the program's way: that operation is not in every iteration.
+    if (2 * causes.size() > f.group(group).ranks.size()) {
+      continue;
+    }
+    for (Cause& c : causes) {
+      c.independent = true;
+      out.push_back(std::move(c));
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// Between two collectives of a group, and after the last one, its members issue as much, in one order:
+// two of them did not. As far as tickets and the last records tell, which are quickly compared.
+bool in_step(const Facts& f, const Group& g, const Slots& s, std::size_t m, std::size_t n) {
+  const RankEvidence &a = f.ev(g.evidence[m]), &b = f.ev(g.evidence[n]);
+  const auto seq = [](const RankEvidence& e, std::uint32_t record) {
+    return e.records[record].seq;
+  };
+  const std::uint64_t last = std::min(seq(a, s.records[m].back()), seq(b, s.records[n].back()));
+  const std::uint64_t kept = std::max(seq(a, s.records[m].front()), seq(b, s.records[n].front()));
+  const std::uint64_t first = std::max(kept, last - std::min<std::uint64_t>(last, limits::kRecent));
+  const Record *x = s.at(f.c, g, m, first), *y = s.at(f.c, g, n, first);
+  const Record *p = s.at(f.c, g, m, last), *q = s.at(f.c, g, n, last);
+  if (x == nullptr || y == nullptr || p == nullptr || q == nullptr) {
+    return true;
+  }
+  if (p->ticket - x->ticket != q->ticket - y->ticket) {
+    return false;
+  }
+  std::size_t i = a.index_of(*p) + 1, j = b.index_of(*q) + 1;
+  for (std::size_t k = 0; k < limits::kRecent && i < a.records.size() && j < b.records.size();
+       ++k, ++i, ++j) {
+    const Record &own = a.records[i], &other = b.records[j];
+    if (own.kind != other.kind || a.text(own.op) != b.text(other.op)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Ranks that a group of theirs shows out of step with the next member. Of a group whose members run
+// several programs, most are.
+std::set<int> out_of_step(const Facts& f) {
+  std::set<int> out;
+  for (std::size_t k = 0; k < f.c.groups.size(); ++k) {
+    const Group& g = f.c.groups[k];
+    const Slots& s = f.slots[k];
+    std::vector<std::size_t> members;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      if (g.evidence[m] >= 0 && !s.records[m].empty()) {
+        members.push_back(m);
+      }
+    }
+    std::set<int> apart;
+    std::size_t pairs = 0;
+    for (std::size_t m = 0; m + 1 < members.size(); ++m) {
+      if (!in_step(f, g, s, members[m], members[m + 1])) {
+        apart.insert({g.evidence[members[m]], g.evidence[members[m + 1]]});
+        ++pairs;
+      }
+    }
+    if (members.size() <= 2 || 2 * pairs < members.size()) {
+      out.merge(apart);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+// Who left out what nobody waits for yet, behind what it waits in: by its own earlier iterations and by
+// what all other members did there.
+std::vector<Cause> left_out_ahead(const Facts& f) {
+  std::vector<Cause> out;
+  for (const int i : out_of_step(f)) {
+    const auto a = f.graph.waits(i) ? f.anomalies.own(i, f.stuck_step(i)) : std::nullopt;
+    if (!a || a->kind != Anomaly::kSkipped || a->context < limits::kContextLeast) {
+      continue;
+    }
+    const bool to_the_end = a->issued + a->support == f.history.of(i).size();
+    if (a->support < (to_the_end ? limits::kContextLeast : limits::kClearSupport) ||
+        !f.anomalies.kept_by_peers(i, *a) || f.anomalies.exchanged(i, *a)) {
+      continue;
+    }
+    Cause c = of_deviants(f, {{i, *a}}, false, false);
+    c.rule = Rule::kLeftOutAhead;
+    c.explains.clear();
+    c.independent = true;
+    out.push_back(std::move(c));
+  }
+  return out;
+}
+
+}  // namespace frtrace
