@@ -186,6 +186,37 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
   sort_by_rank(c.guilty);
 }
 
+// One who waits in the collective issued as much before it as this rank before it went on with what
+// comes after that.
+bool went_past(const Facts& f, int i, const Pending& p) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const auto ticket = [&](const Step& s) { return f.ev(i).records[s.record].ticket; };
+  return contains(p.absent, i) && std::ranges::any_of(p.waits, [&](const Wait& w) {
+    const std::size_t due = step_of(f.history.of(w.evidence), w.record);
+    const auto at = std::ranges::lower_bound(steps, f.ev(w.evidence).records[w.record].ticket, {},
+                                             ticket);
+    return equal_run(f.anomalies.roles(i), static_cast<std::size_t>(at - steps.begin()),
+                     f.anomalies.roles(w.evidence), due + 1) >= limits::kContextLeast;
+  });
+}
+
+// These left a collective out, by the order of those who wait in it.
+std::optional<Cause> went_past(const Facts& f, const Problem& p, const std::vector<int>& who) {
+  const auto k = std::ranges::find_if(p.pending, [&](int op) {
+    return std::ranges::all_of(who, [&](int i) { return went_past(f, i, f.graph[op]); });
+  });
+  if (k == p.pending.end()) {
+    return std::nullopt;
+  }
+  Cause c(Rule::kNeverIssued, Verdict::kMissing);
+  c.pending = *k;
+  for (const int i : who) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, *k));
+  }
+  c.assume(Assume::kPeersOrder);
+  return c;
+}
+
 // `on_all`: ranks that are on every circle.
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
@@ -207,6 +238,9 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
     c.verdict = Verdict::kUndecided;
     c.others = p.evidence;
     return c;
+  }
+  if (auto skip = who.empty() ? std::nullopt : went_past(f, p, who)) {
+    return *skip;
   }
   if (who.empty()) {
     who = on_all.empty() ? p.evidence : on_all;
@@ -431,6 +465,9 @@ std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
         continue;
       }
       if (auto c = skipped_by(f, v.without, first)) {
+        return c;
+      }
+      if (auto c = went_past(f, p, v.without)) {
         return c;
       }
       Cause c(Rule::kOtherOrder, Verdict::kDeadlock);

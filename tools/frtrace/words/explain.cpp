@@ -192,7 +192,8 @@ Report explain(const Facts& f, const Judgement& j) {
   // One that is stuck itself waits, too, unless its own wait is the fault.
   const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
                      main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
-                     main.rule == Rule::kExtra;
+                     main.rule == Rule::kExtra ||
+                     std::ranges::count(main.guilty, Why::kSkipped, &Guilty::why) != 0;
   if (r.kind != Verdict::kOk && r.kind != Verdict::kSlow) {
     const std::vector<Rank> but = cycle ? std::vector<Rank>{} : r.ranks;
     if (main.pending >= 0) {

@@ -340,16 +340,14 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
   return false;
 }
 
-// The step of rank j that answers to where rank i left its order: both issued the same since the last
-// collective of both.
-std::optional<std::size_t> Anomalies::place_at(int j, int i, const Anomaly& a) const {
-  const Alignment to(c_, history_, i, j, a.issued);
-  for (std::size_t met = a.issued; met-- > 0;) {
+std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) const {
+  const Alignment to(c_, history_, i, j, step);
+  for (std::size_t met = step; met-- > 0;) {
     const Record& r = history_.record(i, met);
     const std::size_t at =
         r.kind == Kind::kCollective ? to.place(history_.of(i)[met], r, r.seq) : SIZE_MAX;
     if (at != SIZE_MAX) {
-      const auto own = std::span(roles(i)).subspan(met, a.issued - met);
+      const auto own = std::span(roles(i)).subspan(met, step - met);
       const auto other = std::span(roles(j)).subspan(at);
       const bool same =
           own.size() <= other.size() && std::ranges::equal(own, other.first(own.size()));
@@ -369,7 +367,7 @@ bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
   }
   std::size_t kept = 0, left_out = 0;
   for (const int j : c_.groups[idx(group)].evidence) {
-    const auto due = j < 0 || j == i ? std::nullopt : place_at(j, i, a);
+    const auto due = j < 0 || j == i ? std::nullopt : place_at(j, i, a.issued);
     if (due) {
       const auto other = std::span(roles(j)).subspan(*due);
       left_out += !other.empty() && other[0] == own[a.issued];
@@ -384,7 +382,7 @@ bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
 bool Anomalies::exchanged(int i, const Anomaly& a) const {
   const auto own = std::span(roles(i)).subspan(a.issued);
   return std::ranges::any_of(peers(i, true), [&](int j) {
-    const auto at = place_at(j, i, a);
+    const auto at = place_at(j, i, a.issued);
     const auto other = at ? std::span(roles(j)).subspan(*at) : std::span<const std::uint64_t>();
     const auto later = static_cast<std::size_t>(
         other.empty() ? 0 : std::ranges::find(own, other[0]) - own.begin());

@@ -94,6 +94,9 @@ class Anomalies {
   // The same where the rank's own records do not reach back: after the same few operations, three
   // or more peers agree on something that this rank did not do.
   std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
+  // The step of another rank that answers to a step of this one: both issued the same since the last
+  // collective of both; nullopt: they did not.
+  std::optional<std::size_t> place_at(int other, int evidence, std::size_t step) const;
   // Members of the group of what was due issued it there; none of them left it out.
   bool kept_by_peers(int evidence, const Anomaly&) const;
   // A peer issued the same, but for two operations that are in each other's place.
@@ -116,7 +119,6 @@ class Anomalies {
   bool is_between(int evidence, const Anomaly& a) const;
   bool is_size_only(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool comes_later(int evidence, const Anomaly& a) const;
-  std::optional<std::size_t> place_at(int other, int evidence, const Anomaly&) const;
   // All near where the rank is stuck.
   std::vector<Anomaly> all(int evidence, std::size_t stuck) const;
 
