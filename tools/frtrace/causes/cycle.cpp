@@ -192,12 +192,12 @@ bool went_past(const Facts& f, int i, const Pending& p) {
   const std::vector<Step>& steps = f.history.of(i);
   const auto ticket = [&](const Step& s) { return f.ev(i).records[s.record].ticket; };
   return contains(p.absent, i) && std::ranges::any_of(p.waits, [&](const Wait& w) {
-    const std::size_t due = step_of(f.history.of(w.evidence), w.record);
-    const auto at = std::ranges::lower_bound(steps, f.ev(w.evidence).records[w.record].ticket, {},
-                                             ticket);
-    return equal_run(f.anomalies.roles(i), static_cast<std::size_t>(at - steps.begin()),
-                     f.anomalies.roles(w.evidence), due + 1) >= limits::kContextLeast;
-  });
+           const std::size_t due = step_of(f.history.of(w.evidence), w.record);
+           const auto at = std::ranges::lower_bound(
+               steps, f.ev(w.evidence).records[w.record].ticket, {}, ticket);
+           return equal_run(f.anomalies.roles(i), static_cast<std::size_t>(at - steps.begin()),
+                            f.anomalies.roles(w.evidence), due + 1) >= limits::kContextLeast;
+         });
 }
 
 // These left a collective out, by the order of those who wait in it.

@@ -67,8 +67,7 @@ int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) 
   int votes = 0;
   for (std::size_t s = 0; s < f.c.groups.size(); ++s) {
     const Group& sister = f.c.groups[s];
-    if (static_cast<int>(s) == d.group || sister.ranks.size() != g.ranks.size() ||
-        sister.desc != g.desc || sister.ranks == g.ranks) {
+    if (static_cast<int>(s) == d.group || sister.kind() != g.kind() || sister.ranks == g.ranks) {
       continue;
     }
     for (std::size_t n = 0; n < sister.ranks.size(); ++n) {

@@ -119,9 +119,9 @@ bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending
   const bool deaf = std::ranges::any_of(idle, [&](int i) {
     return !f.ev(i).format.empty() && !runs_in_order(f.c, p) && f.ev(i).lanes.empty();
   });
-  std::set<std::string> kinds;
+  std::set<GroupKind> kinds;
   for (const Group& g : f.c.groups) {
-    kinds.insert(g.desc);
+    kinds.insert(g.kind());
   }
   return several > 1 &&
          (f.p2p_unseen || (deaf && (several > 2 || kinds.size() >= limits::kStagedKinds)));
@@ -180,7 +180,7 @@ bool is_at_rest(const RankEvidence& e) {
 }  // namespace
 
 bool makes_communicator(const Facts& f, int i, int group) {
-  const auto kind = [&](int g) { return std::pair(f.group(g).ranks.size(), f.group(g).desc); };
+  const auto kind = [&](int g) { return f.group(g).kind(); };
   const RankEvidence& e = f.ev(i);
   for (std::uint32_t row = 1; row < e.groups.size() && group >= 0; ++row) {
     const int own = f.c.group_at(i, row);

@@ -82,10 +82,10 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
 // has not come to all of its own.
 bool has_groups_of(const Facts& f, int i, int j) {
   const auto kinds = [&](int k) {
-    std::set<std::pair<std::size_t, std::string_view>> out;
+    std::set<GroupKind> out;
     for (const int g : f.c.group_of[idx(k)]) {
       if (g >= 0) {
-        out.emplace(f.group(g).ranks.size(), f.group(g).desc);
+        out.insert(f.group(g).kind());
       }
     }
     return out;

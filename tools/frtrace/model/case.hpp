@@ -7,6 +7,8 @@
 #include <optional>
 #include <ranges>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +21,9 @@ inline std::size_t idx(int i) {
   return static_cast<std::size_t>(i);
 }
 
+// Of as many ranks and of one description, or made by one call: for each rank its own one.
+using GroupKind = std::tuple<std::size_t, std::string_view, int>;
+
 // A process group as its members know it: same name, instance and members.
 struct Group {
   std::string name, desc, backend;
@@ -29,6 +34,11 @@ struct Group {
   std::vector<int> evidence;
   std::vector<int> row;
   std::unordered_map<Rank, int> position;
+
+  // Of a numbered group without a description: which of the calls made it that make a group for each
+  // rank; -1: unknown.
+  int made_by = -1;
+  GroupKind kind() const { return {ranks.size(), desc, made_by}; }
 
   // For people: no other group of the case has it, but for a communicator's own group, which has
   // that of the framework's group that it works for.

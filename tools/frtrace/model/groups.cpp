@@ -303,10 +303,36 @@ void name_groups(Case& c) {
     }
   }
 }
+
+// All ranks make groups in one order, which their numbers tell: one call makes groups of one size,
+// each of other ranks.
+void find_kinds(Case& c) {
+  std::vector<Group*> groups;
+  for (Group& g : c.groups) {
+    if (g.desc.empty() && g.ranks_known && is_number(g.name)) {
+      groups.push_back(&g);
+    }
+  }
+  std::ranges::stable_sort(
+      groups, {}, [](const Group* g) { return std::tuple(g->name.size(), g->name, g->instance); });
+  std::set<Rank> in_call;
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    Group& g = *groups[k];
+    const bool same = k != 0 && g.ranks.size() == groups[k - 1]->ranks.size() &&
+                      std::ranges::none_of(g.ranks, [&](Rank r) { return in_call.contains(r); });
+    g.made_by = (k == 0 ? 0 : groups[k - 1]->made_by) + (same ? 0 : 1);
+    if (!same) {
+      in_call.clear();
+    }
+    in_call.insert(g.ranks.begin(), g.ranks.end());
+  }
+}
+
 }  // namespace
 
 void match_groups(Case& c) {
   GroupMatcher(c).match();
+  find_kinds(c);
   name_groups(c);
 }
 

@@ -21,7 +21,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
     const Group& g = c_.groups[idx(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.
     const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
-    key = numbered ? mix(key, (g.ranks.size() << 32) + r.group)
+    key = numbered ? mix(key, (g.ranks.size() << 32) + (g.made_by < 0 ? r.group : idx(g.made_by)))
                    : mix(key, g.desc.empty() ? g.name : g.desc);
     if (peer && r.kind != Kind::kCollective && r.peer >= 0 &&
         r.peer < static_cast<int>(g.ranks.size())) {
