@@ -99,57 +99,61 @@ std::vector<Cause> left_out(const Facts& f) {
 
 namespace {
 
-// Between two collectives of a group, and after the last one, its members issue as much, in one order:
-// two of them did not. As far as tickets and the last records tell, which are quickly compared.
-bool in_step(const Facts& f, const Group& g, const Slots& s, std::size_t m, std::size_t n) {
-  const RankEvidence &a = f.ev(g.evidence[m]), &b = f.ev(g.evidence[n]);
-  const auto seq = [](const RankEvidence& e, std::uint32_t record) {
-    return e.records[record].seq;
+// Two members of a group issued as much between two of its collectives, and the same since the last
+// one: so do those who run one program. Tickets and the last records tell it quickly.
+bool in_step(const Facts& f, int group, std::size_t m, std::size_t n) {
+  const Group& g = f.group(group);
+  const Slots& slots = f.slots[idx(group)];
+  const int i = g.evidence[m], j = g.evidence[n];
+  const std::vector<Record>&own = f.ev(i).records, &other = f.ev(j).records;
+  const std::vector<std::uint32_t>&a = slots.records[m], &b = slots.records[n];
+  const std::uint64_t last = std::min(own[a.back()].seq, other[b.back()].seq);
+  const std::uint64_t first = std::max({own[a.front()].seq, other[b.front()].seq,
+                                        last - std::min(last, std::uint64_t{limits::kRecent})});
+  const auto at = [&](std::size_t member, std::uint64_t seq) {
+    return slots.at(f.c, g, member, seq);
   };
-  const std::uint64_t last = std::min(seq(a, s.records[m].back()), seq(b, s.records[n].back()));
-  const std::uint64_t kept = std::max(seq(a, s.records[m].front()), seq(b, s.records[n].front()));
-  const std::uint64_t first = std::max(kept, last - std::min<std::uint64_t>(last, limits::kRecent));
-  const Record *x = s.at(f.c, g, m, first), *y = s.at(f.c, g, n, first);
-  const Record *p = s.at(f.c, g, m, last), *q = s.at(f.c, g, n, last);
-  if (x == nullptr || y == nullptr || p == nullptr || q == nullptr) {
+  if (!at(m, first) || !at(n, first) || !at(m, last) || !at(n, last)) {
     return true;
   }
-  if (p->ticket - x->ticket != q->ticket - y->ticket) {
+  if (at(m, last)->ticket - at(m, first)->ticket != at(n, last)->ticket - at(n, first)->ticket) {
     return false;
   }
-  std::size_t i = a.index_of(*p) + 1, j = b.index_of(*q) + 1;
-  for (std::size_t k = 0; k < limits::kRecent && i < a.records.size() && j < b.records.size();
-       ++k, ++i, ++j) {
-    const Record &own = a.records[i], &other = b.records[j];
-    if (own.kind != other.kind || a.text(own.op) != b.text(other.op)) {
+  const auto role = [&](int evidence, std::size_t record) {
+    const int of = f.c.group_at(evidence, f.ev(evidence).records[record].group);
+    return f.anomalies.role(evidence, {0, of, static_cast<std::uint32_t>(record)}, false);
+  };
+  const std::size_t p = f.ev(i).index_of(*at(m, last)), q = f.ev(j).index_of(*at(n, last));
+  const std::size_t rest = std::min({own.size() - p, other.size() - q, limits::kRecent});
+  for (std::size_t k = 1; k < rest; ++k) {
+    if (role(i, p + k) != role(j, q + k)) {
       return false;
     }
   }
   return true;
 }
 
-// Ranks that a group of theirs shows out of step with the next member. Of a group whose members run
-// several programs, most are.
+// Ranks that a group of theirs shows out of step with their neighbour in it.
 std::set<int> out_of_step(const Facts& f) {
   std::set<int> out;
-  for (std::size_t k = 0; k < f.c.groups.size(); ++k) {
-    const Group& g = f.c.groups[k];
-    const Slots& s = f.slots[k];
+  for (int k = 0; k < static_cast<int>(f.c.groups.size()); ++k) {
+    const std::vector<int>& evidence = f.group(k).evidence;
     std::vector<std::size_t> members;
-    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-      if (g.evidence[m] >= 0 && !s.records[m].empty()) {
+    for (std::size_t m = 0; m < evidence.size(); ++m) {
+      if (evidence[m] >= 0 && !f.slots[idx(k)].records[m].empty()) {
         members.push_back(m);
       }
     }
     std::set<int> apart;
     std::size_t pairs = 0;
-    for (std::size_t m = 0; m + 1 < members.size(); ++m) {
-      if (!in_step(f, g, s, members[m], members[m + 1])) {
-        apart.insert({g.evidence[members[m]], g.evidence[members[m + 1]]});
+    for (std::size_t m = 1; m < members.size(); ++m) {
+      if (!in_step(f, k, members[m - 1], members[m])) {
+        apart.insert({evidence[members[m - 1]], evidence[members[m]]});
         ++pairs;
       }
     }
-    if (members.size() <= 2 || 2 * pairs < members.size()) {
+    const double most = limits::kOutOfStep * static_cast<double>(members.size());
+    if (members.size() == 2 || static_cast<double>(pairs) < most) {
       out.merge(apart);
     }
   }
@@ -159,7 +163,7 @@ std::set<int> out_of_step(const Facts& f) {
 }  // namespace
 
 // Who left out what nobody waits for yet, behind what it waits in: by its own earlier iterations and by
-// what all other members did there.
+// what all peers did there.
 std::vector<Cause> left_out_ahead(const Facts& f) {
   std::vector<Cause> out;
   for (const int i : out_of_step(f)) {

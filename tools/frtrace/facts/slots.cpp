@@ -89,7 +89,6 @@ Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
 
 // Every other all_to_all of the group that is kept gives each member as much as it takes.
 bool all_others_even(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
-  bool even = true;
   std::uint64_t first = seq, last = seq;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     for (const std::size_t i : slots.records[m]) {
@@ -97,10 +96,12 @@ bool all_others_even(const Case& c, const Group& g, const Slots& slots, std::uin
       const Record& r = e.records[i];
       first = std::min(first, r.seq);
       last = std::max(last, r.seq);
-      even = even && (r.seq == seq || r.in_numel == r.out_numel || !is_all_to_all(e.text(r.op)));
+      if (r.seq != seq && r.in_numel != r.out_numel && is_all_to_all(e.text(r.op))) {
+        return false;
+      }
     }
   }
-  return even && last - first >= limits::kRepeats;
+  return last - first >= limits::kRepeats;
 }
 
 // The only member whose amount is not the one that is due, by as much as the totals differ; -1.
@@ -117,16 +118,22 @@ int only_misfit(const std::vector<std::int64_t>& moved, const std::vector<std::i
 
 // The member of an all_to_all without recorded splits whose size makes the totals sent and received
 // by all differ: alone it sends another size than it takes, or sends or takes another one than all
-// others, or does not give back what it took before.
+// others, or does not give back what it took before. Where a member is lost and all else is
+// even: alone it sends another size than it takes, and than all others send.
 std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots,
                                std::uint64_t seq) {
+  std::vector<int> members;
   std::vector<std::int64_t> in, out, before;
   std::int64_t excess = 0;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     const Record* r = slots.at(c, g, m, seq);
-    if (r == nullptr || r->in_numel == 0 || r->out_numel == 0) {
+    if (r == nullptr) {
+      continue;
+    }
+    if (r->in_numel == 0 || r->out_numel == 0) {
       return {};
     }
+    members.push_back(static_cast<int>(m));
     const Record* last = slots.at(c, g, m, seq - 1);
     in.push_back(static_cast<std::int64_t>(r->in_numel));
     out.push_back(static_cast<std::int64_t>(r->out_numel));
@@ -140,17 +147,22 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
     std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
     return std::vector<std::int64_t>(x.size(), x[x.size() / 2]);
   };
-  // Of two that are uneven, either may be wrong.
-  if (in.size() <= 2 && !all_others_even(c, g, slots, seq)) {
+  const bool whole = members.size() == g.ranks.size();
+  // Of two that are uneven, either may be wrong; so may a lost one.
+  if ((in.size() <= 2 || !whole) && !all_others_even(c, g, slots, seq)) {
     return {};
   }
   int odd = only_misfit(in, out, excess);
-  if (in.size() > 2) {
+  if (!whole && odd >= 0) {
+    const bool alone =
+        in.size() > 2 && in[idx(odd)] != usual(in)[0] && out[idx(odd)] == usual(out)[0];
+    odd = alone ? odd : -1;
+  } else if (in.size() > 2) {
     odd = odd < 0 ? only_misfit(in, usual(in), excess) : odd;
     odd = odd < 0 ? only_misfit(out, usual(out), -excess) : odd;
     odd = odd < 0 ? only_misfit(in, before, excess) : odd;
   }
-  return odd < 0 ? std::vector<int>{} : std::vector<int>{odd};
+  return odd < 0 ? std::vector<int>{} : std::vector<int>{members[idx(odd)]};
 }
 
 // Members whose all_to_all splits do not fit each other's: the one that is party to every
@@ -245,8 +257,8 @@ class SlotView {
     SplitDifference pair;
     std::vector<int> misfits;
     bool totals = false;
-    if (!differ_ && a2a_ && having_.size() == n) {
-      misfits = all_to_all_misfits(c_, g_, slots_, seq_, pair);
+    if (!differ_ && a2a_) {
+      misfits = having_.size() == n ? all_to_all_misfits(c_, g_, slots_, seq_, pair) : misfits;
       totals = misfits.empty();
       misfits = totals ? total_misfits(c_, g_, slots_, seq_) : misfits;
     }

@@ -357,24 +357,19 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
   return std::nullopt;
 }
 
-// Members of the group of what was due issued the same as this rank since they last met, and that, and
-// then what it went on with; none of them left it out.
+// Peers issued the same as this rank since they last met, and what was due, and then what it went on
+// with; none of them left it out.
 bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
-  const int group = history_.of(i)[a.usual].group;
-  if (group < 0 || history_.record(i, a.usual).kind != Kind::kCollective) {
-    return false;
-  }
   std::size_t kept = 0, left_out = 0;
-  for (const int j : c_.groups[idx(group)].evidence) {
-    const auto due = j < 0 || j == i ? std::nullopt : place_at(j, i, a.issued);
-    if (due) {
+  for (const int j : peers(i, true)) {
+    if (const auto due = place_at(j, i, a.issued)) {
       const auto other = std::span(roles(j)).subspan(*due);
       left_out += !other.empty() && other[0] == own[a.issued];
       kept += other.size() > 1 && other[0] == own[a.usual] && other[1] == own[a.issued];
     }
   }
-  return kept != 0 && left_out == 0;
+  return kept != 0 && left_out == 0 && history_.record(i, a.usual).kind == Kind::kCollective;
 }
 
 // A peer that issued the same since they last met went on with the same operations as this rank, but

@@ -97,7 +97,7 @@ class Anomalies {
   // The step of another rank that answers to a step of this one: both issued the same since the last
   // collective of both; nullopt: they did not.
   std::optional<std::size_t> place_at(int other, int evidence, std::size_t step) const;
-  // Members of the group of what was due issued it there; none of them left it out.
+  // Peers issued that collective there; none of them left it out.
   bool kept_by_peers(int evidence, const Anomaly&) const;
   // A peer issued the same, but for two operations that are in each other's place.
   bool exchanged(int evidence, const Anomaly&) const;
