@@ -154,6 +154,16 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
          (!contains(mine, role) && issued(other, next) && !issued(own, mine.size()));
 }
 
+// All its twins in one of its groups stand where it stands: those are ranks of one stage, and what
+// stopped them stopped it.
+bool stands_with(const Facts& f, int i, const std::vector<int>& twins,
+                 const std::vector<int>& further) {
+  return std::ranges::any_of(f.c.group_of[idx(i)], [&](int g) {
+    const auto in_group = [&](int j) { return g >= 0 && f.group(g).at(f.rank(j)) >= 0; };
+    return std::ranges::any_of(twins, in_group) && std::ranges::none_of(further, in_group);
+  });
+}
+
 }  // namespace
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
@@ -185,8 +195,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
     if (ahead < limits::kWentOnFewest) {
       continue;
     }
-    std::size_t twins = 0;
-    std::vector<int> further;
+    std::vector<int> twins, further;
     for (const Peer& peer : peers) {
       const Program& other = peer.program;
       auto next = twin_went_on(*own, other, peer.met);
@@ -196,7 +205,9 @@ std::vector<Cause> stopped_host(const Facts& f) {
                      makes_communicator(f, i, other.steps()[*next].group))))) {
         next.reset();
       }
-      twins += next ? 1 : 0;
+      if (next) {
+        twins.push_back(other.evidence);
+      }
       // At a time that this one's evidence covers, each by its own clock since they met.
       if (next && *next < other.steps().size() &&
           seconds_between(own->records[peer.met->own].time, f.ev(i).written) -
@@ -207,7 +218,9 @@ std::vector<Cause> stopped_host(const Facts& f) {
       }
     }
     if (further.size() >= limits::kWentOnFewest &&
-        static_cast<double>(further.size()) > limits::kWentOnShare * static_cast<double>(twins)) {
+        static_cast<double>(further.size()) >
+            limits::kWentOnShare * static_cast<double>(twins.size()) &&
+        !stands_with(f, i, twins, further)) {
       Cause c(Rule::kStoppedHost, Verdict::kMissing);
       c.pending = f.graph.waits_in[idx(i)].front();
       c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
