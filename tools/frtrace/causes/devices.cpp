@@ -205,40 +205,79 @@ bool holds_itself_up(const Facts& f, int i) {
       f.graph.pending, [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
-// Beside a device that is known to stall: these did not start what they issued first either, and
-// that does not take a peer.
+// Starts tell, of earlier operations, that what this rank issued first of all that it has in flight did
+// not start on its device, and that does not take a peer.
+bool is_unstarted(const Facts& f, int i) {
+  const Front& front = f.graph.fronts[idx(i)];
+  const RankEvidence& e = f.ev(i);
+  return f.graph.waits(i) && !f.stale[idx(i)] && front.first != kNoRecord &&
+         keeps_what_is_in_flight(e, front) && e.records[front.first].state == State::kEnqueued &&
+         seconds_between(e.records[front.first].time, e.written) >= limits::kLag_s &&
+         !e.holes.written_guessed && !e.holes.only_active &&
+         std::any_of(e.records.begin(), e.records.begin() + front.first,
+                     [](const Record& r) { return r.started != 0; });
+}
+
+Cause unstarted(const Facts& f, const std::vector<int>& who, int k) {
+  Cause c(Rule::kDeviceBehind, Verdict::kDevice);
+  c.pending = k;
+  for (const int i : who) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kNotStarted, k));
+    c.guilty.back().issued = f.graph.fronts[idx(i)].first;
+  }
+  sort_by_rank(c.guilty);
+  c.others = who;
+  c.explains = f.graph.leading_to(who);
+  c.independent = true;
+  return c;
+}
+
+// Beside a device that is known to stall these do, too.
 std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who) {
   std::vector<Cause> out;
   for (const int i : f.c.indices()) {
-    const Front& front = f.graph.fronts[idx(i)];
-    const RankEvidence& e = f.ev(i);
-    if (contains(who, i) || !f.graph.waits(i) || f.stale[idx(i)] || front.first == kNoRecord ||
-        !keeps_what_is_in_flight(e, front) || e.records[front.first].state != State::kEnqueued ||
-        seconds_between(e.records[front.first].time, e.written) < limits::kLag_s ||
-        e.holes.written_guessed || e.holes.only_active ||
-        std::none_of(e.records.begin(), e.records.begin() + front.first,
-                     [](const Record& r) { return r.started != 0; })) {
+    if (contains(who, i) || !is_unstarted(f, i)) {
       continue;
     }
     const auto& in = f.graph.waits_in[idx(i)];
     const auto own = std::ranges::find_if(in, [&](int k) {
       return std::ranges::any_of(f.graph[k].waits, [&](const Wait& w) {
-        return w.evidence == i && w.record == front.first;
+        return w.evidence == i && w.record == f.graph.fronts[idx(i)].first;
       });
     });
-    if (own == in.end()) {
-      continue;
+    if (own != in.end()) {
+      out.push_back(unstarted(f, {i}, *own));
     }
-    Cause c(Rule::kDeviceBehind, Verdict::kDevice);
-    c.pending = *own;
-    c.guilty = {guilty_rank(f, i, Why::kNotStarted, c.pending)};
-    c.guilty.front().issued = front.first;
-    c.others = {i};
-    c.explains = f.graph.leading_to({i});
-    c.independent = true;
-    out.push_back(std::move(c));
   }
   return out;
+}
+
+// Both ends of a message are the first that their ranks have in flight, and on neither device it
+// started, though another rank's device did start what that has in flight: not both compute for so
+// long. (Members of a group that compute in step may.)
+std::optional<Cause> both_unstarted(const Facts& f, int k) {
+  const Pending& p = f.graph[k];
+  const Group& g = f.group(p.group);
+  if (p.kind == Kind::kCollective || p.seconds() < limits::kBothCompute_s) {
+    return std::nullopt;
+  }
+  std::vector<int> who;
+  for (const auto [rank, other] : {std::pair(p.from, p.to), std::pair(p.to, p.from)}) {
+    const int i = g.at(rank) < 0 ? -1 : g.evidence[idx(g.at(rank))];
+    if (i < 0 || !is_unstarted(f, i)) {
+      return std::nullopt;
+    }
+    const Record& r = f.ev(i).records[f.graph.fronts[idx(i)].first];
+    if (!is_p2p(r) || f.c.group_at(i, r.group) != p.group || r.peer != g.at(other)) {
+      return std::nullopt;
+    }
+    who.push_back(i);
+  }
+  const auto runs = [&](int i) {
+    const std::size_t first = f.graph.fronts[idx(i)].first;
+    return first != kNoRecord && f.ev(i).records[first].state == State::kStarted;
+  };
+  return ranks_that(f, runs).empty() ? std::nullopt : std::optional(unstarted(f, who, k));
 }
 
 // The operation that this rank's device is behind in; `main` if it is one.
@@ -381,6 +420,9 @@ std::vector<Cause> complete(const Facts& f) {
       } else if (auto end = end_of_chain(f, k, chain_from(f, p.waits))) {
         end->explains = problem.explains;
         out.push_back(std::move(*end));
+      } else if (auto both = both_unstarted(f, k)) {
+        both->assume(Assume::kLowerLayer);
+        out.push_back(std::move(*both));
       }
     }
   }

@@ -90,6 +90,8 @@ inline constexpr std::size_t kBetween = 3;
 inline constexpr double kDeviceLate_s = 1;
 // Other members that ended what one alone did not: of fewer, the network may be what is late.
 inline constexpr std::size_t kEndedByAll = 3;
+// No two devices compute for so long before a message between them.
+inline constexpr double kBothCompute_s = 60;
 // A transfer that moved so lately is slow, and not stuck.
 inline constexpr double kMoves_s = 0.5;
 // How far off clocks may be that were compared by operations which their members leave together: of

@@ -104,7 +104,7 @@ constexpr struct {
     {"alarm", otherwise, "nothing has been issued for some time"},
     {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
     {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
-    {"behind", [](S s) { return s.p->starts_seen; },
+    {"behind", [](S s) { return s.p->starts_seen || s.first().why == Why::kNotStarted; },
      "issued {op}, but [its device|their devices] did not start it: earlier work there is "
      "unfinished"},
     {"behind", otherwise, "issued {op}, but [its device|their devices] did not finish it"},
