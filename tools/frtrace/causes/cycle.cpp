@@ -1,6 +1,5 @@
 // Ranks that wait for each other.
 #include <algorithm>
-#include <map>
 #include <set>
 #include <span>
 
@@ -8,7 +7,6 @@
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
-#include "model/threads.hpp"
 
 namespace frtrace {
 

@@ -5,7 +5,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
-#include "model/contains.hpp"
+#include "model/operation.hpp"
 #include "model/threads.hpp"
 
 namespace frtrace {
@@ -173,10 +173,13 @@ std::vector<Cause> left_out_ahead(const Facts& f) {
     }
     const bool to_the_end = a->issued + a->support == f.history.of(i).size();
     if (a->support < (to_the_end ? limits::kContextLeast : limits::kClearSupport) ||
-        !f.anomalies.kept_by_peers(i, *a) || f.anomalies.exchanged(i, *a)) {
+        !f.anomalies.kept_by_peers(i, *a)) {
       continue;
     }
     Cause c = of_deviants(f, {{i, *a}}, false, false);
+    if (c.verdict != Verdict::kMissing) {  // exchanged with what came next
+      continue;
+    }
     c.rule = Rule::kLeftOutAhead;
     c.explains.clear();
     c.independent = true;

@@ -190,12 +190,12 @@ Report explain(const Facts& f, const Judgement& j) {
     add_late(f, c.late, r);
   }
   // One that is stuck itself waits, too, unless its own wait is the fault.
-  const bool cycle = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
-                     main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
-                     main.rule == Rule::kExtra ||
-                     std::ranges::count(main.guilty, Why::kSkipped, &Guilty::why) != 0;
+  const bool waits_too = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
+                         main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
+                         main.rule == Rule::kExtra ||
+                         std::ranges::count(main.guilty, Why::kSkipped, &Guilty::why) != 0;
   if (r.kind != Verdict::kOk && r.kind != Verdict::kSlow) {
-    const std::vector<Rank> but = cycle ? std::vector<Rank>{} : r.ranks;
+    const std::vector<Rank> but = waits_too ? std::vector<Rank>{} : r.ranks;
     if (main.pending >= 0) {
       add_waiting(f, f.graph[main.pending], but, r);
     }
