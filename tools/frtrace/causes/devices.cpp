@@ -262,7 +262,7 @@ std::optional<Cause> both_unstarted(const Facts& f, int k) {
     return std::nullopt;
   }
   std::vector<int> who;
-  for (const auto [rank, other] : {std::pair(p.from, p.to), std::pair(p.to, p.from)}) {
+  for (const auto& [rank, other] : {std::pair(p.from, p.to), std::pair(p.to, p.from)}) {
     const int i = g.at(rank) < 0 ? -1 : g.evidence[idx(g.at(rank))];
     if (i < 0 || !is_unstarted(f, i)) {
       return std::nullopt;
