@@ -21,7 +21,7 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
     const auto a = f.anomalies.own(i, f.stuck_step(i), f.stuck_end(i));
     return a && a->issued == f.stuck_step(i) && a->context >= limits::kContext;
   }
-  if (absent.size() < 2 || p.waits.size() >= absent.size()) {
+  if (absent.size() < 2 || p.waits.size() + p.busy.size() >= absent.size()) {
     return false;
   }
   if (std::ranges::all_of(absent, [&](int i) { return f.is_leaving(i); })) {

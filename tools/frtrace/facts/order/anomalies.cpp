@@ -20,7 +20,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
   if (step.group >= 0) {
     const Group& g = c_.groups[idx(step.group)];
     // A group without a description has a number for a name; ranks make groups in one order.
-    const bool numbered = g.desc.empty() && r.kind == Kind::kCollective;
+    const bool numbered = g.desc.empty();
     key = numbered ? mix(key, (g.ranks.size() << 32) + (g.made_by < 0 ? r.group : idx(g.made_by)))
                    : mix(key, g.desc.empty() ? g.name : g.desc);
     if (peer && r.kind != Kind::kCollective && r.peer >= 0 &&
@@ -341,20 +341,27 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
 }
 
 std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) const {
+  const auto after = [&](std::size_t met, std::size_t at) -> std::optional<std::size_t> {
+    const auto own = std::span(roles(i)).subspan(met, step - met);
+    const auto other = std::span(roles(j)).subspan(at);
+    const bool same =
+        own.size() <= other.size() && std::ranges::equal(own, other.first(own.size()));
+    return same ? std::optional(at + own.size()) : std::nullopt;
+  };
   const Alignment to(c_, history_, i, j, step);
   for (std::size_t met = step; met-- > 0;) {
     const Record& r = history_.record(i, met);
     const std::size_t at =
         r.kind == Kind::kCollective ? to.place(history_.of(i)[met], r, r.seq) : SIZE_MAX;
     if (at != SIZE_MAX) {
-      const auto own = std::span(roles(i)).subspan(met, step - met);
-      const auto other = std::span(roles(j)).subspan(at);
-      const bool same =
-          own.size() <= other.size() && std::ranges::equal(own, other.first(own.size()));
-      return same ? std::optional(at + own.size()) : std::nullopt;
+      return after(met, at);
     }
   }
-  return std::nullopt;
+  const auto is_whole = [&](int k) {
+    const RankEvidence& e = c_.evidence_of(k);
+    return !e.records.empty() && e.records.front().ticket <= 1 && !e.holes.only_active;
+  };
+  return is_whole(i) && is_whole(j) ? after(0, 0) : std::nullopt;
 }
 
 // Peers issued the same as this rank since they last met, and what was due, and then what it went on

@@ -273,12 +273,14 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   for (const Step& s : steps) {
     largest = std::max(largest, size_of(records[s.record]));
   }
+  const bool whole_program = records.front().ticket <= 1;
   struct Places {
     std::vector<std::size_t> at;
     std::size_t apart = SIZE_MAX;  // the closest two
   };
   std::unordered_map<std::uint64_t, Places> places;
-  for (std::size_t p = 0; p + 1 < steps.size(); ++p) {
+  // Nothing begins after the last step; that it ends the first iteration shows where that ended.
+  for (std::size_t p = 0; p + 1 < steps.size() + (whole_program ? 1 : 0); ++p) {
     const Record& r = records[steps[p].record];
     if (r.kind == Kind::kCollective && size_of(r) == largest) {
       Places& own = places[steps[p].key];
@@ -286,7 +288,6 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
       own.at.push_back(p);
     }
   }
-  const bool whole_program = records.front().ticket <= 1;
   const auto repeats = [](const Places& x) { return x.at.size() >= 2; };
   const bool any = std::ranges::any_of(places, [&](const auto& x) { return repeats(x.second); });
   // Of those that came once, one after which the program began again.
@@ -307,7 +308,9 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   std::vector<std::size_t> starts;
   for (std::size_t k = 0; best != nullptr && k < best->at.size(); ++k) {
-    starts.push_back(best->at[k] + 1);
+    if (best->at[k] + 1 < steps.size()) {
+      starts.push_back(best->at[k] + 1);
+    }
   }
   // The first one of the program, after what sets it up, where that is kept.
   if (!starts.empty() && whole_program) {

@@ -95,7 +95,7 @@ class Anomalies {
   // or more peers agree on something that this rank did not do.
   std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
   // The step of another rank that answers to a step of this one: both issued the same since the last
-  // collective of both; nullopt: they did not.
+  // collective of both, or since the program began; nullopt: they did not.
   std::optional<std::size_t> place_at(int other, int evidence, std::size_t step) const;
   // Peers issued that collective there; none of them left it out.
   bool kept_by_peers(int evidence, const Anomaly&) const;
