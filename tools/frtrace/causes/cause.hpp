@@ -189,6 +189,7 @@ struct Guilty {
   std::size_t issued = kNoRecord;  // its own record that is wrong
   std::size_t usual = kNoRecord;   // its own earlier record that was due instead, or the first
                                    // that came once more
+  int usual_of = -1;               // evidence of the rank whose record `usual` is
   std::uint64_t seq = 0;           // number of the operation that was left out; 0: of `issued`
   std::optional<OnDevice> device = {};
 };

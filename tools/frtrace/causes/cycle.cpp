@@ -20,7 +20,7 @@ bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
 // After `usual`, which it left out, all else came as in the iterations before: it came to that
 // operation in the next one only, which is no exchange. Of short iterations several are compared.
 bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
-  if (a.kind != Anomaly::kSwapped || a.issued <= a.usual) {
+  if (a.kind != Anomaly::kSwapped || a.usual_of >= 0 || a.issued <= a.usual) {
     return false;
   }
   const std::size_t length = a.issued - a.usual;
@@ -63,8 +63,9 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
                            : d.how.kind == Anomaly::kInserted ? Why::kExtraOperation
                                                               : Why::kDiffers);
     g.issued = steps[d.how.issued].record;
-    g.usual = steps[d.how.usual].record;
-    g.seq = order || skip ? due_seq(steps, f.ev(d.evidence), d.how) : 0;
+    g.usual_of = d.how.usual_of < 0 ? d.evidence : d.how.usual_of;
+    g.usual = f.history.of(g.usual_of)[d.how.usual].record;
+    g.seq = order || skip ? f.anomalies.due_seq(d.evidence, d.how) : 0;
     c.guilty.push_back(g);
   }
   sort_by_rank(c.guilty);
@@ -339,6 +340,16 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
              : std::optional<Cause>(of_deviants(f, deviants, by_peers, in_cycle));
 }
 
+std::optional<Cause> left_program(const Facts& f, const std::vector<int>& suspects) {
+  std::vector<Deviant> deviants;
+  for (const int i : suspects) {
+    if (const auto a = f.anomalies.from_start(i)) {
+      deviants.push_back({i, *a});
+    }
+  }
+  return deviants.size() == 1 ? std::optional(of_deviants(f, deviants, true, true)) : std::nullopt;
+}
+
 namespace {
 
 // Some on the cycle wait for a file lock that another one on it holds: the same program may run for
@@ -520,6 +531,7 @@ std::vector<Cause> cycle(const Facts& f) {
     if (!is_new_to_all(f, p.evidence)) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : against_the_shown_order(f, p);
+      c = c ? c : left_program(f, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }
     if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {

@@ -494,8 +494,10 @@ std::vector<Cause> complete_open(const Facts& f) {
     const bool may_be_shifted = !failed && (!started || several_lines);
     const std::vector<int> stuck =
         ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
-    if (auto c = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt) {
-      out.push_back(std::move(*c));
+    auto left = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt;
+    left = left || !several_lines ? left : left_program(f, stuck);
+    if (left) {
+      out.push_back(std::move(*left));
       continue;
     }
     Cause c;

@@ -167,7 +167,8 @@ std::set<int> out_of_step(const Facts& f) {
 std::vector<Cause> left_out_ahead(const Facts& f) {
   std::vector<Cause> out;
   for (const int i : out_of_step(f)) {
-    const auto a = f.graph.waits(i) ? f.anomalies.own(i, f.stuck_step(i)) : std::nullopt;
+    auto a = f.graph.waits(i) ? f.anomalies.own(i, f.stuck_step(i)) : std::nullopt;
+    a = a || !f.graph.waits(i) ? a : f.anomalies.from_start(i);
     if (!a || a->kind != Anomaly::kSkipped || a->context < limits::kContextLeast) {
       continue;
     }

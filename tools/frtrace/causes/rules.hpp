@@ -100,5 +100,7 @@ Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cyc
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did = false);
+// The only one of them that left what its peers issued from the program's begin on.
+std::optional<Cause> left_program(const Facts&, const std::vector<int>& suspects);
 
 }  // namespace frtrace

@@ -154,6 +154,15 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
          (!contains(mine, role) && issued(other, next) && !issued(own, mine.size()));
 }
 
+// Hosts that issue ahead of their devices stop where the queue of launches is full, some an operation
+// later than others.
+bool is_far_ahead(const Program& own, const Program& other, const Meeting& met) {
+  const std::size_t by = other.issued_after(met.other) - own.issued_after(met.own);
+  const std::size_t in_queue = own.steps().size() - own.find(own.front);
+  return in_queue < limits::kQueueFewest ||
+         static_cast<double>(by) > limits::kQueueVaries * static_cast<double>(in_queue);
+}
+
 // All its twins in one of its groups stand where it stands: those are ranks of one stage, and what
 // stopped them stopped it.
 bool stands_with(const Facts& f, int i, const std::vector<int>& twins,
@@ -209,7 +218,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
         twins.push_back(other.evidence);
       }
       // At a time that this one's evidence covers, each by its own clock since they met.
-      if (next && *next < other.steps().size() &&
+      if (next && *next < other.steps().size() && is_far_ahead(*own, other, *peer.met) &&
           seconds_between(own->records[peer.met->own].time, f.ev(i).written) -
                   seconds_between(other.records[peer.met->other].time,
                                   other.records[other.steps()[*next].record].time) >=

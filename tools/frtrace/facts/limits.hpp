@@ -57,7 +57,7 @@ inline constexpr std::size_t kIterations = 64;     // last ones that are compare
 inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
 inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
-inline constexpr int kPeersAgree = 2;      // this many peers make a common order
+inline constexpr std::size_t kPeersAgree = 2;      // this many peers make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
@@ -104,6 +104,10 @@ inline constexpr std::size_t kMeetingsFew = 3, kMeetingsEnough = 8, kMeetings = 
 // Peers that wait in the same operation and issued more than this rank, out of all that wait there.
 inline constexpr double kWentOnShare = 0.5;
 inline constexpr std::size_t kWentOnFewest = 1;
+// Of hosts with so many operations in flight the peer must be ahead by more than this share of them:
+// how many launches fit into a device's queue differs by a few.
+inline constexpr std::size_t kQueueFewest = 24;
+inline constexpr double kQueueVaries = 0.15;
 // The peer went on so long before the evidence was taken that clocks and polls do not matter.
 inline constexpr double kTwinLater_s = 10;
 

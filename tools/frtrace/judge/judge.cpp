@@ -36,11 +36,11 @@ class Judge {
       }
     }
     for (Cause& c : further) {
-      // Who went on must not have gone another way.
+      // Who went on must not be at fault: it may have gone another way.
       const bool stands =
           c.rule == Rule::kLeftOutAhead
               ? !departed()
-              : !std::ranges::all_of(c.others, [&](int i) { return departed(f_.rank(i)); });
+              : !std::ranges::all_of(c.others, [&](int i) { return is_named(f_.rank(i)); });
       if (named() && stands) {
         consider(Tier::kEnd, std::move(c));
       }
@@ -99,12 +99,11 @@ class Judge {
     return std::ranges::any_of(named_, [&](const Cause& c) { return blames(c, rank); });
   }
 
-  // What it is named for, or somebody is, is that it issued something else, or in another order.
-  bool departed(Rank rank = -1) const {
-    return std::ranges::any_of(named_, [&](const Cause& c) {
-      return (rank < 0 || blames(c, rank)) &&
-             (c.rule == Rule::kUnequalEnds || c.rule == Rule::kSkippedSlot ||
-              c.rule == Rule::kExtra || c.rule == Rule::kLeftOrder || c.rule == Rule::kOtherOrder);
+  // Somebody is named because it issued something else, or in another order.
+  bool departed() const {
+    return std::ranges::any_of(named_, [](const Cause& c) {
+      return c.rule == Rule::kUnequalEnds || c.rule == Rule::kSkippedSlot ||
+             c.rule == Rule::kExtra || c.rule == Rule::kLeftOrder || c.rule == Rule::kOtherOrder;
     });
   }
 

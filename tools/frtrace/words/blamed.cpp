@@ -184,13 +184,14 @@ class Describe : public Names {
     b_.stack = stack(g_.evidence, issued().stack);
     const bool left_out = (c_.rule == Rule::kLeftOrder || c_.rule == Rule::kLeftOutAhead) &&
                           c_.verdict != Verdict::kMismatch;
-    const Record& r = left_out ? e_->records[g_.usual] : issued();
-    b_.op = e_->text(r.op);
+    const int of = left_out ? g_.usual_of : g_.evidence;
+    const Record& r = left_out ? f.ev(of).records[g_.usual] : issued();
+    b_.op = f.ev(of).text(r.op);
     b_.seq = left_out ? g_.seq : r.seq;
     if (c_.rule == Rule::kGroupOrder) {
       b_.op = "new_group";
       b_.group = std::to_string(c_.calls->ordinal);
-    } else if (const Group* g = f.group_of(g_.evidence, r)) {
+    } else if (const Group* g = f.group_of(of, r)) {
       in(*g);
     }
   }

@@ -25,19 +25,21 @@ std::string Names::peer(int evidence, const Record& r) const {
                                                    : "rank ?"));
 }
 
-std::string Names::due(int evidence, const Record& usual, const Record& issued) const {
-  const RankEvidence& e = f.ev(evidence);
-  const Group* g = f.group_of(evidence, usual);
+std::string Names::due(const Guilty& guilty) const {
+  const RankEvidence &e = f.ev(guilty.usual_of), &own = f.ev(guilty.evidence);
+  const Record &usual = e.records[guilty.usual], &issued = own.records[guilty.issued];
+  const Group* g = f.group_of(guilty.usual_of, usual);
   std::string out(e.text(usual.op));
-  if (e.text(issued.op) == out) {
-    out += given(g != nullptr && g != f.group_of(evidence, issued),
+  const std::string site = at(guilty.usual_of, usual.stack);
+  if (own.text(issued.op) == out) {
+    out += given(g != nullptr && g != f.group_of(guilty.evidence, issued),
                  led(" of ", g != nullptr ? g->title() : "")) +
-           peer(evidence, usual);
-    if (usual.stack == issued.stack) {
+           peer(guilty.usual_of, usual);
+    if (site == at(guilty.evidence, issued.stack)) {
       return out;
     }
   }
-  return out + at(evidence, usual.stack);
+  return out + site;
 }
 
 std::string Names::at(int evidence, std::uint32_t stack) const {

@@ -317,12 +317,12 @@ std::string waited_for(S s) {
 
 std::string left_out(S s) {
   const Guilty& g = s.first();
-  const Record& usual = s.own().records[g.usual];
-  const Group* group = s.f.group_of(g.evidence, usual);
-  return fmt::format("skipped {}{}{}{}", s.own().text(usual.op),
+  const Record& usual = s.f.ev(g.usual_of).records[g.usual];
+  const Group* group = s.f.group_of(g.usual_of, usual);
+  return fmt::format("skipped {}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
                      given(g.seq != 0, fmt::format(" #{}", g.seq)),
                      led(" of ", group != nullptr ? group->title() : ""),
-                     s.peer(g.evidence, usual) + s.at(g.evidence, usual.stack));
+                     s.peer(g.usual_of, usual) + s.at(g.usual_of, usual.stack));
 }
 
 // What it did in the place of what was due.
@@ -538,7 +538,7 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const Names names(f);
   const RankEvidence& e = f.ev(g.evidence);
   const Record& issued = e.records[g.issued];
-  std::string due = names.due(g.evidence, e.records[g.usual], issued);
+  std::string due = names.due(g);
   if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
     due += " of " + f.group(f.graph[c.pending].group).title();
   }

@@ -30,7 +30,7 @@ struct Names {
   std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
   // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
   // same call at the same place "recv from rank 3".
-  std::string due(int evidence, const Record& usual, const Record& issued) const;
+  std::string due(const Guilty&) const;  // what was due where it issued something else
   // " at train.py:57 step"; "" not captured
   std::string at(int evidence, std::uint32_t stack) const;
   std::string record_at(int evidence, const Record& r) const {

@@ -216,14 +216,24 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
           steps[first].key != steps[a.usual - 1].key);  // one of several alike is amid
 }
 
-std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, const Anomaly& a) {
-  const Record& usual = e.records[steps[a.usual].record];
+std::uint64_t Anomalies::due_seq(int i, const Anomaly& a) const {
+  const int of = a.usual_of < 0 ? i : a.usual_of, group = usual(i, a).group;
+  if (group >= 0 && !c_.groups[idx(group)].position.contains(c_.evidence_of(i).id.rank)) {
+    return 0;
+  }
+  const Record& due = history_.record(of, a.usual);
   std::uint64_t seq = 1;
   for (std::size_t k = 0; k < a.issued; ++k) {
-    const Record& r = e.records[steps[k].record];
-    seq = r.group == usual.group && r.kind == usual.kind && r.peer == usual.peer ? r.seq + 1 : seq;
+    const Record& r = history_.record(i, k);
+    const bool same = history_.of(i)[k].group == group && r.kind == due.kind && r.peer == due.peer;
+    seq = same ? r.seq + 1 : seq;
   }
   return seq;
+}
+
+bool Anomalies::is_whole(int i) const {
+  const RankEvidence& e = c_.evidence_of(i);
+  return !e.records.empty() && e.records.front().ticket <= 1 && !e.holes.only_active;
 }
 
 namespace {
@@ -319,7 +329,7 @@ class Alignment {
 bool Anomalies::comes_later(int i, const Anomaly& a) const {
   const std::vector<Step>& steps = history_.of(i);
   const RankEvidence& e = c_.evidence_of(i);
-  const std::uint64_t seq = due_seq(steps, e, a);
+  const std::uint64_t seq = due_seq(i, a);
   const std::size_t end = std::min(steps.size(), a.issued + limits::kRecent);
   for (const int j : peers(i, true)) {
     const Alignment to(c_, history_, i, j, a.issued);
@@ -357,10 +367,6 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
       return after(met, at);
     }
   }
-  const auto is_whole = [&](int k) {
-    const RankEvidence& e = c_.evidence_of(k);
-    return !e.records.empty() && e.records.front().ticket <= 1 && !e.holes.only_active;
-  };
   return is_whole(i) && is_whole(j) ? after(0, 0) : std::nullopt;
 }
 
@@ -368,15 +374,17 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
 // with; none of them left it out.
 bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
+  const std::uint64_t due_role = role(a.usual_of < 0 ? i : a.usual_of, usual(i, a));
   std::size_t kept = 0, left_out = 0;
   for (const int j : peers(i, true)) {
     if (const auto due = place_at(j, i, a.issued)) {
       const auto other = std::span(roles(j)).subspan(*due);
       left_out += !other.empty() && other[0] == own[a.issued];
-      kept += other.size() > 1 && other[0] == own[a.usual] && other[1] == own[a.issued];
+      kept += other.size() > 1 && other[0] == due_role && other[1] == own[a.issued];
     }
   }
-  return kept != 0 && left_out == 0 && history_.record(i, a.usual).kind == Kind::kCollective;
+  return kept != 0 && left_out == 0 &&
+         history_.record(a.usual_of < 0 ? i : a.usual_of, a.usual).kind == Kind::kCollective;
 }
 
 // A peer that issued the same since they last met went on with the same operations as this rank, but
@@ -453,6 +461,51 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
   });
 }
 
+std::optional<Anomaly> Anomalies::from_start(int i) const {
+  const std::vector<std::uint64_t>& own = roles(i);
+  std::vector<int> alike;  // for longest
+  std::size_t most = 0;
+  for (const int j : peers(i, true)) {
+    const std::vector<std::uint64_t>& other = roles(j);
+    if (!is_whole(i) || !is_whole(j)) {
+      continue;
+    }
+    const auto n = static_cast<std::size_t>(std::ranges::mismatch(own, other).in1 - own.begin());
+    if (n > most) {
+      most = n;
+      alike.clear();
+    }
+    if (n == most) {
+      alike.push_back(j);
+    }
+  }
+  // Who stands there may do either.
+  std::erase_if(alike, [&](int j) { return roles(j).size() == most; });
+  if (most == own.size() || alike.size() < limits::kPeersAgree) {
+    return std::nullopt;
+  }
+  const std::uint64_t due = roles(alike.front())[most];
+  const auto in_group = std::ranges::find_if(alike, [&](int j) {
+    const int group = history_.of(j)[most].group;
+    return group >= 0 && c_.groups[idx(group)].position.contains(c_.evidence_of(i).id.rank);
+  });
+  if (in_group == alike.end() || history_.record(*in_group, most).kind != Kind::kCollective ||
+      std::ranges::any_of(alike, [&](int j) { return roles(j)[most] != due; })) {
+    return std::nullopt;
+  }
+  Anomaly a;
+  a.issued = a.usual = a.context = most;
+  a.usual_of = *in_group;
+  a.kind =
+      kind_of(std::span(own).subspan(most), std::span(roles(*in_group)).subspan(most), a.support);
+  // The first of some ranks may do more than the others, in groups of its own.
+  const Step& issued = history_.of(i)[most];
+  const bool with_them =
+      history_.record(i, most).kind == Kind::kCollective && issued.group >= 0 &&
+      c_.groups[idx(issued.group)].position.contains(c_.evidence_of(*in_group).id.rank);
+  return a.kind == Anomaly::kSkipped || with_them ? std::optional(a) : std::nullopt;
+}
+
 std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::vector<Step>& steps = history_.of(i);
   const RankEvidence& e = c_.evidence_of(i);
@@ -463,10 +516,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const bool sites = !user_site(e, e.records[steps.back().record].stack).file.empty();
   const std::size_t context = sites ? limits::kPeerContext : limits::kPeerContextBare;
   const std::vector<std::uint64_t>& own = roles(i);
-  std::vector<const std::vector<std::uint64_t>*> others;
-  for (const int j : peers(i, false)) {
-    others.push_back(&roles(j));
-  }
+  const std::vector<int> others = peers(i, false);
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
   for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
@@ -485,13 +535,14 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
       continue;  // the rank did so before
     }
     struct Next {
-      int ranks = 0;
-      std::span<const std::uint64_t> due;
+      std::size_t ranks = 0;
+      int other = -1;
+      std::size_t at = 0;
     };
     std::map<std::uint64_t, Next> next;  // what followed there on the others
-    for (const std::vector<std::uint64_t>* other : others) {
-      for (const auto& [role, at] : followers(*other, other->size())) {
-        next[role] = {next[role].ranks + 1, std::span(*other).subspan(at)};
+    for (const int j : others) {
+      for (const auto& [role, at] : followers(roles(j), roles(j).size())) {
+        next[role] = {next[role].ranks + 1, j, at};
       }
     }
     const auto most = std::ranges::max_element(
@@ -501,12 +552,15 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
     }
     const auto later = std::find(here, own.end(), most->first);
     const auto before = std::find(own.begin(), here, most->first);
+    const Next& due = most->second;
     Anomaly a;
     a.issued = p;
-    a.kind = kind_of(std::span(own).subspan(p), most->second.due, a.support);
-    a.usual = static_cast<std::size_t>(before != here       ? before - own.begin()
-                                       : later != own.end() ? later - own.begin()
-                                                            : here - own.begin());
+    a.kind =
+        kind_of(std::span(own).subspan(p), std::span(roles(due.other)).subspan(due.at), a.support);
+    const bool never = before == here && later == own.end();
+    a.usual =
+        never ? due.at : static_cast<std::size_t>((before != here ? before : later) - own.begin());
+    a.usual_of = never ? due.other : -1;
     return a;
   }
   return std::nullopt;

@@ -59,6 +59,7 @@ struct Anomaly {
   Kind kind = kReplaced;
   std::size_t issued = 0;   // step
   std::size_t usual = 0;    // earlier step that was due instead
+  int usual_of = -1;        // evidence of the rank whose step that is; -1: its own
   bool novel = false;       // the rank never issued such an operation before
   bool part = false;        // compared within an iteration: it may have gone on to its next part
   std::size_t support = 0;  // steps after it that agree with the kind
@@ -70,8 +71,6 @@ std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
 // The kind of a deviation, from the keys that were issued there and those that were due.
 Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std::uint64_t> due,
                       std::size_t& support);
-// The number of the operation that was due there: one past what the rank issued of that kind before.
-std::uint64_t due_seq(const std::vector<Step>& steps, const RankEvidence& e, const Anomaly& a);
 // Of iterations that are like no other one, oldest first; nullopt: no whole iteration is kept.
 // `stuck`: the step in which the rank is stuck; past the end if in none.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
@@ -101,6 +100,12 @@ class Anomalies {
   bool kept_by_peers(int evidence, const Anomaly&) const;
   // A peer issued the same, but for two operations that are in each other's place.
   bool exchanged(int evidence, const Anomaly&) const;
+  // The first departure from peers that issued the same from the program's begin on and agree on a
+  // collective of a group of this rank's, too.
+  std::optional<Anomaly> from_start(int evidence) const;
+  // The number of the operation that was due there: one past what the rank issued of that kind
+  // before; 0: it is of another group than the rank's.
+  std::uint64_t due_seq(int evidence, const Anomaly&) const;
   // Operation, call site and role without the group itself: equal on ranks that do the same in
   // other groups of the kind. A peer counts by its distance in the group, or not at all.
   std::uint64_t role(int evidence, const Step& step, bool peer = true) const;
@@ -110,6 +115,10 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
+  bool is_whole(int evidence) const;  // all that the program issued is there
+  const Step& usual(int evidence, const Anomaly& a) const {
+    return history_.of(a.usual_of < 0 ? evidence : a.usual_of)[a.usual];
+  }
   struct Place {
     std::uint64_t file_hash = 0, line = 0;
     bool known = false;
