@@ -406,13 +406,45 @@ bool Anomalies::exchanged(int i, const Anomaly& a) const {
   });
 }
 
+// A collective that all members issued from the same line as the same of their group, and ended: so is
+// their program in this iteration. Of another group than what was due it says nothing.
+bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
+  const Step& step = history_.of(i)[a.issued];
+  const Record& r = history_.record(i, a.issued);
+  const bool elsewhere = (a.kind == Anomaly::kSkipped || a.kind == Anomaly::kSwapped) &&
+                         usual(i, a).group != step.group;
+  if (elsewhere || r.kind != Kind::kCollective || blocks(r) || step.group < 0) {
+    return false;
+  }
+  const std::vector<int>& members = c_.groups[idx(step.group)].evidence;
+  std::size_t others = 0;
+  for (std::size_t m = 0; m < std::min(members.size(), limits::kPeers); ++m) {
+    const int j = members[m];
+    if (j < 0 || j == i) {
+      continue;
+    }
+    const std::vector<Step>& steps = history_.of(j);
+    const auto same = std::find_if(steps.rbegin(), steps.rend(), [&](const Step& s) {
+      const Record& its = c_.evidence_of(j).records[s.record];
+      return s.group == step.group && its.kind == r.kind && its.seq == r.seq;
+    });
+    if (same == steps.rend() || role(j, *same) != role(i, step) ||
+        blocks(c_.evidence_of(j).records[same->record])) {
+      return false;
+    }
+    ++others;
+  }
+  return others != 0;
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   // Programs vary their order more than they issue something new, and more than where it is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
     if (a.issued >= until || (first && weight(a) <= weight(*first)) || is_over(i, a, stuck) ||
-        is_between(i, a) || is_not_due(c_, history_, *this, i, a) || comes_later(i, a)) {
+        is_between(i, a) || is_not_due(c_, history_, *this, i, a) || ended_by_all(i, a) ||
+        comes_later(i, a)) {
       continue;
     }
     const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
@@ -437,7 +469,7 @@ bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
 
 std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
   for (const Anomaly& a : all(i, stuck)) {
-    if (!is_between(i, a) && !is_size_only(i, a, stuck)) {
+    if (!is_between(i, a) && !is_size_only(i, a, stuck) && !ended_by_all(i, a)) {
       return a;
     }
   }

@@ -115,6 +115,7 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
+  bool ended_by_all(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   const Step& usual(int evidence, const Anomaly& a) const {
     return history_.of(a.usual_of < 0 ? evidence : a.usual_of)[a.usual];
