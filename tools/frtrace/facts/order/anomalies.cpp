@@ -493,15 +493,26 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
   });
 }
 
-std::optional<Anomaly> Anomalies::from_start(int i) const {
-  const std::vector<std::uint64_t>& own = roles(i);
-  std::vector<int> alike;  // for longest
+const std::vector<std::uint64_t>& Anomalies::places(int i) const {
+  std::vector<std::uint64_t>& out = places_of_[idx(i)];
+  if (out.empty()) {
+    for (const Step& s : history_.of(i)) {
+      out.push_back(role(i, s, false));
+    }
+  }
+  return out;
+}
+
+// The peers that issued the same for longest, and for how long.
+std::pair<std::vector<int>, std::size_t> Anomalies::most_alike(int i) const {
+  const std::vector<std::uint64_t>& own = places(i);
+  std::vector<int> alike;
   std::size_t most = 0;
   for (const int j : peers(i, true)) {
-    const std::vector<std::uint64_t>& other = roles(j);
-    if (!is_whole(i) || !is_whole(j)) {
+    if (!is_whole(j)) {
       continue;
     }
+    const std::vector<std::uint64_t>& other = places(j);
     const auto n = static_cast<std::size_t>(std::ranges::mismatch(own, other).in1 - own.begin());
     if (n > most) {
       most = n;
@@ -511,31 +522,70 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
       alike.push_back(j);
     }
   }
+  return {std::move(alike), most};
+}
+
+std::optional<Anomaly> Anomalies::from_start(int i) const {
+  if (!is_whole(i)) {
+    return std::nullopt;
+  }
+  const std::vector<std::uint64_t>& own = places(i);
+  auto [alike, most] = most_alike(i);
   // Who stands there may do either.
-  std::erase_if(alike, [&](int j) { return roles(j).size() == most; });
+  std::erase_if(alike, [&, at = most](int j) { return places(j).size() == at; });
   if (most == own.size() || alike.size() < limits::kPeersAgree) {
     return std::nullopt;
   }
-  const std::uint64_t due = roles(alike.front())[most];
-  const auto in_group = std::ranges::find_if(alike, [&](int j) {
-    const int group = history_.of(j)[most].group;
-    return group >= 0 && c_.groups[idx(group)].position.contains(c_.evidence_of(i).id.rank);
-  });
-  if (in_group == alike.end() || history_.record(*in_group, most).kind != Kind::kCollective ||
-      std::ranges::any_of(alike, [&](int j) { return roles(j)[most] != due; })) {
+  const std::uint64_t due = places(alike.front())[most];
+  if (std::ranges::any_of(alike, [&, at = most](int j) { return places(j)[at] != due; })) {
     return std::nullopt;
   }
+  const auto is_in = [&](int k, const Step& step) {
+    return step.group >= 0 &&
+           c_.groups[idx(step.group)].position.contains(c_.evidence_of(k).id.rank);
+  };
+  const auto in_group =
+      std::ranges::find_if(alike, [&, at = most](int j) { return is_in(i, history_.of(j)[at]); });
+  const int of = in_group == alike.end() ? alike.front() : *in_group;
+  const bool collective = history_.record(of, most).kind == Kind::kCollective;
   Anomaly a;
   a.issued = a.usual = a.context = most;
-  a.usual_of = *in_group;
-  a.kind =
-      kind_of(std::span(own).subspan(most), std::span(roles(*in_group)).subspan(most), a.support);
-  // The first of some ranks may do more than the others, in groups of its own.
+  a.usual_of = of;
+  a.kind = kind_of(std::span(own).subspan(most), std::span(places(of)).subspan(most), a.support);
+  // It went on with what they come to later.
+  const auto later = std::ranges::find(std::span(places(of)).subspan(most), own[most]);
+  if (later != std::span(places(of)).subspan(most).end() && a.support == 0) {
+    a.kind = Anomaly::kSkipped;
+  }
+  if (const auto before =
+          std::find(own.rend() - static_cast<std::ptrdiff_t>(most), own.rend(), due);
+      before != own.rend()) {
+    a.usual = idx(own.rend() - before) - 1;
+    a.usual_of = -1;
+  } else if (in_group == alike.end()) {
+    return std::nullopt;
+  }
   const Step& issued = history_.of(i)[most];
-  const bool with_them =
-      history_.record(i, most).kind == Kind::kCollective && issued.group >= 0 &&
-      c_.groups[idx(issued.group)].position.contains(c_.evidence_of(*in_group).id.rank);
-  return a.kind == Anomaly::kSkipped || with_them ? std::optional(a) : std::nullopt;
+  const bool meets = history_.record(i, most).kind == Kind::kCollective;
+  if (collective && in_group != alike.end()) {
+    // The first of some ranks may do more than the others, in groups of its own.
+    return a.kind == Anomaly::kSkipped || (meets && is_in(*in_group, issued)) ? std::optional(a)
+                                                                              : std::nullopt;
+  }
+  // Ranks send and receive differently by their places in a group: those that differ by nature did so
+  // in the first round, and came through.
+  const auto met = [&](const Step& step) {
+    const Record& r = c_.evidence_of(i).records[step.record];
+    return r.kind == Kind::kCollective && !blocks(r) && is_in(of, step);
+  };
+  const auto steps = std::span(history_.of(i));
+  const bool came_through = std::ranges::any_of(steps.subspan(most), met);
+  const bool by_many =
+      alike.size() > limits::kPeersAgree && 2 * alike.size() > peers(i, true).size();
+  return !came_through && most >= limits::kClearSupport &&
+                 (by_many || std::ranges::any_of(steps.first(most), met))
+             ? std::optional(a)
+             : std::nullopt;
 }
 
 std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {

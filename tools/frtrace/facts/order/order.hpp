@@ -83,7 +83,7 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from,
 class Anomalies {
  public:
   Anomalies(const Case& c, const History& history)
-      : c_(c), history_(history), roles_(c.ranks.size()) {}
+      : c_(c), history_(history), roles_(c.ranks.size()), places_of_(c.ranks.size()) {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
   // The first departure, whoever else took the same way.
@@ -100,8 +100,8 @@ class Anomalies {
   bool kept_by_peers(int evidence, const Anomaly&) const;
   // A peer issued the same, but for two operations that are in each other's place.
   bool exchanged(int evidence, const Anomaly&) const;
-  // The first departure from peers that issued the same from the program's begin on and agree on a
-  // collective of a group of this rank's, too.
+  // The first departure from peers that issued the same from the program's begin on and agree on what
+  // comes next.
   std::optional<Anomaly> from_start(int evidence) const;
   // The number of the operation that was due there: one past what the rank issued of that kind
   // before; 0: it is of another group than the rank's.
@@ -115,6 +115,8 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
+  const std::vector<std::uint64_t>& places(int evidence) const;  // roles whatever the peer
+  std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   const Step& usual(int evidence, const Anomaly& a) const {
@@ -135,7 +137,7 @@ class Anomalies {
   const Case& c_;
   const History& history_;
   // Computed when first read.
-  mutable std::vector<std::vector<std::uint64_t>> roles_;
+  mutable std::vector<std::vector<std::uint64_t>> roles_, places_of_;
   mutable std::unordered_map<std::uint64_t, Place> places_;  // by evidence and stack
 };
 
