@@ -1,5 +1,6 @@
 // Ranks that wait for each other.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <span>
 
@@ -490,6 +491,74 @@ std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
   return std::nullopt;
 }
 
+// The last collective of each group that the rank issued before a record, or at all; from one thread.
+std::map<int, std::uint64_t> last_of_groups(const Facts& f, int i, std::size_t before,
+                                            std::uint32_t tid) {
+  std::map<int, std::uint64_t> out;
+  const std::vector<Record>& records = f.ev(i).records;
+  for (std::size_t k = 0; k < std::min(before, records.size()); ++k) {
+    if (records[k].kind == Kind::kCollective && records[k].tid == tid) {
+      out[f.c.group_at(i, records[k].group)] = records[k].seq;
+    }
+  }
+  return out;
+}
+
+// Some came to a collective without one of another group that the others, who came to the former, too,
+// had issued before: they left that out.
+std::optional<Cause> came_without(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    if (op.kind != Kind::kCollective || op.waits.size() < 3 ||
+        op.waits.size() > limits::kSuspects) {
+      continue;
+    }
+    std::map<int, std::map<std::uint64_t, std::vector<const Wait*>>> counts;  // group -> last one
+    for (const Wait& w : op.waits) {
+      const std::uint32_t tid = w.record == kNoRecord ? 0 : f.ev(w.evidence).records[w.record].tid;
+      for (const auto& [group, seq] : last_of_groups(f, w.evidence, w.record, tid)) {
+        if (group >= 0 && group != op.group) {
+          counts[group][seq].push_back(&w);
+        }
+      }
+    }
+    for (const auto& [group, by_seq] : counts) {
+      const auto [last, most] = *by_seq.rbegin();
+      const Wait& other = *most.front();
+      const std::vector<Step>& its = f.history.of(other.evidence);
+      std::vector<Deviant> behind;
+      std::size_t few = 0;
+      for (const auto& [seq, waits] : by_seq) {
+        few += seq == last ? 0 : waits.size();
+        for (const Wait* w : waits) {
+          const Record& own = f.ev(w->evidence).records[w->record];
+          if (seq == last || last_of_groups(f, w->evidence, SIZE_MAX, own.tid)[group] >= last) {
+            continue;
+          }
+          const auto due = std::ranges::find_if(its, [&, after = seq](const Step& s) {
+            const Record& r = f.ev(other.evidence).records[s.record];
+            return s.group == group && r.kind == Kind::kCollective && r.seq == after + 1;
+          });
+          if (due != its.end()) {
+            Anomaly a;
+            a.kind = Anomaly::kSkipped;
+            a.issued = step_of(f.history.of(w->evidence), w->record);
+            a.usual = idx(due - its.begin());
+            a.usual_of = other.evidence;
+            behind.push_back({w->evidence, a});
+          }
+        }
+      }
+      // One that is ahead by a few added them rather.
+      const bool told = most.size() > few || by_seq.begin()->first + limits::kLookahead < last;
+      if (!behind.empty() && behind.size() == few && told) {
+        return of_deviants(f, behind, true, false);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 // A few stand in a collective that they never issued before, and all circles lead through it: they
 // left what the many, who stand where they stood before, go on with. Or the many should have, too.
 std::optional<Cause> few_left(const Facts& f, const Problem& p) {
@@ -531,6 +600,7 @@ std::vector<Cause> cycle(const Facts& f) {
     if (!is_new_to_all(f, p.evidence)) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : against_the_shown_order(f, p);
+      c = c ? c : came_without(f, p);
       c = c ? c : left_program(f, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }

@@ -580,8 +580,8 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   };
   const auto steps = std::span(history_.of(i));
   const bool came_through = std::ranges::any_of(steps.subspan(most), met);
-  const bool by_many =
-      alike.size() > limits::kPeersAgree && 2 * alike.size() > peers(i, true).size();
+  const bool by_many = alike.size() > limits::kPeersAgree &&
+                       ((meets && collective) || 2 * alike.size() > peers(i, true).size());
   return !came_through && most >= limits::kClearSupport &&
                  (by_many || std::ranges::any_of(steps.first(most), met))
              ? std::optional(a)
