@@ -303,15 +303,15 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
   if (one_did && deviants.empty()) {
     for (const int i : suspects) {
-      if (const auto a = f.anomalies.any(i, f.stuck_step(i))) {
+      if (const auto a = f.anomalies.any(i, f.stuck_step(i), true)) {
         deviants.push_back({i, *a});
       }
     }
+    const int who = deviants.size() == 1 ? deviants.front().evidence : -1;
+    const auto a = who < 0 ? std::nullopt : f.anomalies.any(who, f.stuck_step(who), false);
     // Of several who wait, what one of them issued after that is no reason.
-    if (deviants.size() == 1 &&
-        (suspects.size() == 1 ||
-         deviants.front().how.issued < f.stuck_end(deviants.front().evidence))) {
-      return of_deviants(f, deviants, false, true);
+    if (a && (suspects.size() == 1 || a->issued < f.stuck_end(who))) {
+      return of_deviants(f, {{who, *a}}, false, true);
     }
     deviants.clear();
   }
@@ -559,6 +559,43 @@ std::optional<Cause> came_without(const Facts& f, const Problem& p) {
   return std::nullopt;
 }
 
+// After the same as before `at` nothing else ever came, and that more than once.
+bool came_often(const std::vector<Step>& steps, std::size_t usual, std::size_t at) {
+  std::size_t times = 0;
+  for (std::size_t k = limits::kContextLeast; k < at; ++k) {
+    if (steps[k - 1].key == steps[at - 1].key && steps[k - 2].key == steps[at - 2].key) {
+      if (steps[k].key != steps[usual].key) {
+        return false;
+      }
+      ++times;
+    }
+  }
+  return at >= limits::kContextLeast && times >= 2;
+}
+
+// One alone stands in a collective that it never issued before, where by its own earlier iterations
+// something was due that others on the circle wait for: it left a loop.
+std::optional<Cause> left_loop(const Facts& f, const Problem& p, const std::vector<int>& who) {
+  std::vector<Deviant> left;
+  for (const int i : who) {
+    const std::vector<Step>& steps = f.history.of(i);
+    const std::size_t at = f.stuck_step(i);
+    const auto usual = at < steps.size() ? usual_next(steps, at) : std::nullopt;
+    const bool due =
+        usual && has_come_to_new(f, i) && !f.anomalies.has_twin(i) &&
+        came_often(steps, *usual, at) &&
+        std::ranges::any_of(p.pending, [&](int k) { return is_due_in(f, i, *usual, f.graph[k]); });
+    if (due) {
+      Anomaly a;
+      a.kind = Anomaly::kSkipped;
+      a.issued = at;
+      a.usual = *usual;
+      left.push_back({i, a});
+    }
+  }
+  return left.size() == 1 ? std::optional(of_deviants(f, left, false, false)) : std::nullopt;
+}
+
 // A few stand in a collective that they never issued before, and all circles lead through it: they
 // left what the many, who stand where they stood before, go on with. Or the many should have, too.
 std::optional<Cause> few_left(const Facts& f, const Problem& p) {
@@ -602,6 +639,7 @@ std::vector<Cause> cycle(const Facts& f) {
       c = c ? c : against_the_shown_order(f, p);
       c = c ? c : came_without(f, p);
       c = c ? c : left_program(f, on_all.empty() ? p.evidence : on_all);
+      c = c ? c : left_loop(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }
     if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {

@@ -228,15 +228,8 @@ bool is_next(const Facts& f, int i) {
   if (!next) {
     return false;
   }
-  const Record& r = f.ev(i).records[steps[*next].record];
-  return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
-    const Rank other = p.from == f.rank(i) ? p.to : p.from;
-    const bool same = r.kind == Kind::kCollective
-                          ? p.kind == r.kind
-                          : p.kind != Kind::kCollective && r.peer >= 0 &&
-                                f.group(p.group).ranks[idx(r.peer)] == other;
-    return p.group == steps[*next].group && same && contains(p.absent, i);
-  });
+  return std::ranges::any_of(f.graph.pending,
+                             [&](const Pending& p) { return is_due_in(f, i, *next, p); });
 }
 
 // Several that seem to be idle may wait for each other in the making of a communicator: so do those

@@ -90,6 +90,8 @@ bool may_be_between(const Facts&);
 void sort_by_rank(std::vector<Guilty>&);
 // That step of a rank that repeats itself is one that it never issued before.
 bool is_new(const Facts&, int evidence, std::size_t step);
+// Others wait for the rank in what that step of its own was an earlier one of.
+bool is_due_in(const Facts&, int evidence, std::size_t step, const Pending&);
 // A rank that left its order, and how.
 struct Deviant {
   int evidence;

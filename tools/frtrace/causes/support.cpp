@@ -98,6 +98,16 @@ bool is_new(const Facts& f, int i, std::size_t at) {
              std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
 }
 
+bool is_due_in(const Facts& f, int i, std::size_t step, const Pending& p) {
+  const Step& due = f.history.of(i)[step];
+  const Record& r = f.ev(i).records[due.record];
+  const Rank other = p.from == f.rank(i) ? p.to : p.from;
+  const bool same = r.kind == Kind::kCollective ? p.kind == r.kind
+                                                : p.kind != Kind::kCollective && r.peer >= 0 &&
+                                                      f.group(p.group).ranks[idx(r.peer)] == other;
+  return p.group == due.group && same && contains(p.absent, i);
+}
+
 void sort_by_rank(std::vector<Guilty>& guilty) {
   std::ranges::stable_sort(guilty,
                            [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });

@@ -437,6 +437,13 @@ bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
   return others != 0;
 }
 
+// It never issued that before, and peers came to it for the first time, too.
+bool Anomalies::came_to_new_together(int i, const Anomaly& a) const {
+  const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
+  return std::ranges::any_of(others,
+                             [&](int j) { return did_likewise(j, history_.of(j).size(), i, a); });
+}
+
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
   // Programs vary their order more than they issue something new, and more than where it is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
@@ -447,10 +454,7 @@ std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t unti
         comes_later(i, a)) {
       continue;
     }
-    const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
-    const bool together = std::ranges::any_of(
-        others, [&](int j) { return did_likewise(j, history_.of(j).size(), i, a); });
-    if (!together && !shared(i, a)) {
+    if (!came_to_new_together(i, a) && !shared(i, a)) {
       first = a;
     }
   }
@@ -467,9 +471,9 @@ bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
          x.stack == y.stack && x.in_dtype == y.in_dtype;
 }
 
-std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck) const {
+std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck, bool of_all) const {
   for (const Anomaly& a : all(i, stuck)) {
-    if (!is_between(i, a) && !is_size_only(i, a, stuck) && !ended_by_all(i, a)) {
+    if (!is_between(i, a) && !is_size_only(i, a, stuck) && (of_all || !ended_by_all(i, a))) {
       return a;
     }
   }
@@ -523,6 +527,12 @@ std::pair<std::vector<int>, std::size_t> Anomalies::most_alike(int i) const {
     }
   }
   return {std::move(alike), most};
+}
+
+bool Anomalies::has_twin(int i) const {
+  return is_whole(i) && std::ranges::any_of(peers(i, true), [&](int j) {
+           return is_whole(j) && places(i) == places(j);
+         });
 }
 
 std::optional<Anomaly> Anomalies::from_start(int i) const {

@@ -86,8 +86,8 @@ class Anomalies {
       : c_(c), history_(history), roles_(c.ranks.size()), places_of_(c.ranks.size()) {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
-  // The first departure, whoever else took the same way.
-  std::optional<Anomaly> any(int evidence, std::size_t stuck) const;
+  // The first departure, whoever else took the same way. `of_all`: or ended the same operation.
+  std::optional<Anomaly> any(int evidence, std::size_t stuck, bool of_all) const;
   // The rank did what `deviant` of another rank is, peers or not.
   bool did_likewise(int evidence, std::size_t stuck, int other, const Anomaly& deviant) const;
   // The same where the rank's own records do not reach back: after the same few operations, three
@@ -103,6 +103,8 @@ class Anomalies {
   // The first departure from peers that issued the same from the program's begin on and agree on what
   // comes next.
   std::optional<Anomaly> from_start(int evidence) const;
+  // A peer issued the same from the program's begin to its end.
+  bool has_twin(int evidence) const;
   // The number of the operation that was due there: one past what the rank issued of that kind
   // before; 0: it is of another group than the rank's.
   std::uint64_t due_seq(int evidence, const Anomaly&) const;
@@ -118,6 +120,7 @@ class Anomalies {
   const std::vector<std::uint64_t>& places(int evidence) const;  // roles whatever the peer
   std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
+  bool came_to_new_together(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   const Step& usual(int evidence, const Anomaly& a) const {
     return history_.of(a.usual_of < 0 ? evidence : a.usual_of)[a.usual];
