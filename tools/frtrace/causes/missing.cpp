@@ -332,9 +332,9 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   for (const int i : who) {
     const int k = waited_in(f, i, main);
     Guilty g = guilty_rank(f, i,
-                           f.exit(i).clean()                           ? Why::kLeftEarly
-                           : f.ev(i).salvage == Salvage::kUnresponsive ? Why::kUnresponsive
-                                                                       : Why::kNeverIssued,
+                           f.exit(i).clean() || (left && f.has_left(i)) ? Why::kLeftEarly
+                           : f.ev(i).salvage == Salvage::kUnresponsive  ? Why::kUnresponsive
+                                                                        : Why::kNeverIssued,
                            k);
     if (const std::uint64_t seq = shifted_since(f, i, f.graph[k].group)) {
       g.seq = seq;
@@ -391,7 +391,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (are_in_call(f, idle)) {
     return {};
   }
-  const bool left = std::ranges::all_of(idle, [&](int i) { return f.exit(i).clean(); });
+  const bool left = std::ranges::all_of(idle, [&](int i) { return f.has_left(i); });
   Cause open = undecided(f, idle, k);
   // One that waits alone for most others: either is wrong, and nothing tells which.
   const std::set<int> absent(p.absent.begin(), p.absent.end());

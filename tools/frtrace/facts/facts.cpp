@@ -8,6 +8,7 @@
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
+#include "model/threads.hpp"
 
 namespace frtrace {
 
@@ -306,6 +307,10 @@ const Record* Facts::lifecycle_in_flight(int i) const {
            (r.state == State::kEnqueued || r.state == State::kStarted ||
             r.state == State::kWaiting);
   });
+}
+
+bool Facts::has_left(int i) const {
+  return is_leaving(i) || (!exit(i).ended() && script_is_over(ev(i).threads, ev(i).id.pid));
 }
 
 bool Facts::is_leaving(int i) const {

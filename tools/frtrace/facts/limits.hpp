@@ -56,8 +56,8 @@ inline constexpr std::size_t kRecent = 64;    // steps before the stuck one that
 inline constexpr std::size_t kIterations = 64;     // last ones that are compared
 inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
-inline constexpr std::size_t kPeers = 32;  // peers compared with: more say the same, slower
-inline constexpr std::size_t kPeersAgree = 2;      // this many peers make a common order
+inline constexpr std::size_t kPeers = 32;      // peers compared with: more say the same, slower
+inline constexpr std::size_t kPeersAgree = 2;  // this many peers make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
 inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "format/call_site.hpp"
@@ -89,6 +90,17 @@ const ThreadStack* thread_of(const ThreadsEvidence& all, int tid) {
 
 const ThreadStack* main_thread(const ThreadsEvidence& all, int pid) {
   return thread_of(all, pid);
+}
+
+bool script_is_over(const ThreadsEvidence& all, int pid) {
+  const ThreadStack* t = main_thread(all, pid);
+  const auto is_python = [&](std::uint32_t frame) { return all.frames[frame].python; };
+  if (t == nullptr || !t->whole) {
+    return false;
+  }
+  const auto outermost = std::find_if(t->stack.rbegin(), t->stack.rend(), is_python);
+  return outermost != t->stack.rend() && all.frames[*outermost].function != "<module>" &&
+         all.frames[*outermost].function != "_run_module_as_main";
 }
 
 const ThreadStack* gil_holder(const ThreadsEvidence& all) {

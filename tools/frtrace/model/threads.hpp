@@ -89,6 +89,8 @@ std::string child_text(const ThreadsEvidence&, const ChildProcess&, std::string_
 
 // The thread whose id is the process's; nullptr when it is not there.
 const ThreadStack* main_thread(const ThreadsEvidence&, int pid);
+// Its main thread runs Python code that no script has called: a handler of exit.
+bool script_is_over(const ThreadsEvidence&, int pid);
 const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
 // The thread that holds the GIL; nullptr: nobody, or unknown.
 const ThreadStack* gil_holder(const ThreadsEvidence&);

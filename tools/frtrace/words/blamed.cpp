@@ -12,6 +12,7 @@
 #include "model/crumbs.hpp"
 #include "model/hints.hpp"
 #include "model/operation.hpp"
+#include "model/threads.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {
@@ -98,6 +99,8 @@ class Describe : public Names {
       b_.site = user_site(*e_, e_->exit.stack);
     } else if (x.kind == ExitKind::kStatus) {
       line(exit(x));
+    } else if (script_is_over(e_->threads, e_->id.pid) && g_.why == Why::kLeftEarly) {
+      line("runs what Python runs at exit: its script is over");
     } else {
       b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);
@@ -229,8 +232,9 @@ class Describe : public Names {
       case Rule::kSlow:
         return first(
             late_line(f, *std::ranges::find(c_.late.ranks, g_.evidence, &Straggler::evidence)));
-      case Rule::kNeverIssued:
       case Rule::kLeft:
+        return parted();
+      case Rule::kNeverIssued:
         parted();
         return usually();
       case Rule::kStoppedHost:

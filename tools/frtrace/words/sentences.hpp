@@ -37,7 +37,7 @@ inline constexpr Row kSentences[] = {
     {kAllStarted, "{members} started {op} and none finished"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who_here} never issued {own_end}{wait_there}{elsewhere}"},
-    {kLeft, "{who_here} exited without issuing {own_end}{wait_there}{elsewhere}"},
+    {kLeft, "{who_here} {left} without issuing {own_end}{wait_there}{elsewhere}"},
     {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}", "{unusual}"},
     {kStoppedHost,
      "{who} stopped after {op}, though peers that wait in the same operation issued more"},

@@ -126,6 +126,8 @@ constexpr struct {
     {"did_without", [](S s) { return s.p->kind == Kind::kSend; }, "never received"},
     {"did_without", [](S s) { return s.p->kind == Kind::kRecv; }, "never sent"},
     {"did_without", otherwise, "never issued"},
+    {"left", [](S s) { return s.f.exit(s.first().evidence).ended(); }, "exited"},
+    {"left", otherwise, "left"},
     {"members", [](S s) { return s.p == nullptr; }, "its members"},
     {"members", [](S s) { return s.p->kind != Kind::kCollective; }, "both ends"},
     {"members", has_one_member, "the only known member"},
