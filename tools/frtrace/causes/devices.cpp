@@ -472,6 +472,20 @@ int pending_other_end(const Facts& f, const Pending& p) {
   return ends.empty() ? -1 : ends.front();
 }
 
+// Members of the failed operation that had issued it and exited with status 0: messages that they
+// had not waited for went with them.
+std::vector<int> left_it(const Facts& f, const Pending& p) {
+  std::vector<int> out;
+  for (const int i : f.group(p.group).evidence) {
+    const bool end =
+        p.kind == Kind::kCollective || (i >= 0 && (f.rank(i) == p.from || f.rank(i) == p.to));
+    if (i >= 0 && end && f.exit(i).clean() && !p.waits_here(i)) {
+      out.push_back(i);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<Cause> complete_open(const Facts& f) {
@@ -502,6 +516,15 @@ std::vector<Cause> complete_open(const Facts& f) {
     }
     Cause c;
     c.pending = k;
+    if (const std::vector<int> gone = failed ? left_it(f, p) : std::vector<int>(); !gone.empty()) {
+      c.set(Rule::kExited, Verdict::kExited);
+      for (const int i : gone) {
+        c.guilty.push_back(guilty_rank(f, i, Why::kLeftEarly, k));
+      }
+      c.explains = problem.explains;
+      out.push_back(std::move(c));
+      continue;
+    }
     c.explains = started && other >= 0 ? f.graph.leading_to({}, {k, other}) : problem.explains;
     c.set(started  ? Rule::kAllStarted
           : failed ? Rule::kOpenFailed
@@ -513,71 +536,6 @@ std::vector<Cause> complete_open(const Facts& f) {
     out.push_back(std::move(c));
   }
   return out;
-}
-
-namespace {
-
-// The waits may end at this rank: it is idle or behind; or nobody is idle, and it owes something to
-// one that is behind, or there is none and it waits where the waits end.
-bool may_hold_up(const Facts& f, int i) {
-  bool idle = false, lagging = false, owes = false, waits = false;
-  for (const Problem& p : f.graph.problems) {
-    const bool own = contains(p.evidence, i);
-    if (own && (p.kind == Problem::kIdle || p.kind == Problem::kLagging)) {
-      return true;
-    }
-    idle = idle || p.kind == Problem::kIdle;
-    waits = waits || (own && p.kind == Problem::kCycle);
-    for (const int k : p.pending) {
-      const Pending& at = f.graph[k];
-      if (p.kind == Problem::kLagging) {
-        lagging = true;
-        owes = owes || (!at.starts_seen && contains(f.group(at.group).evidence, i));
-      }
-      waits = waits || (p.kind == Problem::kComplete && at.waits_here(i));
-    }
-  }
-  return !idle && (lagging ? owes : waits);
-}
-
-}  // namespace
-
-std::vector<Cause> device_error(const Facts& f) {
-  std::vector<DeviceError> own = f.device_errors;
-  std::erase_if(own, [](const DeviceError& e) { return e.consequence; });
-  if (own.empty() || f.graph.pending.empty()) {
-    return {};
-  }
-  Cause c;
-  const auto [first, unmeasured] = first_errors(f.c, f.slots, own);
-  for (const DeviceError& e : first) {
-    if (!may_hold_up(f, e.evidence)) {
-      return {};
-    }
-    Guilty g = guilty_rank(f, e.evidence, e.cuda ? Why::kCudaError : Why::kNcclError);
-    g.issued = e.record;
-    c.guilty.push_back(g);
-  }
-  c.errors = first;
-  const std::vector<int> who = evidence_of(c.guilty);
-  c.explains = f.graph.leading_to(who, f.graph.waits_in[idx(who.front())]);
-  const auto earliest = std::ranges::min_element(f.graph.pending, {}, &Pending::since);
-  c.pending = static_cast<int>(earliest - f.graph.pending.begin());
-  if (first.size() > 1 && unmeasured) {
-    c.guilty.clear();
-    c.set(Rule::kOpenErrors, Verdict::kUndecided);
-    c.others = who;
-    return {c};
-  }
-  c.set(Rule::kDeviceError, Verdict::kDevice);
-  for (Guilty& g : c.guilty) {
-    g.pending = c.pending;
-  }
-  sort_by_rank(c.guilty);
-  if (first.size() > 1) {
-    c.assume(Assume::kErrorsAtOnce);
-  }
-  return {c};
 }
 
 }  // namespace frtrace

@@ -102,6 +102,14 @@ Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cyc
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did = false);
+// It stands in a collective of a kind that it never issued before, as far as its records tell.
+bool has_come_to_new(const Facts&, int evidence);
+// Blames these, each in the operation that it waits in.
+void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
+// These left a collective of the problem out, by the order of those who wait in it.
+std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
+// Who on a circle left an order that others show, or its own loop.
+std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // The only one of them that left what its peers issued from the program's begin on.
 std::optional<Cause> left_program(const Facts&, const std::vector<int>& suspects);
 

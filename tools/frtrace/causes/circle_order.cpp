@@ -1,0 +1,302 @@
+// Who on a circle of waits left the order that others show, or its own loop.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "model/contains.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+bool has_come_to_new(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = f.stuck_step(i);
+  if (!is_new(f, i, at)) {
+    return false;
+  }
+  const Record& r = f.ev(i).records[steps[at].record];
+  return r.kind == Kind::kCollective &&
+         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
+}
+
+void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
+  for (const int i : who) {
+    c.guilty.push_back(
+        guilty_rank(f, i, why, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
+  }
+  sort_by_rank(c.guilty);
+}
+
+namespace {
+
+// One who waits in the collective issued as much before it as this rank before it went on with what
+// comes after that.
+bool went_past(const Facts& f, int i, const Pending& p) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const auto ticket = [&](const Step& s) { return f.ev(i).records[s.record].ticket; };
+  return contains(p.absent, i) && std::ranges::any_of(p.waits, [&](const Wait& w) {
+           const std::size_t due = step_of(f.history.of(w.evidence), w.record);
+           const auto at = std::ranges::lower_bound(
+               steps, f.ev(w.evidence).records[w.record].ticket, {}, ticket);
+           return equal_run(f.anomalies.roles(i), static_cast<std::size_t>(at - steps.begin()),
+                            f.anomalies.roles(w.evidence), due + 1) >= limits::kContextLeast;
+         });
+}
+
+}  // namespace
+
+std::optional<Cause> went_past(const Facts& f, const Problem& p, const std::vector<int>& who) {
+  const auto k = std::ranges::find_if(p.pending, [&](int op) {
+    return std::ranges::all_of(who, [&](int i) { return went_past(f, i, f.graph[op]); });
+  });
+  if (k == p.pending.end()) {
+    return std::nullopt;
+  }
+  Cause c(Rule::kNeverIssued, Verdict::kMissing);
+  c.pending = *k;
+  for (const int i : who) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, *k));
+  }
+  c.assume(Assume::kPeersOrder);
+  return c;
+}
+
+std::optional<Cause> left_program(const Facts& f, const std::vector<int>& suspects) {
+  std::vector<Deviant> deviants;
+  for (const int i : suspects) {
+    if (const auto a = f.anomalies.from_start(i)) {
+      deviants.push_back({i, *a});
+    }
+  }
+  return deviants.size() == 1 ? std::optional(of_deviants(f, deviants, true, true)) : std::nullopt;
+}
+
+namespace {
+
+// What stands for a pending collective on every rank, in its own group of that kind.
+struct Collective {
+  std::uint64_t role, seq;
+};
+
+Collective collective(const Facts& f, const Pending& p) {
+  const int i = p.waits.front().evidence;
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = step_of(steps, p.waits.front().record);
+  return {at < steps.size() ? f.anomalies.role(i, steps[at]) : 0, p.seq};
+}
+
+std::optional<std::size_t> place_of(const Facts& f, int i, const Collective& c) {
+  const std::vector<std::uint64_t>& roles = f.anomalies.roles(i);
+  for (std::size_t k = roles.size(); k-- > 0;) {
+    if (roles[k] == c.role && f.ev(i).records[f.history.of(i)[k].record].seq == c.seq) {
+      return k;
+    }
+  }
+  return std::nullopt;
+}
+
+// Of members of two groups: who issued the first collective, or the one of a sister group, who
+// both and in which order, and who waits in the second without the first.
+struct Votes {
+  std::size_t issued = 0, in_order = 0, otherwise = 0;
+  std::vector<int> without;
+};
+
+Votes votes(const Facts& f, const Pending& first, const Pending& second) {
+  const Collective x = collective(f, first), y = collective(f, second);
+  std::set<int> voters;
+  for (const int group : {first.group, second.group}) {
+    const std::vector<int>& members = f.group(group).evidence;
+    const std::size_t n = std::min(members.size(), limits::kVoters);
+    voters.insert(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  voters.erase(-1);
+  Votes v;
+  for (const int i : voters) {
+    const auto at = place_of(f, i, x), then = place_of(f, i, y);
+    v.issued += at.has_value();
+    v.in_order += at && then && *at < *then;
+    v.otherwise += at && then && *at > *then;
+  }
+  for (const int i : first.absent) {
+    if (second.waits_here(i) && !place_of(f, i, x)) {
+      v.without.push_back(i);
+    }
+  }
+  return v;
+}
+
+// They wait in what comes after that collective, which they all issued in earlier iterations.
+std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, const Pending& p) {
+  const std::uint64_t role = collective(f, p).role;
+  std::vector<Deviant> deviants;
+  for (const int i : who) {
+    const std::vector<std::uint64_t>& roles = f.anomalies.roles(i);
+    const auto usual = std::find(roles.rbegin(), roles.rend(), role);
+    const std::size_t at = f.stuck_step(i);
+    if (usual == roles.rend() || at >= roles.size()) {
+      return std::nullopt;
+    }
+    Anomaly a;
+    a.kind = Anomaly::kSkipped;
+    a.issued = at;
+    a.usual = idx(roles.rend() - usual) - 1;
+    deviants.push_back({i, a});
+  }
+  return of_deviants(f, deviants, true, true);
+}
+
+// Some issued both of two collectives, as one of them ends early or has ended in a sister group, and
+// all of them in one order. Fewer wait in the later one without the earlier: these left that order,
+// whoever is on the circles.
+std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
+  const std::span<const int> compared =
+      std::span(p.pending).first(std::min(limits::kCircleCompared, p.pending.size()));
+  for (const int k : compared) {
+    for (const int j : compared) {
+      const Pending &first = f.graph[k], &second = f.graph[j];
+      if (first.kind != Kind::kCollective || second.kind != Kind::kCollective ||
+          std::ranges::none_of(first.absent, [&](int i) { return second.waits_here(i); })) {
+        continue;
+      }
+      const Votes v = votes(f, first, second);
+      if (v.in_order == 0 || v.otherwise != 0 || v.without.empty() ||
+          v.without.size() >= v.issued) {
+        continue;
+      }
+      if (auto c = skipped_by(f, v.without, first)) {
+        return c;
+      }
+      if (auto c = went_past(f, p, v.without)) {
+        return c;
+      }
+      Cause c(Rule::kOtherOrder, Verdict::kDeadlock);
+      c.operations = p.pending;
+      c.pending = p.pending.front();
+      c.assume(Assume::kPeersOrder);
+      blame(f, v.without, Why::kOtherOrder, c);
+      return c;
+    }
+  }
+  return std::nullopt;
+}
+
+// The last collective of each group that the rank issued before a record, or at all; from one thread.
+std::map<int, std::uint64_t> last_of_groups(const Facts& f, int i, std::size_t before,
+                                            std::uint32_t tid) {
+  std::map<int, std::uint64_t> out;
+  const std::vector<Record>& records = f.ev(i).records;
+  for (std::size_t k = 0; k < std::min(before, records.size()); ++k) {
+    if (records[k].kind == Kind::kCollective && records[k].tid == tid) {
+      out[f.c.group_at(i, records[k].group)] = records[k].seq;
+    }
+  }
+  return out;
+}
+
+// Some came to a collective without one of another group that the others, who came to the former, too,
+// had issued before: they left that out.
+std::optional<Cause> came_without(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    if (op.kind != Kind::kCollective || op.waits.size() < 3 ||
+        op.waits.size() > limits::kSuspects) {
+      continue;
+    }
+    std::map<int, std::map<std::uint64_t, std::vector<const Wait*>>> counts;  // group -> last one
+    for (const Wait& w : op.waits) {
+      const std::uint32_t tid = w.record == kNoRecord ? 0 : f.ev(w.evidence).records[w.record].tid;
+      for (const auto& [group, seq] : last_of_groups(f, w.evidence, w.record, tid)) {
+        if (group >= 0 && group != op.group) {
+          counts[group][seq].push_back(&w);
+        }
+      }
+    }
+    for (const auto& [group, by_seq] : counts) {
+      const auto [last, most] = *by_seq.rbegin();
+      const Wait& other = *most.front();
+      const std::vector<Step>& its = f.history.of(other.evidence);
+      std::vector<Deviant> behind;
+      std::size_t few = 0;
+      for (const auto& [seq, waits] : by_seq) {
+        few += seq == last ? 0 : waits.size();
+        for (const Wait* w : waits) {
+          const Record& own = f.ev(w->evidence).records[w->record];
+          if (seq == last || last_of_groups(f, w->evidence, SIZE_MAX, own.tid)[group] >= last) {
+            continue;
+          }
+          const auto due = std::ranges::find_if(its, [&, after = seq](const Step& s) {
+            const Record& r = f.ev(other.evidence).records[s.record];
+            return s.group == group && r.kind == Kind::kCollective && r.seq == after + 1;
+          });
+          if (due != its.end()) {
+            Anomaly a;
+            a.kind = Anomaly::kSkipped;
+            a.issued = step_of(f.history.of(w->evidence), w->record);
+            a.usual = idx(due - its.begin());
+            a.usual_of = other.evidence;
+            behind.push_back({w->evidence, a});
+          }
+        }
+      }
+      // One that is ahead by a few added them rather.
+      const bool told = most.size() > few || by_seq.begin()->first + limits::kLookahead < last;
+      if (!behind.empty() && behind.size() == few && told) {
+        return of_deviants(f, behind, true, false);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// After the same as before `at` nothing else ever came, and that more than once.
+bool came_often(const std::vector<Step>& steps, std::size_t usual, std::size_t at) {
+  std::size_t times = 0;
+  for (std::size_t k = limits::kContextLeast; k < at; ++k) {
+    if (steps[k - 1].key == steps[at - 1].key && steps[k - 2].key == steps[at - 2].key) {
+      if (steps[k].key != steps[usual].key) {
+        return false;
+      }
+      ++times;
+    }
+  }
+  return at >= limits::kContextLeast && times >= 2;
+}
+
+// One alone stands in a collective that it never issued before, where by its own earlier iterations
+// something was due that others on the circle wait for: it left a loop.
+std::optional<Cause> left_loop(const Facts& f, const Problem& p, const std::vector<int>& who) {
+  std::vector<Deviant> left;
+  for (const int i : who) {
+    const std::vector<Step>& steps = f.history.of(i);
+    const std::size_t at = f.stuck_step(i);
+    const auto usual = at < steps.size() ? usual_next(steps, at) : std::nullopt;
+    const bool due =
+        usual && has_come_to_new(f, i) && !f.anomalies.has_twin(i) &&
+        came_often(steps, *usual, at) &&
+        std::ranges::any_of(p.pending, [&](int k) { return is_due_in(f, i, *usual, f.graph[k]); });
+    if (due) {
+      Anomaly a;
+      a.kind = Anomaly::kSkipped;
+      a.issued = at;
+      a.usual = *usual;
+      left.push_back({i, a});
+    }
+  }
+  return left.size() == 1 ? std::optional(of_deviants(f, left, false, false)) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
+                                    const std::vector<int>& suspects) {
+  auto c = against_the_shown_order(f, p);
+  c = c ? c : came_without(f, p);
+  c = c ? c : left_program(f, suspects);
+  return c ? c : left_loop(f, p, suspects);
+}
+
+}  // namespace frtrace

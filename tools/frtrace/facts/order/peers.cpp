@@ -1,0 +1,172 @@
+// Ranks whose program parts from that of their peers, where their own earlier iterations do not tell.
+#include <algorithm>
+#include <map>
+
+#include "facts/limits.hpp"
+#include "facts/order/order.hpp"
+#include "model/operation.hpp"
+
+namespace frtrace {
+
+const std::vector<std::uint64_t>& Anomalies::places(int i) const {
+  std::vector<std::uint64_t>& out = places_of_[idx(i)];
+  if (out.empty()) {
+    for (const Step& s : history_.of(i)) {
+      out.push_back(role(i, s, false));
+    }
+  }
+  return out;
+}
+
+// The peers that issued the same for longest, and for how long.
+std::pair<std::vector<int>, std::size_t> Anomalies::most_alike(int i) const {
+  const std::vector<std::uint64_t>& own = places(i);
+  std::vector<int> alike;
+  std::size_t most = 0;
+  for (const int j : peers(i, true)) {
+    if (!is_whole(j)) {
+      continue;
+    }
+    const std::vector<std::uint64_t>& other = places(j);
+    const auto n = static_cast<std::size_t>(std::ranges::mismatch(own, other).in1 - own.begin());
+    if (n > most) {
+      most = n;
+      alike.clear();
+    }
+    if (n == most) {
+      alike.push_back(j);
+    }
+  }
+  return {std::move(alike), most};
+}
+
+bool Anomalies::has_twin(int i) const {
+  return is_whole(i) && std::ranges::any_of(peers(i, true), [&](int j) {
+           return is_whole(j) && places(i) == places(j);
+         });
+}
+
+std::optional<Anomaly> Anomalies::from_start(int i) const {
+  if (!is_whole(i)) {
+    return std::nullopt;
+  }
+  const std::vector<std::uint64_t>& own = places(i);
+  auto [alike, most] = most_alike(i);
+  // Who stands there may do either.
+  std::erase_if(alike, [&, at = most](int j) { return places(j).size() == at; });
+  if (most == own.size() || alike.size() < limits::kPeersAgree) {
+    return std::nullopt;
+  }
+  const std::uint64_t due = places(alike.front())[most];
+  if (std::ranges::any_of(alike, [&, at = most](int j) { return places(j)[at] != due; })) {
+    return std::nullopt;
+  }
+  const auto is_in = [&](int k, const Step& step) {
+    return step.group >= 0 &&
+           c_.groups[idx(step.group)].position.contains(c_.evidence_of(k).id.rank);
+  };
+  const auto in_group =
+      std::ranges::find_if(alike, [&, at = most](int j) { return is_in(i, history_.of(j)[at]); });
+  const int of = in_group == alike.end() ? alike.front() : *in_group;
+  const bool collective = history_.record(of, most).kind == Kind::kCollective;
+  Anomaly a;
+  a.issued = a.usual = a.context = most;
+  a.usual_of = of;
+  a.kind = kind_of(std::span(own).subspan(most), std::span(places(of)).subspan(most), a.support);
+  // It went on with what they come to later.
+  const auto later = std::ranges::find(std::span(places(of)).subspan(most), own[most]);
+  if (later != std::span(places(of)).subspan(most).end() && a.support == 0) {
+    a.kind = Anomaly::kSkipped;
+  }
+  if (const auto before =
+          std::find(own.rend() - static_cast<std::ptrdiff_t>(most), own.rend(), due);
+      before != own.rend()) {
+    a.usual = idx(own.rend() - before) - 1;
+    a.usual_of = -1;
+  } else if (in_group == alike.end()) {
+    return std::nullopt;
+  }
+  const Step& issued = history_.of(i)[most];
+  const bool meets = history_.record(i, most).kind == Kind::kCollective;
+  if (collective && in_group != alike.end()) {
+    // The first of some ranks may do more than the others, in groups of its own.
+    return a.kind == Anomaly::kSkipped || (meets && is_in(*in_group, issued)) ? std::optional(a)
+                                                                              : std::nullopt;
+  }
+  // Ranks send and receive differently by their places in a group: those that differ by nature did so
+  // in the first round, and came through.
+  const auto met = [&](const Step& step) {
+    const Record& r = c_.evidence_of(i).records[step.record];
+    return r.kind == Kind::kCollective && !blocks(r) && is_in(of, step);
+  };
+  const auto steps = std::span(history_.of(i));
+  const bool came_through = std::ranges::any_of(steps.subspan(most), met);
+  const bool by_many = alike.size() > limits::kPeersAgree &&
+                       ((meets && collective) || 2 * alike.size() > peers(i, true).size());
+  return !came_through && most >= limits::kClearSupport &&
+                 (by_many || std::ranges::any_of(steps.first(most), met))
+             ? std::optional(a)
+             : std::nullopt;
+}
+
+std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const RankEvidence& e = c_.evidence_of(i);
+  if (steps.empty() || e.holes.only_active) {
+    return std::nullopt;
+  }
+  // Without call sites much looks alike that is not.
+  const bool sites = !user_site(e, e.records[steps.back().record].stack).file.empty();
+  const std::size_t context = sites ? limits::kPeerContext : limits::kPeerContextBare;
+  const std::vector<std::uint64_t>& own = roles(i);
+  const std::vector<int> others = peers(i, false);
+  const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
+  for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
+    const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
+    // What followed the same few operations in that order of issue: role -> its first place.
+    const auto followers = [&](const std::vector<std::uint64_t>& of, std::size_t end) {
+      std::map<std::uint64_t, std::size_t> out;
+      for (std::size_t q = context; q < end; ++q) {
+        if (std::equal(here - static_cast<std::ptrdiff_t>(context), here,
+                       of.begin() + static_cast<std::ptrdiff_t>(q - context))) {
+          out.try_emplace(of[q], q);
+        }
+      }
+      return out;
+    };
+    if (followers(own, p).contains(own[p])) {
+      continue;  // the rank did so before
+    }
+    struct Next {
+      std::size_t ranks = 0;
+      int other = -1;
+      std::size_t at = 0;
+    };
+    std::map<std::uint64_t, Next> next;  // what followed there on the others
+    for (const int j : others) {
+      for (const auto& [role, at] : followers(roles(j), roles(j).size())) {
+        next[role] = {next[role].ranks + 1, j, at};
+      }
+    }
+    const auto most = std::ranges::max_element(
+        next, [](const auto& a, const auto& b) { return a.second.ranks < b.second.ranks; });
+    if (next.contains(own[p]) || next.empty() || most->second.ranks < limits::kPeersAgree) {
+      continue;
+    }
+    const auto later = std::find(here, own.end(), most->first);
+    const auto before = std::find(own.begin(), here, most->first);
+    const Next& due = most->second;
+    Anomaly a;
+    a.issued = p;
+    a.kind =
+        kind_of(std::span(own).subspan(p), std::span(roles(due.other)).subspan(due.at), a.support);
+    const bool never = before == here && later == own.end();
+    a.usual =
+        never ? due.at : static_cast<std::size_t>((before != here ? before : later) - own.begin());
+    a.usual_of = never ? due.other : -1;
+    return a;
+  }
+  return std::nullopt;
+}
+
+}  // namespace frtrace
