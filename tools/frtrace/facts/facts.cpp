@@ -310,7 +310,7 @@ const Record* Facts::lifecycle_in_flight(int i) const {
 }
 
 bool Facts::has_left(int i) const {
-  return is_leaving(i) || (!exit(i).ended() && script_is_over(ev(i).threads, ev(i).id.pid));
+  return exit(i).ended() ? exit(i).clean() : script_is_over(ev(i).threads, ev(i).id.pid);
 }
 
 bool Facts::is_leaving(int i) const {

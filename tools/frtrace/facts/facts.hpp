@@ -43,7 +43,7 @@ struct Facts {
   const Record* lifecycle_in_flight(int i) const;
   // It ended with status 0, or destroyed its groups and issued nothing since.
   bool is_leaving(int i) const;
-  // So it is, or its script is over, and it runs what Python runs at exit.
+  // It ended with status 0, or its script is over: it runs what Python runs at exit.
   bool has_left(int i) const;
   // A blocking operation's own place in the rank's history; its size: none.
   std::size_t stuck_step(int i) const;

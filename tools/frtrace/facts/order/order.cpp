@@ -279,11 +279,14 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
     std::size_t apart = SIZE_MAX;  // the closest two
   };
   std::unordered_map<std::uint64_t, Places> places;
-  // Nothing begins after the last step; that it ends the first iteration shows where that ended.
+  // Nothing begins after the last step; that it ends the second iteration shows where the first ended.
   for (std::size_t p = 0; p + 1 < steps.size() + (whole_program ? 1 : 0); ++p) {
     const Record& r = records[steps[p].record];
     if (r.kind == Kind::kCollective && size_of(r) == largest) {
       Places& own = places[steps[p].key];
+      if (p + 1 == steps.size() && own.at.size() > 1) {
+        continue;
+      }
       own.apart = own.at.empty() ? SIZE_MAX : std::min(own.apart, p - own.at.back());
       own.at.push_back(p);
     }

@@ -78,6 +78,11 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   if (later != std::span(places(of)).subspan(most).end() && a.support == 0) {
     a.kind = Anomaly::kSkipped;
   }
+  // What would have come next is not known: of two groups the order may be the other one.
+  if (a.kind == Anomaly::kReplaced && a.support == 0 &&
+      history_.of(i)[most].group != history_.of(of)[most].group) {
+    a.kind = Anomaly::kSwapped;
+  }
   if (const auto before =
           std::find(own.rend() - static_cast<std::ptrdiff_t>(most), own.rend(), due);
       before != own.rend()) {
@@ -88,10 +93,10 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   }
   const Step& issued = history_.of(i)[most];
   const bool meets = history_.record(i, most).kind == Kind::kCollective;
-  if (collective && in_group != alike.end()) {
-    // The first of some ranks may do more than the others, in groups of its own.
-    return a.kind == Anomaly::kSkipped || (meets && is_in(*in_group, issued)) ? std::optional(a)
-                                                                              : std::nullopt;
+  // The first of some ranks may do more than the others, in groups of its own.
+  const bool of_group = collective && in_group != alike.end();
+  if (of_group && (a.kind == Anomaly::kSkipped || (meets && is_in(*in_group, issued)))) {
+    return a;
   }
   // Ranks send and receive differently by their places in a group: those that differ by nature did so
   // in the first round, and came through.
@@ -104,7 +109,7 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   const bool by_many = alike.size() > limits::kPeersAgree &&
                        ((meets && collective) || 2 * alike.size() > peers(i, true).size());
   return !came_through && most >= limits::kClearSupport &&
-                 (by_many || std::ranges::any_of(steps.first(most), met))
+                 (by_many || (!of_group && std::ranges::any_of(steps.first(most), met)))
              ? std::optional(a)
              : std::nullopt;
 }
