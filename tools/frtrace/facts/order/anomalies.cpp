@@ -406,14 +406,11 @@ bool Anomalies::exchanged(int i, const Anomaly& a) const {
   });
 }
 
-// A collective that all members issued from the same line as the same of their group, and ended: so is
-// their program in this iteration. Of another group than what was due it says nothing.
-bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
-  const Step& step = history_.of(i)[a.issued];
-  const Record& r = history_.record(i, a.issued);
-  const bool elsewhere = (a.kind == Anomaly::kSkipped || a.kind == Anomaly::kSwapped) &&
-                         usual(i, a).group != step.group;
-  if (elsewhere || r.kind != Kind::kCollective || blocks(r) || step.group < 0) {
+// Other members issued that collective of the rank from the same line, and ended it.
+bool Anomalies::ended_alike(int i, std::size_t at) const {
+  const Step& step = history_.of(i)[at];
+  const Record& r = history_.record(i, at);
+  if (r.kind != Kind::kCollective || blocks(r) || step.group < 0) {
     return false;
   }
   const std::vector<int>& members = c_.groups[idx(step.group)].evidence;
@@ -435,6 +432,17 @@ bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
     ++others;
   }
   return others != 0;
+}
+
+// A collective that all members issued from the same line as the same of their group, and ended, as they
+// did what was due: so is their program in this iteration. Of another group than what was due it says
+// nothing.
+bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
+  const bool elsewhere = (a.kind == Anomaly::kSkipped || a.kind == Anomaly::kSwapped) &&
+                         usual(i, a).group != history_.of(i)[a.issued].group;
+  const bool alike = history_.record(i, a.usual).kind != Kind::kCollective || a.usual >= a.issued ||
+                     ended_alike(i, a.usual);
+  return !elsewhere && alike && ended_alike(i, a.issued);
 }
 
 // It never issued that before, and peers came to it for the first time, too.

@@ -119,6 +119,7 @@ class Anomalies {
   bool shared(int evidence, const Anomaly& a) const;
   const std::vector<std::uint64_t>& places(int evidence) const;  // roles whatever the peer
   std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
+  bool ended_alike(int evidence, std::size_t step) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
