@@ -167,6 +167,20 @@ def test_what_comes_every_few_steps_was_left_out(verdict):
     assert f"user_job.py:{line_of('sends_shard')}" in trace.verdict["summary"]
 
 
+def test_who_leaves_a_loop_left_out_what_was_next(verdict):
+    """The others never come to the barrier that it is in, and no two stages issue the same."""
+    trace = verdict("chain_left")
+    trace.expect("missing", [0])
+    assert "rank 0 skipped send #7 of default_pg to rank 1" in trace.verdict["summary"]
+    assert f"user_job.py:{line_of('chain_send')}" in trace.verdict["summary"]
+    assert blamed(trace)[0]["why"] == "skipped"
+
+
+def test_messages_go_with_who_exits(verdict):
+    trace = verdict("unsent", evidence=[0, 1, 2, 3])
+    trace.expect("exited", [0], waiting=None)
+
+
 def test_the_tag_that_nobody_else_uses(verdict):
     trace = verdict("one_tag")
     trace.expect("mismatch", [3], waiting=None)

@@ -219,6 +219,33 @@ def shard_not_sent():
             dist.send(torch.ones(1), peer)
 
 
+def chain_left():
+    """The first stage leaves the loop two steps early and waits for all at the end."""
+    for _ in range(6 if RANK == 0 else 8):
+        if RANK > 0:
+            dist.recv(torch.ones(8), RANK - 1)  # @chain_recv
+        if RANK < WORLD - 1:
+            dist.send(torch.ones(8), RANK + 1)  # @chain_send
+        dist.all_reduce(torch.ones(3))
+    dist.barrier()  # @chain_end
+
+
+def unsent():
+    """The first rank exits with messages that it sent asynchronously and never waited for."""
+    for step in range(12):
+        works = []
+        for _ in range(3):
+            if RANK > 0:
+                dist.recv(torch.ones(1 << 16), RANK - 1)
+            if RANK < WORLD - 1:
+                works.append(dist.isend(torch.ones(1 << 16), RANK + 1))
+        if RANK == 0 and step == 8:
+            sys.exit(0)  # @leaves_unsent
+        for work in works:
+            work.wait()
+        dist.barrier()
+
+
 def one_tag():
     """Rank 0 collects what all send; one of them uses another tag."""
     for source in range(WORLD - 1, 0, -1) if RANK == 0 else ():

@@ -479,7 +479,7 @@ std::vector<int> left_it(const Facts& f, const Pending& p) {
   for (const int i : f.group(p.group).evidence) {
     const bool end =
         p.kind == Kind::kCollective || (i >= 0 && (f.rank(i) == p.from || f.rank(i) == p.to));
-    if (i >= 0 && end && f.exit(i).clean() && !p.waits_here(i)) {
+    if (i >= 0 && end && f.has_left(i) && !p.waits_here(i)) {
       out.push_back(i);
     }
   }
