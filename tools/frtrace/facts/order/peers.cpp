@@ -78,11 +78,6 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   if (later != std::span(places(of)).subspan(most).end() && a.support == 0) {
     a.kind = Anomaly::kSkipped;
   }
-  // What would have come next is not known: of two groups the order may be the other one.
-  if (a.kind == Anomaly::kReplaced && a.support == 0 &&
-      history_.of(i)[most].group != history_.of(of)[most].group) {
-    a.kind = Anomaly::kSwapped;
-  }
   if (const auto before =
           std::find(own.rend() - static_cast<std::ptrdiff_t>(most), own.rend(), due);
       before != own.rend()) {
@@ -91,8 +86,16 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   } else if (in_group == alike.end()) {
     return std::nullopt;
   }
-  const Step& issued = history_.of(i)[most];
+  // What would have come next is not known. A message before a collective was left out; of two groups
+  // the order may be the other one.
   const bool meets = history_.record(i, most).kind == Kind::kCollective;
+  if (a.kind == Anomaly::kReplaced && a.support == 0 && meets && !collective) {
+    a.kind = Anomaly::kSkipped;
+  } else if (a.kind == Anomaly::kReplaced && a.support == 0 &&
+             usual(i, a).group != history_.of(i)[most].group) {
+    a.kind = Anomaly::kSwapped;
+  }
+  const Step& issued = history_.of(i)[most];
   // The first of some ranks may do more than the others, in groups of its own.
   const bool of_group = collective && in_group != alike.end();
   if (of_group && (a.kind == Anomaly::kSkipped || (meets && is_in(*in_group, issued)))) {
