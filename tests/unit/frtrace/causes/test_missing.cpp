@@ -483,6 +483,28 @@ TEST_CASE("a rank that destroyed its groups while others go on says so, wherever
                            "then destroyed its process groups at train.py:60 step") == 1);
 }
 
+TEST_CASE("whose script is over left early, whatever Python runs then") {
+  const bool over = GENERATE(true, false);
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(20);
+  ThreadStack facts;
+  facts.whole = true;
+  const RankEvidence at_exit =
+      rank({py("/x/tabulate.py", 12, "tabulate"),
+            py("/x/utils.py", 9, over ? "dump_compile_times" : "<module>")},
+           facts);
+  j.rank(2).threads = at_exit.threads;
+  j.rank(2).id.pid = at_exit.id.pid;
+  const Report r = j.diagnose();
+  CHECK(r.kind == (over ? Verdict::kExited : Verdict::kMissing));
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.blamed[0].why == (over ? "left_early" : "never_issued"));
+  CHECK(r.summary.find(over ? "rank 2 left without issuing all_reduce #11" : "never issued") !=
+        std::string::npos);
+}
+
 TEST_CASE("who may wait for a rank that issued nothing, to make a communicator, is not certain") {
   const bool blank = GENERATE(true, false);
   JobBuilder j(6);
