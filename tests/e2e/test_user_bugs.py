@@ -176,11 +176,6 @@ def test_who_leaves_a_loop_left_out_what_was_next(verdict):
     assert blamed(trace)[0]["why"] == "skipped"
 
 
-def test_messages_go_with_who_exits(verdict):
-    trace = verdict("unsent", evidence=[0, 1, 2, 3])
-    trace.expect("exited", [0], waiting=None)
-
-
 def test_the_tag_that_nobody_else_uses(verdict):
     trace = verdict("one_tag")
     trace.expect("mismatch", [3], waiting=None)

@@ -230,22 +230,6 @@ def chain_left():
     dist.barrier()  # @chain_end
 
 
-def unsent():
-    """The first rank exits with messages that it sent asynchronously and never waited for."""
-    for step in range(12):
-        works = []
-        for _ in range(3):
-            if RANK > 0:
-                dist.recv(torch.ones(1 << 16), RANK - 1)
-            if RANK < WORLD - 1:
-                works.append(dist.isend(torch.ones(1 << 16), RANK + 1))
-        if RANK == 0 and step == 8:
-            sys.exit(0)  # @leaves_unsent
-        for work in works:
-            work.wait()
-        dist.barrier()
-
-
 def one_tag():
     """Rank 0 collects what all send; one of them uses another tag."""
     for source in range(WORLD - 1, 0, -1) if RANK == 0 else ():
