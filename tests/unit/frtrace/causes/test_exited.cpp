@@ -282,3 +282,22 @@ TEST_CASE("a process that its transport aborts where members differ is not to bl
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{3});
 }
+
+TEST_CASE("who exits with a message that it never waited for left early") {
+  const bool exits = GENERATE(true, false);
+  JobBuilder j(3);
+  iterations(j, 4);
+  Op send = kSend, recv = kRecv;
+  send.peer = 1, recv.peer = 0;
+  j.issue(0, kWorld, send);
+  if (exits) {
+    j.exits(0, 0);
+  }
+  j.advance(0.5);
+  j.fail(1, kWorld, recv, "[gloo] Connection closed by peer [127.0.0.1]:1234");
+  j.some({2}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (exits ? Verdict::kExited : Verdict::kUndecided));
+  CHECK(r.ranks == (exits ? Ranks{0} : Ranks{}));
+}
