@@ -407,6 +407,38 @@ bool Attendance::tells_starts(int evidence) const {
                              [](const Record& r) { return r.started != 0; });
 }
 
+// The other end of a message, where it is pending, too; or this end is over, or in transit.
+void Attendance::meet_other_end(Pending& p, Reached& at, bool in_order) const {
+  const Group& g = c_.groups[idx(p.group)];
+  const Rank waiter = p.kind == Kind::kSend ? p.from : p.to;
+  const auto other = idx(g.position.at(waiter == p.from ? p.to : p.from));
+  const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
+  if (r != nullptr && blocks(*r)) {
+    at.add(g.evidence[other], *r);
+  }
+  // Gloo ends a send that does not fit.
+  p.passed = r != nullptr && r->state == State::kCompleted;
+  if (r != nullptr && !p.numbers_guessed) {
+    compare_ends(p, other, *r);
+    p.passed = p.passed && !p.unequal;
+    const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
+    const auto whole = [&](int i) {  // it counts messages from the first, up to the end
+      const Holes& holes = c_.evidence_of(i).holes;
+      return !holes.relative_p2p && !holes.truncated;
+    };
+    // On a stream of its own nothing but the device of this end is left; but what was sent may be
+    // on its way while the receiver's device runs.
+    if (p.passed && in_order && is_first(own) && whole(own.evidence) && whole(g.evidence[other]) &&
+        is_after(own, {g.evidence[other], r->ended})) {
+      p.in_transit = p.kind == Kind::kRecv && (!at.started.empty() || !tells_starts(own.evidence));
+      if (!p.in_transit) {
+        at = {};
+        p.busy = p.lagging = {own.evidence};
+      }
+    }
+  }
+}
+
 // All members issued it. False: the waits are only those of evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[idx(p.group)];
@@ -421,34 +453,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   std::size_t members = g.ranks.size();
   if (p.kind != Kind::kCollective) {
     members = 2;
-    const Rank waiter = p.kind == Kind::kSend ? p.from : p.to;
-    const auto other = idx(g.position.at(waiter == p.from ? p.to : p.from));
-    const Record* r = g.evidence[other] >= 0 ? other_end(c_, p, g, other) : nullptr;
-    if (r != nullptr && blocks(*r)) {
-      at.add(g.evidence[other], *r);
-    }
-    // Gloo ends a send that does not fit.
-    p.passed = r != nullptr && r->state == State::kCompleted;
-    if (r != nullptr && !p.numbers_guessed) {
-      compare_ends(p, other, *r);
-      p.passed = p.passed && !p.unequal;
-      const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
-      const auto whole = [&](int i) {  // it counts messages from the first, up to the end
-        const Holes& holes = c_.evidence_of(i).holes;
-        return !holes.relative_p2p && !holes.truncated;
-      };
-      // On a stream of its own nothing but the device of this end is left; but what was sent may be
-      // on its way while the receiver's device runs.
-      if (p.passed && in_order && is_first(own) && whole(own.evidence) &&
-          whole(g.evidence[other]) && is_after(own, {g.evidence[other], r->ended})) {
-        p.in_transit =
-            p.kind == Kind::kRecv && (!at.started.empty() || !tells_starts(own.evidence));
-        if (!p.in_transit) {
-          at = {};
-          p.busy = p.lagging = {own.evidence};
-        }
-      }
-    }
+    meet_other_end(p, at, in_order);
   }
   p.starts_seen = !at.started.empty();
   std::vector<Seen> all = at.queued;

@@ -49,6 +49,7 @@ class Attendance {
     }
   };
   bool came_all(Pending&, const std::vector<int>& earlier) const;
+  void meet_other_end(Pending&, Reached&, bool in_order) const;
   bool lagging_starts(Pending&, const Reached&) const;
   // The member is through with it; when, where that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
