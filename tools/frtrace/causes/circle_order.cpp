@@ -11,25 +11,6 @@
 
 namespace frtrace {
 
-bool has_come_to_new(const Facts& f, int i) {
-  const std::vector<Step>& steps = f.history.of(i);
-  const std::size_t at = f.stuck_step(i);
-  if (!is_new(f, i, at)) {
-    return false;
-  }
-  const Record& r = f.ev(i).records[steps[at].record];
-  return r.kind == Kind::kCollective &&
-         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
-}
-
-void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
-  for (const int i : who) {
-    c.guilty.push_back(
-        guilty_rank(f, i, why, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
-  }
-  sort_by_rank(c.guilty);
-}
-
 namespace {
 
 // One who waits in the collective issued as much before it as this rank before it went on with what
@@ -129,6 +110,16 @@ Votes votes(const Facts& f, const Pending& first, const Pending& second) {
   return v;
 }
 
+// The rank issued that step instead of what a step of its own, or of a peer, is one of.
+Deviant left_out_at(int i, std::size_t issued, int owner, std::size_t usual) {
+  Anomaly a;
+  a.kind = Anomaly::kSkipped;
+  a.issued = issued;
+  a.usual = usual;
+  a.usual_of = owner == i ? -1 : owner;
+  return {i, a};
+}
+
 // They wait in what comes after that collective, which they all issued in earlier iterations.
 std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, const Pending& p) {
   const std::uint64_t role = collective(f, p).role;
@@ -140,11 +131,7 @@ std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, con
     if (usual == roles.rend() || at >= roles.size()) {
       return std::nullopt;
     }
-    Anomaly a;
-    a.kind = Anomaly::kSkipped;
-    a.issued = at;
-    a.usual = idx(roles.rend() - usual) - 1;
-    deviants.push_back({i, a});
+    deviants.push_back(left_out_at(i, at, i, idx(roles.rend() - usual) - 1));
   }
   return of_deviants(f, deviants, true, true);
 }
@@ -197,6 +184,45 @@ std::map<int, std::uint64_t> last_of_groups(const Facts& f, int i, std::size_t b
   return out;
 }
 
+// Who waits in a collective, by the last collective of another group that each issued before it.
+using BySeq = std::map<std::uint64_t, std::vector<const Wait*>>;
+
+std::map<int, BySeq> last_before(const Facts& f, const Pending& p) {
+  std::map<int, BySeq> out;  // by group
+  for (const Wait& w : p.waits) {
+    if (const Record* r = f.record(w)) {
+      for (const auto& [group, seq] : last_of_groups(f, w.evidence, w.record, r->tid)) {
+        if (group >= 0 && group != p.group) {
+          out[group][seq].push_back(&w);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// Those who had issued less of the group than the others, and have not since.
+std::vector<Deviant> behind_in(const Facts& f, int group, const BySeq& by_seq) {
+  const auto& [last, most] = *by_seq.rbegin();
+  const int other = most.front()->evidence;
+  const std::vector<Step>& its = f.history.of(other);
+  std::vector<Deviant> out;
+  for (auto at = by_seq.begin(); at->first != last; ++at) {
+    const auto due = std::ranges::find_if(its, [&](const Step& s) {
+      const Record& r = f.ev(other).records[s.record];
+      return s.group == group && r.kind == Kind::kCollective && r.seq == at->first + 1;
+    });
+    for (const Wait* w : at->second) {
+      if (due != its.end() &&
+          last_of_groups(f, w->evidence, SIZE_MAX, f.record(*w)->tid)[group] < last) {
+        out.push_back(left_out_at(w->evidence, step_of(f.history.of(w->evidence), w->record), other,
+                                  idx(due - its.begin())));
+      }
+    }
+  }
+  return out;
+}
+
 // Some came to a collective without one of another group that the others, who came to the former, too,
 // had issued before: they left that out.
 std::optional<Cause> came_without(const Facts& f, const Problem& p) {
@@ -206,44 +232,15 @@ std::optional<Cause> came_without(const Facts& f, const Problem& p) {
         op.waits.size() > limits::kSuspects) {
       continue;
     }
-    std::map<int, std::map<std::uint64_t, std::vector<const Wait*>>> counts;  // group -> last one
-    for (const Wait& w : op.waits) {
-      const std::uint32_t tid = w.record == kNoRecord ? 0 : f.ev(w.evidence).records[w.record].tid;
-      for (const auto& [group, seq] : last_of_groups(f, w.evidence, w.record, tid)) {
-        if (group >= 0 && group != op.group) {
-          counts[group][seq].push_back(&w);
-        }
-      }
-    }
-    for (const auto& [group, by_seq] : counts) {
-      const auto [last, most] = *by_seq.rbegin();
-      const Wait& other = *most.front();
-      const std::vector<Step>& its = f.history.of(other.evidence);
-      std::vector<Deviant> behind;
+    for (const auto& [group, by_seq] : last_before(f, op)) {
       std::size_t few = 0;
       for (const auto& [seq, waits] : by_seq) {
-        few += seq == last ? 0 : waits.size();
-        for (const Wait* w : waits) {
-          const Record& own = f.ev(w->evidence).records[w->record];
-          if (seq == last || last_of_groups(f, w->evidence, SIZE_MAX, own.tid)[group] >= last) {
-            continue;
-          }
-          const auto due = std::ranges::find_if(its, [&, after = seq](const Step& s) {
-            const Record& r = f.ev(other.evidence).records[s.record];
-            return s.group == group && r.kind == Kind::kCollective && r.seq == after + 1;
-          });
-          if (due != its.end()) {
-            Anomaly a;
-            a.kind = Anomaly::kSkipped;
-            a.issued = step_of(f.history.of(w->evidence), w->record);
-            a.usual = idx(due - its.begin());
-            a.usual_of = other.evidence;
-            behind.push_back({w->evidence, a});
-          }
-        }
+        few += seq == by_seq.rbegin()->first ? 0 : waits.size();
       }
+      const std::vector<Deviant> behind = behind_in(f, group, by_seq);
       // One that is ahead by a few added them rather.
-      const bool told = most.size() > few || by_seq.begin()->first + limits::kLookahead < last;
+      const bool told = by_seq.rbegin()->second.size() > few ||
+                        by_seq.begin()->first + limits::kLookahead < by_seq.rbegin()->first;
       if (!behind.empty() && behind.size() == few && told) {
         return of_deviants(f, behind, true, false);
       }
@@ -279,11 +276,7 @@ std::optional<Cause> left_loop(const Facts& f, const Problem& p, const std::vect
         came_often(steps, *usual, at) &&
         std::ranges::any_of(p.pending, [&](int k) { return is_due_in(f, i, *usual, f.graph[k]); });
     if (due) {
-      Anomaly a;
-      a.kind = Anomaly::kSkipped;
-      a.issued = at;
-      a.usual = *usual;
-      left.push_back({i, a});
+      left.push_back(left_out_at(i, at, i, *usual));
     }
   }
   return left.size() == 1 ? std::optional(of_deviants(f, left, false, false)) : std::nullopt;

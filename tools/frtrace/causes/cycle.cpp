@@ -63,7 +63,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
                            : d.how.kind == Anomaly::kInserted ? Why::kExtraOperation
                                                               : Why::kDiffers);
     g.issued = steps[d.how.issued].record;
-    g.usual_of = d.how.usual_of < 0 ? d.evidence : d.how.usual_of;
+    g.usual_of = d.how.owner(d.evidence);
     g.usual = f.history.of(g.usual_of)[d.how.usual].record;
     g.seq = order || skip ? f.anomalies.due_seq(d.evidence, d.how) : 0;
     c.guilty.push_back(g);

@@ -98,6 +98,25 @@ bool is_new(const Facts& f, int i, std::size_t at) {
              std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
 }
 
+bool has_come_to_new(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = f.stuck_step(i);
+  if (!is_new(f, i, at)) {
+    return false;
+  }
+  const Record& r = f.ev(i).records[steps[at].record];
+  return r.kind == Kind::kCollective &&
+         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
+}
+
+void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
+  for (const int i : who) {
+    c.guilty.push_back(
+        guilty_rank(f, i, why, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
+  }
+  sort_by_rank(c.guilty);
+}
+
 bool is_due_in(const Facts& f, int i, std::size_t step, const Pending& p) {
   const Step& due = f.history.of(i)[step];
   const Record& r = f.ev(i).records[due.record];

@@ -66,12 +66,12 @@ std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
   return out;
 }
 
-const std::vector<std::uint64_t>& Anomalies::roles(int i) const {
-  std::vector<std::uint64_t>& out = roles_[idx(i)];
+const std::vector<std::uint64_t>& Anomalies::roles(int i, bool peer) const {
+  std::vector<std::uint64_t>& out = roles_[peer][idx(i)];
   if (out.empty()) {
     out.reserve(history_.of(i).size());
     for (const Step& s : history_.of(i)) {
-      out.push_back(role(i, s));
+      out.push_back(role(i, s, peer));
     }
   }
   return out;
@@ -217,11 +217,11 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
 }
 
 std::uint64_t Anomalies::due_seq(int i, const Anomaly& a) const {
-  const int of = a.usual_of < 0 ? i : a.usual_of, group = usual(i, a).group;
+  const int group = usual(i, a).group;
   if (group >= 0 && !c_.groups[idx(group)].position.contains(c_.evidence_of(i).id.rank)) {
     return 0;
   }
-  const Record& due = history_.record(of, a.usual);
+  const Record& due = history_.record(a.owner(i), a.usual);
   std::uint64_t seq = 1;
   for (std::size_t k = 0; k < a.issued; ++k) {
     const Record& r = history_.record(i, k);
@@ -374,7 +374,7 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
 // with; none of them left it out.
 bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
-  const std::uint64_t due_role = role(a.usual_of < 0 ? i : a.usual_of, usual(i, a));
+  const std::uint64_t due_role = role(a.owner(i), usual(i, a));
   std::size_t kept = 0, left_out = 0;
   for (const int j : peers(i, true)) {
     if (const auto due = place_at(j, i, a.issued)) {
@@ -384,7 +384,7 @@ bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
     }
   }
   return kept != 0 && left_out == 0 &&
-         history_.record(a.usual_of < 0 ? i : a.usual_of, a.usual).kind == Kind::kCollective;
+         history_.record(a.owner(i), a.usual).kind == Kind::kCollective;
 }
 
 // A peer that issued the same since they last met went on with the same operations as this rank, but

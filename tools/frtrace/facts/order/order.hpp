@@ -64,6 +64,8 @@ struct Anomaly {
   bool part = false;        // compared within an iteration: it may have gone on to its next part
   std::size_t support = 0;  // steps after it that agree with the kind
   std::size_t context = 0;  // equal steps before it, here and where `usual` was issued
+  // Of a rank's anomaly, the evidence that `usual` is a step of.
+  int owner(int evidence) const { return usual_of < 0 ? evidence : usual_of; }
 };
 // Equal keys or roles from two places on, up to what proves a shift.
 std::size_t equal_run(std::span<const std::uint64_t> a, std::size_t i,
@@ -81,9 +83,11 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from,
 
 // Anomalies of ranks that wait for each other, near where each is stuck (`stuck`: step).
 class Anomalies {
+  using Roles = std::vector<std::vector<std::uint64_t>>;
+
  public:
   Anomalies(const Case& c, const History& history)
-      : c_(c), history_(history), roles_(c.ranks.size()), places_of_(c.ranks.size()) {}
+      : c_(c), history_(history), roles_{Roles(c.ranks.size()), Roles(c.ranks.size())} {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
   // The first departure, whoever else took the same way. `of_all`: or ended the same operation.
@@ -111,20 +115,20 @@ class Anomalies {
   // Operation, call site and role without the group itself: equal on ranks that do the same in
   // other groups of the kind. A peer counts by its distance in the group, or not at all.
   std::uint64_t role(int evidence, const Step& step, bool peer = true) const;
-  const std::vector<std::uint64_t>& roles(int evidence) const;  // of all its steps
+  const std::vector<std::uint64_t>& roles(int evidence,
+                                          bool peer = true) const;  // of all its steps
   // Members of its groups, at most limits::kPeers.
   std::vector<int> peers(int evidence, bool smaller_groups_first) const;
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
-  const std::vector<std::uint64_t>& places(int evidence) const;  // roles whatever the peer
   std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
   bool ended_alike(int evidence, std::size_t step) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   const Step& usual(int evidence, const Anomaly& a) const {
-    return history_.of(a.usual_of < 0 ? evidence : a.usual_of)[a.usual];
+    return history_.of(a.owner(evidence))[a.usual];
   }
   struct Place {
     std::uint64_t file_hash = 0, line = 0;
@@ -141,7 +145,7 @@ class Anomalies {
   const Case& c_;
   const History& history_;
   // Computed when first read.
-  mutable std::vector<std::vector<std::uint64_t>> roles_, places_of_;
+  mutable Roles roles_[2];                                   // whatever the peer; by the peer
   mutable std::unordered_map<std::uint64_t, Place> places_;  // by evidence and stack
 };
 

@@ -8,26 +8,16 @@
 
 namespace frtrace {
 
-const std::vector<std::uint64_t>& Anomalies::places(int i) const {
-  std::vector<std::uint64_t>& out = places_of_[idx(i)];
-  if (out.empty()) {
-    for (const Step& s : history_.of(i)) {
-      out.push_back(role(i, s, false));
-    }
-  }
-  return out;
-}
-
-// The peers that issued the same for longest, and for how long.
+// The peers that issued the same for longest, whomever they sent it to, and for how long.
 std::pair<std::vector<int>, std::size_t> Anomalies::most_alike(int i) const {
-  const std::vector<std::uint64_t>& own = places(i);
+  const std::vector<std::uint64_t>& own = roles(i, false);
   std::vector<int> alike;
   std::size_t most = 0;
   for (const int j : peers(i, true)) {
     if (!is_whole(j)) {
       continue;
     }
-    const std::vector<std::uint64_t>& other = places(j);
+    const std::vector<std::uint64_t>& other = roles(j, false);
     const auto n = static_cast<std::size_t>(std::ranges::mismatch(own, other).in1 - own.begin());
     if (n > most) {
       most = n;
@@ -42,7 +32,7 @@ std::pair<std::vector<int>, std::size_t> Anomalies::most_alike(int i) const {
 
 bool Anomalies::has_twin(int i) const {
   return is_whole(i) && std::ranges::any_of(peers(i, true), [&](int j) {
-           return is_whole(j) && places(i) == places(j);
+           return is_whole(j) && roles(i, false) == roles(j, false);
          });
 }
 
@@ -50,15 +40,15 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   if (!is_whole(i)) {
     return std::nullopt;
   }
-  const std::vector<std::uint64_t>& own = places(i);
+  const std::vector<std::uint64_t>& own = roles(i, false);
   auto [alike, most] = most_alike(i);
   // Who stands there may do either.
-  std::erase_if(alike, [&, at = most](int j) { return places(j).size() == at; });
+  std::erase_if(alike, [&, at = most](int j) { return roles(j, false).size() == at; });
   if (most == own.size() || alike.size() < limits::kPeersAgree) {
     return std::nullopt;
   }
-  const std::uint64_t due = places(alike.front())[most];
-  if (std::ranges::any_of(alike, [&, at = most](int j) { return places(j)[at] != due; })) {
+  const std::uint64_t due = roles(alike.front(), false)[most];
+  if (std::ranges::any_of(alike, [&, at = most](int j) { return roles(j, false)[at] != due; })) {
     return std::nullopt;
   }
   const auto is_in = [&](int k, const Step& step) {
@@ -72,10 +62,11 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
   Anomaly a;
   a.issued = a.usual = a.context = most;
   a.usual_of = of;
-  a.kind = kind_of(std::span(own).subspan(most), std::span(places(of)).subspan(most), a.support);
+  a.kind =
+      kind_of(std::span(own).subspan(most), std::span(roles(of, false)).subspan(most), a.support);
   // It went on with what they come to later.
-  const auto later = std::ranges::find(std::span(places(of)).subspan(most), own[most]);
-  if (later != std::span(places(of)).subspan(most).end() && a.support == 0) {
+  const auto later = std::ranges::find(std::span(roles(of, false)).subspan(most), own[most]);
+  if (later != std::span(roles(of, false)).subspan(most).end() && a.support == 0) {
     a.kind = Anomaly::kSkipped;
   }
   if (const auto before =
