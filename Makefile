@@ -70,10 +70,11 @@ test-nccl: $(VENV)/.fr-installed  ## The real libnccl.so.2 without a GPU (fetche
 
 # Where a GPU is lent, that machine needs the working tree and reaches nothing else: no .venv.
 .PHONY: test-gpu
-test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, scikit-build-core); ONLY=cases
+test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, scikit-build-core); ONLY=cases, KEEP=dir
 	@rm -rf build/gpu
-	@$(PYTHON) -m pip --disable-pip-version-check wheel -qq --no-index --no-build-isolation --no-deps -w build/gpu .
-	@$(PYTHON) tests/gpu/run.py --wheel build/gpu/*.whl $(if $(ONLY),--only $(ONLY)) $(if $(REHEARSE),--rehearse)
+	@$(PYTHON) -m pip --disable-pip-version-check wheel -qq --no-index --no-build-isolation --no-deps -w build/gpu $(or $(FROM),.)
+	@$(PYTHON) tests/gpu/run.py --wheel build/gpu/*.whl $(if $(ONLY),--only $(ONLY)) $(if $(REHEARSE),--rehearse) \
+	  $(if $(KEEP),--keep $(KEEP))
 
 .PHONY: test-faults
 test-faults: $(VENV)/.fr-installed  ## The fault table on real ranks, about 6 min; ROWS=words of rows

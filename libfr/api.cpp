@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda/waits.hpp"
 #include "format/codes.hpp"
 #include "format/secrets.hpp"
 #include "format/ticks.hpp"
@@ -432,6 +433,10 @@ int fr_nccl_grouped(void) noexcept {
   return nccl::grouped();
 }
 
+int fr_capturing(void) noexcept {
+  return !cuda::sees_waits() ? -1 : cuda::is_capturing() ? 1 : 0;
+}
+
 void fr_set_tick(void (*tick)(void)) noexcept {
   set_tick(tick);
 }
@@ -463,12 +468,13 @@ void fr_join_nodes(const fr_store* store) noexcept {
 }
 
 const fr_api* fr_get_api(void) noexcept {
-  static const fr_api api = {
-      sizeof(fr_api), FR_ABI_VERSION, fr_start,           fr_enabled,      fr_generation,
-      fr_group,       fr_group_find,  fr_group_destroyed, fr_intern,       fr_begin,
-      fr_started,     fr_end,         fr_wait_begin,      fr_wait_end,     fr_set_layer,
-      fr_log,         fr_enter,       fr_leave,           fr_nccl_active,  fr_peek,
-      fr_join_nodes,  fr_option,      fr_stack_here,      fr_nccl_grouped, fr_set_tick};
+  static const fr_api api = {sizeof(fr_api), FR_ABI_VERSION, fr_start,       fr_enabled,
+                             fr_generation,  fr_group,       fr_group_find,  fr_group_destroyed,
+                             fr_intern,      fr_begin,       fr_started,     fr_end,
+                             fr_wait_begin,  fr_wait_end,    fr_set_layer,   fr_log,
+                             fr_enter,       fr_leave,       fr_nccl_active, fr_peek,
+                             fr_join_nodes,  fr_option,      fr_stack_here,  fr_nccl_grouped,
+                             fr_set_tick,    fr_capturing};
   return &api;
 }
 

@@ -64,7 +64,9 @@ std::string_view installed_path(std::string_view file) noexcept {
 }
 
 bool is_own_file(std::string_view file) noexcept {
-  return inside(file, "-packages/fr/") || inside(file, "/python/fr/");
+  // unpacked anywhere: the module whose functions stand in calls of the program
+  return inside(file, "-packages/fr/") || inside(file, "/python/fr/") ||
+         file.ends_with("/fr/capture.py");
 }
 
 Origin origin_of(std::string_view file) noexcept {

@@ -474,7 +474,7 @@ struct alignas(64) CommRow {
   std::atomic<u32> error;  // string id of the first asynchronous error
   std::atomic<u64> error_ticks;
   std::atomic<u32> is_profiled;  // the library's plugin interface reports it
-  u32 reserved0;
+  std::atomic<u32> captured;     // its operations that graphs have captured
 };
 static_assert(sizeof(CommRow) == 64);
 
@@ -484,10 +484,11 @@ enum DeviceOpFlags : u32 {
   kDevAdopted = 4,   // belongs to the record of a framework (torch)
   kDevUnseen = 8,    // its end is not reported
   kDevFailed = 16,
-  kDevTimed = 32,          // CUDA events report its start and its end
-  kDevHostTimes = 64,      // device_start_ns and device_end_ns are of the host's monotonic clock
-  kDevWaitTracked = 128,   // wait-tracked: ended_ticks is when a wait returned
-  kDevTransfersLost = 256  // some found no row, and are not counted
+  kDevTimed = 32,           // CUDA events report its start and its end
+  kDevHostTimes = 64,       // device_start_ns and device_end_ns are of the host's monotonic clock
+  kDevWaitTracked = 128,    // wait-tracked: ended_ticks is when a wait returned
+  kDevTransfersLost = 256,  // some found no row, and are not counted
+  kDevNoKernels = 512       // its kernels are not reported, though those of others may be
 };
 
 // One operation. How far it got follows from which ticks are set: launching (the host is in the

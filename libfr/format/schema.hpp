@@ -343,6 +343,7 @@ inline constexpr std::tuple kComms{
     Column{"error", [](const CommCells& c) { return get(c.row.error); }},
     Column{"error_time", [](const CommCells& c) { return Ticks{get(c.row.error_ticks)}; }},
     Column{"profiled", [](const CommCells& c) { return get(c.row.is_profiled); }},
+    Column{"captured", [](const CommCells& c) { return get(c.row.captured); }},
 };
 
 inline constexpr std::tuple kOperations{

@@ -547,13 +547,13 @@ int init(u32 api, void** context, int* mask, const CommFacts& f) noexcept {
   if (records) {
     hook_calls();  // whatever was loaded since: this communicator's callers
   }
-  const u32 events = records ? events_for(api) : 0;
-  if (mask != nullptr) {
-    __atomic_store_n(mask, static_cast<int>(events),
-                     __ATOMIC_RELAXED);  // one for all communicators
+  // plugin_init() writes the mask: it is one for all communicators, others may be in use.
+  if (mask != nullptr && !records) {
+    __atomic_store_n(mask, 0, __ATOMIC_RELAXED);
   }
-  give(context,
-       records ? plugin_init(api, f.hash, f.name, f.n_nodes, f.n_ranks, f.rank, mask, events) : 0);
+  give(context, records ? plugin_init(api, f.hash, f.name, f.n_nodes, f.n_ranks, f.rank, mask,
+                                      events_for(api))
+                        : 0);
   S::finish_init(context, mask, f);
   return kSuccess;
 }

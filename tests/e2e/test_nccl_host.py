@@ -24,6 +24,7 @@ MORE = {
     "broadcast_network": ("2.30",),
     "opposite_orders": ("2.23", "2.27"),
     "behind_graph": ("2.30", "2.31"),
+    "after_graph": ("2.30",),
 }
 
 

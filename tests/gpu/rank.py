@@ -5,8 +5,8 @@ import json
 import math
 import os
 import signal
-import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -59,10 +59,6 @@ def block_us(call, n=200):
     issued = time.perf_counter()
     synchronize()
     return (issued - began) / n * 1e6, (time.perf_counter() - began) / n * 1e6
-
-
-def medians(blocks):
-    return [statistics.median(column) for column in zip(*blocks, strict=True)]
 
 
 def samples_of_device(lib):
@@ -126,6 +122,7 @@ def samples(x):
             dist.all_reduce(x)
         captured.replay()
         synchronize()
+        captured.reset()
     big = torch.zeros(1 << 28, dtype=torch.bfloat16, device=DEVICE)
     digest(lib, "fr_torch_device_digest", big)
     began = time.perf_counter()
@@ -154,6 +151,32 @@ def nan_origin():
         dist.all_reduce(gradients)
         weights = gradients / 2
         time.sleep(0.03)
+
+
+def launch_queue(x):
+    """Issues until the host waits for the device, which waits for the last rank."""
+    if RANK == dist.get_world_size() - 1:
+        time.sleep(600)
+    x.mul_(0.5)  # a kernel's first launch may wait for the device
+    synchronize()
+    before = settled()["enqueued"]
+    issued = 0
+
+    def watch():
+        seen, since = -1, time.monotonic()
+        while time.monotonic() - since < 3:
+            if issued != seen:
+                seen, since = issued, time.monotonic()
+            time.sleep(0.01)
+        (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
+        result(in_flight=world["enqueued"] - before, issued=issued)
+
+    threading.Thread(target=watch, daemon=True).start()
+    while True:
+        dist.all_reduce(x)
+        issued += 1
+        for _ in range(int(os.environ["GPU_KERNELS"])):
+            x.mul_(0.5)
 
 
 def main():
@@ -222,6 +245,8 @@ def main():
         synchronize()
         time.sleep(1.5 * float(os.environ["FR_TIMEOUT_S"]))  # in which a hang would show
         result(completed=settled()["completed"])
+    elif CASE == "launch_queue":
+        launch_queue(x)
     elif CASE == "behind_graph":
         long = torch.cuda.CUDAGraph()
         with torch.cuda.graph(long):
@@ -235,12 +260,18 @@ def main():
         issue_us = (time.perf_counter() - began) * 1e6
         (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
         synchronize()
+        after = settled()["completed"]
+        for _ in range(3):
+            dist.all_reduce(x)
+        synchronize()
         result(
             before=before,
-            after=settled()["completed"],
+            after=after,
+            later=settled()["completed"],
             running=world["in_flight"],
             issue_us=issue_us,
         )
+        long.reset()
     elif CASE == "killed":
         if RANK == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -259,14 +290,46 @@ def main():
         for _ in range(5):
             captured.replay()
         synchronize()
-        records = [r for r in fr._fr.records() if r["flags"] & 16]
+        world = settled()
         result(
             before=before,
-            enqueued=settled()["enqueued"],
-            captured=len(records),
+            enqueued=world["enqueued"],
+            in_flight=world["in_flight"],
             replays=5,
             device=fr.status()["device"],
         )
+        captured.reset()
+    elif CASE == "graph_beside_eager":
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            dist.all_reduce(x)
+        for _ in range(14):
+            captured.replay()
+            dist.all_reduce(x)
+        synchronize()
+        result(steps=14, in_flight=settled()["in_flight"])
+        captured.reset()
+    elif CASE == "skip_after_graph":
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            dist.all_reduce(x)
+        for _ in range(3):
+            captured.replay()
+        dist.all_reduce(x)
+        synchronize()
+        if RANK == 1:
+            time.sleep(600)
+        dist.all_reduce(x)
+        synchronize()
+    elif CASE == "graph_outlives_group":
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            dist.all_reduce(x)
+        captured.replay()
+        synchronize()
+        dist.destroy_process_group()  # NCCL waits until the graph is gone
+        captured.reset()
+        return
     elif CASE == "illegal_access":
         if RANK == 1:
             index = torch.full((1,), 1 << 40, device="cuda")
@@ -278,15 +341,20 @@ def main():
     elif CASE == "nan_origin":
         nan_origin()
     elif CASE == "overhead":
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) >= 8:  # one rank's threads stay out of the other's way
+            os.sched_setaffinity(0, cores[4 * RANK : 4 * RANK + 4])
         small = torch.ones(256, device=DEVICE)
         alone = [dist.new_group([rank]) for rank in range(2)][RANK]
         block_us(lambda: dist.all_reduce(small))
         block_us(lambda: dist.all_reduce(small, group=alone))
-        issue_us, total_us = medians([block_us(lambda: dist.all_reduce(small)) for _ in range(20)])
-        alone_us, _ = medians(
-            [block_us(lambda: dist.all_reduce(small, group=alone)) for _ in range(20)]
+        both = [block_us(lambda: dist.all_reduce(small)) for _ in range(3)]
+        only = [block_us(lambda: dist.all_reduce(small, group=alone)) for _ in range(40)]
+        result(
+            issue_us=[issue for issue, _ in both],
+            total_us=[total for _, total in both],
+            alone_us=[issue for issue, _ in only],
         )
-        result(issue_us=issue_us, total_us=total_us, alone_us=alone_us)
     dist.destroy_process_group()
 
 

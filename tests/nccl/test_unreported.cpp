@@ -65,6 +65,27 @@ TEST_CASE("nccl: a kernel that is reported after the end of its operation change
   CHECK(in_flight(view(), hash) == 0);
 }
 
+// For good: a process of its own.
+TEST_CASE("nccl: once an operation is captured kernels are not asked for any more", "[.captured]") {
+  const u64 hash = 0xd6;
+  Comm6 comm(hash);
+  void* before = comm.enqueue(1);
+  void* group = comm.group_api(true);
+  comm.stop(comm.coll_api(group, "AllReduce", 1024, true));
+  comm.stop(group);
+  comm.enqueue(1);
+  CHECK((comm.mask & kEvKernelCh) == 0);
+  Comm6 later(0xd7, 2, 0, 5);
+  CHECK((later.mask & kEvKernelCh) == 0);
+  CHECK((view().device()->events.load() & kEvKernelCh) == 0);
+  const GroupRow& row = *view().group(group_named(view(), comm_name(hash)));
+  CHECK(row.completed_seq.load() == 0);
+  CHECK(in_flight(view(), hash) == 1);
+  comm.kernel_stop(comm.kernel(before, 0));
+  CHECK(in_flight(view(), hash) == 0);
+  CHECK(row.completed_seq.load() == 1);
+}
+
 TEST_CASE("nccl: kernels are not asked for while NCCL reports that a graph is captured") {
   Comm6 comm(0xd5);
   REQUIRE((comm.mask & kEvKernelCh) != 0);
@@ -85,9 +106,13 @@ TEST_CASE("nccl: what a rank sends itself has no kernel channels and is not wait
   comm.stop(group);
   CHECK(in_flight(view(), hash) == 0);
   CHECK(only_record(hash).state == State::kReleased);
-  // to others: as ever
-  group = comm.group_api();
-  api = comm.p2p_api(group, "Send");
+}
+
+TEST_CASE("nccl: what a rank sends another is waited for") {
+  const u64 hash = 0xd9;
+  Comm6 comm(hash, 2, 0);
+  void* group = comm.group_api();
+  void* api = comm.p2p_api(group, "Send");
   comm.stop(api);
   void* task = comm.p2p(api, "Send", 1, 1);
   comm.stop(group);
@@ -96,7 +121,26 @@ TEST_CASE("nccl: what a rank sends itself has no kernel channels and is not wait
   CHECK(in_flight(view(), hash) == 0);
 }
 
-TEST_CASE("nccl: what a rank sends itself beside others is waited for as these are") {
+TEST_CASE("nccl: after what a rank sends itself the kernels that are reported are of others") {
+  const u64 hash = 0xd8;
+  Comm6 comm(hash, 2, 0);
+  void* before = comm.enqueue(1);
+  void* group = comm.group_api();
+  void* api = comm.p2p_api(group, "Send");
+  comm.stop(api);
+  comm.stop(comm.p2p(api, "Send", 0, 1));
+  comm.stop(group);
+  void* after = comm.enqueue(1);
+  comm.kernel_stop(comm.kernel(after, 0));
+  const GroupRow& row = *view().group(group_named(view(), comm_name(hash)));
+  CHECK(row.completed_seq.load() == 0);
+  comm.kernel_stop(comm.kernel(before, 0));
+  CHECK(in_flight(view(), hash) == 0);
+  CHECK(row.completed_seq.load() == 1);
+  CHECK((comm.mask & kEvKernelCh) != 0);  // other communicators' are right
+}
+
+TEST_CASE("nccl: what a rank sends itself and others at once is not ended by kernels") {
   const u64 hash = 0xd4;
   Comm6 comm(hash, 2, 0);
   const fr_group_info info{sizeof info, 2, 0, 0, "ep", "", "nccl", nullptr};
@@ -120,6 +164,11 @@ TEST_CASE("nccl: what a rank sends itself beside others is waited for as these a
   const GroupRow& row = *view().group(id);
   CHECK(row.ended.load() == 0);
   comm.kernel_stop(comm.kernel(task, 0));
-  CHECK(row.ended.load() == 1);
-  CHECK(row.completed_seq.load() == 1);
+  CHECK(row.completed_seq.load() == 0);
+  // Nobody waits for it that is seen, and it has no transfers: it is not in flight for ever.
+  while (row.ended.load() == 0) {
+    usleep(5000);
+  }
+  CHECK(row.completed_seq.load() == 0);
+  CHECK(row.released.load() == 1);
 }

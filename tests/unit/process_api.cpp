@@ -65,6 +65,8 @@ TEST_CASE("the table of functions for adapters is complete") {
   CHECK(api->end == fr_end);
   CHECK(api->log == fr_log);
   CHECK(api->set_tick == fr_set_tick);
+  CHECK(api->capturing == fr_capturing);
+  CHECK(fr_capturing() == -1);  // no CUDA here
   CHECK(std::string(fr_dtype_name(7)) == "Float");
   CHECK(std::string(fr_dtype_name(200)) == "?");
   CHECK(std::string(fr_reduce_op_name(1)) == "SUM");

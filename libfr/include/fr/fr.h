@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 6
+#define FR_ABI_VERSION 7
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -378,6 +378,9 @@ FR_API int fr_nccl_active(void) FR_NOEXCEPT;
 /* 1: the calling thread stands between ncclGroupStart and ncclGroupEnd, so that what it asks of NCCL is
  * not enqueued yet; 0: it does not; -1: its calls are not seen. Hot. */
 FR_API int fr_nccl_grouped(void) FR_NOEXCEPT;
+/* 1: some thread of this process captures a graph of a device; 0: none does; -1: its calls of CUDA are not
+ * seen. Hot. */
+FR_API int fr_capturing(void) FR_NOEXCEPT;
 /* Path of this library; "" when unknown. Cold. */
 FR_API const char* fr_library_path(void) FR_NOEXCEPT;
 
@@ -440,6 +443,7 @@ typedef struct fr_api {
   uint32_t (*stack_here)(void);
   int (*nccl_grouped)(void);
   void (*set_tick)(void (*tick)(void));
+  int (*capturing)(void);
 } fr_api;
 FR_API const fr_api* fr_get_api(void) FR_NOEXCEPT;
 

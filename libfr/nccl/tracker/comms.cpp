@@ -19,9 +19,10 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
       CommPrivate& p = s.comm[i];
       p.generation.fetch_add(1);
       clear(p.nccl_comm, p.mask, p.events, p.other_events, p.children, p.linked, p.kernels_seen,
-            p.transfers_seen, p.later, p.launched, p.last_completed);
+            p.transfers_seen, p.later, p.launched, p.last_completed, p.kernels_until);
       p.made_ticks.store(ticks_now(s.hot->clock));
-      clear(row.group, row.pg_group, row.n_nodes, row.error, row.error_ticks, row.is_profiled);
+      clear(row.group, row.pg_group, row.n_nodes, row.error, row.error_ticks, row.is_profiled,
+            row.captured);
       row.hash.store(hash);
       row.n_ranks.store(n_ranks);
       row.rank.store(rank);
@@ -36,7 +37,8 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
 }
 
 // The oldest operation in flight; comm kNoComm: of all of them. Sends and receives whose channels
-// have all ended are not settled yet, and only meant if there is nothing else.
+// have all ended are not settled yet, and only meant if there is nothing else; so are those of which
+// nothing more is told.
 Handle oldest_of(Tracker& s, u32 comm, u64& ticket) noexcept {
   Handle oldest = 0;
   ticket = 0;
@@ -49,7 +51,10 @@ Handle oldest_of(Tracker& s, u32 comm, u64& ticket) noexcept {
       continue;
     }
     const u32 started = op.channels_started.load(kRelaxed);
-    const bool ends = started != 0 && op.channels_ended.load(kRelaxed) == started;
+    const bool untold =
+        (op.flags.load(kRelaxed) & (kDevNoKernels | kDevWaitTracked)) == kDevNoKernels &&
+        op.transfers_started.load(kRelaxed) == op.transfers_ended.load(kRelaxed);
+    const bool ends = untold || (started != 0 && op.channels_ended.load(kRelaxed) == started);
     if (ticket == 0 || (ends == oldest_ends ? own < ticket : oldest_ends)) {
       oldest = make(s, kApiHandle, slot, claim >> 1);
       ticket = own;
@@ -370,12 +375,9 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
   s->comm[comm].linked.store(wrapped ? 1 : 0);
   row.is_profiled.store(1, kRelease);
   s->device->plugin_api.store(api);
-  s->device->events.store(events);
+  s->device->events.store(s->kernels_until.load() != 0 ? events & ~u32{kEvKernelCh} : events);
   say_layer(*s);
-  if (mask != nullptr) {
-    __atomic_store_n(mask, static_cast<int>(events), __ATOMIC_RELAXED);
-    apply_mask(*s);
-  }
+  apply_mask(*s);
   lock.unlock();
   if (!wrapped && hash != 0 && g_making.load() == 0 && scope_ticket().ticket == 0) {
     // Of a caller that is not hooked (the library is linked statically, or a second copy of it): a

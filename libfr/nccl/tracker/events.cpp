@@ -29,6 +29,55 @@ void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
   g->first.store(op_slot + 1, kRelease);
 }
 
+constexpr u32 kSends = 1, kReceives = 2;
+
+u32 directions_of(Func func) noexcept {
+  switch (func) {
+    case Func::kSend:
+      return kSends;
+    case Func::kRecv:
+      return kReceives;
+    case Func::kAllToAll:
+    case Func::kGather:
+    case Func::kScatter:
+      return kSends | kReceives;
+    default:
+      return 0;
+  }
+}
+
+// NCCL's kernel does a send and a receive of one group at once, and reports their end when its first
+// warp is through with its one (seen with 2.28.9: a receive "ended" that its peer had not sent). So
+// those of a group in which its communicator does both do not end by their kernels.
+void note_directions(Tracker& s, Handle group, u32 slot, Func func) noexcept {
+  const u32 own = directions_of(func);
+  if (own == 0) {
+    return;
+  }
+  const u32 comm = s.ops[slot].comm.load(kRelaxed);
+  u32 all = s.op[slot].directions.fetch_or(own, kRelaxed) | own;
+  bool marked = false;  // already: what else there is of the communicator is, too
+  each_op(s, group, [&](u32 other) {
+    const u32 of_other = s.op[other].directions.load(kRelaxed);
+    if (other == slot || of_other == 0 || s.ops[other].comm.load(kRelaxed) != comm) {
+      return true;
+    }
+    marked = (s.ops[other].flags.load(kRelaxed) & kDevNoKernels) != 0;
+    all |= of_other;
+    return false;  // as long as none is marked all of them do the same
+  });
+  if (marked) {
+    s.ops[slot].flags.fetch_or(kDevNoKernels, kRelaxed);
+  } else if (all == (kSends | kReceives)) {
+    each_op(s, group, [&](u32 other) {
+      if (s.ops[other].comm.load(kRelaxed) == comm && s.op[other].directions.load(kRelaxed) != 0) {
+        s.ops[other].flags.fetch_or(kDevNoKernels, kRelaxed);
+      }
+      return true;
+    });
+  }
+}
+
 // A device takes about a thousand launches ahead. If more have passed and no kernel was ever
 // reported, this library reports none: its operations are not in flight for ever.
 constexpr u64 kSilent = 2048;
@@ -118,6 +167,7 @@ void group_api_stop(Handle group) noexcept {
       mark_launched(*s, slot);
       settle_slot(*s, slot, generation_at(*s, slot));
     }
+    return true;
   });
   if (!release_row(s->groups[slot_of(group) % kApiGroups], generation_of(group))) {
     count(s->device->stale_handles);
@@ -146,6 +196,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     }
     if (call.captured) {
       op->flags.fetch_or(kDevCaptured | kDevUnseen, kRelaxed);
+      issued_in_capture(*s, comm, ticket_of(s->op[slot]), true);
     }
     if (call.stream != nullptr) {
       op->stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
@@ -164,6 +215,9 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
   } else if (is_p2p(call)) {
     // The peer is reported with its launch: the record is made then, the row says it was issued.
     slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
+    if (call.captured) {
+      issued_in_capture(*s, comm, fr_ticket{}, true);
+    }
     if (slot == kDeviceOps) {
       return make(*s, kApiHandle, kNoSlot, 0);
     }
@@ -178,6 +232,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     return make(*s, kApiHandle, kNoSlot, 0);
   }
   list_in(*s, group, slot);
+  note_directions(*s, group, slot, call.func);
   return handle;
 }
 
@@ -189,6 +244,7 @@ Handle launch_start(Handle context, Handle group) noexcept {
       if (s->ops[slot].comm.load(kRelaxed) == comm) {
         mark_launching(*s, slot);
       }
+      return true;
     });
   }
   return other_start();
@@ -254,7 +310,7 @@ Handle task_start(Handle context, Handle parent, const Call& call, u32 channels,
   const bool to_itself =
       is_p2p(call) && call.peer >= 0 && call.peer == s->comms[comm].rank.load(kRelaxed);
   if (to_itself) {
-    s->op[slot].self_parts.fetch_add(1, kRelaxed);
+    sent_to_itself(*s, slot);
   } else {
     op->channels.fetch_add(channels, kRelaxed);
   }

@@ -50,7 +50,8 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   p.peer.store(call.peer, kRelaxed);
   p.first_events.store(call.events, kRelaxed);
   p.last_events.store(call.events, kRelaxed);
-  clear(p.group, p.next, p.last_end_ticks, p.last_transfer_ticks, p.events_done, p.self_parts);
+  clear(p.group, p.next, p.last_end_ticks, p.last_transfer_ticks, p.events_done, p.self_parts,
+        p.directions);
   return slot;
 }
 
@@ -94,12 +95,16 @@ Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope, 
   const bool unseen = unseen_otherwise && call.events == 0;
   const u32 flags = (is_p2p(call) ? u32{kDevP2p} : 0) | (call.captured ? u32{kDevCaptured} : 0) |
                     (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0) |
-                    (call.events != 0 ? u32{kDevTimed} : 0);
+                    (call.events != 0 ? u32{kDevTimed} : 0) |
+                    (sees_kernels(s, comm) ? 0 : u32{kDevNoKernels});
   const u32 slot = claim_op(s, comm, call, flags);
   const bool lost = slot == kDeviceOps;
   const fr_ticket t = scope.ticket != 0 ? scope : begin_record(s, comm, call, unseen || lost);
   if (scope.ticket != 0) {
     s.comms[comm].pg_group.store(scope.group, kRelaxed);
+  }
+  if (call.captured || cuda::is_capturing()) {
+    issued_in_capture(s, comm, t, call.captured);
   }
   if (lost) {
     return 0;
@@ -209,7 +214,7 @@ void settle_slot(Tracker& s, u32 slot, u32 generation) noexcept {
   if ((flags & kDevUnseen) == 0 && op.parts_launched.load(kAcquire) >= parts &&
       s.op[slot].self_parts.load(kRelaxed) < parts) {
     // Transfers end before the kernel that they are for does: the program's waits are better.
-    if (!sees_kernels(s, op.comm.load(kRelaxed) % kComms) && !has(s.op[slot], kFollowed)) {
+    if (!sees_kernels(s, op) && !has(s.op[slot], kFollowed)) {
       follow(s, slot, generation);
     }
     return;
@@ -265,8 +270,9 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   if (!quiet && (ended < channels || channels == 0)) {
     return;
   }
-  // A channel of a collective that did not come yet has transfers that wait for it.
-  if (ended < channels && (op.flags.load(kRelaxed) & kDevP2p) == 0 &&
+  // A channel of a collective that did not come yet has transfers that wait for it. Of a send or
+  // receive what is reported may be the other one of a pair.
+  if ((ended < channels || (op.flags.load(kRelaxed) & kDevP2p) != 0) &&
       op.transfers_started.load(kRelaxed) != op.transfers_ended.load(kAcquire)) {
     return;
   }
@@ -495,7 +501,8 @@ void settle_transfers(Tracker& s, u32 slot, u32 generation, const IsQuiet& is_qu
       op.parts_launched.load(kRelaxed) < op.parts.load(kRelaxed) || !is_quiet(since)) {
     return;
   }
-  const bool seen = ended != 0 && (op.flags.load(kRelaxed) & kDevP2p) != 0;
+  const u32 flags = op.flags.load(kRelaxed);
+  const bool seen = ended != 0 && (flags & kDevP2p) != 0 && (flags & kDevTransfersLost) == 0;
   finish(s, slot, generation, seen ? State::kCompleted : State::kReleased, 0, seen ? since : 0);
 }
 
@@ -548,8 +555,7 @@ void settle_all() noexcept {
       if (timed) {
         continue;
       }
-    } else if ((op.flags.load(kRelaxed) & kDevWaitTracked) == 0 &&
-               !sees_kernels(*s, op.comm.load(kRelaxed) % kComms)) {
+    } else if ((op.flags.load(kRelaxed) & kDevWaitTracked) == 0 && !sees_kernels(*s, op)) {
       settle_transfers(*s, slot, generation, is_quiet);
     }
     // A communicator runs its operations in their order: what a later one has overtaken has ended,

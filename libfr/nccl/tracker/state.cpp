@@ -43,6 +43,19 @@ constinit thread_local OwnThread t_own __attribute__((tls_model("initial-exec"))
   return t_own.thread = nullptr;
 }
 
+namespace {
+
+// What the user's own plugin wants to be told of.
+u32 other_events(const Tracker& s) noexcept {
+  u32 others = 0;
+  for (u32 i = 1; i < kComms; ++i) {
+    others |= s.comm[i].other_events.load(kRelaxed);
+  }
+  return others;
+}
+
+}  // namespace
+
 u32 thread_slot() noexcept {
   Tracker* s = tracker_in_force();
   const Thread* t = s != nullptr ? own_thread(*s) : nullptr;
@@ -52,18 +65,51 @@ u32 thread_slot() noexcept {
 // KernelCh makes NCCL put a host node into captured graphs: not requested while one is captured.
 // One word for all communicators of one copy of the library.
 void apply_mask(Tracker& s) noexcept {
-  const bool capturing = cuda::is_capturing() || s.capture_reported.load(kRelaxed);
-  u32 others = 0;
-  for (u32 i = 1; i < kComms; ++i) {
-    others |= s.comm[i].other_events.load(kRelaxed);
-  }
+  const bool hidden = cuda::is_capturing() || s.capture_reported.load(kRelaxed) ||
+                      s.kernels_until.load(kRelaxed) != 0;
+  const u32 others = other_events(s);
   for (u32 i = 1; i < kComms; ++i) {
     if (int* mask = s.comm[i].mask.load(kRelaxed)) {
       const u32 events = s.comm[i].events.load(kRelaxed);
-      const u32 asked = (capturing ? events & ~u32{kEvKernelCh} : events) | others;
+      const u32 asked = (hidden ? events & ~u32{kEvKernelCh} : events) | others;
       __atomic_store_n(mask, static_cast<int>(asked), __ATOMIC_RELAXED);
     }
   }
+}
+
+namespace {
+
+// The operation is the first one from which on kernels are not told of, or not as they are.
+bool end_kernels(std::atomic<u64>& until, const fr_ticket& t) noexcept {
+  u64 none = 0;
+  return until.compare_exchange_strong(none, t.ticket != kNoTicket && t.ticket != 0 ? t.ticket : 1,
+                                       kRelaxed);
+}
+
+}  // namespace
+
+// NCCL reports a kernel when its device's count of kernels has come to what the host has counted, and
+// the two count what was issued without KernelCh differently (seen with 2.28.9). Of all that is
+// issued with it later NCCL would report others' kernels, or none, and a communicator does not end
+// before the last one is reported. So nothing asks for kernels from here on.
+void issued_in_capture(Tracker& s, u32 comm, const fr_ticket& t, bool captured) noexcept {
+  if (captured) {
+    s.comms[comm].captured.fetch_add(1, kRelaxed);
+  }
+  if ((other_events(s) & kEvKernelCh) == 0 && end_kernels(s.kernels_until, t)) {
+    apply_mask(s);
+    s.device->events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
+    say_layer(s);
+  }
+}
+
+// The device counts that kernel, the host does not: from here on the communicator's kernels are
+// reported too early, by those before them (2.28.9).
+void sent_to_itself(Tracker& s, u32 slot) noexcept {
+  DeviceOp& op = s.ops[slot];
+  s.op[slot].self_parts.fetch_add(1, kRelaxed);
+  op.flags.fetch_or(kDevNoKernels, kRelaxed);
+  end_kernels(s.comm[op.comm.load(kRelaxed) % kComms].kernels_until, ticket_of(s.op[slot]));
 }
 
 // Shown in status and dumps.
@@ -71,9 +117,9 @@ void say_layer(const Tracker& s) noexcept {
   char text[160];
   const u32 api = s.device->plugin_api.load();
   if (api != 0) {
-    std::snprintf(text, sizeof text,
-                  "profiler plugin, version %u of its interface; %u calls hooked", api,
-                  g_hooked.load());
+    std::snprintf(
+        text, sizeof text, "profiler plugin, version %u of its interface%s; %u calls hooked", api,
+        s.kernels_until.load() != 0 ? ", no kernels since a graph captured" : "", g_hooked.load());
   } else {
     std::snprintf(text, sizeof text, "%u calls hooked; the profiler plugin was not asked for (yet)",
                   g_hooked.load());

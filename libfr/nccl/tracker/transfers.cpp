@@ -15,7 +15,7 @@ u32 op_of(const Tracker& s, const Phase& f) noexcept {
 void kernel_moved(Tracker& s, const Phase& f) noexcept {
   const u32 op = op_of(s, f);
   if (op != kDeviceOps && s.ops[op].started_ticks.load(kRelaxed) == 0 &&
-      !sees_kernels(s, s.ops[op].comm.load(kRelaxed) % kComms)) {
+      !sees_kernels(s, s.ops[op])) {
     mark_started(s, op, generation_at(s, op), 0);
   }
 }
@@ -195,7 +195,7 @@ Handle kernel_start(Handle parent, u32 channel, u64 device_ns) noexcept {
   Tracker* s = tracker_in_force();
   u32 op_slot = 0;
   DeviceOp* op = s != nullptr ? find_op(*s, parent, op_slot) : nullptr;
-  if (op == nullptr) {
+  if (op == nullptr || !sees_kernels(*s, *op)) {
     return other_start();
   }
   const u32 generation = generation_of(parent);
@@ -218,7 +218,10 @@ void state(Handle handle, int event_state, u64 bytes_or_ns, u32 step) noexcept {
   const Kind kind = kind_of(handle);
   if (kind == kGroupHandle) {
     if (event_state == kStGroupEndApiStart) {
-      each_op(*s, handle, [&](u32 slot) { mark_launching(*s, slot); });
+      each_op(*s, handle, [&](u32 slot) {
+        mark_launching(*s, slot);
+        return true;
+      });
     }
     return;
   }
@@ -299,6 +302,9 @@ void stop(Handle handle) noexcept {
         if (release_row(*f, generation_of(handle)) && op != kDeviceOps) {
           s->op[op].last_transfer_ticks.store(now, kRelaxed);
           s->ops[op].transfers_ended.fetch_add(1, kRelease);
+          if (s->ops[op].channels_ended.load(kRelaxed) != 0) {
+            try_complete(*s, op, generation_at(*s, op), false);  // which has waited for it
+          }
         }
       }
       return;

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -67,10 +68,11 @@ class DeviceSamples {
   // Whether tensors there are sampled at all.
   static bool serves(c10::Device device) {
 #ifdef FR_GUARD_HAS_isStreamCapturing
-    return device.is_cuda() || (device.is_cpu() && g_rehearsal.load() != kNoRehearsal);
+    const bool on_cuda = device.is_cuda();
 #else
-    return device.is_cpu() && g_rehearsal.load() != kNoRehearsal;
+    const bool on_cuda = device.is_cuda() && capturing() >= 0;
 #endif
+    return on_cuda || (device.is_cpu() && g_rehearsal.load() != kNoRehearsal);
   }
 
   // Enqueues the digest on the stream that is current on that device.
@@ -161,8 +163,14 @@ class DeviceSamples {
     const c10::impl::VirtualGuardImpl guard(device.type());
     return guard.isStreamCapturing(guard.getStream(device));
 #else
-    return false;  // serves() leaves the CPU
+    return device.is_cuda() && capturing() != 0;  // some stream of the process
 #endif
+  }
+
+  // Where torch's guards do not tell (before 2.13); see fr_capturing.
+  static int capturing() {
+    constexpr size_t kWith = offsetof(fr_api, capturing) + sizeof(fr_api::capturing);
+    return g_api->struct_bytes >= kWith ? g_api->capturing() : -1;
   }
 
   Slot* reserve(const Sampled& of) noexcept {

@@ -59,6 +59,9 @@ PLUGIN = {
     "p2p_network": {ALL: ("transport", [(1, 2)])},
     "p2p_lost": {ALL: ("transport", [(1, 2)])},
     "behind_graph": {ALL: MISSING},
+    "exchange": {ALL: MISSING},
+    # By its transfers, where no wait of the program's is seen.
+    "after_graph": {ALL: MISSING},
     "self_sends": {ALL: MISSING},
     "stale_events": {ALL: MISSING},
     # Up to 2.27 NCCL tells no streams: whether one waits behind the other is not known.

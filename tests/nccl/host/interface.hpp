@@ -353,6 +353,7 @@ struct Event {
   int channels = 0, channel = 0;
   int steps = 0;  // of a transfer; or the number of one
   bool is_send = false;
+  bool captured = false;
   uint64_t timer = 0;
 };
 
@@ -562,6 +563,7 @@ class Profiler {
     switch (e.type) {
       case kGroupApi:
         d.group_api.depth = 1;
+        d.group_api.captured = e.captured;
         return true;
       case kCollApi:
         d.coll_api.func = e.func;
@@ -569,12 +571,14 @@ class Profiler {
         d.coll_api.dtype = "ncclFloat32";
         d.coll_api.root = e.root;
         d.coll_api.stream = e.stream;
+        d.coll_api.captured = e.captured;
         return true;
       case kP2pApi:
         d.p2p_api.func = e.func;
         d.p2p_api.count = e.count;
         d.p2p_api.dtype = "ncclFloat32";
         d.p2p_api.stream = e.stream;
+        d.p2p_api.captured = e.captured;
         return true;
       case kKernelLaunch:
         d.stream = e.stream;

@@ -17,6 +17,12 @@
 //     none of a kernel's channels either.
 //   KernelCh comes from the progress thread (transport/profiler.cc), with version 7 from a thread
 //     of its own (plugin/profiler.cc, profilerProgressOps).
+//   Kernels are numbered by the host when they are issued (proxy.cc, incWorkCounter), by the device
+//     when they run, also those of graphs (device/common.h, profiler); what the host's number says
+//     is told. What a rank sends itself is numbered by the device alone (enqueue.cc, addP2pToPlan),
+//     and so is, as seen on a GPU with 2.28.9, what was captured without KernelCh in the mask.
+//   Sends and receives of a group are done in pairs, whose end is told by the first warp (seen on a
+//     GPU with 2.28.9: a receive that nobody had sent was told to have ended with its send).
 //   Steps of a transfer: transport/net.cc, sendProxyProgress and recvProxyProgress; up to 8 are
 //     posted; in versions 1 to 3 the operation has states with counts beside those of its steps.
 //   A transfer of a connection begins when the one before it is over (proxy.cc, ProxyAppend); it is
@@ -249,8 +255,16 @@ void launch(Plan& p) {
       hang();
     }
     later = later || w->fault == kHostBehindGraph;
+    const bool captured = w->fault == kHostCaptured;
+    const std::lock_guard guard(c.lock);
+    const bool counted = !w->is_self() && (!captured || c.profiler.wants(kKernelCh));
+    w->number = counted ? ++c.issued : 0;
+    c.numbered[++c.run] = captured ? nullptr : w.get();
   }
   c.profiler.stop(told);
+  if (p.works.front()->fault == kHostCaptured) {
+    return;
+  }
   Device::instance().enter(&p);
   if (!later) {
     tell_launched(p);
@@ -284,7 +298,9 @@ void launch_all() {
   }
   for (Plan* p : plans) {
     for (auto& w : p->works) {
-      make_lanes(*w);
+      if (w->fault != kHostCaptured) {
+        make_lanes(*w);
+      }
     }
     launch(*p);
   }
@@ -311,7 +327,9 @@ int append(void* comm, const char* func, size_t count, int root, void* stream, c
   w->is_silent = std::strcmp(func, "Broadcast") == 0 && Profiler::library() >= 22902;
   if (t_first == nullptr) {
     t_first = &c;
-    t_group = c.profiler.start(Event{kGroupApi});
+    Event group{kGroupApi};
+    group.captured = w->fault == kHostCaptured;
+    t_group = c.profiler.start(group);
     c.profiler.state(t_group, kGroupStartStop);
   }
   Event e{w->is_p2p ? kP2pApi : kCollApi};
@@ -320,6 +338,7 @@ int append(void* comm, const char* func, size_t count, int root, void* stream, c
   e.count = count;
   e.root = root;
   e.stream = stream;
+  e.captured = w->fault == kHostCaptured;
   w->api = c.profiler.start(e);
   c.profiler.stop(w->api);
   t_works.push_back(std::move(w));

@@ -145,20 +145,34 @@ bool progress(Comm& c, Plan& p, std::map<const void*, Lane*>& busy) {
   return moved;
 }
 
-bool report_kernels(const Comm& c, Plan& p, bool& over) {
+bool report_kernels(Comm& c, Plan& p, bool& over) {
   bool moved = false;
   over = true;
   for (auto& w : p.works) {
-    for (Block& b : w->blocks) {
-      if (!b.start_told && b.started) {
+    const Work* seen = nullptr;  // whose kernel has its number
+    {
+      const std::lock_guard guard(c.lock);
+      const auto found = c.numbered.find(w->number);
+      seen = found != c.numbered.end() ? found->second : nullptr;
+    }
+    for (const auto& other : p.works) {
+      if (w->is_p2p && !w->is_send && other->is_send && !other->is_self() && seen == w.get()) {
+        seen = other.get();  // done at once with a send, whose warps tell
+      }
+    }
+    for (size_t i = 0; i < w->blocks.size(); ++i) {
+      Block& b = w->blocks[i];
+      const Block* by = seen != nullptr ? &seen->blocks[i] : nullptr;
+      const bool started = by != nullptr && by->started, ended = by != nullptr && by->ended;
+      if (!b.start_told && started) {
         Event e{kKernelCh};
         e.parent = w->task;
         e.channel = b.channel;
-        e.timer = b.start_ns;
+        e.timer = by->start_ns;
         b.handle = w->told() && !w->is_self() ? c.profiler.start(e) : nullptr;
         b.start_told = moved = true;
-      } else if (b.start_told && !b.end_told && b.ended) {
-        c.profiler.state(b.handle, kKernelChStop, b.end_ns);
+      } else if (b.start_told && !b.end_told && ended) {
+        c.profiler.state(b.handle, kKernelChStop, by->end_ns);
         c.profiler.stop(b.handle);
         b.end_told = moved = true;
       }

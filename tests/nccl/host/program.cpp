@@ -151,6 +151,20 @@ void run(const std::string& what, void* comm) {
     }
   } else if (what == "behind_graph") {
     all_but_one(comm, kHostBehindGraph);
+  } else if (what == "exchange") {
+    if (g_rank == 2) {
+      stay();
+    }
+    ncclGroupStart();
+    send(comm, (g_rank + 1) % g_world);
+    receive(comm, (g_rank + g_world - 1) % g_world);
+    ncclGroupEnd();
+  } else if (what == "after_graph") {
+    all_reduce(comm, kHostCaptured);
+    all_reduce(comm);
+    synchronize();
+    host_meet();
+    all_but_one(comm);
   } else if (what == "self_sends") {
     ncclGroupStart();
     send(comm, g_rank);

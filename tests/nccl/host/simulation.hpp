@@ -117,6 +117,7 @@ struct Work {
   void* stream = nullptr;
   uint64_t seq = 0;
   int fault = kHostNone;
+  uint64_t number = 0;  // of its kernel, by the host: what its events are looked up by
   bool is_p2p = false, is_send = false, is_silent = false;
   void *api = nullptr, *task = nullptr;
   std::deque<Lane> lanes;
@@ -143,6 +144,8 @@ struct Comm {
   std::map<std::pair<const void*, int>, uint64_t> used;  // steps of a wire by earlier operations
   std::mutex lock;
   std::deque<Plan*> uploaded, kernels;  // of the progress thread; of whoever reports kernels
+  uint64_t issued = 0, run = 0;         // kernels that have been numbered by host and device
+  std::map<uint64_t, Work*> numbered;   // by the device
 
   int node(int r) const { return r / ranks_per_node; }
   int channels() const { return number("HOST_CHANNELS", 2); }

@@ -75,7 +75,7 @@ TEST_CASE("whose a file is, by its path") {
         "/usr/lib/python311.zip/socket.py", "/v/lib/python3.11/site-packages/torch/nn/module.py",
         "/home/u/pytorch/torch/distributed/distributed_c10d.py", "/v/x/site-packages/numpy/a.so",
         "/lib/libc.so.6", "/v/lib/python3.11/site-packages/fr/capture.py",
-        "/opt/py/lib/python3.11/contextlib.py"}) {
+        "/opt/fr-wheel/fr/capture.py", "/opt/py/lib/python3.11/contextlib.py"}) {
     INFO(file);
     CHECK(origin_of(file) == Origin::kCore);
   }

@@ -152,6 +152,7 @@ enum class Rule : std::uint8_t {
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,
+  kOpenGraphs,
   kOpenTerminated,
   kOpenIdle,
   kOpenStillIssues,

@@ -275,6 +275,17 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
   return out;
 }
 
+bool is_communicator_end(std::string_view op) {
+  return op == "ncclCommFinalize" || op == "ncclCommDestroy";
+}
+
+// Some graph has operations of the group's communicator, or had.
+bool has_captured(const RankEvidence& e, std::uint32_t group) {
+  return std::ranges::any_of(e.device.comms, [&](const CommEvidence& comm) {
+    return comm.captured != 0 && (comm.pg_group == group || comm.group == group);
+  });
+}
+
 std::vector<Cause> lifecycle(const Facts& f) {
   const auto all = inside(f);
   if (all.empty()) {
@@ -296,7 +307,10 @@ std::vector<Cause> lifecycle(const Facts& f) {
     return {c};
   }
   c.guilty.clear();
-  c.set(Rule::kOpenLifecycle, Verdict::kUndecided);
+  const bool graphs = is_communicator_end(op) && std::ranges::all_of(members, [&](int i) {
+                        return has_captured(f.ev(i), f.lifecycle_in_flight(i)->group);
+                      });
+  c.set(graphs ? Rule::kOpenGraphs : Rule::kOpenLifecycle, Verdict::kUndecided);
   return {c};
 }
 

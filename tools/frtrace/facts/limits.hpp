@@ -105,7 +105,8 @@ inline constexpr std::size_t kMeetingsFew = 3, kMeetingsEnough = 8, kMeetings = 
 inline constexpr double kWentOnShare = 0.5;
 inline constexpr std::size_t kWentOnFewest = 1;
 // Of hosts with so many operations in flight the peer must be ahead by more than this share of them:
-// how many launches fit into a device's queue differs by a few.
+// how many launches fit into a device's queue differs by a few. (On an H100 it was 1,024 launches, the
+// same on all ranks; where hosts launch different kernels beside, fewer operations fit.)
 inline constexpr std::size_t kQueueFewest = 24;
 inline constexpr double kQueueVaries = 0.15;
 // The peer went on so long before the evidence was taken that clocks and polls do not matter.

@@ -77,7 +77,7 @@ static_assert(all_named(schema::kPeer, kPeer));
 
 constexpr std::tuple kComm{
     FR_FIELDS(CommEvidence, hash, group, pg_group, n_ranks, rank, n_nodes, name, ended, error,
-              profiled),
+              profiled, captured),
     FR_TIMES(CommEvidence, error_time),
 };
 static_assert(all_named(schema::kComms, kComm));

@@ -199,7 +199,8 @@ struct CommEvidence {
   std::uint32_t pg_group = 0;  // row of the framework's group it works for, 0 unknown
   std::int32_t n_ranks = 0;
   std::int32_t rank = -1;
-  std::uint32_t n_nodes = 0;  // 0 unknown
+  std::uint32_t n_nodes = 0;   // 0 unknown
+  std::uint32_t captured = 0;  // operations that graphs have captured
   Id name = 0;
   Id error = 0;  // its first asynchronous error
   Time error_time = 0;

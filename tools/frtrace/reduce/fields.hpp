@@ -83,9 +83,9 @@ void fields(Io& io, ExitEvidence& of) {
 
 template <class Io>
 void fields(Io& io, CommEvidence& of) {
-  auto& [used, ended, profiled, hash, group, pg_group, n_ranks, rank, n_nodes, name, error,
-         error_time] = of;
-  io(used, ended, profiled, hash, group, pg_group, n_ranks, rank, n_nodes, error_time);
+  auto& [used, ended, profiled, hash, group, pg_group, n_ranks, rank, n_nodes, captured, name,
+         error, error_time] = of;
+  io(used, ended, profiled, hash, group, pg_group, n_ranks, rank, n_nodes, captured, error_time);
   io.id(name);
   io.id(error);
 }

@@ -172,6 +172,10 @@ inline constexpr Row kSentences[] = {
      "{others} [has|have] been in {call} for {longest}; no operation is in flight, and the "
      "evidence does not say what the call waits for{missing_too}",
      "Python stacks of all ranks, and evidence of ranks that left none"},
+    {kOpenGraphs,
+     "{others} [has|have] been in {call} for {longest}; CUDA graphs captured operations of the "
+     "group, and NCCL 2.26 and newer waits there until the last such graph is destroyed",
+     "whether graphs are alive there: destroy or reset() them before the group"},
 };
 static_assert(std::size(kSentences) == static_cast<std::size_t>(kOk) + 1);
 

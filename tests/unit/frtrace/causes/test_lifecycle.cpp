@@ -1,5 +1,6 @@
 // test_lifecycle.cpp - calls on groups: made in different orders, or never returning.
 #include "catch.hpp"
+#include "device_builder.hpp"
 #include "jobs.hpp"
 #include "thread_stacks.hpp"
 
@@ -45,6 +46,23 @@ TEST_CASE("stuck in destroy_process_group") {
     CHECK(r.kind == Verdict::kUndecided);
     CHECK(r.ranks.empty());
     CHECK(r.summary.find("ncclMemFree") != std::string::npos);
+  }
+}
+
+TEST_CASE("a communicator's end waits for graphs that captured its operations") {
+  for (const bool captured : {true, false}) {
+    DeviceJob j(2);
+    iterations(j, 2);
+    j.comm(kWorld, {0, 1});
+    for (Rank r = 0; r < 2; ++r) {
+      j.rank(r).device.comms[1].captured = captured || r == 0 ? 3 : 0;
+      j.issue(r, kWorld, {.op = "ncclCommFinalize", .kind = Kind::kLifecycle});
+    }
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kUndecided);
+    CHECK(r.ranks.empty());
+    CHECK((r.summary.find("graph") != std::string::npos) == captured);
   }
 }
 

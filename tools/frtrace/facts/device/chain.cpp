@@ -106,7 +106,7 @@ class Devices::Walk {
       out_.open = true;  // slow, but it moves: what it waits for now is not what holds it
       return;
     }
-    if (all_seen && !tells_kernels(e.device) && stands_unseen(at, phases)) {
+    if (all_seen && !tells_kernels(e.device, o) && stands_unseen(at, phases)) {
       add_stalled(at, StalledDevice::kUnseenKernel);
       return;
     }

@@ -30,10 +30,11 @@ bool same_stream(const RankEvidence& e, const DeviceOperation& a, const DeviceOp
 }  // namespace
 
 // What was asked for decides: NCCL 2.31 is not asked.
-bool tells_kernels(const DeviceEvidence& d) {
+bool tells_kernels(const DeviceEvidence& d, const DeviceOperation& o) {
   constexpr std::uint32_t kKernelEvents = 64;  // ncclProfileKernelCh
   constexpr std::uint32_t kTellsKernels = 3;   // version of the profiler's interface
-  return d.plugin_api >= kTellsKernels && (d.events == 0 || (d.events & kKernelEvents) != 0);
+  return d.plugin_api >= kTellsKernels && (d.events == 0 || (d.events & kKernelEvents) != 0) &&
+         (o.flags & fr::kDevNoKernels) == 0;
 }
 
 std::size_t record_at(const RankEvidence& e, std::uint64_t ticket) {
@@ -242,15 +243,12 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
 }
 
 bool Devices::has_all_transfers(const OnDevice& at) const {
-  const DeviceEvidence& d = c_.evidence_of(at.evidence).device;
-  const auto lost = [](const DeviceOperation& o) { return (o.flags & fr::kDevTransfersLost) != 0; };
-  // Of an operation that is gone, or written by an fr that does not say of which: of any.
-  return d.phases_lost == 0 || (!lost((*this)[at]) && std::ranges::any_of(d.operations, lost));
+  return ((*this)[at].flags & fr::kDevTransfersLost) == 0;  // others' losses are others'
 }
 
 bool Devices::may_run(const OnDevice& at) const {
   const RankEvidence& e = c_.evidence_of(at.evidence);
-  return (*this)[at].state == DeviceState::kLaunched && !tells_kernels(e.device) &&
+  return (*this)[at].state == DeviceState::kLaunched && !tells_kernels(e.device, (*this)[at]) &&
          ((*this)[at].flags & kDeviceTimed) == 0 && !stream_busy_with(e, at.operation);
 }
 

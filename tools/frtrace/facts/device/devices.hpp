@@ -30,7 +30,7 @@ std::size_t record_at(const RankEvidence&, std::uint64_t ticket);  // SIZE_MAX: 
 // Versions of the profiler interface before this one report no launches.
 inline constexpr std::uint32_t kTellsLaunches = 5;
 // Whether silence means that a kernel does not run.
-bool tells_kernels(const DeviceEvidence&);
+bool tells_kernels(const DeviceEvidence&, const DeviceOperation&);
 // The first unfinished operation on the stream of a launched one, if it is another.
 std::optional<std::size_t> stream_busy_with(const RankEvidence&, std::size_t operation);
 
