@@ -5,6 +5,8 @@ a parameter server, GANs, pipelines), other faults and other ways to lose eviden
 the cases in tests/data/elsewhere were once answered wrongly. An archive has the dumps with their
 modification times, and truth.json, which says who is guilty, nobody in a healthy job, and whether
 `undecided` is as good as it gets; where nobody is to blame for a hang, its kind.
+
+h100_*: real jobs with faults, two to four ranks of NCCL 2.28.9 and torch 2.11 on one H100.
 """
 
 import json

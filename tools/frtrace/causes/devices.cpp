@@ -210,7 +210,7 @@ bool holds_itself_up(const Facts& f, int i) {
 bool is_unstarted(const Facts& f, int i) {
   const Front& front = f.graph.fronts[idx(i)];
   const RankEvidence& e = f.ev(i);
-  return f.graph.waits(i) && !f.stale[idx(i)] && front.first != kNoRecord &&
+  return f.graph.waits(i) && !f.stale[idx(i)] && front.first != kNoRecord && !is_at_store(f, i) &&
          keeps_what_is_in_flight(e, front) && e.records[front.first].state == State::kEnqueued &&
          seconds_between(e.records[front.first].time, e.written) >= limits::kLag_s &&
          !e.holes.written_guessed && !e.holes.only_active &&
@@ -332,7 +332,9 @@ bool is_broadcast_behind(const Facts& f, const Pending& p) {
 }  // namespace
 
 std::vector<Cause> device_behind(const Facts& f) {
-  const std::vector<int> who = problem_ranks(f, Problem::kLagging);
+  std::vector<int> who = problem_ranks(f, Problem::kLagging);
+  // NCCL's communicators are made in the first operation: it is within the call still.
+  std::erase_if(who, [&](int i) { return is_at_store(f, i); });
   const int k = who.empty() ? -1 : behind_in(f, who);
   if (k < 0) {
     return {};

@@ -268,12 +268,6 @@ bool are_in_call(const Facts& f, const std::vector<int>& idle) {
   return absent != 0 && absent < inside;
 }
 
-// It waits for a key of the store: who is to set it may be among those who wait for it.
-bool is_at_store(const Facts& f, int i) {
-  const std::vector<Hint> hints = hints_of(f.ev(i));
-  return std::ranges::any_of(hints, [](const Hint& h) { return h.kind == HintKind::kStore; });
-}
-
 }  // namespace
 
 bool may_be_between(const Facts& f) {

@@ -75,6 +75,8 @@ bool all_started(const Facts&, const Pending&);
 // All members with evidence, of large groups the first limits::kVoters, came to that collective of
 // this rank, with equal sizes and types, from one line.
 bool came_together(const Facts&, int evidence, const Step&);
+// It waits for a key of the ranks' store: who is to set it may be among those who wait for it.
+bool is_at_store(const Facts&, int evidence);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 // These ranks are one machine: by the node size that others know, else as an aligned block of a

@@ -5,6 +5,7 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
+#include "model/hints.hpp"
 
 namespace frtrace {
 
@@ -42,6 +43,11 @@ Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
   g.why = why;
   g.pending = pending;
   return g;
+}
+
+bool is_at_store(const Facts& f, int evidence) {
+  const std::vector<Hint> hints = hints_of(f.ev(evidence));
+  return std::ranges::any_of(hints, [](const Hint& h) { return h.kind == HintKind::kStore; });
 }
 
 bool came_together(const Facts& f, int evidence, const Step& step) {
