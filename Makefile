@@ -70,7 +70,7 @@ test-nccl: $(VENV)/.fr-installed  ## The real libnccl.so.2 without a GPU (fetche
 
 # Where a GPU is lent, that machine needs the working tree and reaches nothing else: no .venv.
 .PHONY: test-gpu
-test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, scikit-build-core); ONLY=cases, KEEP=dir
+test-gpu:  ## Two ranks on one GPU, by PYTHON (CUDA build of torch, pybind11, scikit-build-core); ONLY=cases, KEEP=dir, FROM=source package
 	@rm -rf build/gpu
 	@$(PYTHON) -m pip --disable-pip-version-check wheel -qq --no-index --no-build-isolation --no-deps -w build/gpu $(or $(FROM),.)
 	@$(PYTHON) tests/gpu/run.py --wheel build/gpu/*.whl $(if $(ONLY),--only $(ONLY)) $(if $(REHEARSE),--rehearse) \

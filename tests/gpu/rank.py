@@ -39,14 +39,31 @@ def synchronize():
         torch.cuda.synchronize()
 
 
+def default_group():
+    (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
+    return world
+
+
 def settled():
     """The default group, once fr has seen the end of all that was issued."""
     for _ in range(500):
-        (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
+        world = default_group()
         if world["in_flight"] == 0:
             break
         time.sleep(0.01)
     return world
+
+
+def captured_all_reduce(x, replays, before=lambda: None):
+    """A graph of an operation, which has to be reset before its communicator ends."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        before()
+        dist.all_reduce(x)
+    for _ in range(replays):
+        graph.replay()
+    synchronize()
+    return graph
 
 
 def block_us(call, n=200):
@@ -117,12 +134,7 @@ def samples(x):
     after = settled_samples(lib)
     synchronize()
     if not REHEARSAL:
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            dist.all_reduce(x)
-        captured.replay()
-        synchronize()
-        captured.reset()
+        captured_all_reduce(x, replays=1).reset()
     big = torch.zeros(1 << 28, dtype=torch.bfloat16, device=DEVICE)
     digest(lib, "fr_torch_device_digest", big)
     began = time.perf_counter()
@@ -168,8 +180,7 @@ def launch_queue(x):
             if issued != seen:
                 seen, since = issued, time.monotonic()
             time.sleep(0.01)
-        (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
-        result(in_flight=world["enqueued"] - before, issued=issued)
+        result(in_flight=default_group()["enqueued"] - before, issued=issued)
 
     threading.Thread(target=watch, daemon=True).start()
     while True:
@@ -248,17 +259,13 @@ def main():
     elif CASE == "launch_queue":
         launch_queue(x)
     elif CASE == "behind_graph":
-        long = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(long):
-            torch.cuda._sleep(1 << 31)  # about a second
-            dist.all_reduce(x)
-        synchronize()
+        long = captured_all_reduce(x, 0, lambda: torch.cuda._sleep(1 << 31))  # about a second
         before = settled()["completed"]
         long.replay()
         began = time.perf_counter()
         dist.all_reduce(x)
         issue_us = (time.perf_counter() - began) * 1e6
-        (world,) = [g for g in fr.status()["groups"] if g["desc"] == "default_pg"]
+        running = default_group()["in_flight"]
         synchronize()
         after = settled()["completed"]
         for _ in range(3):
@@ -268,7 +275,7 @@ def main():
             before=before,
             after=after,
             later=settled()["completed"],
-            running=world["in_flight"],
+            running=running,
             issue_us=issue_us,
         )
         long.reset()
@@ -284,12 +291,7 @@ def main():
         synchronize()
     elif CASE == "graph":
         before = settled()["enqueued"]
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            dist.all_reduce(x)
-        for _ in range(5):
-            captured.replay()
-        synchronize()
+        captured = captured_all_reduce(x, replays=5)
         world = settled()
         result(
             before=before,
@@ -300,9 +302,7 @@ def main():
         )
         captured.reset()
     elif CASE == "graph_beside_eager":
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            dist.all_reduce(x)
+        captured = captured_all_reduce(x, replays=0)
         for _ in range(14):
             captured.replay()
             dist.all_reduce(x)
@@ -310,11 +310,7 @@ def main():
         result(steps=14, in_flight=settled()["in_flight"])
         captured.reset()
     elif CASE == "skip_after_graph":
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            dist.all_reduce(x)
-        for _ in range(3):
-            captured.replay()
+        captured = captured_all_reduce(x, replays=3)  # alive meanwhile
         dist.all_reduce(x)
         synchronize()
         if RANK == 1:
@@ -322,11 +318,7 @@ def main():
         dist.all_reduce(x)
         synchronize()
     elif CASE == "graph_outlives_group":
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            dist.all_reduce(x)
-        captured.replay()
-        synchronize()
+        captured = captured_all_reduce(x, replays=1)
         dist.destroy_process_group()  # NCCL waits until the graph is gone
         captured.reset()
         return

@@ -90,13 +90,18 @@ class Job:
     def result(self, rank=0):
         return json.loads((self.home / f"result.{rank}").read_text())
 
+    def await_that(self, what, come, every_s=0.05):
+        """What come() returns, once it is true."""
+        end = time.monotonic() + PATIENCE_S
+        while not (found := come()):
+            if time.monotonic() > end:
+                raise AssertionError(f"no {what() if callable(what) else what}\n{self.log()}")
+            time.sleep(every_s)
+        return found
+
     def wait_result(self, rank):
         """Of a rank that goes on, or hangs, after it wrote it."""
-        end = time.monotonic() + PATIENCE_S
-        while not (self.home / f"result.{rank}").exists():
-            if time.monotonic() > end:
-                raise AssertionError(f"no result of rank {rank}\n{self.log()}")
-            time.sleep(0.05)
+        self.await_that(f"result of rank {rank}", (self.home / f"result.{rank}").exists)
         return self.result(rank)
 
     def interface(self):
@@ -106,26 +111,30 @@ class Job:
         return ""
 
     def wait_dumps(self, ranks=(0, 1)):
-        end = time.monotonic() + PATIENCE_S
-        while not all(list(self.dumps.glob(f"gpu.a0.r{r}.*")) for r in ranks):
-            if time.monotonic() > end:
-                raise AssertionError(f"no dumps of {ranks}\n{self.log()}")
-            time.sleep(0.05)
+        def come():
+            return all(list(self.dumps.glob(f"gpu.a0.r{r}.*")) for r in ranks)
+
+        self.await_that(f"dumps of {ranks}", come)
         return self
 
     def verdict(self, frtrace, kinds, ranks, word=""):
         """Once it is this one: making a communicator may be slow, and be an incident before it."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
+        said = {}
+
+        def come():
             got = subprocess.run(
                 [frtrace, "--json", str(self.dumps)], capture_output=True, text=True, timeout=60
             )
-            v = json.loads(got.stdout)["verdict"] if got.stdout else {}
-            if v and v["kind"] in kinds and v["ranks"] == ranks and word in v["summary"]:
-                return v["summary"]
-            if time.monotonic() > end:
-                raise AssertionError(f"{v}\n{self.log()}")
-            time.sleep(0.5)
+            said.update(json.loads(got.stdout)["verdict"] if got.stdout else {})
+            return (
+                said
+                and said["kind"] in kinds
+                and said["ranks"] == ranks
+                and word in said["summary"]
+                and said["summary"]
+            )
+
+        return self.await_that(lambda: f"such verdict, but {said}", come, every_s=0.5)
 
     def end(self, keep=None):
         for p in self.processes:

@@ -138,6 +138,16 @@ TEST_CASE("nccl: after what a rank sends itself the kernels that are reported ar
   CHECK(in_flight(view(), hash) == 0);
   CHECK(row.completed_seq.load() == 1);
   CHECK((comm.mask & kEvKernelCh) != 0);  // other communicators' are right
+  // The row of a send is made before it has a record.
+  group = comm.group_api();
+  api = comm.p2p_api(group, "Send");
+  comm.stop(api);
+  comm.p2p(api, "Send", 1, 1);
+  const auto ops = device_ops(view(), hash);
+  REQUIRE(ops.size() > 1);
+  CHECK((ops.front().flags & kDevNoKernels) == 0);
+  CHECK((ops.back().flags & kDevNoKernels) != 0);
+  comm.stop(group);
 }
 
 TEST_CASE("nccl: what a rank sends itself and others at once is not ended by kernels") {

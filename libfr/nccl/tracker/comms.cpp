@@ -19,7 +19,7 @@ u32 new_comm(Tracker& s, u64 hash, i32 n_ranks, i32 rank, const char* name) noex
       CommPrivate& p = s.comm[i];
       p.generation.fetch_add(1);
       clear(p.nccl_comm, p.mask, p.events, p.other_events, p.children, p.linked, p.kernels_seen,
-            p.transfers_seen, p.later, p.launched, p.last_completed, p.kernels_until);
+            p.transfers_seen, p.later, p.launched, p.last_completed, p.kernels_wrong);
       p.made_ticks.store(ticks_now(s.hot->clock));
       clear(row.group, row.pg_group, row.n_nodes, row.error, row.error_ticks, row.is_profiled,
             row.captured);
@@ -375,7 +375,7 @@ Handle plugin_init(u32 api, u64 hash, const char* name, i32 n_nodes, i32 n_ranks
   s->comm[comm].linked.store(wrapped ? 1 : 0);
   row.is_profiled.store(1, kRelease);
   s->device->plugin_api.store(api);
-  s->device->events.store(s->kernels_until.load() != 0 ? events & ~u32{kEvKernelCh} : events);
+  s->device->events.store(s->kernels_off.load() ? events & ~u32{kEvKernelCh} : events);
   say_layer(*s);
   apply_mask(*s);
   lock.unlock();

@@ -29,8 +29,6 @@ void list_in(Tracker& s, Handle group, u32 op_slot) noexcept {
   g->first.store(op_slot + 1, kRelease);
 }
 
-constexpr u32 kSends = 1, kReceives = 2;
-
 u32 directions_of(Func func) noexcept {
   switch (func) {
     case Func::kSend:
@@ -186,6 +184,9 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     s->comm[comm].linked.store(1);
     t->unlinked = nullptr;
   }
+  if (call.captured) {
+    issued_in_capture(*s);
+  }
   u32 slot = 0;
   DeviceOp* op = current_op(*s, t, comm, call, slot);
   Handle handle = 0;
@@ -195,8 +196,7 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
       op->parts.fetch_add(1, kRelaxed);
     }
     if (call.captured) {
-      op->flags.fetch_or(kDevCaptured | kDevUnseen, kRelaxed);
-      issued_in_capture(*s, comm, ticket_of(s->op[slot]), true);
+      mark_captured(*s, slot);
     }
     if (call.stream != nullptr) {
       op->stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
@@ -214,12 +214,12 @@ Handle api_start(Handle context, Handle group, const Call& call) noexcept {
     handle = scope.op;
   } else if (is_p2p(call)) {
     // The peer is reported with its launch: the record is made then, the row says it was issued.
-    slot = claim_op(*s, comm, call, kDevP2p | (call.captured ? kDevCaptured | kDevUnseen : 0));
-    if (call.captured) {
-      issued_in_capture(*s, comm, fr_ticket{}, true);
-    }
+    slot = claim_op(*s, comm, call, kDevP2p);
     if (slot == kDeviceOps) {
       return make(*s, kApiHandle, kNoSlot, 0);
+    }
+    if (call.captured) {
+      mark_captured(*s, slot);
     }
     keep_ticket(s->op[slot], fr_ticket{});
     publish_op(*s, slot, kClosed);

@@ -37,7 +37,7 @@ u32 claim_op(Tracker& s, u32 comm, const Call& call, u32 flags) noexcept {
   DeviceOp& op = s.ops[slot];
   OpPrivate& p = s.op[slot];
   p.word.store(u64{generation_at(s, slot)} << 32, kRelease);
-  op.flags.store(flags, kRelaxed);
+  op.flags.store(flags | (loses_kernels(s, comm) ? u32{kDevNoKernels} : 0), kRelaxed);
   op.stream.store(reinterpret_cast<u64>(call.stream), kRelaxed);
   op.comm.store(comm, kRelaxed);
   clear(op.ticket, op.launching_ticks, op.launched_ticks, op.started_ticks, op.ended_ticks,
@@ -90,24 +90,25 @@ fr_ticket begin_record(Tracker& s, u32 comm, const Call& call, bool untracked) n
 
 // Row and record of a call. scope: the framework's record it belongs to, or {0}.
 Handle begin_op(Tracker& s, u32 comm, const Call& call, const fr_ticket& scope, u32 bits) noexcept {
+  if (call.captured || cuda::is_capturing()) {
+    issued_in_capture(s);
+  }
   const bool unseen_otherwise = !sees_end(s, comm) || call.captured || call.count == 0 ||
                                 is_one_sided(call.func) || is_alone(s, comm);
   const bool unseen = unseen_otherwise && call.events == 0;
-  const u32 flags = (is_p2p(call) ? u32{kDevP2p} : 0) | (call.captured ? u32{kDevCaptured} : 0) |
-                    (scope.ticket != 0 ? u32{kDevAdopted} : 0) | (unseen ? u32{kDevUnseen} : 0) |
-                    (call.events != 0 ? u32{kDevTimed} : 0) |
-                    (sees_kernels(s, comm) ? 0 : u32{kDevNoKernels});
+  const u32 flags = (is_p2p(call) ? u32{kDevP2p} : 0) | (scope.ticket != 0 ? u32{kDevAdopted} : 0) |
+                    (unseen ? u32{kDevUnseen} : 0) | (call.events != 0 ? u32{kDevTimed} : 0);
   const u32 slot = claim_op(s, comm, call, flags);
   const bool lost = slot == kDeviceOps;
   const fr_ticket t = scope.ticket != 0 ? scope : begin_record(s, comm, call, unseen || lost);
   if (scope.ticket != 0) {
     s.comms[comm].pg_group.store(scope.group, kRelaxed);
   }
-  if (call.captured || cuda::is_capturing()) {
-    issued_in_capture(s, comm, t, call.captured);
-  }
   if (lost) {
     return 0;
+  }
+  if (call.captured) {
+    mark_captured(s, slot);
   }
   keep_ticket(s.op[slot], t);
   s.ops[slot].ticket.store(t.ticket != kNoTicket ? t.ticket : 0, kRelaxed);

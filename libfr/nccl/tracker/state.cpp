@@ -65,8 +65,8 @@ u32 thread_slot() noexcept {
 // KernelCh makes NCCL put a host node into captured graphs: not requested while one is captured.
 // One word for all communicators of one copy of the library.
 void apply_mask(Tracker& s) noexcept {
-  const bool hidden = cuda::is_capturing() || s.capture_reported.load(kRelaxed) ||
-                      s.kernels_until.load(kRelaxed) != 0;
+  const bool hidden =
+      cuda::is_capturing() || s.capture_reported.load(kRelaxed) || s.kernels_off.load(kRelaxed);
   const u32 others = other_events(s);
   for (u32 i = 1; i < kComms; ++i) {
     if (int* mask = s.comm[i].mask.load(kRelaxed)) {
@@ -77,29 +77,24 @@ void apply_mask(Tracker& s) noexcept {
   }
 }
 
-namespace {
-
-// The operation is the first one from which on kernels are not told of, or not as they are.
-bool end_kernels(std::atomic<u64>& until, const fr_ticket& t) noexcept {
-  u64 none = 0;
-  return until.compare_exchange_strong(none, t.ticket != kNoTicket && t.ticket != 0 ? t.ticket : 1,
-                                       kRelaxed);
-}
-
-}  // namespace
-
 // NCCL reports a kernel when its device's count of kernels has come to what the host has counted, and
 // the two count what was issued without KernelCh differently (seen with 2.28.9). Of all that is
 // issued with it later NCCL would report others' kernels, or none, and a communicator does not end
 // before the last one is reported. So nothing asks for kernels from here on.
-void issued_in_capture(Tracker& s, u32 comm, const fr_ticket& t, bool captured) noexcept {
-  if (captured) {
-    s.comms[comm].captured.fetch_add(1, kRelaxed);
+void issued_in_capture(Tracker& s) noexcept {
+  if (s.kernels_off.load(kRelaxed) || (other_events(s) & kEvKernelCh) != 0 ||
+      s.kernels_off.exchange(true)) {
+    return;  // known, or the user's own plugin asks for them all along
   }
-  if ((other_events(s) & kEvKernelCh) == 0 && end_kernels(s.kernels_until, t)) {
-    apply_mask(s);
-    s.device->events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
-    say_layer(s);
+  apply_mask(s);
+  s.device->events.fetch_and(~u32{kEvKernelCh}, kRelaxed);
+  say_layer(s);
+}
+
+void mark_captured(Tracker& s, u32 slot) noexcept {
+  DeviceOp& op = s.ops[slot];
+  if ((op.flags.fetch_or(kDevCaptured | kDevUnseen, kRelaxed) & kDevCaptured) == 0) {
+    s.comms[op.comm.load(kRelaxed) % kComms].captured.fetch_add(1, kRelaxed);
   }
 }
 
@@ -109,7 +104,7 @@ void sent_to_itself(Tracker& s, u32 slot) noexcept {
   DeviceOp& op = s.ops[slot];
   s.op[slot].self_parts.fetch_add(1, kRelaxed);
   op.flags.fetch_or(kDevNoKernels, kRelaxed);
-  end_kernels(s.comm[op.comm.load(kRelaxed) % kComms].kernels_until, ticket_of(s.op[slot]));
+  s.comm[op.comm.load(kRelaxed) % kComms].kernels_wrong.store(1, kRelaxed);
 }
 
 // Shown in status and dumps.
@@ -119,7 +114,7 @@ void say_layer(const Tracker& s) noexcept {
   if (api != 0) {
     std::snprintf(
         text, sizeof text, "profiler plugin, version %u of its interface%s; %u calls hooked", api,
-        s.kernels_until.load() != 0 ? ", no kernels since a graph captured" : "", g_hooked.load());
+        s.kernels_off.load() ? ", no kernels since a graph captured" : "", g_hooked.load());
   } else {
     std::snprintf(text, sizeof text, "%u calls hooked; the profiler plugin was not asked for (yet)",
                   g_hooked.load());

@@ -57,8 +57,9 @@ struct OpPrivate {
   std::atomic<u64> first_events, last_events;  // CUDA events around its first and last call
   std::atomic<u64> events_done;                // the last of them that reported its end
   std::atomic<u32> self_parts;                 // launched: sends and receives of the rank itself
-  std::atomic<u32> directions;                 // 1 sends, 2 receives
+  std::atomic<u32> directions;                 // kSends, kReceives; 0: a collective
 };
+inline constexpr u32 kSends = 1, kReceives = 2;
 
 enum Bit : u32 {
   kPublished = 1,         // before that nobody starts, ends or waits for what is in the row
@@ -108,7 +109,7 @@ struct CommPrivate {
   std::atomic<u32> later;           // has operations that are launched in the background
   std::atomic<u64> launched;        // operations
   std::atomic<u64> last_completed;  // ticket + 1 of the newest operation that ended
-  std::atomic<u64> kernels_until;   // ticket from which on their reports are wrong; 0: they are not
+  std::atomic<u32> kernels_wrong;   // of what is issued from now on others' kernels are reported
 };
 
 // One thread of the host inside the library.
@@ -147,7 +148,7 @@ struct Tracker {
                     {nullptr, 0},         {nullptr, 0}, {nullptr, 0},
                     {nullptr, 0}};
   std::atomic<bool> capture_reported{false};  // by NCCL with its last group of calls
-  std::atomic<u64> kernels_until{0};  // ticket from which on none are asked for; 0: they are
+  std::atomic<bool> kernels_off{false};       // not asked for any more, for good
   std::atomic<u32> op_cursor{0}, phase_cursor{0}, group_cursor{0};
   OpPrivate op[kDeviceOps] = {};
   ApiGroup groups[kApiGroups] = {};
@@ -330,18 +331,23 @@ inline fr_ticket ticket_of(const OpPrivate& p) noexcept {
   return t;
 }
 
-// Of the operation that has the ticket; by default of new ones.
-inline bool sees_kernels(const Tracker& s, u32 comm, u64 ticket = ~0ull) noexcept {
-  const auto is_before = [ticket](u64 until) { return until == 0 || ticket < until; };
+inline bool asks_for_kernels(const Tracker& s, u32 comm) noexcept {
   return s.comms[comm].is_profiled.load(kRelaxed) != 0 &&
-         (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0 &&
-         is_before(s.kernels_until.load(kRelaxed)) &&
-         is_before(s.comm[comm].kernels_until.load(kRelaxed));
+         (s.comm[comm].events.load(kRelaxed) & kEvKernelCh) != 0;
 }
 
+// What NCCL would report of operations that are issued now is not theirs, or nothing.
+inline bool loses_kernels(const Tracker& s, u32 comm) noexcept {
+  return s.kernels_off.load(kRelaxed) || s.comm[comm].kernels_wrong.load(kRelaxed) != 0;
+}
+
+// Of operations that are issued now; of one that was.
+inline bool sees_kernels(const Tracker& s, u32 comm) noexcept {
+  return asks_for_kernels(s, comm) && !loses_kernels(s, comm);
+}
 inline bool sees_kernels(const Tracker& s, const DeviceOp& op) noexcept {
-  return (op.flags.load(kRelaxed) & kDevNoKernels) == 0 &&
-         sees_kernels(s, op.comm.load(kRelaxed) % kComms, op.ticket.load(kRelaxed));
+  return asks_for_kernels(s, op.comm.load(kRelaxed) % kComms) &&
+         (op.flags.load(kRelaxed) & kDevNoKernels) == 0;
 }
 
 // Where kernels are not reported, a communicator that goes over the network has transfers: its
@@ -442,8 +448,10 @@ void finish(Tracker& s, u32 slot, u32 generation, State as, u32 error, u64 at) n
 
 void merge(Tracker& s, u32 wrapped, u32 profiled) noexcept;
 void apply_mask(Tracker& s) noexcept;
-// An operation is issued while a graph is captured, by this call or by another thread.
-void issued_in_capture(Tracker& s, u32 comm, const fr_ticket& t, bool captured) noexcept;
+// An operation is being issued while a graph is captured, by this call or by another thread.
+void issued_in_capture(Tracker& s) noexcept;
+// The graph has it.
+void mark_captured(Tracker& s, u32 slot) noexcept;
 // The rank's kernel copies what it sends itself, for an operation.
 void sent_to_itself(Tracker& s, u32 slot) noexcept;
 void say_layer(const Tracker& s) noexcept;

@@ -255,14 +255,13 @@ void launch(Plan& p) {
       hang();
     }
     later = later || w->fault == kHostBehindGraph;
-    const bool captured = w->fault == kHostCaptured;
     const std::lock_guard guard(c.lock);
-    const bool counted = !w->is_self() && (!captured || c.profiler.wants(kKernelCh));
+    const bool counted = !w->is_self() && (!w->is_captured() || c.profiler.wants(kKernelCh));
     w->number = counted ? ++c.issued : 0;
-    c.numbered[++c.run] = captured ? nullptr : w.get();
+    c.numbered[++c.run] = w->is_captured() ? nullptr : w.get();
   }
   c.profiler.stop(told);
-  if (p.works.front()->fault == kHostCaptured) {
+  if (p.works.front()->is_captured()) {
     return;
   }
   Device::instance().enter(&p);
@@ -298,7 +297,7 @@ void launch_all() {
   }
   for (Plan* p : plans) {
     for (auto& w : p->works) {
-      if (w->fault != kHostCaptured) {
+      if (!w->is_captured()) {
         make_lanes(*w);
       }
     }
@@ -328,7 +327,7 @@ int append(void* comm, const char* func, size_t count, int root, void* stream, c
   if (t_first == nullptr) {
     t_first = &c;
     Event group{kGroupApi};
-    group.captured = w->fault == kHostCaptured;
+    group.captured = w->is_captured();
     t_group = c.profiler.start(group);
     c.profiler.state(t_group, kGroupStartStop);
   }
@@ -338,7 +337,7 @@ int append(void* comm, const char* func, size_t count, int root, void* stream, c
   e.count = count;
   e.root = root;
   e.stream = stream;
-  e.captured = w->fault == kHostCaptured;
+  e.captured = w->is_captured();
   w->api = c.profiler.start(e);
   c.profiler.stop(w->api);
   t_works.push_back(std::move(w));

@@ -124,6 +124,7 @@ struct Work {
   std::deque<Block> blocks;
 
   bool is_self() const;
+  bool is_captured() const { return fault == kHostCaptured; }
   bool told() const { return task != nullptr; }
 };
 
