@@ -189,17 +189,39 @@ def _recorded(name: str, original, before=None, after=None, details=None):
         group = before(args, kwargs) if before is not None else 0
         more = details(args, kwargs) if details is not None else None
         ticket = _lifecycle_begin(name, group or 0, **(more or {}))
+        outer, _local.call = getattr(_local, "call", ""), name
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             _lifecycle_end(ticket, error)
             raise
+        finally:
+            _local.call = outer
         _lifecycle_end(ticket, None)
         if after is not None:
             after(args, kwargs)
         return result
 
     return call
+
+
+def _recorded_unless_within(name: str, original):
+    """Likewise, but for calls that a recorded call makes itself: its own record stands for them."""
+    recorded = _recorded(name, original)
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        within = getattr(_local, "call", "") or not _fr.enabled()
+        return (original if within else recorded)(*args, **kwargs)
+
+    return call
+
+
+@harmless("recording waits in the store")
+def _record_store(store) -> None:
+    """A wait for a key of the store that the ranks share is in flight like an operation."""
+    for name in ("wait", "get"):
+        setattr(store, name, _recorded_unless_within(f"store.{name}", getattr(store, name)))
 
 
 def _argument(args, kwargs, position: int, name: str, default):
@@ -395,6 +417,8 @@ def _patch(module) -> None:
         "destroy_process_group",
         lambda original: _recorded("destroy_process_group", original, before=_before_destroy),
     )
+    if getattr(module, "Store", None) is not None:
+        _record_store(module.Store)
     _patched = module
     rebind(replaced)
     if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:

@@ -129,6 +129,14 @@ def sleep():
     meet_after(WORLD - 1)
 
 
+def store():
+    """All but the last wait for a key that only the last one sets."""
+    if GUILTY:
+        idle()
+    await_there(WORLD - 1)
+    dist.distributed_c10d._get_default_store().get("loaded")  # @store
+
+
 def load_batch():
     there()
     time.sleep(3600)  # @load_batch

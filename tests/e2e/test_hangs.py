@@ -39,6 +39,14 @@ def test_sleep_in_user_code(launch):
     assert trace.verdict["blamed"][0]["site"]["function"] == "load_batch"
 
 
+def test_wait_at_the_store(launch):
+    """Nothing but calls of the store is in flight: these raise an incident, too."""
+    trace = launch("store", 3).await_evidence().trace()
+    trace.expect("missing", [2], now="idle")
+    assert "in the ranks' store" in trace.verdict["summary"]
+    assert trace.verdict["confidence"] == "possible"
+
+
 def test_stale_lock_of_a_killed_build(launch, scratch):
     """torch's build of an extension waits for ever; the verdict has all that explains it."""
     build = scratch / "build"

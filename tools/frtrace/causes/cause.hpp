@@ -131,6 +131,7 @@ enum class Rule : std::uint8_t {
   kNoExit,         // its threads keep a process alive that has destroyed its groups
   kNeverStarted,   // ranks without evidence that all others await at the store
   kLifecycle,      // ranks that did not come to a call that makes or destroys groups
+  kAtStore,        // ranks that are in nothing, while the others wait in the ranks' store
   kKilledBefore,   // told to end by another hand and before the others
   kPastMismatch,   // members differed in an operation that ended nevertheless
   kSlow,
@@ -152,6 +153,7 @@ enum class Rule : std::uint8_t {
   kOpenFailed,
   kOpenNoEvidence,
   kOpenLifecycle,
+  kOpenAtStore,
   kOpenGraphs,
   kOpenTerminated,
   kOpenIdle,

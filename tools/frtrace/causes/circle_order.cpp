@@ -6,6 +6,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "facts/pending.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
 
@@ -282,11 +283,119 @@ std::optional<Cause> left_loop(const Facts& f, const Problem& p, const std::vect
   return left.size() == 1 ? std::optional(of_deviants(f, left, false, false)) : std::nullopt;
 }
 
+// None of them issued that collective, or the one of a sister group.
+bool none_issued(const Facts& f, const std::vector<Wait>& who, const Pending& p) {
+  const Collective c = collective(f, p);
+  return std::ranges::none_of(
+      who, [&](const Wait& w) { return place_of(f, w.evidence, c).has_value(); });
+}
+
+// Most members came to a collective, and a few together did not: each waits in what comes after it, for
+// each other or for more of those who came than it has beside it.
+std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    const auto went_on = [&](int i) {
+      const std::vector<int>& in = f.graph.waits_in[idx(i)];
+      return !in.empty() && std::ranges::all_of(in, [&](int j) {
+        const Pending& other = f.graph[j];
+        const auto is_few = [&](int a) { return contains(op.absent, a); };
+        const std::size_t few = static_cast<std::size_t>(
+            std::ranges::count_if(other.waits, [&](const Wait& w) { return is_few(w.evidence); }));
+        return std::ranges::all_of(other.absent, is_few) ||
+               (other.kind == Kind::kCollective && 2 * few < f.group(other.group).ranks.size() &&
+                none_issued(f, op.waits, other));
+      });
+    };
+    if (op.kind == Kind::kCollective && op.absent.size() > 1 &&
+        2 * op.absent.size() < op.waits.size() && std::ranges::all_of(op.absent, went_on)) {
+      Cause c(Rule::kNeverIssued, Verdict::kMissing);
+      c.pending = k;
+      for (const int i : op.absent) {
+        c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, k));
+      }
+      sort_by_rank(c.guilty);
+      c.assume(Assume::kFewAreWrong);
+      return c;
+    }
+  }
+  return std::nullopt;
+}
+
+// The step of the rank's last message to that one; its size: none is kept.
+std::size_t last_send(const Facts& f, int i, Rank to) {
+  const std::vector<Step>& steps = f.history.of(i);
+  for (std::size_t k = steps.size(); k-- > 0;) {
+    const Record& r = f.history.record(i, k);
+    if (r.kind == Kind::kSend && steps[k].group >= 0 && r.peer >= 0 &&
+        f.group(steps[k].group).ranks[idx(r.peer)] == to) {
+      return k;
+    }
+  }
+  return steps.size();
+}
+
+// Who sent to a rank that receives from any rank, by how many messages each sent.
+std::map<std::uint64_t, std::vector<int>> senders_to(const Facts& f, int server) {
+  std::map<std::uint64_t, std::vector<int>> out;
+  for (const int j : f.c.group_of[idx(server)]) {
+    const Group* g = j < 0 ? nullptr : &f.group(j);
+    for (std::size_t m = 0; g != nullptr && m < g->ranks.size(); ++m) {
+      const int i = g->evidence[m];
+      const LaneEvidence* sent =
+          i < 0 ? nullptr : lane_of(f.ev(i), *g, g->row[m], true, f.rank(server));
+      if (sent != nullptr && !sent->relative) {
+        out[sent->enqueued].push_back(i);
+      }
+    }
+  }
+  return out;
+}
+
+// All sent as many messages to one that receives from any rank, but for one of those on the circle: that
+// one left a message out, or sent one more.
+std::optional<Cause> sent_another_number(const Facts& f, const Problem& p) {
+  for (const int server : p.evidence) {
+    const auto senders = f.anomalies.receives_from_any(server)
+                             ? senders_to(f, server)
+                             : std::map<std::uint64_t, std::vector<int>>{};
+    const bool two = senders.size() == 2;
+    const bool fewer = two && senders.begin()->second.size() == 1;
+    const std::vector<int> alone = !two    ? std::vector<int>{}
+                                   : fewer ? senders.begin()->second
+                                           : senders.rbegin()->second;
+    const std::vector<int> most = !two    ? std::vector<int>{}
+                                  : fewer ? senders.rbegin()->second
+                                          : senders.begin()->second;
+    if (alone.size() != 1 || most.size() < limits::kPeersAgree ||
+        !contains(p.evidence, alone.front())) {
+      continue;
+    }
+    const int i = alone.front(), other = fewer ? i : most.front();
+    const std::size_t at = f.stuck_step(i);
+    const std::size_t usual = fewer ? last_send(f, i, f.rank(server)) : f.stuck_step(other);
+    if (at >= f.history.of(i).size() || usual >= f.history.of(other).size()) {
+      continue;
+    }
+    Deviant d = left_out_at(i, at, other, usual);
+    d.how.kind = fewer ? Anomaly::kSkipped : Anomaly::kInserted;
+    return of_deviants(f, {d}, true, true);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+bool receives_from_any(const Facts& f, int i) {
+  const std::size_t at = f.graph.fronts[idx(i)].first;
+  return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
+}
 
 std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
                                     const std::vector<int>& suspects) {
-  auto c = against_the_shown_order(f, p);
+  auto c = few_did_not_come(f, p);
+  c = c ? c : sent_another_number(f, p);
+  c = c ? c : against_the_shown_order(f, p);
   c = c ? c : came_without(f, p);
   c = c ? c : left_program(f, suspects);
   return c ? c : left_loop(f, p, suspects);

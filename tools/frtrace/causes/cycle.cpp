@@ -6,6 +6,7 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
+#include "model/hints.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -35,6 +36,13 @@ bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
                     [](const Step& x, const Step& y) { return x.key == y.key; });
 }
 
+// It waits where it left its order, in another group than what was due is of.
+bool is_elsewhere(const Facts& f, const Deviant& d) {
+  const int due = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
+  return d.how.issued == f.stuck_step(d.evidence) &&
+         f.history.of(d.evidence)[d.how.issued].group != due;
+}
+
 }  // namespace
 
 Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
@@ -47,11 +55,16 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
                                                             : d.how.kind;
   }
   const Anomaly& a = deviants.front().how;
-  // Exchanged with a later one, or something that it never issued there: another order. What was
-  // left out for good is a skip, wherever the rank waits now.
+  // Exchanged with a later one, or something that it never issued there: another order. So is what
+  // another thread of it may still issue, which waits for a lock. What was left out for good is a skip,
+  // wherever the rank waits now.
   const bool order =
-      a.kind == Anomaly::kSwapped || (in_cycle && a.kind == Anomaly::kSkipped && a.novel);
-  const bool skip = a.kind == Anomaly::kSkipped && !order;
+      a.kind == Anomaly::kSwapped ||
+      (a.kind == Anomaly::kSkipped &&
+       ((in_cycle && a.novel) || has_thread_at_lock(f.ev(deviants.front().evidence))));
+  const bool elsewhere =
+      in_cycle && a.kind == Anomaly::kReplaced && is_elsewhere(f, deviants.front());
+  const bool skip = elsewhere || (a.kind == Anomaly::kSkipped && !order);
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
   c.by_peers = by_peers;
@@ -59,7 +72,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
     const std::vector<Step>& steps = f.history.of(d.evidence);
     Guilty g = guilty_rank(f, d.evidence,
                            order                              ? Why::kOtherOrder
-                           : d.how.kind == Anomaly::kSkipped  ? Why::kSkipped
+                           : skip                             ? Why::kSkipped
                            : d.how.kind == Anomaly::kInserted ? Why::kExtraOperation
                                                               : Why::kDiffers);
     g.issued = steps[d.how.issued].record;
@@ -356,7 +369,9 @@ std::vector<Cause> cycle(const Facts& f) {
       out.push_back(std::move(*l));
       continue;
     }
-    const std::vector<int> on_all = f.graph.on_all_circles(p);
+    std::vector<int> on_all = f.graph.on_all_circles(p);
+    // Who receives from any rank is on every circle through those who may send.
+    std::erase_if(on_all, [&](int i) { return receives_from_any(f, i); });
     std::optional<Cause> c;
     if (!is_new_to_all(f, p.evidence)) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());

@@ -178,11 +178,20 @@ int behind_in(const Facts& f, const std::vector<int>& who) {
   return first == behind.end() ? -1 : *first;
 }
 
-// Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell.
-bool keeps_what_is_in_flight(const RankEvidence& e, const Front& front) {
-  const bool collectives = std::ranges::all_of(e.groups, [](const GroupEvidence& g) {
+// Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell, but for
+// a collective that all others ended.
+bool keeps_what_is_in_flight(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  const Front& front = f.graph.fronts[idx(i)];
+  const auto lags_in = [&](const GroupEvidence& g) {
+    const int group = f.c.group_at(i, static_cast<std::uint32_t>(&g - e.groups.data()));
+    return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+      return p.group == group && p.seq == g.completed + 1 && contains(p.lagging, i);
+    });
+  };
+  const bool collectives = std::ranges::all_of(e.groups, [&](const GroupEvidence& g) {
     return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
-           (g.kept != 0 && g.completed + 1 >= g.first_kept);
+           (g.kept != 0 && g.completed + 1 >= g.first_kept) || lags_in(g);
   });
   // Where messages are counted from what a ring holds, a done one must be before the first.
   const bool seen = e.holes.only_active || e.lanes.empty() || e.losses.lanes_lost == 0;
@@ -211,7 +220,7 @@ bool is_unstarted(const Facts& f, int i) {
   const Front& front = f.graph.fronts[idx(i)];
   const RankEvidence& e = f.ev(i);
   return f.graph.waits(i) && !f.stale[idx(i)] && front.first != kNoRecord && !is_at_store(f, i) &&
-         keeps_what_is_in_flight(e, front) && e.records[front.first].state == State::kEnqueued &&
+         keeps_what_is_in_flight(f, i) && e.records[front.first].state == State::kEnqueued &&
          seconds_between(e.records[front.first].time, e.written) >= limits::kLag_s &&
          !e.holes.written_guessed && !e.holes.only_active &&
          std::any_of(e.records.begin(), e.records.begin() + front.first,
@@ -360,8 +369,7 @@ std::vector<Cause> device_behind(const Facts& f) {
   const bool told = std::ranges::all_of(who, [&](int i) { return holds_itself_up(f, i); });
   // Half of all devices do not stall each by itself.
   const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
-  const bool kept = std::ranges::all_of(
-      who, [&](int i) { return keeps_what_is_in_flight(f.ev(i), f.graph.fronts[idx(i)]); });
+  const bool kept = std::ranges::all_of(who, [&](int i) { return keeps_what_is_in_flight(f, i); });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
     c.set(Rule::kOpenBehind, Verdict::kUndecided);
     return {c};

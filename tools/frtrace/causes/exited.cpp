@@ -266,6 +266,52 @@ bool runs_without_end(const Facts& f, const Problem& problem) {
          std::ranges::any_of(problem.pending, [&](int k) { return all_started(f, f.graph[k]); });
 }
 
+// The rank's own group of that kind; -1: none.
+int sister_of(const Facts& f, int i, int group) {
+  const auto& own = f.c.group_of[idx(i)];
+  const auto it = std::ranges::find_if(
+      own, [&](int g) { return g >= 0 && f.group(g).kind() == f.group(group).kind(); });
+  return it == own.end() ? -1 : *it;
+}
+
+// The rank had issued what `first` is on it before it came to `then`, which it waits in.
+bool issued_before(const Facts& f, const Wait& then, const Pending& first) {
+  const int g = sister_of(f, then.evidence, first.group);
+  const Record* r = g < 0
+                        ? nullptr
+                        : f.slots[idx(g)].at(f.c, f.group(g),
+                                             idx(f.group(g).at(f.rank(then.evidence))), first.seq);
+  return r != nullptr && f.ev(then.evidence).index_of(*r) < then.record;
+}
+
+// A collective that lacks only this rank, though all who are idle came further, each in its own group of
+// that kind: none of them held it up before. What else it may wait in comes later in the program.
+int lacks_only(const Facts& f, Rank who) {
+  const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
+  const auto lacks = [&](const Pending& p) {
+    return p.kind == Kind::kCollective && p.absent.empty() && p.unknown.size() == 1 &&
+           p.unknown.front() == who;
+  };
+  const auto explains = [&](int k) {
+    const Pending& p = f.graph[k];
+    const Wait& w = p.waits.front();
+    const auto went_past = [&](int i) {
+      const int g = sister_of(f, i, p.group);
+      const GroupEvidence* own =
+          g < 0 ? nullptr : f.c.member(f.group(g), idx(f.group(g).at(f.rank(i))));
+      return own != nullptr && own->enqueued >= p.seq;
+    };
+    return std::ranges::all_of(idle, went_past) &&
+           std::ranges::none_of(f.graph.pending, [&](const Pending& op) {
+             return contains(op.unknown, who) && !op.absent.empty() &&
+                    (op.kind != Kind::kCollective || issued_before(f, w, op));
+           });
+  };
+  const std::vector<int> all = f.graph.those(lacks);
+  const auto it = std::ranges::find_if(all, explains);
+  return idle.empty() || it == all.end() ? -1 : *it;
+}
+
 }  // namespace
 
 std::vector<Cause> no_evidence(const Facts& f) {
@@ -321,6 +367,11 @@ std::vector<Cause> no_evidence(const Facts& f) {
       add(x, Why::kNoEvidence);
     }
     c.assume(Assume::kLostOnly, who);
+    if (const int k = who.size() == 1 ? lacks_only(f, who.front()) : -1; k >= 0) {
+      c.independent = true;
+      c.pending = c.guilty.front().pending = k;
+      c.explains = f.graph.leading_to({}, {k});
+    }
     return {c};
   }
   c.set(Rule::kOpenNoEvidence, Verdict::kUndecided);

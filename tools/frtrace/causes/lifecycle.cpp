@@ -93,7 +93,7 @@ std::map<std::string, std::vector<int>> inside(const Facts& f) {
   std::map<std::string, std::vector<int>> out;
   for (const int i : f.c.indices()) {
     const Record* r = f.lifecycle_in_flight(i);
-    if (r != nullptr && !f.exit(i).by_itself() &&
+    if (r != nullptr && !f.exit(i).by_itself() && !f.ev(i).text(r->op).starts_with(kStoreCalls) &&
         seconds_between(r->time, f.ev(i).written) >= limits::kStuck_s) {
       out[std::string(f.ev(i).text(r->op))].push_back(i);
     }
@@ -273,6 +273,44 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
     }
   }
   return out;
+}
+
+namespace {
+
+// It has been at the store for as long as a hang lasts.
+bool stays_at_store(const Facts& f, int i) {
+  const RankEvidence& e = f.ev(i);
+  const Record* call = f.lifecycle_in_flight(i);
+  const double since_s = call != nullptr ? seconds_between(call->time, e.written) : idle_s(e);
+  return !f.exit(i).by_itself() &&
+         since_s >= (call != nullptr ? limits::kStuck_s : e.timeout_s()) &&
+         program_is_at_store(f, i);
+}
+
+}  // namespace
+
+// Nothing is pending but waits for keys of the ranks' store. Of few that are in nothing one has to set
+// the key.
+std::vector<Cause> at_store(const Facts& f) {
+  Cause c;
+  c.others = ranks_that(f, [&](int i) { return stays_at_store(f, i); });
+  if (c.others.empty() || !(f.alarmed || f.exit(c.others.front()).terminated)) {
+    return {};
+  }
+  const std::vector<int> rest = ranks_that(f, [&](int i) {
+    return !contains(c.others, i) && !f.graph.waits(i) && !f.has_left(i) && !f.exit(i).by_itself();
+  });
+  if (rest.empty() || rest.size() >= c.others.size() || !f.c.missing.empty()) {
+    c.set(Rule::kOpenAtStore, Verdict::kUndecided);
+    return {c};
+  }
+  c.set(Rule::kAtStore, Verdict::kMissing);
+  for (const int i : rest) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
+  }
+  c.assume(Assume::kNeedNotMeet);
+  sort_by_rank(c.guilty);
+  return {c};
 }
 
 bool is_communicator_end(std::string_view op) {

@@ -48,7 +48,7 @@ bool was_due(const Facts& f, const Pending& p, bool another = false) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
     const auto usual = pos < steps.size() ? usual_next(steps, pos) : std::nullopt;
-    return usual && (steps[*usual].key == steps[pos].key) != another;
+    return usual && (steps[*usual].key != steps[pos].key) == another;
   });
 }
 
@@ -356,6 +356,37 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   return c;
 }
 
+// One that waits alone for most others of its group, or of the job: either is wrong, as where one goes
+// through one iteration more than the others, and nothing tells which.
+bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>& idle) {
+  const auto absent = static_cast<std::size_t>(
+      std::ranges::count_if(idle, [&](int i) { return contains(p.absent, i); }));
+  if (p.kind == Kind::kCollective && p.waits.size() * 2 < absent && absent > 2 &&
+      absent * 2 > f.group(p.group).ranks.size()) {
+    return true;
+  }
+  std::size_t waiting = 0, still = 0;
+  for (const int i : f.c.indices()) {
+    waiting += f.graph.waits(i) ? 1 : 0;
+    still += !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)] ? 1 : 0;
+  }
+  return waiting * 2 < still && waiting < idle.size();
+}
+
+// Which of the two is wrong, where those who wait left their own order; else an open question.
+Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle, Cause open) {
+  std::vector<int> suspects = idle;
+  for (const Wait& w : p.waits) {
+    suspects.push_back(w.evidence);
+  }
+  const auto waits = [&](const Guilty& g) { return f.graph.waits(g.evidence); };
+  if (auto c = left_order(f, suspects, true); c && std::ranges::all_of(c->guilty, waits)) {
+    return *c;
+  }
+  open.rule = Rule::kOpenFewOrMany;
+  return open;
+}
+
 }  // namespace
 
 std::vector<Cause> never_issued(const Facts& f) {
@@ -387,23 +418,20 @@ std::vector<Cause> never_issued(const Facts& f) {
   }
   const bool left = std::ranges::all_of(idle, [&](int i) { return f.has_left(i); });
   Cause open = undecided(f, idle, k);
-  // One that waits alone for most others: either is wrong, and nothing tells which.
-  const std::set<int> absent(p.absent.begin(), p.absent.end());
-  const auto many = static_cast<std::size_t>(
-      std::ranges::count_if(idle, [&](int i) { return absent.contains(i); }));
-  const bool few_wait = p.kind == Kind::kCollective && p.waits.size() * 2 < many && many > 2 &&
-                        many * 2 > f.group(p.group).ranks.size() && !left;
-  if (few_wait &&
-      (!was_due(f, p) || std::ranges::all_of(idle, [&](int i) { return is_at_store(f, i); }))) {
-    std::vector<int> few = idle;
-    for (const Wait& w : p.waits) {
-      few.push_back(w.evidence);
-    }
-    if (auto c = left_order(f, few, true)) {
-      return {*c};
-    }
-    open.rule = Rule::kOpenFewOrMany;
+  // Who waits for a key of the store waits for another rank, which may be one that it is absent for.
+  std::vector<int> elsewhere = idle;
+  std::erase_if(elsewhere, [&](int i) { return program_is_at_store(f, i); });
+  if (elsewhere.empty()) {
+    open.rule = Rule::kOpenAtStore;
     return {open};
+  }
+  idle = std::move(elsewhere);
+  const bool few_wait = !left && few_wait_for_many(f, p, idle);
+  // Where it was due, and the stacks show that the many are amid the program, these stopped.
+  const bool due = few_wait && was_due(f, p) &&
+                   std::ranges::all_of(idle, [&](int i) { return !now_at(f.ev(i)).file.empty(); });
+  if (few_wait && !due) {
+    return {few_or_many(f, p, idle, std::move(open))};
   }
   if (!left && may_wait_unseen(f, idle, p)) {
     open.rule = Rule::kOpenUnrecorded;
@@ -425,8 +453,8 @@ std::vector<Cause> never_issued(const Facts& f) {
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
   });
-  if (few_wait) {
-    c.assume(Assume::kEarlierIterations);  // in which it was due: the few issued none too many
+  if (due) {
+    c.assume(Assume::kEarlierIterations);  // the few issued none too many
   }
   if (early) {
     c.assume(Assume::kEarlyFile, f.ranks(idle));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "causes/cause.hpp"
@@ -47,6 +48,7 @@ std::vector<Cause> complete_open(const Facts&);
 std::vector<Cause> never_started(const Facts&);
 std::vector<Cause> no_exit(const Facts&);
 std::vector<Cause> lifecycle(const Facts&);
+std::vector<Cause> at_store(const Facts&);
 // Those who have to come to the call that these ranks are in, and never entered it.
 std::vector<int> absent_from_call(const Facts&, const std::vector<int>& members);
 std::vector<Cause> terminated(const Facts&);
@@ -65,6 +67,9 @@ bool only_times(const Facts&);  // the files are a profiler's
 
 // ---- shared by rules
 
+// Waits for a key of the ranks' store, as fr names them: python/fr/capture.py.
+inline constexpr std::string_view kStoreCalls = "store.";
+
 // The operation that says most about the blamed: most waiting, then earliest; -1: none. `absent`:
 // only operations that one of them did not come to.
 int main_pending(const Facts&, const std::vector<int>& blamed, bool absent = true);
@@ -77,6 +82,8 @@ bool all_started(const Facts&, const Pending&);
 bool came_together(const Facts&, int evidence, const Step&);
 // It waits for a key of the ranks' store: who is to set it may be among those who wait for it.
 bool is_at_store(const Facts&, int evidence);
+// Likewise, by a call of the program's, and not while it makes a group.
+bool program_is_at_store(const Facts&, int evidence);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 // These ranks are one machine: by the node size that others know, else as an aligned block of a
@@ -112,6 +119,8 @@ void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
 std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
 // Who on a circle left an order that others show, or its own loop.
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
+// What it waits in is a receive from any rank: whoever sends next ends it.
+bool receives_from_any(const Facts&, int evidence);
 // The only one of them that left what its peers issued from the program's begin on.
 std::optional<Cause> left_program(const Facts&, const std::vector<int>& suspects);
 

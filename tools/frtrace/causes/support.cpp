@@ -50,6 +50,12 @@ bool is_at_store(const Facts& f, int evidence) {
   return std::ranges::any_of(hints, [](const Hint& h) { return h.kind == HintKind::kStore; });
 }
 
+bool program_is_at_store(const Facts& f, int evidence) {
+  const Record* call = f.lifecycle_in_flight(evidence);
+  return call == nullptr ? is_at_store(f, evidence)
+                         : f.ev(evidence).text(call->op).starts_with(kStoreCalls);
+}
+
 bool came_together(const Facts& f, int evidence, const Step& step) {
   const Record& r = f.ev(evidence).records[step.record];
   if (r.kind != Kind::kCollective || step.group < 0) {

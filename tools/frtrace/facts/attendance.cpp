@@ -1,5 +1,6 @@
 // Which members of a pending operation came.
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <span>
 
@@ -349,12 +350,8 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
   // Where not all have to meet, those are behind that did not start what others ended, and one alone
   // that did not get what all others got.
-  const auto is_broadcast = [&] {
-    const Seen& s = all.front();
-    return canonical_op(c_.evidence_of(s.evidence).text(s.record->op)) == "broadcast";
-  };
-  const bool alone = all.size() == 1 && ended.size() + 1 == g.ranks.size() &&
-                     ended.size() >= limits::kEndedByAll && is_broadcast();
+  const bool alone =
+      all.size() == 1 && ended.size() + 1 == g.ranks.size() && ended.size() >= limits::kEndedByAll;
   for (const Seen& s : all) {
     const bool unstarted = s.record->state != State::kStarted && tells_starts(s.evidence);
     const bool behind = met || (is_first(s) && (alone || unstarted));
@@ -439,12 +436,29 @@ void Attendance::meet_other_end(Pending& p, Reached& at, bool in_order) const {
   }
 }
 
+// Its record is overwritten, and by the counters it is the only one that has not ended it.
+void Attendance::lags_overwritten(Pending& p) const {
+  const Group& g = c_.groups[idx(p.group)];
+  const bool ended =
+      std::ranges::all_of(std::views::iota(std::size_t{0}, g.ranks.size()), [&](std::size_t m) {
+        const GroupEvidence* e = c_.member(g, m);
+        return p.waits_here(g.evidence[m]) || (e != nullptr && e->completed >= p.seq);
+      });
+  const Wait& w = p.waits.front();
+  if (p.kind == Kind::kCollective && runs_in_order(c_, p) && p.waits.size() == 1 && ended &&
+      g.ranks.size() > limits::kEndedByAll && seconds_between(w.since, w.until) >= limits::kLag_s) {
+    p.busy.push_back(w.evidence);
+    p.lagging.push_back(w.evidence);
+  }
+}
+
 // All members issued it. False: the waits are only those of evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[idx(p.group)];
   Reached at;
   for (const Wait& w : p.waits) {
     if (w.record == kNoRecord) {
+      lags_overwritten(p);
       return true;
     }
     at.add(w.evidence, c_.evidence_of(w.evidence).records[w.record]);

@@ -78,7 +78,6 @@ class Collector {
   void add(int evidence) {
     const std::size_t i = idx(evidence);
     const RankEvidence& e = *c_.ranks[i];
-    found_.assign(e.groups.size(), 0);
     // A process that crashed did so in any message of its batch, not only in the one it waited for.
     const Front crash = e.exit.present && e.exit.kind == ExitBy::kCrash ? front_of(e) : Front{};
     Time before = 0;  // when the last of the operations issued so far ended
@@ -94,7 +93,6 @@ class Collector {
       const bool went_on = failed && record.kind == Kind::kCollective &&
                            e.groups[record.group].completed > record.seq;
       if (!went_on) {
-        ++found_[record.group];
         add_record(evidence, r, before, failed, group);
       }
     }
@@ -157,13 +155,16 @@ class Collector {
     put({group, record.kind, record.seq, send ? e.id.rank : peer, send ? peer : e.id.rank}, w);
   }
 
-  // From any rank: it waits for the next message of each member that waits in nothing itself.
+  // From any rank: it waits for the next message of each member that waits in nothing itself; where
+  // all wait, of each.
   void add_from_any(int group, const Wait& w) {
     const Group& g = c_.groups[idx(group)];
     const Rank own = c_.evidence_of(w.evidence).id.rank;
+    const auto waits = [&](int j) { return front_of(c_.evidence_of(j)).first != kNoRecord; };
+    const bool all = std::ranges::all_of(g.evidence, [&](int j) { return j >= 0 && waits(j); });
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int j = g.evidence[m];
-      if (j < 0 || j == w.evidence || front_of(c_.evidence_of(j)).first != kNoRecord) {
+      if (j < 0 || j == w.evidence || (!all && waits(j))) {
         continue;
       }
       const LaneEvidence* sent = lane_of(c_.evidence_of(j), g, g.row[m], true, own);
@@ -180,8 +181,8 @@ class Collector {
       const int group = c_.group_of[i][row];
       const bool in_flight = own.enqueued > own.ended && own.completed < own.enqueued;
       const bool kept = own.kept != 0 && own.completed + 1 >= own.first_kept;
-      if (group < 0 || found_[row] != 0 || own.untracked != 0 || own.wait_only != 0 ||
-          own.overwritten == 0 || !in_flight || kept) {
+      if (group < 0 || own.untracked != 0 || own.wait_only != 0 || own.overwritten == 0 ||
+          !in_flight || kept) {
         continue;
       }
       const Time since = own.completed_time != 0 ? own.completed_time : own.enqueued_time;
@@ -192,7 +193,6 @@ class Collector {
 
   const Case& c_;
   std::map<Key, Pending> operations_;
-  std::vector<std::uint64_t> found_;  // pending records of the rank at hand, by row
 };
 
 }  // namespace

@@ -54,6 +54,7 @@ class Attendance {
   // The member is through with it; when, where that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
   void lags_beside_unknown(Pending&) const;
+  void lags_overwritten(Pending&) const;
   void add_queued(Pending&) const;
   bool lagging_ends(Pending&, const std::vector<Seen>& all) const;
   bool was_entered_by_all(const Pending&) const;

@@ -72,9 +72,8 @@ class Judge {
   bool is_needed(Tier tier) const {
     switch (tier) {
       case Tier::kAbsent:
-        return explained_.empty() && std::ranges::none_of(named_, [](const Cause& n) {
-                 return n.verdict == Verdict::kTransport;
-               });
+        return std::ranges::none_of(
+            named_, [](const Cause& n) { return n.verdict == Verdict::kTransport; });
       case Tier::kOpen:
         return !named();
       case Tier::kNoHang:
@@ -107,6 +106,15 @@ class Judge {
     });
   }
 
+  // All who are named are hosts that did not come.
+  bool only_idle() const {
+    return std::ranges::all_of(named_, [](const Cause& c) {
+      return c.rule == Rule::kNeverIssued && std::ranges::all_of(c.guilty, [](const Guilty& g) {
+               return g.why == Why::kNeverIssued;
+             });
+    });
+  }
+
   // All that it blames are blamed already.
   bool is_known(const Cause& c) const {
     return std::ranges::all_of(c.guilty, [&](const Guilty& g) { return is_named(g.rank); });
@@ -134,14 +142,14 @@ class Judge {
     });
   }
 
-  // What differs in a group shifts its numbers: others' devices may have started another operation.
-  // A process that ended takes messages off the devices of its peers.
+  // What differs in a group shifts its numbers: others' devices may have started another operation. Who
+  // came no further shifts none. A process that ended takes messages off the devices of its peers.
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind && std::ranges::any_of(named_, [&](const Cause& n) {
              return (n.verdict == Verdict::kExited &&
                      (f_.graph[c.pending].kind != Kind::kCollective || lost_a_peer(c))) ||
-                    (n.rule != Rule::kDeviceBehind && n.pending >= 0 &&
-                     f_.graph[n.pending].group == f_.graph[c.pending].group);
+                    (n.rule != Rule::kDeviceBehind && n.rule != Rule::kNeverIssued &&
+                     n.pending >= 0 && f_.graph[n.pending].group == f_.graph[c.pending].group);
            });
   }
 
@@ -149,6 +157,9 @@ class Judge {
     const bool first = named_.empty() && open_.empty();
     c.independent = (c.independent || (c.rule == Rule::kLeftOrder && !c.by_peers)) && !in_doubt(c);
     if (!first && !adds(c) && (!c.independent || is_known(c))) {
+      return;
+    }
+    if (tier == Tier::kAbsent && !explained_.empty() && !(c.independent && only_idle())) {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);

@@ -87,8 +87,7 @@ std::string store_wait(const Look& l) {
     return {};
   }
   return "waits in the ranks' store for a key that another rank sets" +
-         (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string()) +
-         ": that rank has not set it, or rank 0, which has the store, is gone";
+         (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string());
 }
 
 bool is_worker(const ChildProcess& c) {
@@ -274,6 +273,15 @@ std::vector<Hint> hints_of(const RankEvidence& e) {
     }
   }
   return out;
+}
+
+bool has_thread_at_lock(const RankEvidence& e) {
+  return std::ranges::any_of(e.threads.threads, [&](const ThreadStack& t) {
+    const auto python = std::ranges::find_if(
+        t.stack, [&](std::uint32_t frame) { return e.threads.frames[frame].python; });
+    return python != t.stack.end() && !fr::is_library_file(e.threads.frames[*python].file) &&
+           in_python_lock({e, t});
+  });
 }
 
 LockWait lock_wait(const RankEvidence& e) {

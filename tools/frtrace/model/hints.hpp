@@ -32,6 +32,10 @@ struct Hint {
 // By the stacks, system calls and variables of the main thread and of those it waits for.
 std::vector<Hint> hints_of(const RankEvidence&);
 
+// One of its threads is about to take a lock of the program's, and does not get it: `with lock` in user
+// code.
+bool has_thread_at_lock(const RankEvidence&);
+
 // The lock file that the rank waits for, and what is needed to look it up; path "": none, or its
 // name is not in the evidence.
 struct LockWait {

@@ -55,6 +55,9 @@ inline constexpr Row kSentences[] = {
      "{who} [does|do] not exit: [it has|they have] destroyed [its|their] process groups, and "
      "Python waits for [its|their] other threads to end"},
     {kLifecycle, "{who} never entered {call}; {others_wait} there"},
+    {kAtStore,
+     "{who} [is|are] in no operation, and {others_wait} in the ranks' store for a key that another "
+     "rank sets"},
     {kSlow, "{late}"},
     {kOk, "nothing is stuck{young}"},
     {kOkTerminated, "nothing was stuck; {others} [was|were] terminated from outside ({how_ended})"},
@@ -119,6 +122,10 @@ inline constexpr Row kSentences[] = {
      "the "
      "files were written",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
+    {kOpenAtStore,
+     "{others_wait} in the ranks' store for a key that another rank sets: which rank, the evidence "
+     "does not show",
+     "which rank sets the key that {others} [waits|wait] for"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or stacks: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,

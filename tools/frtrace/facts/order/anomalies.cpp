@@ -163,9 +163,15 @@ bool is_not_due(const Case& c, const History& history, const Anomalies& all, int
 
 }  // namespace
 
-// Of a file without what has completed, no order of earlier iterations is known.
+bool Anomalies::receives_from_any(int i) const {
+  return std::ranges::any_of(c_.evidence_of(i).records,
+                             [](const Record& r) { return r.kind == Kind::kRecv && r.peer < 0; });
+}
+
+// Of a file without what has completed, no order of earlier iterations is known; who receives from any
+// rank has none of its own.
 std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
-  if (c_.evidence_of(i).holes.only_active) {
+  if (c_.evidence_of(i).holes.only_active || receives_from_any(i)) {
     return {};
   }
   const std::vector<Step>& steps = history_.of(i);

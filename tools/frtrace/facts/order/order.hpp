@@ -120,6 +120,9 @@ class Anomalies {
   // Members of its groups, at most limits::kPeers.
   std::vector<int> peers(int evidence, bool smaller_groups_first) const;
 
+  // Some receive of it took whichever message came first.
+  bool receives_from_any(int evidence) const;
+
  private:
   bool shared(int evidence, const Anomaly& a) const;
   std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
