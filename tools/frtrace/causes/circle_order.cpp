@@ -290,22 +290,38 @@ bool none_issued(const Facts& f, const std::vector<Wait>& who, const Pending& p)
       who, [&](const Wait& w) { return place_of(f, w.evidence, c).has_value(); });
 }
 
-// Most members came to a collective, and a few together did not: each waits in what comes after it, for
-// each other or for more of those who came than it has beside it.
+// The first that the rank waits in.
+std::vector<int> first_waits(const Facts& f, int i) {
+  std::vector<int> out;
+  for (const int k : f.graph.waits_in[idx(i)]) {
+    if (std::ranges::any_of(f.graph[k].waits, [&](const Wait& w) {
+          return w.evidence == i && f.graph.fronts[idx(i)].holds(w.record);
+        })) {
+      out.push_back(k);
+    }
+  }
+  return out;
+}
+
+// What some wait in that did not come to `op`, as most did: it waits for others of these, or it comes
+// later and more of those who came are due there than wait in it.
+bool comes_after(const Facts& f, const Pending& then, const Pending& op) {
+  const auto is_few = [&](int i) { return contains(op.absent, i); };
+  const std::ptrdiff_t few =
+      std::ranges::count_if(then.waits, [&](const Wait& w) { return is_few(w.evidence); });
+  return std::ranges::all_of(then.absent, is_few) ||
+         (then.kind == Kind::kCollective && 2 * idx(few) < f.group(then.group).ranks.size() &&
+          none_issued(f, op.waits, then));
+}
+
+// Most members came to a collective, and a few together did not, and wait in what comes after it.
 std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     const Pending& op = f.graph[k];
     const auto went_on = [&](int i) {
-      const std::vector<int>& in = f.graph.waits_in[idx(i)];
-      return !in.empty() && std::ranges::all_of(in, [&](int j) {
-        const Pending& other = f.graph[j];
-        const auto is_few = [&](int a) { return contains(op.absent, a); };
-        const std::size_t few = static_cast<std::size_t>(
-            std::ranges::count_if(other.waits, [&](const Wait& w) { return is_few(w.evidence); }));
-        return std::ranges::all_of(other.absent, is_few) ||
-               (other.kind == Kind::kCollective && 2 * few < f.group(other.group).ranks.size() &&
-                none_issued(f, op.waits, other));
-      });
+      const std::vector<int> in = first_waits(f, i);
+      return !in.empty() &&
+             std::ranges::all_of(in, [&](int j) { return comes_after(f, f.graph[j], op); });
     };
     if (op.kind == Kind::kCollective && op.absent.size() > 1 &&
         2 * op.absent.size() < op.waits.size() && std::ranges::all_of(op.absent, went_on)) {

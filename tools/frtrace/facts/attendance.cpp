@@ -293,8 +293,8 @@ void Attendance::add_queued(Pending& p) const {
   }
 }
 
-// One device alone did not get to what several others started: nothing that a member without
-// evidence did or left out holds it up.
+// One device alone did not get to what several others started: nothing that a member which did not come,
+// or left no evidence, did or left out holds it up.
 void Attendance::lags_beside_unknown(Pending& p) const {
   Reached at;
   for (const Wait& w : p.waits) {
@@ -582,8 +582,7 @@ bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
     p.stale.clear();
   }
   p.complete = p.absent.empty() && p.unknown.empty() && p.stale.empty() && !young;
-  const bool open = !p.unknown.empty() || !p.stale.empty();
-  if (open && p.absent.empty() && old_enough && !failed) {
+  if (!p.complete && !young && old_enough && !failed) {
     lags_beside_unknown(p);
   }
   if (!p.complete && runs_in_order(c_, p)) {

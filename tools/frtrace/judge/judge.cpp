@@ -142,14 +142,16 @@ class Judge {
     });
   }
 
-  // What differs in a group shifts its numbers: others' devices may have started another operation. Who
-  // came no further shifts none. A process that ended takes messages off the devices of its peers.
+  // What differs in a group shifts the numbers after it: others' devices may have started another
+  // operation. Who came no further shifts none. A process that ended takes messages off the devices of
+  // its peers.
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind && std::ranges::any_of(named_, [&](const Cause& n) {
              return (n.verdict == Verdict::kExited &&
                      (f_.graph[c.pending].kind != Kind::kCollective || lost_a_peer(c))) ||
                     (n.rule != Rule::kDeviceBehind && n.rule != Rule::kNeverIssued &&
-                     n.pending >= 0 && f_.graph[n.pending].group == f_.graph[c.pending].group);
+                     n.pending >= 0 && f_.graph[n.pending].group == f_.graph[c.pending].group &&
+                     f_.graph[n.pending].seq <= f_.graph[c.pending].seq);
            });
   }
 

@@ -99,6 +99,7 @@ class Describe : public Names {
       b_.site = user_site(*e_, e_->exit.stack);
     } else if (x.kind == ExitKind::kStatus) {
       line(exit(x));
+      b_.site = e_->exit.type == "SystemExit" ? user_site(*e_, e_->exit.stack) : Site{};
     } else if (script_is_over(e_->threads, e_->id.pid) && g_.why == Why::kLeftEarly) {
       line("runs what Python runs at exit: its script is over");
     } else {
