@@ -338,6 +338,51 @@ std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
   return std::nullopt;
 }
 
+// All other members sent that one as many messages, or received as many from it, as came before this.
+bool is_one_ahead(const Facts& f, const Pending& message, const Pending& met, int i) {
+  const Group& g = f.group(message.group);
+  const bool sends = message.from == f.rank(i);
+  const Rank other = sends ? message.to : message.from;
+  std::size_t sisters = 0;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const int j = g.evidence[m];
+    const LaneEvidence* lane =
+        j < 0 || j == i ? nullptr : lane_of(f.ev(j), g, g.row[m], sends, other);
+    if (lane == nullptr) {
+      continue;
+    }
+    if (lane->relative || lane->enqueued + 1 != message.seq || !met.waits_here(j)) {
+      return false;
+    }
+    ++sisters;
+  }
+  return sisters != 0;
+}
+
+}  // namespace
+
+// In what each of them exchanges with the same rank.
+std::optional<Cause> one_went_on(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    const int i = op.absent.size() == 1 ? op.absent.front() : -1;
+    const std::vector<int> in = i < 0 ? std::vector<int>{} : first_waits(f, i);
+    if (op.kind != Kind::kCollective || in.size() != 1 ||
+        f.graph[in.front()].kind == Kind::kCollective ||
+        !is_one_ahead(f, f.graph[in.front()], op, i)) {
+      continue;
+    }
+    Cause c(Rule::kNeverIssued, Verdict::kMissing);
+    c.pending = k;
+    c.guilty = {guilty_rank(f, i, Why::kSkipped, k)};
+    c.assume(Assume::kPeersOrder);
+    return c;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
 // The step of the rank's last message to that one; its size: none is kept.
 std::size_t last_send(const Facts& f, int i, Rank to) {
   const std::vector<Step>& steps = f.history.of(i);

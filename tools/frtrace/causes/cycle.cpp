@@ -36,10 +36,13 @@ bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
                     [](const Step& x, const Step& y) { return x.key == y.key; });
 }
 
-// It waits where it left its order, in another group than what was due is of.
+// It waits where it left its order, or left out a message there, in another group than what was due is
+// of.
 bool is_elsewhere(const Facts& f, const Deviant& d) {
-  const int due = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
-  return d.how.issued == f.stuck_step(d.evidence) &&
+  const int owner = d.how.owner(d.evidence);
+  const int due = f.history.of(owner)[d.how.usual].group;
+  return (d.how.issued == f.stuck_step(d.evidence) ||
+          is_p2p(f.history.record(owner, d.how.usual))) &&
          f.history.of(d.evidence)[d.how.issued].group != due;
 }
 
@@ -377,6 +380,11 @@ std::vector<Cause> cycle(const Facts& f) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
+    }
+    // Numbers of messages tell more than orders.
+    if (auto one = one_went_on(f, p);
+        one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
+      c = std::move(one);
     }
     if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {
       c.reset();

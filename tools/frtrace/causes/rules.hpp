@@ -121,6 +121,8 @@ std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<i
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.
 bool receives_from_any(const Facts&, int evidence);
+// All but one on a circle came to a collective, and that one is ahead of them in messages.
+std::optional<Cause> one_went_on(const Facts&, const Problem&);
 // The only one of them that left what its peers issued from the program's begin on.
 std::optional<Cause> left_program(const Facts&, const std::vector<int>& suspects);
 

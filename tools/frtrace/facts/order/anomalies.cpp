@@ -444,7 +444,9 @@ bool Anomalies::ended_alike(int i, std::size_t at) const {
 // did what was due: so is their program in this iteration. Of another group than what was due it says
 // nothing.
 bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
-  const bool elsewhere = (a.kind == Anomaly::kSkipped || a.kind == Anomaly::kSwapped) &&
+  const bool message = history_.record(a.owner(i), a.usual).kind != Kind::kCollective;
+  const bool elsewhere = (a.kind == Anomaly::kSkipped || a.kind == Anomaly::kSwapped ||
+                          (a.kind == Anomaly::kReplaced && message)) &&
                          usual(i, a).group != history_.of(i)[a.issued].group;
   const bool alike = history_.record(i, a.usual).kind != Kind::kCollective || a.usual >= a.issued ||
                      ended_alike(i, a.usual);
