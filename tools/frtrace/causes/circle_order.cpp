@@ -283,11 +283,12 @@ std::optional<Cause> left_loop(const Facts& f, const Problem& p, const std::vect
   return left.size() == 1 ? std::optional(of_deviants(f, left, false, false)) : std::nullopt;
 }
 
-// None of them issued that collective, or the one of a sister group.
+// None of them, of many the first, issued that collective, or the one of a sister group.
 bool none_issued(const Facts& f, const std::vector<Wait>& who, const Pending& p) {
   const Collective c = collective(f, p);
   return std::ranges::none_of(
-      who, [&](const Wait& w) { return place_of(f, w.evidence, c).has_value(); });
+      std::span(who).first(std::min(who.size(), limits::kVoters)),
+      [&](const Wait& w) { return place_of(f, w.evidence, c).has_value(); });
 }
 
 // The first that the rank waits in.
@@ -324,7 +325,8 @@ std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
              std::ranges::all_of(in, [&](int j) { return comes_after(f, f.graph[j], op); });
     };
     if (op.kind == Kind::kCollective && op.absent.size() > 1 &&
-        2 * op.absent.size() < op.waits.size() && std::ranges::all_of(op.absent, went_on)) {
+        op.absent.size() <= limits::kSuspects && 2 * op.absent.size() < op.waits.size() &&
+        std::ranges::all_of(op.absent, went_on)) {
       Cause c(Rule::kNeverIssued, Verdict::kMissing);
       c.pending = k;
       for (const int i : op.absent) {
