@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <tuple>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -30,6 +31,18 @@ bool went_past(const Facts& f, int i, const Pending& p) {
 
 }  // namespace
 
+// These left the pending collective out and went on.
+static Cause left_out_by(const Facts& f, const std::vector<int>& who, int pending, Assume why) {
+  Cause c(Rule::kNeverIssued, Verdict::kMissing);
+  c.pending = pending;
+  for (const int i : who) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, pending));
+  }
+  sort_by_rank(c.guilty);
+  c.assume(why);
+  return c;
+}
+
 std::optional<Cause> went_past(const Facts& f, const Problem& p, const std::vector<int>& who) {
   const auto k = std::ranges::find_if(p.pending, [&](int op) {
     return std::ranges::all_of(who, [&](int i) { return went_past(f, i, f.graph[op]); });
@@ -37,13 +50,7 @@ std::optional<Cause> went_past(const Facts& f, const Problem& p, const std::vect
   if (k == p.pending.end()) {
     return std::nullopt;
   }
-  Cause c(Rule::kNeverIssued, Verdict::kMissing);
-  c.pending = *k;
-  for (const int i : who) {
-    c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, *k));
-  }
-  c.assume(Assume::kPeersOrder);
-  return c;
+  return left_out_by(f, who, *k, Assume::kPeersOrder);
 }
 
 std::optional<Cause> left_program(const Facts& f, const std::vector<int>& suspects) {
@@ -327,14 +334,7 @@ std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
     if (op.kind == Kind::kCollective && op.absent.size() > 1 &&
         op.absent.size() <= limits::kSuspects && 2 * op.absent.size() < op.waits.size() &&
         std::ranges::all_of(op.absent, went_on)) {
-      Cause c(Rule::kNeverIssued, Verdict::kMissing);
-      c.pending = k;
-      for (const int i : op.absent) {
-        c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, k));
-      }
-      sort_by_rank(c.guilty);
-      c.assume(Assume::kFewAreWrong);
-      return c;
+      return left_out_by(f, op.absent, k, Assume::kFewAreWrong);
     }
   }
   return std::nullopt;
@@ -363,22 +363,16 @@ bool is_one_ahead(const Facts& f, const Pending& message, const Pending& met, in
 
 }  // namespace
 
-// In what each of them exchanges with the same rank.
 std::optional<Cause> one_went_on(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     const Pending& op = f.graph[k];
     const int i = op.absent.size() == 1 ? op.absent.front() : -1;
     const std::vector<int> in = i < 0 ? std::vector<int>{} : first_waits(f, i);
-    if (op.kind != Kind::kCollective || in.size() != 1 ||
-        f.graph[in.front()].kind == Kind::kCollective ||
-        !is_one_ahead(f, f.graph[in.front()], op, i)) {
-      continue;
+    if (op.kind == Kind::kCollective && in.size() == 1 &&
+        f.graph[in.front()].kind != Kind::kCollective &&
+        is_one_ahead(f, f.graph[in.front()], op, i)) {
+      return left_out_by(f, {i}, k, Assume::kPeersOrder);
     }
-    Cause c(Rule::kNeverIssued, Verdict::kMissing);
-    c.pending = k;
-    c.guilty = {guilty_rank(f, i, Why::kSkipped, k)};
-    c.assume(Assume::kPeersOrder);
-    return c;
   }
   return std::nullopt;
 }
@@ -419,17 +413,16 @@ std::map<std::uint64_t, std::vector<int>> senders_to(const Facts& f, int server)
 // one left a message out, or sent one more.
 std::optional<Cause> sent_another_number(const Facts& f, const Problem& p) {
   for (const int server : p.evidence) {
-    const auto senders = f.anomalies.receives_from_any(server)
-                             ? senders_to(f, server)
-                             : std::map<std::uint64_t, std::vector<int>>{};
-    const bool two = senders.size() == 2;
-    const bool fewer = two && senders.begin()->second.size() == 1;
-    const std::vector<int> alone = !two    ? std::vector<int>{}
-                                   : fewer ? senders.begin()->second
-                                           : senders.rbegin()->second;
-    const std::vector<int> most = !two    ? std::vector<int>{}
-                                  : fewer ? senders.rbegin()->second
-                                          : senders.begin()->second;
+    if (!f.anomalies.receives_from_any(server)) {
+      continue;
+    }
+    const auto senders = senders_to(f, server);
+    if (senders.size() != 2) {
+      continue;
+    }
+    const bool fewer = senders.begin()->second.size() == 1;
+    const auto& [alone, most] = fewer ? std::tie(senders.begin()->second, senders.rbegin()->second)
+                                      : std::tie(senders.rbegin()->second, senders.begin()->second);
     if (alone.size() != 1 || most.size() < limits::kPeersAgree ||
         !contains(p.evidence, alone.front())) {
       continue;
@@ -449,7 +442,7 @@ std::optional<Cause> sent_another_number(const Facts& f, const Problem& p) {
 
 }  // namespace
 
-bool receives_from_any(const Facts& f, int i) {
+bool waits_for_any_rank(const Facts& f, int i) {
   const std::size_t at = f.graph.fronts[idx(i)].first;
   return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
 }

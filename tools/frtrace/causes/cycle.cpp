@@ -374,7 +374,7 @@ std::vector<Cause> cycle(const Facts& f) {
     }
     std::vector<int> on_all = f.graph.on_all_circles(p);
     // Who receives from any rank is on every circle through those who may send.
-    std::erase_if(on_all, [&](int i) { return receives_from_any(f, i); });
+    std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
     std::optional<Cause> c;
     if (!is_new_to_all(f, p.evidence)) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());

@@ -232,13 +232,18 @@ bool is_next(const Facts& f, int i) {
                              [&](const Pending& p) { return is_due_in(f, i, *next, p); });
 }
 
+// It waits for nobody, lives, and its evidence is recent.
+bool stands_still(const Facts& f, int i) {
+  return !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)];
+}
+
 // Several that seem to be idle may wait for each other in the making of a communicator: so do those
 // whose peers issued the first operation of a kind of group next. Where nothing tells what was next,
 // most of a job that all stand still do.
 void drop_makers(const Facts& f, std::vector<int>& idle) {
   std::size_t still = 0;
   for (const int i : f.c.indices()) {
-    still += !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)] ? 1 : 0;
+    still += stands_still(f, i) ? 1 : 0;
   }
   if (still < 2 || f.ev(idle.front()).format.empty()) {
     return;
@@ -368,7 +373,7 @@ bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>&
   std::size_t waiting = 0, still = 0;
   for (const int i : f.c.indices()) {
     waiting += f.graph.waits(i) ? 1 : 0;
-    still += !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)] ? 1 : 0;
+    still += stands_still(f, i) ? 1 : 0;
   }
   return waiting * 2 < still && waiting < idle.size();
 }

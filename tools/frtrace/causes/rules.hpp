@@ -120,7 +120,7 @@ std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<i
 // Who on a circle left an order that others show, or its own loop.
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.
-bool receives_from_any(const Facts&, int evidence);
+bool waits_for_any_rank(const Facts&, int evidence);
 // All but one on a circle came to a collective, and that one is ahead of them in messages.
 std::optional<Cause> one_went_on(const Facts&, const Problem&);
 // The only one of them that left what its peers issued from the program's begin on.

@@ -160,14 +160,17 @@ class Collector {
   void add_from_any(int group, const Wait& w) {
     const Group& g = c_.groups[idx(group)];
     const Rank own = c_.evidence_of(w.evidence).id.rank;
-    const auto waits = [&](int j) { return front_of(c_.evidence_of(j)).first != kNoRecord; };
-    const bool all = std::ranges::all_of(g.evidence, [&](int j) { return j >= 0 && waits(j); });
+    std::vector<std::size_t> free, waiting;
+    bool lost = false;
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int j = g.evidence[m];
-      if (j < 0 || j == w.evidence || (!all && waits(j))) {
-        continue;
+      lost = lost || j < 0;
+      if (j >= 0 && j != w.evidence) {
+        (front_of(c_.evidence_of(j)).first == kNoRecord ? free : waiting).push_back(m);
       }
-      const LaneEvidence* sent = lane_of(c_.evidence_of(j), g, g.row[m], true, own);
+    }
+    for (const std::size_t m : free.empty() && !lost ? waiting : free) {
+      const LaneEvidence* sent = lane_of(c_.evidence_of(g.evidence[m]), g, g.row[m], true, own);
       put({group, Kind::kRecv, (sent != nullptr ? sent->enqueued : 0) + 1, g.ranks[m], own}, w);
     }
   }
