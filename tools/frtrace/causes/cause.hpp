@@ -80,6 +80,7 @@ enum class Assume : std::uint8_t {
   kRecordsNotKept,       // not all members' records of that slot are kept
   kCompleted,            // the operation completed
   kHostIsFree,           // ranks: their host does not wait there by itself
+  kStuckThere,           // ranks: their hosts do not go on from where their stacks show them
   kOneStoppedOthers,     // several devices are stalled, and one may have stopped the others
   kNetworkToo,           // the network holds something back, too
   kNetworkThreadUnseen,  // why a network thread does not go on is not observable
@@ -121,6 +122,7 @@ enum class Rule : std::uint8_t {
   kLeft,           // and had ended with status 0
   kExtra,          // a few wait in an operation that is none of the job's
   kStoppedHost,    // a host stopped though peers in the same place went on
+  kElsewhere,      // a host is elsewhere in the program, as its stack shows
   kLeftOrder,      // in a cycle: left out, exchanged or added an operation
   kLeftOutAhead,   // left out, behind what it waits in: nobody waits for it yet
   kOtherOrder,     // in a cycle: the order of fewer members

@@ -322,19 +322,31 @@ bool comes_after(const Facts& f, const Pending& then, const Pending& op) {
           none_issued(f, op.waits, then));
 }
 
+// It waits in an earlier collective of that group, and comes to this one when that ends.
+bool is_held_up(const Facts& f, int i, const Pending& op) {
+  return std::ranges::any_of(f.graph.waits_in[idx(i)], [&](int k) {
+    const Pending& p = f.graph[k];
+    return p.kind == Kind::kCollective && p.group == op.group && p.seq < op.seq;
+  });
+}
+
 // Most members came to a collective, and a few together did not, and wait in what comes after it.
 std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     const Pending& op = f.graph[k];
+    if (op.kind != Kind::kCollective || op.absent.size() < 2 ||
+        op.absent.size() > limits::kSuspects || 2 * op.absent.size() >= op.waits.size()) {
+      continue;
+    }
+    std::vector<int> few = op.absent;
+    std::erase_if(few, [&](int i) { return is_held_up(f, i, op); });
     const auto went_on = [&](int i) {
       const std::vector<int> in = first_waits(f, i);
       return !in.empty() &&
              std::ranges::all_of(in, [&](int j) { return comes_after(f, f.graph[j], op); });
     };
-    if (op.kind == Kind::kCollective && op.absent.size() > 1 &&
-        op.absent.size() <= limits::kSuspects && 2 * op.absent.size() < op.waits.size() &&
-        std::ranges::all_of(op.absent, went_on)) {
-      return left_out_by(f, op.absent, k, Assume::kFewAreWrong);
+    if (!few.empty() && std::ranges::all_of(few, went_on)) {
+      return left_out_by(f, few, k, Assume::kFewAreWrong);
     }
   }
   return std::nullopt;

@@ -48,9 +48,48 @@ bool is_elsewhere(const Facts& f, const Deviant& d) {
 
 }  // namespace
 
+namespace {
+
+// Adds who waits with the first of them in a collective that it never issued before, issued it from the
+// same line, and is awaited elsewhere; where most of the group did not issue it.
+void add_alike(const Facts& f, std::vector<Deviant>& deviants) {
+  const Deviant d = deviants.front();
+  const Step& step = f.history.of(d.evidence)[d.how.issued];
+  const Record& r = f.history.record(d.evidence, d.how.issued);
+  if (!d.how.novel || r.kind != Kind::kCollective || step.group < 0 ||
+      d.how.issued != f.stuck_step(d.evidence)) {
+    return;
+  }
+  const Group& g = f.group(step.group);
+  std::vector<Deviant> alike;
+  std::size_t came = 0;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
+    const int i = its == nullptr ? -1 : g.evidence[m];
+    const std::size_t at = i < 0 ? 0 : step_of(f.history.of(i), f.ev(i).index_of(*its));
+    if (i < 0 || f.anomalies.role(i, f.history.of(i)[at]) != f.anomalies.role(d.evidence, step)) {
+      continue;
+    }
+    ++came;
+    const auto lacks = [&](const Pending& p) { return contains(p.absent, i); };
+    if (at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks) &&
+        std::ranges::find(deviants, i, &Deviant::evidence) == deviants.end()) {
+      alike.push_back({i, d.how});
+      alike.back().how.usual_of = d.how.owner(d.evidence);
+      alike.back().how.issued = at;
+    }
+  }
+  if (2 * came < g.ranks.size()) {
+    deviants.insert(deviants.end(), alike.begin(), alike.end());
+  }
+}
+
+}  // namespace
+
 Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
   Cause c;
   c.rule = Rule::kLeftOrder;
+  add_alike(f, deviants);
   for (Deviant& d : deviants) {
     const bool skip = came_one_later(f.history.of(d.evidence), d.how);
     d.how.kind = skip                                       ? Anomaly::kSkipped

@@ -361,7 +361,7 @@ std::vector<Cause> no_evidence(const Facts& f) {
   const bool logged =
       std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.from_log; });
   if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
-      !any([&](Rank x) { return moved_data(f, x); }) && !has_suspect(f, who.front())) {
+      (node || !any([&](Rank x) { return moved_data(f, x); })) && !has_suspect(f, who.front())) {
     c.set(Rule::kNoEvidence, Verdict::kExited);
     for (const Rank x : node ? f.c.missing : who) {
       add(x, Why::kNoEvidence);

@@ -38,6 +38,7 @@ std::vector<Cause> device_error(const Facts&);
 std::vector<Cause> device_behind(const Facts&);
 std::vector<Cause> never_issued(const Facts&);
 std::vector<Cause> stopped_host(const Facts&);
+std::vector<Cause> stopped_by_stack(const Facts&);
 std::vector<Cause> complete(const Facts&);
 std::vector<Cause> left_out(const Facts&);
 std::vector<Cause> left_out_ahead(const Facts&);

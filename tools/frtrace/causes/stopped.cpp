@@ -6,6 +6,7 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
+#include "model/hints.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
@@ -173,7 +174,50 @@ bool stands_with(const Facts& f, int i, const std::vector<int>& twins,
   });
 }
 
+Cause stopped(const Facts& f, int i, Rule rule, std::vector<int> others, Assume why) {
+  Cause c(rule, Verdict::kMissing);
+  c.pending = f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : main_pending(f, {}, false);
+  c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
+  c.explains = {i};
+  c.others = std::move(others);
+  c.independent = true;
+  c.assume(why, {f.rank(i)});
+  return c;
+}
+
 }  // namespace
+
+// Most ranks wait inside torch, and the stack of this one shows it elsewhere in the program, for most of
+// that time.
+std::vector<Cause> stopped_by_stack(const Facts& f) {
+  double hang_s = 0;
+  for (const Pending& p : f.graph.pending) {
+    hang_s = std::max(hang_s, p.seconds());
+  }
+  std::vector<int> waiting, apart;
+  for (const int i : f.c.indices()) {
+    const RankEvidence& e = f.ev(i);
+    if (f.exit(i).ended() || f.stale[idx(i)]) {
+      continue;
+    }
+    if (is_in_torch(e)) {
+      waiting.push_back(i);
+    } else if (idle_s(e) >= limits::kElsewhereShare * hang_s && is_in_program(e) &&
+               !program_is_at_store(f, i)) {
+      apart.push_back(i);
+    }
+  }
+  std::vector<Cause> out;
+  if (hang_s == 0 || waiting.size() < limits::kInTorchFewest ||
+      static_cast<double>(waiting.size()) <
+          limits::kInTorchShare * static_cast<double>(f.c.ranks.size())) {
+    return out;
+  }
+  for (const int i : apart) {
+    out.push_back(stopped(f, i, Rule::kElsewhere, waiting, Assume::kStuckThere));
+  }
+  return out;
+}
 
 // Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
 // so was this one's. It stopped by itself.
@@ -230,14 +274,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
         static_cast<double>(further.size()) >
             limits::kWentOnShare * static_cast<double>(twins.size()) &&
         !stands_with(f, i, twins, further)) {
-      Cause c(Rule::kStoppedHost, Verdict::kMissing);
-      c.pending = f.graph.waits_in[idx(i)].front();
-      c.guilty = {guilty_rank(f, i, Why::kNeverIssued, -1)};
-      c.explains = {i};
-      c.others = std::move(further);
-      c.independent = true;
-      c.assume(Assume::kHostIsFree, {f.rank(i)});
-      out.push_back(std::move(c));
+      out.push_back(stopped(f, i, Rule::kStoppedHost, std::move(further), Assume::kHostIsFree));
     }
   }
   return out;

@@ -7,6 +7,7 @@
 
 #include "facts/limits.hpp"
 #include "model/contains.hpp"
+#include "model/hints.hpp"
 #include "model/operation.hpp"
 #include "model/threads.hpp"
 
@@ -310,7 +311,11 @@ const Record* Facts::lifecycle_in_flight(int i) const {
 }
 
 bool Facts::has_left(int i) const {
-  return exit(i).ended() ? exit(i).clean() : script_is_over(ev(i).threads, ev(i).id.pid);
+  if (exit(i).ended()) {
+    return exit(i).clean();
+  }
+  const ThreadStack* t = program_thread(ev(i));
+  return t != nullptr && t->tid == ev(i).id.pid && script_is_over(ev(i).threads, ev(i).id.pid);
 }
 
 bool Facts::is_leaving(int i) const {

@@ -28,7 +28,7 @@ class Judge {
       }
       for (Cause& c : rule.propose(f_)) {
         // A further cause, never the only one: another may be what it waits for.
-        if (c.rule == Rule::kStoppedHost || c.rule == Rule::kLeftOutAhead) {
+        if (is_stopped(c) || c.rule == Rule::kLeftOutAhead) {
           further.push_back(std::move(c));
         } else {
           consider(rule.tier, std::move(c));
@@ -68,6 +68,11 @@ class Judge {
   }
 
   bool named() const { return !named_.empty(); }
+
+  // A host by itself, whatever else is stuck.
+  static bool is_stopped(const Cause& c) {
+    return c.rule == Rule::kStoppedHost || c.rule == Rule::kElsewhere;
+  }
 
   bool is_needed(Tier tier) const {
     switch (tier) {
@@ -194,9 +199,7 @@ class Judge {
       });
     }
     std::ranges::stable_sort(named_, [](const Cause& a, const Cause& b) {
-      return (a.rule == Rule::kStoppedHost) != (b.rule == Rule::kStoppedHost)
-                 ? b.rule == Rule::kStoppedHost
-                 : a.explains.size() > b.explains.size();
+      return is_stopped(a) != is_stopped(b) ? is_stopped(b) : a.explains.size() > b.explains.size();
     });
     j.causes = std::move(named_);
     j.open = std::move(open_);

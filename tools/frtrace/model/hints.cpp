@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 
 #include "format/call_site.hpp"
+#include "model/operation.hpp"
 
 namespace frtrace {
 
@@ -284,6 +286,57 @@ bool has_thread_at_lock(const RankEvidence& e) {
   });
 }
 
+namespace {
+
+// Of torch, or of what it waits in for ranks and devices.
+bool is_torch(const ThreadFrame& f) {
+  const std::string_view file(f.file);
+  if (f.python) {
+    return has(file, "/torch/");
+  }
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  constexpr std::string_view kLibraries[] = {"libtorch", "libc10", "libcuda", "libnccl", "libgloo"};
+  return std::ranges::any_of(kLibraries, [&](std::string_view l) { return name.starts_with(l); });
+}
+
+// From the innermost frame to the user's one; empty: the stack is not known so far.
+std::span<const std::uint32_t> inside_program(const ThreadsEvidence& all, const ThreadStack& t) {
+  const ThreadFrame* user = user_frame(all, t);
+  const bool native =
+      std::ranges::any_of(t.stack, [&](std::uint32_t frame) { return !all.frames[frame].python; });
+  for (std::size_t k = 0; native && k < t.stack.size(); ++k) {
+    if (&all.frames[t.stack[k]] == user) {
+      return std::span(t.stack).first(k + 1);
+    }
+  }
+  return {};
+}
+
+bool is_within_torch(const ThreadsEvidence& all, const ThreadStack& t) {
+  return std::ranges::any_of(inside_program(all, t),
+                             [&](std::uint32_t frame) { return is_torch(all.frames[frame]); });
+}
+
+}  // namespace
+
+bool is_in_torch(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  return t != nullptr && is_within_torch(e.threads, *t);
+}
+
+bool is_in_program(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  if (t == nullptr || inside_program(e.threads, *t).empty() || is_within_torch(e.threads, *t) ||
+      !file_lock_wait(e).file.empty() || !lock_wait(e).path.empty()) {
+    return false;
+  }
+  // Another thread may have the lock, or fill the queue, that it waits for.
+  return t->syscall != "futex" ||
+         std::ranges::none_of(e.threads.threads, [&](const ThreadStack& o) {
+           return o.tid != t->tid && is_within_torch(e.threads, o);
+         });
+}
+
 LockWait lock_wait(const RankEvidence& e) {
   const ThreadStack* t = main_thread(e.threads, e.id.pid);
   return {t == nullptr ? std::string() : lock_file_of({e, *t}), e.id.host, e.id.start};
@@ -326,6 +379,21 @@ Rendezvous rendezvous_of(const RankEvidence& e) {
   return out;
 }
 
+const ThreadStack* program_thread(const RankEvidence& e) {
+  if (script_is_over(e.threads, e.id.pid)) {
+    for (const ThreadStack& t : e.threads.threads) {
+      const auto issued = [&](const Record& r) {
+        return communicates(r) && static_cast<int>(r.tid) == t.tid;
+      };
+      if (t.tid != e.id.pid && user_frame(e.threads, t) != nullptr &&
+          std::ranges::any_of(e.records, issued)) {
+        return &t;
+      }
+    }
+  }
+  return main_thread(e.threads, e.id.pid);
+}
+
 const ThreadStack* told_thread(const RankEvidence& e) {
   if (e.exit.kind == ExitBy::kCrash) {
     constexpr std::string_view kBefore = "; thread ";
@@ -336,7 +404,7 @@ const ThreadStack* told_thread(const RankEvidence& e) {
       }
     }
   }
-  return main_thread(e.threads, e.id.pid);
+  return program_thread(e);
 }
 
 Site now_at(const RankEvidence& e) {

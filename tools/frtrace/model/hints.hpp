@@ -36,6 +36,12 @@ std::vector<Hint> hints_of(const RankEvidence&);
 // code.
 bool has_thread_at_lock(const RankEvidence&);
 
+// Its main thread is in the program's own code, as its stack shows: in no call of torch's or of a
+// device's library, at no lock of a file and at no lock of Python's that a thread of torch's may hold.
+bool is_in_program(const RankEvidence&);
+// Its main thread is inside such a call.
+bool is_in_torch(const RankEvidence&);
+
 // The lock file that the rank waits for, and what is needed to look it up; path "": none, or its
 // name is not in the evidence.
 struct LockWait {
@@ -62,7 +68,10 @@ struct Rendezvous {
 };
 Rendezvous rendezvous_of(const RankEvidence&);
 
-// The thread that crashed, else the main thread; null: the evidence has neither.
+// The main thread; where Python waits for its threads at exit, one that has issued operations and is in
+// user code. null: the evidence has neither.
+const ThreadStack* program_thread(const RankEvidence&);
+// The thread that crashed, else the program's; null: the evidence has neither.
 const ThreadStack* told_thread(const RankEvidence&);
 // Where that is in user code; no file: the evidence does not say.
 Site now_at(const RankEvidence&);

@@ -430,7 +430,7 @@ struct Site {
   std::uint32_t line = 0;
   std::string function;
   std::string within = {};  // "accelerate gather": what it called of a package other than torch
-  bool operator==(const Site&) const = default;
+  auto operator<=>(const Site&) const = default;
 };
 
 // The user's frame (format/call_site.hpp).

@@ -239,6 +239,7 @@ class Describe : public Names {
         parted();
         return usually();
       case Rule::kStoppedHost:
+      case Rule::kElsewhere:
         return usually();
       default:
         return;
@@ -284,7 +285,7 @@ class Describe : public Names {
     const int group = pending_of().group;
     const std::vector<Step>& steps = f.history.of(g_.evidence);
     const auto usual = steps.empty() ? std::nullopt : usual_next(steps, steps.size());
-    if (usual && (steps[*usual].group == group || c_.rule == Rule::kStoppedHost)) {
+    if (usual && (steps[*usual].group == group || g_.pending < 0)) {
       line("next, by its earlier iterations, would be " +
            op_at(g_.evidence, e_->records[steps[*usual].record]));
     }

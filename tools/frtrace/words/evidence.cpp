@@ -79,6 +79,7 @@ std::string text_of(const Assumption& a) {
       {kRecordsNotKept, "not all members' records of that operation are kept"},
       {kCompleted, "the operation completed"},
       {kHostIsFree, "the host of {who} is assumed not to block in that operation"},
+      {kStuckThere, "{who} is assumed to be stuck where its stack shows it"},
       {kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
       {kNetworkToo, "the network also holds data back"},
       {kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},

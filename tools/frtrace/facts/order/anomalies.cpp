@@ -168,15 +168,13 @@ bool Anomalies::receives_from_any(int i) const {
                              [](const Record& r) { return r.kind == Kind::kRecv && r.peer < 0; });
 }
 
-// Of a file without what has completed, no order of earlier iterations is known; who receives from any
-// rank has none of its own.
-std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
-  if (c_.evidence_of(i).holes.only_active || receives_from_any(i)) {
-    return {};
-  }
-  const std::vector<Step>& steps = history_.of(i);
-  const bool cut = !steps.empty() && c_.evidence_of(i).records.front().ticket > 1;
-  if (auto odd = odd_iterations(steps, c_.evidence_of(i), stuck)) {
+namespace {
+
+// Near `stuck`, a step.
+std::vector<Anomaly> anomalies_of(const std::vector<Step>& steps, const RankEvidence& e,
+                                  std::size_t stuck) {
+  const bool cut = !steps.empty() && e.records.front().ticket > 1;
+  if (auto odd = odd_iterations(steps, e, stuck)) {
     // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
     // where they are too short to differ what it never issued after so many equal steps.
     const auto here = anomaly(steps, stuck, cut);
@@ -194,6 +192,33 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
     out.push_back(*a);
     out.back().part = a->part && a->issued != stuck;
     from = a->issued + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+// Of a file without what has completed, no order of earlier iterations is known; who receives from any
+// rank has none of its own.
+std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
+  const RankEvidence& e = c_.evidence_of(i);
+  if (e.holes.only_active || receives_from_any(i)) {
+    return {};
+  }
+  const std::vector<Step>& steps = history_.of(i);
+  const std::vector<std::size_t> places = steps_of_program(e, steps, stuck);
+  if (places.size() == steps.size()) {
+    return anomalies_of(steps, e, stuck);
+  }
+  std::vector<Step> own;
+  for (const std::size_t k : places) {
+    own.push_back(steps[k]);
+  }
+  const auto at = std::ranges::lower_bound(places, stuck);
+  std::vector<Anomaly> out = anomalies_of(own, e, static_cast<std::size_t>(at - places.begin()));
+  for (Anomaly& a : out) {
+    a.issued = places[a.issued];
+    a.usual = places[a.usual];
   }
   return out;
 }

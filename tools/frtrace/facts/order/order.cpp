@@ -2,6 +2,9 @@
 #include "facts/order/order.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <set>
 #include <unordered_map>
 
@@ -136,6 +139,51 @@ const std::vector<Step>& History::of(int evidence) const {
     step.key = step.sized ? step.key : kinds[k];
   }
   return steps_[i];
+}
+
+std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vector<Step>& steps,
+                                          std::size_t stuck) {
+  const auto thread = [&](const Step& s) { return e.records[s.record].tid; };
+  if (std::ranges::adjacent_find(steps, std::not_equal_to(), thread) == steps.end()) {
+    std::vector<std::size_t> all(steps.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
+  }
+  struct Thread {
+    std::set<int> groups;
+    bool user = false;
+  };
+  std::map<std::uint32_t, Thread> threads;
+  for (const Step& s : steps) {
+    Thread& t = threads[e.records[s.record].tid];
+    if (t.groups.insert(s.group).second && !t.user) {
+      t.user = !user_site(e, e.records[s.record].stack).file.empty();
+    }
+  }
+  std::set<std::uint32_t> own;
+  std::set<int> groups;
+  if (!steps.empty()) {
+    const auto& [tid, first] =
+        *threads.find(e.records[steps[std::min(stuck, steps.size() - 1)].record].tid);
+    own.insert(tid);
+    groups = first.groups;
+  }
+  for (std::size_t before = 0; own.size() != before;) {
+    before = own.size();
+    for (const auto& [tid, t] : threads) {
+      if (!t.user || std::ranges::any_of(t.groups, [&](int g) { return groups.contains(g); })) {
+        own.insert(tid);
+        groups.insert(t.groups.begin(), t.groups.end());
+      }
+    }
+  }
+  std::vector<std::size_t> out;
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    if (own.contains(e.records[steps[k].record].tid)) {
+      out.push_back(k);
+    }
+  }
+  return out;
 }
 
 std::size_t step_of(const std::vector<Step>& steps, std::size_t record) {

@@ -22,6 +22,12 @@ struct Step {
   std::uint64_t exact = 0;  // the key with the size in any case: to compare ranks with each other
 };
 
+// The steps of the program that is stuck in that step, or of the one that issued last. Python threads
+// that share no group are programs of their own, whose order nothing fixes; threads without Python
+// frames run backward passes for another one.
+std::vector<std::size_t> steps_of_program(const RankEvidence&, const std::vector<Step>&,
+                                          std::size_t stuck);
+
 // Position of a record among a rank's steps; past the end if none is as late.
 std::size_t step_of(const std::vector<Step>& steps, std::size_t record);
 
@@ -130,6 +136,7 @@ class Anomalies {
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
+  bool is_one_program(int evidence) const;
   const Step& usual(int evidence, const Anomaly& a) const {
     return history_.of(a.owner(evidence))[a.usual];
   }

@@ -36,8 +36,13 @@ bool Anomalies::has_twin(int i) const {
          });
 }
 
+bool Anomalies::is_one_program(int i) const {
+  const std::vector<Step>& steps = history_.of(i);
+  return steps_of_program(c_.evidence_of(i), steps, steps.size()).size() == steps.size();
+}
+
 std::optional<Anomaly> Anomalies::from_start(int i) const {
-  if (!is_whole(i)) {
+  if (!is_whole(i) || !is_one_program(i)) {
     return std::nullopt;
   }
   const std::vector<std::uint64_t>& own = roles(i, false);
@@ -111,7 +116,7 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
 std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::vector<Step>& steps = history_.of(i);
   const RankEvidence& e = c_.evidence_of(i);
-  if (steps.empty() || e.holes.only_active) {
+  if (steps.empty() || e.holes.only_active || !is_one_program(i)) {
     return std::nullopt;
   }
   // Without call sites much looks alike that is not.
