@@ -711,7 +711,8 @@ struct Control {
   std::atomic<u64> verdict;         // last incident that one has started frtrace for
   std::atomic<u64> dump_said;       // last incident whose dumps one has told of on stderr
   std::atomic<u64> warned_unix_ns;  // when one last told of a stall
-  u64 reserved0[2];
+  std::atomic<u64> leftovers_said;  // 1: one has told of rings that an earlier run left
+  u64 reserved0[1];
   // --- the rank that opens an incident (CAS on incident)
   alignas(64) std::atomic<u64> incident;  // 0 none yet
   std::atomic<u64> incident_unix_ns;

@@ -12,6 +12,7 @@
 #include "format/file_name.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
+#include "recorder/log.hpp"
 #include "recorder/recorder.hpp"
 #include "sample/directory.hpp"
 #include "sample/map_file.hpp"
@@ -69,6 +70,7 @@ struct Leftover {
   char name[256];
   u64 last_ns;
   u64 bytes;
+  i32 attempt;
   bool ours;
   bool safe;  // its own dump has everything
   u64 incident;
@@ -111,6 +113,7 @@ void add_leftover(const char* name, void* context) noexcept {
     format(l.name, sizeof l.name, "%s", name);
     l.last_ns = std::max(get(h.heartbeat_unix_ns), h.start_unix_ns);
     l.bytes = m.bytes;
+    l.attempt = h.attempt;
     l.safe = get(h.crash_dumped) != 0;
     l.incident = get(h.incident) + 1;
     // The same name in another place is another job, that had the same MASTER_PORT.
@@ -145,15 +148,47 @@ void bound_bytes(const char* dir, Leftovers& left) noexcept {
   }
 }
 
+// "90 s": a whole number of the largest unit of which it has two.
+void format_age(char* out, std::size_t bytes, u64 ns) noexcept {
+  constexpr u64 kMinute_s = 60, kHour_s = 3600;
+  const u64 s = ns / kSecond_ns;
+  if (s >= 2 * kHour_s) {
+    format(out, bytes, "%l h", s / kHour_s);
+  } else if (s >= 2 * kMinute_s) {
+    format(out, bytes, "%l min", s / kMinute_s);
+  } else {
+    format(out, bytes, "%l s", s);
+  }
+}
+
+// Files of a run that the user believes to be over are now in the directory of this one: said once
+// per node, by the first rank that has made one.
+void say_leftovers(const Recorder& r, const Leftover& first, u64 now_ns,
+                   const char* dump) noexcept {
+  u64 said = 0;
+  if (!r.control->page().leftovers_said.compare_exchange_strong(said, 1)) {
+    return;
+  }
+  char run[64] = "an earlier run", age[32];
+  if (first.attempt < r.region.header().attempt) {
+    format(run, sizeof run, "attempt %d", first.attempt);
+  }
+  format_age(age, sizeof age, now_ns > first.last_ns ? now_ns - first.last_ns : 0);
+  log_line(kLogWarn,
+           "%s of this job died %s ago and left its rings: what they hold is in %s "
+           "and beside it",
+           run, age, dump);
+}
+
 }  // namespace
 
-// Makes a dump of that ring, under the first number of an incident that is free.
-void Salvage::take_leftover(const char* path, u64 incident) noexcept {
+// Makes a dump of that ring, under the first number of an incident that is free; false: it did not.
+bool Salvage::take_leftover(const char* path, u64 incident) noexcept {
   // renamed first: one of the ranks that start now gets it
   char taken[PATH_MAX];
   format(taken, sizeof taken, "%s.%d", path, getpid());
   if (rename(path, taken) != 0) {
-    return;
+    return false;
   }
   bool stored = false, again = true;
   for (u64 k = 0; again && k < kMostOfOneIncident; ++k) {
@@ -165,6 +200,7 @@ void Salvage::take_leftover(const char* path, u64 incident) noexcept {
   } else {
     rename(taken, path);
   }
+  return stored;
 }
 
 // Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
@@ -187,7 +223,9 @@ void Salvage::take_leftovers() noexcept {
     char path[PATH_MAX];
     format(path, sizeof path, "%s/%s", dir, l.name);
     if (l.ours && !l.safe) {
-      take_leftover(path, l.incident);
+      if (take_leftover(path, l.incident)) {
+        say_leftovers(recorder_, l, now, store_.last_path());
+      }
     } else if (l.safe || now > l.last_ns + kMaxAge_ns) {
       unlink(path);
       l.bytes = 0;

@@ -127,7 +127,8 @@ bool Salvage::salvage_file(const char* ring, u64 incident, dump::Salvage why,
     facts.incident = incident;
     facts.salvaged_by = r.region.header().rank.load();
     facts.salvage = why;
-    facts.control = &r.control->page();
+    // The page's rows are of the ranks that run now: an earlier run's are not among them.
+    facts.control = why == dump::Salvage::kLeftOver ? nullptr : &r.control->page();
     facts.is_alive = is_alive;
     if (h.pid_namespace == r.region.header().pid_namespace && is_alive(h.pid, h.proc_start)) {
       facts.threads = threads_.sample_process(h.pid);  // stopped, or its watchdog is

@@ -36,7 +36,7 @@ class Salvage {
  private:
   bool is_awaited(const PeerRow& row, u64 incident) const noexcept;
   void salvage(PeerRow& row, dump::Salvage why) noexcept;
-  void take_leftover(const char* path, u64 incident) noexcept;
+  bool take_leftover(const char* path, u64 incident) noexcept;
 
   Recorder& recorder_;
   DumpEncoder& encoder_;

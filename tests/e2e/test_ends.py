@@ -73,6 +73,28 @@ def test_sigkill_of_all_ranks(launch, scratch):
     assert (trace.status, trace.verdict["ranks"]) == (1, [2]), trace
 
 
+def test_a_killed_run_and_the_next_of_its_name(launch, scratch):
+    """The same job and attempt again: what the killed run left is said to be another run's."""
+    job = launch("skip", 3, env={"FR_TIMEOUT_S": "600"})
+    job.await_live("missing")
+    job.kill()
+    job.logs.rename(scratch / "logs-killed")
+
+    again = launch("none", 3, env=QUIET)
+    assert again.await_exit() == {0: 0, 1: 0, 2: 0}, again.log()
+    assert again.log().count("an earlier run of this job died ") == 1, again.log()
+    trace = job.trace().expect("missing", [2], op="all_reduce", seq=4)
+    (earlier,) = [f["text"] for f in trace.report["findings"] if f["id"] == "earlier"]
+    assert "the rings of ranks 0-2 were found when the job was started again" in earlier
+    again.logs.rename(scratch / "logs-again")
+
+    third = launch("skip", 2).await_evidence(incident=2)
+    trace = third.trace().expect("missing", [1], op="all_reduce", seq=4)
+    assert trace.report["input"]["read"] == trace.report["input"]["expected"] == 2
+    said = [f["text"] for f in trace.report["findings"] if f["id"] in ("input", "earlier")]
+    assert said == ["3 files of an earlier run of this job are not used: see --incident 1"]
+
+
 def test_killed_for_want_of_memory(launch, scratch):
     """Both ranks in one control group, as in a container; the kernel ends the larger one."""
     with ControlGroup() as group:

@@ -13,6 +13,8 @@
 using namespace fr;
 using namespace fr::test;
 
+static constexpr std::size_t kNowhere = std::string::npos;
+
 TEST_CASE("peers: the next attempt moves what an earlier one left into the dump directory") {
   Scene scene;
   {
@@ -34,7 +36,9 @@ TEST_CASE("peers: the next attempt moves what an earlier one left into the dump 
     CHECK(d["salvage"]["why"].text() == "left over");
     CHECK(d["identity"]["attempt"].integer() == 0);
     CHECK(d["identity"]["rank"].integer() == r);
+    CHECK(d["peers"].size() == 0);  // the page's are the ranks of attempt 1
   }
+  CHECK(eventually([&] { return scene.log(0).find("attempt 0 of this job died ") != kNowhere; }));
   CHECK(eventually([&] { return scene.rings().size() == 1; }));
   CHECK(scene.rings()[0].find("job.a1.r0.") == 0);
 }
@@ -158,6 +162,9 @@ TEST_CASE("peers: what one rank left of one incident three times is kept three t
     pids.insert(Dump::load(scene.dump_dir + "/" + name)["identity"]["pid"].integer());
   }
   CHECK(pids.size() == 3);
+  const std::string said = "an earlier run of this job died ";  // once, of all three
+  REQUIRE(eventually([&] { return scene.log(0).find(said) != kNowhere; }));
+  CHECK(scene.log(0).find(said) == scene.log(0).rfind(said));
   scene.board.cell[10] = 1;  // its own dump has a name of its own
   CHECK(wait_for(scene.dump_path(0, 4)));
 }

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "model/groups.hpp"
+#include "model/phrases.hpp"
 
 namespace frtrace {
 
@@ -199,28 +200,43 @@ Best best_of_ranks(Case& c, const std::vector<const RankEvidence*>& all, bool ha
 // The ranks of one run agree on its number. Where it is unknown (no store, older files): processes
 // of one run live at the same time, so a file written before another process began is of an
 // earlier one, unless that process has met this one on their node: it failed at once.
-void drop_earlier_runs(Case& c, Best& best) {
+bool is_of_earlier_run(const RankEvidence& e, const RankEvidence& youngest) {
+  if (e.id.run != 0 && youngest.id.run != 0) {
+    return e.id.run != youngest.id.run;
+  }
+  const bool same_host = e.id.host == youngest.id.host;
+  return e.written != 0 && e.written + (same_host ? 0 : kClockSkew) < youngest.id.start &&
+         std::ranges::none_of(
+             youngest.peers,
+             [&](const PeerEvidence& p) {
+               return p.rank == e.id.rank && p.pid == e.id.pid && same_host;
+             });
+}
+
+// Of earlier runs nothing is used; that there are files of theirs is said once, with their incidents.
+void drop_earlier_runs(Case& c, const std::vector<const RankEvidence*>& all, Best& best) {
   const RankEvidence* youngest = nullptr;
   for (const auto& [rank, e] : best) {
     if (youngest == nullptr || e->id.start > youngest->id.start) {
       youngest = e;
     }
   }
-  for (auto it = best.begin(); it != best.end();) {
-    const RankEvidence& e = *it->second;
-    const Time slack = e.id.host == youngest->id.host ? 0 : kClockSkew;
-    const bool is_told = e.id.run != 0 && youngest->id.run != 0;
-    const auto met = [&](const PeerEvidence& p) {
-      return p.rank == e.id.rank && p.pid == e.id.pid && e.id.host == youngest->id.host;
-    };
-    if (is_told ? e.id.run != youngest->id.run
-                : e.written != 0 && e.written + slack < youngest->id.start &&
-                      std::none_of(youngest->peers.begin(), youngest->peers.end(), met)) {
-      c.notes.push_back(fmt::format("{} is of an earlier run of this job: left out", e.file));
-      it = best.erase(it);
-    } else {
-      ++it;
+  if (youngest == nullptr) {
+    return;
+  }
+  std::erase_if(best, [&](const auto& x) { return is_of_earlier_run(*x.second, *youngest); });
+  std::vector<int> incidents;
+  std::uint64_t files = 0;
+  for (const RankEvidence* e : all) {
+    if (e->id.rank >= 0 && e->incident <= c.incident && is_of_earlier_run(*e, *youngest)) {
+      ++files;
+      incidents.push_back(static_cast<int>(e->incident));
     }
+  }
+  if (files != 0) {
+    c.notes.push_back(fmt::format("{} of an earlier run of this job {} not used: see --incident {}",
+                                  counted(files, "file"), one_or(files, "is", "are"),
+                                  fold_ranks(std::move(incidents))));
   }
 }
 
@@ -249,7 +265,7 @@ void choose(Case& c, const std::vector<const RankEvidence*>& given) {
   const bool hang = is_hang(all, c.incident);
   std::set<Rank> older;
   Best best = best_of_ranks(c, all, hang, older);
-  drop_earlier_runs(c, best);
+  drop_earlier_runs(c, all, best);
   std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // or each rank looks at all files
   for (const RankEvidence* e : all) {
     by_rank[e->id.rank].push_back(e);

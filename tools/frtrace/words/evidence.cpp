@@ -311,6 +311,17 @@ std::string silent_words(const std::vector<NodeRow>& silent) {
                fmt::format(" ({}{})", given(n > 1, first.node + ": "), first.why));
 }
 
+// Rings that nobody salvaged before the job was started again: what this shows is no longer so.
+void add_earlier_run(const Facts& f, Report& r) {
+  const std::vector<Rank> found =
+      ranks_with(f, [](const RankEvidence& e) { return e.salvage == Salvage::kLeftOver; });
+  if (!found.empty()) {
+    say(r, "earlier",
+        "this is an earlier run, which is over: the {} of {} found when the job was started again",
+        one_or(found.size(), "ring", "rings"), ranks_do(found, "was", "were"));
+  }
+}
+
 }  // namespace
 
 void add_inventory(const Facts& f, Report& r) {
@@ -327,6 +338,7 @@ void add_inventory(const Facts& f, Report& r) {
   for (const std::string& note : f.c.notes) {
     say(r, "input", note);
   }
+  add_earlier_run(f, r);
 }
 
 void add_losses(const Facts& f, const Judgement& j, Report& r) {

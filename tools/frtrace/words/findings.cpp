@@ -260,7 +260,7 @@ void take_back(const Facts& f, const Judgement& j, Report& r) {
   r.devices.clear();
   r.links.clear();
   std::erase_if(r.findings, [](const Finding& x) {
-    return x.id != "was_late" && x.id != "lost" && x.id != "input";
+    return x.id != "was_late" && x.id != "lost" && x.id != "input" && x.id != "earlier";
   });
 }
 

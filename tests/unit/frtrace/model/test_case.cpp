@@ -89,11 +89,48 @@ TEST_CASE("evidence of an earlier run under the same name is left out") {
   REQUIRE(cases.size() == 1);
   CHECK(cases[0].ranks.size() == 1);
   CHECK(cases[0].missing == Ranks{1});
+  CHECK(cases[0].notes ==
+        std::vector<std::string>{"2 files of an earlier run of this job are not used: see "
+                                 "--incident 1"});
 
   // But for a process that the youngest one met on its node.
   evidence[1]->id.pid = 4711;
   evidence.back()->peers.push_back({.rank = 1, .pid = 4711, .state = PeerState::kExited});
   CHECK(make_cases(evidence, {})[0].missing.empty());
+}
+
+TEST_CASE("a run whose rings a later one found is said to be over") {
+  JobBuilder before(3);
+  iterations(before, 2);
+  before.some({0, 2}, kWorld, kLoss);
+  before.advance(5);
+  for (const Rank r : {0, 1, 2}) {
+    before.rank(r).id.run = 6;
+    before.gone(r);
+    before.rank(r).salvage = Salvage::kLeftOver;
+  }
+  auto evidence = before.take();
+  Report r = frtrace::diagnose(make_cases(evidence, {})[0]);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(has(r, "earlier", "the rings of ranks 0-2 were found when the job was started again"));
+
+  // The later run's own incident is the one to be told, and the other is named.
+  JobBuilder now(3);
+  now.advance(1000);
+  iterations(now, 2);
+  now.some({0, 1}, kWorld, kLoss);
+  now.advance(20);
+  for (const Rank rank : {0, 1, 2}) {
+    now.rank(rank).id.run = 7;
+    now.rank(rank).incident = 2;
+  }
+  for (auto& e : now.take()) {
+    evidence.push_back(std::move(e));
+  }
+  r = frtrace::diagnose(make_cases(evidence, {})[0]);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(has(r, "input", "3 files of an earlier run of this job are not used: see --incident 1"));
+  CHECK_FALSE(has(r, "earlier", ""));
 }
 
 TEST_CASE("the number of a run tells its evidence from another's, whatever the clocks say") {
