@@ -258,7 +258,10 @@ Part findings_part(const Report& r, const TextStyle& style, std::vector<std::str
   };
   for (const Finding& f : r.findings) {
     if (contains(ids, f.id) && !repeats(f)) {
-      part.add((f.id == "why" ? "why: " : f.id == "excluded" ? "not to blame: " : "") + f.text);
+      part.add((f.id == "why"                           ? "why: "
+                : f.id == "excluded" || f.id == "chain" ? "not to blame: "
+                                                        : "") +
+               f.text);
     }
   }
   return part;
@@ -353,6 +356,9 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"silent"}, 3, 1, "nodes that did not answer");
   findings({"elsewhere"}, 4, 1, "places of ranks that do not wait");
   findings({"excluded"}, 3, 0, "that wait for others themselves");
+  if (style.full) {
+    findings({"chain"}, kAll, 0, "");
+  }
   findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");
   findings({"node"}, 1, 1, "");
   findings({"earlier"}, 1, 1, "");

@@ -38,7 +38,8 @@ std::string branch_text(const Branch& x) {
              : fmt::format("{}{} ({})", x.op, led(" at ", site_text(x.site)), times(x.count));
 }
 
-// Why the others are not to blame: each waits, and for whom.
+// Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
+// waits where have, too, one line is on a screen.
 void add_excluded(const Facts& f, Report& r) {
   const Names names(f);
   std::set<int> seen;
@@ -57,7 +58,12 @@ void add_excluded(const Facts& f, Report& r) {
                        one_or(who.size(), "it waits", "they wait"),
                        names.pending(f.graph[ops.second]));
   };
-  say_few(r, "excluded", each(chains, line), 4, "and {} more likewise");
+  if (chains.size() > 1) {
+    const std::vector<int> all(seen.begin(), seen.end());
+    say(r, "excluded", "{}, who wait for others themselves", ranks_words(f.ranks(all)));
+  }
+  say_few(r, chains.size() > 1 ? "chain" : "excluded", each(chains, line), 4,
+          "and {} more likewise");
 }
 
 // What those issued who are right, in a slot whose members differ.
@@ -93,10 +99,21 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
         first.rank, Names(f).record(first.evidence, extra),
         site_text(parting_site(own, extra.stack, own, issued.stack)));
   }
-  // `if rank == 0: dist.barrier()` and its like
+  // `if rank == 0: dist.barrier()` and its like; or all come to it, and one before the others do.
   if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {
-    say(r, "hint", "{} called barrier and {} did not: is it under a condition?",
-        ranks_words(ranks_of(c.guilty)), others);
+    const std::string who = ranks_words(ranks_of(c.guilty));
+    const Site early = parting_site(own, issued.stack, e, due.record->stack);
+    const Site late = parting_site(e, due.record->stack, own, issued.stack);
+    const bool still_before = early.line != 0 && early.file == late.file &&
+                              early.function == late.function && late.line < early.line;
+    if (still_before) {
+      say(r, "hint",
+          "{} called barrier, which {} may still come to: did {} leave a loop before the others "
+          "(fewer iterations), or is the call under a condition?",
+          who, others, who);
+    } else {
+      say(r, "hint", "{} called barrier and {} did not: is it under a condition?", who, others);
+    }
   }
 }
 

@@ -53,15 +53,23 @@ TEST_CASE("another operation in one slot") {
 }
 
 TEST_CASE("a barrier that a part of the group calls") {
-  JobBuilder j(4);
-  iterations(j, 3);
-  j.some({1, 2, 3}, kWorld, kLoss);
-  j.issue(0, kWorld, {.op = "barrier", .line = 99, .numel = 0, .reduce_op = ""});
-  j.advance(20);
-  const Report r = j.diagnose();
-  CHECK(r.kind == Verdict::kMismatch);
-  CHECK(r.ranks == Ranks{0});
-  CHECK(has(r, "hint", "rank 0 called barrier and ranks 1-3 did not"));
+  const auto with_barrier_at = [](std::uint32_t line) {
+    JobBuilder j(4);
+    iterations(j, 3);
+    j.some({1, 2, 3}, kWorld, kLoss);  // at line 20
+    j.issue(0, kWorld, {.op = "barrier", .line = line, .numel = 0, .reduce_op = ""});
+    j.advance(20);
+    return j.diagnose();
+  };
+  const Report passed = with_barrier_at(15);
+  CHECK(passed.kind == Verdict::kMismatch);
+  CHECK(passed.ranks == Ranks{0});
+  CHECK(
+      has(passed, "hint", "rank 0 called barrier and ranks 1-3 did not: is it under a condition"));
+  // A loop that ended too early looks the same as a condition in it.
+  const Report ahead = with_barrier_at(99);
+  CHECK(ahead.ranks == Ranks{0});
+  CHECK(has(ahead, "hint", "did rank 0 leave a loop before the others (fewer iterations)"));
 }
 
 TEST_CASE("legal inequalities are no mismatch") {

@@ -92,6 +92,21 @@ TEST_CASE("a rank waiting in another group is a victim") {
   CHECK(has(r, "excluded", "rank 2 never issued"));
 }
 
+TEST_CASE("several waits of those who are not to blame are one line, and all of them in full") {
+  JobBuilder j(4);
+  const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
+  j.all(kWorld, kLoss);
+  j.some({0}, a, kSub);
+  j.some({1}, b, kSub);
+  j.some({2}, c, kSub);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{3});
+  CHECK(has(r, "excluded", "ranks 1,2, who wait for others themselves"));
+  CHECK(std::ranges::count(r.findings, "excluded", &Finding::id) == 1);
+  CHECK(std::ranges::count(r.findings, "chain", &Finding::id) == 2);
+}
+
 TEST_CASE("a chain over three groups is followed to its end") {
   JobBuilder j(4);
   const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
