@@ -88,8 +88,7 @@ std::string store_wait(const Look& l) {
   if (!store) {
     return {};
   }
-  return "waits in the ranks' store for a key that another rank sets" +
-         (has(l.t.syscall_on, "socket") ? " (" + l.t.syscall_on + ")" : std::string());
+  return "waits in the ranks' store for a key that another rank sets";
 }
 
 bool is_worker(const ChildProcess& c) {
@@ -195,6 +194,31 @@ bool in_python_lock(const Look& l) {
          (l.native("PyThread_acquire_lock_timed") || l.native("_PySemaphore_Wait"));
 }
 
+// What the thread waits for by the call of the standard library that takes the lock for it; "" where
+// the user's own code takes it.
+std::string waits_in_library(const Look& l) {
+  static constexpr struct {
+    const char *function, *file, *text;
+  } kCalls[] = {
+      {"get", "/queue.py", "in Queue.get() for an item"},
+      {"put", "/queue.py", "in Queue.put() for room"},
+      {"join", "/queue.py", "in Queue.join() for the tasks to be done"},
+      {"result", "/concurrent/futures/_base.py", "in Future.result()"},
+      {"exception", "/concurrent/futures/_base.py", "in Future.exception()"},
+      {"join", "/threading.py", "in Thread.join() for a thread to end"},
+      {"Event.wait", "/threading.py", "in Event.wait()"},
+      {"Barrier.wait", "/threading.py", "in Barrier.wait()"},
+      {"Condition.wait", "/threading.py", "in Condition.wait()"},
+      {"acquire", "/threading.py", "in acquire() of a semaphore or a lock"},
+  };
+  for (const auto& call : kCalls) {
+    if (l.python(call.function, call.file) >= 0) {
+      return call.text;
+    }
+  }
+  return {};
+}
+
 // Who holds it is recorded nowhere: one of the threads that are in code of the user's, too.
 std::string python_locks(const Look& l) {
   if (!in_python_lock(l)) {
@@ -210,13 +234,17 @@ std::string python_locks(const Look& l) {
                         where_text(l.e.threads, t, l.e.id.cwd));
     }
   }
-  return "waits for a lock of Python's" + (waiting.empty() ? "" : "; so does " + waiting) +
-         (others.empty() ? "" : "; " + others);
+  const std::string call = waits_in_library(l);
+  return "waits " + (call.empty() ? "for a Python lock" : call) +
+         (waiting.empty() ? "" : "; so does " + waiting) + (others.empty() ? "" : "; " + others);
 }
 
 std::string stopped(const Look& l) {
-  return l.t.activity == fr::Activity::kStopped ? "is stopped (SIGSTOP, SIGTSTP or a debugger)"
-                                                : "";
+  return l.t.activity != fr::Activity::kStopped ? ""
+         : l.t.state == "t"
+             ? "is stopped by a debugger (state t)"
+             : "is stopped (SIGSTOP or SIGTSTP, state T), so its Python line is not known; "
+               "kill -CONT lets it go on";
 }
 
 FileLockWait file_lock_of(const Look& l) {
@@ -416,28 +444,36 @@ Site now_at(const RankEvidence& e) {
 
 namespace {
 
-// An object may have dozens of attributes: what finds no room is in the dump.
+// An object may have dozens of attributes, most of them private ones of a class that it derives from
+// (threading.Thread): the others come first. What finds no room is in the dump.
 std::string variables_text(const FrameVariables& v) {
   constexpr std::size_t kWidth = 360;  // of local variables, and again of attributes
   std::size_t used[2] = {};
   std::size_t more = 0;
   std::string out;
-  for (const auto& [name, value] : v.values) {
+  const auto add = [&](const std::string& name, const std::string& value) {
     std::size_t& width = used[name.starts_with("self.") ? 1 : 0];
     const std::size_t bytes = name.size() + value.size() + 5;
     if (width != 0 && width + bytes > kWidth) {
       ++more;
-      continue;
+      return;
     }
     width += bytes;
     out += (out.empty() ? "" : ", ") + name + " = " + value;
+  };
+  for (const bool is_private : {false, true}) {
+    for (const auto& [name, value] : v.values) {
+      if (name.starts_with("self._") == is_private) {
+        add(name, value);
+      }
+    }
   }
   return more != 0 ? out + fmt::format(", and {} more", more) : out;
 }
 
 }  // namespace
 
-std::vector<std::string> where_lines(const RankEvidence& e) {
+std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables variables) {
   std::vector<std::string> out;
   const ThreadStack* t = told_thread(e);
   if (t == nullptr) {
@@ -447,22 +483,29 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
   const std::string doing = doing_text(e.threads, *t);
   const std::vector<Hint> hints = hints_of(e);
   const bool stopped = !hints.empty() && hints.back().kind == HintKind::kStopped;
-  out.push_back(!where.empty() ? "is in " + where : stopped ? hints.back().text : "is " + doing);
+  out.push_back(!where.empty()                        ? "is in " + where
+                : stopped                             ? hints.back().text
+                : script_is_over(e.threads, e.id.pid) ? "is ending: its script is over"
+                                                      : "is " + doing);
   if (!t->handling.empty()) {
     out.push_back("while it handles " + t->handling);
   }
-  // Those of a library's frames explain the least: they come last; those of torch.distributed
-  // nothing, --stacks has them.
+  // Those of a library's frames explain nothing of the program, and come last where all are asked
+  // for; without a frame of the user's, or where the program itself is installed, they are what
+  // there is.
+  const ThreadFrame* user = user_frame(e.threads, *t);
+  const bool only_users =
+      variables == ShownVariables::kUsers && user != nullptr && !fr::is_library_file(user->file);
   std::vector<std::string> of_library;
   for (const FrameVariables& v : t->variables) {
     const std::string line = variables_text(v);
     if (!line.empty() && v.frame < t->stack.size()) {
       const ThreadFrame& frame = e.threads.frames[t->stack[v.frame]];
-      if (has(frame.file, "/torch/distributed/")) {
+      const bool is_library = fr::is_library_file(frame.file);
+      if (has(frame.file, "/torch/distributed/") || (is_library && only_users)) {
         continue;
       }
-      const bool library = fr::is_library_file(frame.file);
-      (library ? of_library : out).push_back("in " + frame.function + "(): " + line);
+      (is_library ? of_library : out).push_back("in " + frame.function + "(): " + line);
     }
   }
   if (!where.empty()) {

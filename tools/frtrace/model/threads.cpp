@@ -95,7 +95,16 @@ const ThreadStack* main_thread(const ThreadsEvidence& all, int pid) {
 bool script_is_over(const ThreadsEvidence& all, int pid) {
   const ThreadStack* t = main_thread(all, pid);
   const auto is_python = [&](std::uint32_t frame) { return all.frames[frame].python; };
-  if (t == nullptr || !t->whole) {
+  const auto shuts_down = [&](std::uint32_t frame) {
+    return !all.frames[frame].python && all.frames[frame].function == "Py_FinalizeEx";
+  };
+  if (t == nullptr) {
+    return false;
+  }
+  if (std::ranges::any_of(t->stack, shuts_down)) {
+    return true;  // handlers of exit, in Python, or the interpreter after them
+  }
+  if (!t->whole) {
     return false;
   }
   const auto outermost = std::find_if(t->stack.rbegin(), t->stack.rend(), is_python);
@@ -196,11 +205,12 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   if (innermost == nullptr) {
     return native != nullptr ? short_frame(frame_text(*native)) : std::string();
   }
-  std::string out = fmt::format("{}() at {}:{}", innermost->function,
-                                short_file(innermost->file, cwd), innermost->line);
-  if (user != nullptr && user != innermost) {
-    out += fmt::format(", called from {}:{}", short_file(user->file, cwd), user->line);
-  }
+  const auto place = [&](const ThreadFrame& f) {
+    return fmt::format("{}{} at {}:{}", f.function, f.function.starts_with('<') ? "" : "()",
+                       short_file(f.file, cwd), f.line);
+  };
+  std::string out = place(user != nullptr ? *user : *innermost);
+  out += user != nullptr && user != innermost ? ", in " + place(*innermost) : "";
   const bool told = native != nullptr && is_c_library(*native) && !t.syscall.empty();
   if (native != nullptr && !native->function.empty() && !told) {
     out += fmt::format(", within {}", short_frame(frame_text(*native)));

@@ -89,7 +89,7 @@ std::string child_text(const ThreadsEvidence&, const ChildProcess&, std::string_
 
 // The thread whose id is the process's; nullptr when it is not there.
 const ThreadStack* main_thread(const ThreadsEvidence&, int pid);
-// Its main thread runs Python code that no script has called: a handler of exit.
+// Its main thread runs Python code that no script has called, a handler of exit, or Python ends.
 bool script_is_over(const ThreadsEvidence&, int pid);
 const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
 // The thread that holds the GIL; nullptr: nobody, or unknown.
@@ -98,8 +98,9 @@ const ThreadStack* gil_holder(const ThreadsEvidence&);
 // The user's innermost Python frame (format/call_site.hpp); nullptr: none.
 const ThreadFrame* user_frame(const ThreadsEvidence&, const ThreadStack&);
 
-// "load_lock() at utils/file_baton.py:49, called from train.py:57"; a thread without Python frames:
-// "read() in libc.so.6". "" when nothing is known. Files below cwd lose it.
+// The user's frame, then what of a library it is in: "load() at train.py:57, in FileBaton.wait() at
+// torch/utils/file_baton.py:49"; a thread without Python frames: "read() in libc.so.6". "" when
+// nothing is known. Files below cwd lose it.
 std::string where_text(const ThreadsEvidence&, const ThreadStack&, std::string_view cwd = {});
 // "asleep in clock_nanosleep", "running, no system call; holds the GIL",
 // "asleep in openat of /x/fifo (wait_for_partner)", with what could not be had.

@@ -79,7 +79,7 @@ class Builder {
       if (fresh) {
         c.doing = doing_text(*in.threads, t);
         if (main && in.evidence != nullptr) {
-          c.where = where_lines(*in.evidence);
+          c.where = where_lines(*in.evidence, ShownVariables::kAll);
           c.lock = lock_wait(*in.evidence);
         }
       }

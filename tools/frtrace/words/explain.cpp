@@ -121,8 +121,12 @@ void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
         .push_back(i);
   }
   for (const auto& [what, who] : at) {
+    std::string place = what.second;
+    if (const std::size_t verb = place.find("; waits "); who.size() > 1 && verb != place.npos) {
+      place.erase(verb + std::string_view("; wait").size(), 1);
+    }
     say(r, "elsewhere",
-        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + what.second);
+        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + place);
   }
 }
 

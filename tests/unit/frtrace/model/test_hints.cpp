@@ -26,9 +26,13 @@ TEST_CASE("threads: where a rank is, in words") {
   const std::vector<std::string> lines = where_lines(e);
   REQUIRE(lines.size() >= 3);
   CHECK(lines[0] ==
-        "is in FileBaton.wait() at torch/utils/file_baton.py:49, called from train.py:57");
+        "is in load_lock() at train.py:57, in FileBaton.wait() at torch/utils/file_baton.py:49");
   CHECK(lines[1] == "asleep in clock_nanosleep; GIL free");
-  CHECK(lines.back() == "in FileBaton.wait(): self.wait_seconds = 0.1");  // a library's: last
+  for (const std::string& line : lines) {  // of a library's frames
+    CHECK(line.find("wait_seconds") == std::string::npos);
+  }
+  CHECK(where_lines(e, ShownVariables::kAll).back() ==
+        "in FileBaton.wait(): self.wait_seconds = 0.1");
   RankEvidence none;
   CHECK(where_lines(none).empty());
 }
@@ -45,6 +49,26 @@ TEST_CASE("threads: variables of torch's own frames say nothing of the program")
     CHECK(line.find("relevant_args") == std::string::npos);
   }
   CHECK(where_lines(e)[1] == "in train(): step = 7");
+}
+
+TEST_CASE("threads: attributes of the program's own come before those it derives from") {
+  ThreadStack facts;
+  facts.variables.push_back({0,
+                             {{"t", "1"},
+                              {"self._target", "None"},
+                              {"self._name", "'" + std::string(350, 'x') + "'"},
+                              {"self.rank", "2"}}});
+  const RankEvidence e = rank({py("/home/u/train.py", 26, "Reducer.reduce")}, facts);
+  CHECK(where_lines(e)[1] ==
+        "in Reducer.reduce(): t = 1, self.rank = 2, self._target = None, and 1 more");
+}
+
+TEST_CASE("threads: a process whose interpreter shuts down is ending") {
+  RankEvidence e = rank({native("", "/usr/lib/libpython3.11.so.1.0"),
+                         native("Py_FinalizeEx", "/usr/lib/libpython3.11.so.1.0"),
+                         native("Py_RunMain", "/usr/lib/libpython3.11.so.1.0")});
+  CHECK(script_is_over(e.threads, e.id.pid));
+  CHECK(where_lines(e).front() == "is ending: its script is over");
 }
 
 TEST_CASE("threads: who holds the GIL") {
@@ -132,20 +156,31 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
              .empty());
   ThreadStack s;
   s.activity = fr::Activity::kStopped;
-  CHECK(!hint(rank({}, s), HintKind::kStopped).empty());
+  s.state = "T";
+  CHECK(hint(rank({}, s), HintKind::kStopped).starts_with("is stopped (SIGSTOP or SIGTSTP"));
+  s.state = "t";
+  CHECK(hint(rank({}, s), HintKind::kStopped) == "is stopped by a debugger (state t)");
   ThreadStack lock;
   lock.syscall = "futex";
   RankEvidence two =
       rank({native("PyThread_acquire_lock_timed"), py("/home/u/a.py", 3, "f")}, lock);
-  CHECK(hint(two, HintKind::kPythonLock) == "waits for a lock of Python's");
+  CHECK(hint(two, HintKind::kPythonLock) == "waits for a Python lock");
   lock.tid = 8;
   lock.stack = {0, 1};
   two.threads.threads.push_back(lock);
   CHECK(hint(two, HintKind::kPythonLock) ==
-        "waits for a lock of Python's; so does thread 8 in f() at a.py:3");
+        "waits for a Python lock; so does thread 8 in f() at a.py:3");
   two.threads.threads.back().syscall = "clock_nanosleep";  // it may hold the lock
   CHECK(hint(two, HintKind::kPythonLock) ==
-        "waits for a lock of Python's; thread 8 is in f() at a.py:3");
+        "waits for a Python lock; thread 8 is in f() at a.py:3");
+  ThreadStack queue;
+  queue.syscall = "futex";
+  CHECK(hint(rank({native("PyThread_acquire_lock_timed"),
+                   py("/usr/lib/python3.11/threading.py", 327, "Condition.wait"),
+                   py("/usr/lib/python3.11/queue.py", 171, "Queue.get"),
+                   py("/home/u/train.py", 26, "reduce")},
+                  queue),
+             HintKind::kPythonLock) == "waits in Queue.get() for an item");
   CHECK(hints_of(rank({py("/home/u/train.py", 1, "main"), native("epoll_wait")})).empty());
 }
 

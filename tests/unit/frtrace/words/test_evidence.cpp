@@ -1,6 +1,7 @@
 // test_evidence.cpp - the lines beside a verdict: breadcrumbs and what each rank did last.
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "thread_stacks.hpp"
 
 using namespace frtest;
 
@@ -93,6 +94,29 @@ TEST_CASE("notes of many threads: the main one first, few, none twice, traced ca
   CHECK(
       says(r.blamed[0],
            "traced calls: last entered tokenize data.py:9, left again; inside collate data.py:3"));
+}
+
+TEST_CASE("ranks that wait at one place for the store are one line, whatever sockets they have") {
+  JobBuilder j(4);
+  j.all(3, kWorld, kLoss);
+  j.issue(0, kWorld, kLoss);
+  for (const Rank r : {1, 2, 3}) {
+    ThreadStack facts;
+    facts.syscall = "poll";
+    facts.syscall_on = "socket 127.0.0.1:" + std::to_string(40000 + r);
+    j.rank(r).threads = rank({native("c10d::detail::TCPClient::receive()", "/x/libtorch_cpu.so"),
+                              py("/home/u/train.py", 18, "read_config")},
+                             facts)
+                            .threads;
+    j.rank(r).threads.threads[0].tid = j.rank(r).id.pid;
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(std::ranges::count(r.findings, "elsewhere", &Finding::id) == 1);
+  CHECK(has(r, "elsewhere",
+            "ranks 1-3 are in read_config() at train.py:18, asleep in poll; wait in the ranks' "
+            "store for a key that another rank sets"));
 }
 
 TEST_CASE("the divergence view: the last line in common and what each did next") {
