@@ -87,7 +87,7 @@ outer()
     assert f"at target.py:{line + 8} outer < target.py:{line + 12} <module>" in said
     assert "_note_exception" not in said
     assert f"first cause: KeyError: 'a', at target.py:{line + 3} in inner" in said
-    assert f"exception in thread prefetch: KeyError: 'a', at target.py:{line + 3} in inner" in said
+    assert f"its thread prefetch died of KeyError: 'a', at target.py:{line + 3} in inner" in said
 
 
 def test_a_crash_of_another_thread_is_told_as_its_own(start):

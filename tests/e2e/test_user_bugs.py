@@ -211,6 +211,20 @@ def test_a_thread_that_ended(verdict):
     assert "never issued all_reduce #6 of checkpoints" in trace.verdict["summary"]
 
 
+def test_a_thread_that_died_is_named_beside_who_waits_for_it(verdict):
+    trace = verdict("thread_died")
+    trace.expect("missing", [3])
+    evidence = blamed(trace)[0]["evidence"]
+    place = f"is in thread_died() at {SCRIPT}:{line_of('waits_for_thread')}, in "
+    assert evidence[0].startswith(place), evidence
+    line = line_of("thread_dies")
+    assert evidence[1] == (
+        f"its thread fetcher died of KeyError: 'layer.7', at user_job.py:{line} in fetch"
+    )
+    assert "waits in Queue.get() for an item" in evidence
+    assert "its thread fetcher died of KeyError" in trace.text
+
+
 def test_a_failed_connection_is_not_fine(verdict):
     trace = verdict("failed_connection", evidence=[3])
     trace.expect("undecided", [])

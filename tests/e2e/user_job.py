@@ -6,6 +6,7 @@ Lines marked `# @name` are looked up by test_user_bugs.py.
 import atexit
 import fcntl
 import os
+import queue
 import signal
 import struct
 import sys
@@ -300,6 +301,20 @@ def checkpointer_ended():
         dist.all_reduce(torch.ones(4))
     thread.join()
     dist.barrier()  # @after_checkpoints
+
+
+def thread_died():
+    """The main thread of one rank waits for the answer of a thread that an exception has ended."""
+    answers = queue.Queue()
+
+    def fetch():
+        if GUILTY:
+            raise KeyError("layer.7")  # @thread_dies
+        answers.put(RANK)
+
+    threading.Thread(target=fetch, name="fetcher").start()
+    answers.get()  # @waits_for_thread
+    dist.all_reduce(torch.ones(4))
 
 
 def failed_connection():

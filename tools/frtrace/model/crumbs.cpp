@@ -93,6 +93,11 @@ std::string step_text(const Case& c, const RankEvidence& e) {
                                        : "");
 }
 
+// Of a thread that an exception has ended, by the note that it left.
+bool has_died(const RankEvidence& e, const ThreadNotes& n) {
+  return n.tid != static_cast<std::uint32_t>(e.id.pid) && n.note.starts_with(kDied);
+}
+
 // last note "building extension", step 20, span "startup" open for 15.0 s
 std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
                       const std::string& step) {
@@ -100,8 +105,9 @@ std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
   const auto add = [&text](const std::string& part) {
     text += (text.empty() || part.empty() ? "" : ", ") + part;
   };
-  if (!n.note.empty() && !n.note.starts_with(kCaught) && !n.note.starts_with(kOwn)) {
-    add(!main && n.note.starts_with(kDied) ? n.note : fmt::format("last note \"{}\"", n.note));
+  const bool told = n.note.starts_with(kCaught) || n.note.starts_with(kOwn) || has_died(e, n);
+  if (!n.note.empty() && !told) {
+    add(fmt::format("last note \"{}\"", n.note));
   }
   add(main ? step : "");
   std::string spans;
@@ -120,14 +126,37 @@ std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
 
 }  // namespace
 
+std::vector<std::string> died_lines(const RankEvidence& e) {
+  std::vector<const ThreadNotes*> died;
+  for (const ThreadNotes& n : e.notes) {
+    if (has_died(e, n)) {
+      died.push_back(&n);
+    }
+  }
+  std::ranges::stable_sort(died, {}, &ThreadNotes::note_time);
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> out;
+  for (const ThreadNotes* n : died) {
+    const std::string_view what = std::string_view(n->note).substr(kDied.size());
+    const std::size_t colon = std::min(what.find(": "), what.size());
+    const std::string error(what.substr(std::min(colon + 2, what.size())));
+    std::string line = fmt::format("its thread {} died{}{}", what.substr(0, colon),
+                                   error.empty() ? "" : " of ", error);
+    if (out.size() < kShown && std::ranges::find(out, line) == out.end()) {
+      out.push_back(std::move(line));
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> crumb_lines(const Case& c, const RankEvidence& e) {
   std::vector<std::string> out;
   const auto is_main = [&](const ThreadNotes* n) {
     return n->tid == static_cast<std::uint32_t>(e.id.pid);
   };
-  // The main thread, then who is inside a span, then who died of an exception, then the latest.
+  // The main thread, then who is inside a span, then the latest.
   const auto order = [&](const ThreadNotes* n) {
-    return std::tuple(!is_main(n), n->spans.empty(), !n->note.starts_with(kDied), -n->note_time);
+    return std::tuple(!is_main(n), n->spans.empty(), -n->note_time);
   };
   std::vector<const ThreadNotes*> notes;
   for (const ThreadNotes& n : e.notes) {
@@ -145,9 +174,8 @@ std::vector<std::string> crumb_lines(const Case& c, const RankEvidence& e) {
     const std::string text = note_text(e, *n, is_main(n), step);
     if (!text.empty() && told.insert(text).second && told.size() <= kShown) {
       out.push_back(text == step ? "at " + text
-                    : is_main(n) || n->note.starts_with(kDied)
-                        ? text
-                        : fmt::format("thread {}: {}", n->tid, text));
+                    : is_main(n) ? text
+                                 : fmt::format("thread {}: {}", n->tid, text));
     }
   }
   if (told.size() > kShown) {

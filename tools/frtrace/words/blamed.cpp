@@ -35,6 +35,7 @@ class Describe : public Names {
     where();
     last_issued();
     ended();
+    died();
     std::ranges::copy(crumb_lines(f.c, *e_), std::back_inserter(b_.evidence));
     wrong_operation();
     by_rule();
@@ -165,6 +166,15 @@ class Describe : public Names {
     if (const Record* call = f.lifecycle_in_flight(g_.evidence)) {
       line("is in " + op_at(g_.evidence, *call));
     }
+  }
+
+  // A thread that is gone may be what the rank waits for: said right after where it waits.
+  void died() {
+    const std::vector<std::string> lines = died_lines(*e_);
+    const std::size_t after =
+        raised_ ? b_.evidence.size() : std::min<std::size_t>(1, b_.evidence.size());
+    b_.evidence.insert(b_.evidence.begin() + static_cast<std::ptrdiff_t>(after), lines.begin(),
+                       lines.end());
   }
 
   void slot() {

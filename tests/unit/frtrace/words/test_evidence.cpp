@@ -88,9 +88,9 @@ TEST_CASE("notes of many threads: the main one first, few, none twice, traced ca
   const auto first = std::find(said.begin(), said.end(),
                                "last note \"went on\", step 3, span \"load\" > \"shard\" open");
   REQUIRE(first != said.end());
-  CHECK(first[1] == "exception in thread prefetch: ValueError: x");
-  CHECK(first[2] == "thread 5029: last note \"worker note\"");
-  CHECK(first[4] == "and last notes of 4 more threads");
+  CHECK(first[1] == "thread 5029: last note \"worker note\"");
+  CHECK(first[4] == "and last notes of 3 more threads");
+  CHECK(said[1] == "its thread prefetch died of ValueError: x");  // after what the rank did last
   CHECK(
       says(r.blamed[0],
            "traced calls: last entered tokenize data.py:9, left again; inside collate data.py:3"));
