@@ -73,7 +73,7 @@ def test_stale_lock_of_a_killed_build(launch, scratch):
     trace.expect("missing", [3], op="all_reduce", seq=4, at="steps", waiting={"meet": [0, 1, 2]})
     (blamed,) = trace.verdict["blamed"]
     said = "\n".join(blamed["evidence"])
-    assert f" at job.py:{line_of('load')}, in FileBaton.wait() at torch/utils/file_" in said
+    assert f"job.py:{line_of('load')}, in FileBaton.wait() at torch/utils/file_baton.py:" in said
     assert "self.wait_seconds" not in said  # of a library's frame
     assert "asleep in clock_nanosleep; GIL free" in said or "polling in clock_nanosleep" in said
     assert f"waits for the lock file {build}/lock to go; it still exists, made 3.0 h ago" in said

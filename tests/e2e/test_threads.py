@@ -554,7 +554,7 @@ store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True)
 ready()
 store.get("a key that nobody sets")
 """,
-        "waits in the ranks' store for a key that another rank sets (socket ",
+        "waits in the ranks' store for a key that another rank sets",
     ),
     "loader": (
         """
@@ -608,7 +608,7 @@ with a:
     ready()
     with b: pass
 """,
-        "waits for a lock of Python's; so does thread ",
+        "waits for a Python lock; so does thread ",
     ),
     "fifo": (
         "os.mkfifo('pipe')\nready()\nopen('pipe')\n",
