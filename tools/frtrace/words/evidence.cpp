@@ -44,7 +44,10 @@ RankReport rank_report(const Facts& f, int i) {
                : e.source == Source::kRing ? "ring"
                                            : "live ring";
   out.reason = e.reason;
-  out.state = silent ? "does not respond" : names.exit(f.exit(i));
+  // Processes that were all killed after a hang are judged as they hung, and are gone.
+  out.state = silent                                 ? "does not respond"
+              : !f.exit(i).ended() && e.process_gone ? "is gone"
+                                                     : names.exit(f.exit(i));
   out.pid = e.id.pid;
   out.from_ring = e.source != Source::kDump;
   out.runs_now = e.source == Source::kLiveRing;

@@ -112,6 +112,7 @@ TEST_CASE("a run whose rings a later one found is said to be over") {
   auto evidence = before.take();
   Report r = frtrace::diagnose(make_cases(evidence, {})[0]);
   CHECK(r.ranks == Ranks{1});
+  CHECK(r.rank_reports[0].state == "is gone");
   CHECK(has(r, "earlier", "the rings of ranks 0-2 were found when the job was started again"));
 
   // The later run's own incident is the one to be told, and the other is named.
