@@ -454,10 +454,48 @@ std::optional<Cause> sent_another_number(const Facts& f, const Problem& p) {
 
 }  // namespace
 
+std::vector<Deviant> who_left_out(const Facts& f, const Pending& op) {
+  std::vector<Deviant> out;
+  const std::size_t n = std::min(op.absent.size(), limits::kSuspects);
+  for (const int i : std::span(op.absent).first(op.kind == Kind::kCollective ? n : 0)) {
+    const auto a = is_held_up(f, i, op)
+                       ? std::nullopt
+                       : f.anomalies.left_out(i, f.stuck_step(i), op.group, op.seq);
+    if (a) {
+      out.push_back({i, *a});
+    }
+  }
+  return out.size() < op.waits.size() ? out : std::vector<Deviant>{};
+}
+
 bool waits_for_any_rank(const Facts& f, int i) {
   const std::size_t at = f.graph.fronts[idx(i)].first;
   return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
 }
+
+namespace {
+
+// Most members came to a collective that is new to each of them: the few who go on with what they had
+// before are a round off.
+std::optional<Cause> few_go_on(const Facts& f, const Problem& p) {
+  const auto is_new_to = [&](int i) { return has_come_to_new(f, i); };
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    if (op.kind != Kind::kCollective || op.waits.size() > limits::kVoters ||
+        2 * op.waits.size() <= f.group(op.group).ranks.size() ||
+        !std::ranges::all_of(op.waits, is_new_to, &Wait::evidence)) {
+      continue;
+    }
+    std::vector<int> few = op.absent;
+    std::erase_if(few, [&](int i) { return is_held_up(f, i, op); });
+    if (!few.empty() && 2 * few.size() < op.waits.size() && std::ranges::none_of(few, is_new_to)) {
+      return left_out_by(f, few, k, Assume::kFewAreWrong);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
                                     const std::vector<int>& suspects) {
@@ -466,7 +504,13 @@ std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
   c = c ? c : against_the_shown_order(f, p);
   c = c ? c : came_without(f, p);
   c = c ? c : left_program(f, suspects);
-  return c ? c : left_loop(f, p, suspects);
+  c = c ? c : left_loop(f, p, suspects);
+  c = c ? c : few_go_on(f, p);
+  for (std::size_t k = 0; !c && k < p.pending.size(); ++k) {
+    const std::vector<Deviant> who = who_left_out(f, f.graph[p.pending[k]]);
+    c = who.empty() ? c : std::optional(of_deviants(f, who, false, true));
+  }
+  return c;
 }
 
 }  // namespace frtrace

@@ -50,8 +50,16 @@ bool is_elsewhere(const Facts& f, const Deviant& d) {
 
 namespace {
 
-// Adds who waits with the first of them in a collective that it never issued before, issued it from the
-// same line, and is awaited elsewhere; where most of the group did not issue it.
+void add_new(std::vector<Deviant>& deviants, const std::vector<Deviant>& more) {
+  for (const Deviant& d : more) {
+    if (std::ranges::find(deviants, d.evidence, &Deviant::evidence) == deviants.end()) {
+      deviants.push_back(d);
+    }
+  }
+}
+
+// Adds who waits with the first of them in a collective that it never issued before, where all who
+// issued it, fewer than half of the group, did so from the same line and are awaited elsewhere.
 void add_alike(const Facts& f, std::vector<Deviant>& deviants) {
   const Deviant d = deviants.front();
   const Step& step = f.history.of(d.evidence)[d.how.issued];
@@ -72,15 +80,26 @@ void add_alike(const Facts& f, std::vector<Deviant>& deviants) {
     }
     ++came;
     const auto lacks = [&](const Pending& p) { return contains(p.absent, i); };
-    if (at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks) &&
-        std::ranges::find(deviants, i, &Deviant::evidence) == deviants.end()) {
+    if (at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks)) {
       alike.push_back({i, d.how});
       alike.back().how.usual_of = d.how.owner(d.evidence);
       alike.back().how.issued = at;
     }
   }
-  if (2 * came < g.ranks.size()) {
-    deviants.insert(deviants.end(), alike.begin(), alike.end());
+  if (alike.size() == came && 2 * came < g.ranks.size()) {
+    add_new(deviants, alike);
+  }
+}
+
+// Adds who left out the same collective as the first of them, in which others wait.
+void add_others_without(const Facts& f, std::vector<Deviant>& deviants) {
+  const Deviant d = deviants.front();
+  const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
+  const std::uint64_t seq = f.anomalies.due_seq(d.evidence, d.how);
+  for (const Pending& p : f.graph.pending) {
+    if (p.kind == Kind::kCollective && p.group == group && p.seq == seq) {
+      add_new(deviants, who_left_out(f, p));
+    }
   }
 }
 
@@ -96,7 +115,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
                  : f.anomalies.exchanged(d.evidence, d.how) ? Anomaly::kSwapped
                                                             : d.how.kind;
   }
-  const Anomaly& a = deviants.front().how;
+  const Anomaly a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. So is what
   // another thread of it may still issue, which waits for a lock. What was left out for good is a skip,
   // wherever the rank waits now.
@@ -107,6 +126,9 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   const bool elsewhere =
       in_cycle && a.kind == Anomaly::kReplaced && is_elsewhere(f, deviants.front());
   const bool skip = elsewhere || (a.kind == Anomaly::kSkipped && !order);
+  if (skip) {
+    add_others_without(f, deviants);
+  }
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
   c.by_peers = by_peers;

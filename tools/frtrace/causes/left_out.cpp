@@ -64,13 +64,20 @@ std::vector<Cause> left_out(const Facts& f) {
     if (p.kind != Kind::kCollective || p.absent.empty() || is_out_of_order(f, p)) {
       continue;
     }
+    std::vector<int> without_thread;
     for (const int a : p.absent) {
       const bool waits = f.graph.waits(a);
       if (waits || f.lifecycle_in_flight(a) != nullptr) {
         awaited[a].insert(p.group);
         if (waits && lost_its_thread(f, a, p.group)) {
-          out.push_back(never_issued_by(f, a, static_cast<int>(k)));
+          without_thread.push_back(a);
         }
+      }
+    }
+    if (2 * without_thread.size() <
+        f.group(p.group).ranks.size()) {  // of most it has done its work
+      for (const int a : without_thread) {
+        out.push_back(never_issued_by(f, a, static_cast<int>(k)));
       }
     }
   }

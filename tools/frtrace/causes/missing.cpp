@@ -433,8 +433,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   idle = std::move(elsewhere);
   const bool few_wait = !left && few_wait_for_many(f, p, idle);
   // Where it was due, and the stacks show that the many are amid the program, these stopped.
-  const bool due = few_wait && was_due(f, p) &&
-                   std::ranges::all_of(idle, [&](int i) { return !now_at(f.ev(i)).file.empty(); });
+  const bool due = few_wait && was_due(f, p) && std::ranges::all_of(idle, [&](int i) {
+                     return !now_at(f.ev(i)).file.empty() && !is_in_torch(f.ev(i));
+                   });
   if (few_wait && !due) {
     return {few_or_many(f, p, idle, std::move(open))};
   }

@@ -107,6 +107,8 @@ struct Deviant {
   int evidence;
   Anomaly how;
 };
+// Fewer than those who wait in that collective left it out, each by its own earlier iterations; else none.
+std::vector<Deviant> who_left_out(const Facts&, const Pending&);
 Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cycle);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 // `one_did`: one of the suspects must have left it, as all are on every circle.

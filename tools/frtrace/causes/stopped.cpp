@@ -207,14 +207,16 @@ std::vector<Cause> stopped_by_stack(const Facts& f) {
       apart.push_back(i);
     }
   }
+  const auto share = static_cast<double>(waiting.size()) / static_cast<double>(f.c.ranks.size());
   std::vector<Cause> out;
-  if (hang_s == 0 || waiting.size() < limits::kInTorchFewest ||
-      static_cast<double>(waiting.size()) <
-          limits::kInTorchShare * static_cast<double>(f.c.ranks.size())) {
-    return out;
-  }
   for (const int i : apart) {
-    out.push_back(stopped(f, i, Rule::kElsewhere, waiting, Assume::kStuckThere));
+    // Where several stand the program may end.
+    const auto stands_there = [&](int j) { return now_at(f.ev(j)) == now_at(f.ev(i)); };
+    const bool alone = std::ranges::count_if(apart, stands_there) == 1;
+    if (hang_s != 0 && waiting.size() >= limits::kInTorchFewest &&
+        share >= (alone ? limits::kInTorchShare : limits::kInTorchMost)) {
+      out.push_back(stopped(f, i, Rule::kElsewhere, waiting, Assume::kStuckThere));
+    }
   }
   return out;
 }

@@ -112,9 +112,9 @@ inline constexpr double kQueueVaries = 0.15;
 // The peer went on so long before the evidence was taken that clocks and polls do not matter.
 inline constexpr double kTwinLater_s = 10;
 // So many ranks, and this share of all, wait inside torch: one whose stack shows it elsewhere, and that
-// issued nothing for that share of the hang, has stopped.
+// issued nothing for that share of the hang, has stopped. Where others stand at its line, most.
 inline constexpr std::size_t kInTorchFewest = 2;
-inline constexpr double kInTorchShare = 0.5, kElsewhereShare = 0.8;
+inline constexpr double kInTorchShare = 0.5, kInTorchMost = 0.75, kElsewhereShare = 0.8;
 
 // ---- stragglers
 // Lateness below this is what hosts differ by; more where clocks had to be compared.

@@ -41,7 +41,7 @@ class Judge {
           c.rule == Rule::kLeftOutAhead
               ? !departed()
               : !std::ranges::all_of(c.others, [&](int i) { return is_named(f_.rank(i)); });
-      if (named() && stands) {
+      if (named() && stands && !(c.rule == Rule::kElsewhere && is_known(c))) {
         consider(Tier::kEnd, std::move(c));
       }
     }

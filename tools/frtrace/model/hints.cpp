@@ -316,11 +316,11 @@ bool has_thread_at_lock(const RankEvidence& e) {
 
 namespace {
 
-// Of torch, or of what it waits in for ranks and devices.
+// Of torch, but for its loaders of data, or of what it waits in for ranks and devices.
 bool is_torch(const ThreadFrame& f) {
   const std::string_view file(f.file);
   if (f.python) {
-    return has(file, "/torch/");
+    return has(file, "/torch/") && !has(file, "/torch/utils/data/");
   }
   const std::string_view name = file.substr(file.rfind('/') + 1);
   constexpr std::string_view kLibraries[] = {"libtorch", "libc10", "libcuda", "libnccl", "libgloo"};

@@ -103,6 +103,9 @@ class Anomalies {
   // The same where the rank's own records do not reach back: after the same few operations, three
   // or more peers agree on something that this rank did not do.
   std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
+  // By its own earlier iterations it left out that collective of a group, whoever else did.
+  std::optional<Anomaly> left_out(int evidence, std::size_t stuck, int group,
+                                  std::uint64_t seq) const;
   // The step of another rank that answers to a step of this one: both issued the same since the last
   // collective of both, or since the program began; nullopt: they did not.
   std::optional<std::size_t> place_at(int other, int evidence, std::size_t step) const;

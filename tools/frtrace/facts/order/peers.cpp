@@ -36,6 +36,17 @@ bool Anomalies::has_twin(int i) const {
          });
 }
 
+std::optional<Anomaly> Anomalies::left_out(int i, std::size_t stuck, int group,
+                                           std::uint64_t seq) const {
+  for (const Anomaly& a : all(i, stuck)) {
+    if (a.kind == Anomaly::kSkipped && usual(i, a).group == group &&
+        history_.record(i, a.usual).kind == Kind::kCollective && due_seq(i, a) == seq) {
+      return a;
+    }
+  }
+  return std::nullopt;
+}
+
 bool Anomalies::is_one_program(int i) const {
   const std::vector<Step>& steps = history_.of(i);
   return steps_of_program(c_.evidence_of(i), steps, steps.size()).size() == steps.size();
