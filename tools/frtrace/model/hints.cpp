@@ -483,8 +483,11 @@ std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables varia
   const std::string doing = doing_text(e.threads, *t);
   const std::vector<Hint> hints = hints_of(e);
   const bool stopped = !hints.empty() && hints.back().kind == HintKind::kStopped;
-  out.push_back(!where.empty()                        ? "is in " + where
-                : stopped                             ? hints.back().text
+  // At exit Python waits for the program's other threads.
+  const bool at_exit = e.exit.kind != ExitBy::kCrash && t->tid != e.id.pid;
+  out.push_back(at_exit          ? fmt::format("is in {}, in its thread {}", where, t->tid)
+                : !where.empty() ? "is in " + where
+                : stopped        ? hints.back().text
                 : script_is_over(e.threads, e.id.pid) ? "is ending: its script is over"
                                                       : "is " + doing);
   if (!t->handling.empty()) {
@@ -511,8 +514,11 @@ std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables varia
   if (!where.empty()) {
     out.push_back(doing);
   }
+  if (at_exit) {
+    out.push_back("its script is over: its main thread waits for that thread to end");
+  }
   for (const Hint& hint : hints) {
-    if (hint.text != out.front()) {
+    if (hint.text != out.front() && !at_exit) {  // they tell of the main thread
       out.push_back(hint.text);
     }
   }

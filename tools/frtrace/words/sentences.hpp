@@ -41,7 +41,7 @@ inline constexpr Row kSentences[] = {
     {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}", "{unusual}"},
     {kStoppedHost,
      "{who} stopped after {op}, though peers that wait in the same operation issued more"},
-    {kElsewhere, "{who} [is|are] elsewhere in the program while most ranks wait"},
+    {kElsewhere, "{who} [is|are] in the program's own code while most ranks wait"},
     {kLeftOrder, "{who} {departed}{wait_in_op}",
      "all waits lead to {who}, the only [rank that departs|ranks that depart] from {order}"},
     {kLeftOutAhead, "{who} {left_out}, which no rank waits for yet"},

@@ -21,6 +21,35 @@ TEST_CASE("usual_next prefers the longest context") {
   CHECK_FALSE(usual_next(steps({1, 2, 3}), 3));
 }
 
+TEST_CASE("Python threads that share no group are programs of their own") {
+  constexpr std::uint32_t kMain = 1, kBackward = 2, kSaver = 3;
+  RankEvidence e;
+  e.strings = {"", "/home/u/train.py", "step"};
+  e.frames = {{1, 2, 7}};
+  e.stacks = {{}, {0}};
+  constexpr std::uint32_t line = 1;
+  std::vector<Step> steps;
+  const auto add = [&](std::uint32_t tid, int group, std::uint32_t stack) {
+    Record r;
+    r.kind = Kind::kCollective;
+    r.tid = tid;
+    r.stack = stack;
+    steps.push_back({1, group, static_cast<std::uint32_t>(e.records.size())});
+    e.records.push_back(r);
+  };
+  add(kMain, 0, line);
+  add(kSaver, 2, line);
+  add(kBackward, 1, 0);  // no Python frames: it works for another thread
+  add(kMain, 0, line);
+  add(kSaver, 2, line);
+  using Places = std::vector<std::size_t>;
+  CHECK(steps_of_program(e, steps, 3) == Places{0, 2, 3});
+  CHECK(steps_of_program(e, steps, 4) == Places{1, 2, 4});
+  CHECK(steps_of_program(e, steps, steps.size()) == Places{1, 2, 4});  // who issued last
+  steps[4].group = 0;
+  CHECK(steps_of_program(e, steps, 3) == Places{0, 1, 2, 3, 4});
+}
+
 TEST_CASE(
     "of two shifts that agree to the end the nearer one is meant: what repeats itself agrees "
     "again") {

@@ -237,3 +237,54 @@ TEST_CASE("threads: a crash is told with its address, its thread and its stack")
   e.threads = {};  // salvaged: the record in the ring is all there is
   CHECK(crash_lines(e).back() == "stack: ? (guilty.so+0x1) < ?");
 }
+
+TEST_CASE("threads: in the program's own code, or inside torch, as native frames tell") {
+  const ThreadFrame user = py("/home/u/train.py", 17, "load_shard");
+  const ThreadFrame wait = native("c10d::Work::wait", "/v/torch/lib/libtorch_cpu.so");
+  CHECK(is_in_program(rank({native("read"), user})));
+  CHECK_FALSE(is_in_torch(rank({native("read"), user})));
+  CHECK(is_in_torch(rank({native("futex"), wait, user})));
+  CHECK_FALSE(is_in_program(rank({native("futex"), wait, user})));
+  // Without native frames nothing tells what a line waits for.
+  CHECK_FALSE(is_in_program(rank({user})));
+  CHECK_FALSE(is_in_torch(rank({user})));
+  // A loader of data is no wait for ranks.
+  CHECK(is_in_program(rank(
+      {native("poll"), py("/v/torch/utils/data/dataloader.py", 1131, "_try_get_data"), user})));
+  CHECK(is_in_torch(
+      rank({native("poll"), py("/v/torch/distributed/distributed_c10d.py", 1, "barrier"), user})));
+
+  ThreadStack lock;
+  lock.syscall = "futex";
+  RankEvidence e = rank({native("futex"), user}, lock);
+  CHECK(is_in_program(e));
+  e.threads.frames.push_back(wait);
+  ThreadStack other;  // it may hold that lock, and waits for ranks
+  other.tid = 101;
+  other.stack = {0, 2, 1};
+  e.threads.threads.push_back(other);
+  CHECK_FALSE(is_in_program(e));
+}
+
+TEST_CASE("threads: at exit a rank is where its thread is that issued operations") {
+  ThreadStack main;
+  main.whole = true;
+  RankEvidence e =
+      rank({native("futex"), py("/usr/lib/python3.11/threading.py", 1590, "_shutdown")}, main);
+  e.threads.frames.push_back(py("/home/u/train.py", 24, "shard_write"));
+  ThreadStack saver;
+  saver.tid = 101;
+  saver.stack = {0, 2};
+  e.threads.threads.push_back(saver);
+  CHECK(program_thread(e)->tid == 100);  // it issued nothing
+  Record r;
+  r.kind = Kind::kCollective;
+  r.tid = 101;
+  e.records.push_back(r);
+  CHECK(program_thread(e)->tid == 101);
+  CHECK(now_at(e) == Site{"train.py", 24, "shard_write"});
+  const std::vector<std::string> lines = where_lines(e);
+  CHECK(lines.front() ==
+        "is in shard_write() at train.py:24, within futex (libc.so.6), in its thread 101");
+  CHECK(lines.back() == "its script is over: its main thread waits for that thread to end");
+}
