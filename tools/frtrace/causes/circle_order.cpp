@@ -475,11 +475,15 @@ bool waits_for_any_rank(const Facts& f, int i) {
 
 namespace {
 
+std::span<const int> first_of(const std::vector<int>& pending) {
+  return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
+}
+
 // Most members came to a collective that is new to each of them: the few who go on with what they had
 // before are a round off.
 std::optional<Cause> few_go_on(const Facts& f, const Problem& p) {
   const auto is_new_to = [&](int i) { return has_come_to_new(f, i); };
-  for (const int k : p.pending) {
+  for (const int k : first_of(p.pending)) {
     const Pending& op = f.graph[k];
     if (op.kind != Kind::kCollective || op.waits.size() > limits::kVoters ||
         2 * op.waits.size() <= f.group(op.group).ranks.size() ||
@@ -506,8 +510,8 @@ std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
   c = c ? c : left_program(f, suspects);
   c = c ? c : left_loop(f, p, suspects);
   c = c ? c : few_go_on(f, p);
-  for (std::size_t k = 0; !c && k < p.pending.size(); ++k) {
-    const std::vector<Deviant> who = who_left_out(f, f.graph[p.pending[k]]);
+  for (const int k : first_of(p.pending)) {
+    const std::vector<Deviant> who = c ? std::vector<Deviant>() : who_left_out(f, f.graph[k]);
     c = who.empty() ? c : std::optional(of_deviants(f, who, false, true));
   }
   return c;
