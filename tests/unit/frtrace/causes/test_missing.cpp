@@ -92,7 +92,8 @@ TEST_CASE("a rank waiting in another group is a victim") {
   CHECK(has(r, "excluded", "rank 2 never issued"));
 }
 
-TEST_CASE("several waits of those who are not to blame are one line, and all of them in full") {
+// Rank 0 waits for 1, which waits for 2, which waits for 3, each in a group of theirs.
+static Report chain_of_three_groups() {
   JobBuilder j(4);
   const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
   j.all(kWorld, kLoss);
@@ -100,7 +101,11 @@ TEST_CASE("several waits of those who are not to blame are one line, and all of 
   j.some({1}, b, kSub);
   j.some({2}, c, kSub);
   j.advance(20);
-  const Report r = j.diagnose();
+  return j.diagnose();
+}
+
+TEST_CASE("several waits of those who are not to blame are one line, and all of them in full") {
+  const Report r = chain_of_three_groups();
   CHECK(r.ranks == Ranks{3});
   CHECK(has(r, "excluded", "ranks 1,2, who wait for others themselves"));
   CHECK(std::ranges::count(r.findings, "excluded", &Finding::id) == 1);
@@ -108,14 +113,7 @@ TEST_CASE("several waits of those who are not to blame are one line, and all of 
 }
 
 TEST_CASE("a chain over three groups is followed to its end") {
-  JobBuilder j(4);
-  const int a = j.group("1", {0, 1}), b = j.group("2", {1, 2}), c = j.group("3", {2, 3});
-  j.all(kWorld, kLoss);
-  j.some({0}, a, kSub);
-  j.some({1}, b, kSub);
-  j.some({2}, c, kSub);
-  j.advance(20);
-  const Report r = j.diagnose();
+  const Report r = chain_of_three_groups();
   CHECK(r.kind == Verdict::kMissing);
   CHECK(r.ranks == Ranks{3});
 }

@@ -155,19 +155,13 @@ std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vect
   };
   std::map<std::uint32_t, Thread> threads;
   for (const Step& s : steps) {
-    Thread& t = threads[e.records[s.record].tid];
+    Thread& t = threads[thread(s)];
     if (t.groups.insert(s.group).second && !t.user) {
       t.user = !user_site(e, e.records[s.record].stack).file.empty();
     }
   }
-  std::set<std::uint32_t> own;
-  std::set<int> groups;
-  if (!steps.empty()) {
-    const auto& [tid, first] =
-        *threads.find(e.records[steps[std::min(stuck, steps.size() - 1)].record].tid);
-    own.insert(tid);
-    groups = first.groups;
-  }
+  std::set<std::uint32_t> own{thread(steps[std::min(stuck, steps.size() - 1)])};
+  std::set<int> groups = threads[*own.begin()].groups;
   for (std::size_t before = 0; own.size() != before;) {
     before = own.size();
     for (const auto& [tid, t] : threads) {
@@ -179,7 +173,7 @@ std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vect
   }
   std::vector<std::size_t> out;
   for (std::size_t k = 0; k < steps.size(); ++k) {
-    if (own.contains(e.records[steps[k].record].tid)) {
+    if (own.contains(thread(steps[k]))) {
       out.push_back(k);
     }
   }
