@@ -304,25 +304,11 @@ std::string when_text(const Report& r, const TextStyle& style) {
   } else {
     out = "time not known";
   }
-  return out + fmt::format("; job {}, attempt {}, incident {}", r.job, r.attempt, r.incident) +
-         lives_text(r);
-}
-
-Part summary_part(const Report& r, const TextStyle& style) {
-  Part part{{}, style.full ? kAll : 3, 1, "", true};
-  std::string text = r.summary;
-  double longest = 0;  // in the operation that it names
-  for (const Waiting& w : r.waiting) {
-    const bool named = text.find(fmt::format(" #{} of {}", w.seq, w.title)) != std::string::npos;
-    longest = std::max(longest, named ? w.seconds : 0);
+  out += "; job " + r.job;
+  if (r.attempt != 0 || r.incident != 0) {
+    out += fmt::format(", attempt {}, incident {}", r.attempt, r.incident);
   }
-  const std::size_t last = text.find(" wait", std::min(text.rfind("; "), text.size()));
-  if (longest > 0 && (r.kind == Verdict::kMissing || r.kind == Verdict::kExited) &&
-      last != std::string::npos) {
-    text += ", for " + duration_text(longest);
-  }
-  part.add(std::move(text));
-  return part;
+  return out + lives_text(r);
 }
 
 Part ranks_part(const Report& r) {
@@ -342,7 +328,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
                             const char* noun) {
     out.push_back(findings_part(r, style, std::move(ids), most, least, noun));
   };
-  out.push_back(summary_part(r, style));
+  out.push_back({{{r.summary, {}}}, style.full ? kAll : 3, 1, "", true});
   out.push_back(blamed_part(r, style));
   findings({"link"}, 3, 1, "links");
   findings({"why", "hint"}, 3, 1, "reasons");
