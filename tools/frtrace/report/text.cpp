@@ -348,7 +348,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");
   findings({"node"}, 1, 1, "");
   findings({"earlier"}, 1, 1, "");
-  findings({"ras", "context", "input"}, 3, 0, "remarks");
+  findings({"ras", "witness", "context", "input"}, 3, 0, "remarks");
   if (style.full) {
     findings({"lost", "hole", "reduced"}, kAll, 0, "");
   }

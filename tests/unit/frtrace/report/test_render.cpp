@@ -125,11 +125,11 @@ TEST_CASE("text: of rings, whether the job still runs here") {
   style.full = true;  // no line is broken
   const auto text = [&] { return render_text({r}, LoadResult(), style); };
   r.rank_reports.assign(4, {});
-  CHECK(text().find("incident 0\n") != std::string::npos);
+  CHECK(text().find("; job " + r.job + "\n") != std::string::npos);
   for (RankReport& k : r.rank_reports) {
     k.from_ring = true;
   }
-  CHECK(text().find("incident 0, which no longer runs here") != std::string::npos);
+  CHECK(text().find("; job " + r.job + ", which no longer runs here") != std::string::npos);
   r.rank_reports[1].runs_now = true;
   CHECK(text().find(", of which 1 of 4 processes run now") != std::string::npos);
   for (RankReport& k : r.rank_reports) {
