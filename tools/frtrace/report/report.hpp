@@ -33,6 +33,7 @@ struct Waiting {
   std::vector<Rank> ranks;
   std::string group, desc, op;
   std::string title;  // of the group, told apart from others of its name
+  std::string peer;   // of a send or receive: " to rank 3"
   std::uint64_t seq = 0;
   Site site;
   double seconds = 0;  // at the dump, longest

@@ -176,6 +176,7 @@ struct Folded {
   const Waiting* first = nullptr;
   std::vector<Rank> ranks;
   std::map<std::string, bool> groups;
+  std::string peer;  // of a message; "" of several
   std::uint64_t low = 0, high = 0;
   double seconds = 0;
 };
@@ -192,7 +193,7 @@ std::string waiting_text(const Folded& w, bool full) {
                ? fmt::format(" of {} groups", w.groups.size())
                : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
-  return out + led(" at ", site_words(first.site, full)) +
+  return out + w.peer + led(" at ", site_words(first.site, full)) +
          given(w.seconds > 0, ", for " + duration_text(w.seconds));
 }
 
@@ -217,6 +218,7 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
       all.emplace_back();
       all.back().first = &w;
       all.back().low = w.seq;
+      all.back().peer = w.peer;
     }
     Folded& f = full ? all.back() : all[at->second];
     f.first = f.first->site.file.empty() ? &w : f.first;
@@ -224,6 +226,7 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
     f.groups[w.title.empty() ? w.group : w.title] = true;
     f.low = std::min(f.low, w.seq);
     f.high = std::max(f.high, w.seq);
+    f.peer = f.peer == w.peer ? w.peer : "";
     f.seconds = std::max(f.seconds, w.seconds);
   }
   for (Folded& f : all) {

@@ -42,6 +42,7 @@ void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
       out.seq = p.seq;
       out.site = site;
       out.stack = record != nullptr ? names.stack(w.evidence, record->stack) : out.stack;
+      out.peer = record != nullptr ? names.peer(w.evidence, *record) : "";
     }
     who.push_back(w.evidence);
     out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
