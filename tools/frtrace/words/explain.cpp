@@ -73,9 +73,9 @@ void add_lifecycle_waiting(const Facts& f, Report& r) {
   }
 }
 
-// " in load_batch() at train.py:57, asleep in flock; waits for the lock of data.lock, ...". Without
-// what differs from rank to rank: addresses, sockets.
-std::string place_of(const Facts& f, int i) {
+// " in load_batch() at train.py:57, asleep in flock", and what it does there by its hints: "waits for
+// the lock of data.lock, ...". Without what differs from rank to rank: addresses, sockets.
+std::pair<std::string, std::string> place_of(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   const ThreadStack* t = told_thread(e);
   std::string where = t == nullptr ? "" : where_text(e.threads, *t, e.id.cwd);
@@ -83,16 +83,16 @@ std::string place_of(const Facts& f, int i) {
   if (where.empty()) {
     return {};
   }
-  std::string out = " in " + where;
+  std::string out = " in " + where, does;
   if (t->activity != fr::Activity::kInterrupted && t->activity != fr::Activity::kUnknown) {
     out += led(", ", fr::word(t->activity)) + led(" in ", t->syscall);
   }
   const int holder = f.graph.lock_holders[idx(i)];
   for (const Hint& hint : hints_of(e)) {
     const bool is_held = hint.kind == HintKind::kFileLock && holder >= 0;
-    out += "; " + (is_held ? file_lock_text(e, f.rank(holder)) : hint.text);
+    does += given(!does.empty(), "; ") + (is_held ? file_lock_text(e, f.rank(holder)) : hint.text);
   }
-  return out;
+  return {out, does};
 }
 
 // Where those are who wait in no operation and are not blamed.
@@ -103,7 +103,8 @@ void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
   for (const Pending& p : f.graph.pending) {
     awaited.insert(p.absent.begin(), p.absent.end());
   }
-  std::map<std::pair<bool, std::string>, std::vector<int>> at;  // it has a place
+  using Place = std::pair<std::string, std::string>;
+  std::map<std::pair<bool, Place>, std::vector<int>> at;  // it has a place
   const auto is_elsewhere = [&](int i) {
     return !f.graph.waits(i) && !contains(r.ranks, f.rank(i)) &&
            (!f.exit(i).ended() || f.exit(i).clean() || only_idle) &&
@@ -112,22 +113,24 @@ void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
   for (const int i : ranks_that(f, is_elsewhere)) {
     const Record *last = f.last_operation(i), *call = f.lifecycle_in_flight(i);
     const bool ended = f.exit(i).ended() && !only_idle;
-    std::string place = ended ? "" : place_of(f, i);
-    place = place.empty() && !ended && call != nullptr ? " in " + names.record_at(i, *call) : place;
-    at[{!place.empty(), !place.empty() ? place
-                        : ended        ? " in no operation: " + names.exit(f.exit(i))
-                        : last == nullptr
-                            ? " in no operation: no operation in the file"
-                            : " in no operation: last issued " + names.record_at(i, *last)}]
-        .push_back(i);
+    Place place = ended ? Place() : place_of(f, i);
+    if (place.first.empty() && !ended && call != nullptr) {
+      place.first = " in " + names.record_at(i, *call);
+    }
+    const bool known = !place.first.empty();
+    if (!known) {
+      place.first =
+          " in no operation: " + (ended             ? names.exit(f.exit(i))
+                                  : last == nullptr ? "no operation in the file"
+                                                    : "last issued " + names.record_at(i, *last));
+    }
+    at[{known, place}].push_back(i);
   }
   for (const auto& [what, who] : at) {
-    std::string place = what.second;
-    if (const std::size_t verb = place.find("; waits "); who.size() > 1 && verb != place.npos) {
-      place.erase(verb + std::string_view("; wait").size(), 1);
-    }
+    const auto& [place, does] = what.second;
     say(r, "elsewhere",
-        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + place);
+        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + place +
+            led(one_or(who.size(), "; ", "; each "), does));
   }
 }
 

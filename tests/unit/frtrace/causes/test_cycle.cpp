@@ -122,7 +122,7 @@ TEST_CASE("a rank holds the lock that the others wait for, and waits for them: d
     CHECK(r.kind == Verdict::kUndecided);  // most are idle
     CHECK(has(r, "elsewhere",
               "ranks 1-3 are in prepare() at train.py:12, asleep in " + syscall +
-                  "; wait for the lock of data.lock, which process 4711 (python) holds"));
+                  "; each waits for the lock of data.lock, which process 4711 (python) holds"));
   }
   SECTION("a process of another machine has the same number") {
     j.rank(0).id.host = "n1";
