@@ -73,7 +73,7 @@ def test_lock_of_an_idle_rank(verdict):
     (text,) = [f["text"] for f in trace.report["findings"] if f["id"] == "elsewhere"]
     assert text.startswith("ranks 1,2 are in flock_of_idle() at ")
     assert f"user_job.py:{line_of('waits_for_idle')}, asleep in flock; " in text
-    assert text.endswith("; wait for the lock of dataset.lock, which rank 0 holds")
+    assert text.endswith("; each waits for the lock of dataset.lock, which rank 0 holds")
 
 
 def said(trace, *ids):

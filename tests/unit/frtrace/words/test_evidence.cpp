@@ -114,9 +114,10 @@ TEST_CASE("ranks that wait at one place for the store are one line, whatever soc
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kUndecided);
   CHECK(std::ranges::count(r.findings, "elsewhere", &Finding::id) == 1);
-  CHECK(has(r, "elsewhere",
-            "ranks 1-3 are in read_config() at train.py:18, asleep in poll; wait in the ranks' "
-            "store for a key that another rank sets"));
+  CHECK(
+      has(r, "elsewhere",
+          "ranks 1-3 are in read_config() at train.py:18, asleep in poll; each waits in the ranks' "
+          "store for a key that another rank sets"));
 }
 
 TEST_CASE("the divergence view: the last line in common and what each did next") {
