@@ -53,15 +53,11 @@ class Describe : public Names {
   const Pending& pending_of() const { return f.graph[g_.pending >= 0 ? g_.pending : c_.pending]; }
 
   void without_evidence() {
-    if (const Exit x = exit_of(f, g_); x.ended()) {
-      line(exit(x) + ", as the ranks of its node saw");
-      if (x.last_place.empty()) {
-        line("left no file, so its place in the code is not known");
-      }
-      return;
-    }
-    line(g_.why == Why::kNeverStarted ? "left no file, and no rank of its node knows of its process"
-                                      : "left no file, so its place in the code is not known");
+    const Exit x = exit_of(f, g_);
+    line(!x.last_place.empty() ? exit_did(x, 1) + ", as the ranks of its node saw"
+         : g_.why == Why::kNeverStarted
+             ? "left no file, and no rank of its node knows of its process"
+             : "left no file, so its place in the code is not known");
     if (g_.why == Why::kNeverStarted) {
       twins();
     }

@@ -84,8 +84,8 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
                                        Names(f).at(due.evidence, due.record->stack));
   if (c.rule == Rule::kSkippedSlot) {
-    say(r, "why", "{} as #{}; {} did not, so that later operations meet the wrong ones", text,
-        c.divergence->seq, ranks_words(ranks_of(c.guilty)));
+    say(r, "why", "{} as #{}; {} did not, and {} ahead from there on", text, c.divergence->seq,
+        ranks_words(ranks_of(c.guilty)), one_or(c.guilty.size(), "is", "are"));
     return;
   }
   say(r, "why", "{} as #{}", text, c.divergence->seq);
@@ -95,7 +95,7 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
     say(r, "why",
-        "rank {} issued {} by way of {}, the others did not; later operations meet the wrong ones",
+        "rank {} issued {} called from {}, the others did not, and are ahead of it from there on",
         first.rank, Names(f).record(first.evidence, extra),
         site_text(parting_site(own, extra.stack, own, issued.stack)));
   }
@@ -349,25 +349,23 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     }
   }
   const auto later = [first](const Event& x, const char* otherwise) {
-    return first != 0 && x.time > first
-               ? fmt::format(", {} later", duration_text(seconds_between(first, x.time)))
-               : otherwise;
+    return first != 0 && x.time > first ? duration_text(seconds_between(first, x.time)) + " later "
+                                        : otherwise;
   };
-  const char* const after_that = r.ranks.empty() ? "" : " after that";
-  const auto says = [&](const Event& x, const char* between, const char* otherwise) {
-    return ranks_words(f.ranks(x.who)) + ' ' +
-           names.exit_verb(f.exit(x.who.front()), x.who.size()) + between + later(x, otherwise);
+  const char* const after_that = r.ranks.empty() ? "" : "after that ";
+  const auto says = [&](const Event& x) {
+    return ranks_words(f.ranks(x.who)) + ' ' + names.exit_did(f.exit(x.who.front()), x.who.size());
   };
   say_few(r, "excluded",
           each(too.in_order(),
-               [&](const Event& x) { return says(x, " too", ", later or while it waited"); }),
+               [&](const Event& x) { return later(x, "later or while waiting ") + says(x); }),
           8, "and {} more ends likewise");
   for (const Event& x : after.in_order()) {
-    say(r, "consequence", "{} failed{}{}: {}", ranks_words(f.ranks(x.who)), after_that,
-        later(x, ""), x.text);
+    say(r, "consequence", "{}{} failed: {}", later(x, after_that), ranks_words(f.ranks(x.who)),
+        x.text);
   }
   for (const Event& x : told.in_order()) {
-    say(r, "consequence", says(x, "", after_that));
+    say(r, "consequence", later(x, after_that) + says(x));
   }
 }
 
@@ -421,15 +419,15 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
   Events ends;
   for (const int i : ranks_that(f, [&](int i) { return end_after(f, i) != nullptr; })) {
     const RankEvidence& e = *end_after(f, i);
-    ends.add(Names(f).exit(own_exit(e)) + more_of(f.ev(i), e), i, own_exit(e).time);
+    ends.add(short_error(Names(f).exit(own_exit(e))) + more_of(f.ev(i), e), i, own_exit(e).time);
   }
   for (const Event& x : ends.in_order()) {
     const std::vector<Rank> ranks = f.ranks(x.who);
     const double after = r.time != 0 && x.time != 0 ? seconds_between(r.time, x.time) : 0;
-    say(r, "ended", "then {}: {}{}", ranks_words(ranks), x.text,
-        given(after > 0, ", after " + duration_text(after)));
+    const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
+    say(r, "ended", "{} {} {}{}", after > 0 ? duration_text(after) + " later" : "then",
+        ranks_words(ranks), exit_verb(kind, ranks.size()), x.text);
     if (!r.ended) {
-      const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
       const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
       r.ended = Ended{exited ? "exited" : "killed", x.text, after, ranks};
     }

@@ -118,16 +118,19 @@ std::string Names::exit(const Exit& e) const {
   return "runs";
 }
 
-std::string Names::exit_verb(const Exit& e, std::size_t ranks) const {
+const char* exit_verb(ExitKind kind, std::size_t ranks) {
+  return kind == ExitKind::kSignal      ? one_or(ranks, "was ", "were ")
+         : kind == ExitKind::kException ? "raised "
+                                        : "";
+}
+
+std::string Names::exit_did(const Exit& e, std::size_t ranks) const {
   std::string text = exit(e);
   text.erase(std::min(text.find('\n'), text.size()));
   if (text.ends_with('.') && !text.ends_with("..")) {
     text.pop_back();  // it goes on in the same sentence
   }
-  return (e.kind == ExitKind::kSignal      ? one_or(ranks, "was ", "were ")
-          : e.kind == ExitKind::kException ? "raised "
-                                           : "") +
-         text;
+  return exit_verb(e.kind, ranks) + text;
 }
 
 std::string before_evidence(const RankEvidence& e, Time t) {

@@ -486,7 +486,7 @@ constexpr struct {
      [](S s) {
        return s.f.c.ranks.size() == 1 ? ranks_words({s.f.rank(0)}) : "the ranks that were read";
      }},
-    {"ended", [](S s) { return s.exit_verb(exit_of(s.f, s.first()), s.guilty.size()); }},
+    {"ended", [](S s) { return s.exit_did(exit_of(s.f, s.first()), s.guilty.size()); }},
     {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},

@@ -49,7 +49,7 @@ struct Names {
   // "ended by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
   // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
-  std::string exit_verb(const Exit&, std::size_t ranks) const;
+  std::string exit_did(const Exit&, std::size_t ranks) const;
 
   const Facts& f;
 };
@@ -64,6 +64,7 @@ std::string late_line(const Facts&, const Straggler&);
 
 // "12.4 s before its dump"; "" where one of the times is not known
 std::string before_evidence(const RankEvidence&, Time);
+const char* exit_verb(ExitKind, std::size_t ranks);      // "was ", "were ", "raised ", ""
 std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice
 std::set<int> blamed_by(const Cause&);                   // evidence
 // By the evidence of its peers where it left none.
