@@ -162,10 +162,7 @@ constexpr struct {
     {"unusual", [](S s) { return s.p->kind != Kind::kCollective; },
      "{who} had not issued it with that peer from that place before"},
     {"unusual", otherwise,
-     "only {who} issued it, and no rank had issued it from that place before"},
-    {"order", [](S s) { return s.c.by_peers; }, "the order of the other ranks"},
-    {"order", [](S s) { return s.c.anomaly && s.c.anomaly->part; }, "what [it|they] did before"},
-    {"order", otherwise, "[its|their] own earlier iterations"}};
+     "only {who} issued it, and no rank had issued it from that place before"}};
 
 // What a device did with the operation, by StalledDevice::Why.
 std::string stalled(S s) {
@@ -317,22 +314,33 @@ std::string waited_for(S s) {
                                          one_or(s.guilty.size(), "it", "them"), s.op_text()));
 }
 
-std::string left_out(S s) {
+// Who waits for the blamed ranks elsewhere than in the operation of the first line.
+std::string wait_through_others(S s) {
+  const std::vector<Rank> who = s.without_blamed(s.f.ranks(s.c.explains));
+  return given(
+      who != s.without_blamed(s.waiting_ranks()) && !who.empty(),
+      fmt::format("{} for {}, directly or through others", wait_verb(who), ranks_words(s.guilty)));
+}
+
+// Its place is not told where it is that of what the sentence names next.
+std::string left_out(S s, const std::string& next_place) {
   const Guilty& g = s.first();
   const Record& usual = s.f.ev(g.usual_of).records[g.usual];
   const Group* group = s.f.group_of(g.usual_of, usual);
-  return fmt::format("skipped {}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
+  const std::string place = s.at(g.usual_of, usual.stack);
+  return fmt::format("skipped {}{}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
                      given(g.seq != 0, fmt::format(" #{}", g.seq)),
-                     led(" of ", group != nullptr ? group->title() : ""),
-                     s.peer(g.usual_of, usual) + s.at(g.usual_of, usual.stack));
+                     led(" of ", group != nullptr ? group->title() : ""), s.peer(g.usual_of, usual),
+                     given(place != next_place, place));
 }
 
 // What it did in the place of what was due.
 std::string departed(S s) {
   const Guilty& g = s.first();
-  return s.c.verdict == Verdict::kMissing ? fmt::format("{} and issued {} instead", left_out(s),
-                                                        s.record_at(g.evidence, s.issued()))
-                                          : departure(s.f, s.c, g);
+  return s.c.verdict != Verdict::kMissing
+             ? departure(s.f, s.c, g)
+             : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()),
+                           s.record_at(g.evidence, s.issued()));
 }
 
 std::string rest_of_group(S s) {
@@ -448,7 +456,7 @@ constexpr struct {
      }},
     {"cycle", cycle},
     {"departed", departed},
-    {"left_out", left_out},
+    {"left_out", [](S s) { return left_out(s, ""); }},
     {"differences", differences},
     {"elsewhere", elsewhere},
     {"error", error},
@@ -480,6 +488,7 @@ constexpr struct {
      }},
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
     {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
+    {"wait_through_others", wait_through_others},
     {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
     {"missing", [](S s) { return ranks_words(s.f.c.missing); }},
     {"read",
