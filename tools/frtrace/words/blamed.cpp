@@ -275,7 +275,7 @@ class Describe : public Names {
     }
     const std::string more = at(g_.evidence, r.stack) + led(", ", before_evidence(*e_, r.time));
     if (!more.empty() || b_.evidence.empty()) {  // else the first line has it all
-      first("issued " + pending(p) + more);
+      first("issued " + record(g_.evidence, r) + more);
     }
   }
 
