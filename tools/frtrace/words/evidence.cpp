@@ -66,22 +66,22 @@ std::string text_of(const Assumption& a) {
   using enum Assume;
   static constexpr std::pair<Assume, const char*> kTexts[] = {
       {kRankWithoutEvidence, ""},
-      {kEndedSeenByPeers, "the rank that ended left no evidence of its own"},
+      {kEndedSeenByPeers, "only the ranks of its node saw how that rank ended"},
       {kOneEvent, "several processes ended at about the same time"},
       {kAllGone, "all processes are gone and none left an exit status"},
       {kKilledLater, "processes were killed after the hang"},
       {kSignalOrder, "only the order of the signals shows who ended first"},
       {kOtherMayBeFirst, "rank {first} may have stopped the job before rank {last} was ended"},
       {kShortHang, "the wait had lasted only {time} when the evidence was written"},
-      {kEarlierIterations, "decided by the order of earlier iterations"},
-      {kPeersOrder, "decided by the order of most ranks"},
+      {kEarlierIterations, "the order of earlier iterations is taken to be right"},
+      {kPeersOrder, "the order of most ranks is taken to be right"},
       {kNoEarlierIterations, "no rank's earlier iterations show which order is right"},
-      {kTieByPrecedent, "as many ranks on either side; decided by earlier iterations"},
-      {kTie, "as many ranks on either side, and the evidence does not show which is right"},
+      {kTieByPrecedent, "neither side has more ranks; earlier iterations are taken to be right"},
+      {kTie, "neither side has more ranks, and the evidence does not show which is right"},
       {kFewAreWrong, "the minority is taken to be wrong"},
       {kRecordsNotKept, "not all members' records of that operation are kept"},
       {kCompleted, "the operation completed"},
-      {kHostIsFree, "the host of {who} is assumed not to block in that operation"},
+      {kHostIsFree, "that operation is assumed not to block the host of {who}"},
       {kStuckThere, "{who} is assumed to be stuck where its stack shows it"},
       {kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
       {kNetworkToo, "the network also holds data back"},
@@ -91,10 +91,10 @@ std::string text_of(const Assumption& a) {
       {kLowerLayer, "what devices and network do is not recorded"},
       {kErrorsAtOnce, "the clocks do not show whose error came first"},
       {kNeedNotMeet, "the call need not wait for all ranks"},
-      {kLostOnly, "{who} may have been alive, with only the evidence lost"},
+      {kLostOnly, "{who} may have been alive, and only the file lost"},
       {kRingsOnly, "measured over the records that are kept"},
       {kClocksAgree, "the files have no end times: the ranks' clocks are taken to agree"},
-      {kBesideAnEnd, "it may follow from the end of another process"},
+      {kBesideAnEnd, "the exit of another process may have caused it"},
       {kGroupsUnknown, "operations of unknown groups were not counted"},
       {kMayMakeCommunicator,
        "{who} issued nothing; before a first send or receive NCCL makes a communicator of the two, "
@@ -388,7 +388,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   if (open) {
     r.confidence = Confidence::kPossible;
   } else if (r.confidence == Confidence::kCertain) {
-    reasons += ", and it is complete where it matters";
+    reasons += "; nothing that the verdict needs is lost";
   } else {
     reasons += led("; ", fmt::format("{}", fmt::join(doubts.all, "; ")));
   }
