@@ -124,8 +124,9 @@ class Describe : public Names {
     b_.last_site = user_site(*e_, last->stack);
     b_.site = b_.site.file.empty() ? b_.last_site : b_.site;
     b_.stack = stack(g_.evidence, raised_ && e_->exit.stack != 0 ? e_->exit.stack : last->stack);
-    if ((c_.rule == Rule::kMismatch || c_.rule == Rule::kDeviceBehind) && g_.issued != kNoRecord &&
-        last == &issued()) {
+    if ((c_.rule == Rule::kMismatch || c_.rule == Rule::kSkippedSlot ||
+         c_.rule == Rule::kDeviceBehind) &&
+        g_.issued != kNoRecord && last == &issued()) {
       return;  // the first line about it names this operation
     }
     line("last issued " + record_at(g_.evidence, *last) +
@@ -292,8 +293,10 @@ class Describe : public Names {
     const std::vector<Step>& steps = f.history.of(g_.evidence);
     const auto usual = steps.empty() ? std::nullopt : usual_next(steps, steps.size());
     if (usual && (steps[*usual].group == group || g_.pending < 0)) {
-      line("next, by its earlier iterations, would be " +
-           op_at(g_.evidence, e_->records[steps[*usual].record]));
+      const Record& next = e_->records[steps[*usual].record];
+      if (!user_site(*e_, next.stack).file.empty()) {
+        line("in earlier iterations next issued " + op_at(g_.evidence, next));
+      }
     }
     const Group& g = f.group(group);
     for (std::size_t m = 0; m < g.ranks.size() && g_.why == Why::kSkipped; ++m) {

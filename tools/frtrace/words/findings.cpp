@@ -33,9 +33,7 @@ std::string short_error(std::string_view error) {
 }
 
 std::string branch_text(const Branch& x) {
-  return x.op.empty()
-             ? "nothing"
-             : fmt::format("{}{} ({})", x.op, led(" at ", site_text(x.site)), times(x.count));
+  return x.op.empty() ? "nothing" : x.op + led(" at ", site_text(x.site));
 }
 
 // Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
@@ -287,8 +285,9 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   add_besides(f, c, r);
   add_reasons(f, c, r);
   for (const Blamed& b : r.blamed) {
-    if (b.divergence && !b.divergence->own.op.empty() && b.rank == c.guilty.front().rank) {
-      say(r, "divergence", "last operation in common: {}; then rank {} issued {}, rank {} {}",
+    if (b.divergence && !b.divergence->own.op.empty() && !b.divergence->common.op.empty() &&
+        b.rank == c.guilty.front().rank) {
+      say(r, "divergence", "after {}, rank {} issued {}, and rank {} {}",
           branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
           b.divergence->reference, branch_text(b.divergence->others));
     }

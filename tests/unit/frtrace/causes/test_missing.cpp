@@ -23,7 +23,7 @@ TEST_CASE("a rank that stays away is missing") {
   CHECK(r.blamed[0].seq == 41);
   CHECK(r.blamed[0].desc == "default_pg");
   CHECK(r.blamed[0].site == Site{"train.py", 30, "step"});
-  CHECK(says(r.blamed[0], "next, by its earlier iterations, would be all_reduce at train.py:20"));
+  CHECK(says(r.blamed[0], "in earlier iterations next issued all_reduce at train.py:20"));
   REQUIRE(r.waiting.size() == 1);
   CHECK(r.waiting[0].ranks == Ranks{0, 1, 3});
   CHECK(r.waiting[0].site.line == 20);
