@@ -86,12 +86,16 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
         ranks_words(ranks_of(c.guilty)), one_or(c.guilty.size(), "is", "are"));
     return;
   }
-  say(r, "why", "{} as #{}", text, c.divergence->seq);
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
   const Record& issued = own.records[first.issued];
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
+  // The same call at the same place differs by what the first line says.
+  if (c.divergence->splits || own.text(issued.op) != e.text(due.record->op) ||
+      user_site(own, issued.stack) != user_site(e, due.record->stack)) {
+    say(r, "why", "{} as #{}", text, c.divergence->seq);
+  }
     say(r, "why",
         "rank {} issued {} called from {}, the others did not, and are ahead of it from there on",
         first.rank, Names(f).record(first.evidence, extra),

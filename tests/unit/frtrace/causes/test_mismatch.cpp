@@ -597,7 +597,7 @@ TEST_CASE("the difference is in every sentence: root, reduce operation, shape") 
   JobBuilder j(4);
   j.all(4, kWorld, kGrads);
   Op usual = kGrads, odd = kGrads;
-  std::string said, why;
+  std::string said;
   SECTION("root") {
     usual.op = odd.op = "broadcast";
     usual.peer = 0;
@@ -615,7 +615,6 @@ TEST_CASE("the difference is in every sentence: root, reduce operation, shape") 
   j.advance(20);
   const Report r = j.diagnose();
   CHECK(r.summary.find(said) != std::string::npos);
-  CHECK(has(r, "why", why));
 }
 
 TEST_CASE("a rank whose capture saw Python's calls only is not compared with the others") {

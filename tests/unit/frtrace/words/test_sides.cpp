@@ -110,9 +110,12 @@ TEST_CASE("sides: what the others issued is not what the blamed issued") {
     for (const Finding& x : r.findings) {
       others = x.id == "why" ? x.text : others;
     }
-    const std::size_t at = others.find(" issued ");
-    REQUIRE(at != std::string::npos);
     REQUIRE(r.blamed.size() == 1);
+    const std::size_t at = others.find(" issued ");
+    if (at == std::string::npos) {  // the same call at the same place: the first line has both
+      CHECK(r.summary.find(" instead of ") != std::string::npos);
+      continue;
+    }
     CHECK(r.blamed[0].evidence.front().find(others.substr(at + 1)) == std::string::npos);
   }
 }
