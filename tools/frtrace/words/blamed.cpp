@@ -98,7 +98,7 @@ class Describe : public Names {
       line(exit(x));
       b_.site = e_->exit.type == "SystemExit" ? user_site(*e_, e_->exit.stack) : Site{};
     } else if (script_is_over(e_->threads, e_->id.pid) && g_.why == Why::kLeftEarly) {
-      line("runs what Python runs at exit: its script is over");
+      line("is ending: its script is over");
     } else {
       b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);

@@ -170,8 +170,8 @@ std::string device_line(const Facts& f, const OnDevice& at, bool reasons) {
     const std::string on = d.stream == 0 ? "its stream" : fmt::format("stream {:#x}", d.stream);
     const std::string why =
         d.behind.empty()
-            ? given(reasons, fmt::format("; no recorded operation is before it on {}: "
-                                         "another kernel is, or the device has no room",
+            ? given(reasons, fmt::format("; before it on {} is a kernel that is no recorded "
+                                         "operation, or the device has no room for it",
                                          on))
             : fmt::format("; {} is busy with {}", on, d.behind);
     return fmt::format("{} launched{}, never started on its device{}", d.operation, ago(d.seconds),

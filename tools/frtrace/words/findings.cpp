@@ -58,7 +58,9 @@ void add_excluded(const Facts& f, Report& r) {
   };
   if (chains.size() > 1) {
     const std::vector<int> all(seen.begin(), seen.end());
-    say(r, "excluded", "{}, who wait for others themselves", ranks_words(f.ranks(all)));
+    say(r, "excluded",
+        ranks_do(f.ranks(all), "keeps others waiting only because it waits itself",
+                 "keep others waiting only because they wait themselves"));
   }
   say_few(r, chains.size() > 1 ? "chain" : "excluded", each(chains, line), 4,
           "and {} more likewise");
@@ -89,13 +91,13 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
   const Record& issued = own.records[first.issued];
-  if (first.usual != kNoRecord) {
-    const Record& extra = own.records[first.usual];
   // The same call at the same place differs by what the first line says.
   if (c.divergence->splits || own.text(issued.op) != e.text(due.record->op) ||
       user_site(own, issued.stack) != user_site(e, due.record->stack)) {
     say(r, "why", "{} as #{}", text, c.divergence->seq);
   }
+  if (first.usual != kNoRecord) {
+    const Record& extra = own.records[first.usual];
     say(r, "why",
         "rank {} issued {} called from {}, the others did not, and are ahead of it from there on",
         first.rank, Names(f).record(first.evidence, extra),

@@ -130,10 +130,10 @@ std::string late_summary(const Facts& f, const Stragglers& all) {
 
 std::string late_line(const Facts& f, const Straggler& s) {
   const LateSite& site = s.worst();
-  return fmt::format("is late in {} of {} {}, by {} each; {}; it costs {:.0f} % of the {} recorded",
-                     site.late, site.of, late_place(f, s.evidence, site),
-                     duration_text(site.typical_s), by_of(s, site).text,
-                     std::min(100.0, 100 * s.lost_s / s.span_s), duration_text(s.span_s));
+  return fmt::format(
+      "is late in {} of {} {}, by {} each; {}; this costs {:.0f} % of the {} recorded", site.late,
+      site.of, late_place(f, s.evidence, site), duration_text(site.typical_s), by_of(s, site).text,
+      std::min(100.0, 100 * s.lost_s / s.span_s), duration_text(s.span_s));
 }
 
 // One entry for each rank and cause, who loses most first.

@@ -70,7 +70,7 @@ std::string Names::op(const Pending& p) const {
       most = ++ranks[op] > ranks[most] || most.empty() ? op : most;
     }
   }
-  return most.empty() ? "operation" : std::string(most);
+  return !most.empty() ? std::string(most) : p.kind == Kind::kCollective ? "collective" : "message";
 }
 
 std::string Names::pending(const Pending& p) const {

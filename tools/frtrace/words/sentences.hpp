@@ -33,13 +33,13 @@ inline constexpr Row kSentences[] = {
     {kDeviceBehind, "{who} {behind}{rest_of_group}"},
     {kDeviceStalled, "{who} {stalled}{all_wait}"},
     {kNetwork, "{op} is stuck in the network{links}"},
-    {kAllStarted, "{members} started {op} and none finished"},
+    {kAllStarted, "{members} started {op} and none finished it"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who_here} never issued {own_end}{wait_there}{elsewhere}"},
     {kLeft, "{who_here} {left} without issuing {own_end}{wait_there}{elsewhere}"},
     {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}", "{unusual}"},
     {kStoppedHost,
-     "{who} stopped after {op}, though peers that wait in the same operation issued more"},
+     "{who} stopped after {op}, though ranks that wait in the same operation issued more"},
     {kElsewhere, "{who} [is|are] in the program's own code while most ranks wait"},
     {kLeftOrder, "{who} {departed}{wait_in_op}", "{wait_through_others}"},
     {kLeftOutAhead, "{who} {left_out}; no rank waits in it yet"},
@@ -108,29 +108,23 @@ inline constexpr Row kSentences[] = {
     {kOpenComplete, "{complete}", "{complete_need}"},
     {kOpenStreams,
      "{members} issued {op}, but it does not finish on {waiters}; they issued it and other "
-     "operations "
-     "in different orders, and the evidence does not show which of these share a stream",
+     "operations in different orders, and the evidence does not show which of these share a stream",
      "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenMoving,
      "{others} wait for each other: {cycle}; nothing shows whether the job still ran when the "
-     "files "
-     "were written",
-     "the files with the times when they were written (cp -p, rsync -a), or later ones"},
-    {kOpenBetween,
-     "{others} had not issued {op} and others yet; nothing shows whether the job still ran when "
-     "the "
      "files were written",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
+    {kOpenBetween,
+     "{others} had not yet issued {op}, or others that ranks wait in; nothing shows whether the "
+     "job still ran when the files were written",
+     "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenAtStore,
-     "{others_wait} in the ranks' store for a key that another rank sets: which rank, the evidence "
-     "does not show",
-     "which rank sets the key that {others} [waits|wait] for"},
+     "{others_wait} in the ranks' store for a key; the evidence does not show which rank sets it"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or stacks: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,
      "{others} [was|were] terminated from outside ({how_ended}); evidence of {missing} is lacking "
-     "to "
-     "say why",
+     "to say why",
      "a dump or ring of {missing}"},
     {kOpenIdle,
      "nothing was in flight and {others} had issued nothing for {idle} when they were terminated "

@@ -162,8 +162,8 @@ TEST_CASE("a device that does not start says how far it got") {
     const Report r = run(DeviceState::kLaunched);
     CHECK(r.blamed[0].why == "not_started");
     CHECK(says(r, 2,
-               "launched 20.0 s ago, never started on its device; no recorded operation "
-               "is before it on stream 0x700: another kernel is, or the device has no room"));
+               "launched 20.0 s ago, never started on its device; before it on stream 0x700 is "
+               "a kernel that is no recorded operation, or the device has no room for it"));
   }
   SECTION("in the launch") {
     const Report r = run(DeviceState::kLaunching);

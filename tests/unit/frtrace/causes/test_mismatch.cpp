@@ -507,7 +507,7 @@ TEST_CASE("a forward pass more on one rank is no skip of its backward pass") {
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
   const bool told = std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& x) {
-    return x.text.find("#7 of default_pg by way of train.py:50 main, the others did not") !=
+    return x.text.find("#7 of default_pg called from train.py:50 main, the others did not") !=
            std::string::npos;
   });
   CHECK(told);
@@ -603,12 +603,10 @@ TEST_CASE("the difference is in every sentence: root, reduce operation, shape") 
     usual.peer = 0;
     odd.peer = 2;
     said = "root 2 instead of 0";
-    why = " root 0";
   }
   SECTION("reduce operation") {
     odd.reduce_op = "MAX";
     said = "reduce op MAX instead of SUM";
-    why = " SUM";
   }
   j.some({2}, kWorld, odd);
   j.some({0, 1, 3}, kWorld, usual);

@@ -107,7 +107,7 @@ static Report chain_of_three_groups() {
 TEST_CASE("several waits of those who are not to blame are one line, and all of them in full") {
   const Report r = chain_of_three_groups();
   CHECK(r.ranks == Ranks{3});
-  CHECK(has(r, "excluded", "ranks 1,2, who wait for others themselves"));
+  CHECK(has(r, "excluded", "ranks 1,2 keep others waiting only because they wait themselves"));
   CHECK(std::ranges::count(r.findings, "excluded", &Finding::id) == 1);
   CHECK(std::ranges::count(r.findings, "chain", &Finding::id) == 2);
 }
@@ -394,7 +394,7 @@ TEST_CASE("who waits at the store waits for another rank, and does not fail to c
     CHECK(r.ranks.empty());
     // Nobody is asked for stacks that are there.
     CHECK(!has(r, "need", "FR_STACKS"));
-    CHECK(has(r, "need", "what would decide it: which rank sets the key"));
+    CHECK(r.summary.ends_with("the evidence does not show which rank sets it"));
   }
 }
 
