@@ -54,7 +54,7 @@ void add_excluded(const Facts& f, Report& r) {
     return fmt::format("{} never issued {} because {} in {}", ranks_words(f.ranks(who)),
                        names.own_end(f.graph[ops.first], f.rank(who.front())),
                        one_or(who.size(), "it waits", "they wait"),
-                       names.pending(f.graph[ops.second]));
+                       names.waited(f.graph[ops.second]));
   };
   if (chains.size() > 1) {
     const std::vector<int> all(seen.begin(), seen.end());

@@ -78,6 +78,14 @@ std::string Names::pending(const Pending& p) const {
          (p.kind == Kind::kCollective ? "" : fmt::format(" from rank {} to rank {}", p.from, p.to));
 }
 
+std::string Names::waited(const Pending& p) const {
+  const Rank who = p.waits.size() == 1 ? f.rank(p.waits.front().evidence) : -1;
+  return p.kind == Kind::kCollective || (who != p.from && who != p.to)
+             ? pending(p)
+             : fmt::format("{} #{} of {} {} rank {}", op(p), p.seq, f.group(p.group).title(),
+                           who == p.from ? "to" : "from", who == p.from ? p.to : p.from);
+}
+
 std::string Names::own_end(const Pending& p, Rank who) const {
   if (p.kind == Kind::kCollective || (who != p.from && who != p.to)) {
     return pending(p);

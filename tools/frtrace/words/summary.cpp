@@ -30,6 +30,7 @@ struct Sentence : Names {
   std::string op_text() const {
     return p != nullptr ? pending(*p) : c.lifecycle.empty() ? "an operation" : c.lifecycle;
   }
+  std::string waited_text() const { return p != nullptr ? waited(*p) : op_text(); }
   const Guilty& first() const { return c.guilty.front(); }
   const RankEvidence& own() const { return f.ev(first().evidence); }
   const Record& issued() const { return own().records[first().issued]; }
@@ -311,7 +312,7 @@ std::string waited_for(S s) {
       s.c.rule == kOneKilled || (s.p != nullptr && std::ranges::any_of(s.p->waits, &Wait::failed));
   return given(!who.empty(), fmt::format("; {} for {} in {}",
                                          over ? ranks_words(who) + " waited" : wait_verb(who),
-                                         one_or(s.guilty.size(), "it", "them"), s.op_text()));
+                                         one_or(s.guilty.size(), "it", "them"), s.waited_text()));
 }
 
 // Who waits for the blamed ranks elsewhere than in the operation of the first line.
@@ -381,7 +382,7 @@ std::string cycle(S s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
   for (const int k : s.c.operations) {
-    parts.push_back(wait_verb(s.waiting(s.f.graph[k])) + " in " + s.pending(s.f.graph[k]));
+    parts.push_back(wait_verb(s.waiting(s.f.graph[k])) + " in " + s.waited(s.f.graph[k]));
   }
   parts.resize(std::min(parts.size(), kShown));
   return fmt::format("{}", fmt::join(parts, "; "));
@@ -489,7 +490,7 @@ constexpr struct {
     {"waiters", [](S s) { return ranks_words(s.waiting_ranks()); }},
     {"wait_there", [](S s) { return s.waits_beside(s.waiting_ranks(), " there"); }},
     {"wait_through_others", wait_through_others},
-    {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.op_text()); }},
+    {"wait_in_op", [](S s) { return s.waits_beside(s.waiting_ranks(), " in " + s.waited_text()); }},
     {"missing", [](S s) { return ranks_words(s.f.c.missing); }},
     {"read",
      [](S s) {

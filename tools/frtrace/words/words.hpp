@@ -43,6 +43,7 @@ struct Names {
   std::vector<std::string> stack(int evidence, std::uint32_t stack) const;
   std::string op(const Pending&) const;
   std::string pending(const Pending&) const;
+  std::string waited(const Pending&) const;  // as its only waiter has it: "send #2 of pp to rank 3"
   // The part of that rank in it: of a send or receive the end that the other one waits for.
   std::string own_end(const Pending&, Rank) const;
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
