@@ -79,11 +79,11 @@ std::string Names::pending(const Pending& p) const {
 }
 
 std::string Names::waited(const Pending& p) const {
-  const Rank who = p.waits.size() == 1 ? f.rank(p.waits.front().evidence) : -1;
-  return p.kind == Kind::kCollective || (who != p.from && who != p.to)
+  const Wait* w = p.kind != Kind::kCollective && p.waits.size() == 1 ? &p.waits.front() : nullptr;
+  return w == nullptr || w->record == kNoRecord
              ? pending(p)
-             : fmt::format("{} #{} of {} {} rank {}", op(p), p.seq, f.group(p.group).title(),
-                           who == p.from ? "to" : "from", who == p.from ? p.to : p.from);
+             : fmt::format("{} #{} of {}{}", op(p), p.seq, f.group(p.group).title(),
+                           peer(w->evidence, f.ev(w->evidence).records[w->record]));
 }
 
 std::string Names::own_end(const Pending& p, Rank who) const {

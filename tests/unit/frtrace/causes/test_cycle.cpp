@@ -21,6 +21,7 @@ TEST_CASE("a skip in a subgroup closes a circle: the one that left its order is 
   CHECK(r.blamed[0].why == "skipped");
   CHECK(r.blamed[0].desc == "tp");
   CHECK(r.blamed[0].seq == 5);
+  CHECK(has(r, "why", "ranks 0-2 wait for rank 3, directly or through others"));
 }
 
 TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no exchange") {

@@ -159,6 +159,24 @@ TEST_CASE("text: waits of one operation and call site are one line") {
                   "groups) at train.py:91 step, for 63.0 s") != std::string::npos);
 }
 
+TEST_CASE("text: with whom ranks wait in messages, where that is one rank") {
+  Report r;
+  r.kind = Verdict::kTransport;
+  Waiting w;
+  w.op = "send", w.desc = w.title = "pp", w.seq = 4;
+  w.site = {"train.py", 91, "step"};
+  w.ranks = {1};
+  w.peer = " to rank 2";
+  r.waiting.push_back(w);
+  CHECK(render_text({r}, {}, {}).find("rank 1 waits in send #4 of pp to rank 2 at train.py:91") !=
+        std::string::npos);
+  w.ranks = {2};
+  w.peer = " to rank 3";
+  r.waiting.push_back(w);
+  CHECK(render_text({r}, {}, {}).find("ranks 1,2 wait in send #4 of pp at train.py:91") !=
+        std::string::npos);
+}
+
 TEST_CASE("text: who waits at an unknown place, since an unknown time, stands with the others") {
   Report r;
   r.kind = Verdict::kTransport;
