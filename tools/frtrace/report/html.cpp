@@ -172,7 +172,7 @@ std::string article(const Report& r, bool named) {
       shown(r.job), r.attempt, r.incident, r.read, r.expected);
   blamed_list(out, r);
   findings(out, r, "Other causes", {"cause"});
-  findings(out, r, "Why", {"why", "hint", "parted", "counts", "divergence"});
+  findings(out, r, "Why", {"why", "hint", "parted", "counts"});
   findings(out, r, "Said while the job ran", {"told"});
   waiting_list(out, r);
   findings(out, r, "Devices and links", {"link", "device"});

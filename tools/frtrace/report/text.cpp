@@ -337,7 +337,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"why", "hint"}, 3, 1, "reasons");
   findings({"told"}, 3, 1, "lines of the running job");
   out.push_back(doctor_part(r, style));
-  findings({"parted", "counts", "divergence"}, 3, 1, "differences in what the ranks issued");
+  findings({"parted", "counts"}, 3, 1, "differences in what the ranks issued");
   out.push_back(waiting_part(r, style));
   findings({"device"}, 4, 1, "operations on devices");
   findings({"late"}, 6, 2, "places where ranks come late");

@@ -32,10 +32,6 @@ std::string short_error(std::string_view error) {
   return out.size() > kShown ? out.substr(0, kShown) + "..." : out;
 }
 
-std::string branch_text(const Branch& x) {
-  return x.op.empty() ? "nothing" : x.op + led(" at ", site_text(x.site));
-}
-
 // Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
 // waits where have, too, one line is on a screen.
 void add_excluded(const Facts& f, Report& r) {
@@ -290,14 +286,6 @@ void take_back(const Facts& f, const Judgement& j, Report& r) {
 void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   add_besides(f, c, r);
   add_reasons(f, c, r);
-  for (const Blamed& b : r.blamed) {
-    if (b.divergence && !b.divergence->own.op.empty() && !b.divergence->common.op.empty() &&
-        b.rank == c.guilty.front().rank) {
-      say(r, "divergence", "after {}, rank {} issued {}, and rank {} {}",
-          branch_text(b.divergence->common), b.rank, branch_text(b.divergence->own),
-          b.divergence->reference, branch_text(b.divergence->others));
-    }
-  }
   if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
       c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
       std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {

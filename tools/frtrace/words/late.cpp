@@ -107,11 +107,6 @@ void say_changes(const Facts& f, const Straggler& worst, Report& r) {
         step ? fmt::format("step {}", *step) : fmt::format("{} #{}", e.text(at.op), at.seq),
         e.id.rank);
   }
-  if (!site.starts && !f.group(site.group).is_gloo()) {
-    say(r, "context",
-        "when operations began on the devices is not recorded: whether its host or its device is "
-        "slow cannot be seen");
-  }
 }
 
 }  // namespace
