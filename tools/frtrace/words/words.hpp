@@ -28,9 +28,8 @@ struct Names {
     return record(evidence, f.ev(evidence).records[index]);
   }
   std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
-  // What was due in the place of what was issued, by what differs: "all_gather at a.py:2", of the
-  // same call at the same place "recv from rank 3".
-  std::string due(const Guilty&) const;  // what was due where it issued something else
+  // What was due in the place of what was issued, by what differs: "all_gather at a.py:2".
+  std::string due(const Guilty&) const;
   // " at train.py:57 step"; "" not captured
   std::string at(int evidence, std::uint32_t stack) const;
   std::string record_at(int evidence, const Record& r) const {
