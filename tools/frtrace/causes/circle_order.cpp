@@ -31,10 +31,39 @@ bool went_past(const Facts& f, int i, const Pending& p) {
 
 }  // namespace
 
+std::vector<int> wait_alike(const Facts& f, int evidence) {
+  const std::size_t stuck = f.stuck_step(evidence);
+  const Step& step = f.history.of(evidence)[stuck];
+  const Record& r = f.history.record(evidence, stuck);
+  if (!is_new(f, evidence, stuck) || r.kind != Kind::kCollective || step.group < 0) {
+    return {};
+  }
+  const Group& g = f.group(step.group);
+  std::vector<int> alike;
+  bool all = true;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
+    const int i = its == nullptr ? -1 : g.evidence[m];
+    const std::size_t at = i < 0 ? 0 : step_of(f.history.of(i), f.ev(i).index_of(*its));
+    if (i < 0 || f.anomalies.role(i, f.history.of(i)[at]) != f.anomalies.role(evidence, step)) {
+      continue;
+    }
+    const auto lacks = [&](const Pending& p) { return contains(p.absent, i); };
+    all = all && at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks);
+    alike.push_back(i);
+  }
+  return all && 2 * alike.size() < g.ranks.size() ? alike : std::vector<int>{};
+}
+
 // These left the pending collective out and went on.
-static Cause left_out_by(const Facts& f, const std::vector<int>& who, int pending, Assume why) {
+static Cause left_out_by(const Facts& f, std::vector<int> who, int pending, Assume why) {
   Cause c(Rule::kNeverIssued, Verdict::kMissing);
   c.pending = pending;
+  for (const int i : wait_alike(f, who.front())) {
+    if (!contains(who, i)) {
+      who.push_back(i);
+    }
+  }
   for (const int i : who) {
     c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, pending));
   }
@@ -479,27 +508,78 @@ std::span<const int> first_of(const std::vector<int>& pending) {
   return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
 }
 
-// Most members came to a collective that is new to each of them: the few who go on with what they had
-// before are a round off.
-std::optional<Cause> few_go_on(const Facts& f, const Problem& p) {
-  const auto is_new_to = [&](int i) { return has_come_to_new(f, i); };
+// Ranks that issued a collective, and their steps of it.
+using Came = std::map<int, std::size_t>;
+
+// The members that issued that collective, of many the first, if it was new to each of them; else none.
+Came came_new_to(const Facts& f, const Pending& op) {
+  const Group& g = f.group(op.group);
+  Came came;
+  for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
+    if (const Record* r = f.slots[idx(op.group)].at(f.c, g, m, op.seq)) {
+      const int i = g.evidence[m];
+      came[i] = step_of(f.history.of(i), f.ev(i).index_of(*r));
+      if (!came_to_new(f, i, came[i])) {
+        return {};
+      }
+    }
+  }
+  return came;
+}
+
+// A peer issued there what the rank waits in before it came to that: the rank is behind, and not a round
+// ahead.
+bool is_behind(const Facts& f, int i, std::uint64_t came_to) {
+  const std::size_t stuck = f.stuck_step(i);
+  return std::ranges::any_of(f.anomalies.peers(i, true), [&](int j) {
+    const auto at = f.anomalies.place_at(j, i, stuck);
+    const auto its = std::span(f.anomalies.roles(j)).subspan(at ? *at : 0);
+    return at && !its.empty() && its.front() == f.anomalies.roles(i)[stuck] &&
+           std::ranges::find(its, came_to) != its.end();
+  });
+}
+
+// Amid its rounds, as far as its records show where these begin, the rank was due in something else; or it
+// left their order just before.
+bool left_amid(const Facts& f, int i, std::size_t at) {
+  if (const auto a = f.anomalies.any(i, f.stuck_step(i), true); a && a->issued < at) {
+    return true;
+  }
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t first = first_repeated(std::span(steps).first(at));
+  const auto usual = usual_next(steps, at);
+  return f.ev(i).records.front().ticket <= 1 && first < at && usual &&
+         steps[*usual].key != steps[first].key;
+}
+
+bool is_a_round_ahead(const Facts& f, int i, const Pending& op, const Came& came) {
+  return !is_behind(f, i, collective(f, op).role) && std::ranges::none_of(came, [&](const auto& c) {
+    const bool awaited = std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+      return contains(p.absent, c.first) && p.waits_here(i);
+    });
+    return awaited && left_amid(f, c.first, c.second);
+  });
+}
+
+}  // namespace
+
+std::optional<Cause> few_go_on(const Facts& f, const Problem& p, bool one) {
   for (const int k : first_of(p.pending)) {
     const Pending& op = f.graph[k];
-    if (op.kind != Kind::kCollective || op.waits.size() > limits::kVoters ||
-        2 * op.waits.size() <= f.group(op.group).ranks.size() ||
-        !std::ranges::all_of(op.waits, is_new_to, &Wait::evidence)) {
-      continue;
-    }
     std::vector<int> few = op.absent;
     std::erase_if(few, [&](int i) { return is_held_up(f, i, op); });
-    if (!few.empty() && 2 * few.size() < op.waits.size() && std::ranges::none_of(few, is_new_to)) {
+    if (op.kind != Kind::kCollective || few.empty() || (one && few.size() > 1) ||
+        std::ranges::any_of(few, [&](int i) { return has_come_to_new(f, i); })) {
+      continue;
+    }
+    const Came came = came_new_to(f, op);
+    if (2 * came.size() > std::min(f.group(op.group).ranks.size(), limits::kVoters) &&
+        2 * few.size() < came.size() && (!one || is_a_round_ahead(f, few.front(), op, came))) {
       return left_out_by(f, few, k, Assume::kFewAreWrong);
     }
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
                                     const std::vector<int>& suspects) {
@@ -509,7 +589,7 @@ std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,
   c = c ? c : came_without(f, p);
   c = c ? c : left_program(f, suspects);
   c = c ? c : left_loop(f, p, suspects);
-  c = c ? c : few_go_on(f, p);
+  c = c ? c : few_go_on(f, p, false);
   for (const int k : first_of(p.pending)) {
     const std::vector<Deviant> who = c ? std::vector<Deviant>() : who_left_out(f, f.graph[k]);
     c = who.empty() ? c : std::optional(of_deviants(f, who, false, true));

@@ -58,37 +58,19 @@ void add_new(std::vector<Deviant>& deviants, const std::vector<Deviant>& more) {
   }
 }
 
-// Adds who waits with the first of them in a collective that it never issued before, where all who
-// issued it, fewer than half of the group, did so from the same line and are awaited elsewhere.
+// Adds who waits with the first of them in what is new to it.
 void add_alike(const Facts& f, std::vector<Deviant>& deviants) {
   const Deviant d = deviants.front();
-  const Step& step = f.history.of(d.evidence)[d.how.issued];
-  const Record& r = f.history.record(d.evidence, d.how.issued);
-  if (!d.how.novel || r.kind != Kind::kCollective || step.group < 0 ||
-      d.how.issued != f.stuck_step(d.evidence)) {
+  if (d.how.issued != f.stuck_step(d.evidence)) {
     return;
   }
-  const Group& g = f.group(step.group);
   std::vector<Deviant> alike;
-  std::size_t came = 0;
-  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
-    const int i = its == nullptr ? -1 : g.evidence[m];
-    const std::size_t at = i < 0 ? 0 : step_of(f.history.of(i), f.ev(i).index_of(*its));
-    if (i < 0 || f.anomalies.role(i, f.history.of(i)[at]) != f.anomalies.role(d.evidence, step)) {
-      continue;
-    }
-    ++came;
-    const auto lacks = [&](const Pending& p) { return contains(p.absent, i); };
-    if (at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks)) {
-      alike.push_back({i, d.how});
-      alike.back().how.usual_of = d.how.owner(d.evidence);
-      alike.back().how.issued = at;
-    }
+  for (const int i : wait_alike(f, d.evidence)) {
+    alike.push_back({i, d.how});
+    alike.back().how.usual_of = d.how.owner(d.evidence);
+    alike.back().how.issued = f.stuck_step(i);
   }
-  if (alike.size() == came && 2 * came < g.ranks.size()) {
-    add_new(deviants, alike);
-  }
+  add_new(deviants, alike);
 }
 
 // Adds who left out the same collective as the first of them, in which others wait.
@@ -438,7 +420,8 @@ std::vector<Cause> cycle(const Facts& f) {
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
     std::optional<Cause> c;
     if (!is_new_to_all(f, p.evidence)) {
-      c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+      c = few_go_on(f, p, true);
+      c = c ? c : left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }

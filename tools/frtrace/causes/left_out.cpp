@@ -104,6 +104,27 @@ std::vector<Cause> left_out(const Facts& f) {
   return out;
 }
 
+// Who waits elsewhere, and left its own order before that, clearly, with what others wait for it in:
+// whoever else is at fault, this is none of the consequences, as victims only stop.
+std::vector<Cause> left_order_too(const Facts& f) {
+  std::map<std::uint64_t, std::vector<Deviant>> alike;  // by what they issued instead
+  for (const int i : f.c.indices()) {
+    const auto a = f.graph.waits(i) ? f.anomalies.own(i, f.stuck_step(i)) : std::nullopt;
+    if (a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
+        a->context >= limits::kClearSupport &&
+        std::ranges::any_of(
+            f.graph.pending, [&](const Pending& p) { return is_due_in(f, i, a->usual, p); })) {
+      alike[f.anomalies.role(i, f.history.of(i)[a->issued])].push_back({i, *a});
+    }
+  }
+  std::vector<Cause> out;
+  for (const auto& [role, who] : alike) {
+    out.push_back(of_deviants(f, who, false, false));
+    out.back().independent = true;
+  }
+  return out;
+}
+
 namespace {
 
 // Two members of a group issued as much between two of its collectives, and the same since the last

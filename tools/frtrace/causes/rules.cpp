@@ -17,9 +17,10 @@ constexpr RuleRow kRules[] = {
     {Tier::kEnd, never_issued},
     {Tier::kEnd, device_behind},
     {Tier::kEnd, complete},
-    {Tier::kEnd, stopped_host},             // only beside another cause
-    {Tier::kEnd, stopped_by_stack, false},  // only beside another cause
-    {Tier::kEnd, left_out_ahead},           // only beside another cause
+    {Tier::kEnd, stopped_host, true, true},
+    {Tier::kEnd, stopped_by_stack, false, true},
+    {Tier::kEnd, left_out_ahead, true, true},
+    {Tier::kEnd, left_order_too, true, true},
     {Tier::kCycle, cycle},
     {Tier::kCycle, unequal_ends_tie},  // a shift of numbers looks the same
     {Tier::kAbsent, no_evidence},

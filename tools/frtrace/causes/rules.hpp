@@ -25,6 +25,7 @@ struct RuleRow {
   Tier tier;
   std::vector<Cause> (*propose)(const Facts&);
   bool compares = true;  // operations of several ranks by their numbers
+  bool beside = false;   // never the only cause: another may be what that one waits for
 };
 std::span<const RuleRow> rules();
 
@@ -41,6 +42,7 @@ std::vector<Cause> stopped_host(const Facts&);
 std::vector<Cause> stopped_by_stack(const Facts&);
 std::vector<Cause> complete(const Facts&);
 std::vector<Cause> left_out(const Facts&);
+std::vector<Cause> left_order_too(const Facts&);
 std::vector<Cause> left_out_ahead(const Facts&);
 std::vector<Cause> cycle(const Facts&);
 std::vector<Cause> own_errors(const Facts&);
@@ -107,6 +109,9 @@ struct Deviant {
   int evidence;
   Anomaly how;
 };
+// Who waits with that rank in a collective that is new to it, where all who issued it, fewer than half of
+// the group, did so from the same line and are awaited elsewhere; else none.
+std::vector<int> wait_alike(const Facts&, int evidence);
 // Fewer than those who wait in that collective left it out, each by its own earlier iterations; else none.
 std::vector<Deviant> who_left_out(const Facts&, const Pending&);
 Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cycle);
@@ -114,7 +119,9 @@ Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cyc
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did = false);
-// It stands in a collective of a kind that it never issued before, as far as its records tell.
+// That step is a collective of a kind that the rank never issued before, as far as its records tell;
+// the one that it waits in.
+bool came_to_new(const Facts&, int evidence, std::size_t step);
 bool has_come_to_new(const Facts&, int evidence);
 // Blames these, each in the operation that it waits in.
 void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
@@ -124,6 +131,9 @@ std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<i
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.
 bool waits_for_any_rank(const Facts&, int evidence);
+// Most members came to a collective that is new to each of them: who goes on with what it had before is
+// a round off. `one`: it is one rank, and was not due in something amid its round.
+std::optional<Cause> few_go_on(const Facts&, const Problem&, bool one);
 // All but one on a circle came to a collective, and that one is ahead of them in messages.
 std::optional<Cause> one_went_on(const Facts&, const Problem&);
 // The only one of them that left what its peers issued from the program's begin on.

@@ -110,15 +110,18 @@ bool is_new(const Facts& f, int i, std::size_t at) {
              std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
 }
 
-bool has_come_to_new(const Facts& f, int i) {
+bool came_to_new(const Facts& f, int i, std::size_t at) {
   const std::vector<Step>& steps = f.history.of(i);
-  const std::size_t at = f.stuck_step(i);
   if (!is_new(f, i, at)) {
     return false;
   }
   const Record& r = f.ev(i).records[steps[at].record];
   return r.kind == Kind::kCollective &&
          (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
+}
+
+bool has_come_to_new(const Facts& f, int i) {
+  return came_to_new(f, i, f.stuck_step(i));
 }
 
 void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {

@@ -60,7 +60,7 @@ Facts::Facts(const Case& the_case)
                  });
   threshold_s = std::max(threshold_s, young_in_torch_s());
   if (!alarmed) {
-    double usual_s = usual_wait_s(limits::kUsualWaitFewest);
+    double usual_s = std::max(limits::kStuckByHand_s, usual_wait_s(limits::kUsualWaitFewest));
     for (const RankEvidence* e : c.ranks) {
       usual_s = std::min(usual_s, e->timeout_s());  // by which it counts as a hang
     }

@@ -18,7 +18,7 @@ class Judge {
 
   Judgement run() {
     const bool times = only_times(f_);
-    std::vector<Cause> further;  // hosts that stopped, where somebody is named
+    std::vector<Cause> further;
     for (const RuleRow& rule : rules()) {
       // A profiler's files tell nothing of a hang.
       // Numbers that some ranks counted by what Python called fit nobody else's.
@@ -27,8 +27,7 @@ class Judge {
         continue;
       }
       for (Cause& c : rule.propose(f_)) {
-        // A further cause, never the only one: another may be what it waits for.
-        if (is_stopped(c) || c.rule == Rule::kLeftOutAhead) {
+        if (rule.beside) {
           further.push_back(std::move(c));
         } else {
           consider(rule.tier, std::move(c));
@@ -38,9 +37,7 @@ class Judge {
     for (Cause& c : further) {
       // Who went on must not be at fault: it may have gone another way.
       const bool stands =
-          c.rule == Rule::kLeftOutAhead
-              ? !departed()
-              : !std::ranges::all_of(c.others, [&](int i) { return is_named(f_.rank(i)); });
+          c.rule == Rule::kLeftOutAhead ? !departed() : c.others.empty() || !all_named(c.others);
       if (named() && stands && !(c.rule == Rule::kElsewhere && is_known(c))) {
         consider(Tier::kEnd, std::move(c));
       }
@@ -103,6 +100,10 @@ class Judge {
     return std::ranges::any_of(named_, [&](const Cause& c) { return blames(c, rank); });
   }
 
+  bool all_named(const std::vector<int>& who) const {
+    return std::ranges::all_of(who, [&](int i) { return is_named(f_.rank(i)); });
+  }
+
   // Somebody is named because it issued something else, or in another order.
   bool departed() const {
     return std::ranges::any_of(named_, [](const Cause& c) {
@@ -163,7 +164,7 @@ class Judge {
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
     c.independent = (c.independent || (c.rule == Rule::kLeftOrder && !c.by_peers)) && !in_doubt(c);
-    if (!first && !adds(c) && (!c.independent || is_known(c))) {
+    if (!first && (c.independent ? is_known(c) : !adds(c))) {
       return;
     }
     if (tier == Tier::kAbsent && !explained_.empty() && !(c.independent && only_idle())) {
