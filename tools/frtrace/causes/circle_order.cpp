@@ -31,6 +31,13 @@ bool went_past(const Facts& f, int i, const Pending& p) {
 
 }  // namespace
 
+bool is_held_up(const Facts& f, int i, const Pending& op) {
+  return std::ranges::any_of(f.graph.waits_in[idx(i)], [&](int k) {
+    const Pending& p = f.graph[k];
+    return p.kind == Kind::kCollective && p.group == op.group && p.seq < op.seq;
+  });
+}
+
 std::vector<int> wait_alike(const Facts& f, int evidence) {
   const std::size_t stuck = f.stuck_step(evidence);
   const Step& step = f.history.of(evidence)[stuck];
@@ -55,8 +62,7 @@ std::vector<int> wait_alike(const Facts& f, int evidence) {
   return all && 2 * alike.size() < g.ranks.size() ? alike : std::vector<int>{};
 }
 
-// These left the pending collective out and went on.
-static Cause left_out_by(const Facts& f, std::vector<int> who, int pending, Assume why) {
+Cause left_out_by(const Facts& f, std::vector<int> who, int pending, Assume why) {
   Cause c(Rule::kNeverIssued, Verdict::kMissing);
   c.pending = pending;
   for (const int i : wait_alike(f, who.front())) {
@@ -351,14 +357,6 @@ bool comes_after(const Facts& f, const Pending& then, const Pending& op) {
           none_issued(f, op.waits, then));
 }
 
-// It waits in an earlier collective of that group, and comes to this one when that ends.
-bool is_held_up(const Facts& f, int i, const Pending& op) {
-  return std::ranges::any_of(f.graph.waits_in[idx(i)], [&](int k) {
-    const Pending& p = f.graph[k];
-    return p.kind == Kind::kCollective && p.group == op.group && p.seq < op.seq;
-  });
-}
-
 // Most members came to a collective, and a few together did not, and wait in what comes after it.
 std::optional<Cause> few_did_not_come(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
@@ -500,85 +498,6 @@ std::vector<Deviant> who_left_out(const Facts& f, const Pending& op) {
 bool waits_for_any_rank(const Facts& f, int i) {
   const std::size_t at = f.graph.fronts[idx(i)].first;
   return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
-}
-
-namespace {
-
-std::span<const int> first_of(const std::vector<int>& pending) {
-  return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
-}
-
-// Ranks that issued a collective, and their steps of it.
-using Came = std::map<int, std::size_t>;
-
-// The members that issued that collective, of many the first, if it was new to each of them; else none.
-Came came_new_to(const Facts& f, const Pending& op) {
-  const Group& g = f.group(op.group);
-  Came came;
-  for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
-    if (const Record* r = f.slots[idx(op.group)].at(f.c, g, m, op.seq)) {
-      const int i = g.evidence[m];
-      came[i] = step_of(f.history.of(i), f.ev(i).index_of(*r));
-      if (!came_to_new(f, i, came[i])) {
-        return {};
-      }
-    }
-  }
-  return came;
-}
-
-// A peer issued there what the rank waits in before it came to that: the rank is behind, and not a round
-// ahead.
-bool is_behind(const Facts& f, int i, std::uint64_t came_to) {
-  const std::size_t stuck = f.stuck_step(i);
-  return std::ranges::any_of(f.anomalies.peers(i, true), [&](int j) {
-    const auto at = f.anomalies.place_at(j, i, stuck);
-    const auto its = std::span(f.anomalies.roles(j)).subspan(at ? *at : 0);
-    return at && !its.empty() && its.front() == f.anomalies.roles(i)[stuck] &&
-           std::ranges::find(its, came_to) != its.end();
-  });
-}
-
-// Amid its rounds, as far as its records show where these begin, the rank was due in something else; or it
-// left their order just before.
-bool left_amid(const Facts& f, int i, std::size_t at) {
-  if (const auto a = f.anomalies.any(i, f.stuck_step(i), true); a && a->issued < at) {
-    return true;
-  }
-  const std::vector<Step>& steps = f.history.of(i);
-  const std::size_t first = first_repeated(std::span(steps).first(at));
-  const auto usual = usual_next(steps, at);
-  return f.ev(i).records.front().ticket <= 1 && first < at && usual &&
-         steps[*usual].key != steps[first].key;
-}
-
-bool is_a_round_ahead(const Facts& f, int i, const Pending& op, const Came& came) {
-  return !is_behind(f, i, collective(f, op).role) && std::ranges::none_of(came, [&](const auto& c) {
-    const bool awaited = std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
-      return contains(p.absent, c.first) && p.waits_here(i);
-    });
-    return awaited && left_amid(f, c.first, c.second);
-  });
-}
-
-}  // namespace
-
-std::optional<Cause> few_go_on(const Facts& f, const Problem& p, bool one) {
-  for (const int k : first_of(p.pending)) {
-    const Pending& op = f.graph[k];
-    std::vector<int> few = op.absent;
-    std::erase_if(few, [&](int i) { return is_held_up(f, i, op); });
-    if (op.kind != Kind::kCollective || few.empty() || (one && few.size() > 1) ||
-        std::ranges::any_of(few, [&](int i) { return has_come_to_new(f, i); })) {
-      continue;
-    }
-    const Came came = came_new_to(f, op);
-    if (2 * came.size() > std::min(f.group(op.group).ranks.size(), limits::kVoters) &&
-        2 * few.size() < came.size() && (!one || is_a_round_ahead(f, few.front(), op, came))) {
-      return left_out_by(f, few, k, Assume::kFewAreWrong);
-    }
-  }
-  return std::nullopt;
 }
 
 std::optional<Cause> left_on_circle(const Facts& f, const Problem& p,

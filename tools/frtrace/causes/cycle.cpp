@@ -420,14 +420,15 @@ std::vector<Cause> cycle(const Facts& f) {
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
     std::optional<Cause> c;
     if (!is_new_to_all(f, p.evidence)) {
-      c = few_go_on(f, p, true);
-      c = c ? c : left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+      c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }
-    // Numbers of messages tell more than orders.
-    if (auto one = one_went_on(f, p);
-        one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
+    // Numbers of messages, and what is new to most, tell more than orders.
+    auto one = one_went_on(f, p);
+    const bool shown = one || is_new_to_all(f, p.evidence) || (c && c->by_peers);
+    one = shown ? one : few_go_on(f, p, true);
+    if (one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
       c = std::move(one);
     }
     if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {

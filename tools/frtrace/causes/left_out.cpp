@@ -104,16 +104,28 @@ std::vector<Cause> left_out(const Facts& f) {
   return out;
 }
 
+// What most members do is the program's way.
+static bool most_are_absent(const Facts& f, const Pending& p) {
+  return p.kind == Kind::kCollective && 2 * p.absent.size() > f.group(p.group).ranks.size();
+}
+
 // Who waits elsewhere, and left its own order before that, clearly, with what others wait for it in:
 // whoever else is at fault, this is none of the consequences, as victims only stop.
 std::vector<Cause> left_order_too(const Facts& f) {
   std::map<std::uint64_t, std::vector<Deviant>> alike;  // by what they issued instead
   for (const int i : f.c.indices()) {
-    const auto a = f.graph.waits(i) ? f.anomalies.own(i, f.stuck_step(i)) : std::nullopt;
+    const std::size_t at = f.graph.waits(i) ? f.stuck_step(i) : SIZE_MAX;
+    // What failed with another's end may have been left for that.
+    const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
+                       ? f.anomalies.own(i, at, f.stuck_end(i))
+                       : std::nullopt;
     if (a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
         a->context >= limits::kClearSupport &&
         std::ranges::any_of(
-            f.graph.pending, [&](const Pending& p) { return is_due_in(f, i, a->usual, p); })) {
+            f.graph.pending,
+            [&](const Pending& p) {
+              return is_due_in(f, i, a->usual, p) && !most_are_absent(f, p);
+            })) {
       alike[f.anomalies.role(i, f.history.of(i)[a->issued])].push_back({i, *a});
     }
   }

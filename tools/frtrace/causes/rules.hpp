@@ -109,6 +109,12 @@ struct Deviant {
   int evidence;
   Anomaly how;
 };
+// These left the pending collective out and went on.
+Cause left_out_by(const Facts&, std::vector<int> who, int pending, Assume);
+// It waits in an earlier collective of that group, and comes to this one when that ends.
+bool is_held_up(const Facts&, int evidence, const Pending&);
+// Of many operations of a circle the first.
+std::span<const int> first_of(const std::vector<int>& pending);
 // Who waits with that rank in a collective that is new to it, where all who issued it, fewer than half of
 // the group, did so from the same line and are awaited elsewhere; else none.
 std::vector<int> wait_alike(const Facts&, int evidence);
