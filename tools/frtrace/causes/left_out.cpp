@@ -113,7 +113,11 @@ static bool most_are_absent(const Facts& f, const Pending& p) {
 // whoever else is at fault, this is none of the consequences, as victims only stop.
 std::vector<Cause> left_order_too(const Facts& f) {
   std::map<std::uint64_t, std::vector<Deviant>> alike;  // by what they issued instead
-  for (const int i : f.c.indices()) {
+  std::set<int> awaited;
+  for (const Pending& p : f.graph.pending) {
+    awaited.insert(p.absent.begin(), p.absent.end());
+  }
+  for (const int i : awaited) {
     const std::size_t at = f.graph.waits(i) ? f.stuck_step(i) : SIZE_MAX;
     // What failed with another's end may have been left for that.
     const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
