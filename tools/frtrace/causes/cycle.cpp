@@ -426,7 +426,8 @@ std::vector<Cause> cycle(const Facts& f) {
     }
     // Numbers of messages, and what is new to most, tell more than orders.
     auto one = one_went_on(f, p);
-    const bool shown = one || is_new_to_all(f, p.evidence) || (c && c->by_peers);
+    const bool clear = c && c->anomaly && c->anomaly->support > limits::kClearSupport;
+    const bool shown = one || is_new_to_all(f, p.evidence) || clear || (c && c->by_peers);
     one = shown ? one : few_go_on(f, p, true);
     if (one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
       c = std::move(one);

@@ -60,7 +60,10 @@ Facts::Facts(const Case& the_case)
                  });
   threshold_s = std::max(threshold_s, young_in_torch_s());
   if (!alarmed) {
-    double usual_s = std::max(limits::kStuckByHand_s, usual_wait_s(limits::kUsualWaitFewest));
+    const bool by_hand = std::ranges::any_of(
+        c.ranks, [](const RankEvidence* e) { return e->trigger == Trigger::kManual; });
+    double usual_s =
+        std::max(by_hand ? limits::kStuckByHand_s : 0, usual_wait_s(limits::kUsualWaitFewest));
     for (const RankEvidence* e : c.ranks) {
       usual_s = std::min(usual_s, e->timeout_s());  // by which it counts as a hang
     }
