@@ -40,23 +40,25 @@ bool is_held_up(const Facts& f, int i, const Pending& op) {
 
 std::vector<int> wait_alike(const Facts& f, int evidence) {
   const std::size_t stuck = f.stuck_step(evidence);
+  if (!is_new(f, evidence, stuck)) {
+    return {};
+  }
   const Step& step = f.history.of(evidence)[stuck];
   const Record& r = f.history.record(evidence, stuck);
-  if (!is_new(f, evidence, stuck) || r.kind != Kind::kCollective || step.group < 0) {
+  if (r.kind != Kind::kCollective || step.group < 0) {
     return {};
   }
   const Group& g = f.group(step.group);
   std::vector<int> alike;
   bool all = true;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
-    const int i = its == nullptr ? -1 : g.evidence[m];
-    const std::size_t at = i < 0 ? 0 : step_of(f.history.of(i), f.ev(i).index_of(*its));
-    if (i < 0 || f.anomalies.role(i, f.history.of(i)[at]) != f.anomalies.role(evidence, step)) {
+    const int i = g.evidence[m];
+    const auto at = step_of_member(f, step.group, m, r.seq);
+    if (!at || f.anomalies.role(i, f.history.of(i)[*at]) != f.anomalies.role(evidence, step)) {
       continue;
     }
     const auto lacks = [&](const Pending& p) { return contains(p.absent, i); };
-    all = all && at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks);
+    all = all && *at == f.stuck_step(i) && std::ranges::any_of(f.graph.pending, lacks);
     alike.push_back(i);
   }
   return all && 2 * alike.size() < g.ranks.size() ? alike : std::vector<int>{};
@@ -106,10 +108,7 @@ struct Collective {
 };
 
 Collective collective(const Facts& f, const Pending& p) {
-  const int i = p.waits.front().evidence;
-  const std::vector<Step>& steps = f.history.of(i);
-  const std::size_t at = step_of(steps, p.waits.front().record);
-  return {at < steps.size() ? f.anomalies.role(i, steps[at]) : 0, p.seq};
+  return {role_of(f, p), p.seq};
 }
 
 std::optional<std::size_t> place_of(const Facts& f, int i, const Collective& c) {
@@ -183,8 +182,7 @@ std::optional<Cause> skipped_by(const Facts& f, const std::vector<int>& who, con
 // all of them in one order. Fewer wait in the later one without the earlier: these left that order,
 // whoever is on the circles.
 std::optional<Cause> against_the_shown_order(const Facts& f, const Problem& p) {
-  const std::span<const int> compared =
-      std::span(p.pending).first(std::min(limits::kCircleCompared, p.pending.size()));
+  const std::span<const int> compared = first_of(p.pending);
   for (const int k : compared) {
     for (const int j : compared) {
       const Pending &first = f.graph[k], &second = f.graph[j];

@@ -419,7 +419,8 @@ std::vector<Cause> cycle(const Facts& f) {
     // Who receives from any rank is on every circle through those who may send.
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
     std::optional<Cause> c;
-    if (!is_new_to_all(f, p.evidence)) {
+    const bool new_to_all = is_new_to_all(f, p.evidence);
+    if (!new_to_all) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
@@ -427,7 +428,7 @@ std::vector<Cause> cycle(const Facts& f) {
     // Numbers of messages, and what is new to most, tell more than orders.
     auto one = one_went_on(f, p);
     const bool clear = c && c->anomaly && c->anomaly->support > limits::kClearSupport;
-    const bool shown = one || is_new_to_all(f, p.evidence) || clear || (c && c->by_peers);
+    const bool shown = one || new_to_all || clear || (c && c->by_peers);
     one = shown ? one : few_go_on(f, p, true);
     if (one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
       c = std::move(one);

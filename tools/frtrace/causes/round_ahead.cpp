@@ -9,10 +9,6 @@
 
 namespace frtrace {
 
-std::span<const int> first_of(const std::vector<int>& pending) {
-  return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
-}
-
 namespace {
 
 // Ranks that issued a collective, and their steps of it.
@@ -23,40 +19,37 @@ Came came_new_to(const Facts& f, const Pending& op) {
   const Group& g = f.group(op.group);
   Came came;
   for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
-    if (const Record* r = f.slots[idx(op.group)].at(f.c, g, m, op.seq)) {
-      const int i = g.evidence[m];
-      came[i] = step_of(f.history.of(i), f.ev(i).index_of(*r));
-      if (!came_to_new(f, i, came[i])) {
+    if (const auto at = step_of_member(f, op.group, m, op.seq)) {
+      if (!came_to_new(f, g.evidence[m], *at)) {
         return {};
       }
+      came[g.evidence[m]] = *at;
     }
   }
   return came;
 }
 
-std::uint64_t role_of(const Facts& f, const Pending& op) {
-  const int i = op.waits.front().evidence;
-  const std::size_t at = step_of(f.history.of(i), op.waits.front().record);
-  return at < f.history.of(i).size() ? f.anomalies.role(i, f.history.of(i)[at]) : 0;
-}
-
 // A peer issued there what the rank waits in before it came to that: the rank is behind, and not a round
 // ahead.
 bool is_behind(const Facts& f, int i, std::uint64_t came_to) {
+  const std::vector<std::uint64_t>& own = f.anomalies.roles(i);
   const std::size_t stuck = f.stuck_step(i);
-  return std::ranges::any_of(f.anomalies.peers(i, true), [&](int j) {
-    const auto at = f.anomalies.place_at(j, i, stuck);
-    const auto its = std::span(f.anomalies.roles(j)).subspan(at ? *at : 0);
-    return at && !its.empty() && its.front() == f.anomalies.roles(i)[stuck] &&
-           std::ranges::find(its, came_to) != its.end();
-  });
+  return stuck < own.size() && std::ranges::any_of(
+                                   f.anomalies.peers(i, true),
+                                   [&](int j) {
+                                     const auto at = f.anomalies.place_at(j, i, stuck);
+                                     const auto its =
+                                         std::span(f.anomalies.roles(j)).subspan(at ? *at : 0);
+                                     return at && !its.empty() && its.front() == own[stuck] &&
+                                            std::ranges::find(its, came_to) != its.end();
+                                   });
 }
 
 // Amid its rounds, as far as its records show where these begin, the rank was due in something else; or it
 // left their order in the last one.
 bool left_amid(const Facts& f, int i, std::size_t at) {
   const auto a = f.anomalies.any(i, f.stuck_step(i), true);
-  if (a && a->issued < at && a->usual_of < 0 && at - a->issued <= a->issued - a->usual) {
+  if (a && a->issued < at && a->usual_of < 0 && at - a->issued + a->usual <= a->issued) {
     return true;
   }
   const std::vector<Step>& steps = f.history.of(i);
@@ -83,13 +76,16 @@ std::optional<Cause> few_go_on(const Facts& f, const Problem& p, bool one) {
     const Pending& op = f.graph[k];
     std::vector<int> few = op.absent;
     std::erase_if(few, [&](int i) { return is_held_up(f, i, op); });
-    if (op.kind != Kind::kCollective || few.empty() || (one && few.size() > 1) ||
-        std::ranges::any_of(few, [&](int i) { return has_come_to_new(f, i); })) {
+    // Fewer than half of those who are asked whether they came.
+    if (op.kind != Kind::kCollective || few.empty() ||
+        few.size() > (one ? 1 : limits::kVoters / 2)) {
       continue;
     }
     const Came came = came_new_to(f, op);
     if (2 * came.size() > std::min(f.group(op.group).ranks.size(), limits::kVoters) &&
-        2 * few.size() < came.size() && (!one || is_a_round_ahead(f, few.front(), op, came))) {
+        2 * few.size() < came.size() &&
+        std::ranges::none_of(few, [&](int i) { return has_come_to_new(f, i); }) &&
+        (!one || is_a_round_ahead(f, few.front(), op, came))) {
       return left_out_by(f, few, k, Assume::kFewAreWrong);
     }
   }

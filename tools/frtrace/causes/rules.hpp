@@ -80,6 +80,13 @@ Guilty guilty_rank(const Facts&, int evidence, Why why, int pending = -1);
 // The operation has begun on the devices of those who wait in it; of all members.
 bool who_wait_started(const Facts&, const Pending&);
 bool all_started(const Facts&, const Pending&);
+// The step at which that member of the group issued its collective of that number; nullopt: none is kept.
+std::optional<std::size_t> step_of_member(const Facts&, int group, std::size_t member,
+                                          std::uint64_t seq);
+// What stands for a pending operation on every rank; 0: the record of who waits in it is not kept.
+std::uint64_t role_of(const Facts&, const Pending&);
+// Of many operations of a circle the first.
+std::span<const int> first_of(const std::vector<int>& pending);
 // All members with evidence, of large groups the first limits::kVoters, came to that collective of
 // this rank, with equal sizes and types, from one line.
 bool came_together(const Facts&, int evidence, const Step&);
@@ -113,8 +120,6 @@ struct Deviant {
 Cause left_out_by(const Facts&, std::vector<int> who, int pending, Assume);
 // It waits in an earlier collective of that group, and comes to this one when that ends.
 bool is_held_up(const Facts&, int evidence, const Pending&);
-// Of many operations of a circle the first.
-std::span<const int> first_of(const std::vector<int>& pending);
 // Who waits with that rank in a collective that is new to it, where all who issued it, fewer than half of
 // the group, did so from the same line and are awaited elsewhere; else none.
 std::vector<int> wait_alike(const Facts&, int evidence);

@@ -56,6 +56,29 @@ bool program_is_at_store(const Facts& f, int evidence) {
                          : f.ev(evidence).text(call->op).starts_with(kStoreCalls);
 }
 
+std::optional<std::size_t> step_of_member(const Facts& f, int group, std::size_t member,
+                                          std::uint64_t seq) {
+  const Group& g = f.group(group);
+  const Record* r = f.slots[idx(group)].at(f.c, g, member, seq);
+  if (r == nullptr) {
+    return std::nullopt;
+  }
+  const int i = g.evidence[member];
+  const std::size_t at = step_of(f.history.of(i), f.ev(i).index_of(*r));
+  return at < f.history.of(i).size() ? std::optional(at) : std::nullopt;
+}
+
+std::uint64_t role_of(const Facts& f, const Pending& op) {
+  const Wait& w = op.waits.front();
+  const std::vector<Step>& steps = f.history.of(w.evidence);
+  const std::size_t at = step_of(steps, w.record);
+  return at < steps.size() ? f.anomalies.role(w.evidence, steps[at]) : 0;
+}
+
+std::span<const int> first_of(const std::vector<int>& pending) {
+  return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
+}
+
 bool came_together(const Facts& f, int evidence, const Step& step) {
   const Record& r = f.ev(evidence).records[step.record];
   if (r.kind != Kind::kCollective || step.group < 0) {
@@ -68,13 +91,8 @@ bool came_together(const Facts& f, int evidence, const Step& step) {
     if (i < 0 || i == evidence) {
       continue;
     }
-    const Record* its = f.slots[idx(step.group)].at(f.c, g, m, r.seq);
-    if (its == nullptr) {
-      return false;
-    }
-    const std::vector<Step>& steps = f.history.of(i);
-    const std::size_t at = step_of(steps, f.ev(i).index_of(*its));
-    if (at >= steps.size() || steps[at].exact != step.exact) {
+    const auto at = step_of_member(f, step.group, m, r.seq);
+    if (!at || f.history.of(i)[*at].exact != step.exact) {
       return false;
     }
     ++others;

@@ -24,6 +24,22 @@ TEST_CASE("a skip in a subgroup closes a circle: the one that left its order is 
   CHECK(has(r, "why", "ranks 0-2 wait for rank 3, directly or through others"));
 }
 
+TEST_CASE("one round more, and its partner does not come: no record of what it waits in") {
+  JobBuilder j(4);
+  const int sub = j.group("1", {2, 3}, "tp");
+  for (int i = 0; i < 6; ++i) {
+    j.all(sub, kSub);
+    j.all(kWorld, kLoss);
+  }
+  j.some({0, 1, 2}, kWorld, {.op = "barrier", .line = 30});
+  j.some({3}, sub, kSub);
+  j.advance(20);
+  j.forget(3, j.rank(3).records.size());
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
 TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no exchange") {
   JobBuilder j(4);
   const int shards[] = {j.group("1", {0, 1}, "shard"), j.group("2", {2, 3}, "shard")};
