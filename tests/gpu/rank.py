@@ -165,6 +165,19 @@ def nan_origin():
         time.sleep(0.03)
 
 
+def send_to_oneself(x):
+    splits = [x.numel() if peer == RANK else 0 for peer in range(dist.get_world_size())]
+    dist.all_to_all_single(torch.empty_like(x), x, splits, splits)
+
+
+def ring_exchange(x):
+    world = dist.get_world_size()
+    ops = [dist.P2POp(dist.isend, x, (RANK + 1) % world)]
+    ops += [dist.P2POp(dist.irecv, torch.empty_like(x), (RANK - 1) % world)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+
+
 def launch_queue(x):
     """Issues until the host waits for the device, which waits for the last rank."""
     if RANK == dist.get_world_size() - 1:
@@ -250,12 +263,30 @@ def main():
             dist.recv(x, 1)
         synchronize()
     elif CASE == "self_sends":
-        splits = [x.numel() if peer == RANK else 0 for peer in range(2)]
         for _ in range(3):
-            dist.all_to_all_single(torch.empty_like(x), x, splits, splits)
+            send_to_oneself(x)
         synchronize()
         time.sleep(1.5 * float(os.environ["FR_TIMEOUT_S"]))  # in which a hang would show
         result(completed=settled()["completed"])
+    elif CASE == "skip_after_self_sends":
+        send_to_oneself(x)
+        if RANK == 1:
+            time.sleep(600)
+        dist.all_reduce(x)
+        synchronize()
+    elif CASE == "exchange":  # round a ring of three, in which rank 1 does not come
+        ring_exchange(x)
+        synchronize()
+        if RANK == 1:
+            time.sleep(600)
+        ring_exchange(x)
+        synchronize()
+    elif CASE == "skip_of_replay":
+        captured = captured_all_reduce(x, replays=2)
+        if RANK == 1:
+            time.sleep(600)
+        captured.replay()
+        synchronize()
     elif CASE == "launch_queue":
         launch_queue(x)
     elif CASE == "behind_graph":

@@ -263,6 +263,26 @@ def self_sends(run, frtrace):
     return f"{job.result()['completed']} operations, no dump"
 
 
+def skip_after_self_sends(run, frtrace):
+    """NCCL's host and device number kernels apart from then on: their reports prove nothing."""
+    return run("skip_after_self_sends").wait_dumps().verdict(frtrace, ["missing"], [1])
+
+
+def exchange(run, frtrace):
+    """A send and a receive of one group are one piece of work: its end is told too early. Rank 0 is
+    through: what rank 2 sent has come, and what it sends itself is in a buffer."""
+    job = run("exchange", ranks=3).wait_dumps((1, 2))
+    return job.verdict(frtrace, ["missing"], [1])
+
+
+def skip_of_replay(run, frtrace):
+    """What a graph replays makes no record: what fr says of it, or that it wrote nothing."""
+    job = run("skip_of_replay")
+    time.sleep(12)
+    got = subprocess.run([frtrace, str(job.dumps)], capture_output=True, text=True, timeout=60)
+    return f"{len(list(job.dumps.glob('*.fr')))} dumps; " + (got.stdout + got.stderr)[:300]
+
+
 def behind_graph(run, frtrace):
     """An eager call behind a running graph: its events come when the call is long back."""
     got = run("behind_graph").wait_exit().result()
@@ -358,6 +378,8 @@ CASES = {
     killed: True,
     stopped_peer: True,
     self_sends: True,
+    skip_after_self_sends: True,
+    exchange: True,
     stuck_stream: False,
     stuck_stream_by_events: False,
     graph: False,
@@ -365,6 +387,7 @@ CASES = {
     behind_graph: False,
     graph_beside_eager: False,
     skip_after_graph: False,
+    skip_of_replay: False,
     graph_outlives_group: False,
     launch_queue: False,
     illegal_access: False,

@@ -156,6 +156,21 @@ TEST_CASE("nccl: of a send and a receive in one group kernels do not tell the en
   }
 }
 
+TEST_CASE(
+    "nccl: of a tree kernels tell that it was summed up, its transfers that the result came") {
+  const u64 hash = 0xdb;
+  Comm6 comm(hash, 3, 1);
+  void* task = comm.enqueue(1);
+  void* up = comm.transfer(task, true, 2);
+  void* down = comm.transfer(task, false, 2);
+  comm.kernel_stop(comm.kernel(task, 0), 5);
+  comm.stop(up);
+  CHECK(only_record(hash).state == State::kStarted);
+  CHECK(in_flight(view(), hash) == 1);
+  comm.stop(down);
+  CHECK(only_record(hash).state == State::kCompleted);
+}
+
 TEST_CASE("nccl: the oldest unfinished step tells what a transfer waits for") {
   const u64 hash = 0xa4;
   Comm6 comm(hash);

@@ -2,7 +2,8 @@
 
 Every job is a function (fault, rank, world, steps). Where a fault can strike stands
 `fault("site", fn)(...)`: that is fn itself, unless the plan of this run names this rank, step and
-site. The jobs run on gloo, without a GPU.
+site. The jobs run on gloo, without a GPU; with REAL_DEVICE=cuda on NCCL, all ranks on one device,
+which NCCL takes for as many nodes.
 """
 
 import functools
@@ -24,6 +25,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 WIDTH = 8
 HOUR = 3600
+DEVICE = os.environ.get("REAL_DEVICE", "cpu")
+ON_GPU = DEVICE == "cuda"
+FIRST_STEPS = 2 if ON_GPU else 0  # in which NCCL connects, which is slow on one device
 
 
 class EndOfData(Exception):
@@ -61,7 +65,13 @@ def nan_check():
     raise ValueError("loss is nan")
 
 
+def occupy_device():
+    """A kernel that spins for minutes: what this rank launches behind it does not start."""
+    torch.cuda._sleep(1 << 40)
+
+
 BEFORE = {
+    "busy_device": occupy_device,
     "sleep": load_batch,
     "loop": spin,
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -84,11 +94,15 @@ class Faults:
         self.count = {}
         self.later = None  # of a swap: the call that comes second
         self.groups = []  # set by the job, for the faults
+        self.sync_every = 1
         self.seen = []  # (step, site, nth, function): where a fault can strike
 
     def step(self, step):
         self.current = step
         self.count = {}
+        # Where a training loop reads its loss: until then the host may be ahead of the device.
+        if ON_GPU and (step <= FIRST_STEPS or step % self.sync_every == 0):
+            torch.cuda.synchronize()
         self.progress(step + 1)
         for f in self.plan:
             if f["fault"] == "slow" and step >= f["step"]:
@@ -213,7 +227,7 @@ def ddp(fault, rank, world, steps):
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.ones(world * steps * 2 - 1, WIDTH))
-    sampler = DistributedSampler(data, world, rank, drop_last=False)
+    sampler = DistributedSampler(data, world, rank, shuffle=False, drop_last=False)
     batches = iter(DataLoader(data, batch_size=1, sampler=sampler))
     config = [{"lr": 0.01} if rank == 0 else None]
     fault("config", dist.broadcast_object_list)(config, src=0)
@@ -243,7 +257,7 @@ def ddp(fault, rank, world, steps):
 def fsdp(fault, rank, world, steps, mesh=None):
     """FSDP2: parameters gathered per layer, gradients scattered, norm over the world."""
     torch.manual_seed(0)
-    mesh = mesh or init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
+    mesh = mesh or init_device_mesh(DEVICE, (world,), mesh_dim_names=("fsdp",))
     fault.groups = mesh.get_all_groups()
     model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(3)])
     for layer in model:
@@ -272,14 +286,14 @@ def fsdp(fault, rank, world, steps, mesh=None):
 
 def hsdp(fault, rank, world, steps):
     """Sharded inside of a node, replicated over the nodes."""
-    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh(DEVICE, (2, world // 2), mesh_dim_names=("replica", "shard"))
     fsdp(fault, rank, world, steps, mesh)
 
 
 def mesh3d(fault, rank, world, steps, dims=None, microbatches=4):
     """Tensor x pipeline x data parallel, 1F1B, as in the large frameworks."""
     dims = dims or (world // 4, 2, 2)
-    mesh = init_device_mesh("cpu", dims, mesh_dim_names=("dp", "pp", "tp"))
+    mesh = init_device_mesh(DEVICE, dims, mesh_dim_names=("dp", "pp", "tp"))
     dp, pp, tp = (mesh.get_group(name) for name in ("dp", "pp", "tp"))
     fault.groups = [tp, dp] if dims[2] > 1 else [dp]
     stages = dist.get_process_group_ranks(pp)
@@ -356,11 +370,11 @@ def pipeline4(fault, rank, world, steps):
 def torchpipe(fault, rank, world, steps):
     """torch.distributed.pipelining, two replicas where the world allows."""
     torch.manual_seed(0)
-    mesh = init_device_mesh("cpu", (world // 4, 4), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh(DEVICE, (world // 4, 4), mesh_dim_names=("dp", "pp"))
     pp, dp = mesh.get_group("pp"), mesh.get_group("dp")
     fault.groups = [dp, pp]
     layer = nn.Linear(WIDTH, WIDTH)
-    stage = PipelineStage(layer, dist.get_rank(pp), 4, torch.device("cpu"), group=pp)
+    stage = PipelineStage(layer, dist.get_rank(pp), 4, torch.device(DEVICE), group=pp)
     schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, t: ((y - t) ** 2).sum())
     first, last = dist.get_rank(pp) == 0, dist.get_rank(pp) == 3
 
@@ -380,7 +394,7 @@ def torchpipe(fault, rank, world, steps):
 
 def moe(fault, rank, world, steps):
     """Expert parallel all-to-all with uneven splits, dense gradients over the world."""
-    mesh = init_device_mesh("cpu", (world // 4, 4), mesh_dim_names=("dp", "ep"))
+    mesh = init_device_mesh(DEVICE, (world // 4, 4), mesh_dim_names=("dp", "ep"))
     dp, ep = mesh.get_group("dp"), mesh.get_group("ep")
     fault.groups = [ep, dp]
     own = dist.get_rank(ep)
@@ -409,7 +423,7 @@ def moe(fault, rank, world, steps):
 def ring(fault, rank, world, steps):
     """Context parallel: keys and values round a ring, both ways for the backward pass."""
     size = world // 2
-    mesh = init_device_mesh("cpu", (2, size), mesh_dim_names=("dp", "cp"))
+    mesh = init_device_mesh(DEVICE, (2, size), mesh_dim_names=("dp", "cp"))
     dp, cp = mesh.get_group("dp"), mesh.get_group("cp")
     fault.groups = [cp, dp]
     ranks = dist.get_process_group_ranks(cp)
@@ -482,7 +496,10 @@ def hybrid(fault, rank, world, steps):
         checkpoint(fault, rank, step)
 
     loop(fault, steps, one_step)
-    fault("last_barrier", dist.monitored_barrier)(timeout=timedelta(seconds=60))
+    if ON_GPU:
+        fault("last_barrier", dist.barrier)()
+    else:
+        fault("last_barrier", dist.monitored_barrier)(timeout=timedelta(seconds=60))
 
 
 JOBS = {  # name: (function, world size)
@@ -498,13 +515,30 @@ JOBS = {  # name: (function, world size)
 }
 
 
-def run(name, plan, steps, timeout_s=1800, progress=lambda step: None, at_end=lambda: None):
+def init(timeout_s, eager):
+    """eager: NCCL makes communicators when groups are made, by splitting the first one."""
+    timeout = timedelta(seconds=timeout_s)
+    if not ON_GPU:
+        return dist.init_process_group("gloo", timeout=timeout)
+    torch.cuda.set_device(0)
+    torch.set_default_device("cuda")
+    device = torch.device("cuda", 0) if eager else None
+    return dist.init_process_group("nccl", timeout=timeout, device_id=device)
+
+
+def run(
+    name, plan, steps, timeout_s=1800, progress=lambda step: None, at_end=lambda: None,
+    eager=False, sync_every=1,
+):  # fmt: skip
     """One rank; identity from the environment, as torchrun sets it."""
     job, _ = JOBS[name]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    init(timeout_s, eager)
     fault = Faults(plan, rank, progress)
+    fault.sync_every = sync_every
     job(fault, rank, world, steps)
+    if ON_GPU:
+        torch.cuda.synchronize()
     at_end()
     dist.destroy_process_group()
     return fault

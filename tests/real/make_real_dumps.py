@@ -5,7 +5,8 @@
 
 A case is a directory OUT/<job>-<fault>-<seed> with `fr` and `torch` (the evidence) and
 `truth.json`. torch is imported once; every rank is a fork of this process, which is what torchrun
-does minus the import. Needs fr and torch with gloo in the interpreter.
+does minus the import. Needs fr and torch with gloo in the interpreter; with REAL_DEVICE=cuda a GPU,
+and the ranks use NCCL. OUT/sites, of a run on gloo, is as good there.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import time
 import traceback
 
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
+os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "2000"
 
 import torch
 
@@ -36,9 +37,10 @@ import jobs
 STEPS = 8
 LONG = 2000  # of a job that is not to end before its dumps are taken
 DONE = -1  # instead of a step
-STALL_S = 3.5  # without a step of any rank; fr dumps after FR_TIMEOUT_S
+# Without a step of any rank; fr dumps after FR_TIMEOUT_S. Ranks on one device take turns.
+STALL_S = 9 if jobs.ON_GPU else 3.5
 FIRST_STEP_S = 40
-FR_TIMEOUT_S = 2
+FR_TIMEOUT_S = 4 if jobs.ON_GPU else 2
 
 COLLECTIVE = ("all_reduce", "all_gather", "broadcast", "reduce", "scatter", "gather", "barrier",
               "all_to_all_single", "all_gather_into_tensor", "reduce_scatter_tensor",
@@ -73,12 +75,14 @@ FAULTS = {
     "node_kill": (None, "exited", []),
     "two_sleep": (None, "missing", []),
     "new_group_order": (None, "deadlock", ["mismatch", "missing"]),
+    "busy_device": (None, "device", []),
     "flight": (None, "ok", []),
     "slow": (None, "slow", ["ok"]),
 }
 # Not in what PyTorch records of gloo: all members are in the same operation, as far as can be seen.
 UNSEEN_BY_TORCH = {"redop", "root"}
 SILENT = {"redop", "root", "dtype"}  # gloo may not notice
+GPU_ONLY = {"busy_device"}
 ENDS = {"kill", "abort", "raise", "exit0", "exit1", "node_kill"}
 
 
@@ -200,11 +204,20 @@ class Case:
             FR_DUMP_DIR=str(self.where / "fr"), FR_SHM_DIR=str(self.where / "shm"),
             FR_TIMEOUT_S=str(FR_TIMEOUT_S), FR_WARN_S="1",
         )  # fmt: skip
+        if jobs.ON_GPU:  # NCCL takes the ranks for as many nodes
+            os.environ.update(
+                LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", NCCL_HOSTID=f"rank-{rank}",
+                NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo", NCCL_MNNVL_ENABLE="0",
+                NCCL_MAX_CTAS="2", NCCL_RAS_ENABLE="0",
+            )  # fmt: skip
         threading.Thread(target=self.collect, args=(rank,), daemon=True).start()
         try:
             steps = LONG if self.fault in ("flight", "slow") else STEPS
             progress, at_end = self.progress_of(rank), lambda: self.at_end(rank)
-            fault = jobs.run(self.job, self.plan, steps, self.timeout_s, progress, at_end)
+            fault = jobs.run(
+                self.job, self.plan, steps, self.timeout_s, progress, at_end,
+                eager=self.seed % 2 == 1, sync_every=1 + self.seed % 3,
+            )  # fmt: skip
             (self.where / f"sites.{rank}").write_text(json.dumps(fault.seen))
             progress(DONE)
         except Exception:
@@ -229,7 +242,8 @@ class Case:
         return progress
 
     def torch_dump(self, rank):
-        data = torch._C._distributed_c10d._dump_fr_trace()
+        c10d = torch._C._distributed_c10d
+        data = c10d._dump_nccl_trace() if jobs.ON_GPU else c10d._dump_fr_trace()
         part = self.where / "torch" / f".{rank}"
         part.write_bytes(data)
         part.rename(self.where / "torch" / f"trace_rank_{rank}")
@@ -284,7 +298,7 @@ class Case:
                     last, moved = state, now
                 if self.fault in ("flight", "slow") and state[0] >= 20:
                     break
-                begun = max(state) > 0 or self.fault == "new_group_order"
+                begun = max(state) > jobs.FIRST_STEPS or self.fault == "new_group_order"
                 if now - moved > (STALL_S if begun else FIRST_STEP_S):
                     break
             self.shared[0] = 1
@@ -311,6 +325,11 @@ class Case:
 
     def harmless(self):
         return all(step == DONE for step in self.shared[1 : 1 + self.world])
+
+    def struck(self):
+        """Whether every guilty rank came to its step: ranks on one device may be too slow."""
+        return all(self.shared[1 + f["rank"]] > f["step"] or self.shared[1 + f["rank"]] == DONE
+                   for f in self.plan)  # fmt: skip
 
     def write_truth(self):
         functions, kind, others = FAULTS[self.fault]
@@ -348,10 +367,16 @@ def main():
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--seeds", type=numbers, default=range(1))
     parser.add_argument("--per-fault", type=int, help="that many of the jobs, by chance, per fault")
+    parser.add_argument("--for-s", type=float, default=1e9, help="begin no case after that long")
+    parser.add_argument("--shuffled", action="store_true", help="faults in an order by chance")
     args = parser.parse_args()
     out = args.out.resolve()
+    ends = time.monotonic() + args.for_s
     gc.freeze()  # else every rank spends a second on torch's modules when it ends
-    for fault in args.faults.split(","):
+    faults = [f for f in args.faults.split(",") if jobs.ON_GPU or f not in GPU_ONLY]
+    if args.shuffled:
+        random.Random(str(args.seeds)).shuffle(faults)
+    for fault in faults:
         for seed in args.seeds:
             names = args.jobs.split(",")
             if args.per_fault:
@@ -371,13 +396,17 @@ def main():
                 if fault in ENDS and mode == "hold" and timeout_s == 3:
                     timeout_s = 1800
                 where = out / f"{job}-{fault}-{seed}"
-                if (where / "truth.json").exists():
+                if (where / "truth.json").exists() or time.monotonic() > ends:
                     continue
                 case = Case(job, fault, seed, where, plan, sorted(guilty), mode, timeout_s)
                 start = time.monotonic()
                 case.run()
                 if case.harmless() and fault not in SILENT:
                     print(f"{where.name:28} {mode:8} did no harm, left out", flush=True)
+                    shutil.rmtree(where)
+                    continue
+                if not case.struck():
+                    print(f"{where.name:28} {mode:8} ended before its fault, left out", flush=True)
                     shutil.rmtree(where)
                     continue
                 case.write_truth()

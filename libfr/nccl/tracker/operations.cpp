@@ -1,4 +1,6 @@
 // operations.cpp - operations: launch, start, completion, and who reports it.
+#include <algorithm>
+
 #include "cuda/waits.hpp"
 #include "nccl/tracker/state.hpp"
 #include "watch/watchdog.hpp"
@@ -271,13 +273,14 @@ void try_complete(Tracker& s, u32 slot, u32 generation, bool quiet) noexcept {
   if (!quiet && (ended < channels || channels == 0)) {
     return;
   }
-  // A channel of a collective that did not come yet has transfers that wait for it. Of a send or
-  // receive what is reported may be the other one of a pair.
-  if ((ended < channels || (op.flags.load(kRelaxed) & kDevP2p) != 0) &&
-      op.transfers_started.load(kRelaxed) != op.transfers_ended.load(kAcquire)) {
+  // A kernel's end is told by its first warp, which in a tree only sums up: the result may not be back
+  // yet (seen with 2.28.9). Of a send or receive what is reported may be the other one of a pair, and
+  // a channel that did not come yet has transfers that wait for it. So all transfers must have ended.
+  if (op.transfers_started.load(kRelaxed) != op.transfers_ended.load(kAcquire)) {
     return;
   }
-  finish(s, slot, generation, State::kCompleted, 0, p.last_end_ticks.load(kRelaxed));
+  finish(s, slot, generation, State::kCompleted, 0,
+         std::max(p.last_end_ticks.load(kRelaxed), p.last_transfer_ticks.load(kRelaxed)));
 }
 
 // Ends the operation, once. at: 0 = now.

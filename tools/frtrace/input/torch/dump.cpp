@@ -350,6 +350,7 @@ class Reader {
         ++e_.unreadable_rows;
         continue;
       }
+      put_scattered_list_first(entry);
       one(entry, i);
     }
     const auto earlier = [](const Record& a, const Record& b) { return a.ticket < b.ticket; };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <unordered_map>
+#include <utility>
 
 namespace frtrace::torch_dump {
 namespace {
@@ -160,6 +161,21 @@ State state_of(const Entry& entry) {
     return State::kStarted;
   }
   return text == "scheduled" ? State::kEnqueued : State::kUnknown;
+}
+
+void put_scattered_list_first(Entry& entry) {
+  if (parse_name(entry[kName].text()).op != "scatter") {
+    return;
+  }
+  const auto out = pickle::items(entry[kOutSizes]);
+  const auto is_empty = [](const Value& sizes) {
+    const auto dims = pickle::items(sizes);
+    return dims.size() == 1 && count_of(dims[0]) == 0;
+  };
+  if (out.size() > 1 || (out.size() == 1 && is_empty(out[0]))) {
+    std::swap(entry.at[kInSizes], entry.at[kOutSizes]);
+    std::swap(entry.at[kInDtypes], entry.at[kOutDtypes]);
+  }
 }
 
 }  // namespace frtrace::torch_dump

@@ -80,4 +80,8 @@ struct Name {
 };
 Name parse_name(std::string_view text);
 
+// Of a scatter PyTorch's NCCL notes what is received as its input, and the root's list as its output
+// (one empty tensor elsewhere); gloo the other way round, which is what this makes of both.
+void put_scattered_list_first(Entry& entry);
+
 }  // namespace frtrace::torch_dump

@@ -50,6 +50,27 @@ TEST_CASE("torch: 2.10, all of an entry") {
   CHECK_FALSE(e->holes.no_status);
 }
 
+TEST_CASE("torch: of a scatter NCCL's entries have input and output exchanged") {
+  json root = entry(0, 1);
+  root["profiling_name"] = "nccl:scatter";
+  json other = root;
+  root["input_sizes"] = {{4}};
+  root["input_dtypes"] = {"Float"};
+  root["output_sizes"] = {{4}, {4}, {4}};
+  root["output_dtypes"] = {"Float", "Float", "Float"};
+  other["input_sizes"] = {{4}};
+  other["input_dtypes"] = {"Float"};
+  other["output_sizes"] = json::array({{0}});
+  other["output_dtypes"] = {"UNKNOWN_SCALAR"};
+  const auto of_root = load(dump({root})), of_other = load(dump({other}));
+  CHECK(of_root->records.at(0).in_numel == 12);
+  CHECK(of_root->records.at(0).out_numel == 4);
+  CHECK(of_other->records.at(0).out_numel == 4);
+  CHECK(of_other->text(of_other->records.at(0).out_dtype) == "Float");
+  CHECK(signature_hash(*of_root, of_root->records.at(0), true) ==
+        signature_hash(*of_other, of_other->records.at(0), true));
+}
+
 TEST_CASE("torch: JSON is the same without frames") {
   json d = dump({entry(0, 1), entry(1, 2, "started")});
   for (json& e : d["entries"]) {
