@@ -203,7 +203,7 @@ std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& 
       continue;
     }
     const Frame& frame = e.frames[k];
-    where += (shown++ == 0 ? "at " : " < ") +
+    where += (shown++ == 0 ? "raised at " : " < ") +
              site_text({std::string(short_file(e.text(frame.file), e.id.cwd)), frame.line,
                         std::string(e.text(frame.func))});
   }
@@ -221,7 +221,7 @@ std::vector<std::string> raised_lines(const RankEvidence& e, const std::string& 
     const bool place = message.compare(at, 6, "\n  at ") == 0;
     const bool cause = message.compare(at, 16, "\n  first cause: ") == 0;
     if (from < next && (cause || (place && out.size() == 1))) {
-      out.push_back(message.substr(from, next - from));
+      out.push_back((cause ? "" : "raised ") + message.substr(from, next - from));
     } else if (from < next && !place && !cut && own.size() < kShown) {
       own.push_back(message.substr(from, next - from));
     }

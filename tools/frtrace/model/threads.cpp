@@ -218,19 +218,6 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   return out;
 }
 
-namespace {
-
-bool runs_python(const ThreadsEvidence& all, const ThreadStack& t) {
-  for (std::size_t i = 0; i < t.stack.size(); ++i) {
-    if (const ThreadFrame* f = at(all, t, i); f != nullptr && f->python) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
   std::string out = fr::word(t.activity);
   out += t.activity == fr::Activity::kInterrupted ? " by the signal" : "";
@@ -248,18 +235,15 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
       (t.activity == fr::Activity::kUninterruptible || t.syscall.empty())) {
     out += " (" + t.wchan + ")";
   }
-  const ThreadStack* holder = gil_holder(all);
   if (t.gil == fr::Gil::kHolds) {
     out += "; holds the GIL";
   } else if (t.gil == fr::Gil::kWaits) {
     out += "; waits for the GIL";
-    if (holder != nullptr) {
+    if (const ThreadStack* holder = gil_holder(all); holder != nullptr) {
       const std::string where = where_text(all, *holder);
       out += fmt::format(", which thread {} holds", holder->tid);
       out += where.empty() ? "" : " in " + where;
     }
-  } else if (holder == nullptr && runs_python(all, t) && t.activity != fr::Activity::kUnknown) {
-    out += "; GIL free";
   }
   if (t.answer == fr::Answer::kBlocked) {
     out += "; it blocks the sampling signal";

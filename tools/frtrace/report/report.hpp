@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct Waiting {
   Site site;
   double seconds = 0;  // at the dump, longest
   std::vector<std::string> stack;
+  // Devices run the operations of a stream one after the other:
+  std::vector<Rank> queued;            // ranks that have it behind another one that is pending
+  std::map<Rank, std::size_t> behind;  // and how many a rank has behind this one
 };
 
 struct LatePlace {

@@ -137,7 +137,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
     const bool placed = b.site.file.empty() || std::ranges::any_of(evidence, [&](auto& text) {
                           return text.find(place) != std::string::npos;
                         });
-    head += placed ? " " : " at " + site_words(b.site, style.full) + (n == 0 ? "" : "; ");
+    head += placed ? " " : " did that at " + site_words(b.site, style.full) + (n == 0 ? "" : "; ");
     head += n == 0 ? "" : evidence.front();
     if (i >= shown) {
       part.folded += 1 + all[i].others.size();
@@ -179,7 +179,19 @@ struct Folded {
   std::string peer;  // of a message; "" of several
   std::uint64_t low = 0, high = 0;
   double seconds = 0;
+  std::map<Rank, std::size_t> behind;  // further operations of that rank, queued behind it
 };
+
+// "; and up to 12 more queued behind it"
+std::string queued_text(const std::map<Rank, std::size_t>& behind, std::size_t ranks) {
+  std::size_t least = behind.size() < ranks ? 0 : SIZE_MAX, most = 0;
+  for (const auto& [rank, n] : behind) {
+    least = std::min(least, n);
+    most = std::max(most, n);
+  }
+  return given(most != 0, fmt::format("; and {}{} more queued behind it",
+                                      given(least != most, "up to "), most));
+}
 
 std::string waiting_text(const Folded& w, bool full) {
   const Waiting& first = *w.first;
@@ -194,7 +206,15 @@ std::string waiting_text(const Folded& w, bool full) {
                : fmt::format(" of {} ({} groups)", name, w.groups.size());
   }
   return out + w.peer + led(" at ", site_words(first.site, full)) +
-         given(w.seconds > 0, ", for " + duration_text(w.seconds));
+         given(w.seconds > 0, ", for " + duration_text(w.seconds)) +
+         queued_text(w.behind, w.ranks.size());
+}
+
+// Those of its ranks that wait there, and do not only have it in a queue.
+std::vector<Rank> at_head(const Waiting& w) {
+  std::vector<Rank> out = w.ranks;
+  std::erase_if(out, [&](Rank r) { return contains(w.queued, r); });
+  return out;
 }
 
 // Of one operation and call site, over all its numbers and groups; full: each by itself. Who waits
@@ -205,13 +225,17 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
   };
   std::map<std::pair<std::string, std::string>, std::set<std::string>> places;
   for (const Waiting& w : r.waiting) {
-    if (!w.site.file.empty()) {
+    if (!w.site.file.empty() && !at_head(w).empty()) {
       places[key(w)].insert(site_text(w.site));
     }
   }
   std::vector<Folded> all;
   std::map<std::tuple<std::string, std::string, std::string>, std::size_t> by;
   for (const Waiting& w : r.waiting) {
+    const std::vector<Rank> who = at_head(w);
+    if (who.empty()) {
+      continue;
+    }
     const std::string place = places[key(w)].size() > 1 ? site_text(w.site) : "";
     const auto [at, fresh] = by.try_emplace({w.op, key(w).second, place}, all.size());
     if (fresh || full) {
@@ -222,7 +246,10 @@ std::vector<Folded> folded_waits(const Report& r, bool full) {
     }
     Folded& f = full ? all.back() : all[at->second];
     f.first = f.first->site.file.empty() ? &w : f.first;
-    f.ranks.insert(f.ranks.end(), w.ranks.begin(), w.ranks.end());
+    f.ranks.insert(f.ranks.end(), who.begin(), who.end());
+    for (const auto& [rank, n] : w.behind) {
+      f.behind[rank] += n;
+    }
     f.groups[w.title.empty() ? w.group : w.title] = true;
     f.low = std::min(f.low, w.seq);
     f.high = std::max(f.high, w.seq);

@@ -414,6 +414,22 @@ bool is_known(const Facts& f, const Cause& c, const Guilty& g, const Parting& p)
 
 }  // namespace
 
+std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
+  const Names names(f);
+  const RankEvidence& e = f.ev(g.evidence);
+  const Record& issued = e.records[g.issued];
+  std::string due = names.due(g);
+  if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
+    due += " of " + f.group(f.graph[c.pending].group).title();
+  }
+  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, issued),
+                     c.by_peers                     ? "other ranks"
+                     : c.anomaly && c.anomaly->part ? "before it"
+                     : c.guilty.size() == 1         ? "its earlier iterations"
+                                                    : "earlier iterations",
+                     due);
+}
+
 Blamed describe(const Facts& f, const Cause& c, const Guilty& g) {
   return Describe(f, c, g).run();
 }

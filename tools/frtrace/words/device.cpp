@@ -46,9 +46,31 @@ std::string ago(double seconds) {
   return given(seconds > 0, fmt::format(" {} ago", duration_text(seconds)));
 }
 
+std::string channels_running(const DeviceReport& d) {
+  return given(!d.channels.empty(), fmt::format(", {} running", channels_text(d.channels)));
+}
+
 std::string running_text(const DeviceReport& d) {
-  return "started" + ago(d.seconds) +
-         given(!d.channels.empty(), fmt::format(", {} running", channels_text(d.channels)));
+  return "started" + ago(d.seconds) + channels_running(d);
+}
+
+// What is said of one or several ranks about an operation on their devices.
+struct Said {
+  std::string text;
+  DeviceReport first;
+  std::vector<Rank> ranks = {};
+  double least = 0, most = 0;  // seconds
+};
+
+// Of several that started it the times differ a little.
+std::string said_line(const Said& x) {
+  const std::string least = duration_text(x.least), most = duration_text(x.most);
+  return ranks_words(x.ranks) + ": " +
+         (x.ranks.size() == 1 || x.first.state != fr::word(DeviceState::kStarted) || x.least <= 0
+              ? x.text
+              : fmt::format("{} started {} ago{}", x.first.operation,
+                            least == most ? most : least + " to " + most,
+                            channels_running(x.first)));
 }
 
 DeviceReport device_report(const Facts& f, const OnDevice& at) {
@@ -186,6 +208,23 @@ std::string device_line(const Facts& f, const OnDevice& at, bool reasons) {
   return out + given(n > kShown, fmt::format("; and {} more transfers", n - kShown));
 }
 
+std::string before_unstarted(const Facts& f, const Cause& c) {
+  const bool first = std::ranges::all_of(c.guilty, [&](const Guilty& g) {
+    return g.issued != kNoRecord && f.graph.fronts[idx(g.evidence)].holds(g.issued) &&
+           f.ev(g.evidence).records[g.issued].state != State::kStarted &&
+           !f.devices.of(g.evidence, g.issued);
+  });
+  const bool unstarted = f.graph[c.pending].starts_seen || c.guilty.front().why == Why::kNotStarted;
+  const std::size_t n = c.guilty.size();
+  return !first || !unstarted
+             ? ""
+             : fmt::format(
+                   "no operation that {} recorded before it is unfinished: other work on "
+                   "{} may be in its way, or {} stuck",
+                   ranks_words(ranks_of(c.guilty)), one_or(n, "its device", "their devices"),
+                   one_or(n, "the device is", "the devices are"));
+}
+
 void add_devices(const Facts& f, const Cause& c, Report& r) {
   if (c.verdict == Verdict::kTransport) {  // else what is stalled elsewhere explains them
     add_links(f, c.chain, r);
@@ -194,8 +233,9 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
     return;
   }
   constexpr std::size_t kReported = 256;
-  std::vector<std::pair<std::string, std::vector<Rank>>> said;
-  std::map<std::string, std::size_t> alike;  // operations that wait behind nothing that is known
+  std::vector<Said> said;
+  std::map<std::string, std::size_t>
+      alike;  // that wait behind nothing, or for nobody, that is known
   for (const OnDevice& at : in_order(f, c.chain)) {
     const Rank rank = f.rank(at.evidence);
     const DeviceReport d = said.size() < kReported ? device_report(f, at) : DeviceReport{};
@@ -203,19 +243,26 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
       r.devices.push_back(d);
     }
     if (!contains(r.ranks, rank)) {  // else it is part of what is said of that rank
-      const bool unknown = f.devices[at].state == DeviceState::kLaunched && d.behind.empty();
-      const std::string key = unknown ? d.operation : fmt::format("{} {}", rank, said.size());
+      const DeviceState state = f.devices[at].state;
+      const bool unknown = state == DeviceState::kLaunched && d.behind.empty();
+      const bool runs =
+          state == DeviceState::kStarted && d.transfers.empty() && !d.operation.empty();
+      const std::string key = unknown ? d.operation
+                              : runs  ? d.operation + " runs" + channels_running(d)
+                                      : fmt::format("{} {}", rank, said.size());
       const auto [it, fresh] = alike.try_emplace(key, said.size());
       if (fresh) {
         // What may keep it is said of who is blamed.
-        said.emplace_back(said.size() < kReported ? device_line(f, at, !unknown) : "",
-                          std::vector<Rank>{});
+        said.push_back({said.size() < kReported ? device_line(f, at, !unknown) : "", d});
+        said.back().least = d.seconds;
       }
-      said[it->second].second.push_back(rank);
+      Said& x = said[it->second];
+      x.ranks.push_back(rank);
+      x.least = std::min(x.least, d.seconds);
+      x.most = std::max(x.most, d.seconds);
     }
   }
-  const auto line = [](const auto& x) { return ranks_words(x.second) + ": " + x.first; };
-  say_few(r, "device", each(said, line), 6, "and {} more operations on devices");
+  say_few(r, "device", each(said, said_line), 6, "and {} more operations on devices");
 }
 
 }  // namespace frtrace

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
+#include "facts/limits.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
+#include "model/operation.hpp"
 #include "words/diagnose.hpp"
 #include "words/words.hpp"
 
@@ -23,8 +26,63 @@ Waiting waiting_in(const Group* g, std::string op) {
   return w;
 }
 
-// Who waits where, by operation and call site: members may have met with different ones.
-void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but, Report& r) {
+// Pending operations of each rank's streams on its device: of one communicator all, as it runs them one
+// after the other; sends and receives that are in no batch have one for each pair.
+class Queues {
+ public:
+  explicit Queues(const Facts& f) : f_(f) {
+    for (const Pending& p : f.graph.pending) {
+      for (const Wait& w : p.waits) {
+        if (is_ordered(p, w)) {
+          streams_[key(p, w)].insert(w.record);
+        }
+      }
+    }
+  }
+  bool is_behind(const Pending& p, const Wait& w) const {
+    return is_ordered(p, w) && !is_head(w, *streams_.at(key(p, w)).begin());
+  }
+  // How many the rank has behind that one; 0: it is behind another one itself.
+  std::size_t behind(const Pending& p, const Wait& w) const {
+    if (!is_ordered(p, w) || *streams_.at(key(p, w)).begin() != w.record) {
+      return 0;
+    }
+    const auto& all = f_.ev(w.evidence).records;
+    std::size_t n = 0;
+    for (std::size_t k = w.record + 1; k < all.size(); ++k) {
+      n += blocks(all[k]) && communicates(all[k]) && all[k].group == all[w.record].group &&
+                   peer_of(all[k]) == peer_of(all[w.record]) && !is_head({w.evidence, k}, w.record)
+               ? 1
+               : 0;
+    }
+    return n;
+  }
+
+ private:
+  using Key = std::tuple<int, int, std::int32_t>;
+  const Record& record(const Wait& w) const { return f_.ev(w.evidence).records[w.record]; }
+  bool is_ordered(const Pending& p, const Wait& w) const {
+    return w.record != kNoRecord && !w.failed && !f_.group(p.group).is_gloo();
+  }
+  static std::int32_t peer_of(const Record& r) { return is_p2p(r) && r.batch == 0 ? r.peer : -1; }
+  Key key(const Pending& p, const Wait& w) const {
+    return {w.evidence, p.group, peer_of(record(w))};
+  }
+  // What the rank waits in, or of the same batch.
+  bool is_head(const Wait& w, std::size_t head) const {
+    const std::uint32_t batch = record(w).batch;
+    return w.record == head || f_.graph.fronts[idx(w.evidence)].holds(w.record) ||
+           (batch != 0 && batch == f_.ev(w.evidence).records[head].batch);
+  }
+
+  const Facts& f_;
+  std::map<Key, std::set<std::size_t>> streams_;
+};
+
+// Who waits where, by operation and call site: members may have met with different ones. `main`: the
+// first line says that they wait there.
+void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
+                 const Queues& queues, bool main, Report& r) {
   const Names names(f);
   std::map<std::pair<std::string, std::string>, std::pair<Waiting, std::vector<int>>> by_site;
   const std::string usual = names.op(p);
@@ -46,6 +104,11 @@ void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
     }
     who.push_back(w.evidence);
     out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
+    if (!main && queues.is_behind(p, w)) {
+      out.queued.push_back(e.id.rank);
+    } else {
+      out.behind[e.id.rank] += queues.behind(p, w);
+    }
   }
   for (auto& [text, entry] : by_site) {
     entry.first.ranks = f.ranks(entry.second);
@@ -170,11 +233,77 @@ void add_cause(const Facts& f, const Cause& c, const std::vector<Rank>& all_blam
   }
 }
 
+// ---- of several operations that lack a rank the one that its own usual order has first
+
+// Where the rank usually goes on at that step; nullopt: too little before it is as it was.
+std::optional<std::size_t> usual_place(const std::vector<Step>& steps, std::size_t at) {
+  const auto next = usual_next(steps, at);
+  for (std::size_t back = 1; next && back <= limits::kContextLeast; ++back) {
+    if (*next < back || steps[*next - back].key != steps[at - back].key) {
+      return std::nullopt;
+    }
+  }
+  return next;
+}
+
+// What the rank did in that step is its part in the pending operation.
+bool is_part_in(const Facts& f, int i, const Step& step, const Pending& p) {
+  const Record& r = f.ev(i).records[step.record];
+  if (p.group != step.group || p.kind == Kind::kCollective || r.kind == Kind::kCollective) {
+    return p.group == step.group && p.kind == r.kind;
+  }
+  const bool sends = p.from == f.rank(i);
+  return (r.kind == Kind::kSend) == sends && r.peer >= 0 &&
+         f.group(p.group).ranks[idx(r.peer)] == (sends ? p.to : p.from);
+}
+
+// Of the operations that wait for a rank which waits for nobody, the first that was due on it; -1:
+// its records do not tell.
+int first_awaited(const Facts& f, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  if (f.graph.waits(i) || steps_of_program(f.ev(i), steps, steps.size()).size() != steps.size()) {
+    return -1;
+  }
+  for (std::size_t k = usual_place(steps, steps.size()).value_or(steps.size()); k < steps.size();
+       ++k) {
+    int first = -1;
+    for (const int p : f.graph.those([&](const Pending& x) {
+           return contains(x.absent, i) && is_part_in(f, i, steps[k], x);
+         })) {
+      first = first < 0 || f.graph[p].seq < f.graph[first].seq ? p : first;
+    }
+    if (first >= 0) {
+      return first;
+    }
+  }
+  return -1;
+}
+
+// Names it in place of the one in which most wait.
+void name_first(const Facts& f, Cause& c) {
+  std::set<int> first;
+  for (const Guilty& g : c.guilty) {
+    first.insert(g.evidence < 0 ? -1 : first_awaited(f, g.evidence));
+  }
+  if ((c.rule == Rule::kNeverIssued || c.rule == Rule::kLeft) && first.size() == 1 &&
+      *first.begin() >= 0) {
+    c.pending = *first.begin();
+    for (Guilty& g : c.guilty) {
+      g.pending = c.pending;
+    }
+  }
+}
+
 }  // namespace
 
-Report explain(const Facts& f, const Judgement& j) {
+Report explain(const Facts& f, const Judgement& judged) {
   Report r;
   add_inventory(f, r);
+  Judgement j = judged;
+  r.time = begin_of(f, j.main());
+  for (Cause& c : j.causes) {
+    name_first(f, c);
+  }
   const Cause& main = j.main();
   r.kind = main.verdict;
   r.confidence = j.confidence;
@@ -183,7 +312,6 @@ Report explain(const Facts& f, const Judgement& j) {
     std::ranges::copy(ranks_of(c.guilty), std::back_inserter(blamed));
   }
   r.summary = summary(f, main, blamed);
-  r.time = begin_of(f, main);
   for (const Cause& c : j.causes) {
     add_cause(f, c, blamed, r);
   }
@@ -204,12 +332,13 @@ Report explain(const Facts& f, const Judgement& j) {
                          std::ranges::count(main.guilty, Why::kSkipped, &Guilty::why) != 0;
   if (r.kind != Verdict::kOk && r.kind != Verdict::kSlow) {
     const std::vector<Rank> but = waits_too ? std::vector<Rank>{} : r.ranks;
+    const Queues queues(f);
     if (main.pending >= 0) {
-      add_waiting(f, f.graph[main.pending], but, r);
+      add_waiting(f, f.graph[main.pending], but, queues, true, r);
     }
     for (const Pending& p : f.graph.pending) {
       if (main.pending < 0 || &p != &f.graph[main.pending]) {
-        add_waiting(f, p, but, r);
+        add_waiting(f, p, but, queues, false, r);
       }
     }
     add_elsewhere(f, main, r);

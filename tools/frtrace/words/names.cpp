@@ -99,6 +99,17 @@ std::vector<Rank> Names::waiting(const Pending& p) const {
   return f.ranks(each(p.waits, &Wait::evidence));
 }
 
+std::vector<Rank> Names::in_front(const Pending& p) const {
+  std::vector<int> who;
+  for (const Wait& w : p.waits) {
+    if (w.record == kNoRecord || w.failed || f.group(p.group).is_gloo() ||
+        f.graph.fronts[idx(w.evidence)].holds(w.record)) {
+      who.push_back(w.evidence);
+    }
+  }
+  return f.ranks(who);
+}
+
 std::string Names::exit(const Exit& e) const {
   switch (e.kind) {
     case ExitKind::kSignal: {

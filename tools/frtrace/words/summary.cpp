@@ -104,11 +104,11 @@ constexpr struct {
     {"alarm", [](S s) { return s.f.alarmed; }, "a dump was triggered ({reason})"},
     {"alarm", otherwise, "nothing has been issued for some time"},
     {"behind", [](S s) { return s.p->starts_seen && !s.c.chain.stalled.empty(); }, "{stalled}"},
-    {"behind", some_started, "started {op}, but [its device|their devices] did not finish it"},
+    {"behind", some_started,
+     "started {own_record}, but [its device|their devices] did not finish it"},
     {"behind", [](S s) { return s.p->starts_seen || s.first().why == Why::kNotStarted; },
-     "issued {op}, but [its device|their devices] did not start it: earlier work there is "
-     "unfinished"},
-    {"behind", otherwise, "issued {op}, but [its device|their devices] did not finish it"},
+     "issued {own_record}, but [its device|their devices] did not start it"},
+    {"behind", otherwise, "issued {own_record}, but [its device|their devices] did not finish it"},
     {"complete", has_one_member,
      "{op} does not finish on {waiters}, and no file shows another member of its group"},
     {"complete", has_tags,
@@ -170,8 +170,7 @@ std::string stalled(S s) {
   constexpr const char* kHow[] = {
       "issued {on_device} and never launched it",
       "[is|are] in the launch of {on_device}, which does not return",
-      "launched {on_device}, but [its device|their devices] did not start it: earlier work there "
-      "is unfinished",
+      "launched {on_device}, but [its device|their devices] did not start it",
       "started {on_device}, but [its device|their devices] did not start all its channels",
       "started {on_device}, but the kernel on [its device|their devices] makes no progress",
       "launched {on_device}, but [its device|their devices] neither consumed the data that arrived "
@@ -335,6 +334,12 @@ std::string left_out(S s, const std::string& next_place) {
                      given(place != next_place, place));
 }
 
+// What it issued in that slot; at the same place the same call is one that comes later.
+std::string instead(S s) {
+  const std::string place = s.issued_at() != s.due_at() ? s.issued_at() : "";
+  return place.empty() && s.own_op() == s.due_op() ? "a later operation" : s.own_op() + place;
+}
+
 // What it did in the place of what was due.
 std::string departed(S s) {
   const Guilty& g = s.first();
@@ -382,10 +387,17 @@ std::string cycle(S s) {
   constexpr std::size_t kShown = 4;
   std::vector<std::string> parts;
   for (const int k : s.c.operations) {
-    parts.push_back(wait_verb(s.waiting(s.f.graph[k])) + " in " + s.waited(s.f.graph[k]));
+    if (const std::vector<Rank> who = s.in_front(s.f.graph[k]); !who.empty()) {
+      parts.push_back(wait_verb(who) + " in " + s.waited(s.f.graph[k]));
+    }
   }
-  parts.resize(std::min(parts.size(), kShown));
-  return fmt::format("{}", fmt::join(parts, "; "));
+  if (parts.empty()) {
+    parts.push_back("their operations wait behind others");
+  }
+  const std::size_t more = parts.size() - std::min(parts.size(), kShown);
+  parts.resize(parts.size() - more);
+  return fmt::format("{}", fmt::join(parts, "; ")) +
+         given(more != 0, fmt::format("; and {} more likewise", more));
 }
 
 // Of the blamed ranks those that the operation of the sentence misses.
@@ -450,6 +462,8 @@ constexpr struct {
   std::string_view name;
   std::string (*value)(S);
 } kValues[] = {
+    {"nothing_before", [](S s) { return before_unstarted(s.f, s.c); }},
+    {"instead", instead},
     {"all_wait",
      [](S s) {
        return s.waits_beside(s.f.ranks(ranks_that(s.f, [&](int i) { return s.f.graph.waits(i); })),
@@ -481,6 +495,12 @@ constexpr struct {
     {"who_or_others", [](S s) { return ranks_words(s.guilty.empty() ? s.others : s.guilty); }},
     {"op", [](S s) { return s.op_text(); }},
     {"own_end", own_end},
+    {"own_record",
+     [](S s) {
+       return s.guilty.size() == 1 && s.first().issued != kNoRecord
+                  ? s.record(s.first().evidence, s.first().issued)
+                  : s.op_text();
+     }},
     {"call", [](S s) { return s.c.lifecycle; }},
     {"waiting",
      [](S s) {
@@ -545,22 +565,6 @@ const Row& sentences_of(const Cause& c) {
 }
 
 }  // namespace
-
-std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
-  const Names names(f);
-  const RankEvidence& e = f.ev(g.evidence);
-  const Record& issued = e.records[g.issued];
-  std::string due = names.due(g);
-  if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
-    due += " of " + f.group(f.graph[c.pending].group).title();
-  }
-  return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, issued),
-                     c.by_peers                     ? "other ranks"
-                     : c.anomaly && c.anomaly->part ? "before it"
-                     : c.guilty.size() == 1         ? "its earlier iterations"
-                                                    : "earlier iterations",
-                     due);
-}
 
 std::string summary(const Facts& f, const Cause& c, const std::vector<Rank>& blamed) {
   return Sentence(f, c, blamed).fill(sentences_of(c).first);

@@ -46,6 +46,8 @@ struct Names {
   // The part of that rank in it: of a send or receive the end that the other one waits for.
   std::string own_end(const Pending&, Rank) const;
   std::vector<Rank> waiting(const Pending&) const;  // sorted, none twice
+  // Of these who have nothing before it on the same device.
+  std::vector<Rank> in_front(const Pending&) const;
   // "ended by SIGKILL", "ValueError: ..."
   std::string exit(const Exit&) const;
   // The same behind its subject: "was ended by SIGKILL", "raised ValueError: ..."; one line
@@ -58,6 +60,8 @@ struct Names {
 std::string device_title(const Facts&, const OnDevice&);
 // `reasons`: with what may keep one that never started, where nothing before it is known.
 std::string device_line(const Facts&, const OnDevice&, bool reasons = true);
+// Of what devices did not start, where nothing shows what keeps it; "" the lines about devices do.
+std::string before_unstarted(const Facts&, const Cause&);
 // Who comes late, where, since when and by whose time; of one a sentence without its subject.
 std::string late_summary(const Facts&, const Stragglers&);
 std::string late_line(const Facts&, const Straggler&);

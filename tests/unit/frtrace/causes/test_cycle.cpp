@@ -210,6 +210,19 @@ TEST_CASE("receives in a circle") {
   CHECK(r.ranks == Ranks{0, 1});
 }
 
+TEST_CASE("a circle of many operations: the first few, and how many more there are") {
+  JobBuilder j(6);
+  for (Rank r = 0; r < 6; ++r) {
+    Op recv = kRecv;
+    recv.peer = (r + 1) % 6;
+    j.issue(r, kWorld, recv, State::kWaiting);
+  }
+  j.advance(20);
+  const std::string summary = j.diagnose().summary;
+  CHECK(summary.starts_with("ranks 0-5 wait for each other: rank "));
+  CHECK(summary.ends_with("; and 2 more likewise"));
+}
+
 TEST_CASE(
     "half of a group take another order than before: those, though the others of them did too") {
   JobBuilder j(8);

@@ -104,6 +104,23 @@ TEST_CASE("a device that did not end what others ended is behind, whatever it is
   CHECK(r.ranks == Ranks{2});
 }
 
+TEST_CASE("what keeps an operation from starting on a device is not known: no work is made up") {
+  JobBuilder j(4);
+  iterations(j, 5);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, kLoss, r == 2 ? State::kEnqueued : State::kStarted);
+  }
+  j.advance(100);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary ==
+        "rank 2 issued all_reduce #11 of default_pg, but its device did not start it; ranks 0,1,3 "
+        "started it and wait");
+  CHECK(has(r, "why",
+            "no operation that rank 2 recorded before it is unfinished: other work on its device "
+            "may be in its way, or the device is stuck"));
+}
+
 TEST_CASE("a device that waits for another group's absent member is a victim") {
   JobBuilder j(4);
   const int tp = j.group("7", {2, 3}, "tp");

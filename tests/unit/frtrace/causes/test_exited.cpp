@@ -103,7 +103,7 @@ TEST_CASE("who was first, and in which order the others followed") {
   CHECK(r.ranks == Ranks{2});
   CHECK(r.summary.find("ValueError: bad batch;") != std::string::npos);
   const auto& said = r.blamed[0].evidence;
-  CHECK(std::count(said.begin(), said.end(), "at data.py:7 in load") == 1);
+  CHECK(std::count(said.begin(), said.end(), "raised at data.py:7 in load") == 1);
   CHECK(std::count(said.begin(), said.end(), "first cause: OSError: gone") == 1);
   CHECK(has(r, "consequence", "500 ms later rank 0 failed: RuntimeError"));
   CHECK(has(r, "excluded", "2.5 s later rank 1 raised KeyError: 'a'"));

@@ -41,6 +41,50 @@ TEST_CASE("two ranks that stay away are both missing") {
   CHECK(r.ranks == Ranks{2, 3});
 }
 
+TEST_CASE("of several operations that lack a rank the first in its own order is named") {
+  // Two wait in the last one for both ranks of the group of two, and only one in the first.
+  JobBuilder j(4);
+  const int tp = j.group("1", {2, 3}, "tp");
+  for (int i = 0; i < 5; ++i) {
+    j.all(tp, kSub);
+    j.all(kWorld, kLoss);
+  }
+  j.some({0, 1}, kWorld, kLoss);
+  j.some({2}, tp, kSub);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.summary == "rank 3 never issued all_reduce #6 of tp; rank 2 waits there");
+  CHECK(r.blamed[0].op == "all_reduce");
+  CHECK(r.blamed[0].seq == 6);
+  CHECK(r.blamed[0].desc == "tp");
+}
+
+TEST_CASE("of several messages that lack a rank the first in its own order is named") {
+  JobBuilder j(4);
+  const auto message = [&](Rank from, Rank to) {
+    Op send = kSend, recv = kRecv;
+    send.peer = to;
+    recv.peer = from;
+    j.some({from}, kWorld, send, State::kCompleted);
+    j.some({to}, kWorld, recv, State::kCompleted);
+  };
+  for (int i = 0; i < 5; ++i) {
+    message(3, 2);
+    j.all(kWorld, kLoss);
+  }
+  j.some({0, 1}, kWorld, kLoss);
+  Op recv = kRecv;
+  recv.peer = 3;
+  j.some({2}, kWorld, recv);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.ranks == Ranks{3});
+  CHECK(r.summary ==
+        "rank 3 never issued the send to rank 2 that recv #6 of default_pg waits for; rank 2 waits "
+        "there");
+}
+
 TEST_CASE("a rank that is first for good reason is not blamed for being alone") {
   // Rank 0 is in the next operation of the usual loop; the three others sleep. Without their stacks it
   // may have issued one too many, and they are done.

@@ -177,6 +177,34 @@ TEST_CASE("text: with whom ranks wait in messages, where that is one rank") {
         std::string::npos);
 }
 
+TEST_CASE("text: of a stream on a device what a rank waits in, and how much is queued behind it") {
+  JobBuilder j(4);
+  const int gloo = j.group("7", {0, 3}, "gloo");
+  for (const Rank r : {0, 3}) {
+    j.rank(r).groups.back().backend = j.intern(j.rank(r), "gloo");
+  }
+  for (int n = 0; n < 3; ++n) {
+    for (const int g : {JobBuilder::kWorld, gloo}) {
+      j.issue(0, g, {.op = "send", .line = 50, .peer = g == gloo ? 1 : 3, .kind = Kind::kSend});
+    }
+  }
+  j.some({1, 2}, JobBuilder::kWorld, {.line = 20});
+  j.issue(0, JobBuilder::kWorld, {.line = 20});
+  j.advance(12.4);
+  const std::vector<Report> reports = one(j);
+  for (const bool full : {false, true}) {
+    const std::string text = render_text(reports, {}, {.full = full});
+    CHECK(text.find("rank 0 waits in send #1 of default_pg to rank 3 at train.py:50 step, for 12.4 "
+                    "s; and 2 more queued behind it\n") != std::string::npos);
+    CHECK((text.find("send #3 of default_pg") == std::string::npos));
+    // gloo's run side by side
+    CHECK((text.find("send #3 of gloo") != std::string::npos) == full);
+    CHECK((text.find("send #1-3 of gloo") != std::string::npos) != full);
+  }
+  const auto json = nlohmann::json::parse(render_json(reports, {}));
+  CHECK(json["verdict"]["waiting"].size() == 7);
+}
+
 TEST_CASE("text: who waits at an unknown place, since an unknown time, stands with the others") {
   Report r;
   r.kind = Verdict::kTransport;

@@ -29,7 +29,7 @@ TEST_CASE("stacks: recursion and C++ names are short in words, whole in JSON") {
         "0              train.py:9 main\n"
         "0              train.py:3 walk [50 times]\n"
         "0              std::vector<...> torch::(anonymous namespace)::run<int> (libtorch.so)\n"
-        "0              = asleep; GIL free\n\n");
+        "0              = asleep\n\n");
   const auto json = nlohmann::json::parse(render_stacks_json(tree));
   CHECK(json["classes"][0]["stack"].size() == 52);
   CHECK(json["classes"][0]["stack"][51].get<std::string>().find("bool) const") !=
@@ -60,9 +60,9 @@ TEST_CASE("stacks: equal ranks are folded, the rarest stack comes first") {
         "0-7            train.py:99 <module>\n"
         "2                train.py:57 load\n"
         "2                clock_nanosleep (libc.so.6)\n"
-        "2                = asleep; GIL free | nothing\n"
+        "2                = asleep | nothing\n"
         "0,1,3-7          train.py:91 step\n"
-        "0,1,3-7          = asleep; GIL free | all_reduce #41 of default_pg, in flight\n\n");
+        "0,1,3-7          = asleep | all_reduce #41 of default_pg, in flight\n\n");
   const auto json = nlohmann::json::parse(render_stacks_json(tree));
   CHECK(json["schema"] == "frtrace.stacks/1");
   CHECK(json["classes"][0]["ranks"] == "2");
