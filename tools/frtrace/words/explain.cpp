@@ -257,6 +257,13 @@ bool is_part_in(const Facts& f, int i, const Step& step, const Pending& p) {
          f.group(p.group).ranks[idx(r.peer)] == (sends ? p.to : p.from);
 }
 
+// What is new to the rank has no place in its usual order.
+bool knows(const Facts& f, int i, int pending) {
+  return pending >= 0 && std::ranges::any_of(f.history.of(i), [&](const Step& step) {
+           return is_part_in(f, i, step, f.graph[pending]);
+         });
+}
+
 // Of the operations that wait for a rank which waits for nobody, the first that was due on it; -1:
 // its records do not tell.
 int first_awaited(const Facts& f, int i) {
@@ -283,7 +290,8 @@ int first_awaited(const Facts& f, int i) {
 void name_first(const Facts& f, Cause& c) {
   std::set<int> first;
   for (const Guilty& g : c.guilty) {
-    first.insert(g.evidence < 0 ? -1 : first_awaited(f, g.evidence));
+    first.insert(g.evidence < 0 || !knows(f, g.evidence, c.pending) ? -1
+                                                                    : first_awaited(f, g.evidence));
   }
   if ((c.rule == Rule::kNeverIssued || c.rule == Rule::kLeft) && first.size() == 1 &&
       *first.begin() >= 0) {
