@@ -7,12 +7,11 @@ gloo, save a run of each job. Prints the score of fr's dumps and of PyTorch's.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from run import HERE, unpacked
+from run import HERE, own_environment, unpacked
 
 REAL = HERE.parent / "real"
 
@@ -27,9 +26,7 @@ def main():
     arguments.add_argument("--faults")
     arguments.add_argument("--jobs")
     options = arguments.parse_args()
-    stripped = ("FR_", "TORCH_", "NCCL_")
-    env = {k: v for k, v in os.environ.items()
-           if not k.startswith(stripped) or k == "FR_CACHE_DIR"}  # fmt: skip
+    env = own_environment()
     frtrace = unpacked(options.wheel, env)
     workers = []
     options.out.mkdir(parents=True, exist_ok=True)

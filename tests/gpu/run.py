@@ -407,6 +407,13 @@ def parse():
     return arguments.parse_args()
 
 
+def own_environment():
+    """Of the ranks: nothing of the caller's options, but where the adapter is kept."""
+    stripped = ("FR_", "TORCH_", "NCCL_", "GPU_")
+    return {k: v for k, v in os.environ.items()
+            if not k.startswith(stripped) or k == "FR_CACHE_DIR"}  # fmt: skip
+
+
 def unpacked(wheel, base):
     """frtrace of the wheel, whose packages every rank then finds; its adapter is made."""
     home = Path(tempfile.mkdtemp(prefix="fr-wheel-"))
@@ -436,9 +443,7 @@ def main():
     if not has_gpu and not options.rehearse:
         print("not run: no GPU, or no CUDA build of torch, in", sys.executable)
         return 77
-    stripped = ("FR_", "TORCH_", "NCCL_", "GPU_")
-    base = {k: v for k, v in os.environ.items()
-            if not k.startswith(stripped) or k == "FR_CACHE_DIR"}  # fmt: skip
+    base = own_environment()
     if options.rehearse:
         base["GPU_REHEARSAL"] = "1"
     on = "no device" if options.rehearse else torch.cuda.get_device_name(0)

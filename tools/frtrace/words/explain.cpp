@@ -288,13 +288,15 @@ int first_awaited(const Facts& f, int i) {
 
 // Names it in place of the one in which most wait.
 void name_first(const Facts& f, Cause& c) {
+  if (c.rule != Rule::kNeverIssued && c.rule != Rule::kLeft) {
+    return;
+  }
   std::set<int> first;
   for (const Guilty& g : c.guilty) {
-    first.insert(g.evidence < 0 || !knows(f, g.evidence, c.pending) ? -1
-                                                                    : first_awaited(f, g.evidence));
+    const bool known = g.evidence >= 0 && knows(f, g.evidence, c.pending);
+    first.insert(known ? first_awaited(f, g.evidence) : -1);
   }
-  if ((c.rule == Rule::kNeverIssued || c.rule == Rule::kLeft) && first.size() == 1 &&
-      *first.begin() >= 0) {
+  if (first.size() == 1 && *first.begin() >= 0) {
     c.pending = *first.begin();
     for (Guilty& g : c.guilty) {
       g.pending = c.pending;
