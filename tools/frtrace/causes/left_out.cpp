@@ -104,10 +104,64 @@ std::vector<Cause> left_out(const Facts& f) {
   return out;
 }
 
+namespace {
+
 // What most members do is the program's way.
-static bool most_are_absent(const Facts& f, const Pending& p) {
+bool most_are_absent(const Facts& f, const Pending& p) {
   return p.kind == Kind::kCollective && 2 * p.absent.size() > f.group(p.group).ranks.size();
 }
+
+// Others wait in what it left: it did not come, or issued what it did in that one's place.
+bool is_awaited(const Facts& f, const Deviant& d) {
+  const std::vector<Step>& steps = f.history.of(d.evidence);
+  const std::uint64_t due = f.anomalies.role(d.evidence, steps[d.how.usual]);
+  const auto is_due = [&](const Wait& w) {
+    const std::vector<Step>& its = f.history.of(w.evidence);
+    const std::size_t at = step_of(its, w.record);
+    return at < its.size() && f.anomalies.role(w.evidence, its[at]) == due;
+  };
+  return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+    return is_due_in(f, d.evidence, d.how.usual, p)
+               ? !most_are_absent(f, p)
+               : p.kind == Kind::kCollective && p.group == steps[d.how.issued].group &&
+                     p.seq == f.history.record(d.evidence, d.how.issued).seq &&
+                     std::ranges::any_of(p.waits, is_due);
+  });
+}
+
+// What the rank clearly did against its own order, before what it waits in now or there.
+std::optional<Anomaly> left_clearly(const Facts& f, int i) {
+  const std::size_t at = f.graph.waits(i) ? f.stuck_step(i) : SIZE_MAX;
+  // What failed with another's end may have been left for that.
+  const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
+                     ? f.anomalies.own(i, at, f.stuck_end(i))
+                     : std::nullopt;
+  const bool clearly = a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
+                       a->context >= limits::kClearSupport;
+  return clearly ? a : std::nullopt;
+}
+
+// Who waits in what these left their order with, and left its own with it, too.
+void add_likewise(const Facts& f, std::uint64_t role, std::vector<Deviant>& who) {
+  std::vector<int> there = ranks_that(f, [&](int i) {
+    const std::size_t at = f.graph.fronts[idx(i)].first;
+    return f.graph.waits(i) && at != kNoRecord &&
+           f.anomalies.role(i, {0, f.c.group_at(i, f.ev(i).records[at].group),
+                                static_cast<std::uint32_t>(at)}) == role;
+  });
+  if (2 * there.size() > f.c.ranks.size()) {
+    return;
+  }
+  for (const int i : there) {
+    const bool known = std::ranges::find(who, i, &Deviant::evidence) != who.end();
+    const auto a = known ? std::nullopt : left_clearly(f, i);
+    if (a && a->issued == f.stuck_step(i)) {
+      who.push_back({i, *a});
+    }
+  }
+}
+
+}  // namespace
 
 // Who waits elsewhere, and left its own order before that, clearly, with what others wait for it in:
 // whoever else is at fault, this is none of the consequences, as victims only stop.
@@ -117,24 +171,22 @@ std::vector<Cause> left_order_too(const Facts& f) {
   for (const Pending& p : f.graph.pending) {
     awaited.insert(p.absent.begin(), p.absent.end());
   }
+  for (const Divergence& d : f.divergences) {
+    for (std::size_t k = d.tie ? 0 : 1; !d.past && k < d.classes.size(); ++k) {
+      for (const int m : d.classes[k]) {
+        awaited.insert(f.group(d.group).evidence[idx(m)]);
+      }
+    }
+  }
   for (const int i : awaited) {
-    const std::size_t at = f.graph.waits(i) ? f.stuck_step(i) : SIZE_MAX;
-    // What failed with another's end may have been left for that.
-    const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
-                       ? f.anomalies.own(i, at, f.stuck_end(i))
-                       : std::nullopt;
-    if (a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
-        a->context >= limits::kClearSupport &&
-        std::ranges::any_of(
-            f.graph.pending,
-            [&](const Pending& p) {
-              return is_due_in(f, i, a->usual, p) && !most_are_absent(f, p);
-            })) {
+    const auto a = left_clearly(f, i);
+    if (a && is_awaited(f, {i, *a})) {
       alike[f.anomalies.role(i, f.history.of(i)[a->issued])].push_back({i, *a});
     }
   }
   std::vector<Cause> out;
-  for (const auto& [role, who] : alike) {
+  for (auto& [role, who] : alike) {
+    add_likewise(f, role, who);
     out.push_back(of_deviants(f, who, false, false));
     out.back().independent = true;
   }

@@ -299,3 +299,50 @@ TEST_CASE("the other group of a kind shows what two ranks of this one left out")
   CHECK(r.ranks == Ranks{4, 7});
   CHECK(r.blamed[0].why == "skipped");
 }
+
+TEST_CASE("two stages of two pipelines leave the same messages out: both, by their own iterations") {
+  JobBuilder j(8);
+  const int pipes[] = {j.group("1", {0, 2, 4, 6}, "pp"), j.group("2", {1, 3, 5, 7}, "pp")};
+  const int copies[] = {j.group("3", {0, 1}, "dp"), j.group("4", {2, 3}, "dp"),
+                        j.group("5", {4, 5}, "dp"), j.group("6", {6, 7}, "dp")};
+  const auto message = [&](Rank r, int to, bool send, State state) {
+    Op op = send ? kSend : kRecv;
+    op.peer = to;
+    j.issue(r, pipes[r % 2], op, state);
+  };
+  for (int step = 0; step < 4; ++step) {
+    for (Rank r = 0; r < 8; ++r) {
+      const int stage = r / 2;
+      for (const int way : {1, -1}) {  // forwards, and backwards
+        for (int batch = 0; batch < 4; ++batch) {
+          const int from = stage - way, to = stage + way;
+          if (from >= 0 && from < 4) {
+            message(r, from, false, State::kCompleted);
+          }
+          if (to >= 0 && to < 4) {
+            message(r, to, true, State::kCompleted);
+          }
+        }
+      }
+    }
+    for (const int g : copies) {
+      j.all(g, kGrads);
+    }
+    j.all(pipes[0], kLoss);
+    j.all(pipes[1], kLoss);
+  }
+  j.issue(2, copies[1], kGrads);
+  j.issue(5, copies[2], kGrads);
+  message(0, 1, true, State::kEnqueued);
+  message(4, 1, false, State::kEnqueued);
+  message(6, 2, false, State::kEnqueued);
+  message(1, 1, true, State::kCompleted);
+  message(3, 0, false, State::kCompleted);
+  message(1, 1, true, State::kEnqueued);
+  message(3, 2, true, State::kEnqueued);
+  message(7, 2, false, State::kEnqueued);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2, 5});
+}

@@ -105,27 +105,35 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
     return r.kind == Kind::kCollective && blocks(r);
   };
   const bool asked = waits(i, stands) && stands.group != due.group;
+  const bool came = a.kind != Anomaly::kSkipped &&
+                    history_.record(i, a.issued).kind == Kind::kCollective;
   bool custom = false;
-  std::size_t with = 1, against = 0;
+  std::size_t with = 1, against = 0, likewise = 1, others = 0;
   for (const int j : peers(i, true)) {
     const std::vector<std::uint64_t>& other = roles(j);
-    bool did = false, does = false;
+    std::size_t did = 0;
+    bool does = false, last = false;
     for (auto q = other.begin() + std::min<std::ptrdiff_t>(context, other.end() - other.begin());
-         q != other.end() && (asked || !(did && does)); ++q) {
+         q != other.end(); ++q) {
       if ((*q == *here || *q == own[a.usual]) && std::equal(here - context, here, q - context)) {
         const Step& step = history_.of(j)[static_cast<std::size_t>(q - other.begin())];
-        did = did || *q == *here;
+        did += *q == *here;
         does = does || *q == own[a.usual];
+        last = *q == *here;
         with += asked && step.group == stands.group && *q == *here && waits(j, step);
         against += asked && step.group == due.group && *q == own[a.usual] && waits(j, step);
       }
     }
-    custom = custom || (did && does);
+    // What a peer came to once, and last, may be the same fault.
+    const bool first = came && did == 1 && last;
+    likewise += does && first;
+    others += !first;
+    custom = custom || (did != 0 && does && !first);
     if (custom && !asked) {
       return true;
     }
   }
-  return custom && with > against;
+  return (custom && with > against) || (!custom && likewise > others);
 }
 
 namespace {
