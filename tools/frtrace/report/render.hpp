@@ -13,12 +13,12 @@ namespace frtrace {
 struct TextStyle {
   bool colour = false;
   bool stacks = false;
-  bool full = false;          // everything; else a screen of 24 lines
-  std::size_t width = 120;    // columns of a line
-  std::vector<Rank> ranks;    // stacks of these only; empty: all
-  std::string where = "DIR";  // the paths that were read, for the command that shows more
-  bool typed = true;          // by the reader, who need not be told them where they are long
-  Time now = 0;               // 0: ages are left out
+  bool full = false;             // everything; else a screen of 24 lines
+  std::size_t width = 120;       // columns of a line
+  std::vector<Rank> ranks = {};  // stacks of these only; empty: all
+  std::string where = "DIR";     // the paths that were read, for the command that shows more
+  bool typed = true;             // by the reader, who need not be told them where they are long
+  Time now = 0;                  // 0: ages are left out
 };
 
 std::string render_text(const std::vector<Report>&, const LoadResult&, const TextStyle&);
