@@ -128,7 +128,7 @@ def samples(x):
         dist.all_reduce(x)
         dist.all_reduce(x, async_op=True).wait()
         dist.all_gather_into_tensor(out, x, async_op=True).get_future().wait()
-        time.sleep(0.02)
+        synchronize()  # a device that is behind has more on their way than there is room for
     if not REHEARSAL:
         torch.cuda.set_sync_debug_mode("default")
     after = settled_samples(lib)

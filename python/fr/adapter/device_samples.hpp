@@ -110,9 +110,9 @@ class DeviceSamples {
     }
     const std::lock_guard<std::mutex> guard(lock_);
     if (head_ == tail_) {
-      record_missed(of);
+      record_missed(of, 1);
     } else {
-      slots_[(tail_ - 1) % kSlots].is_missed_after = true;
+      ++slots_[(tail_ - 1) % kSlots].missed_after;
     }
   }
 
@@ -128,8 +128,9 @@ class DeviceSamples {
       if (state == kFilling || (state == kEnqueued && !record_if_whole(slot))) {
         return;
       }
-      if (state == kMissed || slot.is_missed_after) {
-        record_missed(slot.of);
+      const uint64_t missed = slot.missed_after + (state == kMissed ? 1 : 0);
+      if (missed != 0) {
+        record_missed(slot.of, missed);
       }
     }
   }
@@ -153,7 +154,7 @@ class DeviceSamples {
   enum State : uint8_t { kFilling, kEnqueued, kMissed };
   struct Slot {
     std::atomic<uint8_t> state{kFilling};
-    bool is_missed_after = false;
+    uint64_t missed_after = 0;
     uint64_t nonce = 0;
     Sampled of{};
   };
@@ -181,7 +182,7 @@ class DeviceSamples {
     }
     Slot& slot = slots_[tail_ % kSlots];
     slot.state.store(kFilling, std::memory_order_relaxed);
-    slot.is_missed_after = false;
+    slot.missed_after = 0;
     slot.nonce = (++tail_ + (static_cast<uint64_t>(generation_) << 32)) * 0xbf58476d1ce4e5b9;
     slot.of = of;
     return &slot;
@@ -269,8 +270,10 @@ class DeviceSamples {
     return true;
   }
 
-  void record_missed(const Sampled& of) noexcept {
+  // One record in the ring, however many were missed in its place; all are counted.
+  void record_missed(const Sampled& of, uint64_t n) noexcept {
     record_sample(of.op, of.ticket, FR_SAMPLE_MISSED, Digest());
+    g_missed.fetch_add(n - 1, std::memory_order_relaxed);
   }
 
   const uint32_t generation_;
