@@ -136,8 +136,8 @@ std::optional<Anomaly> left_clearly(const Facts& f, int i) {
   const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
                      ? f.anomalies.own(i, at, f.stuck_end(i))
                      : std::nullopt;
-  const bool clearly = a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
-                       a->context >= limits::kClearSupport;
+  const bool clearly =
+      a && a->usual_of < 0 && a->kind != Anomaly::kInserted && a->context >= limits::kClearSupport;
   return clearly ? a : std::nullopt;
 }
 

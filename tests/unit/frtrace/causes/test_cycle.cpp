@@ -300,7 +300,7 @@ TEST_CASE("the other group of a kind shows what two ranks of this one left out")
   CHECK(r.blamed[0].why == "skipped");
 }
 
-TEST_CASE("two stages of two pipelines leave the same messages out: both, by their own iterations") {
+TEST_CASE("two stages of two pipelines leave the same out: both, by their own iterations") {
   JobBuilder j(8);
   const int pipes[] = {j.group("1", {0, 2, 4, 6}, "pp"), j.group("2", {1, 3, 5, 7}, "pp")};
   const int copies[] = {j.group("3", {0, 1}, "dp"), j.group("4", {2, 3}, "dp"),

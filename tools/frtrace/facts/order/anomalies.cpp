@@ -105,8 +105,8 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
     return r.kind == Kind::kCollective && blocks(r);
   };
   const bool asked = waits(i, stands) && stands.group != due.group;
-  const bool came = a.kind == Anomaly::kReplaced &&
-                    history_.record(i, a.issued).kind == Kind::kCollective;
+  const bool came =
+      a.kind == Anomaly::kReplaced && history_.record(i, a.issued).kind == Kind::kCollective;
   bool custom = false;
   std::size_t with = 1, against = 0, likewise = 1, others = 0;
   for (const int j : peers(i, true)) {
