@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -12,11 +13,15 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 
 namespace fr {
 namespace {
 
 constexpr std::size_t kStackBytes = 16 * 1024;
+
+using SignalSet = std::uint64_t;  // as the kernel has it
+constexpr SignalSet kAllSignals = ~SignalSet{0}, kNoSignals = 0;
 
 struct Program {
   const char* path;
@@ -56,8 +61,12 @@ void limit(int resource, rlim_t most) noexcept {
   }
 }
 
+void block(const SignalSet& which, SignalSet* before) noexcept {
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &which, before, sizeof which);
+}
+
 // In the memory of the process that spawns, whose thread waits meanwhile; descriptors, limits and
-// session are its own.
+// session are its own. Signals are blocked until all of the host's handlers are gone from its table.
 __attribute__((no_sanitize("address,thread,undefined"))) int become(void* argument) {
   auto& program = *static_cast<Program*>(argument);
   kernel(SYS_setsid);
@@ -71,14 +80,19 @@ __attribute__((no_sanitize("address,thread,undefined"))) int become(void* argume
   limit(RLIMIT_AS, kSpawnedMemory_bytes);
   limit(RLIMIT_CPU, kSpawnedCpu_s);
   limit(RLIMIT_CORE, 0);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    constexpr std::uint64_t kDefault[4] = {};  // the kernel's sigaction: SIG_DFL, no flags
+    kernel(SYS_rt_sigaction, signal, kDefault, nullptr, sizeof(SignalSet));
+  }
+  block(kNoSignals, nullptr);
   kernel(SYS_execve, program.path, program.arguments, program.environment);
   program.failed = true;
   kernel(SYS_exit_group, 127);
   return 127;
 }
 
-// Ends as soon as the program runs, which so has no parent here. execve() would set the signal for
-// the parent back to SIGCHLD.
+// Ends as soon as the program runs, which so has no parent here. execve() sets the signal for the
+// parent back to SIGCHLD: a program that ends at once would run the host's handler here.
 __attribute__((no_sanitize("address,thread,undefined"))) int stand_between(void* argument) {
   auto& program = *static_cast<Program*>(argument);
   if (clone(become, program.stack + 2 * kStackBytes, CLONE_VM | CLONE_VFORK, argument) < 0) {
@@ -94,7 +108,10 @@ bool spawn(const char* path, const char* const* arguments,
            const char* const* environment) noexcept {
   alignas(16) char stack[2 * kStackBytes];
   Program program{path, arguments, environment, stack, false};
+  SignalSet before = 0;
+  block(kAllSignals, &before);
   const int between = clone(stand_between, stack + kStackBytes, CLONE_VM | CLONE_VFORK, &program);
+  block(before, nullptr);
   if (between < 0) {
     return false;
   }
