@@ -79,8 +79,7 @@ std::vector<Cause> stale(const Facts& f) {
       explained.insert(p.explains.begin(), p.explains.end());
     }
   }
-  // Dumps seconds apart of a job that nobody had a reason to dump are no hang.
-  if (who.empty() || (!f.alarmed && f.graph.stale_s < limits::kStaleApart_s)) {
+  if (who.empty()) {
     return {};
   }
   c.set(Rule::kOpenStale, Verdict::kUndecided);
