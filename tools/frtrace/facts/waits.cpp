@@ -435,9 +435,6 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
         in.push_back(k);
       }
     }
-    if (!p.stale.empty()) {
-      graph.stale_s = std::max(graph.stale_s, p.seconds());
-    }
     graph.pending.push_back(std::move(p));
   }
   Builder(c, exits, graph).find_problems();

@@ -106,8 +106,7 @@ struct WaitGraph {
   std::vector<Front> fronts;               // [evidence]
   std::vector<int> lock_holders;           // [evidence] -> evidence, see file_locks.hpp
   std::vector<Problem> problems;
-  double stale_s = 0;  // how long others have waited for ranks with stale evidence
-  int young = 0;       // operations in flight for less than the threshold
+  int young = 0;  // operations in flight for less than the threshold
   bool waits(int evidence) const { return !waits_in[idx(evidence)].empty(); }
   // The operations that are so.
   template <typename Is>
