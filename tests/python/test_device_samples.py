@@ -72,6 +72,7 @@ result([issued, one, rest, [r["seq"] for r in records], [r["seq"] for r in ops],
     )  # an input's is that of its operation, an output's is not kept
 
 
+# Ten operations have an input and an output each; eight samples find room, the other twelve do not.
 def test_more_than_there_is_room_for(launch):
     (run,) = launch(
         PRELUDE

@@ -14,7 +14,22 @@ using namespace fr::test;
 
 namespace {
 
-std::atomic<int> g_children{0};
+// Counts the SIGCHLD that reach the host's handler.
+class CountChildren {
+ public:
+  CountChildren() {
+    struct sigaction count{};
+    count.sa_handler = [](int) { counted_.fetch_add(1); };
+    counted_ = 0;
+    sigaction(SIGCHLD, &count, &before_);
+  }
+  ~CountChildren() { sigaction(SIGCHLD, &before_, nullptr); }
+  static int counted() { return counted_; }
+
+ private:
+  inline static std::atomic<int> counted_{0};
+  struct sigaction before_{};
+};
 
 bool run(const std::string& script) {
   const char* const arguments[] = {"sh", "-c", script.c_str(), nullptr};
@@ -26,9 +41,7 @@ bool run(const std::string& script) {
 
 TEST_CASE("spawn: no child, no signal, no descriptor, an environment and a session of its own") {
   TempDir dir;
-  struct sigaction count{}, before{};
-  count.sa_handler = [](int) { g_children.fetch_add(1); };
-  sigaction(SIGCHLD, &count, &before);
+  const CountChildren children;
   const int open_fd = dup2(open("/dev/null", O_RDONLY), 100);  // a number that `ls` never has
   const std::string out = dir.path() + "/out";
   REQUIRE(run("{ echo \"$MARK:$HOME:$PPID\"; ls /proc/self/fd; ps -o sid= -p $$; echo $$; } > " +
@@ -37,8 +50,7 @@ TEST_CASE("spawn: no child, no signal, no descriptor, an environment and a sessi
   int status = 0;
   CHECK(waitpid(-1, &status, WNOHANG) == -1);
   CHECK(errno == ECHILD);
-  CHECK(g_children == 0);
-  sigaction(SIGCHLD, &before, nullptr);
+  CHECK(children.counted() == 0);
   const std::string text = read_file(out);
   CHECK(text.find("only this::") == 0);
   CHECK(text.find(":" + std::to_string(getpid()) + "\n") == std::string::npos);
@@ -48,9 +60,7 @@ TEST_CASE("spawn: no child, no signal, no descriptor, an environment and a sessi
 
 // What stands between host and program is its parent for a moment, in the host's memory.
 TEST_CASE("spawn: programs that end at once run no handler of the host") {
-  struct sigaction count{}, before{};
-  count.sa_handler = [](int) { g_children.fetch_add(1); };
-  sigaction(SIGCHLD, &count, &before);
+  const CountChildren children;
   cpu_set_t one, all;
   REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
   CPU_ZERO(&one);
@@ -63,9 +73,8 @@ TEST_CASE("spawn: programs that end at once run no handler of the host") {
     started += spawn("/bin/true", arguments, environment) ? 1 : 0;
   }
   sched_setaffinity(0, sizeof all, &all);
-  sigaction(SIGCHLD, &before, nullptr);
   CHECK(started == 100);
-  CHECK(g_children == 0);
+  CHECK(children.counted() == 0);
 }
 
 TEST_CASE("spawn: what cannot be started is said") {
