@@ -78,6 +78,7 @@ enum class Assume : std::uint8_t {
   kTie,                  // as many on either side, and nothing decides
   kFewAreWrong,          // the few are taken to be wrong, not the many
   kRecordsNotKept,       // not all members' records of that slot are kept
+  kNotCome,              // members that have not issued that slot yet
   kCompleted,            // the operation completed
   kHostIsFree,           // ranks: their host does not wait there by itself
   kStuckThere,           // ranks: their hosts do not go on from where their stacks show them
@@ -87,6 +88,7 @@ enum class Assume : std::uint8_t {
   kChainOpen,            // not all waits of the devices could be followed
   kDeviceRowsLost,       // ranks
   kLowerLayer,           // the layer below is not observable
+  kRootUnknown,          // of the operation that all issued, which members must agree on
   kErrorsAtOnce,         // the clocks do not tell whose error came first
   kNeedNotMeet,          // the call need not wait for all ranks
   kLostOnly,             // a rank without evidence may have lost its evidence only

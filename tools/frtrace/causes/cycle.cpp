@@ -293,7 +293,10 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({i, *a});
     }
   }
-  std::erase_if(deviants, [&](const Deviant& d) { return is_in_common(f, d); });
+  const auto is_common = [&](int i, const Anomaly& a) {
+    return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued));
+  };
+  std::erase_if(deviants, [&](const Deviant& d) { return is_common(d.evidence, d.how); });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
   const auto weight = [&](const Deviant& d) {
@@ -309,15 +312,23 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // One of those on every circle left the order: what one of them alone ever did otherwise tells.
   if (one_did && deviants.empty()) {
     for (const int i : suspects) {
-      if (const auto a = f.anomalies.any(i, f.stuck_step(i), true)) {
-        deviants.push_back({i, *a});
+      if (const auto all = f.anomalies.any(i, f.stuck_step(i), true); !all.empty()) {
+        deviants.push_back({i, all.front()});
       }
     }
     const int who = deviants.size() == 1 ? deviants.front().evidence : -1;
-    const auto a = who < 0 ? std::nullopt : f.anomalies.any(who, f.stuck_step(who), false);
+    auto all = who < 0 ? std::vector<Anomaly>() : f.anomalies.any(who, f.stuck_step(who), false);
     // Of several who wait, what one of them issued after that is no reason.
-    if (a && (suspects.size() == 1 || a->issued < f.stuck_end(who))) {
-      return of_deviants(f, {{who, *a}}, false, true);
+    std::erase_if(all, [&](const Anomaly& a) {
+      return (suspects.size() > 1 && a.issued >= f.stuck_end(who)) ||
+             (a.novel && is_of_most(f, who, a.issued));
+    });
+    if (!all.empty()) {  // first iterations vary: the last one is nearest to the hang
+      Anomaly nearest = all.front();
+      for (const Anomaly& a : all) {
+        nearest = a.issued > nearest.issued && a.issued <= f.stuck_step(who) ? a : nearest;
+      }
+      return of_deviants(f, {{who, nearest}}, false, true);
     }
     deviants.clear();
   }

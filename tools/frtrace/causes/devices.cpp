@@ -543,6 +543,9 @@ std::vector<Cause> complete_open(const Facts& f) {
     if (started) {
       c.assume(Assume::kLowerLayer);
     }
+    if (started && p.root_unknown(f.c)) {
+      c.assume(Assume::kRootUnknown);
+    }
     out.push_back(std::move(c));
   }
   return out;

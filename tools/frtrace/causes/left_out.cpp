@@ -136,19 +136,15 @@ std::optional<Anomaly> left_clearly(const Facts& f, int i) {
   const auto a = at < f.history.of(i).size() && blocks(f.history.record(i, at))
                      ? f.anomalies.own(i, at, f.stuck_end(i))
                      : std::nullopt;
-  const bool clearly =
-      a && a->usual_of < 0 && a->kind != Anomaly::kInserted && a->context >= limits::kClearSupport;
+  const bool clearly = a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
+                       a->context >= limits::kClearSupport &&
+                       !(a->novel && is_of_most(f, i, a->issued));
   return clearly ? a : std::nullopt;
 }
 
 // Who waits in what these left their order with, and left its own with it, too.
 void add_likewise(const Facts& f, std::uint64_t role, std::vector<Deviant>& who) {
-  std::vector<int> there = ranks_that(f, [&](int i) {
-    const std::size_t at = f.graph.fronts[idx(i)].first;
-    return f.graph.waits(i) && at != kNoRecord &&
-           f.anomalies.role(i, {0, f.c.group_at(i, f.ev(i).records[at].group),
-                                static_cast<std::uint32_t>(at)}) == role;
-  });
+  const auto there = ranks_that(f, [&](int i) { return f.role_waited_in(i) == role; });
   if (2 * there.size() > f.c.ranks.size()) {
     return;
   }
@@ -172,10 +168,8 @@ std::vector<Cause> left_order_too(const Facts& f) {
     awaited.insert(p.absent.begin(), p.absent.end());
   }
   for (const Divergence& d : f.divergences) {
-    for (std::size_t k = d.tie ? 0 : 1; !d.past && k < d.classes.size(); ++k) {
-      for (const int m : d.classes[k]) {
-        awaited.insert(f.group(d.group).evidence[idx(m)]);
-      }
+    for (const int m : d.past ? std::vector<int>() : d.apart()) {
+      awaited.insert(f.group(d.group).evidence[idx(m)]);
     }
   }
   for (const int i : awaited) {

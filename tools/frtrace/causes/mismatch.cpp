@@ -1,10 +1,7 @@
-// Members of a group that met in one slot with different operations, and sends that do not fit
-// their receives.
+// Members of a group that met in one slot with different operations.
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <set>
-#include <tuple>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -193,6 +190,44 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   return std::ranges::count(votes, *best) == 1 ? static_cast<int>(best - votes.begin()) : -1;
 }
 
+// Of members without a record of the slot.
+struct Voters {
+  std::vector<Rank> not_come;  // did not issue it yet
+  bool lost = false;           // one that has evidence issued it, and its record is not kept
+};
+
+Voters voters_of(const Facts& f, const Divergence& d) {
+  const Group& g = f.group(d.group);
+  Voters out;
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const GroupEvidence* e = f.c.member(g, m);
+    if (g.evidence[m] >= 0 && record_at(f, d, static_cast<int>(m), d.seq) == nullptr) {
+      if (e != nullptr && e->enqueued < d.seq) {
+        out.not_come.push_back(g.ranks[m]);
+      } else {
+        out.lost = true;
+      }
+    }
+  }
+  return out;
+}
+
+// The class that is right where members have not come to the slot yet: most of those that have, but
+// for few of the group who issued what none of them had before where others did what was due.
+int class_of_all(const Facts& f, const Divergence& d) {
+  const Group& g = f.group(d.group);
+  const auto order = [&](int m) {
+    const int i = g.evidence[idx(m)];
+    return precedents(f, d, i, f.ev(i).index_of(*record_at(f, d, m, d.seq))).first;
+  };
+  const auto all = [&](std::size_t k, int is) {
+    return std::ranges::all_of(d.classes[k], [&](int m) { return order(m) == is; });
+  };
+  const bool few = 2 * d.classes.front().size() < g.ranks.size();
+  const bool two = d.classes.size() == 2 && d.classes.back().size() > 1;
+  return few && two && all(0, -1) && all(1, 1) ? 1 : 0;
+}
+
 // What the member issued in the group from the slot on, or up to it backwards, as far as is known.
 std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int member,
                                      bool backwards) {
@@ -334,12 +369,20 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
     if (c.right >= 0) {
       c.assume(Assume::kTieByPrecedent);
     }
-    if (c.right == 1 && d.classes.size() == 2) {
-      tell_from_first(*c.divergence);
+  }
+  const Voters voters = d.incomplete_vote ? voters_of(f, d) : Voters();
+  if (voters.lost) {
+    c.assume(Assume::kRecordsNotKept);
+  }
+  if (!voters.not_come.empty()) {
+    c.assume(Assume::kNotCome, voters.not_come);
+    if (c.right == 0 && class_of_all(f, d) == 1) {
+      c.right = 1;
+      c.assume(Assume::kEarlierIterations);
     }
   }
-  if (d.incomplete_vote) {
-    c.assume(Assume::kRecordsNotKept);
+  if (c.right == 1 && d.classes.size() == 2) {
+    tell_from_first(*c.divergence);
   }
   if (d.sizes_vary()) {
     c.assume(Assume::kFewAreWrong);  // several might be off and add up to the same
@@ -403,125 +446,6 @@ std::vector<Cause> past_mismatch(const Facts& f) {
       out.push_back(judge_divergence(f, d));
     }
   }
-  return out;
-}
-
-namespace {
-
-// +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
-// Its operations of the same kind and call site, or peer where that is not known: after the same
-// others, else any.
-int size_precedent(const Facts& f, int evidence, std::size_t record) {
-  const std::vector<Record>& all = f.ev(evidence).records;
-  const std::vector<Step>& steps = f.history.of(evidence);
-  const auto usual = usual_next(steps, step_of(steps, record));
-  const Record& own = all[record];
-  const bool anywhere = user_site(f.ev(evidence), own.stack).file.empty();
-  const auto alike = [&](const Record& r) {
-    return r.kind == own.kind && r.group == own.group && r.stack == own.stack &&
-           (!anywhere || r.peer == own.peer);
-  };
-  const auto moved = [](const Record& r) {
-    return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
-  };
-  const Record* before = usual ? &all[steps[*usual].record] : nullptr;
-  // Due was another message of the two, from another place: what it moves where it is now is beside
-  // the point.
-  if (before != nullptr && before->kind == own.kind && before->group == own.group &&
-      before->peer == own.peer && before->stack != own.stack && moved(*before) != moved(own)) {
-    return 0;
-  }
-  before = before != nullptr && alike(*before) ? before : nullptr;
-  for (std::size_t i = record; before == nullptr && i-- > 0;) {
-    before = alike(all[i]) ? &all[i] : nullptr;
-  }
-  if (before == nullptr) {
-    return 0;
-  }
-  if (moved(*before) == moved(own)) {
-    return 1;
-  }
-  const bool at_times =
-      std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(record),
-                  [&](const Record& r) { return alike(r) && moved(r) == moved(own); });
-  return at_times ? 0 : -1;
-}
-
-// Other ranks that are in a message of that group with that tag now.
-int with_tag(const Facts& f, const Unequal& u, int group, const std::string& tag) {
-  int n = 0;
-  for (const int i : f.c.indices()) {
-    const std::size_t front = f.graph.fronts[idx(i)].first;
-    const Record* r = front == kNoRecord ? nullptr : &f.ev(i).records[front];
-    n += r != nullptr && i != u.sender && i != u.receiver && r->kind != Kind::kCollective &&
-         f.c.group_at(i, r->group) == group && tag_of(f.ev(i), *r) == tag;
-  }
-  return n;
-}
-
-std::vector<Cause> unequal_pairs(const Facts& f) {
-  std::vector<Cause> out;
-  std::set<std::pair<std::pair<int, int>, std::uint64_t>> seen;
-  for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {
-    const Pending& p = f.graph.pending[k];
-    if (!p.unequal || !seen.insert({{p.unequal->sender, p.unequal->receiver}, p.seq}).second) {
-      continue;
-    }
-    const Unequal& u = *p.unequal;
-    Cause c(Rule::kUnequalEnds, Verdict::kMismatch);
-    c.pending = static_cast<int>(k);
-    c.explains = f.graph.leading_to({u.sender, u.receiver}, {c.pending});
-    const bool tags = !u.sent_tag.empty();
-    const int sends =
-        tags ? with_tag(f, u, p.group, u.sent_tag) : size_precedent(f, u.sender, u.send);
-    const int receives =
-        tags ? with_tag(f, u, p.group, u.recv_tag) : size_precedent(f, u.receiver, u.recv);
-    // Neither size is new: one end left out a message, or sent one too many, before.
-    auto earlier =
-        !tags && sends == receives ? left_order(f, {u.sender, u.receiver}, true) : std::nullopt;
-    if (earlier && earlier->guilty.size() == 1) {
-      earlier->explains = c.explains;
-      out.push_back(std::move(*earlier));
-      continue;
-    }
-    const bool only_sender = sends < receives, only_receiver = receives < sends;
-    if (!only_receiver) {
-      c.guilty.push_back(guilty_rank(f, u.sender, Why::kMinority, c.pending));
-      c.guilty.back().issued = u.send;
-    }
-    if (!only_sender) {
-      c.guilty.push_back(guilty_rank(f, u.receiver, Why::kMinority, c.pending));
-      c.guilty.back().issued = u.recv;
-    }
-    c.assume(!only_sender && !only_receiver ? Assume::kTie
-             : tags                         ? Assume::kFewAreWrong
-                                            : Assume::kTieByPrecedent);
-    for (Guilty& g : c.guilty) {
-      g.why = c.guilty.size() == 2 ? Why::kDiffers : Why::kMinority;
-    }
-    sort_by_rank(c.guilty);
-    out.push_back(std::move(c));
-  }
-  return out;
-}
-
-}  // namespace
-
-std::vector<Cause> unequal_ends(const Facts& f) {
-  std::vector<Cause> out = unequal_pairs(f);
-  std::erase_if(out, [](const Cause& c) { return c.guilty.size() > 1; });
-  return out;
-}
-
-// Numbers of sends count from what a file still holds, and one send too many shifts all later ones:
-// pairs that no earlier size decides may only be numbered wrongly.
-std::vector<Cause> unequal_ends_tie(const Facts& f) {
-  std::vector<Cause> out = unequal_pairs(f);
-  std::erase_if(out, [&](const Cause& c) {
-    const Unequal& u = *f.graph[c.pending].unequal;
-    return c.guilty.size() == 1 || f.ev(u.sender).holes.relative_p2p ||
-           f.ev(u.receiver).holes.relative_p2p;
-  });
   return out;
 }
 

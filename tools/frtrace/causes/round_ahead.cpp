@@ -48,7 +48,8 @@ bool is_behind(const Facts& f, int i, std::uint64_t came_to) {
 // Amid its rounds, as far as its records show where these begin, the rank was due in something else; or it
 // left their order in the last one.
 bool left_amid(const Facts& f, int i, std::size_t at) {
-  const auto a = f.anomalies.any(i, f.stuck_step(i), true);
+  const std::vector<Anomaly> all = f.anomalies.any(i, f.stuck_step(i), true);
+  const auto a = all.empty() ? std::nullopt : std::optional(all.front());
   if (a && a->issued < at && a->usual_of < 0 && at - a->issued + a->usual <= a->issued) {
     return true;
   }

@@ -99,6 +99,7 @@ Confidence confidence_of(const Assumption& a) {
     case Assume::kLostOnly:
     case Assume::kEarlyFile:
     case Assume::kMayMakeCommunicator:
+    case Assume::kRootUnknown:
     case Assume::kNeedNotMeet:
     case Assume::kClocksAgree:
       return Confidence::kPossible;

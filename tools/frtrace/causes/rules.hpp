@@ -111,6 +111,9 @@ void sort_by_rank(std::vector<Guilty>&);
 bool is_new(const Facts&, int evidence, std::size_t step);
 // Others wait for the rank in what that step of its own was an earlier one of.
 bool is_due_in(const Facts&, int evidence, std::size_t step, const Pending&);
+// It came to that collective from the same operation as others of most of the group, where some issued
+// something else.
+bool is_of_most(const Facts&, int evidence, std::size_t step);
 // A rank that left its order, and how.
 struct Deviant {
   int evidence;

@@ -36,6 +36,30 @@ bool all_started(const Facts& f, const Pending& p) {
   return p.waits.size() == f.group(p.group).ranks.size() && who_wait_started(f, p);
 }
 
+bool is_of_most(const Facts& f, int i, std::size_t step) {
+  const Record& r = f.history.record(i, step);
+  const int group = f.history.of(i)[step].group;
+  const auto came_from = [&](int evidence, std::size_t at) {
+    return at == 0 ? 0 : f.anomalies.role(evidence, f.history.of(evidence)[at - 1]);
+  };
+  const auto alike = [&](const Divergence& d) {
+    std::size_t others = 0;
+    bool with_them = false;
+    for (const int m : d.classes.front()) {
+      const int j = f.group(group).evidence[idx(m)];
+      const Record* its = f.slots[idx(group)].at(f.c, f.group(group), idx(m), d.seq);
+      const std::size_t at = step_of(f.history.of(j), f.ev(j).index_of(*its));
+      with_them = with_them || j == i;
+      others += j != i && came_from(j, at) == came_from(i, step);
+    }
+    return with_them && 2 * others + 1 >= d.classes.front().size() && others > 1;
+  };
+  return r.kind == Kind::kCollective &&
+         std::ranges::any_of(f.divergences, [&](const Divergence& d) {
+           return d.group == group && d.seq == r.seq && !d.tie && alike(d);
+         });
+}
+
 Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
   Guilty g;
   g.evidence = evidence;

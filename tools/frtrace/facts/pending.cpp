@@ -18,6 +18,13 @@ double Pending::seconds() const {
   return longest;
 }
 
+bool Pending::root_unknown(const Case& c) const {
+  return std::ranges::any_of(waits, [&](const Wait& w) {
+    const RankEvidence& e = c.evidence_of(w.evidence);
+    return w.record != kNoRecord && lacks_root(e, e.records[w.record]);
+  });
+}
+
 bool Pending::waits_here(int evidence) const {
   return std::ranges::any_of(waits, [&](const Wait& w) { return w.evidence == evidence; });
 }

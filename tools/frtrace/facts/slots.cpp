@@ -460,6 +460,14 @@ Differences differences(const Case& c, int group, const Slots& slots) {
 
 }  // namespace
 
+std::vector<int> Divergence::apart() const {
+  std::vector<int> out;
+  for (std::size_t k = tie ? 0 : 1; k < classes.size(); ++k) {
+    out.insert(out.end(), classes[k].begin(), classes[k].end());
+  }
+  return out;
+}
+
 std::vector<Divergence> divergences(const Case& c, const std::vector<Slots>& slots) {
   std::vector<Divergence> out, past;
   for (std::size_t group = 0; group < c.groups.size(); ++group) {

@@ -46,6 +46,7 @@ struct Divergence {
   std::vector<FieldDifference> fields;
   std::optional<SplitDifference> splits;
 
+  std::vector<int> apart() const;  // members that differ from most; all, if no class is largest
   // Sizes of one member do not fit the others', which differ by right.
   bool sizes_vary() const { return !fields.empty() && fields.front().field == SlotField::kSizes; }
 };

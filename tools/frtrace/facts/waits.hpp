@@ -63,6 +63,7 @@ struct Pending {
   Time since = 0;
   double seconds() const;
   bool waits_here(int evidence) const;
+  bool root_unknown(const Case&) const;  // its members must agree on a root, which no file records
 };
 
 // An operation of gloo that PyTorch records as done and that may have failed, as a member without

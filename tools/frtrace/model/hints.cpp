@@ -149,7 +149,9 @@ std::string uninterruptible(const Look& l) {
   if (l.t.activity != fr::Activity::kUninterruptible) {
     return {};
   }
-  return fmt::format("cannot be interrupted or killed while the kernel waits in {}{}{}",
+  return fmt::format("{} while the kernel waits in {}{}{}",
+                     has(l.t.wchan, "killable") ? "only SIGKILL ends it"
+                                                : "cannot be interrupted or killed",
                      l.t.wchan.empty() ? "an unnamed function" : l.t.wchan,
                      l.t.syscall_on.empty() ? "" : " for ", l.t.syscall_on) +
          ": a file system or a driver does not answer";

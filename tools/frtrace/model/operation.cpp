@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <string_view>
 #include <type_traits>
 
 #include "format/signature.hpp"
@@ -56,6 +58,11 @@ std::string canonical_op(std::string_view op) {
 
 bool is_strict(std::string_view op) {
   return class_of(canonical_op(op)) == OpClass::kUniform;
+}
+bool lacks_root(const RankEvidence& e, const Record& r) {
+  static constexpr std::string_view kRooted[] = {"broadcast", "reduce", "gather", "scatter"};
+  return r.kind == Kind::kCollective && r.peer < 0 &&
+         std::ranges::find(kRooted, canonical_op(e.text(r.op))) != std::end(kRooted);
 }
 bool is_all_to_all(std::string_view op) {
   return class_of(canonical_op(op)) == OpClass::kAllToAll;

@@ -48,6 +48,8 @@ std::vector<std::pair<SlotField, std::string>> signature_fields(const RankEviden
 // Only a fault makes the signatures of such operations differ, even when they completed.
 bool is_strict(std::string_view op);
 bool is_all_to_all(std::string_view op);
+// Members must agree on its root, and the record has none.
+bool lacks_root(const RankEvidence&, const Record&);
 // No member leaves such an operation before all have entered it.
 bool meets_all(std::string_view op);
 // Same function under another spelling: "_allgather_base_", "all_gather_into_tensor".

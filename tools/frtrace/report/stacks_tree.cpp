@@ -360,24 +360,22 @@ std::string render_stacks_text(const StackTree& tree) {
     const std::size_t classes = static_cast<std::size_t>(
         std::count_if(tree.classes.begin(), tree.classes.end(),
                       [&](const StackClass& c) { return c.role == role.name; }));
-    out += fmt::format("{}{} of {} rank{}, {} different stack{}\n",
-                       role.name == "main" ? "main thread" : "thread " + printable(role.name),
-                       role.name == "main" ? "s" : "", role.ranks, role.ranks == 1 ? "" : "s",
-                       classes, classes == 1 ? "" : "s");
+    out += fmt::format(
+        "{}{} of {} rank{}, {}\n",
+        role.name == "main" ? "main thread" : "thread " + printable(role.name),
+        role.name == "main" ? "s" : "", role.ranks, role.ranks == 1 ? "" : "s",
+        classes == 1 ? "all with the same stack" : fmt::format("{} different stacks", classes));
     draw(tree, role.root, 0, out);
     out += '\n';
   }
-  for (const StackTree::Look& l : tree.looks) {
-    if (l.lost != 0 || !l.not_asked.empty()) {
-      out += fmt::format(
-          "rank {}: {}{}{}\n", l.rank,
-          l.not_asked.empty() ? "" : "threads were not sampled: " + printable(l.not_asked),
-          l.lost != 0 && !l.not_asked.empty() ? "; " : "",
-          l.lost != 0 ? fmt::format("{} threads, frames or files found no room", l.lost) : "");
-    }
-  }
   std::map<std::string, std::vector<Rank>> holes;
   for (const StackTree::Look& l : tree.looks) {
+    if (!l.not_asked.empty()) {
+      holes["threads were not sampled: " + l.not_asked].push_back(l.rank);
+    }
+    if (l.lost != 0) {
+      holes[fmt::format("{} threads, frames or files found no room", l.lost)].push_back(l.rank);
+    }
     if (!l.holes.empty()) {
       holes[l.holes].push_back(l.rank);
     }

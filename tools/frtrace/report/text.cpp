@@ -382,7 +382,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   if (style.full) {
     findings({"lost", "hole", "reduced"}, kAll, 0, "");
   }
-  Part sure{{}, style.full ? kAll : 2, 1, "", true};
+  Part sure{{}, style.full ? kAll : 4, 2, "", true};
   for (const Finding& f : r.findings) {
     if (f.id == "confidence") {
       sure.add(
@@ -441,8 +441,12 @@ std::string render_one(const Report& r, const TextStyle& style, std::size_t room
   }
   share_out(parts, style.full ? kAll : room);
   std::size_t used = 0;
-  for (const Part& p : parts) {
+  for (Part& p : parts) {
     used += p.shown;
+    if (p.vital && *p.noun == '\0' && p.shown < p.lines.size()) {
+      std::string& last = p.lines[p.shown - 1].text;
+      last = shortened(last + " ...", width - kIndent);
+    }
   }
   std::string out = fmt::format("{}{:<10}{} ", style.colour ? colour : "", headline(r),
                                 style.colour ? "\033[0m" : "");

@@ -54,7 +54,7 @@ class Describe : public Names {
 
   void without_evidence() {
     const Exit x = exit_of(f, g_);
-    line(!x.last_place.empty() ? exit_did(x, 1) + ", as the ranks of its node saw"
+    line(!x.last_place.empty() ? exit_did(x, 1) + ", as other ranks of its node saw"
          : g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
              : "left no file, so its place in the code is not known");
@@ -292,8 +292,11 @@ class Describe : public Names {
     const int group = pending_of().group;
     const std::vector<Step>& steps = f.history.of(g_.evidence);
     const auto usual = steps.empty() ? std::nullopt : usual_next(steps, steps.size());
-    if (usual && (steps[*usual].group == group || g_.pending < 0)) {
-      const Record& next = e_->records[steps[*usual].record];
+    const Record* due = usual ? &e_->records[steps[*usual].record] : nullptr;
+    const bool awaited = due != nullptr && steps[*usual].group == group &&
+                         canonical_op(e_->text(due->op)) == canonical_op(op(pending_of()));
+    if (due != nullptr && (awaited || g_.pending < 0)) {
+      const Record& next = *due;
       if (!user_site(*e_, next.stack).file.empty()) {
         line("in earlier iterations next issued " + op_at(g_.evidence, next));
       }
@@ -302,8 +305,9 @@ class Describe : public Names {
     for (std::size_t m = 0; m < g.ranks.size() && g_.why == Why::kSkipped; ++m) {
       const Record* r = f.slots[idx(group)].at(f.c, g, m, g_.seq);
       if (r != nullptr && g.evidence[m] != g_.evidence && c_.rule == Rule::kNeverIssued) {
-        line(fmt::format("left out {} as #{}: since then it is one operation ahead of the others",
-                         op_at(g.evidence[m], *r), g_.seq));
+        line(fmt::format(
+            "left out {} as #{}: its later operations have lower numbers than the others'",
+            op_at(g.evidence[m], *r), g_.seq));
         break;
       }
     }
@@ -352,7 +356,7 @@ std::string count_text(const SiteCount& n, const std::string& group) {
   const std::string own = fmt::format("issued {} of {} at {}", n.op, group, site_text(n.site));
   return (n.own == 0 ? "never " + own : own + ' ' + times(n.own)) + ", the others " +
          (n.least == n.most ? times(n.most) : fmt::format("{} to {} times", n.least, n.most)) +
-         given(!n.whole, ", in the records that are kept");
+         given(!n.whole, ", in the records that all have kept");
 }
 
 // Counts that differ only because the others wait there say nothing new.
@@ -374,7 +378,8 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
   std::map<int, SiteCounts> of_group;
   for (const Guilty& g : c.guilty) {
     const bool counted = g.evidence >= 0 && !f.ev(g.evidence).holes.only_stacks;
-    const int group = counted ? group_of(f, c, g) : -1;
+    int group = counted ? group_of(f, c, g) : -1;
+    group = group >= 0 && f.group(group).at(g.rank) < 0 ? -1 : group;  // it is no member
     if (group >= 0 && !of_group.contains(group)) {
       of_group.try_emplace(group, f.c, group, others_in(f, c, group));
     }
@@ -384,9 +389,9 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
     std::vector<SiteCount> counts = of_group.at(group).of(g.evidence);
     // What only one side issued is there because the counts before it differ.
     const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
-    if (std::ranges::any_of(counts, both)) {
-      std::erase_if(counts, [&](const SiteCount& n) { return !both(n); });
-    }
+    // Of a window that begins in the middle nobody knows who never came to a place.
+    const bool some = std::ranges::any_of(counts, both);
+    std::erase_if(counts, [&](const SiteCount& n) { return !both(n) && (some || !n.whole); });
     counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
     for (const SiteCount& n : counts) {
       const std::string text = count_text(n, f.group(group).title());

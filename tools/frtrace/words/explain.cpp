@@ -103,7 +103,9 @@ void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
       out.peer = record != nullptr ? names.peer(w.evidence, *record) : "";
     }
     who.push_back(w.evidence);
-    out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
+    if (!e.holes.written_guessed) {
+      out.seconds = std::max(out.seconds, seconds_between(w.since, w.until));
+    }
     if (!main && queues.is_behind(p, w)) {
       out.queued.push_back(e.id.rank);
     } else {

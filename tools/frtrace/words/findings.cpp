@@ -80,8 +80,9 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const std::string text = fmt::format("{} issued {}{}", others, operation_text(e, *due.record),
                                        Names(f).at(due.evidence, due.record->stack));
   if (c.rule == Rule::kSkippedSlot) {
-    say(r, "why", "{} as #{}; {} did not, and {} ahead from there on", text, c.divergence->seq,
-        ranks_words(ranks_of(c.guilty)), one_or(c.guilty.size(), "is", "are"));
+    say(r, "why", "{} as #{}; {} did not: {} later operations have lower numbers than the others'",
+        text, c.divergence->seq, ranks_words(ranks_of(c.guilty)),
+        one_or(c.guilty.size(), "its", "their"));
     return;
   }
   const Guilty& first = c.guilty.front();
@@ -95,7 +96,8 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
     say(r, "why",
-        "rank {} issued {} called from {}, the others did not, and are ahead of it from there on",
+        "rank {} issued {} called from {}, the others did not: its later operations have higher "
+        "numbers than theirs",
         first.rank, Names(f).record(first.evidence, extra),
         site_text(parting_site(own, extra.stack, own, issued.stack)));
   }

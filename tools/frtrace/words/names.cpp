@@ -153,7 +153,8 @@ std::string Names::exit_did(const Exit& e, std::size_t ranks) const {
 }
 
 std::string before_evidence(const RankEvidence& e, Time t) {
-  return t == 0 || e.written <= t || e.holes.written_guessed
+  constexpr Time kLeast = 1000;  // 0 us says nothing
+  return t == 0 || e.written < t + kLeast || e.holes.written_guessed
              ? ""
              : fmt::format("{} before {}", duration_text(seconds_between(t, e.written)),
                            e.source == Source::kLiveRing ? "now"

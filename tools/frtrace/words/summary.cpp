@@ -121,6 +121,8 @@ constexpr struct {
      "not recorded"},
     {"complete_need", has_one_member, "which ranks are in that group, and where they are"},
     {"complete_need", has_tags, "which tag the program means at the places above"},
+    {"complete_need", [](S s) { return s.p->root_unknown(s.f.c); },
+     "which root each member passed, and what their devices did: fr dumps"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
     {"did_without", all_leave, "finished without"},
@@ -160,6 +162,8 @@ constexpr struct {
     {"no_order", [](S s) { return s.guilty.empty(); },
      ", and nothing shows who left the usual order"},
     {"or_stacks", lacks_stacks, ", or the Python stacks of {others} (FR_STACKS)"},
+    {"order_need", [](S s) { return s.guilty.empty(); },
+     "in which order, and how often, the program issues these operations"},
     {"unusual", [](S s) { return s.p->kind != Kind::kCollective; },
      "{who} had not issued it with that peer from that place before"},
     {"unusual", otherwise,
@@ -301,8 +305,9 @@ std::string unequal(S s) {
                      text(from, send, true), to.id.rank, text(to, to.records[u.recv], false),
                      from.text(send.op), send.seq, s.f.group(s.p->group).title()) +
          given(s.guilty.size() == 1,
-               s.fill(u.sent_tag.empty() ? "; {who} departs from its earlier iterations"
-                                         : "; other ranks use the tag of the other end"));
+               s.fill(!u.sent_tag.empty() ? "; other ranks use the tag of the other end"
+                      : s.c.by_peers      ? "; {who} departs from what its peers do there"
+                                          : "; {who} departs from its earlier iterations"));
 }
 
 std::string waited_for(S s) {
@@ -572,7 +577,8 @@ std::string summary(const Facts& f, const Cause& c, const std::vector<Rank>& bla
 
 void add_reasons(const Facts& f, const Cause& c, Report& r) {
   const std::string more = Sentence(f, c, r.ranks).fill(sentences_of(c).more);
-  const bool open = c.rule >= kOpenDivergence && c.rule < kOkTerminated;
+  const bool open =
+      c.verdict == Verdict::kUndecided || (c.rule >= kOpenDivergence && c.rule < kOkTerminated);
   if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
       c.guilty.front().why != Why::kSkipped && f.graph.waits(c.guilty.front().evidence)) {
     say(r, "why", "the thread of rank {} that issued its operations of {} has ended",

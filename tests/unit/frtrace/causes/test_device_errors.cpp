@@ -283,6 +283,19 @@ TEST_CASE("one that runs what all others have finished may be owed something") {
   CHECK(r.summary.find("rank 2") != std::string::npos);
 }
 
+TEST_CASE("what all started may have two roots, where no file records them") {
+  const int root = GENERATE(-1, 0);
+  DeviceJob j(4);
+  j.all(5, kWorld, kGrads);
+  for (Rank r = 0; r < 4; ++r) {
+    j.issue(r, kWorld, {.op = "broadcast", .line = 40, .peer = root}, State::kStarted);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kTransport);
+  CHECK(r.confidence == (root < 0 ? Confidence::kPossible : Confidence::kLikely));
+}
+
 TEST_CASE("those who went on past what one still runs wait for it there") {
   // Rank 1 did not get what it needs of #6; the others are in #7 and wait for it.
   DeviceJob j = job(3);

@@ -27,7 +27,8 @@ TEST_CASE("counts of what all rings still hold") {
   j.some({3}, kWorld, kLoss);
   j.some({0, 1, 2}, kWorld, kGrads);
   j.advance(20);
-  CHECK(has(j.diagnose(), "counts", "3 times, the others 4 times, in the records that are kept"));
+  CHECK(has(j.diagnose(), "counts",
+            "3 times, the others 4 times, in the records that all have kept"));
 }
 
 TEST_CASE("equal counts say nothing, nor one less at the place where the others wait") {

@@ -25,7 +25,7 @@ TEST_CASE("stacks: recursion and C++ names are short in words, whole in JSON") {
   const RankEvidence e = rank(frames);
   const StackTree tree = merge_stacks({{0, 100, "/home/u", &e.threads, "", nullptr}});
   CHECK(render_stacks_text(tree) ==
-        "main threads of 1 rank, 1 different stack\n"
+        "main threads of 1 rank, all with the same stack\n"
         "0              train.py:9 main\n"
         "0              train.py:3 walk [50 times]\n"
         "0              std::vector<...> torch::(anonymous namespace)::run<int> (libtorch.so)\n"

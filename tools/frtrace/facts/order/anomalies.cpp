@@ -113,8 +113,10 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
     const std::vector<std::uint64_t>& other = roles(j);
     std::size_t did = 0;
     bool does = false, last = false;
+    // Where neither who stands there counts nor what came last, a peer that has both ways is enough.
+    const auto open = [&] { return asked || came || did == 0 || !does; };
     for (auto q = other.begin() + std::min<std::ptrdiff_t>(context, other.end() - other.begin());
-         q != other.end(); ++q) {
+         q != other.end() && open(); ++q) {
       if ((*q == *here || *q == own[a.usual]) && std::equal(here - context, here, q - context)) {
         const Step& step = history_.of(j)[static_cast<std::size_t>(q - other.begin())];
         did += *q == *here;
@@ -520,13 +522,12 @@ bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
          x.stack == y.stack && x.in_dtype == y.in_dtype;
 }
 
-std::optional<Anomaly> Anomalies::any(int i, std::size_t stuck, bool of_all) const {
-  for (const Anomaly& a : all(i, stuck)) {
-    if (!is_between(i, a) && !is_size_only(i, a, stuck) && (of_all || !ended_by_all(i, a))) {
-      return a;
-    }
-  }
-  return std::nullopt;
+std::vector<Anomaly> Anomalies::any(int i, std::size_t stuck, bool of_all) const {
+  std::vector<Anomaly> out = all(i, stuck);
+  std::erase_if(out, [&](const Anomaly& a) {
+    return is_between(i, a) || is_size_only(i, a, stuck) || (!of_all && ended_by_all(i, a));
+  });
+  return out;
 }
 
 bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly& deviant) const {

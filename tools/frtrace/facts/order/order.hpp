@@ -96,8 +96,8 @@ class Anomalies {
       : c_(c), history_(history), roles_{Roles(c.ranks.size()), Roles(c.ranks.size())} {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
-  // The first departure, whoever else took the same way. `of_all`: or ended the same operation.
-  std::optional<Anomaly> any(int evidence, std::size_t stuck, bool of_all) const;
+  // Its departures, whoever else took the same way. `of_all`: or ended the same operation.
+  std::vector<Anomaly> any(int evidence, std::size_t stuck, bool of_all) const;
   // The rank did what `deviant` of another rank is, peers or not.
   bool did_likewise(int evidence, std::size_t stuck, int other, const Anomaly& deviant) const;
   // The same where the rank's own records do not reach back: after the same few operations, three
