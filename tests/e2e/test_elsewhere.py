@@ -22,6 +22,7 @@ DATA = pathlib.Path(__file__).parents[1] / "data" / "elsewhere"
 SAYS = {  # what differs, where the operation and its place do not
     "departed_last_not_first": "skipped send #12 of default_pg to rank 1",
     "peers_moved_as_much": "rank 3 departs from what its peers do there",
+    "several_left_out_sends": "ranks 1,3 skipped send #6 of default_pg at",
     "star_wrong_peer": "send #1 of default_pg to rank 2",
     "star_wrong_peer3": "where its earlier iterations had recv from rank 0;",
     "wrong_peer4": "where its earlier iterations had recv from rank 0;",

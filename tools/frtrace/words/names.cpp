@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <set>
 
 #include "format/system_names.hpp"
 #include "model/operation.hpp"
@@ -23,6 +24,22 @@ std::string Names::peer(int evidence, const Record& r) const {
                                       known        ? fmt::format("rank {}", g->ranks[idx(r.peer)])
                                       : r.peer < 0 ? "any rank"
                                                    : "rank ?"));
+}
+
+std::string Names::group_and_peer(const std::vector<std::pair<int, const Record*>>& all) const {
+  std::set<std::string> titles, descs, peers;
+  for (const auto& [evidence, r] : all) {
+    const Group* g = f.group_of(evidence, *r);
+    titles.insert(g == nullptr ? "" : g->title());
+    descs.insert(g == nullptr ? "" : g->desc);
+    peers.insert(peer(evidence, *r));
+  }
+  if (titles.size() > 1) {
+    return descs.size() == 1 && !descs.begin()->empty()
+               ? fmt::format(" of {} ({} groups)", *descs.begin(), titles.size())
+               : fmt::format(" of {} groups", titles.size());
+  }
+  return led(" of ", *titles.begin()) + (peers.size() == 1 ? *peers.begin() : "");
 }
 
 std::string Names::due(const Guilty& guilty) const {

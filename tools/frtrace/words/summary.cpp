@@ -331,12 +331,14 @@ std::string wait_through_others(S s) {
 std::string left_out(S s, const std::string& next_place) {
   const Guilty& g = s.first();
   const Record& usual = s.f.ev(g.usual_of).records[g.usual];
-  const Group* group = s.f.group_of(g.usual_of, usual);
   const std::string place = s.at(g.usual_of, usual.stack);
-  return fmt::format("skipped {}{}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
-                     given(g.seq != 0, fmt::format(" #{}", g.seq)),
-                     led(" of ", group != nullptr ? group->title() : ""), s.peer(g.usual_of, usual),
-                     given(place != next_place, place));
+  const bool one_number = std::ranges::all_of(s.c.guilty, [&](auto& x) { return x.seq == g.seq; });
+  const auto all = each(s.c.guilty, [&](const Guilty& x) {
+    return std::pair(x.usual_of, &s.f.ev(x.usual_of).records[x.usual]);
+  });
+  return fmt::format("skipped {}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
+                     given(g.seq != 0 && one_number, fmt::format(" #{}", g.seq)),
+                     s.group_and_peer(all), given(place != next_place, place));
 }
 
 // What it issued in that slot; at the same place the same call is one that comes later.
@@ -348,10 +350,14 @@ std::string instead(S s) {
 // What it did in the place of what was due.
 std::string departed(S s) {
   const Guilty& g = s.first();
+  const auto all = each(s.c.guilty, [&](const Guilty& x) {
+    return std::pair(x.evidence, &s.f.ev(x.evidence).records[x.issued]);
+  });
+  const std::string issued = all.size() == 1 ? s.record_at(g.evidence, s.issued())
+                                             : s.own_op() + s.group_and_peer(all) + s.issued_at();
   return s.c.verdict != Verdict::kMissing
              ? departure(s.f, s.c, g)
-             : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()),
-                           s.record_at(g.evidence, s.issued()));
+             : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()), issued);
 }
 
 std::string rest_of_group(S s) {
