@@ -26,13 +26,18 @@ std::string Names::peer(int evidence, const Record& r) const {
                                                    : "rank ?"));
 }
 
-std::string Names::group_and_peer(const std::vector<std::pair<int, const Record*>>& all) const {
+std::string Names::group_and_peer(const std::vector<Guilty>& all, bool due) const {
   std::set<std::string> titles, descs, peers;
-  for (const auto& [evidence, r] : all) {
-    const Group* g = f.group_of(evidence, *r);
+  for (const Guilty& x : all) {
+    const int i = due ? x.usual_of : x.evidence;
+    const Record& r = f.ev(i).records[due ? x.usual : x.issued];
+    const Group* g = f.group_of(i, r);
+    if (all.size() > 1 && g != nullptr && g->at(x.rank) < 0) {
+      return "";  // another rank's, whose group is not that of this one
+    }
     titles.insert(g == nullptr ? "" : g->title());
     descs.insert(g == nullptr ? "" : g->desc);
-    peers.insert(peer(evidence, *r));
+    peers.insert(peer(i, r));
   }
   if (titles.size() > 1) {
     return descs.size() == 1 && !descs.begin()->empty()

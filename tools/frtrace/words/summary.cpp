@@ -333,12 +333,9 @@ std::string left_out(S s, const std::string& next_place) {
   const Record& usual = s.f.ev(g.usual_of).records[g.usual];
   const std::string place = s.at(g.usual_of, usual.stack);
   const bool one_number = std::ranges::all_of(s.c.guilty, [&](auto& x) { return x.seq == g.seq; });
-  const auto all = each(s.c.guilty, [&](const Guilty& x) {
-    return std::pair(x.usual_of, &s.f.ev(x.usual_of).records[x.usual]);
-  });
   return fmt::format("skipped {}{}{}{}", s.f.ev(g.usual_of).text(usual.op),
                      given(g.seq != 0 && one_number, fmt::format(" #{}", g.seq)),
-                     s.group_and_peer(all), given(place != next_place, place));
+                     s.group_and_peer(s.c.guilty, true), given(place != next_place, place));
 }
 
 // What it issued in that slot; at the same place the same call is one that comes later.
@@ -350,11 +347,9 @@ std::string instead(S s) {
 // What it did in the place of what was due.
 std::string departed(S s) {
   const Guilty& g = s.first();
-  const auto all = each(s.c.guilty, [&](const Guilty& x) {
-    return std::pair(x.evidence, &s.f.ev(x.evidence).records[x.issued]);
-  });
-  const std::string issued = all.size() == 1 ? s.record_at(g.evidence, s.issued())
-                                             : s.own_op() + s.group_and_peer(all) + s.issued_at();
+  const std::string issued = s.c.guilty.size() == 1
+                                 ? s.record_at(g.evidence, s.issued())
+                                 : s.own_op() + s.group_and_peer(s.c.guilty, false) + s.issued_at();
   return s.c.verdict != Verdict::kMissing
              ? departure(s.f, s.c, g)
              : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()), issued);

@@ -28,9 +28,9 @@ struct Names {
     return record(evidence, f.ev(evidence).records[index]);
   }
   std::string peer(int evidence, const Record&) const;  // " to rank 3"; "" of a collective
-  // " of mesh_pp (2 groups)": group and peer of what several ranks issued, each by evidence and
-  // record: what holds for all of them.
-  std::string group_and_peer(const std::vector<std::pair<int, const Record*>>& all) const;
+  // " of mesh_pp (2 groups)": group and peer of what the ranks issued, or of what was due; of several
+  // ranks what holds for all.
+  std::string group_and_peer(const std::vector<Guilty>&, bool due) const;
   // What was due in the place of what was issued, by what differs: "all_gather at a.py:2".
   std::string due(const Guilty&) const;
   // " at train.py:57 step"; "" not captured
