@@ -92,8 +92,8 @@ __attribute__((no_sanitize("address,thread,undefined"))) int become(void* argume
 }
 
 // Ends as soon as the program runs, which so has no parent here. execve() sets the signal for the
-// parent back to SIGCHLD: a program that ends at once would run the
-// host's handler here, were signals not blocked.
+// parent back to SIGCHLD: a program that ends at once would run the host's handler here, were signals
+// not blocked.
 __attribute__((no_sanitize("address,thread,undefined"))) int stand_between(void* argument) {
   auto& program = *static_cast<Program*>(argument);
   if (clone(become, program.stack + 2 * kStackBytes, CLONE_VM | CLONE_VFORK, argument) < 0) {

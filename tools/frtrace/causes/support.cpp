@@ -47,10 +47,9 @@ bool is_of_most(const Facts& f, int i, std::size_t step) {
     bool with_them = false;
     for (const int m : d.classes.front()) {
       const int j = f.group(group).evidence[idx(m)];
-      const Record* its = f.slots[idx(group)].at(f.c, f.group(group), idx(m), d.seq);
-      const std::size_t at = step_of(f.history.of(j), f.ev(j).index_of(*its));
+      const auto at = step_of_member(f, group, idx(m), d.seq);
       with_them = with_them || j == i;
-      others += j != i && came_from(j, at) == came_from(i, step);
+      others += j != i && at && came_from(j, *at) == came_from(i, step);
     }
     return with_them && 2 * others + 1 >= d.classes.front().size() && others > 1;
   };
