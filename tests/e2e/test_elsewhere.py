@@ -21,6 +21,7 @@ import pytest
 DATA = pathlib.Path(__file__).parents[1] / "data" / "elsewhere"
 SAYS = {  # what differs, where the operation and its place do not
     "departed_last_not_first": "skipped send #12 of default_pg to rank 1",
+    "new_to_all_is_said_first": "rank 3 issued all_gather #1 of default_pg at util.py:47",
     "peers_moved_as_much": "rank 3 departs from what its peers do there",
     "several_left_out_sends": "ranks 1,3 skipped send #6 of default_pg at",
     "star_wrong_peer": "send #1 of default_pg to rank 2",

@@ -220,6 +220,7 @@ struct Cause {
   std::optional<GroupCalls> calls;
   std::optional<Anomaly> anomaly;  // of the first guilty
   bool by_peers = false;           // the anomaly was found by comparing with peers
+  bool new_to_all = false;         // no other rank ever issued what was issued instead
   DeviceChain chain;
   std::vector<DeviceError> errors;
   StalledDevice::Why stalled = StalledDevice::kNotStarted;

@@ -85,12 +85,55 @@ void add_others_without(const Facts& f, std::vector<Deviant>& deviants) {
   }
 }
 
+// Adds who left its own order after the same few operations with the same collective of its group of
+// that kind.
+void add_sisters(const Facts& f, std::vector<Deviant>& deviants) {
+  const Deviant d = deviants.front();
+  const std::size_t at = d.how.issued;
+  const Record& r = f.history.record(d.evidence, at);
+  if (r.kind != Kind::kCollective || at < limits::kPeerContext) {
+    return;
+  }
+  const auto upto = [&](int i, std::size_t k) {
+    return std::span(f.anomalies.roles(i, false))
+        .subspan(k - limits::kPeerContext, limits::kPeerContext + 1);
+  };
+  std::vector<Deviant> sisters;
+  for (const int i : f.c.indices()) {
+    const std::size_t end = f.graph.waits(i) ? f.history.of(i).size() : 0;
+    for (std::size_t k = limits::kPeerContext; k < end; ++k) {
+      const auto a = f.history.record(i, k).seq == r.seq &&
+                             std::ranges::equal(upto(i, k), upto(d.evidence, at))
+                         ? f.anomalies.own_at(i, f.stuck_step(i), k)
+                         : std::nullopt;
+      if (a) {
+        sisters.push_back({i, *a});
+      }
+    }
+  }
+  if (2 * sisters.size() < f.c.ranks.size()) {
+    add_new(deviants, sisters);
+  }
+}
+
+// None of its peers ever issued what it issued there.
+bool is_new_to_others(const Facts& f, const Deviant& d) {
+  const std::uint64_t role = f.anomalies.roles(d.evidence, false)[d.how.issued];
+  return std::ranges::none_of(f.anomalies.peers(d.evidence, true), [&](int j) {
+    return std::ranges::find(f.anomalies.roles(j, false), role) !=
+           f.anomalies.roles(j, false).end();
+  });
+}
+
 }  // namespace
 
 Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
   Cause c;
   c.rule = Rule::kLeftOrder;
   add_alike(f, deviants);
+  if (in_cycle && !by_peers) {
+    add_sisters(f, deviants);
+  }
   for (Deviant& d : deviants) {
     const bool skip = came_one_later(f.history.of(d.evidence), d.how);
     d.how.kind = skip                                       ? Anomaly::kSkipped
@@ -114,6 +157,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
   c.by_peers = by_peers;
+  c.new_to_all = a.novel && is_new_to_others(f, deviants.front());
   for (const Deviant& d : deviants) {
     const std::vector<Step>& steps = f.history.of(d.evidence);
     Guilty g = guilty_rank(f, d.evidence,
@@ -296,7 +340,10 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   const auto is_common = [&](int i, const Anomaly& a) {
     return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued));
   };
-  std::erase_if(deviants, [&](const Deviant& d) { return is_common(d.evidence, d.how); });
+  std::erase_if(deviants, [&](const Deviant& d) {
+    return is_common(d.evidence, d.how) ||
+           (in_cycle && f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence)));
+  });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
   const auto weight = [&](const Deviant& d) {
@@ -317,12 +364,17 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       }
     }
     const int who = deviants.size() == 1 ? deviants.front().evidence : -1;
-    auto all = who < 0 ? std::vector<Anomaly>() : f.anomalies.any(who, f.stuck_step(who), false);
-    // Of several who wait, what one of them issued after that is no reason.
-    std::erase_if(all, [&](const Anomaly& a) {
-      return (suspects.size() > 1 && a.issued >= f.stuck_end(who)) ||
-             (a.novel && is_of_most(f, who, a.issued));
-    });
+    std::vector<Anomaly> all;
+    for (const Anomaly& a : who < 0 ? all : f.anomalies.any(who, f.stuck_step(who), false)) {
+      // Of several who wait, what one of them issued after that is no reason.
+      const bool later = suspects.size() > 1 && a.issued >= f.stuck_end(who);
+      const auto left = later || (a.novel && is_of_most(f, who, a.issued))
+                            ? std::nullopt
+                            : f.anomalies.since_met(who, a, f.stuck_step(who));
+      if (left) {
+        all.push_back(*left);
+      }
+    }
     if (!all.empty()) {  // first iterations vary: the last one is nearest to the hang
       Anomaly nearest = all.front();
       for (const Anomaly& a : all) {

@@ -47,7 +47,10 @@ class JsonTree : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception&) override {
     cut_ = at >= size_;
-    why = fmt::format("{} JSON at byte {}", cut_ ? "truncated" : "damaged", at);
+    // A log's line may begin with a bracket, too.
+    why = values_.empty() && !cut_
+              ? "not recognised: neither a dump nor a ring"
+              : fmt::format("{} JSON at byte {}", cut_ ? "truncated" : "damaged", at);
     return false;
   }
 

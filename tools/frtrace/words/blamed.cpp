@@ -54,7 +54,9 @@ class Describe : public Names {
 
   void without_evidence() {
     const Exit x = exit_of(f, g_);
-    line(!x.last_place.empty() ? exit_did(x, 1) + ", as other ranks of its node saw"
+    const bool told = c_.rule == Rule::kSeenEnded && c_.guilty.size() == 1;  // by the first line
+    line(!x.last_place.empty() && !told ? exit_did(x, 1) + ", according to other ranks of its node"
+         : told                         ? "left no file"
          : g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
              : "left no file, so its place in the code is not known");
@@ -211,9 +213,9 @@ class Describe : public Names {
     switch (c_.rule) {
       case Rule::kLeftOrder:
       case Rule::kLeftOutAhead:
-        return c_.verdict == Verdict::kMissing  // as the first line has it
-                   ? line("and issued " + record_at(g_.evidence, issued()) + " instead")
-                   : first(departure(f, c_, g_));
+        return c_.verdict != Verdict::kMissing || c_.new_to_all  // as the first line has it
+                   ? first(departure(f, c_, g_))
+                   : line("and issued " + record_at(g_.evidence, issued()) + " instead");
       case Rule::kMismatch:
       case Rule::kPastMismatch:
       case Rule::kSkippedSlot:
@@ -359,19 +361,6 @@ std::string count_text(const SiteCount& n, const std::string& group) {
          given(!n.whole, ", in the records that all have kept");
 }
 
-// Counts that differ only because the others wait there say nothing new.
-bool is_plain(const Cause& c, const Facts& f, const std::vector<SiteCount>& counts) {
-  if (counts.size() != 1 || counts[0].own + 1 != counts[0].most || c.pending < 0 ||
-      (c.rule != Rule::kNeverIssued && c.rule != Rule::kLeft && c.rule != Rule::kExited)) {
-    return false;
-  }
-  const Pending& p = f.graph[c.pending];
-  return std::ranges::any_of(p.waits, [&](const Wait& w) {
-    return w.record != kNoRecord &&
-           user_site(f.ev(w.evidence), f.ev(w.evidence).records[w.record].stack) == counts[0].site;
-  });
-}
-
 void add_counts(const Facts& f, const Cause& c, Report& r) {
   constexpr std::size_t kShown = 2;
   std::vector<std::pair<std::string, std::vector<Rank>>> said;
@@ -386,13 +375,13 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
     if (group < 0 || !of_group.at(group).has_others()) {
       continue;
     }
-    std::vector<SiteCount> counts = of_group.at(group).of(g.evidence);
+    std::vector<SiteCount> counts = of_group.at(group).of(g.evidence, c.rule == Rule::kMismatch);
     // What only one side issued is there because the counts before it differ.
     const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
     // Of a window that begins in the middle nobody knows who never came to a place.
     const bool some = std::ranges::any_of(counts, both);
     std::erase_if(counts, [&](const SiteCount& n) { return !both(n) && (some || !n.whole); });
-    counts.resize(is_plain(c, f, counts) ? 0 : std::min(counts.size(), kShown));
+    counts.resize(std::min(counts.size(), kShown));
     for (const SiteCount& n : counts) {
       const std::string text = count_text(n, f.group(group).title());
       auto same = std::ranges::find(said, text, &decltype(said)::value_type::first);

@@ -34,7 +34,7 @@ std::string short_error(std::string_view error) {
 
 // Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
 // waits where have, too, one line is on a screen.
-void add_excluded(const Facts& f, Report& r) {
+void add_excluded(const Facts& f, const Cause& c, Report& r) {
   const Names names(f);
   std::set<int> seen;
   std::map<std::pair<int, int>, std::vector<int>> chains;  // did not come to, waits in -> who
@@ -52,8 +52,10 @@ void add_excluded(const Facts& f, Report& r) {
                        one_or(who.size(), "it waits", "they wait"),
                        names.waited(f.graph[ops.second]));
   };
-  if (chains.size() > 1) {
-    const std::vector<int> all(seen.begin(), seen.end());
+  const std::vector<int> all(seen.begin(), seen.end());
+  const bool told = c.rule == Rule::kLeftOrder &&
+                    std::ranges::all_of(all, [&](int i) { return contains(c.explains, i); });
+  if (chains.size() > 1 && !told) {  // else the line that says for whom they wait
     say(r, "excluded",
         ranks_do(f.ranks(all), "keeps others waiting only because it waits itself",
                  "keep others waiting only because they wait themselves"));
@@ -283,6 +285,15 @@ void take_back(const Facts& f, const Judgement& j, Report& r) {
   });
 }
 
+// How the incident ended, if nothing before told it.
+void note_end(Report& r, ExitKind kind, std::string by, Time time, std::vector<Rank> ranks) {
+  if (!r.ended) {
+    const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
+    const double after_s = r.time != 0 && time > r.time ? seconds_between(r.time, time) : 0;
+    r.ended = Ended{exited ? "exited" : "killed", std::move(by), after_s, std::move(ranks)};
+  }
+}
+
 }  // namespace
 
 void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
@@ -291,7 +302,7 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   if (c.names() && c.rule != Rule::kExited && c.verdict != Verdict::kMismatch &&
       c.verdict != Verdict::kTransport && c.verdict != Verdict::kSlow &&
       std::ranges::find(r.findings, "excluded", &Finding::id) == r.findings.end()) {
-    add_excluded(f, r);
+    add_excluded(f, c, r);
   }
 }
 
@@ -361,6 +372,8 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   }
   for (const Event& x : told.in_order()) {
     say(r, "consequence", later(x, after_that) + says(x));
+    note_end(r, f.exit(x.who.front()).kind, names.exit(f.exit(x.who.front())), x.time,
+             f.ranks(x.who));
   }
 }
 
@@ -422,10 +435,7 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
     const ExitKind kind = own_exit(*end_after(f, x.who.front())).kind;
     say(r, "ended", "{} {} {}{}", after > 0 ? duration_text(after) + " later" : "then",
         ranks_words(ranks), exit_verb(kind, ranks.size()), x.text);
-    if (!r.ended) {
-      const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
-      r.ended = Ended{exited ? "exited" : "killed", x.text, after, ranks};
-    }
+    note_end(r, kind, x.text, x.time, ranks);
   }
 }
 

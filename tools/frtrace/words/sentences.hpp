@@ -26,7 +26,7 @@ inline constexpr Row kSentences[] = {
     {kUnequalEnds, "{unequal}"},
     {kExited, "{who} {ended}{waited_for}"},
     {kOneKilled, "{who} {ended}{waited_for}"},
-    {kSeenEnded, "{who} {ended}, as other ranks of its node saw{waited_for}"},
+    {kSeenEnded, "{who} {ended}, according to other ranks of its node{waited_for}"},
     {kKilledBefore, "{who} {ended}; the others were ended after it"},
     {kDeviceError, "{who} failed on the device: {device_error}{all_wait}"},
     {kDeviceBehind, "{who} {behind}{rest_of_group}", "{nothing_before}"},

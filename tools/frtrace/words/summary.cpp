@@ -344,13 +344,14 @@ std::string instead(S s) {
   return place.empty() && s.own_op() == s.due_op() ? "a later operation" : s.own_op() + place;
 }
 
-// What it did in the place of what was due.
+// What it did in the place of what was due. What nobody had issued before is said first: nothing tells
+// whether that was added or the other left out.
 std::string departed(S s) {
   const Guilty& g = s.first();
   const std::string issued = s.c.guilty.size() == 1
                                  ? s.record_at(g.evidence, s.issued())
                                  : s.own_op() + s.group_and_peer(s.c.guilty, false) + s.issued_at();
-  return s.c.verdict != Verdict::kMissing
+  return s.c.verdict != Verdict::kMissing || s.c.new_to_all
              ? departure(s.f, s.c, g)
              : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()), issued);
 }

@@ -52,6 +52,7 @@ SiteCounts::Counts SiteCounts::count(int evidence, std::uint64_t from) const {
     if (r.kind == Kind::kCollective && r.seq >= from && c_.group_at(evidence, r.group) == group_) {
       Seen& n = by_id[{r.op, r.stack}];
       n.first = n.at.own++ == 0 ? r.seq : n.first;
+      n.at.own_ended += !blocks(r);
     }
   }
   Counts out;
@@ -63,7 +64,11 @@ SiteCounts::Counts SiteCounts::count(int evidence, std::uint64_t from) const {
     const std::string op(e.text(id.first));  // as the rank calls it
     Seen& to = out[{canonical_op(op), site.file, site.line}];
     to.first = to.at.own == 0 ? n.first : std::min(to.first, n.first);
-    to.at = {op, site, to.at.own + n.at.own, 0, 0, from == 1};
+    to.at.op = op;
+    to.at.site = site;
+    to.at.own += n.at.own;
+    to.at.own_ended += n.at.own_ended;
+    to.at.whole = from == 1;
   }
   return out;
 }
@@ -73,24 +78,31 @@ const SiteCounts::Counts& SiteCounts::of_others(std::uint64_t from) {
   for (std::size_t k = 0; added && k < others_.size(); ++k) {
     for (const auto& [place, n] : count(others_[k], from)) {
       Seen& to = all->second.try_emplace(place, n).first->second;
-      to.at.least = to.ranks++ == 0 ? n.at.own : std::min(to.at.least, n.at.own);
+      const bool first = to.ranks++ == 0;
+      to.at.least = first ? n.at.own : std::min(to.at.least, n.at.own);
+      to.at.least_ended = first ? n.at.own_ended : std::min(to.at.least_ended, n.at.own_ended);
       to.at.most = std::max(to.at.most, n.at.own);
-      to.at.own = 0;
+      to.at.own = to.at.own_ended = 0;
     }
   }
   return all->second;
 }
 
-std::vector<SiteCount> SiteCounts::of(int evidence) {
+std::vector<SiteCount> SiteCounts::of(int evidence, bool waits) {
   const std::uint64_t from = std::max(from_, first_kept(c_, group_, evidence));
   Counts all = of_others(from);
   for (const auto& [place, n] : count(evidence, from)) {
-    all.try_emplace(place, n).first->second.at.own = n.at.own;
+    SiteCount& at = all.try_emplace(place, n).first->second.at;
+    at.own = n.at.own;
+    at.own_ended = n.at.own_ended;
   }
   std::vector<Seen> found;
   for (auto& [place, seen] : all) {
-    seen.at.least = seen.ranks < others_.size() ? 0 : seen.at.least;
-    if (seen.at.own < seen.at.least || seen.at.own > seen.at.most) {
+    SiteCount& n = seen.at;
+    n.least = seen.ranks < others_.size() ? 0 : n.least;
+    const bool fewer = n.own < (waits ? n.least : std::min(n.least, n.least_ended));
+    const bool more = n.own > n.most && (waits || n.most == 0 || n.own_ended > n.most);
+    if (fewer || more) {
       found.push_back(std::move(seen));
     }
   }

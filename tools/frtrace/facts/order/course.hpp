@@ -21,16 +21,18 @@ struct Facts;
 struct SiteCount {
   std::string op;
   Site site;
-  std::uint64_t own = 0, least = 0, most = 0;  // of the others
-  bool whole = true;                           // counted from the first operation of the group
+  std::uint64_t own = 0, own_ended = 0;                // issued by the rank; of these not pending
+  std::uint64_t least = 0, least_ended = 0, most = 0;  // by the others
+  bool whole = true;  // counted from the first operation of the group
 };
 // Ranks of a group beside the same others, whose operations are counted once for all of them.
 class SiteCounts {
  public:
   SiteCounts(const Case&, int group, std::vector<int> others);
   bool has_others() const { return !others_.empty(); }
-  // Where the rank's count is below, or above, that of every other one; as the others came there.
-  std::vector<SiteCount> of(int evidence);
+  // Where the rank's count is below, or above, that of every other one, as the others came there; not
+  // where it is so only because ranks wait there, unless `waits`: it had issued something else then.
+  std::vector<SiteCount> of(int evidence, bool waits);
 
  private:
   struct Place {

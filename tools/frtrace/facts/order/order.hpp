@@ -96,6 +96,13 @@ class Anomalies {
       : c_(c), history_(history), roles_{Roles(c.ranks.size()), Roles(c.ranks.size())} {}
   // What the rank did, before step `until`, that it never did before and no peer does.
   std::optional<Anomaly> own(int evidence, std::size_t stuck, std::size_t until = SIZE_MAX) const;
+  // The same at that step.
+  std::optional<Anomaly> own_at(int evidence, std::size_t stuck, std::size_t step) const;
+  // After that step, and before the one where it is stuck, it met all others: they ended a collective of
+  // its largest group alike.
+  std::optional<std::size_t> met_since(int evidence, std::size_t issued, std::size_t stuck) const;
+  // The departure; from where it last met all others, if a message was due that it has not issued since.
+  std::optional<Anomaly> since_met(int evidence, Anomaly a, std::size_t stuck) const;
   // Its departures, whoever else took the same way. `of_all`: or ended the same operation.
   std::vector<Anomaly> any(int evidence, std::size_t stuck, bool of_all) const;
   // The rank did what `deviant` of another rank is, peers or not.
@@ -138,6 +145,7 @@ class Anomalies {
   bool ended_alike(int evidence, std::size_t step) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
+  bool leaves_order(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   bool is_one_program(int evidence) const;
   const Step& usual(int evidence, const Anomaly& a) const {

@@ -319,8 +319,7 @@ void find_failures(const std::vector<Member>& members, bool moves) {
       }
       r.state = State::kFailed;
       r.error = static_cast<Id>(m.e->strings.size());
-      m.e->strings.push_back(
-          fmt::format("timeout, or connection closed; rank {} did not take part", absent->id.rank));
+      m.e->strings.push_back("timeout, or connection closed (inferred: not all members took part)");
       g.completed = std::min(g.completed, least);
       g.ended = std::min(g.ended, least);
       ++g.failed;
