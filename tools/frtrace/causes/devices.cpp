@@ -520,6 +520,14 @@ std::vector<Cause> complete_open(const Facts& f) {
         ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
     auto left = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt;
     left = left || !several_lines ? left : left_program(f, stuck);
+    // Who takes no part in what is stuck here shifted nothing in it.
+    const auto takes_part = [&](const Guilty& g) {
+      return std::ranges::any_of(problem.pending,
+                                 [&](int at) { return f.graph[at].waits_here(g.evidence); });
+    };
+    if (left && std::ranges::none_of(left->guilty, takes_part)) {
+      left.reset();
+    }
     if (left) {
       out.push_back(std::move(*left));
       continue;
