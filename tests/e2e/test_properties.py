@@ -408,6 +408,7 @@ MENDED = [
     ("renamed", 302),
     ("renamed", 421),
     ("renamed", 426),
+    ("renamed", 2468),
     ("renamed", 2537),
     ("shifted", 435),
     ("shifted", 5002),

@@ -178,43 +178,6 @@ bool Anomalies::receives_from_any(int i) const {
                              [](const Record& r) { return r.kind == Kind::kRecv && r.peer < 0; });
 }
 
-std::optional<std::size_t> Anomalies::met_since(int i, std::size_t issued,
-                                                std::size_t stuck) const {
-  const std::vector<Step>& steps = history_.of(i);
-  const auto size = [&](std::size_t k) {
-    const bool collective = history_.record(i, k).kind == Kind::kCollective && steps[k].group >= 0;
-    return collective ? c_.groups[idx(steps[k].group)].ranks.size() : 0;
-  };
-  std::size_t largest = 1;
-  for (std::size_t k = 0; k < steps.size(); ++k) {
-    largest = std::max(largest, size(k));
-  }
-  for (std::size_t k = std::min(stuck, steps.size()); k-- > issued + 1;) {
-    if (size(k) == largest && ended_alike(i, k)) {
-      return k;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<Anomaly> Anomalies::since_met(int i, Anomaly a, std::size_t stuck) const {
-  const auto met = met_since(i, a.issued, stuck);
-  if (!met) {
-    return a;
-  }
-  const std::span<const std::uint64_t> own(roles(i));
-  const auto since = own.first(std::min(stuck + 1, own.size())).subspan(*met + 1);
-  const bool message = history_.record(a.owner(i), a.usual).kind != Kind::kCollective;
-  if (!message || std::ranges::find(since, role(a.owner(i), usual(i, a))) != since.end()) {
-    return std::nullopt;
-  }
-  a.issued = *met + 1;
-  a.kind = Anomaly::kSkipped;
-  a.novel = std::ranges::find(own.first(a.issued), own[a.issued]) ==
-            own.begin() + static_cast<std::ptrdiff_t>(a.issued);
-  return a;
-}
-
 namespace {
 
 // Near `stuck`, a step.
@@ -534,7 +497,7 @@ bool Anomalies::came_to_new_together(int i, const Anomaly& a) const {
 
 bool Anomalies::leaves_order(int i, const Anomaly& a, std::size_t stuck) const {
   return !is_over(i, a, stuck) && !is_between(i, a) && !is_not_due(c_, history_, *this, i, a) &&
-         !ended_by_all(i, a) && !comes_later(i, a);
+         !ended_by_all(i, a) && !comes_later(i, a) && !kept_its_place(i, a, stuck);
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {

@@ -145,6 +145,9 @@ class Anomalies {
   bool ended_alike(int evidence, std::size_t step) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
+  // Later collectives of the group where one was left out, or added, came alike on its other members,
+  // and not all from one line: a shift by one would show.
+  bool kept_its_place(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool leaves_order(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
   bool is_one_program(int evidence) const;

@@ -1,6 +1,7 @@
 // Ranks whose program parts from that of their peers, where their own earlier iterations do not tell.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "facts/limits.hpp"
 #include "facts/order/order.hpp"
@@ -122,6 +123,67 @@ std::optional<Anomaly> Anomalies::from_start(int i) const {
                  (by_many || (!of_group && std::ranges::any_of(steps.first(most), met)))
              ? std::optional(a)
              : std::nullopt;
+}
+
+std::optional<std::size_t> Anomalies::met_since(int i, std::size_t issued,
+                                                std::size_t stuck) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const auto size = [&](std::size_t k) {
+    const bool collective = history_.record(i, k).kind == Kind::kCollective && steps[k].group >= 0;
+    return collective ? c_.groups[idx(steps[k].group)].ranks.size() : 0;
+  };
+  std::size_t largest = 1;
+  for (std::size_t k = 0; k < steps.size(); ++k) {
+    largest = std::max(largest, size(k));
+  }
+  for (std::size_t k = std::min(stuck, steps.size()); k-- > issued + 1;) {
+    if (size(k) == largest && ended_alike(i, k)) {
+      return k;
+    }
+  }
+  return std::nullopt;
+}
+
+bool Anomalies::kept_its_place(int i, const Anomaly& a, std::size_t stuck) const {
+  const std::vector<Step>& steps = history_.of(i);
+  const bool skipped = a.kind == Anomaly::kSkipped;
+  const int group = skipped ? usual(i, a).group : steps[a.issued].group;
+  const Kind kind =
+      skipped ? history_.record(a.owner(i), a.usual).kind : history_.record(i, a.issued).kind;
+  if ((!skipped && a.kind != Anomaly::kInserted) || kind != Kind::kCollective) {
+    return false;
+  }
+  std::set<std::uint64_t> kinds;
+  std::size_t alike = 0;
+  for (std::size_t k = a.issued + 1; k < std::min(stuck, steps.size()) && alike < limits::kContext;
+       ++k) {
+    if (steps[k].group == group && history_.record(i, k).kind == Kind::kCollective) {
+      if (!ended_alike(i, k)) {
+        return false;
+      }
+      kinds.insert(roles(i)[k]);
+      ++alike;
+    }
+  }
+  return kinds.size() > 1;
+}
+
+std::optional<Anomaly> Anomalies::since_met(int i, Anomaly a, std::size_t stuck) const {
+  const auto met = met_since(i, a.issued, stuck);
+  if (!met) {
+    return a;
+  }
+  const std::span<const std::uint64_t> own(roles(i));
+  const auto since = own.first(std::min(stuck + 1, own.size())).subspan(*met + 1);
+  const bool message = history_.record(a.owner(i), a.usual).kind != Kind::kCollective;
+  if (!message || std::ranges::find(since, role(a.owner(i), usual(i, a))) != since.end()) {
+    return std::nullopt;
+  }
+  a.issued = *met + 1;
+  a.kind = Anomaly::kSkipped;
+  a.novel = std::ranges::find(own.first(a.issued), own[a.issued]) ==
+            own.begin() + static_cast<std::ptrdiff_t>(a.issued);
+  return a;
 }
 
 std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
