@@ -340,9 +340,19 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   const auto is_common = [&](int i, const Anomaly& a) {
     return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued));
   };
+  // What was left out of another group, in which others wait for it, may show only after all met.
+  const auto is_past = [&](const Deviant& d) {
+    const auto met = f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence));
+    const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
+    return met &&
+           (d.how.kind != Anomaly::kSkipped || f.history.of(d.evidence)[*met].group == group ||
+            std::ranges::none_of(f.graph.pending, [&](const Pending& p) {
+              return p.kind == Kind::kCollective && p.group == group &&
+                     contains(p.absent, d.evidence);
+            }));
+  };
   std::erase_if(deviants, [&](const Deviant& d) {
-    return is_common(d.evidence, d.how) ||
-           (in_cycle && f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence)));
+    return is_common(d.evidence, d.how) || (in_cycle && is_past(d));
   });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
