@@ -119,10 +119,8 @@ void add_sisters(const Facts& f, std::vector<Deviant>& deviants) {
 // None of its peers ever issued what it issued there.
 bool is_new_to_others(const Facts& f, const Deviant& d) {
   const std::uint64_t role = f.anomalies.roles(d.evidence, false)[d.how.issued];
-  return std::ranges::none_of(f.anomalies.peers(d.evidence, true), [&](int j) {
-    return std::ranges::find(f.anomalies.roles(j, false), role) !=
-           f.anomalies.roles(j, false).end();
-  });
+  return std::ranges::none_of(f.anomalies.peers(d.evidence, true),
+                              [&](int j) { return contains(f.anomalies.roles(j, false), role); });
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ class Describe : public Names {
   void without_evidence() {
     const Exit x = exit_of(f, g_);
     const bool told = c_.rule == Rule::kSeenEnded && c_.guilty.size() == 1;  // by the first line
-    line(!x.last_place.empty() && !told ? exit_did(x, 1) + ", according to other ranks of its node"
-         : told                         ? "left no file"
+    line(told                    ? "left no file"
+         : !x.last_place.empty() ? exit_did(x, 1) + ", according to other ranks of its node"
          : g_.why == Why::kNeverStarted
              ? "left no file, and no rank of its node knows of its process"
              : "left no file, so its place in the code is not known");
