@@ -315,6 +315,34 @@ bool is_in_common(const Facts& f, const Deviant& d) {
          came_together(f, d.evidence, step);
 }
 
+// All met since. What was left out of another group, in which others wait for it, may show only then.
+bool is_past(const Facts& f, const Deviant& d) {
+  const auto met = f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence));
+  const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
+  return met && (d.how.kind != Anomaly::kSkipped || f.history.of(d.evidence)[*met].group == group ||
+                 std::ranges::none_of(f.graph.pending, [&](const Pending& p) {
+                   return p.kind == Kind::kCollective && p.group == group &&
+                          contains(p.absent, d.evidence);
+                 }));
+}
+
+// Its departure nearest to the hang, as first iterations vary. Of several who wait, what one of them
+// issued after that is no reason.
+std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) {
+  const std::size_t stuck = f.stuck_step(who);
+  std::optional<Anomaly> last;
+  for (const Anomaly& a : f.anomalies.any(who, stuck, false)) {
+    const bool later = of_several && a.issued >= f.stuck_end(who);
+    const auto left = later || (a.novel && is_of_most(f, who, a.issued))
+                          ? std::nullopt
+                          : f.anomalies.since_met(who, a, stuck);
+    if (left && (!last || (left->issued > last->issued && left->issued <= stuck))) {
+      last = left;
+    }
+  }
+  return last;
+}
+
 }  // namespace
 
 std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects, bool in_cycle,
@@ -338,19 +366,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   const auto is_common = [&](int i, const Anomaly& a) {
     return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued));
   };
-  // What was left out of another group, in which others wait for it, may show only after all met.
-  const auto is_past = [&](const Deviant& d) {
-    const auto met = f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence));
-    const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
-    return met &&
-           (d.how.kind != Anomaly::kSkipped || f.history.of(d.evidence)[*met].group == group ||
-            std::ranges::none_of(f.graph.pending, [&](const Pending& p) {
-              return p.kind == Kind::kCollective && p.group == group &&
-                     contains(p.absent, d.evidence);
-            }));
-  };
   std::erase_if(deviants, [&](const Deviant& d) {
-    return is_common(d.evidence, d.how) || (in_cycle && is_past(d));
+    return is_common(d.evidence, d.how) || (in_cycle && is_past(f, d));
   });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
@@ -372,23 +389,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       }
     }
     const int who = deviants.size() == 1 ? deviants.front().evidence : -1;
-    std::vector<Anomaly> all;
-    for (const Anomaly& a : who < 0 ? all : f.anomalies.any(who, f.stuck_step(who), false)) {
-      // Of several who wait, what one of them issued after that is no reason.
-      const bool later = suspects.size() > 1 && a.issued >= f.stuck_end(who);
-      const auto left = later || (a.novel && is_of_most(f, who, a.issued))
-                            ? std::nullopt
-                            : f.anomalies.since_met(who, a, f.stuck_step(who));
-      if (left) {
-        all.push_back(*left);
-      }
-    }
-    if (!all.empty()) {  // first iterations vary: the last one is nearest to the hang
-      Anomaly nearest = all.front();
-      for (const Anomaly& a : all) {
-        nearest = a.issued > nearest.issued && a.issued <= f.stuck_step(who) ? a : nearest;
-      }
-      return of_deviants(f, {{who, nearest}}, false, true);
+    if (const auto a = who < 0 ? std::nullopt : last_departure(f, who, suspects.size() > 1)) {
+      return of_deviants(f, {{who, *a}}, false, true);
     }
     deviants.clear();
   }
