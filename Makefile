@@ -165,10 +165,11 @@ build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by
 	@cmake --preset $*
 
 .PHONY: lint
-lint: $(VENV)/.made-by  ## ruff, and clang-format where it is installed
+lint: $(VENV)/.made-by  ## ruff, lengths, and clang-format where it is installed
 	@$(BIN)/python -m ruff --version >/dev/null 2>&1 || $(BIN)/pip install -qq ruff
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/check_lengths.py
 	@if clang-format --dump-config >/dev/null 2>&1; then \
 	  git ls-files -co --exclude-standard '*.cpp' '*.hpp' | xargs clang-format --dry-run -Werror; \
 	else echo "lint: no clang-format that reads .clang-format, C++ not checked"; fi

@@ -21,6 +21,13 @@ bool is_alarm(const RankEvidence* e) {
          e->trigger == Trigger::kFailure || e->trigger == Trigger::kSalvage;
 }
 
+// Its watchdog had warned of a stall, which still goes on.
+bool is_warned(const RankEvidence* e) {
+  return e->id.warned != 0 && std::ranges::any_of(e->records, [e](const Record& r) {
+           return blocks(r) && r.time != 0 && r.time < e->id.warned;
+         });
+}
+
 std::vector<int> primary_of(const std::vector<Exit>& exits) {
   std::vector<int> out;
   for (std::size_t i = 0; i < exits.size(); ++i) {
@@ -48,9 +55,11 @@ Facts::Facts(const Case& the_case)
       hidden(hidden_failures(c, history)),
       stale(stale_evidence(c)),
       threshold_s(limits::kStuck_s) {
+  bool warned = false;
   for (const RankEvidence* e : c.ranks) {
     threshold_s = std::min(threshold_s, 0.5 * e->timeout_s());
     alarmed = alarmed || is_alarm(e);
+    warned = warned || is_warned(e);
     timed_out = timed_out || e->trigger == Trigger::kTimeout;
     p2p_unseen = p2p_unseen || e->holes.no_p2p;
     records_less = records_less || e->holes.calls_only;
@@ -59,7 +68,7 @@ Facts::Facts(const Case& the_case)
                    return !e->holes.calls_only && !e->records.empty();
                  });
   threshold_s = std::max(threshold_s, young_in_torch_s());
-  if (!alarmed) {
+  if (!alarmed && !warned) {
     const bool by_hand = std::ranges::any_of(
         c.ranks, [](const RankEvidence* e) { return e->trigger == Trigger::kManual; });
     double usual_s =

@@ -11,7 +11,7 @@ namespace frtrace::limits {
 // ---- what counts as stuck
 // An operation in flight for less is work in progress: collectives take milliseconds.
 inline constexpr double kStuck_s = 1.0;
-inline constexpr double kStuckByHand_s = 5;  // of dumps that nothing but a person asked for
+inline constexpr double kStuckByHand_s = 5;  // of dumps by hand alone, without a warning
 // PyTorch dumps when a timeout of minutes has passed, or when somebody asks: its files are written
 // seconds apart, and of a job that runs each has young operations. Never more than half a timeout.
 inline constexpr double kStuckInTorch_s = 5.0;

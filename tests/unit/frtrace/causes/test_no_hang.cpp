@@ -205,6 +205,21 @@ TEST_CASE("a wait as long as the timeout is a hang, however long the usual ones 
   CHECK(r.ranks == Ranks{1});
 }
 
+TEST_CASE("of dumps by hand, a short wait is a hang where the watchdog had warned of it") {
+  const bool warned = GENERATE(true, false);
+  JobBuilder j(4);
+  iterations(j, 12);
+  j.some({0, 1, 3}, kWorld, kLoss);
+  j.advance(2);
+  for (Rank r = 0; r < 4; ++r) {
+    j.rank(r).trigger = Trigger::kManual;
+  }
+  j.rank(3).id.warned = warned ? j.now() - 500'000'000 : j.now() - 2'500'000'000;  // of another
+  const Report r = j.diagnose();
+  CHECK(r.kind == (warned ? Verdict::kMissing : Verdict::kOk));
+  CHECK(r.ranks == (warned ? Ranks{2} : Ranks{}));
+}
+
 TEST_CASE("what hung and then failed, with nothing after it, did not go on") {
   const bool failed = GENERATE(true, false);
   JobBuilder j(3);
