@@ -209,6 +209,22 @@ GroupLabel::GroupLabel(const View& view, const GroupRow* group) noexcept {
   text_ = {own_, n};
 }
 
+namespace {
+
+// The member of that place in the group; -1: the ring does not say who.
+i64 member_at(std::span<const u32> ranges, i32 place) noexcept {
+  u32 left = static_cast<u32>(place);
+  for (std::size_t i = 0; i + 2 < ranges.size() && place >= 0; i += 3) {
+    if (left < ranges[i + 1]) {
+      return i64{ranges[i]} + i64{left} * ranges[i + 2];
+    }
+    left -= ranges[i + 1];
+  }
+  return -1;
+}
+
+}  // namespace
+
 void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept {
   const Payload& p = record.payload;
   const GroupRow* g = view.group(p.group);
@@ -223,6 +239,11 @@ void describe(const View& view, const RecordCopy& record, char* out, std::size_t
       format(out, bytes, "%.*s #%l", static_cast<int>(op.size()), op.data(), u64{p.seq});
   if (p.group != 0) {
     n += format(out + n, bytes - n, " of %.*s", static_cast<int>(group.size()), group.data());
+  }
+  const bool is_p2p = g != nullptr && p.group != 0 && (p.kind == FR_SEND || p.kind == FR_RECV);
+  if (const i64 peer = is_p2p ? member_at(view.group_ranks(*g), p.peer) : -1; peer >= 0) {
+    n += format(out + n, bytes - n, p.kind == FR_SEND ? " to rank %l" : " from rank %l",
+                static_cast<u64>(peer));
   }
   if (!file.empty()) {
     n += format(out + n, bytes - n, " at %.*s:%u (%.*s", static_cast<int>(file.size()), file.data(),

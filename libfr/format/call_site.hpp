@@ -92,7 +92,8 @@ class GroupLabel {
   char own_[128];
   std::string_view text_;
 };
-// "all_reduce #41 of default_pg at train.py:91 (step)"; at most bytes - 1 characters.
+// "all_reduce #41 of default_pg at train.py:91 (step)", "send #4 of pp to rank 6 at ..."; at most
+// bytes - 1 characters.
 void describe(const View& view, const RecordCopy& record, char* out, std::size_t bytes) noexcept;
 // How far the device library got with it: "launched, its kernel does not run", "its kernel runs on
 // 2 channels; channel 0 waits for rank 1 to take step 3 of 8". "" when it says nothing of it.

@@ -31,8 +31,8 @@ struct Line {
   }
 };
 
-// " at train.py:91 (step)"; where both stacks are at the same line of the user, the frame in which
-// they differ.
+// " at train.py:91 (step)"; where both stacks are at the same line of the user, the line of the user
+// from which they part.
 void add_site(Line& line, const View& view, u32 stack, const View& other,
               u32 other_stack) noexcept {
   Site site = user_site(view, stack);
@@ -40,11 +40,13 @@ void add_site(Line& line, const View& view, u32 stack, const View& other,
   if (site.file == theirs.file && site.line == theirs.line) {
     const auto own = view.stack(stack);
     const auto others = other.stack(other_stack);
-    for (std::size_t i = 0; i < own.size() && i < others.size(); ++i) {
-      const FrameRow a = view.frame(own[i]);
-      const FrameRow b = other.frame(others[i]);
+    for (std::size_t n = 1; n <= std::min(own.size(), others.size()); ++n) {
+      const FrameRow a = view.frame(own[own.size() - n]);
+      const FrameRow b = other.frame(others[others.size() - n]);
       if (a.line != b.line || view.string(a.file) != other.string(b.file)) {
-        site = {view.string(a.file), view.string(a.func), a.line, {}, {}};
+        if (!is_library_file(view.string(a.file))) {
+          site = {view.string(a.file), view.string(a.func), a.line, {}, {}};
+        }
         break;
       }
     }

@@ -115,7 +115,7 @@ void Patience::describe(const Standing& w, char* out, std::size_t bytes) const n
     add("; all members have come");
   } else if (s.others == Others::kGone) {
     add("; rank %d has ended", s.absent);
-  } else if (s.absent >= 0) {
+  } else if (s.absent >= 0 && s.seq != kNoSeq) {
     if (s.more_absent == 0) {
       add("; rank %d has not come", s.absent);
     } else {

@@ -98,6 +98,7 @@ enum class Assume : std::uint8_t {
   kGroupsUnknown,        // operations of unknown groups were not counted
   kMayMakeCommunicator,  // ranks that issued nothing: the blamed may wait for them, unrecorded
   kEarlyFile,            // a rank's file was written long before the others'
+  kOldFile,              // a rank's file is older than the waits: seconds
   kTimesGuessed          // since when they wait: the files' times are those of copies
 };
 struct Assumption {
@@ -132,6 +133,7 @@ enum class Rule : std::uint8_t {
   kLockCycle,      // in a cycle: some wait for a file lock that another one of them holds
   kSeenEnded,      // a rank without evidence that peers saw end
   kNoEvidence,     // a rank without evidence at which all waits end
+  kOldFile,        // likewise, a rank whose file is older than all waits
   kNoExit,         // its threads keep a process alive that has destroyed its groups
   kNeverStarted,   // ranks without evidence that all others await at the store
   kLifecycle,      // ranks that did not come to a call that makes or destroys groups

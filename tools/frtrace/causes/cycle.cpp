@@ -326,6 +326,34 @@ bool is_past(const Facts& f, const Deviant& d) {
                  }));
 }
 
+// Most members of the group, and of its sisters, came to the collective that it issued there, and all
+// these left their order for it: it comes in some rounds only.
+bool left_with_most(const Facts& f, int i, std::size_t issued) {
+  const Record& r = f.history.record(i, issued);
+  const Step& step = f.history.of(i)[issued];
+  if (r.kind != Kind::kCollective || step.group < 0) {
+    return false;
+  }
+  const std::uint64_t role = f.anomalies.role(i, step);
+  const auto left = [&](int j, std::size_t at) {
+    const std::vector<Anomaly> all = f.anomalies.any(j, f.stuck_step(j), false);
+    return f.anomalies.role(j, f.history.of(j)[at]) == role &&
+           std::ranges::find(all, at, &Anomaly::issued) != all.end();
+  };
+  std::size_t with = 0, members = 0;
+  for (int s = 0; s < static_cast<int>(f.c.groups.size()) && members < limits::kVoters; ++s) {
+    const Group& g = f.group(s);
+    if (s == step.group || g.kind() == f.group(step.group).kind()) {
+      members += g.ranks.size();
+      for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
+        const auto at = step_of_member(f, s, m, r.seq);
+        with += at && left(g.evidence[m], *at);
+      }
+    }
+  }
+  return with > 2 && 2 * with > members;
+}
+
 // Its departure nearest to the hang, as first iterations vary. Of several who wait, what one of them
 // issued after that is no reason.
 std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) {
@@ -333,9 +361,10 @@ std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) 
   std::optional<Anomaly> last;
   for (const Anomaly& a : f.anomalies.any(who, stuck, false)) {
     const bool later = of_several && a.issued >= f.stuck_end(who);
-    const auto left = later || (a.novel && is_of_most(f, who, a.issued))
-                          ? std::nullopt
-                          : f.anomalies.since_met(who, a, stuck);
+    const auto left =
+        later || (a.novel && is_of_most(f, who, a.issued)) || left_with_most(f, who, a.issued)
+            ? std::nullopt
+            : f.anomalies.since_met(who, a, stuck);
     if (left && (!last || (left->issued > last->issued && left->issued <= stuck))) {
       last = left;
     }
@@ -364,7 +393,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     }
   }
   const auto is_common = [&](int i, const Anomaly& a) {
-    return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued));
+    return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued)) ||
+           left_with_most(f, i, a.issued);
   };
   std::erase_if(deviants, [&](const Deviant& d) {
     return is_common(d.evidence, d.how) || (in_cycle && is_past(f, d));
@@ -495,6 +525,7 @@ std::vector<Cause> cycle(const Facts& f) {
     const bool new_to_all = is_new_to_all(f, p.evidence);
     if (!new_to_all) {
       c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+      c = c ? c : uneven_rounds(f, p);
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);
     }

@@ -1,5 +1,6 @@
 // Processes that ended while others wait for them, and ranks without evidence.
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <span>
 
@@ -378,6 +379,43 @@ std::vector<Cause> no_evidence(const Facts& f) {
   for (const Rank x : who) {
     add(x, Why::kNoEvidence);
   }
+  return {c};
+}
+
+// All waits end at one rank whose file of PyTorch's is long older than they are: where the others wrote
+// theirs, it did not write another one. (fr's ranks write those of others, too.)
+std::vector<Cause> old_file(const Facts& f) {
+  std::vector<const Problem*> found;
+  for (const Problem& p : f.graph.problems) {
+    if (p.kind == Problem::kStale) {
+      found.push_back(&p);
+    }
+  }
+  const int i = found.size() == 1 && found.front()->evidence.size() == 1
+                    ? found.front()->evidence.front()
+                    : -1;
+  const std::vector<int> open =
+      f.graph.those([i](const Pending& p) { return contains(p.stale, i); });
+  if (open.empty() || !f.c.missing.empty()) {
+    return {};
+  }
+  const RankEvidence& e = f.ev(i);
+  double older_s = std::numeric_limits<double>::infinity();
+  for (const RankEvidence* other : f.c.ranks) {
+    older_s = std::min(older_s, other == &e ? older_s : seconds_between(e.written, other->written));
+  }
+  Cause c(Rule::kOldFile, Verdict::kExited);
+  c.explains = found.front()->explains;
+  c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
+  const Pending& p = f.graph[c.pending];
+  // It went on after it had written that file, or files are copied as they come.
+  if (e.format.empty() || f.stale[idx(i)] || e.holes.written_guessed ||
+      older_s < limits::kStaleApart_s || p.seconds() < limits::kLongWait_s ||
+      has_suspect(f, f.rank(i))) {
+    return {};
+  }
+  c.guilty.push_back(guilty_rank(f, i, Why::kNoEvidence, c.pending));
+  c.assume(Assume::kOldFile, {f.rank(i)}, older_s);
   return {c};
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
@@ -75,19 +77,23 @@ int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) 
   return votes;
 }
 
+// What the member issued in that slot; nullopt: nobody knows.
+std::optional<std::uint64_t> what_at(const Facts& f, const Divergence& d, int member,
+                                     std::uint64_t seq) {
+  const Record* r = record_at(f, d, member, seq);
+  const int i = f.group(d.group).evidence[idx(member)];
+  return r == nullptr ? std::nullopt : std::optional(what_of(f, i, *r));
+}
+
 // Of two members the slot from which on they issue different things: one that left something out
 // meets the other in equal sizes for a while. `apart`: slots that lie between two such at most, as
 // in a loop both come to the same operation now and then.
 std::uint64_t parted_at(const Facts& f, const Divergence& d, std::uint64_t apart) {
-  const Group& g = f.group(d.group);
-  const auto what = [&](std::size_t k, std::uint64_t seq) -> std::optional<std::uint64_t> {
-    const int m = d.classes[k].front();
-    const Record* r = record_at(f, d, m, seq);
-    return r == nullptr ? std::nullopt : std::optional(what_of(f, g.evidence[idx(m)], *r));
-  };
   std::uint64_t at = d.seq;
-  for (std::uint64_t seq = at; g.ranks.size() == 2 && --seq > 0 && at - seq <= apart;) {
-    const auto a = what(0, seq), b = what(1, seq);
+  for (std::uint64_t seq = at;
+       f.group(d.group).ranks.size() == 2 && --seq > 0 && at - seq <= apart;) {
+    const auto a = what_at(f, d, d.classes[0].front(), seq);
+    const auto b = what_at(f, d, d.classes[1].front(), seq);
     if (!a || !b) {
       break;
     }
@@ -149,9 +155,32 @@ int usual_with_last(const Facts& f, int evidence, const Record& own) {
   return last == nullptr || same < limits::kRepeats ? 0 : last->in_numel == own.in_numel ? 1 : -1;
 }
 
+// The only class that issued the operation that sister groups did in that slot; -1: none, or several
+// did. Sizes differ between sisters by right.
+int class_of_sisters(const Facts& f, const Divergence& d) {
+  int out = -1;
+  if (std::ranges::count(d.fields, SlotField::kOperation, &FieldDifference::field) == 0) {
+    return out;
+  }
+  for (std::size_t k = 0; k < d.classes.size(); ++k) {
+    const int m = d.classes[k].front();
+    const Record* r = record_at(f, d, m, d.seq);
+    if (sisters_that_agree(f, d, what_of(f, f.group(d.group).evidence[idx(m)], *r)) != 0) {
+      if (out >= 0) {
+        return -1;
+      }
+      out = static_cast<int>(k);
+    }
+  }
+  return out;
+}
+
 // The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
 // tells.
 int class_by_precedent(const Facts& f, const Divergence& d) {
+  if (const int k = class_of_sisters(f, d); k >= 0) {
+    return k;
+  }
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
@@ -245,31 +274,24 @@ std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int me
   return out;
 }
 
-// Appends, up to `n` in all, what came there after the same operations before; `before` backwards.
-void repeat(std::vector<std::uint64_t>& due, const std::vector<std::uint64_t>& before,
-            std::size_t n) {
-  std::size_t lag = 0, longest = 0;
+// By how many operations an earlier place lies back that `before`, which runs backwards, was like so
+// far: the one alike for longest first.
+std::vector<std::size_t> places_alike(const std::vector<std::uint64_t>& before) {
+  std::vector<std::pair<std::size_t, std::size_t>> found;
   for (std::size_t back = 1; back < before.size(); ++back) {
-    const std::size_t alike = equal_run(before, 0, before, back);
-    if (alike > longest) {
-      longest = alike;
-      lag = back;
+    if (const std::size_t alike = equal_run(before, 0, before, back); alike != 0) {
+      found.emplace_back(alike, back);
     }
   }
-  while (lag != 0 && due.size() < n) {
-    due.push_back(due.size() < lag ? before[lag - due.size()] : due[due.size() - lag]);
-  }
+  std::ranges::stable_sort(found, std::greater(), [](const auto& x) { return x.first; });
+  std::vector<std::size_t> out;
+  std::ranges::transform(found, std::back_inserter(out), [](const auto& x) { return x.second; });
+  return out;
 }
 
-// The member left one operation out, or a few: it went on with what comes after them.
-bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
-  const std::vector<std::uint64_t> issued = keys_from(f, d, member, false);
-  std::vector<std::uint64_t> due = keys_from(f, d, reference, false);
-  if (issued.empty() || due.empty() || issued[0] == due[0]) {
-    return false;
-  }
-  const bool fewer = issued.size() < due.size();
-  repeat(due, keys_from(f, d, reference, true), issued.size() + limits::kSkipLookahead);
+// What was issued is what comes later in `due`: something was left out.
+bool went_on_later(const std::vector<std::uint64_t>& issued, std::vector<std::uint64_t> due,
+                   bool fewer) {
   std::size_t support = 0;
   if (kind_of(issued, due, support) != Anomaly::kSkipped) {
     return false;
@@ -279,6 +301,30 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
   std::rotate(due.begin(), early, early + 1);
   const std::size_t exchanged = equal_run(issued, 0, due, 0);
   return exchanged < 2 || exchanged < support || (exchanged == support && fewer);
+}
+
+// The member left one operation out, or a few: it went on with what comes after them, as it came
+// after them in some earlier iteration.
+bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
+  const std::vector<std::uint64_t> issued = keys_from(f, d, member, false);
+  const std::vector<std::uint64_t> due = keys_from(f, d, reference, false);
+  if (issued.empty() || due.empty() || issued[0] == due[0]) {
+    return false;
+  }
+  const bool fewer = issued.size() < due.size();
+  const std::size_t wanted = issued.size() + limits::kSkipLookahead;
+  const std::vector<std::uint64_t> before = keys_from(f, d, reference, true);
+  std::vector<std::size_t> places = places_alike(before);
+  if (before.size() > 1 && before[1] == issued[0]) {  // rather once more than one round too early
+    places.resize(std::min<std::size_t>(places.size(), 1));
+  }
+  return went_on_later(issued, due, fewer) || std::ranges::any_of(places, [&](std::size_t back) {
+           std::vector<std::uint64_t> all = due;
+           while (all.size() < wanted) {
+             all.push_back(all.size() < back ? before[back - all.size()] : all[all.size() - back]);
+           }
+           return went_on_later(issued, std::move(all), fewer);
+         });
 }
 
 // The slot from which on the member issued what the others did from another place of the program; in
@@ -298,6 +344,20 @@ std::uint64_t once_more_since(const Facts& f, const Divergence& d, int member, i
   }
   const bool kept = record_at(f, d, member, d.seq) != nullptr;
   return since < d.seq && kept && !differ(d.seq, since) ? since : 0;
+}
+
+// The slot in which the member left an operation out and met the others in another of equal size: from
+// there on it issued what they did one slot later. 0: it did not.
+std::uint64_t left_out_since(const Facts& f, const Divergence& d, int member, int reference) {
+  std::uint64_t since = 0;
+  for (std::uint64_t seq = d.seq; --seq > 0 && d.seq - seq <= limits::kRecent;) {
+    const auto own = what_at(f, d, member, seq), next = what_at(f, d, reference, seq + 1);
+    if (!own || own != next) {
+      break;
+    }
+    since = own != what_at(f, d, reference, seq) ? seq : since;
+  }
+  return since;
 }
 
 int pending_of(const Facts& f, const Divergence& d) {
@@ -339,15 +399,53 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
       x.usual = f.ev(x.evidence).index_of(*record_at(f, d, member, since));
     }
   }
-  const bool all = std::ranges::all_of(c.guilty, [&](const Guilty& x) {
-    return x.usual == kNoRecord && skipped(f, d, g.position.at(x.rank), reference);
-  });
-  if (all) {
-    c.set(Rule::kSkippedSlot, Verdict::kMissing);
+  std::set<std::uint64_t> since;
+  for (const Guilty& x : c.guilty) {
+    const int member = g.position.at(x.rank);
+    const std::uint64_t left_out = left_out_since(f, d, member, reference);
+    if (x.usual != kNoRecord || (left_out == 0 && !skipped(f, d, member, reference))) {
+      return;
+    }
+    since.insert(left_out == 0 ? d.seq : left_out);
+  }
+  c.set(Rule::kSkippedSlot, Verdict::kMissing);
+  for (Guilty& x : c.guilty) {
+    x.why = Why::kSkipped;
+  }
+  if (since.size() == 1) {  // told where it began
+    c.divergence->seq = *since.begin();
     for (Guilty& x : c.guilty) {
-      x.why = Why::kSkipped;
+      x.seq = *since.begin();
+      x.issued = f.ev(x.evidence).index_of(*record_at(f, d, g.position.at(x.rank), x.seq));
     }
   }
+}
+
+// Alone against as many in two slots or more of different groups that nobody outvotes, and the only one
+// who is in all of them: one fault explains all. Evidence; -1: there is none.
+int odd_in_all(const Facts& f) {
+  std::map<int, std::size_t> times;  // by evidence
+  std::set<int> groups;
+  for (const Divergence& d : f.divergences) {
+    if (d.tie && !d.past && !d.over) {
+      groups.insert(d.group);
+      for (const std::vector<int>& side : d.classes) {
+        times[f.group(d.group).evidence[idx(side.front())]] += side.size() == 1;
+      }
+    }
+  }
+  std::erase_if(times, [&](const auto& x) { return x.second < groups.size(); });
+  return groups.size() > 1 && times.size() == 1 ? times.begin()->first : -1;
+}
+
+// The other side of the tie; -1: that rank is on neither.
+int class_against(const Facts& f, const Divergence& d, int evidence) {
+  for (std::size_t k = 0; k < d.classes.size() && d.classes.size() == 2; ++k) {
+    if (f.group(d.group).evidence[idx(d.classes[k].front())] == evidence) {
+      return 1 - static_cast<int>(k);
+    }
+  }
+  return -1;
 }
 
 Cause judge_divergence(const Facts& f, const Divergence& d) {
@@ -359,6 +457,8 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   c.pending = pending_of(f, d);
   c.right = d.tie ? -1 : 0;
   if (d.tie) {
+    const int odd = odd_in_all(f);
+    c.right = odd < 0 ? -1 : class_against(f, d, odd);
     Divergence parted = d;
     for (const std::uint64_t apart : {std::uint64_t{1}, std::uint64_t{limits::kLookahead}}) {
       if (c.right < 0) {

@@ -24,6 +24,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kCycle, cycle},
     {Tier::kCycle, unequal_ends_tie},  // a shift of numbers looks the same
     {Tier::kAbsent, no_evidence},
+    {Tier::kAbsent, old_file},
     {Tier::kAbsent, never_started, false},
     {Tier::kOpen, calls_only, false},  // those ranks are not compared with the others
     {Tier::kOpen, no_exit, false},     // nothing is pending but the end of a process
@@ -98,6 +99,7 @@ Confidence confidence_of(const Assumption& a) {
     case Assume::kTie:
     case Assume::kLostOnly:
     case Assume::kEarlyFile:
+    case Assume::kOldFile:
     case Assume::kMayMakeCommunicator:
     case Assume::kRootUnknown:
     case Assume::kNeedNotMeet:

@@ -47,6 +47,7 @@ std::vector<Cause> left_out_ahead(const Facts&);
 std::vector<Cause> cycle(const Facts&);
 std::vector<Cause> own_errors(const Facts&);
 std::vector<Cause> no_evidence(const Facts&);
+std::vector<Cause> old_file(const Facts&);
 std::vector<Cause> complete_open(const Facts&);
 std::vector<Cause> never_started(const Facts&);
 std::vector<Cause> no_exit(const Facts&);
@@ -142,6 +143,8 @@ void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
 // These left a collective of the problem out, by the order of those who wait in it.
 std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
 // Who on a circle left an order that others show, or its own loop.
+// Of programs whose ranks issue equally much between two collectives: who issued less, or more.
+std::optional<Cause> uneven_rounds(const Facts&, const Problem&);
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.
 bool waits_for_any_rank(const Facts&, int evidence);

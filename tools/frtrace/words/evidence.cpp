@@ -104,6 +104,7 @@ std::string text_of(const Assumption& a) {
       {kEarlyFile,
        "the file of {who} was written soon after the others began to wait for it; that it issued "
        "nothing later is taken from how long they waited"},
+      {kOldFile, "the file of {who} is {time} older than those of the others"},
       {kTimesGuessed,
        "the files lost their times in a copy: that the ranks have waited long is assumed"},
   };

@@ -46,6 +46,8 @@ inline constexpr Row kSentences[] = {
     {kCycle, "{who_or_others} wait for each other{no_order}: {cycle}", "{order_need}"},
     {kLockCycle, "{locks}"},
     {kNoEvidence, "{who} left no evidence; {waiting} for [it|them] in {op}"},
+    {kOldFile,
+     "{who} left no file since the others began to wait; {waiting} for [it|them] in {op}"},
     {kNeverStarted,
      "{who} [has|have] not entered {call} (not started, or cannot reach {store}); {others_wait} "
      "there"},

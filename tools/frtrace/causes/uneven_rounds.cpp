@@ -1,0 +1,104 @@
+// Where all members issue equally much between two collectives of their group: who this time issued
+// less than most before it came, or more and did not come.
+#include <algorithm>
+#include <map>
+#include <span>
+
+#include "causes/rules.hpp"
+#include "facts/limits.hpp"
+#include "model/contains.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// What the member issued since the collective of that number, or since the program began, before the
+// step `to`; nullopt: nobody knows.
+std::optional<std::size_t> since(const Facts& f, int group, std::size_t member, std::uint64_t seq,
+                                 std::size_t to) {
+  const int i = f.group(group).evidence[member];
+  if (seq == 0) {
+    const RankEvidence& e = f.ev(i);
+    return !e.records.empty() && e.records.front().ticket <= 1 ? std::optional(to) : std::nullopt;
+  }
+  const auto from = step_of_member(f, group, member, seq);
+  return from && *from < to ? std::optional(to - *from - 1) : std::nullopt;
+}
+
+enum class Rounds : std::uint8_t { kUnknown, kEven, kUneven };
+
+// Whether in the rounds before, as far as all members' records reach, all issued equally much, and not
+// only collectives.
+Rounds rounds_before(const Facts& f, const Pending& op) {
+  const std::size_t members = f.group(op.group).ranks.size();
+  Rounds out = Rounds::kUnknown;
+  for (std::uint64_t seq = op.seq; --seq > 0;) {
+    std::optional<std::size_t> common;
+    for (std::size_t m = 0; m < members; ++m) {
+      const auto end = step_of_member(f, op.group, m, seq);
+      const auto n = end ? since(f, op.group, m, seq - 1, *end) : std::nullopt;
+      if (!n) {
+        return out;
+      }
+      if (common && *common != *n) {
+        return Rounds::kUneven;
+      }
+      common = n;
+    }
+    out = *common != 0 ? Rounds::kEven : out;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    const Group& g = f.group(op.group);
+    if (op.kind != Kind::kCollective || !op.unknown.empty() || g.ranks.size() > limits::kVoters) {
+      continue;
+    }
+    const Rounds before = rounds_before(f, op);
+    std::map<int, std::size_t> issued;  // evidence
+    std::map<std::size_t, std::size_t> times;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+      const int i = g.evidence[m];  // all have evidence: nobody is unknown
+      const bool waits = std::ranges::find(op.waits, i, &Wait::evidence) != op.waits.end();
+      const std::size_t to = waits ? f.stuck_step(i) : f.history.of(i).size();
+      const auto n = since(f, op.group, m, op.seq - 1, to);
+      if (!n || (waits && f.history.record(i, to).seq != op.seq)) {
+        issued.clear();
+        break;
+      }
+      issued[i] = *n;
+      times[*n] += waits;
+    }
+    const auto most = std::ranges::max_element(times, {}, [](const auto& x) { return x.second; });
+    // In a first round all who came must have issued as much.
+    const bool enough = before == Rounds::kEven ? 2 * most->second >= g.ranks.size()
+                                                : most->second == op.waits.size() &&
+                                                      most->second > 2 && most->first != 0;
+    if (issued.empty() || before == Rounds::kUneven || most->second < 2 || !enough) {
+      continue;
+    }
+    std::vector<int> odd;
+    for (const auto& [i, n] : issued) {
+      if (contains(op.absent, i) ? n > most->first : n < most->first) {
+        odd.push_back(i);
+      }
+    }
+    if (odd.size() != 1) {
+      continue;
+    }
+    // What others wait in for it.
+    const auto lacks = [&](int other) { return contains(f.graph[other].absent, odd.front()); };
+    const auto at = std::ranges::find_if(p.pending, lacks);
+    if (at != p.pending.end()) {
+      return left_out_by(f, odd, *at, Assume::kPeersOrder);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace frtrace
