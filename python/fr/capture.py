@@ -562,6 +562,31 @@ def _chain_excepthooks() -> None:
     threading.excepthook = thread_excepthook
 
 
+def _watch_processes() -> None:
+    """An exception that ends a process of multiprocessing reaches no hook: that prints it itself, and
+    torch.multiprocessing.spawn hands it to the parent and calls sys.exit in its place."""
+    from multiprocessing.process import BaseProcess
+
+    original = BaseProcess.run
+
+    @functools.wraps(original)
+    def run(self):
+        try:
+            original(self)
+        except BaseException as error:
+            harmless("noting an exception")(_note_end_of_process)(error)
+            raise
+
+    BaseProcess.run = run
+
+
+def _note_end_of_process(error) -> None:
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code not in (None, 0) else None
+    if error is not None and _fr.enabled():
+        _note_exception("exception", type(error), error, error.__traceback__)
+
+
 def _watch_sys_exit() -> None:
     """Python has thrown the traceback of SystemExit away when the process ends: fr notes its birth.
 
@@ -639,6 +664,7 @@ def install() -> None:
     harmless("watching the exit")(_watch_exit)()
     harmless("guarding threads")(_guard_threads)()
     harmless("watching sys.exit")(_watch_sys_exit)()
+    harmless("watching processes")(_watch_processes)()
     module = sys.modules.get(_TARGET)
     executed = module is not None and not getattr(module.__spec__, "_initializing", False)
     if executed:

@@ -3,10 +3,11 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import FRTRACE, QUIET, frtrace, line_of, wait_until
+from conftest import FRTRACE, QUIET, frtrace, free_port, line_of, wait_until
 
 
 def test_no_fault_leaves_nothing(launch):
@@ -294,3 +295,45 @@ def test_second_attempt_of_torchrun(launch):
     job.trace().expect("missing", [1], op="all_reduce", seq=4, at="steps")
     wait_until("both ranks of attempt 0", lambda: set(job.evidence(attempt=0)) == {0, 1})
     job.trace("--attempt", 0).expect("exited", [0])
+
+
+PROCESSES = """
+import os, sys
+import fr, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def load():
+    raise ValueError("bad sample")  # @load
+
+def rank_main(rank, port):
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(2))
+    if rank == 1:
+        load()
+    dist.all_reduce(torch.ones(2))
+
+if __name__ == "__main__":
+    port = int(sys.argv[2])
+    if sys.argv[1] == "torch":
+        mp.spawn(rank_main, (port,), nprocs=2)
+    context = mp.get_context(sys.argv[1])
+    ranks = [context.Process(target=rank_main, args=(rank, port)) for rank in range(2)]
+    [rank.start() for rank in ranks]
+    [rank.join() for rank in ranks]
+"""
+
+
+@pytest.mark.parametrize("begun", ["torch", "spawn", "fork"])
+def test_an_exception_that_multiprocessing_caught(scratch, begun):
+    """It ends the process through sys.exit or os._exit, past Python's hook."""
+    script = scratch / "processes.py"
+    script.write_text(PROCESSES)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "RANK", "WORLD_SIZE"))}
+    env |= {"FR_DUMP_DIR": str(scratch / "dumps"), "FR_SHM_DIR": str(scratch)}
+    command = [sys.executable, script, begun, str(free_port())]
+    subprocess.run(command, env=env, cwd=scratch, capture_output=True, timeout=120)
+    verdict = frtrace(scratch / "dumps").verdict
+    assert verdict["kind"] == "exited" and verdict["ranks"] == [1], verdict
+    assert verdict["summary"].startswith("rank 1 raised ValueError: bad sample"), verdict
+    line = next(n for n, x in enumerate(PROCESSES.splitlines(), 1) if "@load" in x)
+    site = verdict["blamed"][0]["site"]
+    assert (Path(site["file"]).name, site["line"]) == ("processes.py", line), verdict

@@ -397,6 +397,53 @@ TEST_CASE("a skip that shows as a mismatch is recognised") {
     CHECK(r.summary.find("rank 2 skipped all_reduce #7 of default_pg at train.py:20") !=
           std::string::npos);
   }
+  SECTION("it meets the others in an operation of equal size first: told where it began") {
+    const Op forward{.op = "all_gather", .line = 35, .numel = 64, .reduce_op = ""};
+    Op backward = forward;
+    backward.line = 86;
+    JobBuilder j(4);
+    for (int i = 0; i < 3; ++i) {
+      j.all(3, kWorld, forward);
+      j.all(2, kWorld, backward);
+      j.all(kWorld, kGrads);
+    }
+    j.all(2, kWorld, forward);  // of three
+    j.some({0, 1, 3}, kWorld, forward, State::kCompleted);
+    j.some({2}, kWorld, backward, State::kCompleted);
+    j.all(kWorld, backward);
+    j.some({0, 1, 3}, kWorld, backward);
+    j.some({2}, kWorld, kGrads);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.blamed[0].seq == 21);
+    CHECK(r.summary ==
+          "rank 2 skipped all_gather #21 of default_pg at train.py:35 step and issued "
+          "all_gather at train.py:86 step instead");
+  }
+  SECTION("what comes after it differs from time to time") {
+    const Op save{.op = "gather", .line = 60, .numel = 8, .reduce_op = ""};
+    JobBuilder j(4);
+    for (int i = 0; i < 7; ++i) {
+      j.all(kWorld, kSub);
+      j.all(kWorld, kLoss);
+      if (i == 6) {
+        break;
+      }
+      j.all(kWorld, kGrads);
+      if (i == 3) {
+        j.all(2, kWorld, save);
+      }
+    }
+    j.some({0, 1, 3}, kWorld, kGrads);
+    j.some({2}, kWorld, kSub);
+    j.advance(20);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.blamed[0].why == "skipped");
+  }
   SECTION("everybody blocks in the slot: the order of earlier iterations tells") {
     JobBuilder j(4);
     iterations(j, 3);
