@@ -218,11 +218,14 @@ struct Cause {
 
   // What a rule found besides; each is set by the rules that need it.
   std::optional<Divergence> divergence;
+  std::uint64_t parted_since =
+      0;           // slot from which on the guilty issued others than they; 0: that one
   int right = -1;  // class of the divergence that is right; -1: nothing tells
   std::optional<GroupCalls> calls;
   std::optional<Anomaly> anomaly;  // of the first guilty
   bool by_peers = false;           // the anomaly was found by comparing with peers
-  bool new_to_all = false;         // no other rank ever issued what was issued instead
+  bool thread_ended = false;  // the thread of the guilty that issued its operations of the group
+  bool new_to_all = false;    // no other rank ever issued what was issued instead
   DeviceChain chain;
   std::vector<DeviceError> errors;
   StalledDevice::Why stalled = StalledDevice::kNotStarted;

@@ -287,6 +287,9 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
     c.others = p.evidence;
     return c;
   }
+  if (auto other = who.empty() ? std::nullopt : other_thread_did_not_come(f, p, who.front())) {
+    return *other;
+  }
   if (auto skip = who.empty() ? std::nullopt : went_past(f, p, who)) {
     return *skip;
   }

@@ -5,6 +5,8 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "model/contains.hpp"
+#include "model/crumbs.hpp"
 #include "model/operation.hpp"
 #include "model/threads.hpp"
 
@@ -12,24 +14,35 @@ namespace frtrace {
 
 namespace {
 
+// The only thread from which the rank issued what it did in that group, and how much; 0: none, or
+// several.
+struct GroupThread {
+  std::uint32_t tid = 0;
+  std::size_t issued = 0;
+};
+
+GroupThread thread_of_group(const Facts& f, int i, int group) {
+  GroupThread out;
+  for (const Record& r : f.ev(i).records) {
+    if (communicates(r) && f.c.group_at(i, r.group) == group) {
+      if (out.tid != 0 && r.tid != out.tid) {
+        return {};
+      }
+      out.tid = r.tid;
+      ++out.issued;
+    }
+  }
+  return out;
+}
+
 // All that the rank issued in that group came from one thread of its own, which has ended: what its
 // other threads wait in does not hold that up.
 bool lost_its_thread(const Facts& f, int i, int group) {
   const RankEvidence& e = f.ev(i);
   const std::size_t front = f.graph.fronts[idx(i)].first;
-  std::size_t issued = 0;
-  std::uint32_t tid = 0;
-  for (const Record& r : e.records) {
-    if (communicates(r) && f.c.group_at(i, r.group) == group) {
-      if (tid != 0 && r.tid != tid) {
-        return false;
-      }
-      tid = r.tid;
-      ++issued;
-    }
-  }
-  return issued >= limits::kOwnThread && front != kNoRecord && e.records[front].tid != tid &&
-         e.threads.present && e.threads.threads_lost == 0 &&
+  const auto [tid, issued] = thread_of_group(f, i, group);
+  return issued >= (has_died(e, tid) ? 1 : limits::kOwnThread) && front != kNoRecord &&
+         e.records[front].tid != tid && e.threads.present && e.threads.threads_lost == 0 &&
          thread_of(e.threads, static_cast<int>(tid)) == nullptr;
 }
 
@@ -52,6 +65,20 @@ bool is_out_of_order(const Facts& f, const Pending& p) {
 }
 
 }  // namespace
+
+std::optional<Cause> other_thread_did_not_come(const Facts& f, const Problem& p, int evidence) {
+  const std::size_t front = f.graph.fronts[idx(evidence)].first;
+  const RankEvidence& e = f.ev(evidence);
+  for (const int k : p.pending) {
+    const GroupThread own = thread_of_group(f, evidence, f.graph[k].group);
+    if (contains(f.graph[k].absent, evidence) && f.graph[k].kind == Kind::kCollective &&
+        front != kNoRecord && own.issued >= limits::kOwnThread && e.records[front].tid != own.tid &&
+        thread_of_group(f, evidence, f.c.group_at(evidence, e.records[front].group)).tid != 0) {
+      return never_issued_by(f, evidence, k);
+    }
+  }
+  return std::nullopt;
+}
 
 // Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by
 // its own earlier iterations: a fault by itself, whatever else is stuck.
@@ -78,6 +105,7 @@ std::vector<Cause> left_out(const Facts& f) {
         f.group(p.group).ranks.size()) {  // of most it has done its work
       for (const int a : without_thread) {
         out.push_back(never_issued_by(f, a, static_cast<int>(k)));
+        out.back().thread_ended = true;
       }
     }
   }

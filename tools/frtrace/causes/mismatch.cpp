@@ -315,7 +315,8 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
   const std::size_t wanted = issued.size() + limits::kSkipLookahead;
   const std::vector<std::uint64_t> before = keys_from(f, d, reference, true);
   std::vector<std::size_t> places = places_alike(before);
-  if (before.size() > 1 && before[1] == issued[0]) {  // rather once more than one round too early
+  const std::vector<std::uint64_t> own = keys_from(f, d, member, true);
+  if (own.size() > 1 && own[1] == issued[0]) {  // rather once more than one round too early
     places.resize(std::min<std::size_t>(places.size(), 1));
   }
   return went_on_later(issued, due, fewer) || std::ranges::any_of(places, [&](std::size_t back) {
@@ -399,16 +400,31 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
       x.usual = f.ev(x.evidence).index_of(*record_at(f, d, member, since));
     }
   }
+  if (c.guilty.size() == 1 && c.guilty.front().usual == kNoRecord) {
+    const int member = g.position.at(c.guilty.front().rank);
+    const auto differ = [&](std::uint64_t seq) {
+      const auto own = what_at(f, d, member, seq), others = what_at(f, d, reference, seq);
+      return own && others && own != others;
+    };
+    std::uint64_t since = d.seq;
+    while (since > 1 && d.seq - since < limits::kRecent && differ(since - 1)) {
+      --since;
+    }
+    c.parted_since = since < d.seq ? since : 0;
+  }
   std::set<std::uint64_t> since;
   for (const Guilty& x : c.guilty) {
     const int member = g.position.at(x.rank);
     const std::uint64_t left_out = left_out_since(f, d, member, reference);
-    if (x.usual != kNoRecord || (left_out == 0 && !skipped(f, d, member, reference))) {
+    const auto before = [&](int m) { return what_at(f, d, m, d.seq - 1); };
+    const bool parted = before(member) != before(reference);  // by something else
+    if (x.usual != kNoRecord || (left_out == 0 && (parted || !skipped(f, d, member, reference)))) {
       return;
     }
     since.insert(left_out == 0 ? d.seq : left_out);
   }
   c.set(Rule::kSkippedSlot, Verdict::kMissing);
+  c.parted_since = 0;
   for (Guilty& x : c.guilty) {
     x.why = Why::kSkipped;
   }

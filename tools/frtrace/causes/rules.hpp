@@ -140,11 +140,14 @@ bool came_to_new(const Facts&, int evidence, std::size_t step);
 bool has_come_to_new(const Facts&, int evidence);
 // Blames these, each in the operation that it waits in.
 void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
+// A thread of that rank did not come to what others wait in; what another one waits in is of no order
+// with that.
+std::optional<Cause> other_thread_did_not_come(const Facts&, const Problem&, int evidence);
 // These left a collective of the problem out, by the order of those who wait in it.
 std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
-// Who on a circle left an order that others show, or its own loop.
 // Of programs whose ranks issue equally much between two collectives: who issued less, or more.
 std::optional<Cause> uneven_rounds(const Facts&, const Problem&);
+// Who on a circle left an order that others show, or its own loop.
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.
 bool waits_for_any_rank(const Facts&, int evidence);

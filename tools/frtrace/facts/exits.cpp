@@ -38,6 +38,15 @@ bool is_users_own(const ExitEvidence& x) {
                    "DistError", "Timeout", "Connection", "OSError", "BrokenPipe", "Cancelled"});
 }
 
+// What it raised, and what that began with; but for a connection of multiprocessing's, as to a
+// DataLoader's worker, which is none to another rank.
+std::string_view told_by(const ExitEvidence& x) {
+  const std::string_view text = x.message;
+  const std::size_t first = text.find("\n  first cause: ");
+  const bool other = first != text.npos && has_any(text.substr(first), {", at connection.py:"});
+  return other ? text.substr(0, first) : text;
+}
+
 void end_by_signal(Exit& exit, int signal) {
   exit.kind = ExitKind::kSignal;
   exit.signal = signal;
@@ -124,7 +133,7 @@ Exit recorded_exit(const RankEvidence& e) {
       exit.message.pop_back();
     }
     constexpr std::size_t kPrefix = 40;
-    exit.consequence = (is_consequence(x.message) && !is_users_own(x)) ||
+    exit.consequence = (is_consequence(told_by(x)) && !is_users_own(x)) ||
                        (is_consequence(last_error) &&
                         x.message.find(last_error.substr(0, kPrefix)) != std::string::npos);
   } else if (x.signal != 0) {

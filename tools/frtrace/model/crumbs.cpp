@@ -126,6 +126,11 @@ std::string note_text(const RankEvidence& e, const ThreadNotes& n, bool main,
 
 }  // namespace
 
+bool has_died(const RankEvidence& e, std::uint32_t tid) {
+  return std::ranges::any_of(e.notes,
+                             [&](const ThreadNotes& n) { return n.tid == tid && has_died(e, n); });
+}
+
 std::vector<std::string> died_lines(const RankEvidence& e) {
   std::vector<const ThreadNotes*> died;
   for (const ThreadNotes& n : e.notes) {

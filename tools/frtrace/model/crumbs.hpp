@@ -15,6 +15,8 @@ std::vector<std::string> crumb_lines(const Case&, const RankEvidence&);
 // "its thread prefetch died of KeyError: 'a', at train.py:20 in load", of threads that an exception
 // has ended while the process went on.
 std::vector<std::string> died_lines(const RankEvidence&);
+// An exception ended that thread, and the process went on.
+bool has_died(const RankEvidence&, std::uint32_t tid);
 // "raised RuntimeError: no batch", where, and what it came from. `exit`: type and message.
 std::vector<std::string> raised_lines(const RankEvidence&, const std::string& exit);
 

@@ -95,6 +95,16 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
       user_site(own, issued.stack) != user_site(e, due.record->stack)) {
     say(r, "why", "{} as #{}", text, c.divergence->seq);
   }
+  if (c.parted_since != 0) {
+    const Group& g = f.group(c.divergence->group);
+    const auto issued_at = [&](Rank rank) {
+      const std::size_t m = idx(g.position.at(rank));
+      const Record* record = f.slots[idx(c.divergence->group)].at(f.c, g, m, c.parted_since);
+      return Names(f).at(g.evidence[m], record->stack);
+    };
+    say(r, "why", "rank {} departs from the others since #{}, which it issued{}, they{}",
+        first.rank, c.parted_since, issued_at(first.rank), issued_at(due.ranks.front()));
+  }
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
     say(r, "why",

@@ -581,8 +581,7 @@ void add_reasons(const Facts& f, const Cause& c, Report& r) {
   const std::string more = Sentence(f, c, r.ranks).fill(sentences_of(c).more);
   const bool open =
       c.verdict == Verdict::kUndecided || (c.rule >= kOpenDivergence && c.rule < kOkTerminated);
-  if (c.rule == kNeverIssued && c.guilty.size() == 1 && c.guilty.front().evidence >= 0 &&
-      c.guilty.front().why != Why::kSkipped && f.graph.waits(c.guilty.front().evidence)) {
+  if (c.thread_ended) {
     say(r, "why", "the thread of rank {} that issued its operations of {} has ended",
         c.guilty.front().rank, f.group(f.graph[c.pending].group).title());
   } else if (!open && !more.empty() && !contains(each(r.findings, &Finding::text), more)) {
