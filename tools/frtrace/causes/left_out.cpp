@@ -67,17 +67,32 @@ bool is_out_of_order(const Facts& f, const Pending& p) {
 }  // namespace
 
 std::optional<Cause> other_thread_did_not_come(const Facts& f, const Problem& p, int evidence) {
-  const std::size_t front = f.graph.fronts[idx(evidence)].first;
   const RankEvidence& e = f.ev(evidence);
-  for (const int k : p.pending) {
-    const GroupThread own = thread_of_group(f, evidence, f.graph[k].group);
-    if (contains(f.graph[k].absent, evidence) && f.graph[k].kind == Kind::kCollective &&
-        front != kNoRecord && own.issued >= limits::kOwnThread && e.records[front].tid != own.tid &&
-        thread_of_group(f, evidence, f.c.group_at(evidence, e.records[front].group)).tid != 0) {
-      return never_issued_by(f, evidence, k);
-    }
+  const std::size_t front = f.graph.fronts[idx(evidence)].first;
+  // One that the library started works for the one that waits.
+  const auto is_own = [&](const Record& r) {
+    return static_cast<int>(r.tid) == e.id.pid || is_of_thread(e, r.stack);
+  };
+  if (front == kNoRecord || !is_own(e.records[front])) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const auto by_others = [&](int group) {
+    std::size_t issued = 0;
+    for (const Record& r : e.records) {
+      if (communicates(r) && f.c.group_at(evidence, r.group) == group) {
+        if (r.tid == e.records[front].tid || !is_own(r)) {
+          return false;
+        }
+        ++issued;
+      }
+    }
+    return issued >= limits::kOwnThread;
+  };
+  const auto k = std::ranges::find_if(p.pending, [&](int op) {
+    return f.graph[op].kind == Kind::kCollective && contains(f.graph[op].absent, evidence) &&
+           by_others(f.graph[op].group);
+  });
+  return k == p.pending.end() ? std::nullopt : std::optional(never_issued_by(f, evidence, *k));
 }
 
 // Who waits elsewhere, or makes a group, though it was the turn of what others wait for it in, by

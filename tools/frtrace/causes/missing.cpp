@@ -255,22 +255,25 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   });
 }
 
-// All of them are in one call that makes a group, and fewer left it out than are in it, waited for
-// or not: these wait for them, and they for these.
+// All of them are in one call that makes a group, and fewer left it out than made it, members or not:
+// these wait for them, and they for these.
 bool are_in_call(const Facts& f, const std::vector<int>& idle) {
-  const auto call = [&](int i) {
-    const Record* r = f.lifecycle_in_flight(i);
-    return r == nullptr ? std::pair<std::string_view, std::uint64_t>()
-                        : std::pair(f.ev(i).text(r->op), r->seq);
+  const Record* first = f.lifecycle_in_flight(idle.front());
+  const auto is_it = [&](int i, const Record& r) {
+    return r.kind == Kind::kLifecycle && r.seq == first->seq && f.ev(i).text(r.op) == "new_group";
   };
-  const bool one = std::ranges::all_of(
-      idle, [&](int i) { return call(i).first == "new_group" && call(i) == call(idle.front()); });
-  std::size_t inside = 0;
-  for (int i = 0; i < static_cast<int>(f.c.ranks.size()) && one; ++i) {
-    inside += call(i) == call(idle.front()) ? 1 : 0;
+  const bool one = first != nullptr && std::ranges::all_of(idle, [&](int i) {
+                     const Record* r = f.lifecycle_in_flight(i);
+                     return r != nullptr && is_it(i, *r);
+                   });
+  if (!one) {
+    return false;
   }
-  const std::size_t absent = one ? absent_from_call(f, idle).size() : 0;
-  return absent != 0 && absent < inside;
+  const std::vector<int> made = ranks_that(f, [&](int i) {
+    return std::ranges::any_of(f.ev(i).records, [&](const Record& r) { return is_it(i, r); });
+  });
+  const std::size_t absent = absent_from_call(f, idle).size();
+  return absent != 0 && absent < made.size();
 }
 
 }  // namespace

@@ -21,10 +21,12 @@ bool is_alarm(const RankEvidence* e) {
          e->trigger == Trigger::kFailure || e->trigger == Trigger::kSalvage;
 }
 
-// Its watchdog had warned of a stall, which still goes on.
+// Its watchdog had warned of a stall that lasted until the end.
 bool is_warned(const RankEvidence* e) {
-  return e->id.warned != 0 && std::ranges::any_of(e->records, [e](const Record& r) {
-           return blocks(r) && r.time != 0 && r.time < e->id.warned;
+  const Time warned = e->id.warned;
+  return warned != 0 && std::ranges::any_of(e->records, [warned](const Record& r) {
+           const bool lasts = blocks(r) || (r.state == State::kFailed && r.ended > warned);
+           return lasts && r.time != 0 && r.time < warned;
          });
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <span>
 
 #include "format/call_site.hpp"
@@ -475,7 +476,7 @@ std::string variables_text(const FrameVariables& v) {
 
 }  // namespace
 
-std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables variables) {
+std::vector<std::string> where_lines(const RankEvidence& e) {
   std::vector<std::string> out;
   const ThreadStack* t = told_thread(e);
   if (t == nullptr) {
@@ -495,24 +496,6 @@ std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables varia
   if (!t->handling.empty()) {
     out.push_back("while it handles " + t->handling);
   }
-  // Those of a library's frames explain nothing of the program, and come last where all are asked
-  // for; without a frame of the user's, or where the program itself is installed, they are what
-  // there is.
-  const ThreadFrame* user = user_frame(e.threads, *t);
-  const bool only_users =
-      variables == ShownVariables::kUsers && user != nullptr && !fr::is_library_file(user->file);
-  std::vector<std::string> of_library;
-  for (const FrameVariables& v : t->variables) {
-    const std::string line = variables_text(v);
-    if (!line.empty() && v.frame < t->stack.size()) {
-      const ThreadFrame& frame = e.threads.frames[t->stack[v.frame]];
-      const bool is_library = fr::is_library_file(frame.file);
-      if (has(frame.file, "/torch/distributed/") || (is_library && only_users)) {
-        continue;
-      }
-      (is_library ? of_library : out).push_back("in " + frame.function + "(): " + line);
-    }
-  }
   if (!where.empty()) {
     out.push_back(doing);
   }
@@ -524,10 +507,40 @@ std::vector<std::string> where_lines(const RankEvidence& e, ShownVariables varia
       out.push_back(hint.text);
     }
   }
-  out.insert(out.end(), of_library.begin(), of_library.end());
   if (const std::string holes = thread_holes(e); !holes.empty()) {
     out.push_back(holes);
   }
+  return out;
+}
+
+std::vector<std::string> variable_lines(const RankEvidence& e, ShownVariables variables) {
+  const ThreadStack* t = told_thread(e);
+  if (t == nullptr) {
+    return {};
+  }
+  // Those of a library's frames explain nothing of the program, and come last where all are asked
+  // for; without a frame of the user's, or where the program itself is installed, they are what
+  // there is.
+  const ThreadFrame* user = user_frame(e.threads, *t);
+  const bool only_users =
+      variables == ShownVariables::kUsers && user != nullptr && !fr::is_library_file(user->file);
+  std::vector<std::string> out, of_library;
+  for (const FrameVariables& v : t->variables) {
+    const std::string line = variables_text(v);
+    if (!line.empty() && v.frame < t->stack.size()) {
+      const ThreadFrame& frame = e.threads.frames[t->stack[v.frame]];
+      const bool is_library = fr::is_library_file(frame.file);
+      if (has(frame.file, "/torch/distributed/") || (is_library && only_users)) {
+        continue;
+      }
+      // Where the thread is in the user's innermost frame stands before these lines.
+      const bool told = &frame == user || frame.line == 0;
+      (is_library ? of_library : out)
+          .push_back(fmt::format("in {}(){}: {}", frame.function,
+                                 told ? "" : fmt::format(", line {}", frame.line), line));
+    }
+  }
+  out.insert(out.end(), of_library.begin(), of_library.end());
   return out;
 }
 
@@ -584,9 +597,7 @@ std::vector<std::string> crash_lines(const RankEvidence& e) {
     }
     return out;
   }
-  for (std::string& line : where_lines(e)) {
-    out.push_back(std::move(line));
-  }
+  std::ranges::copy(where_lines(e), std::back_inserter(out));
   return out;
 }
 

@@ -77,9 +77,12 @@ const ThreadStack* told_thread(const RankEvidence&);
 Site now_at(const RankEvidence&);
 
 // Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
-// variables, what the thread does, hints, last note. Empty: the evidence has no threads.
+// what the thread does, and hints. Empty: the evidence has no threads.
+std::vector<std::string> where_lines(const RankEvidence&);
+// "in load_lock(): path = '/tmp/l'", a line per frame.
 enum class ShownVariables { kUsers, kAll };  // of frames of the user's code; of a library's, too
-std::vector<std::string> where_lines(const RankEvidence&, ShownVariables = ShownVariables::kUsers);
+std::vector<std::string> variable_lines(const RankEvidence&,
+                                        ShownVariables = ShownVariables::kUsers);
 // The same of a process that crashed: "got SIGSEGV, address 0x8: nothing is mapped there", its
 // stack.
 std::vector<std::string> crash_lines(const RankEvidence&);

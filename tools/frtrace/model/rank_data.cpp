@@ -101,6 +101,11 @@ Site user_site(const RankEvidence& e, std::uint32_t stack) {
   return *site;
 }
 
+bool is_of_thread(const RankEvidence& e, std::uint32_t stack) {
+  const Stacks::Words frames = stack < e.stacks.size() ? e.stacks[stack] : Stacks::Words();
+  return !frames.empty() && e.text(frame_of(e, frames.back()).file).ends_with("threading.py");
+}
+
 Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence& b,
                   std::uint32_t other) {
   if (stack >= a.stacks.size() || other >= b.stacks.size()) {

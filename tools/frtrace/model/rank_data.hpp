@@ -435,6 +435,9 @@ struct Site {
 
 // The user's frame (format/call_site.hpp).
 Site user_site(const RankEvidence&, std::uint32_t stack);
+// The stack begins where a thread of Python's does: not the main one, nor one that the library started
+// for backward passes.
+bool is_of_thread(const RankEvidence&, std::uint32_t stack);
 // The outermost frame of `a` in which two stacks differ; line 0: in none, or one was not captured.
 Site parting_site(const RankEvidence& a, std::uint32_t stack, const RankEvidence& b,
                   std::uint32_t other);

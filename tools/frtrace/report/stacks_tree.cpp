@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -79,7 +80,9 @@ class Builder {
       if (fresh) {
         c.doing = doing_text(*in.threads, t);
         if (main && in.evidence != nullptr) {
-          c.where = where_lines(*in.evidence, ShownVariables::kAll);
+          c.where = where_lines(*in.evidence);
+          std::ranges::copy(variable_lines(*in.evidence, ShownVariables::kAll),
+                            std::back_inserter(c.where));
           c.lock = lock_wait(*in.evidence);
         }
       }

@@ -39,6 +39,9 @@ class Describe : public Names {
     std::ranges::copy(crumb_lines(f.c, *e_), std::back_inserter(b_.evidence));
     wrong_operation();
     by_rule();
+    if (is_there_) {
+      std::ranges::copy(variable_lines(*e_), std::back_inserter(b_.evidence));
+    }
     return std::move(b_);
   }
 
@@ -104,6 +107,7 @@ class Describe : public Names {
     } else {
       b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
       b_.site = now_at(*e_);
+      is_there_ = true;
       // The rank in the place of the process that holds what this one waits for.
       if (const int holder = f.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
         std::replace(b_.evidence.begin(), b_.evidence.end(), file_lock_text(*e_),
@@ -336,6 +340,7 @@ class Describe : public Names {
   const Guilty& g_;
   const RankEvidence* e_ = nullptr;
   bool raised_ = false;
+  bool is_there_ = false;  // told where its thread is
   Blamed b_;
 };
 

@@ -240,7 +240,9 @@ Parting left_out(const Facts& f, const Both<int>& who, std::size_t step, const C
 
 // nullopt: nothing can be said, or, with `same`, both went the same way as far as they are known.
 std::optional<Parting> parting_of(const Facts& f, const Both<int>& who, bool& same) {
-  const auto start = common_start(f, who.own, who.peer);
+  // Between threads there is no order to leave.
+  const bool ordered = f.anomalies.is_one_program(who.own) && f.anomalies.is_one_program(who.peer);
+  const auto start = ordered ? common_start(f, who.own, who.peer) : std::nullopt;
   if (!start) {
     return std::nullopt;
   }

@@ -151,13 +151,14 @@ std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vect
   }
   struct Thread {
     std::set<int> groups;
-    bool user = false;
+    bool own = false;  // an order of its own
   };
   std::map<std::uint32_t, Thread> threads;
   for (const Step& s : steps) {
     Thread& t = threads[thread(s)];
-    if (t.groups.insert(s.group).second && !t.user) {
-      t.user = !user_site(e, e.records[s.record].stack).file.empty();
+    if (t.groups.insert(s.group).second && !t.own) {
+      const std::uint32_t stack = e.records[s.record].stack;
+      t.own = !user_site(e, stack).file.empty() || is_of_thread(e, stack);
     }
   }
   std::set<std::uint32_t> own{thread(steps[std::min(stuck, steps.size() - 1)])};
@@ -165,7 +166,7 @@ std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vect
   for (std::size_t before = 0; own.size() != before;) {
     before = own.size();
     for (const auto& [tid, t] : threads) {
-      if (!t.user || std::ranges::any_of(t.groups, [&](int g) { return groups.contains(g); })) {
+      if (!t.own || std::ranges::any_of(t.groups, [&](int g) { return groups.contains(g); })) {
         own.insert(tid);
         groups.insert(t.groups.begin(), t.groups.end());
       }

@@ -23,8 +23,8 @@ struct Step {
 };
 
 // The steps of the program that is stuck in that step, or of the one that issued last. Python threads
-// that share no group are programs of their own, whose order nothing fixes; threads without Python
-// frames run backward passes for another one.
+// that share no group are programs of their own, whose order nothing fixes; threads that Python did not
+// start run backward passes for another one.
 std::vector<std::size_t> steps_of_program(const RankEvidence&, const std::vector<Step>&,
                                           std::size_t stuck);
 
@@ -136,6 +136,9 @@ class Anomalies {
   // Members of its groups, at most limits::kPeers.
   std::vector<int> peers(int evidence, bool smaller_groups_first) const;
 
+  // One thread issued all, or several that work for one another.
+  bool is_one_program(int evidence) const;
+
   // Some receive of it took whichever message came first.
   bool receives_from_any(int evidence) const;
 
@@ -150,7 +153,6 @@ class Anomalies {
   bool kept_its_place(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool leaves_order(int evidence, const Anomaly& a, std::size_t stuck) const;
   bool is_whole(int evidence) const;  // all that the program issued is there
-  bool is_one_program(int evidence) const;
   const Step& usual(int evidence, const Anomaly& a) const {
     return history_.of(a.owner(evidence))[a.usual];
   }
