@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import FRTRACE, QUIET, frtrace, free_port, line_of, wait_until
+from conftest import FRTRACE, QUIET, free_port, frtrace, line_of, wait_until
 
 
 def test_no_fault_leaves_nothing(launch):

@@ -225,6 +225,28 @@ def test_a_thread_that_died_is_named_beside_who_waits_for_it(verdict):
     assert "its thread fetcher died of KeyError" in trace.text
 
 
+def test_a_saver_that_died_early(verdict):
+    trace = verdict("saver_died")
+    trace.expect("missing", [3], waiting=None)
+    assert "never issued all_reduce #2 of checkpoints" in trace.verdict["summary"]
+    died = "its thread saver died of OSError: [Errno 28] No space left on device, at user_job.py:"
+    assert f"{died}{line_of('saver_dies')} in save" in blamed(trace)[0]["evidence"]
+
+
+def test_threads_have_no_order_between_them(verdict):
+    """The thread that waits for another one is not out of order with what that one is in."""
+    trace = verdict("batch_swallowed")
+    trace.expect("missing", [3], waiting=None)
+    assert "never issued all_reduce #21 of default_pg" in trace.verdict["summary"]
+    assert "results are wrong" not in trace.text
+
+
+def test_who_makes_no_group_is_named_and_not_who_waits_there(verdict):
+    trace = verdict("no_new_group")
+    trace.expect("missing", [3], waiting=None)
+    assert trace.verdict["summary"].startswith("rank 3 never entered new_group; rank 0 waits there")
+
+
 def test_a_failed_connection_is_not_fine(verdict):
     trace = verdict("failed_connection", evidence=[3])
     trace.expect("undecided", [])

@@ -303,6 +303,51 @@ def checkpointer_ended():
     dist.barrier()  # @after_checkpoints
 
 
+def saver_died():
+    """The same where an exception ends that thread, before it has done much."""
+    group = dist.new_group(group_desc="checkpoints")
+
+    def save():
+        for n in range(4):
+            if GUILTY and n == 1:
+                raise OSError(28, "No space left on device")  # @saver_dies
+            dist.all_reduce(torch.ones(2), group=group)
+
+    thread = threading.Thread(target=save, name="saver")
+    thread.start()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(4))
+    thread.join()
+    dist.barrier()  # @after_saver
+
+
+def batch_swallowed():
+    """A batch is left out, so that one rank leaves its loop first, and waits for a thread's group."""
+    group = dist.new_group(group_desc="checkpoints")
+
+    def save(n):
+        dist.all_reduce(torch.ones(2), group=group)
+
+    threads = []
+    for step in range(20):
+        if not (GUILTY and step == 6):
+            dist.all_reduce(torch.ones(4))  # @batch
+        if step % 4 == 3:
+            threads.append(threading.Thread(target=save, args=(step,)))
+            threads[-1].start()
+    threads.append(threading.Thread(target=save, args=(20,)))
+    threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def no_new_group():
+    """One rank does not make the group of which it is a member; the others go on."""
+    if not GUILTY:
+        dist.new_group([0, WORLD - 1], group_desc="ends")  # @no_new_group
+    dist.all_reduce(torch.ones(4))  # @without_group
+
+
 def thread_died():
     """The main thread of one rank waits for the answer of a thread that an exception has ended."""
     answers = queue.Queue()
