@@ -563,8 +563,8 @@ def _chain_excepthooks() -> None:
 
 
 def _watch_processes() -> None:
-    """An exception that ends a process of multiprocessing reaches no hook: that prints it itself, and
-    torch.multiprocessing.spawn hands it to the parent and calls sys.exit in its place."""
+    """An exception that ends a process of multiprocessing reaches no hook: that prints it itself,
+    and torch.multiprocessing.spawn hands it to the parent and calls sys.exit in its place."""
     from multiprocessing.process import BaseProcess
 
     original = BaseProcess.run

@@ -322,7 +322,7 @@ def saver_died():
 
 
 def batch_swallowed():
-    """A batch is left out, so that one rank leaves its loop first, and waits for a thread's group."""
+    """One rank leaves a batch out, so its loop ends first, and it waits for its thread."""
     group = dist.new_group(group_desc="checkpoints")
 
     def save(n):

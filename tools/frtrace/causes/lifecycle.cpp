@@ -103,6 +103,33 @@ std::map<std::string, std::vector<int>> inside(const Facts& f) {
 
 }  // namespace
 
+// Some are in a call that makes groups, for which all must agree on how many they are.
+std::vector<Cause> other_world(const Facts& f) {
+  std::map<int, std::vector<int>> worlds;  // evidence
+  for (const int i : f.c.indices()) {
+    if (const RankEvidence& e = f.ev(i); e.format.empty() && e.id.world_size > 0) {
+      worlds[e.id.world_size].push_back(i);
+    }
+  }
+  const auto few =
+      std::ranges::min_element(worlds, {}, [](const auto& x) { return x.second.size(); });
+  const auto most =
+      std::ranges::max_element(worlds, {}, [](const auto& x) { return x.second.size(); });
+  if (worlds.size() != 2 || few->second.size() == most->second.size() || inside(f).empty()) {
+    return {};
+  }
+  Cause c(Rule::kOtherWorld, Verdict::kMismatch);
+  c.lifecycle = "init_process_group";
+  c.others = most->second;
+  c.explains = ranks_that(f, [](int) { return true; });
+  for (const int i : few->second) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kMinority));
+  }
+  c.assume(Assume::kFewAreWrong);
+  sort_by_rank(c.guilty);
+  return {c};
+}
+
 std::vector<Cause> group_order(const Facts& f) {
   // By ordinal: all ranks have to make the same call, also those that are no members.
   std::map<std::int32_t, GroupCalls> calls;

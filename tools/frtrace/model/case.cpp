@@ -271,12 +271,18 @@ void choose(Case& c, const std::vector<const RankEvidence*>& given) {
     by_rank[e->id.rank].push_back(e);
   }
   int world = 0;
+  std::map<int, std::size_t> told;  // how many ranks were told that world
   for (auto& [rank, e] : best) {
     e = hang ? own_answer(*e, by_rank[e->id.rank]) : e;
     c.index.emplace(rank, static_cast<int>(c.ranks.size()));
     c.ranks.push_back(e);
-    world = std::max({world, e->id.world_size, rank + 1});
+    world = std::max(world, rank + 1);
+    ++told[e->id.world_size];
   }
+  // Where they differ, a launch line was wrong on some node.
+  const auto most = std::ranges::max_element(
+      told, {}, [](const auto& x) { return std::pair(x.second, x.first); });
+  world = most == told.end() ? world : std::max(world, most->first);
   c.expected = std::min(world, kMaxWorld);
   for (const auto& [rank, e] : c.stacks) {
     c.expected = std::max(c.expected, std::min(std::max(e->id.world_size, rank + 1), kMaxWorld));

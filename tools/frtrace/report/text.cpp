@@ -81,13 +81,16 @@ struct Accused {
 };
 
 std::vector<Accused> accused(const Report& r, bool full) {
+  // Sizes and splits are what a mismatch is about.
+  const auto said = [&r](const Blamed& b) {
+    const std::string& text = b.evidence.front();
+    return r.kind == Verdict::kMismatch ? text : without_numbers(text);
+  };
   std::vector<Accused> out;
   std::map<std::tuple<std::string, std::string, std::string, std::string>, std::size_t> by;
   for (const Blamed& b : r.blamed) {
-    const auto [at, fresh] =
-        by.try_emplace({b.why, b.op, site_text(b.site),
-                        b.evidence.empty() ? "" : without_numbers(b.evidence.front())},
-                       out.size());
+    const auto [at, fresh] = by.try_emplace(
+        {b.why, b.op, site_text(b.site), b.evidence.empty() ? "" : said(b)}, out.size());
     if (fresh || full) {
       out.push_back({&b, {}});
     } else {

@@ -107,11 +107,12 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   }
   if (first.usual != kNoRecord) {
     const Record& extra = own.records[first.usual];
+    const Site from = parting_site(own, extra.stack, own, issued.stack);
+    const std::string caller = from == user_site(own, extra.stack) ? "" : site_text(from);
     say(r, "why",
-        "rank {} issued {} called from {}, the others did not: its later operations have higher "
-        "numbers than theirs",
-        first.rank, Names(f).record(first.evidence, extra),
-        site_text(parting_site(own, extra.stack, own, issued.stack)));
+        "rank {} issued {}, the others did not: its later operations have higher numbers than "
+        "theirs",
+        first.rank, Names(f).record_at(first.evidence, extra) + led(", called from ", caller));
   }
   // `if rank == 0: dist.barrier()` and its like; or all come to it, and one before the others do.
   if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {

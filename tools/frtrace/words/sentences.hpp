@@ -20,6 +20,9 @@ struct Row {
 inline constexpr Row kSentences[] = {
     {kGroupOrder, "{who} {new_groups}",
      "all ranks must call new_group for the same members in the same order, members or not"},
+    {kOtherWorld,
+     "{who} [was|were] started with world size {own_world}, {others} with {other_world}",
+     "all ranks must be started with the same number of ranks (WORLD_SIZE, --nnodes)"},
     {kMismatch, "{mismatch}"},
     {kPastMismatch, "{mismatch}"},
     {kSkippedSlot, "{who} skipped {due_op} #{seq} of {group}{due_at} and issued {instead} instead"},

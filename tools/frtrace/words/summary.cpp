@@ -509,6 +509,8 @@ constexpr struct {
                   : s.op_text();
      }},
     {"call", [](S s) { return s.c.lifecycle; }},
+    {"own_world", [](S s) { return std::to_string(s.f.ev(s.first().evidence).id.world_size); }},
+    {"other_world", [](S s) { return std::to_string(s.f.ev(s.c.others[0]).id.world_size); }},
     {"waiting",
      [](S s) {
        const std::vector<Rank> who = s.without_blamed(s.waiting_ranks());

@@ -49,6 +49,36 @@ TEST_CASE("stuck in destroy_process_group") {
   }
 }
 
+TEST_CASE("a rank that was started with another world size") {
+  const bool in_call = GENERATE(true, false);
+  JobBuilder j(4);
+  j.rank(2).id.world_size = 5;
+  if (in_call) {
+    for (Rank r = 0; r < 4; ++r) {
+      j.issue(r, -1, {.op = "init_process_group", .kind = Kind::kLifecycle});
+    }
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (in_call ? Verdict::kMismatch : Verdict::kOk));
+  CHECK(r.ranks == (in_call ? Ranks{2} : Ranks{}));
+  CHECK((r.summary == "rank 2 was started with world size 5, ranks 0,1,3 with 4") == in_call);
+}
+
+TEST_CASE("a group that a member does not make: who waits in new_group is not to blame") {
+  JobBuilder j(4);
+  const Op make{.op = "new_group", .line = 15, .kind = Kind::kLifecycle};
+  for (const Rank r : {1, 2}) {  // no members
+    j.issue(r, -1, make, State::kCompleted);
+  }
+  j.issue(0, -1, make);
+  j.some({1, 2, 3}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
+}
+
 TEST_CASE("a communicator's end waits for graphs that captured its operations") {
   for (const bool captured : {true, false}) {
     DeviceJob j(2);

@@ -554,8 +554,9 @@ TEST_CASE("a forward pass more on one rank is no skip of its backward pass") {
   CHECK(r.kind == Verdict::kMismatch);
   CHECK(r.ranks == Ranks{2});
   const bool told = std::any_of(r.findings.begin(), r.findings.end(), [](const Finding& x) {
-    return x.text.find("#7 of default_pg called from train.py:50 main, the others did not") !=
-           std::string::npos;
+    return x.text.find(
+               "#7 of default_pg at train.py:20 step, called from train.py:50 main, the "
+               "others did not") != std::string::npos;
   });
   CHECK(told);
 }
