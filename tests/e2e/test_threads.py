@@ -567,7 +567,7 @@ class Dataset(torch.utils.data.Dataset):
 ready()
 next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
 """,
-        "(pt_data_worker) is asleep in clock_nanosleep, in Dataset.__getitem__() at target.py:",
+        " is asleep in clock_nanosleep, in Dataset.__getitem__() at target.py:",
     ),
     "stopped worker": (
         """
@@ -580,7 +580,7 @@ class Dataset(torch.utils.data.Dataset):
 ready()
 next(iter(torch.utils.data.DataLoader(Dataset(), num_workers=1)))
 """,
-        "(pt_data_worker) is stopped",
+        " is stopped",
     ),
     "import": (
         """

@@ -102,7 +102,7 @@ std::vector<Accused> accused(const Report& r, bool full) {
 
 // First the user's code, then what else is known; a screen holds a few lines of a few ranks.
 Part blamed_part(const Report& r, const TextStyle& style) {
-  Part part{{}, style.full ? kAll : 8, 3, "lines about the blamed ranks", true};
+  Part part{{}, style.full ? kAll : 10, 3, "lines about the blamed ranks", true};
   const std::vector<Accused> all = accused(r, style.full);
   std::vector<const CauseReport*> further;  // besides that of the first line
   for (const CauseReport& c : r.causes) {
@@ -115,7 +115,7 @@ Part blamed_part(const Report& r, const TextStyle& style) {
       return is(*c) && (part.add("also: " + c->summary), true);
     });
   };
-  constexpr std::size_t kShown = 4, kEvidence = 6;
+  constexpr std::size_t kShown = 4, kEvidence = 8;
   const std::size_t shown = style.full ? all.size() : std::min(all.size(), kShown);
   const std::size_t each = style.full ? kAll : kEvidence / std::max<std::size_t>(shown, 1);
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -138,8 +138,8 @@ TEST_CASE("threads: known hangs are recognised, others are not") {
       {8, "pt_data_worker", "S", fr::Activity::kAsleep, "", "read", "/x/data", -1},
       {9, "sh", "S", fr::Activity::kAsleep, "", "", "", -1}};
   CHECK(hint(loader, HintKind::kLoaderWorker) ==
-        "waits for a batch of its DataLoader: worker 7 (pt_data_worker) was killed by signal 9, "
-        "worker 8 (pt_data_worker) is asleep in read of /x/data");
+        "waits for a batch of its DataLoader: worker 7 was killed by signal 9, "
+        "worker 8 is asleep in read of /x/data");
   const auto cuda = py("/x/torch/cuda/__init__.py", 400, "_lazy_init");
   const auto fork = py("/usr/lib/python3.11/multiprocessing/popen_fork.py", 71, "Popen._launch");
   CHECK(hint(rank({cuda, py("/home/u/train.py", 3, "work"), fork}), HintKind::kForkedCuda)
