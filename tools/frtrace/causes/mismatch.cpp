@@ -352,11 +352,11 @@ std::uint64_t once_more_since(const Facts& f, const Divergence& d, int member, i
 std::uint64_t left_out_since(const Facts& f, const Divergence& d, int member, int reference) {
   std::uint64_t since = 0;
   for (std::uint64_t seq = d.seq; --seq > 0 && d.seq - seq <= limits::kRecent;) {
-    const auto own = what_at(f, d, member, seq), next = what_at(f, d, reference, seq + 1);
-    if (!own || own != next) {
+    const auto own = what_at(f, d, member, seq), others = what_at(f, d, reference, seq);
+    if (!own || !others || own != what_at(f, d, reference, seq + 1)) {
       break;
     }
-    since = own != what_at(f, d, reference, seq) ? seq : since;
+    since = own != others ? seq : since;
   }
   return since;
 }
@@ -416,8 +416,8 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
   for (const Guilty& x : c.guilty) {
     const int member = g.position.at(x.rank);
     const std::uint64_t left_out = left_out_since(f, d, member, reference);
-    const auto before = [&](int m) { return what_at(f, d, m, d.seq - 1); };
-    const bool parted = before(member) != before(reference);  // by something else
+    const auto own = what_at(f, d, member, d.seq - 1), others = what_at(f, d, reference, d.seq - 1);
+    const bool parted = own && others && own != others;  // by something else
     if (x.usual != kNoRecord || (left_out == 0 && (parted || !skipped(f, d, member, reference)))) {
       return;
     }
