@@ -408,10 +408,9 @@ std::vector<Cause> old_file(const Facts& f) {
   c.explains = found.front()->explains;
   c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
   const Pending& p = f.graph[c.pending];
-  // It went on after it had written that file, or files are copied as they come.
-  if (e.format.empty() || f.stale[idx(i)] || e.holes.written_guessed ||
-      older_s < limits::kStaleApart_s || p.seconds() < limits::kLongWait_s ||
-      has_suspect(f, f.rank(i))) {
+  // Of files that were copied nobody knows which is older.
+  if (e.format.empty() || e.holes.written_guessed || older_s < limits::kStaleApart_s ||
+      p.seconds() < limits::kLongWait_s || has_suspect(f, f.rank(i))) {
     return {};
   }
   c.guilty.push_back(guilty_rank(f, i, Why::kNoEvidence, c.pending));

@@ -357,13 +357,17 @@ std::string departed(S s) {
 }
 
 std::string rest_of_group(S s) {
-  std::vector<Rank> rest =
-      s.without_blamed(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
-                                                      : std::vector<Rank>{s.p->from, s.p->to});
-  std::erase_if(rest, [&](Rank r) { return contains(s.p->unknown, r); });
-  return given(!rest.empty(), "; " + (s.p->starts_seen ? ranks_do(rest, "started it and waits",
-                                                                  "started it and wait")
-                                                       : ranks_words(rest) + " finished it"));
+  std::vector<Rank> waiting, ended;
+  for (const Rank r :
+       s.without_blamed(s.p->kind == Kind::kCollective ? s.f.group(s.p->group).ranks
+                                                       : std::vector<Rank>{s.p->from, s.p->to})) {
+    if (!contains(s.p->unknown, r)) {
+      (s.p->starts_seen && contains(s.waiting_ranks(), r) ? waiting : ended).push_back(r);
+    }
+  }
+  const std::string wait = ranks_do(waiting, "started it and waits", "started it and wait");
+  return given(!waiting.empty(), "; " + wait) +
+         given(!ended.empty(), "; " + ranks_words(ended) + " finished it");
 }
 
 std::string links(S s) {

@@ -496,8 +496,9 @@ bool Anomalies::came_to_new_together(int i, const Anomaly& a) const {
 }
 
 bool Anomalies::leaves_order(int i, const Anomaly& a, std::size_t stuck) const {
-  return !is_over(i, a, stuck) && !is_between(i, a) && !is_not_due(c_, history_, *this, i, a) &&
-         !ended_by_all(i, a) && !comes_later(i, a) && !kept_its_place(i, a, stuck);
+  return !is_over(i, a, stuck) && !is_between(i, a) && !is_size_only(i, a, stuck) &&
+         !is_not_due(c_, history_, *this, i, a) && !ended_by_all(i, a) && !comes_later(i, a) &&
+         !kept_its_place(i, a, stuck);
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
@@ -525,9 +526,8 @@ bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
   const std::vector<Step>& steps = history_.of(i);
   const std::vector<Record>& records = c_.evidence_of(i).records;
   const Record &x = records[steps[a.issued].record], &y = records[steps[a.usual].record];
-  return a.kind == Anomaly::kReplaced && a.issued < stuck && x.kind == Kind::kCollective &&
-         x.kind == y.kind && x.op == y.op && x.group == y.group && x.peer == y.peer &&
-         x.stack == y.stack && x.in_dtype == y.in_dtype;
+  return a.kind == Anomaly::kReplaced && a.issued < stuck && x.kind == y.kind && x.op == y.op &&
+         x.group == y.group && x.peer == y.peer && x.stack == y.stack && x.in_dtype == y.in_dtype;
 }
 
 std::vector<Anomaly> Anomalies::any(int i, std::size_t stuck, bool of_all) const {
