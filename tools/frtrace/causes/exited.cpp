@@ -385,15 +385,10 @@ std::vector<Cause> no_evidence(const Facts& f) {
 // All waits end at one rank whose file of PyTorch's is long older than they are: where the others wrote
 // theirs, it did not write another one. (fr's ranks write those of others, too.)
 std::vector<Cause> old_file(const Facts& f) {
-  std::vector<const Problem*> found;
-  for (const Problem& p : f.graph.problems) {
-    if (p.kind == Problem::kStale) {
-      found.push_back(&p);
-    }
-  }
-  const int i = found.size() == 1 && found.front()->evidence.size() == 1
-                    ? found.front()->evidence.front()
-                    : -1;
+  const std::vector<Problem>& ends = f.graph.problems;
+  const bool one =
+      ends.size() == 1 && ends.front().kind == Problem::kStale && ends.front().evidence.size() == 1;
+  const int i = one ? ends.front().evidence.front() : -1;
   const std::vector<int> open =
       f.graph.those([i](const Pending& p) { return contains(p.stale, i); });
   if (open.empty() || !f.c.missing.empty()) {
@@ -405,7 +400,7 @@ std::vector<Cause> old_file(const Facts& f) {
     older_s = std::min(older_s, other == &e ? older_s : seconds_between(e.written, other->written));
   }
   Cause c(Rule::kOldFile, Verdict::kExited);
-  c.explains = found.front()->explains;
+  c.explains = ends.front().explains;
   c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
   const Pending& p = f.graph[c.pending];
   // Of files that were copied nobody knows which is older.
