@@ -271,13 +271,17 @@ void choose(Case& c, const std::vector<const RankEvidence*>& given) {
     by_rank[e->id.rank].push_back(e);
   }
   int world = 0;
-  std::map<int, std::size_t> told;  // how many ranks were told that world
+  std::map<int, std::size_t> told;  // how many of fr's ranks were told that world
   for (auto& [rank, e] : best) {
     e = hang ? own_answer(*e, by_rank[e->id.rank]) : e;
     c.index.emplace(rank, static_cast<int>(c.ranks.size()));
     c.ranks.push_back(e);
     world = std::max(world, rank + 1);
-    ++told[e->id.world_size];
+    if (e->format.empty() && e->id.world_size > 0) {
+      ++told[e->id.world_size];
+    } else {  // by the groups that a file of PyTorch's lists: that many at least
+      world = std::max(world, e->id.world_size);
+    }
   }
   // Where they differ, a launch line was wrong on some node.
   const auto most = std::ranges::max_element(

@@ -65,6 +65,20 @@ TEST_CASE("a rank that was started with another world size") {
   CHECK((r.summary == "rank 2 was started with world size 5, ranks 0,1,3 with 4") == in_call);
 }
 
+TEST_CASE("who does not know how many ranks there are has no say in it") {
+  JobBuilder j(4);
+  iterations(j, 3);
+  j.some({0, 1, 2}, kWorld, kLoss);
+  for (const Rank r : {0, 1}) {
+    j.rank(r).id.world_size = 0;
+  }
+  j.lose_file(3);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{3});
+}
+
 TEST_CASE("a group that a member does not make: who waits in new_group is not to blame") {
   JobBuilder j(4);
   const Op make{.op = "new_group", .line = 15, .kind = Kind::kLifecycle};
