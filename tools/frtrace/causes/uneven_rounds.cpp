@@ -65,9 +65,10 @@ std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int i = g.evidence[m];  // all have evidence: nobody is unknown
       const bool waits = std::ranges::find(op.waits, i, &Wait::evidence) != op.waits.end();
-      const std::size_t to = waits ? f.stuck_step(i) : f.history.of(i).size();
-      const auto n = since(f, op.group, m, op.seq - 1, to);
-      if (!n || (waits && f.history.record(i, to).seq != op.seq)) {
+      const auto to = waits ? step_of_member(f, op.group, m, op.seq) : f.history.of(i).size();
+      const bool is_first = !waits || to == f.stuck_step(i);  // it waits in nothing earlier
+      const auto n = to && is_first ? since(f, op.group, m, op.seq - 1, *to) : std::nullopt;
+      if (!n) {
         issued.clear();
         break;
       }
