@@ -285,6 +285,14 @@ def skip_before_new_group():
             dist.new_group(list(range(WORLD)))  # @makes_a_group
 
 
+def train_beside(thread):
+    thread.start()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(4))
+    thread.join()
+    dist.barrier()
+
+
 def checkpointer_ended():
     """Checkpoints come from a thread with a group of its own; on one rank it returns early."""
     group = dist.new_group(group_desc="checkpoints")
@@ -295,12 +303,7 @@ def checkpointer_ended():
                 return
             dist.all_reduce(torch.ones(2), group=group)  # @checkpoints
 
-    thread = threading.Thread(target=checkpoints)
-    thread.start()
-    for _ in range(20):
-        dist.all_reduce(torch.ones(4))
-    thread.join()
-    dist.barrier()  # @after_checkpoints
+    train_beside(threading.Thread(target=checkpoints))
 
 
 def saver_died():
@@ -313,12 +316,7 @@ def saver_died():
                 raise OSError(28, "No space left on device")  # @saver_dies
             dist.all_reduce(torch.ones(2), group=group)
 
-    thread = threading.Thread(target=save, name="saver")
-    thread.start()
-    for _ in range(20):
-        dist.all_reduce(torch.ones(4))
-    thread.join()
-    dist.barrier()  # @after_saver
+    train_beside(threading.Thread(target=save, name="saver"))
 
 
 def batch_swallowed():

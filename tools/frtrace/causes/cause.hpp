@@ -219,8 +219,8 @@ struct Cause {
 
   // What a rule found besides; each is set by the rules that need it.
   std::optional<Divergence> divergence;
-  std::uint64_t parted_since =
-      0;           // slot from which on the guilty issued others than they; 0: that one
+  // Slot from which on the guilty issued something else than the others did; 0: that one.
+  std::uint64_t parted_since = 0;
   int right = -1;  // class of the divergence that is right; -1: nothing tells
   std::optional<GroupCalls> calls;
   std::optional<Anomaly> anomaly;  // of the first guilty

@@ -339,9 +339,11 @@ bool left_with_most(const Facts& f, int i, std::size_t issued) {
   }
   const std::uint64_t role = f.anomalies.role(i, step);
   const auto left = [&](int j, std::size_t at) {
+    if (f.anomalies.role(j, f.history.of(j)[at]) != role) {
+      return false;
+    }
     const std::vector<Anomaly> all = f.anomalies.any(j, f.stuck_step(j), false);
-    return f.anomalies.role(j, f.history.of(j)[at]) == role &&
-           std::ranges::find(all, at, &Anomaly::issued) != all.end();
+    return std::ranges::find(all, at, &Anomaly::issued) != all.end();
   };
   std::size_t with = 0, members = 0;
   for (int s = 0; s < static_cast<int>(f.c.groups.size()) && members < limits::kVoters; ++s) {

@@ -14,22 +14,11 @@ namespace frtrace {
 
 namespace {
 
-// The only thread from which the rank issued what it did in that group, and how much; 0: none, or
-// several.
-struct GroupThread {
-  std::uint32_t tid = 0;
-  std::size_t issued = 0;
-};
-
-GroupThread thread_of_group(const Facts& f, int i, int group) {
-  GroupThread out;
+std::vector<const Record*> issued_in(const Facts& f, int i, int group) {
+  std::vector<const Record*> out;
   for (const Record& r : f.ev(i).records) {
     if (communicates(r) && f.c.group_at(i, r.group) == group) {
-      if (out.tid != 0 && r.tid != out.tid) {
-        return {};
-      }
-      out.tid = r.tid;
-      ++out.issued;
+      out.push_back(&r);
     }
   }
   return out;
@@ -40,8 +29,13 @@ GroupThread thread_of_group(const Facts& f, int i, int group) {
 bool lost_its_thread(const Facts& f, int i, int group) {
   const RankEvidence& e = f.ev(i);
   const std::size_t front = f.graph.fronts[idx(i)].first;
-  const auto [tid, issued] = thread_of_group(f, i, group);
-  return issued >= (has_died(e, tid) ? 1 : limits::kOwnThread) && front != kNoRecord &&
+  const std::vector<const Record*> issued = issued_in(f, i, group);
+  if (issued.empty() || front == kNoRecord) {
+    return false;
+  }
+  const std::uint32_t tid = issued.front()->tid;
+  return issued.size() >= (has_died(e, tid) ? 1 : limits::kOwnThread) &&
+         std::ranges::all_of(issued, [tid](const Record* r) { return r->tid == tid; }) &&
          e.records[front].tid != tid && e.threads.present && e.threads.threads_lost == 0 &&
          thread_of(e.threads, static_cast<int>(tid)) == nullptr;
 }
@@ -77,16 +71,10 @@ std::optional<Cause> other_thread_did_not_come(const Facts& f, const Problem& p,
     return std::nullopt;
   }
   const auto by_others = [&](int group) {
-    std::size_t issued = 0;
-    for (const Record& r : e.records) {
-      if (communicates(r) && f.c.group_at(evidence, r.group) == group) {
-        if (r.tid == e.records[front].tid || !is_own(r)) {
-          return false;
-        }
-        ++issued;
-      }
-    }
-    return issued >= limits::kOwnThread;
+    const std::vector<const Record*> issued = issued_in(f, evidence, group);
+    return issued.size() >= limits::kOwnThread && std::ranges::all_of(issued, [&](const Record* r) {
+             return r->tid != e.records[front].tid && is_own(*r);
+           });
   };
   const auto k = std::ranges::find_if(p.pending, [&](int op) {
     return f.graph[op].kind == Kind::kCollective && contains(f.graph[op].absent, evidence) &&

@@ -88,12 +88,11 @@ std::optional<std::uint64_t> what_at(const Facts& f, const Divergence& d, int me
 // Of two members the slot from which on they issue different things: one that left something out
 // meets the other in equal sizes for a while. `apart`: slots that lie between two such at most, as
 // in a loop both come to the same operation now and then.
-std::uint64_t parted_at(const Facts& f, const Divergence& d, std::uint64_t apart) {
+std::uint64_t parted_at(const Facts& f, const Divergence& d, int member, int other,
+                        std::uint64_t apart = 1) {
   std::uint64_t at = d.seq;
-  for (std::uint64_t seq = at;
-       f.group(d.group).ranks.size() == 2 && --seq > 0 && at - seq <= apart;) {
-    const auto a = what_at(f, d, d.classes[0].front(), seq);
-    const auto b = what_at(f, d, d.classes[1].front(), seq);
+  for (std::uint64_t seq = at; --seq > 0 && at - seq <= apart;) {
+    const auto a = what_at(f, d, member, seq), b = what_at(f, d, other, seq);
     if (!a || !b) {
       break;
     }
@@ -401,23 +400,14 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
     }
   }
   if (c.guilty.size() == 1 && c.guilty.front().usual == kNoRecord) {
-    const int member = g.position.at(c.guilty.front().rank);
-    const auto differ = [&](std::uint64_t seq) {
-      const auto own = what_at(f, d, member, seq), others = what_at(f, d, reference, seq);
-      return own && others && own != others;
-    };
-    std::uint64_t since = d.seq;
-    while (since > 1 && d.seq - since < limits::kRecent && differ(since - 1)) {
-      --since;
-    }
-    c.parted_since = since < d.seq ? since : 0;
+    const std::uint64_t at = parted_at(f, d, g.position.at(c.guilty.front().rank), reference);
+    c.parted_since = at < d.seq ? at : 0;
   }
   std::set<std::uint64_t> since;
   for (const Guilty& x : c.guilty) {
     const int member = g.position.at(x.rank);
     const std::uint64_t left_out = left_out_since(f, d, member, reference);
-    const auto own = what_at(f, d, member, d.seq - 1), others = what_at(f, d, reference, d.seq - 1);
-    const bool parted = own && others && own != others;  // by something else
+    const bool parted = parted_at(f, d, member, reference) < d.seq;  // by something else
     if (x.usual != kNoRecord || (left_out == 0 && (parted || !skipped(f, d, member, reference)))) {
       return;
     }
@@ -464,7 +454,8 @@ int class_against(const Facts& f, const Divergence& d, int evidence) {
   return -1;
 }
 
-Cause judge_divergence(const Facts& f, const Divergence& d) {
+// `odd`: odd_in_all().
+Cause judge_divergence(const Facts& f, const Divergence& d, int odd) {
   const Group& g = f.group(d.group);
   Cause c;
   c.divergence = d;
@@ -473,12 +464,13 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
   c.pending = pending_of(f, d);
   c.right = d.tie ? -1 : 0;
   if (d.tie) {
-    const int odd = odd_in_all(f);
     c.right = odd < 0 ? -1 : class_against(f, d, odd);
     Divergence parted = d;
     for (const std::uint64_t apart : {std::uint64_t{1}, std::uint64_t{limits::kLookahead}}) {
       if (c.right < 0) {
-        parted.seq = parted_at(f, d, apart);
+        parted.seq = g.ranks.size() == 2
+                         ? parted_at(f, d, d.classes[0].front(), d.classes[1].front(), apart)
+                         : d.seq;
         c.right = class_by_precedent(f, parted);
       }
     }
@@ -547,9 +539,10 @@ Cause judge_divergence(const Facts& f, const Divergence& d) {
 
 std::vector<Cause> mismatch(const Facts& f) {
   std::vector<Cause> out;
+  const int odd = odd_in_all(f);
   for (const Divergence& d : f.divergences) {
     if (!d.past && !d.over) {  // releases of PyTorch name the same operation differently
-      out.push_back(judge_divergence(f, d));
+      out.push_back(judge_divergence(f, d, odd));
     }
   }
   return out;
@@ -559,7 +552,7 @@ std::vector<Cause> past_mismatch(const Facts& f) {
   std::vector<Cause> out;
   for (const Divergence& d : f.divergences) {
     if (d.past && d.strict && out.empty()) {
-      out.push_back(judge_divergence(f, d));
+      out.push_back(judge_divergence(f, d, odd_in_all(f)));
     }
   }
   return out;

@@ -8,13 +8,14 @@
 #include <limits>
 #include <unordered_map>
 
+#include "model/contains.hpp"
+
 namespace frtrace {
 
 namespace {
 
 bool has_any(std::string_view text, std::initializer_list<std::string_view> parts) {
-  return std::ranges::any_of(
-      parts, [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
+  return std::ranges::any_of(parts, [&](std::string_view part) { return has(text, part); });
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ bool is_users_own(const ExitEvidence& x) {
 std::string_view told_by(const ExitEvidence& x) {
   const std::string_view text = x.message;
   const std::size_t first = text.find("\n  first cause: ");
-  const bool other = first != text.npos && has_any(text.substr(first), {", at connection.py:"});
+  const bool other = first != text.npos && has(text.substr(first), ", at connection.py:");
   return other ? text.substr(0, first) : text;
 }
 

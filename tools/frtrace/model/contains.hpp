@@ -1,13 +1,18 @@
-// contains.hpp - whether a list holds a value; its values, each once.
+// contains.hpp - whether a list holds a value, or a text another one; its values, each once.
 #pragma once
 
 #include <algorithm>
+#include <string_view>
 
 namespace frtrace {
 
 template <typename List, typename Value>
 bool contains(const List& list, const Value& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+inline bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
 }
 
 template <typename List>

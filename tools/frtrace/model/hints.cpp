@@ -8,15 +8,12 @@
 #include <span>
 
 #include "format/call_site.hpp"
+#include "model/contains.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
 namespace {
-
-bool has(std::string_view s, std::string_view part) {
-  return s.find(part) != std::string_view::npos;
-}
 
 // Functions are named without their class before Python 3.11.
 struct Look {

@@ -5,16 +5,13 @@
 #include <iterator>
 
 #include "format/call_site.hpp"
+#include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "model/operation.hpp"
 
 namespace frtrace {
 
 namespace {
-
-bool has(std::string_view s, std::string_view part) {
-  return s.find(part) != std::string_view::npos;
-}
 
 // An object may have dozens of attributes, most of them private ones of a class that it derives from
 // (threading.Thread): the others come first. What finds no room is in the dump.
