@@ -50,6 +50,30 @@ Rounds rounds_before(const Facts& f, const Pending& op) {
   return out;
 }
 
+// How much each member issued since the collective before `op`.
+struct Counts {
+  std::map<int, std::size_t> issued;         // by evidence; empty where one is not known
+  std::map<std::size_t, std::size_t> times;  // how many of those that came issued so much
+};
+
+Counts since_the_last(const Facts& f, const Pending& op) {
+  Counts out;
+  const Group& g = f.group(op.group);
+  for (std::size_t m = 0; m < g.ranks.size(); ++m) {
+    const int i = g.evidence[m];  // all have evidence: nobody is unknown
+    const bool waits = std::ranges::find(op.waits, i, &Wait::evidence) != op.waits.end();
+    const auto to = waits ? step_of_member(f, op.group, m, op.seq) : f.history.of(i).size();
+    const bool is_first = !waits || to == f.stuck_step(i);  // it waits in nothing earlier
+    const auto n = to && is_first ? since(f, op.group, m, op.seq - 1, *to) : std::nullopt;
+    if (!n) {
+      return {};
+    }
+    out.issued[i] = *n;
+    out.times[*n] += waits;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
@@ -59,28 +83,17 @@ std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
     if (op.kind != Kind::kCollective || !op.unknown.empty() || g.ranks.size() > limits::kVoters) {
       continue;
     }
-    const Rounds before = rounds_before(f, op);
-    std::map<int, std::size_t> issued;  // evidence
-    std::map<std::size_t, std::size_t> times;
-    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
-      const int i = g.evidence[m];  // all have evidence: nobody is unknown
-      const bool waits = std::ranges::find(op.waits, i, &Wait::evidence) != op.waits.end();
-      const auto to = waits ? step_of_member(f, op.group, m, op.seq) : f.history.of(i).size();
-      const bool is_first = !waits || to == f.stuck_step(i);  // it waits in nothing earlier
-      const auto n = to && is_first ? since(f, op.group, m, op.seq - 1, *to) : std::nullopt;
-      if (!n) {
-        issued.clear();
-        break;
-      }
-      issued[i] = *n;
-      times[*n] += waits;
+    const auto [issued, times] = since_the_last(f, op);
+    const Rounds before = issued.empty() ? Rounds::kUneven : rounds_before(f, op);
+    if (before == Rounds::kUneven) {
+      continue;
     }
     const auto most = std::ranges::max_element(times, {}, [](const auto& x) { return x.second; });
     // In a first round all who came must have issued as much.
     const bool enough = before == Rounds::kEven ? 2 * most->second >= g.ranks.size()
                                                 : most->second == op.waits.size() &&
                                                       most->second > 2 && most->first != 0;
-    if (issued.empty() || before == Rounds::kUneven || most->second < 2 || !enough) {
+    if (most->second < 2 || !enough) {
       continue;
     }
     std::vector<int> odd;
