@@ -292,9 +292,12 @@ def test_second_attempt_of_torchrun(launch):
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     job = launch("restart", 2, torchrun=True, torchrun_args=["--max-restarts=1"], env=env)
     job.await_evidence(attempt=1)
-    job.trace().expect("missing", [1], op="all_reduce", seq=4, at="steps")
     wait_until("both ranks of attempt 0", lambda: set(job.evidence(attempt=0)) == {0, 1})
     job.trace("--attempt", 0).expect("exited", [0])
+    trace = job.trace()
+    trace.expect("missing", [1], op="all_reduce", seq=4, at="steps")
+    [line] = [f["text"] for f in trace.report["findings"] if f["id"] == "attempt"]
+    assert line.startswith("attempt 0 before ended with: rank 0 "), line
 
 
 PROCESSES = """

@@ -99,6 +99,9 @@ Answers answers_of(const Arguments& a, const LoadResult& input) {
     const Facts facts(c);
     out.reports.push_back(diagnose(facts));
     weigh_silent_nodes(out.reports.back(), input.nodes);
+    for (const int attempt : attempts_before(input.evidence, out.reports.back())) {
+      add_attempt_before(input.evidence, attempt, out.reports.back());
+    }
     look_at_lock_files(out.reports.back());
     look_at_machine(out.reports.back(), {"", "", fr::read_options().shm_dir}, false);
     if (a.wants_html()) {

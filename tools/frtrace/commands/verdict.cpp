@@ -259,9 +259,9 @@ bool is_of_an_end(Trigger t) {
          t != Trigger::kPipe;
 }
 
-LoadResult read(const Question& q) {
+LoadResult read(const Question& q, const std::string& prefix) {
   LoadOptions options;
-  options.prefix = q.prefix();
+  options.prefix = prefix;
   options.threads = 2;
   LoadResult input = load_paths(q.dirs, options);
   // A rank that ends replaces the copy of its ring by its dump.
@@ -290,17 +290,21 @@ int answer(const Question& q) {
   if (!wait_for_turn(q, seen, claim)) {
     return kNoFault;
   }
-  LoadResult input = read(q);
+  LoadResult input = read(q, q.prefix());
   if (std::any_of(input.evidence.begin(), input.evidence.end(),
                   [](const auto& e) { return is_of_an_end(e->trigger); })) {
     await_quiet(q);
-    input = read(q);
+    input = read(q, q.prefix());
   }
   const std::vector<Case> cases = make_cases(input.evidence, {q.job, q.attempt, q.incident});
   if (cases.empty()) {
     return kNothing;
   }
   std::vector<Report> reports{diagnose(cases.front())};
+  for (int attempt = 0; attempt < q.attempt; ++attempt) {
+    const LoadResult before = read(q, fmt::format("{}.a{}.", q.job, attempt));
+    add_attempt_before(before.evidence, attempt, reports.front());
+  }
   look_at_lock_files(reports.front());
   look_at_machine(reports.front(), {"", "", fr::read_options().shm_dir}, true);
   const Report& r = reports.front();

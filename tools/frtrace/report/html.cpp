@@ -181,7 +181,7 @@ std::string article(const Report& r, bool named) {
   doctor_list(out, r);
   findings(out, r, "Not to blame", {"excluded", "chain"});
   findings(out, r, "Errors and ends", {"was_late", "ended", "end", "consequence", "error"});
-  findings(out, r, "Remarks", {"earlier", "ras", "context", "input"});
+  findings(out, r, "Remarks", {"attempt", "earlier", "ras", "context", "input"});
   findings(out, r, "What was lost or not recorded", {"lost", "hole"});
   return out + "</article>\n";
 }

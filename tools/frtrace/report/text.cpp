@@ -366,6 +366,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   findings({"link"}, 3, 1, "links");
   findings({"why", "hint"}, 3, 1, "reasons");
   findings({"told"}, 3, 1, "lines of the running job");
+  findings({"attempt"}, 2, 1, "attempts before");
   out.push_back(doctor_part(r, style));
   findings({"parted", "counts"}, 3, 1, "differences in what the ranks issued");
   out.push_back(waiting_part(r, style));

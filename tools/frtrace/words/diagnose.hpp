@@ -1,6 +1,7 @@
 // diagnose.hpp - a case to its report: facts, causes, one judge, words. A pure function.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "collect/nodes.hpp"
@@ -11,6 +12,10 @@ namespace frtrace {
 
 Report diagnose(const Case&);
 Report diagnose(const Facts&);
+// Attempts of the report's job of which there is evidence besides, in order.
+std::vector<int> attempts_before(const std::vector<std::unique_ptr<RankEvidence>>&, const Report&);
+// Adds a line on how that attempt ended, unless it ended without a fault.
+void add_attempt_before(const std::vector<std::unique_ptr<RankEvidence>>&, int attempt, Report&);
 // Names nodes that did not answer `frtrace collect`. Nothing is known of their ranks: to blame one
 // because there is no evidence of it is a guess, `possible` at most.
 void weigh_silent_nodes(Report& report, const std::vector<NodeRow>& nodes);

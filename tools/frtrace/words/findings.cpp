@@ -13,25 +13,6 @@ namespace frtrace {
 
 namespace {
 
-// Without the place in its library's source, the port, which is another on each rank, and what
-// follows the first sentence: "RuntimeError: Connection closed by peer [127.0.0.1]".
-std::string short_error(std::string_view error) {
-  std::string out(error.substr(0, error.find('\n')));
-  const std::size_t open = out.find('[');
-  const std::size_t close = open != std::string::npos ? out.find("] ", open) : open;
-  if (close != std::string::npos && out[close - 1] >= '0' && out[close - 1] <= '9' &&
-      out.substr(open, close - open).find(".cc:") != std::string::npos) {
-    out.erase(open, close + 2 - open);
-  }
-  for (std::size_t at = out.find("]:"); at != std::string::npos; at = out.find("]:", at + 1)) {
-    const std::size_t end = out.find_first_not_of("0123456789", at + 2);
-    out.erase(at + 1, (end == std::string::npos ? out.size() : end) - at - 1);
-  }
-  out = out.substr(0, out.find(". "));
-  constexpr std::size_t kShown = 160;
-  return out.size() > kShown ? out.substr(0, kShown) + "..." : out;
-}
-
 // Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
 // waits where have, too, one line is on a screen.
 void add_excluded(const Facts& f, const Cause& c, Report& r) {
@@ -123,9 +104,9 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
                               early.function == late.function && late.line < early.line;
     if (still_before) {
       say(r, "hint",
-          "{} called barrier, which {} may still come to: did {} leave a loop before the others "
-          "(fewer iterations), or is the call under a condition?",
-          who, others, who);
+          "torchrun keeps one store for all attempts: gloo may have read in it addresses of an "
+          "attempt "
+          "before, which are gone; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 avoids that");
     } else {
       say(r, "hint", "{} called barrier and {} did not: is it under a condition?", who, others);
     }
@@ -345,10 +326,12 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   const bool exited =
       std::ranges::any_of(j.causes, [](auto& c) { return c.rule == Rule::kExited; });
   Events too, after, told;
+  bool stale_address = false;
   Time first = 0;
   for (int i = 0; i < static_cast<int>(f.exits.size()); ++i) {
     const Exit& e = f.exit(i);
     if (j.main().rule == Rule::kOpenOwnErrors && contains(j.main().others, i)) {
+      stale_address |= f.c.attempt > 0 && e.message.find("connectFullMesh") != std::string::npos;
       continue;  // the first line has it
     }
     if (std::ranges::binary_search(r.ranks, f.rank(i))) {
@@ -364,6 +347,12 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     } else if (!failed[idx(i)].empty() && !has_device_error(i)) {
       after.add(short_error(failed[idx(i)]), i, 0);
     }
+  }
+  if (stale_address) {
+    say(r, "hint",
+        "torchrun keeps one store for all attempts: gloo may have read in it the addresses of "
+        "processes "
+        "of an attempt before, which are gone");
   }
   const auto later = [first](const Event& x, const char* otherwise) {
     return first != 0 && x.time > first ? duration_text(seconds_between(first, x.time)) + " later "

@@ -233,4 +233,21 @@ void say_few(Report& r, const char* id, const std::vector<std::string>& lines, s
   }
 }
 
+std::string short_error(std::string_view error) {
+  std::string out(error.substr(0, error.find('\n')));
+  const std::size_t open = out.find('[');
+  const std::size_t close = open != std::string::npos ? out.find("] ", open) : open;
+  if (close != std::string::npos && out[close - 1] >= '0' && out[close - 1] <= '9' &&
+      out.substr(open, close - open).find(".cc:") != std::string::npos) {
+    out.erase(open, close + 2 - open);
+  }
+  for (std::size_t at = out.find("]:"); at != std::string::npos; at = out.find("]:", at + 1)) {
+    const std::size_t end = out.find_first_not_of("0123456789", at + 2);
+    out.erase(at + 1, (end == std::string::npos ? out.size() : end) - at - 1);
+  }
+  out = out.substr(0, out.find(". "));
+  constexpr std::size_t kShown = 160;
+  return out.size() > kShown ? out.substr(0, kShown) + "..." : out;
+}
+
 }  // namespace frtrace

@@ -204,11 +204,11 @@ std::string reason(S s) {
 
 std::string error(S s) {
   if (s.p == nullptr) {
-    return s.exit(s.f.exit(s.c.others.front()));
+    return short_error(s.exit(s.f.exit(s.c.others.front())));
   }
   for (const Wait& w : s.p->waits) {
     if (w.evidence == s.c.others.front() && w.record != kNoRecord) {
-      return std::string(s.f.ev(w.evidence).text(s.f.ev(w.evidence).records[w.record].error));
+      return short_error(s.f.ev(w.evidence).text(s.f.ev(w.evidence).records[w.record].error));
     }
   }
   return {};

@@ -106,6 +106,9 @@ Blamed describe(const Facts&, const Cause&, const Guilty&);
 std::string departure(const Facts&, const Cause&, const Guilty&);
 // Of one cause; none of the `blamed`, of whichever cause, is said to wait.
 std::string summary(const Facts&, const Cause&, const std::vector<Rank>& blamed);
+// Without the place in its library's source, the port, which is another on each rank, and what
+// follows the first sentence: "RuntimeError: Connection closed by peer [127.0.0.1]".
+std::string short_error(std::string_view error);
 // Why that is so, and of what names nobody the evidence that would decide it.
 void add_reasons(const Facts&, const Cause&, Report&);
 // How often the blamed passed call sites, and where they first parted from the others.
