@@ -75,6 +75,30 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     frtrace(job.scratch / "shm", job.dumps).expect("missing", [absent])  # the rings that are left
 
 
+BEFORE_INIT = """
+import os, time
+import fr, torch.distributed as dist
+while os.environ["RANK"] == "1" and not os.path.exists("go"):
+    time.sleep(0.1)
+dist.init_process_group("gloo")
+"""
+
+
+def test_a_process_before_its_first_group_is_found(launch, scratch):
+    """It has no ring and no dump; this machine's /proc has its environment."""
+    script = scratch / "before_init.py"
+    script.write_text(BEFORE_INIT)
+    job = launch("", 2, script=script, env={"FR_TIMEOUT_S": "2"})
+
+    def verdict():
+        trace = job.trace() if job.dumps.exists() else None
+        return trace if trace and trace.report and trace.verdict["ranks"] == [1] else None
+
+    trace = wait_until("the verdict", verdict).expect("missing", [1], op="init_process_group")
+    [line] = [e for e in trace.verdict["blamed"][0]["evidence"] if e.startswith("process ")]
+    assert line.endswith(f"py-spy dump --pid {job.processes[1].pid} shows where it is"), trace
+
+
 def test_a_rank_that_fails_before_its_first_group_is_named(launch):
     job = launch("", 3, script=HERE / "early_job.py", env={"FR_TIMEOUT_S": "3"})
 

@@ -27,6 +27,7 @@
 #include "input/here.hpp"
 #include "live/lock_files.hpp"
 #include "live/mapped_ring.hpp"
+#include "live/ringless.hpp"
 #include "live/running_job.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
@@ -103,6 +104,7 @@ Answers answers_of(const Arguments& a, const LoadResult& input) {
       add_attempt_before(input.evidence, attempt, out.reports.back());
     }
     look_at_lock_files(out.reports.back());
+    look_for_ringless(out.reports.back());
     look_at_machine(out.reports.back(), {"", "", fr::read_options().shm_dir}, false);
     if (a.wants_html()) {
       StackTree all = merge_stacks(stack_inputs(c, {}));

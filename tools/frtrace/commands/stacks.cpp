@@ -93,9 +93,10 @@ int stacks_here(const std::string& target, const std::string& shm_dir, bool json
   });
   if (processes.empty()) {
     const std::string dir = ring_directory(shm_dir);
-    std::cerr << (is_pid ? fmt::format("frtrace: process {} has no ring in {}: it runs without fr. "
-                                       "Its stacks: {}\n",
-                                       pid, printable(dir), other_tools(pid))
+    std::cerr << (is_pid ? fmt::format(
+                               "frtrace: process {} has no ring in {}: it has come to no group "
+                               "yet, or runs without fr. Its stacks: {}\n",
+                               pid, printable(dir), other_tools(pid))
                          : fmt::format("frtrace: no running process of a job {} has a ring in {}\n",
                                        printable(target), printable(dir)));
     return kNothing;

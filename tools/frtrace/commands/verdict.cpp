@@ -25,6 +25,7 @@
 #include "doctor/bearing.hpp"
 #include "format/file_name.hpp"
 #include "live/lock_files.hpp"
+#include "live/ringless.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
@@ -306,6 +307,7 @@ int answer(const Question& q) {
     add_attempt_before(before.evidence, attempt, reports.front());
   }
   look_at_lock_files(reports.front());
+  look_for_ringless(reports.front());
   look_at_machine(reports.front(), {"", "", fr::read_options().shm_dir}, true);
   const Report& r = reports.front();
   TextStyle style;

@@ -104,9 +104,9 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
                               early.function == late.function && late.line < early.line;
     if (still_before) {
       say(r, "hint",
-          "torchrun keeps one store for all attempts: gloo may have read in it addresses of an "
-          "attempt "
-          "before, which are gone; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 avoids that");
+          "{} called barrier, which {} may still come to: did {} leave a loop before the others "
+          "(fewer iterations), or is the call under a condition?",
+          who, others, who);
     } else {
       say(r, "hint", "{} called barrier and {} did not: is it under a condition?", who, others);
     }
@@ -350,9 +350,8 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   }
   if (stale_address) {
     say(r, "hint",
-        "torchrun keeps one store for all attempts: gloo may have read in it the addresses of "
-        "processes "
-        "of an attempt before, which are gone");
+        "torchrun keeps one store for all attempts: gloo may have read addresses of an attempt "
+        "before in it, which are gone; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 avoids that");
   }
   const auto later = [first](const Event& x, const char* otherwise) {
     return first != 0 && x.time > first ? duration_text(seconds_between(first, x.time)) + " later "

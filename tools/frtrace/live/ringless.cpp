@@ -1,0 +1,91 @@
+#include "live/ringless.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "model/contains.hpp"
+#include "recorder/options.hpp"
+#include "sample/process.hpp"
+
+namespace frtrace {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string whole(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The rank as which a process of that job was started; -1: it is none of the job's, or another user's.
+Rank started_as(const fs::path& process, const std::string& job) {
+  const std::string environment = whole(process / "environ");
+  std::map<std::string, std::string> variables;
+  for (std::size_t at = 0; at < environment.size();) {
+    const std::string entry = environment.c_str() + at;
+    at += entry.size() + 1;
+    if (const auto equals = entry.find('='); equals != std::string::npos) {
+      variables[entry.substr(0, equals)] = entry.substr(equals + 1);
+    }
+  }
+  const auto lookup = [&](const char* name) -> const char* {
+    const auto it = variables.find(name);
+    return it == variables.end() ? nullptr : it->second.c_str();
+  };
+  const Rank rank = fr::read_identity(lookup).rank;
+  return rank >= 0 && fr::read_options(lookup).job == job ? rank : -1;
+}
+
+// Of the ranks asked for, the process that came first: workers of a rank have its environment, too.
+std::map<Rank, int> processes_of(const std::string& job, const std::vector<Rank>& ranks) {
+  std::map<Rank, int> out;
+  std::error_code ec;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", ec)) {
+    const std::string name = entry.path().filename();
+    int pid = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error != std::errc{} || end != name.data() + name.size()) {
+      continue;
+    }
+    const Rank rank = started_as(entry.path(), job);
+    const std::string program = whole(entry.path() / "comm");
+    if (contains(ranks, rank) && program.find("python") != std::string::npos) {
+      const auto [at, is_new] = out.try_emplace(rank, pid);
+      at->second = is_new ? pid : std::min(at->second, pid);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void look_for_ringless(Report& r) {
+  if (r.missing_ranks.empty() || r.blamed.empty()) {
+    return;
+  }
+  const std::map<Rank, int> processes = processes_of(r.job, r.missing_ranks);
+  for (Blamed& b : r.blamed) {
+    if (const auto it = processes.find(b.rank); it != processes.end()) {
+      const char state = fr::process_state(it->second);
+      b.evidence.push_back(fmt::format(
+          "process {} of this machine was started as rank {}, {} and has come to no group yet: "
+          "py-spy dump --pid {} shows where it is",
+          it->second, b.rank,
+          state == 'R'                   ? "computes"
+          : state == 'D'                 ? "sleeps uninterruptibly"
+          : state == 'T' || state == 't' ? "is stopped"
+                                         : "sleeps",
+          it->second));
+    }
+  }
+}
+
+}  // namespace frtrace
