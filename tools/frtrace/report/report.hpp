@@ -1,10 +1,12 @@
 // report.hpp - what a diagnosis says; renderers turn it into text, JSON and tables and add nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "causes/cause.hpp"
@@ -175,9 +177,10 @@ struct Report {
   std::vector<SilentNode> silent_nodes;
 };
 
-// Of several jobs the worst comes first.
-inline int severity(const Report& r) {
-  return r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2;
+// Of several jobs the worst comes first; of equal ones those that still run here, then the newest.
+inline std::tuple<int, bool, Time> severity(const Report& r) {
+  return {r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2,
+          std::ranges::any_of(r.rank_reports, &RankReport::runs_now), r.time};
 }
 
 }  // namespace frtrace

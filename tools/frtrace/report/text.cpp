@@ -542,8 +542,8 @@ std::string render_text(const std::vector<Report>& reports, const LoadResult& in
   const std::vector<std::string> unread = not_read(input, style);
   std::size_t room = kAll, left = 0;
   if (!style.full) {
-    if (order.size() > kReports) {  // the worst
-      std::ranges::stable_sort(order, std::greater(), [](auto* r) { return severity(*r); });
+    std::ranges::stable_sort(order, std::greater(), [](auto* r) { return severity(*r); });
+    if (order.size() > kReports) {
       left = order.size() - kReports;
       order.resize(kReports);
     }

@@ -137,11 +137,16 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
           f.rank(f.hidden.front().evidence));
     }
     const std::set<Rank> alive = missing_seen(f.c, true);
+    std::vector<Rank> seen;
     for (const Problem& p : f.graph.problems) {
       if (p.kind == Problem::kNoEvidence && alive.contains(p.rank) &&
           !f.c.stacks.contains(p.rank)) {
-        say(r, "input", "other ranks saw the process of rank {} alive", p.rank);
+        seen.push_back(p.rank);
       }
+    }
+    if (!seen.empty()) {
+      say(r, "input", "other ranks saw the {} of {} alive",
+          one_or(seen.size(), "process", "processes"), ranks_words(seen));
     }
   }
 }

@@ -78,39 +78,49 @@ bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) 
 }
 
 // No file ended what another one's rank never issued: the job of all of them can have stood at one
-// place, as one run does.
+// place, as one run does. Of groups in which nothing meets all members, all have issued equally much.
 bool stand_at_one_place(const std::vector<Span>& files, std::size_t cut) {
   struct Front {
-    std::uint64_t least_issued = UINT64_MAX, most_ended = 0;
+    std::uint64_t least_issued = UINT64_MAX, most_issued = 0, most_ended = 0;
     bool older = false, newer = false;
   };
-  std::map<std::string_view, Front> groups;
+  std::map<std::string_view, Front> groups, meeting;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const RankEvidence& e = *files[i].e;
-    std::map<std::string_view, std::uint64_t> issued;
+    std::map<std::string_view, std::uint64_t> issued, met;
     for (const Record& r : e.records) {
-      if (r.kind == Kind::kCollective && r.group < e.groups.size() && meets_all(e.text(r.op))) {
-        const std::string_view name = e.text(e.groups[r.group].name);
-        std::uint64_t& last = issued[name];
-        last = std::max(last, r.seq);
-        Front& f = groups[name];
+      if (r.kind != Kind::kCollective || r.group >= e.groups.size()) {
+        continue;
+      }
+      const std::string_view name = e.text(e.groups[r.group].name);
+      issued[name] = std::max(issued[name], r.seq);
+      if (meets_all(e.text(r.op))) {
+        met[name] = std::max(met[name], r.seq);
+        Front& f = meeting[name];
         f.most_ended = std::max(f.most_ended, r.state == State::kCompleted ? r.seq : 0);
       }
     }
-    for (const auto& [name, last] : issued) {
-      Front& f = groups[name];
-      f.least_issued = std::min(f.least_issued, last);
-      (i < cut ? f.older : f.newer) = true;
-    }
+    const auto add = [&](std::map<std::string_view, Front>& to, auto& last_of) {
+      for (const auto& [name, last] : last_of) {
+        Front& f = to[name];
+        f.least_issued = std::min(f.least_issued, last);
+        f.most_issued = std::max(f.most_issued, last);
+        (i < cut ? f.older : f.newer) = true;
+      }
+    };
+    add(groups, issued);
+    add(meeting, met);
   }
-  bool met = false;
-  for (const auto& [name, f] : groups) {
-    if (f.older && f.newer && f.most_ended > f.least_issued) {
-      return false;
-    }
-    met = met || (f.older && f.newer);
+  const auto is_in_both = [](const auto& x) { return x.second.older && x.second.newer; };
+  if (std::ranges::any_of(meeting, [&](const auto& x) {
+        return is_in_both(x) && x.second.most_ended > x.second.least_issued;
+      })) {
+    return false;
   }
-  return met;
+  return std::ranges::any_of(meeting, is_in_both) ||
+         std::ranges::any_of(groups, [&](const auto& x) {
+           return is_in_both(x) && x.second.least_issued == x.second.most_issued;
+         });
 }
 
 // Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
