@@ -226,7 +226,11 @@ std::vector<Cause> never_started(const Facts& f) {
     known = known || (r.known && r.within);
     passed = passed || (r.known && !r.within);
   }
-  if (passed && (!served || serves_store(f.ev(0)))) {
+  // In the backend each rank leaves its address in the store and takes those of all others out of it:
+  // where all wait for one, rank 0 has not left its own.
+  const auto awaits_an_address = [&](int i) { return is_at_store(f, i); };
+  if (passed &&
+      (served ? serves_store(f.ev(0)) : !std::ranges::all_of(c.others, awaits_an_address))) {
     return {};
   }
   // Of a node from which nothing was read the files may be elsewhere.

@@ -228,6 +228,21 @@ TEST_CASE("a rank that never came to init_process_group is named") {
     CHECK(r.ranks == Ranks{0});
     CHECK(r.confidence == Confidence::kPossible);  // without a stack
   }
+  SECTION("rank 0, where the launcher has the store: all wait there for its address") {
+    init(j, {1, 2, 3, 4, 5, 6, 7});
+    j.lose_file(0);
+    const bool waits = GENERATE(true, false);  // or one of them for something else
+    for (const Rank r : {1, 2, 3, 4, 5, 6, 7}) {
+      j.rank(r).threads =
+          rank({native(r != 5 || waits ? "c10d::TCPStore::wait" : "gloo::transport::tcp::connect"),
+                py("torch/distributed/distributed_c10d.py", 2169, "_new_process_group_helper"),
+                py("/home/u/train.py", 4, "main")})
+              .threads;
+      j.rank(r).threads.threads[0].tid = j.rank(r).id.pid;
+    }
+    j.advance(20);
+    CHECK(j.diagnose().ranks == (waits ? Ranks{0} : Ranks{}));
+  }
   SECTION("rank 0 got past the store: all have come there, and the file is lost") {
     init(j, {0, 1, 2, 4, 5, 6, 7}, true);
     j.rank(0).threads.threads.emplace_back().name = "pt_tcpstore_uv";
