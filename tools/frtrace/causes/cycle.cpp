@@ -13,9 +13,18 @@ namespace frtrace {
 
 namespace {
 
+// Both issued the same there, or left the same collective out.
 bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
-  return f.anomalies.role(a.evidence, f.history.of(a.evidence)[a.how.issued]) ==
-         f.anomalies.role(b.evidence, f.history.of(b.evidence)[b.how.issued]);
+  const auto issued = [&](const Deviant& d) {
+    return f.anomalies.role(d.evidence, f.history.of(d.evidence)[d.how.issued]);
+  };
+  const auto due = [&](const Deviant& d) {
+    const int owner = d.how.owner(d.evidence);
+    return std::pair(f.anomalies.role(owner, f.history.of(owner)[d.how.usual]),
+                     f.anomalies.due_seq(d.evidence, d.how));
+  };
+  return issued(a) == issued(b) ||
+         (a.how.kind == Anomaly::kSkipped && b.how.kind == Anomaly::kSkipped && due(a) == due(b));
 }
 
 // After `usual`, which it left out, all else came as in the iterations before: it came to that
@@ -438,7 +447,7 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   // Only a few deviants mean something, and none who did different things for the first time: any of
   // those may be in order.
   const std::size_t most =
-      std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 4 : 2));
+      std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 3 : 2));
   if (deviants.empty() || deviants.size() > most ||
       std::ranges::any_of(deviants,
                           [&](const Deviant& d) { return !same_step(f, d, deviants.front()); })) {

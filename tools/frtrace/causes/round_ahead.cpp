@@ -84,7 +84,7 @@ std::optional<Cause> few_go_on(const Facts& f, const Problem& p, bool one) {
     }
     const Came came = came_new_to(f, op);
     if (2 * came.size() > std::min(f.group(op.group).ranks.size(), limits::kVoters) &&
-        2 * few.size() < came.size() &&
+        2 * few.size() <= came.size() &&
         std::ranges::none_of(few, [&](int i) { return has_come_to_new(f, i); }) &&
         (!one || is_a_round_ahead(f, few.front(), op, came))) {
       return left_out_by(f, few, k, Assume::kFewAreWrong);

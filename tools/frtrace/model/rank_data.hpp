@@ -125,7 +125,7 @@ struct RankRange {
   Rank first = 0;
   std::uint32_t count = 0;
   std::int32_t stride = 1;
-  bool operator==(const RankRange&) const = default;
+  auto operator<=>(const RankRange&) const = default;
 };
 
 struct GroupEvidence {

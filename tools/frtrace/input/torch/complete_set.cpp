@@ -395,8 +395,10 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
                       std::any_of(members.begin(), members.end(), further));
       }
     }
-    // Some files that are older than the others' are no reason to take the job for a moving one.
-    if (lie && moves && 4 * count_old(groups) > set.size()) {
+    // One file that is older than the others', or a few of many, is no reason to take the job for a
+    // moving one.
+    const std::size_t old = lie && moves ? count_old(groups) : 0;
+    if (old > 1 && 4 * old > set.size()) {
       for (RankEvidence* e : set) {
         e->written = e->newest;
       }

@@ -35,15 +35,26 @@ Span span_of(RankEvidence* e) {
   return s;
 }
 
-using Slot = std::pair<std::string_view, std::uint64_t>;  // group, seq
+// A group's name and members: groups of different ranks may share a name.
+using GroupKey = std::pair<std::string_view, std::vector<RankRange>>;
+using Slot = std::pair<GroupKey, std::uint64_t>;  // group, seq
+
+std::vector<GroupKey> keys_of(const RankEvidence& e, bool by_name = false) {
+  std::vector<GroupKey> out;
+  for (const GroupEvidence& g : e.groups) {
+    out.emplace_back(e.text(g.name), by_name ? std::vector<RankRange>() : g.ranks);
+  }
+  return out;
+}
 
 // When the operations that no rank leaves before all have come were issued.
 std::map<Slot, Time> meetings(const RankEvidence& e) {
   std::map<Slot, Time> out;
+  const std::vector<GroupKey> keys = keys_of(e);
   for (const Record& r : e.records) {
     if (r.kind == Kind::kCollective && r.state == State::kCompleted && r.time != 0 &&
         r.group < e.groups.size() && meets_all(e.text(r.op))) {
-      out.emplace(Slot(e.text(e.groups[r.group].name), r.seq), r.time);
+      out.emplace(Slot(keys[r.group], r.seq), r.time);
     }
   }
   return out;
@@ -77,62 +88,89 @@ bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) 
   return false;
 }
 
+// What the older files and the newer ones show of a group.
+struct Front {
+  std::uint64_t least_issued = UINT64_MAX, most_issued = 0;
+  std::uint64_t least_met = UINT64_MAX, most_ended = 0;  // of what meets all members
+  std::set<std::uint64_t> awaited[2];                    // first in flight of each rank, likewise
+  bool in[2] = {false, false};                           // older, newer
+  bool is_in_both() const { return in[0] && in[1]; }
+};
+
+void add_to(std::map<GroupKey, Front>& fronts, const RankEvidence& e, bool newer, bool by_name) {
+  const std::vector<GroupKey> keys = keys_of(e, by_name);
+  struct Own {
+    std::uint64_t issued = 0, met = 0, ended = 0, awaited = UINT64_MAX;
+  };
+  std::map<std::uint32_t, Own> own;
+  for (const Record& r : e.records) {
+    if (r.kind != Kind::kCollective || r.group >= e.groups.size()) {
+      continue;
+    }
+    Own& o = own[r.group];
+    o.issued = std::max(o.issued, r.seq);
+    if (meets_all(e.text(r.op))) {
+      o.met = std::max(o.met, r.seq);
+      o.ended = std::max(o.ended, r.state == State::kCompleted ? r.seq : 0);
+      o.awaited = std::min(o.awaited, r.state == State::kCompleted ? UINT64_MAX : r.seq);
+    }
+  }
+  for (const auto& [group, o] : own) {
+    Front& f = fronts[keys[group]];
+    f.in[newer] = true;
+    f.least_issued = std::min(f.least_issued, o.issued);
+    f.most_issued = std::max(f.most_issued, o.issued);
+    f.least_met = std::min(f.least_met, o.met != 0 ? o.met : UINT64_MAX);
+    f.most_ended = std::max(f.most_ended, o.ended);
+    if (o.awaited != UINT64_MAX) {
+      f.awaited[newer].insert(o.awaited);
+    }
+  }
+}
+
+enum class Place : std::uint8_t { kUnknown, kOther, kSame, kSameWait };
+
 // No file ended what another one's rank never issued: the job of all of them can have stood at one
 // place, as one run does. Of groups in which nothing meets all members, all have issued equally much.
-bool stand_at_one_place(const std::vector<Span>& files, std::size_t cut) {
-  struct Front {
-    std::uint64_t least_issued = UINT64_MAX, most_issued = 0, most_ended = 0;
-    bool older = false, newer = false;
-  };
-  std::map<std::string_view, Front> groups, meeting;
+Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
+  std::map<GroupKey, Front> fronts;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const RankEvidence& e = *files[i].e;
-    std::map<std::string_view, std::uint64_t> issued, met;
-    for (const Record& r : e.records) {
-      if (r.kind != Kind::kCollective || r.group >= e.groups.size()) {
-        continue;
-      }
-      const std::string_view name = e.text(e.groups[r.group].name);
-      issued[name] = std::max(issued[name], r.seq);
-      if (meets_all(e.text(r.op))) {
-        met[name] = std::max(met[name], r.seq);
-        Front& f = meeting[name];
-        f.most_ended = std::max(f.most_ended, r.state == State::kCompleted ? r.seq : 0);
-      }
+    add_to(fronts, *files[i].e, i >= cut, by_name);
+  }
+  Place out = Place::kUnknown;
+  for (const auto& [group, f] : fronts) {
+    if (!f.is_in_both()) {
+      continue;
     }
-    const auto add = [&](std::map<std::string_view, Front>& to, auto& last_of) {
-      for (const auto& [name, last] : last_of) {
-        Front& f = to[name];
-        f.least_issued = std::min(f.least_issued, last);
-        f.most_issued = std::max(f.most_issued, last);
-        (i < cut ? f.older : f.newer) = true;
-      }
-    };
-    add(groups, issued);
-    add(meeting, met);
+    if (f.least_met != UINT64_MAX && f.most_ended > f.least_met) {
+      return Place::kOther;
+    }
+    if (f.least_met != UINT64_MAX || f.least_issued == f.most_issued) {
+      const bool together = std::ranges::any_of(
+          f.awaited[0], [&](std::uint64_t seq) { return f.awaited[1].contains(seq); });
+      out = std::max(out, together ? Place::kSameWait : Place::kSame);
+    }
   }
-  const auto is_in_both = [](const auto& x) { return x.second.older && x.second.newer; };
-  if (std::ranges::any_of(meeting, [&](const auto& x) {
-        return is_in_both(x) && x.second.most_ended > x.second.least_issued;
-      })) {
-    return false;
-  }
-  return std::ranges::any_of(meeting, is_in_both) ||
-         std::ranges::any_of(groups, [&](const auto& x) {
-           return is_in_both(x) && x.second.least_issued == x.second.most_issued;
-         });
+  return out;
 }
 
 // Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
-// that write none this time.
+// that write none this time, and hardly such that wait where those of this one do.
 bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
   std::set<std::int32_t> sizes;
   for (const Span& s : files) {
     sizes.insert(size_of_all(*s.e));
   }
   sizes.erase(0);
-  return sizes.size() <= 1 && (same_run_by_another_clock(files, cut) ||
-                               (2 * cut >= files.size() && stand_at_one_place(files, cut)));
+  if (sizes.size() > 1 || same_run_by_another_clock(files, cut)) {
+    return sizes.size() <= 1;
+  }
+  Place place = place_of(files, cut, false);
+  if (place == Place::kUnknown) {  // they have no group in common: groups of one name are alike
+    place = std::min(place_of(files, cut, true), Place::kSame);
+  }
+  return place == Place::kSame ? 2 * cut >= files.size()
+                               : place == Place::kSameWait && 4 * cut >= files.size();
 }
 
 }  // namespace
