@@ -538,7 +538,8 @@ std::vector<Cause> cycle(const Facts& f) {
     std::optional<Cause> c;
     const bool new_to_all = is_new_to_all(f, p.evidence);
     if (!new_to_all) {
-      c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+      c = on_all.empty() ? few_apart(f, p) : std::nullopt;
+      c = c ? c : left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
       c = c ? c : uneven_rounds(f, p);
       c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
       c = c || on_all.size() == 1 ? c : few_left(f, p);

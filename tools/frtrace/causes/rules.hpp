@@ -148,6 +148,9 @@ std::optional<Cause> other_thread_did_not_come(const Facts&, const Problem&, int
 std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
 // Of programs whose ranks issue equally much between two collectives: who issued less, or more.
 std::optional<Cause> uneven_rounds(const Facts&, const Problem&);
+// Most of a group stand in its collective, and a few went on with more and wait there for several of
+// those; or the few stand in it, without what the most wait in.
+std::optional<Cause> few_apart(const Facts&, const Problem&);
 // Who on a circle left an order that others show, or its own loop.
 std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
 // What it waits in is a receive from any rank: whoever sends next ends it.

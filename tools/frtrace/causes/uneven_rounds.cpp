@@ -2,6 +2,7 @@
 // less than most before it came, or more and did not come.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 
 #include "causes/rules.hpp"
@@ -110,6 +111,72 @@ std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
     const auto at = std::ranges::find_if(p.pending, lacks);
     if (at != p.pending.end()) {
       return left_out_by(f, odd, *at, Assume::kPeersOrder);
+    }
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// Members that some of `from` wait for where they are stuck.
+std::set<int> awaited_by(const Facts& f, const std::vector<int>& from,
+                         const std::vector<int>& members) {
+  std::set<int> out;
+  for (const int i : from) {
+    for (const int k : f.graph.waits_in[idx(i)]) {
+      for (const int a : f.graph[k].absent) {
+        if (contains(members, a)) {
+          out.insert(a);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
+  for (const int k : p.pending) {
+    const Pending& op = f.graph[k];
+    const Group& g = f.group(op.group);
+    if (op.kind != Kind::kCollective || !op.unknown.empty() || g.ranks.size() > limits::kVoters ||
+        op.seq == 0) {
+      continue;
+    }
+    std::vector<int> there, rest;  // stand in it; wait elsewhere, whether they issued it or not
+    std::size_t most_there = 0, least_rest = SIZE_MAX;
+    bool known = true;
+    for (std::size_t m = 0; m < g.ranks.size() && known; ++m) {
+      const int i = g.evidence[m];
+      const auto at = step_of_member(f, op.group, m, op.seq);
+      const bool stands = at && *at == f.stuck_step(i);
+      const auto n = since(f, op.group, m, op.seq - 1, at ? *at : f.history.of(i).size());
+      known = n && f.graph.waits(i);
+      (stands ? there : rest).push_back(i);
+      if (known && stands) {
+        most_there = std::max(most_there, *n);
+      } else if (known) {
+        least_rest = std::min(least_rest, *n);
+      }
+    }
+    const std::size_t few = std::min(there.size(), rest.size());
+    if (!known || few < 2 || there.size() == rest.size() || least_rest <= most_there) {
+      continue;
+    }
+    const std::set<int> awaited = awaited_by(f, rest, there);
+    if (awaited.size() < few) {
+      continue;
+    }
+    if (rest.size() == few) {
+      return left_out_by(f, rest, k, Assume::kFewAreWrong);
+    }
+    const auto lacks = [&](int other) {
+      return contains(rest, f.graph[other].waits.front().evidence) &&
+             std::ranges::any_of(there, [&](int i) { return contains(f.graph[other].absent, i); });
+    };
+    if (const auto at = std::ranges::find_if(p.pending, lacks); at != p.pending.end()) {
+      return left_out_by(f, there, *at, Assume::kFewAreWrong);
     }
   }
   return std::nullopt;
