@@ -146,22 +146,19 @@ std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
     }
     std::vector<int> there, rest;  // stand in it; wait elsewhere, whether they issued it or not
     std::size_t most_there = 0, least_rest = SIZE_MAX;
-    bool known = true;
-    for (std::size_t m = 0; m < g.ranks.size() && known; ++m) {
+    bool wait = true;
+    for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int i = g.evidence[m];
       const auto at = step_of_member(f, op.group, m, op.seq);
       const bool stands = at && *at == f.stuck_step(i);
       const auto n = since(f, op.group, m, op.seq - 1, at ? *at : f.history.of(i).size());
-      known = n && f.graph.waits(i);
       (stands ? there : rest).push_back(i);
-      if (known && stands) {
-        most_there = std::max(most_there, *n);
-      } else if (known) {
-        least_rest = std::min(least_rest, *n);
-      }
+      wait = wait && f.graph.waits(i);
+      most_there = stands ? std::max(most_there, n.value_or(0)) : most_there;
+      least_rest = stands ? least_rest : std::min(least_rest, n.value_or(SIZE_MAX));
     }
     const std::size_t few = std::min(there.size(), rest.size());
-    if (!known || few < 2 || there.size() == rest.size() || least_rest <= most_there) {
+    if (!wait || few < 2 || there.size() == rest.size() || least_rest <= most_there) {
       continue;
     }
     const std::set<int> awaited = awaited_by(f, rest, there);

@@ -239,6 +239,37 @@ TEST_CASE(
   CHECK(r.ranks == Ranks{2, 4});
 }
 
+TEST_CASE("a replica of two left out what the many stand in, or came to it too early") {
+  JobBuilder j(6);
+  const int even = j.group("1", {0, 2, 4}, "dp"), odd = j.group("2", {1, 3, 5}, "dp");
+  const int tp = j.group("3", {2, 3}, "tp");
+  j.all(kWorld, kGrads);
+  SECTION("left out, and went on") {
+    j.some({0, 1, 4, 5}, kWorld, kLoss);
+    j.all(tp, kSub);
+    j.some({2}, even, kSub);
+    j.some({3}, odd, kSub);
+  }
+  SECTION("came to it behind that") {
+    j.some({0, 1, 4, 5}, kWorld, kLoss);
+    j.some({2}, even, kSub);
+    j.some({3}, odd, kSub);
+    j.some({2, 3}, kWorld, kLoss);
+  }
+  SECTION("too early") {
+    j.all(tp, kSub);
+    j.all(j.group("4", {0, 1}, "tp"), kSub);
+    j.all(j.group("5", {4, 5}, "tp"), kSub);
+    j.some({2, 3}, kWorld, kLoss);
+    j.some({0, 4}, even, kSub);
+    j.some({1, 5}, odd, kSub);
+  }
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2, 3});
+}
+
 TEST_CASE("orders that contradict, of hosts that ran ahead, in files without times") {
   JobBuilder j(4);
   const int other = j.group("1", {0, 1, 2, 3}, "ep");
