@@ -171,11 +171,11 @@ class Judge {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
-    // Beside a device or the network it may be held up by these.
+    // Beside a device or the network it may be held up by these, unless several went on.
     const bool below = std::ranges::any_of(named_, [](const Cause& n) {
       return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
     });
-    if (below && c.rule == Rule::kStoppedHost) {
+    if (below && c.rule == Rule::kStoppedHost && c.others.size() < limits::kWentOnBeside) {
       return;
     }
     if (c.rule != Rule::kOpenBehind) {  // orders may still tell
