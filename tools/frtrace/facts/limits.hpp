@@ -105,7 +105,7 @@ inline constexpr std::size_t kMeetingsFew = 3, kMeetingsEnough = 8, kMeetings = 
 // Peers that wait in the same operation and issued more than this rank, out of all that wait there.
 inline constexpr double kWentOnShare = 0.5;
 inline constexpr std::size_t kWentOnFewest = 1;
-// Beside a device or a link that is at fault.
+// Beside a device that is at fault, in PyTorch files.
 inline constexpr std::size_t kWentOnBeside = 2;
 // Of hosts with so many operations in flight the peer must be ahead by more than this share of them:
 // how many launches fit into a device's queue differs by a few. (On an H100 it was 1,024 launches, the

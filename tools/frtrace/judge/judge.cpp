@@ -171,11 +171,15 @@ class Judge {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
-    // Beside a device or the network it may be held up by these, unless several went on.
-    const bool below = std::ranges::any_of(named_, [](const Cause& n) {
-      return n.verdict == Verdict::kDevice || n.verdict == Verdict::kTransport;
-    });
-    if (below && c.rule == Rule::kStoppedHost && c.others.size() < limits::kWentOnBeside) {
+    // Beside a device or the network it may be held up by these; of PyTorch's files, which say little
+    // of either, several that went on are enough beside a device.
+    const auto has_verdict = [&](Verdict v) {
+      return std::ranges::count(named_, v, &Cause::verdict) != 0;
+    };
+    if (c.rule == Rule::kStoppedHost &&
+        (has_verdict(Verdict::kTransport) ||
+         (has_verdict(Verdict::kDevice) && (f_.ev(c.guilty.front().evidence).format.empty() ||
+                                            c.others.size() < limits::kWentOnBeside)))) {
       return;
     }
     if (c.rule != Rule::kOpenBehind) {  // orders may still tell

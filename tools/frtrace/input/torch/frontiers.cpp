@@ -34,6 +34,9 @@ class Frontiers {
     const bool issued_none = e_.records.empty() && e_.unreadable_rows == 0 && !e_.holes.truncated &&
                              p_.status != nullptr && pairs(*p_.status).empty();
     const std::map<std::uint32_t, Status> status = statuses();
+    // Then what is not in the file is overwritten, and not left out as completed.
+    const auto none_done = [](const auto& s) { return s.second.none_completed(); };
+    e_.holes.only_active &= status.empty() || !std::ranges::all_of(status, none_done);
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
     // torchcomms numbers the collectives of a process, whatever their group.
@@ -66,16 +69,18 @@ class Frontiers {
       g.first_kept = s.first_seq;
       g.last_kept = s.last_seq;
       g.completed = s.gloo && active[row] != 0 ? active[row] - 1 : done[row];
-      if (active[row] != 0 && g.completed == 0) {
+      const auto it = status.find(row);
+      const bool none_completed = it != status.end() && !s.gloo && it->second.none_completed();
+      if (active[row] != 0 && g.completed == 0 && !none_completed) {
         g.completed = active[row] - 1;
       }
       // Sends and receives carry the number of the group's last collective. One that is not in the
       // file any more is older than they are: it is over.
-      if (active[row] == 0 && s.p2p != 0 && (e_.holes.only_active || s.collectives == 0)) {
+      if (active[row] == 0 && s.p2p != 0 && !none_completed &&
+          (e_.holes.only_active || s.collectives == 0)) {
         g.completed = g.enqueued;
       }
       // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
-      const auto it = status.find(row);
       const bool has_status = it != status.end() && !s.gloo && s.max_p2p == 0 && s.p2p == 0;
       if (has_status) {
         const auto unsign = [](std::int64_t v) {
@@ -113,6 +118,9 @@ class Frontiers {
  private:
   struct Status {
     std::int64_t enqueued = -1, started = -1, completed = -1;
+    bool counts_completed = false;
+    // PyTorch begins at -1.
+    bool none_completed() const { return counts_completed && enqueued > 0 && completed < 0; }
   };
 
   // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
@@ -139,6 +147,7 @@ class Frontiers {
       get("last_enqueued_collective", s.enqueued);
       get("last_started_collective", s.started);
       get("last_completed_collective", s.completed);
+      s.counts_completed = member(all[i + 1], "last_completed_collective") != nullptr;
       by_id.emplace(*id, s);
       ended = ended && s.enqueued > 0 && s.completed == s.enqueued;
     }
