@@ -6,12 +6,11 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "format/file_name.hpp"
 #include "format/layout.hpp"
+#include "live/proc_file.hpp"
 #include "sample/process.hpp"
 
 namespace frtrace {
@@ -23,8 +22,7 @@ constexpr auto kBetweenAnswers = std::chrono::milliseconds(20);
 
 // A handler is there: without one the signal would end the process.
 bool catches(int pid, int signal) {
-  std::ifstream in(fmt::format("/proc/{}/status", pid));
-  const std::string status{std::istreambuf_iterator<char>(in), {}};
+  const std::string status = proc_file(fmt::format("/proc/{}/status", pid));
   const std::size_t at = status.find("\nSigCgt:");
   return signal > 0 && at != std::string::npos &&
          (std::strtoull(status.c_str() + at + 8, nullptr, 16) >> (signal - 1) & 1) != 0;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 
+#include "input/here.hpp"
+#include "live/proc_file.hpp"
 #include "model/contains.hpp"
 #include "recorder/options.hpp"
 #include "sample/process.hpp"
@@ -20,14 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string whole(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // The rank as which a process of that job was started; -1: it is none of the job's, or another user's.
 Rank started_as(const fs::path& process, const std::string& job) {
-  const std::string environment = whole(process / "environ");
+  const std::string environment = proc_file(process / "environ");
   std::map<std::string, std::string> variables;
   for (std::size_t at = 0; at < environment.size();) {
     const std::string entry = environment.c_str() + at;
@@ -56,7 +51,7 @@ std::map<Rank, int> processes_of(const std::string& job, const std::vector<Rank>
       continue;
     }
     const Rank rank = started_as(entry.path(), job);
-    const std::string program = whole(entry.path() / "comm");
+    const std::string program = proc_file(entry.path() / "comm");
     if (contains(ranks, rank) && program.find("python") != std::string::npos) {
       const auto [at, is_new] = out.try_emplace(rank, pid);
       at->second = is_new ? pid : std::min(at->second, pid);
@@ -68,7 +63,8 @@ std::map<Rank, int> processes_of(const std::string& job, const std::vector<Rank>
 }  // namespace
 
 void look_for_ringless(Report& r) {
-  if (r.missing_ranks.empty() || r.blamed.empty()) {
+  const bool is_here = std::ranges::count(r.rank_reports, host_name(), &RankReport::host) != 0;
+  if (r.missing_ranks.empty() || r.blamed.empty() || !is_here) {
     return;
   }
   const std::map<Rank, int> processes = processes_of(r.job, r.missing_ranks);

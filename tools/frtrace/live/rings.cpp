@@ -6,15 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <tuple>
 
 #include "input/here.hpp"
 #include "live/mapped_ring.hpp"
+#include "live/proc_file.hpp"
 #include "recorder/job_name.hpp"
 #include "sample/process.hpp"
 
@@ -90,8 +89,7 @@ void each_ring(
 }  // namespace
 
 std::string variable_of(int pid, const std::string& name) {
-  std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(in), {}};
+  const std::string all = proc_file(fmt::format("/proc/{}/environ", pid));
   for (std::size_t from = 0; from < all.size();) {
     const std::size_t to = std::min(all.find('\0', from), all.size());
     const std::string entry = all.substr(from, to - from);
