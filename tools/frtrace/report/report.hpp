@@ -179,7 +179,9 @@ struct Report {
 
 // Of several jobs the worst comes first; of equal ones those that still run here, then the newest.
 inline std::tuple<int, bool, Time> severity(const Report& r) {
-  return {r.kind == Verdict::kOk ? 0 : r.kind == Verdict::kUndecided ? 1 : 2,
+  return {r.kind == Verdict::kOk          ? 0
+          : r.kind == Verdict::kUndecided ? 1
+                                          : 2,
           std::ranges::any_of(r.rank_reports, &RankReport::runs_now), r.time};
 }
 
