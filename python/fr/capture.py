@@ -578,6 +578,22 @@ def _watch_processes() -> None:
             raise
 
     BaseProcess.run = run
+    leave = os._exit
+
+    @functools.wraps(leave)
+    def _exit(status):
+        # So ends what multiprocessing forks: past all exit handlers, libfr's among them.
+        caller = sys._getframe(1).f_globals.get("__name__")
+        if caller in ("multiprocessing.popen_fork", "multiprocessing.forkserver"):
+            harmless("ending a process")(_end_of_fork)(status)
+        leave(status)
+
+    os._exit = _exit
+
+
+def _end_of_fork(status) -> None:
+    if _fr.enabled():
+        _fr.shutdown(status)
 
 
 def _note_end_of_process(error) -> None:

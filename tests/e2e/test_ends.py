@@ -310,7 +310,7 @@ def load():
 def rank_main(rank, port):
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     dist.all_reduce(torch.ones(2))
-    if rank == 1:
+    if rank == 1 and len(sys.argv) == 3:
         load()
     dist.all_reduce(torch.ones(2))
 
@@ -340,3 +340,20 @@ def test_an_exception_that_multiprocessing_caught(scratch, begun):
     line = next(n for n, x in enumerate(PROCESSES.splitlines(), 1) if "@load" in x)
     site = verdict["blamed"][0]["site"]
     assert (Path(site["file"]).name, site["line"]) == ("processes.py", line), verdict
+
+
+@pytest.mark.parametrize("begun", ["spawn", "fork", "forkserver"])
+def test_processes_of_multiprocessing_that_end_well_leave_nothing(scratch, begun):
+    """A forked one ends through os._exit, past libfr's exit handler: its ring stayed, and was told
+    as a process that had been killed."""
+    script = scratch / "processes.py"
+    script.write_text(PROCESSES)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "RANK", "WORLD_SIZE"))}
+    env |= {"FR_DUMP_DIR": str(scratch / "dumps"), "FR_SHM_DIR": str(scratch)}
+    command = [sys.executable, script, begun, str(free_port()), "well"]
+    done = subprocess.run(
+        command, env=env, cwd=scratch, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (scratch / "dumps").exists()
+    assert list(scratch.rglob("*.ring")) == []
