@@ -119,6 +119,16 @@ TEST_CASE("text: a screen at any scale, and how much more there is") {
   }
 }
 
+TEST_CASE("text: of jobs that are stuck alike, one that still runs comes first") {
+  Report over = busy_report(4), runs = over;
+  over.job = "a_over";
+  runs.job = "b_runs";
+  runs.rank_reports.assign(1, {});
+  runs.rank_reports[0].from_ring = runs.rank_reports[0].runs_now = true;
+  const std::string text = render_text({over, runs}, LoadResult(), {});
+  CHECK(text.find("job b_runs") < text.find("job a_over"));
+}
+
 TEST_CASE("text: of rings, whether the job still runs here") {
   Report r = busy_report(4);
   TextStyle style;
