@@ -325,15 +325,21 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("begun", ["torch", "spawn", "fork"])
-def test_an_exception_that_multiprocessing_caught(scratch, begun):
-    """It ends the process through sys.exit or os._exit, past Python's hook."""
+def run_processes(scratch, *how):
     script = scratch / "processes.py"
     script.write_text(PROCESSES)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "RANK", "WORLD_SIZE"))}
     env |= {"FR_DUMP_DIR": str(scratch / "dumps"), "FR_SHM_DIR": str(scratch)}
-    command = [sys.executable, script, begun, str(free_port())]
-    subprocess.run(command, env=env, cwd=scratch, capture_output=True, timeout=120)
+    command = [sys.executable, script, how[0], str(free_port()), *how[1:]]
+    return subprocess.run(
+        command, env=env, cwd=scratch, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("begun", ["torch", "spawn", "fork"])
+def test_an_exception_that_multiprocessing_caught(scratch, begun):
+    """It ends the process through sys.exit or os._exit, past Python's hook."""
+    run_processes(scratch, begun)
     verdict = frtrace(scratch / "dumps").verdict
     assert verdict["kind"] == "exited" and verdict["ranks"] == [1], verdict
     assert verdict["summary"].startswith("rank 1 raised ValueError: bad sample"), verdict
@@ -346,14 +352,7 @@ def test_an_exception_that_multiprocessing_caught(scratch, begun):
 def test_processes_of_multiprocessing_that_end_well_leave_nothing(scratch, begun):
     """A forked one ends through os._exit, past libfr's exit handler: its ring stayed, and was told
     as a process that had been killed."""
-    script = scratch / "processes.py"
-    script.write_text(PROCESSES)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("FR_", "RANK", "WORLD_SIZE"))}
-    env |= {"FR_DUMP_DIR": str(scratch / "dumps"), "FR_SHM_DIR": str(scratch)}
-    command = [sys.executable, script, begun, str(free_port()), "well"]
-    done = subprocess.run(
-        command, env=env, cwd=scratch, capture_output=True, text=True, timeout=120
-    )
+    done = run_processes(scratch, begun, "well")
     assert done.returncode == 0, done.stderr
     assert not (scratch / "dumps").exists()
     assert list(scratch.rglob("*.ring")) == []

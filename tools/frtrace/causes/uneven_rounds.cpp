@@ -13,6 +13,12 @@ namespace frtrace {
 
 namespace {
 
+// A collective whose members all left evidence, and are not too many to count for each.
+bool is_countable(const Facts& f, const Pending& op) {
+  return op.kind == Kind::kCollective && op.seq != 0 && op.unknown.empty() &&
+         f.group(op.group).ranks.size() <= limits::kVoters;
+}
+
 // What the member issued since the collective of that number, or since the program began, before the
 // step `to`; nullopt: nobody knows.
 std::optional<std::size_t> since(const Facts& f, int group, std::size_t member, std::uint64_t seq,
@@ -81,7 +87,7 @@ std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     const Pending& op = f.graph[k];
     const Group& g = f.group(op.group);
-    if (op.kind != Kind::kCollective || !op.unknown.empty() || g.ranks.size() > limits::kVoters) {
+    if (!is_countable(f, op)) {
       continue;
     }
     const auto [issued, times] = since_the_last(f, op);
@@ -140,8 +146,7 @@ std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
   for (const int k : p.pending) {
     const Pending& op = f.graph[k];
     const Group& g = f.group(op.group);
-    if (op.kind != Kind::kCollective || !op.unknown.empty() || g.ranks.size() > limits::kVoters ||
-        op.seq == 0) {
+    if (!is_countable(f, op)) {
       continue;
     }
     std::vector<int> there, rest;  // stand in it; wait elsewhere, whether they issued it or not

@@ -302,7 +302,8 @@ int answer(const Question& q) {
     return kNothing;
   }
   std::vector<Report> reports{diagnose(cases.front())};
-  for (int attempt = 0; attempt < q.attempt; ++attempt) {
+  const std::set<int> before_it = q.attempt > 0 ? std::set<int>{0, q.attempt - 1} : std::set<int>();
+  for (const int attempt : before_it) {
     const LoadResult before = read(q, fmt::format("{}.a{}.", q.job, attempt));
     add_attempt_before(before.evidence, attempt, reports.front());
   }

@@ -15,6 +15,7 @@
 #include "format/schema.hpp"
 #include "format/ticks.hpp"
 #include "live/bounded.hpp"
+#include "live/proc_file.hpp"
 #include "metrics/node.hpp"
 #include "recorder/options.hpp"
 #include "sample/process.hpp"
@@ -23,32 +24,7 @@ namespace frtrace::doctor {
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 constexpr std::chrono::milliseconds kCommand{10'000};
-
-std::optional<std::string> whole_file(const std::string& path, bool records) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) {
-    return std::nullopt;
-  }
-  std::string out;
-  char part[16384];
-  ssize_t n = 0;
-  bool failed = false;
-  while (out.size() < (records ? 64 * kMostBytes : kMostBytes)) {
-    n = ::read(fd, part, sizeof part);
-    if (n < 0 && errno == EPIPE && records) {
-      continue;  // overwritten meanwhile
-    }
-    if (n <= 0) {
-      failed = n < 0 && errno != EAGAIN;
-      break;
-    }
-    out.append(part, static_cast<std::size_t>(n));
-  }
-  ::close(fd);
-  return failed && out.empty() ? std::nullopt : std::optional(std::move(out));
-}
 
 // The shortest of the last operations.
 double timeout_of(const fr::View& view) {
@@ -323,12 +299,7 @@ void Machine::find_processes() {
   for (Process& p : processes_) {
     const auto environ = try_read("/proc/" + p.pid + "/environ");
     p.env_known = environ.has_value();
-    for (const std::string& entry : split(environ.value_or(""), '\0')) {
-      const std::size_t at = entry.find('=');
-      if (at != std::string::npos) {
-        p.env[entry.substr(0, at)] = entry.substr(at + 1);
-      }
-    }
+    p.env = environment_in(environ.value_or(""));
     const fr::EnvIdentity id = fr::read_identity([&](const char* name) -> const char* {
       const auto it = p.env.find(name);
       return it != p.env.end() ? it->second.c_str() : nullptr;

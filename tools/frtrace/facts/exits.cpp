@@ -29,6 +29,10 @@ bool is_consequence(std::string_view error) {
                         "remote process", "was aborted", "peer failure", "socket closed"});
 }
 
+bool is_unreached(std::string_view error) {
+  return error.find("connectFullMesh") != std::string_view::npos;
+}
+
 namespace {
 
 // Raised by the user's own code, whatever words its message has: errors of communication are of the

@@ -54,5 +54,7 @@ Time told_to_end(const std::vector<Exit>&);
 double idle_s(const RankEvidence&);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
+// gloo did not reach a peer when a group was made.
+bool is_unreached(std::string_view error);
 
 }  // namespace frtrace

@@ -22,7 +22,7 @@ constexpr auto kBetweenAnswers = std::chrono::milliseconds(20);
 
 // A handler is there: without one the signal would end the process.
 bool catches(int pid, int signal) {
-  const std::string status = proc_file(fmt::format("/proc/{}/status", pid));
+  const std::string status = whole_file(fmt::format("/proc/{}/status", pid)).value_or("");
   const std::size_t at = status.find("\nSigCgt:");
   return signal > 0 && at != std::string::npos &&
          (std::strtoull(status.c_str() + at + 8, nullptr, 16) >> (signal - 1) & 1) != 0;

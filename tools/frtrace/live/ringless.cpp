@@ -22,15 +22,7 @@ namespace fs = std::filesystem;
 
 // The rank as which a process of that job was started; -1: it is none of the job's, or another user's.
 Rank started_as(const fs::path& process, const std::string& job) {
-  const std::string environment = proc_file(process / "environ");
-  std::map<std::string, std::string> variables;
-  for (std::size_t at = 0; at < environment.size();) {
-    const std::string entry = environment.c_str() + at;
-    at += entry.size() + 1;
-    if (const auto equals = entry.find('='); equals != std::string::npos) {
-      variables[entry.substr(0, equals)] = entry.substr(equals + 1);
-    }
-  }
+  const auto variables = environment_in(whole_file(process / "environ").value_or(""));
   const auto lookup = [&](const char* name) -> const char* {
     const auto it = variables.find(name);
     return it == variables.end() ? nullptr : it->second.c_str();
@@ -51,8 +43,8 @@ std::map<Rank, int> processes_of(const std::string& job, const std::vector<Rank>
       continue;
     }
     const Rank rank = started_as(entry.path(), job);
-    const std::string program = proc_file(entry.path() / "comm");
-    if (contains(ranks, rank) && program.find("python") != std::string::npos) {
+    if (contains(ranks, rank) &&
+        whole_file(entry.path() / "comm").value_or("").find("python") != std::string::npos) {
       const auto [at, is_new] = out.try_emplace(rank, pid);
       at->second = is_new ? pid : std::min(at->second, pid);
     }

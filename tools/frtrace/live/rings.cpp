@@ -89,16 +89,9 @@ void each_ring(
 }  // namespace
 
 std::string variable_of(int pid, const std::string& name) {
-  const std::string all = proc_file(fmt::format("/proc/{}/environ", pid));
-  for (std::size_t from = 0; from < all.size();) {
-    const std::size_t to = std::min(all.find('\0', from), all.size());
-    const std::string entry = all.substr(from, to - from);
-    if (entry.starts_with(name + "=")) {
-      return entry.substr(name.size() + 1);
-    }
-    from = to + 1;
-  }
-  return "";
+  const auto all = environment_in(whole_file(fmt::format("/proc/{}/environ", pid)).value_or(""));
+  const auto it = all.find(name);
+  return it == all.end() ? "" : it->second;
 }
 
 std::vector<RingPlace> ring_places(const std::string& shm_dir) {

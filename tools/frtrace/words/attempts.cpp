@@ -8,13 +8,16 @@ namespace frtrace {
 
 std::vector<int> attempts_before(const std::vector<std::unique_ptr<RankEvidence>>& evidence,
                                  const Report& r) {
-  std::set<int> all;
+  std::set<int> all, ends;
   for (const auto& e : evidence) {
     if (e->id.job == r.job && e->id.attempt < r.attempt) {
       all.insert(e->id.attempt);
     }
   }
-  return {all.begin(), all.end()};
+  if (!all.empty()) {
+    ends = {*all.begin(), *all.rbegin()};
+  }
+  return {ends.begin(), ends.end()};
 }
 
 void add_attempt_before(const std::vector<std::unique_ptr<RankEvidence>>& evidence, int attempt,

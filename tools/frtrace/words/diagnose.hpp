@@ -12,7 +12,8 @@ namespace frtrace {
 
 Report diagnose(const Case&);
 Report diagnose(const Facts&);
-// Attempts of the report's job of which there is evidence besides, in order.
+// Of the attempts before the report's of which there is evidence, the first and the last: to read and
+// diagnose all takes as long for each as for the one told of.
 std::vector<int> attempts_before(const std::vector<std::unique_ptr<RankEvidence>>&, const Report&);
 // Adds a line on how that attempt ended, unless it ended without a fault.
 void add_attempt_before(const std::vector<std::unique_ptr<RankEvidence>>&, int attempt, Report&);

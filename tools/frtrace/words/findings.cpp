@@ -336,7 +336,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   for (int i = 0; i < static_cast<int>(f.exits.size()); ++i) {
     const Exit& e = f.exit(i);
     if (j.main().rule == Rule::kOpenOwnErrors && contains(j.main().others, i)) {
-      stale_address |= f.c.attempt > 0 && e.message.find("connectFullMesh") != std::string::npos;
+      stale_address |= f.c.attempt > 0 && is_unreached(e.message);
       continue;  // the first line has it
     }
     if (std::ranges::binary_search(r.ranks, f.rank(i))) {
