@@ -38,9 +38,9 @@ bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
   while (a.issued - from < limits::kClearSupport && from >= length) {
     from -= length;
   }
-  const std::size_t rest = a.issued - from;
+  const std::size_t rest = std::min(a.issued - from, steps.size() - a.issued);
   const auto at = [&](std::size_t k) { return steps.begin() + static_cast<std::ptrdiff_t>(k); };
-  return rest >= limits::kClearSupport && a.issued + rest <= steps.size() &&
+  return rest >= limits::kClearSupport &&
          std::equal(at(a.issued), at(a.issued + rest), at(from),
                     [](const Step& x, const Step& y) { return x.key == y.key; });
 }

@@ -215,7 +215,7 @@ std::vector<Cause> without_operations(const Facts& f) {
     // PyTorch lists gloo's groups though no file records what they do.
     return e.holes.only_stacks ||
            (!e.format.empty() && e.records.empty() && !e.holes.only_active &&
-            f.c.ranks.size() > 1 && e.groups.size() > 1 &&
+            f.c.ranks.size() > 1 &&
             std::ranges::all_of(e.groups, [](const GroupEvidence& g) { return g.enqueued == 0; }));
   });
   return without.size() == f.c.ranks.size() ? open_question(Rule::kOpenNoOperations, without)

@@ -153,8 +153,9 @@ struct LaneEvidence {
   std::uint32_t group = 0;
   std::int32_t peer = -1;  // rank within the group
   bool send = false;
-  bool relative = false;  // counted from the oldest that the window holds
-  bool guessed = false;   // and nothing tells which message of the other end that is
+  bool relative = false;            // counted from the oldest that the window holds
+  bool guessed = false;             // and nothing tells which message of the other end that is
+  std::uint64_t newest_number = 0;  // PyTorch's number of the newest, of the group's messages
   std::uint64_t enqueued = 0, started = 0, completed = 0, ended = 0, failed = 0;
   Time enqueued_time = 0, completed_time = 0;
 };
@@ -370,6 +371,9 @@ struct RankEvidence {
   std::string format;  // of PyTorch dumps: "torch 2.10 pickle"
   Holes holes;
   Time newest = 0;  // PyTorch dumps: latest time inside
+  // PyTorch dumps: when their writer looked whether what had not ended before has, by the rank's own
+  // clock; 0 unknown.
+  Time looked = 0;
   // The rank's clock was set by so much while it ran; all its times are by the clock as it was.
   Time clock_set = 0;
   Time file_time = 0;  // PyTorch dumps: modification time

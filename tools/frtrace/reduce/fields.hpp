@@ -18,8 +18,8 @@ namespace frtrace::reduce {
   }
 
 FR_MEMBERS(RankRange, first, count, stride)
-FR_MEMBERS(LaneEvidence, group, peer, send, relative, guessed, enqueued, started, completed, ended,
-           failed, enqueued_time, completed_time)
+FR_MEMBERS(LaneEvidence, group, peer, send, relative, guessed, newest_number, enqueued, started,
+           completed, ended, failed, enqueued_time, completed_time)
 FR_MEMBERS(ThreadNotes, tid, note, note_time, spans)
 FR_MEMBERS(PeerEvidence, rank, pid, state, status, signal, exit_time, last_op, last_site, exit_site)
 FR_MEMBERS(DeviceSpan, ticket, start, end)
@@ -146,11 +146,12 @@ void fields(Io& io, ThreadsEvidence& of) {
 
 template <class Io>
 void fields(Io& io, RankEvidence& of) {
-  auto& [file, format, holes, newest, clock_set, file_time, source, id, reason, trigger, incident,
-         written, salvaged, salvaged_by, oom_kills, salvage, process_gone, options, layers, strings,
-         frames, stacks, shape_words, groups, lanes, records, has_step, step, notes, exit, peers,
-         threads, threads_by, device, ras, nodes, deadlines, witness, losses, unreadable_rows] = of;
-  io(id, file, format, holes, newest, file_time, source, reason, trigger, incident, written,
+  auto& [file, format, holes, newest, looked, clock_set, file_time, source, id, reason, trigger,
+         incident, written, salvaged, salvaged_by, oom_kills, salvage, process_gone, options,
+         layers, strings, frames, stacks, shape_words, groups, lanes, records, has_step, step,
+         notes, exit, peers, threads, threads_by, device, ras, nodes, deadlines, witness, losses,
+         unreadable_rows] = of;
+  io(id, file, format, holes, newest, looked, file_time, source, reason, trigger, incident, written,
      salvaged, salvaged_by, salvage, process_gone, options, layers, groups, lanes, has_step, notes,
      exit, peers, threads, threads_by, device, ras, nodes, losses, unreadable_rows, witness);
   io.raw(clock_set);

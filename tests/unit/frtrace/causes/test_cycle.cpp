@@ -69,6 +69,37 @@ TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no 
   CHECK(r.blamed[0].seq == kSkip + 1);
 }
 
+TEST_CASE("one of many alternating sends and receives left out, in the last iteration: a skip") {
+  JobBuilder j(3);
+  Op send{.op = "send", .line = 20, .kind = Kind::kSend},
+      recv{.op = "recv", .line = 21, .kind = Kind::kRecv};
+  constexpr int kSteps = 3, kRounds = 57, kSkip = 21;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int round = 0; round < kRounds; ++round) {
+      for (const Rank r : {0, 1, 2}) {
+        const bool last = step == kSteps - 1;
+        const bool late = last && r == 0 && round == kRounds - 1;
+        send.peer = (r + 1) % 3;
+        recv.peer = (r + 2) % 3;
+        if (r != 1 || !last || round != kSkip) {
+          j.issue(r, kWorld, recv, State::kCompleted);
+        }
+        j.issue(r, kWorld, send, late ? State::kEnqueued : State::kCompleted);
+      }
+      j.advance(0.01);
+    }
+    if (step < kSteps - 1) {
+      j.all(kWorld, kLoss);
+    }
+  }
+  j.some({0, 1, 2}, kWorld, kLoss);
+  j.advance(20);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(r.blamed[0].why == "skipped");
+}
+
 TEST_CASE("groups taken in different orders from the start: deadlock, the minority is blamed") {
   JobBuilder j(4);
   const int a = j.group("1", {0, 1, 2, 3}), b = j.group("2", {0, 1, 2, 3});

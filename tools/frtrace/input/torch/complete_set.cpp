@@ -71,8 +71,9 @@ std::vector<std::vector<Member>> groups_of(const Set& set) {
 
 // ---------------------------------------------------------------- times
 
-// A dump does not say when it was written. Its modification time does, unless the file was copied
-// since; then PyTorch's own reason to write one, the timeout, is as good a guess as any.
+// A dump says when it was written only where its writer found something out. Else its modification
+// time does, unless the file was copied since; then PyTorch's own reason to write one, the timeout, is
+// as good a guess as any.
 void date(const Set& set) {
   Time newest = 0, timeout = 600 * kSecond;
   bool known = false;
@@ -92,6 +93,10 @@ void date(const Set& set) {
     return e->file_time == 0 || e->file_time < e->newest - kSkew || e->file_time > newest + longest;
   });
   for (RankEvidence* e : set) {
+    if (e->looked != 0) {
+      e->written = e->looked;
+      continue;
+    }
     e->holes.written_guessed = guess;
     e->written = newest == 0 ? e->file_time  // no file has a time of its own
                  : guess     ? newest + timeout

@@ -413,6 +413,10 @@ class Reader {
     r.group = row;
     r.kind = p2p_batch ? Kind::kOther : name.kind;
     e_.newest = std::max({e_.newest, r.time, r.started, r.ended});
+    if (r.state == State::kCompleted && entry[kRetired].type != Type::kNone &&
+        !truth(entry[kRetired])) {
+      p_.found_ended(r.ended);
+    }
     p_.any_completed = p_.any_completed || r.state == State::kCompleted;
     p_.any_stack = p_.any_stack || r.stack != 0;
     const bool split = entry[kCollectiveSeq].type != Type::kNone;
@@ -486,7 +490,9 @@ class Reader {
         lane.send = r.kind == Kind::kSend;
         e_.lanes.push_back(lane);
       }
-      r.seq = ++e_.lanes[it->second].enqueued;
+      LaneEvidence& lane = e_.lanes[it->second];
+      r.seq = ++lane.enqueued;
+      lane.newest_number = batch;
     }
     e_.records.push_back(r);
   }

@@ -108,6 +108,7 @@ class Frontiers {
       e_.holes.no_p2p = e_.holes.no_p2p || (s.gloo && s.max_op > s.max_seq && !p_.torchcomms) ||
                         (p_.torchcomms && s.p2p != 0);
     }
+    date();
     records_done(done);
     lanes(from_the_start);
     if (!e_.groups.empty()) {
@@ -258,6 +259,20 @@ class Frontiers {
         e_.records[member].flags |= kUntracked;
       }
       e_.groups[row].untracked += s.batch.size();
+    }
+  }
+
+  // The writer of a file looks for itself at what the watchdog has not retired: the times that it
+  // finds are all that of the file, and not of the operations' ends.
+  void date() {
+    constexpr Time kTakes = kSecond / 10;
+    if (p_.last_found == 0 || p_.last_found < e_.newest ||
+        p_.last_found > p_.first_found + kTakes) {
+      return;
+    }
+    e_.looked = p_.last_found;
+    for (Record& r : e_.records) {
+      r.ended = r.ended >= p_.first_found ? 0 : r.ended;
     }
   }
 

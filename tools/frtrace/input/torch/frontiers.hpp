@@ -1,6 +1,7 @@
 // frontiers.hpp - how far each group and lane of one PyTorch dump got, from its entries and counters.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,6 +43,11 @@ struct Progress {
   bool one_counter = true;  // numbers of collectives rise over all groups
   bool one_number = false;  // of collectives, and of sends and receives
   bool gaps = false, any_completed = false, any_stack = false;
+  Time first_found = 0, last_found = 0;  // ends that the watchdog had not seen
+  void found_ended(Time t) {
+    first_found = first_found == 0 ? t : std::min(first_found, t);
+    last_found = std::max(last_found, t);
+  }
 };
 
 // Fills in frontiers, lanes and losses, and the states that follow from them.

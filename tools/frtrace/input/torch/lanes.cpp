@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "input/torch/set.hpp"
+#include "model/operation.hpp"
 
 namespace frtrace::torch_set {
 
@@ -78,6 +79,77 @@ std::optional<std::int64_t> ahead_by_collectives(const LaneEnd& send, const Lane
   return most == votes.end() ? std::nullopt : std::optional(most->first);
 }
 
+// In the group this rank keeps messages with the other end only.
+bool has_one_peer(const LaneEnd& end) {
+  const LaneEvidence& lane = end.e->lanes[end.lane];
+  return std::ranges::all_of(end.e->lanes, [&](const LaneEvidence& other) {
+    return other.group != lane.group || other.peer == lane.peer;
+  });
+}
+
+// PyTorch's numbers of the lane's messages, with the place of each among those of its batch.
+using Numbers = std::map<std::pair<std::uint64_t, int>, std::size_t>;  // index in `records`
+
+Numbers numbers_of(const LaneEnd& end, const Records& records) {
+  const LaneEvidence& lane = end.e->lanes[end.lane];
+  Numbers out;
+  std::uint64_t number = lane.newest_number + 1;
+  std::uint32_t batch = 0;  // none has that number
+  std::vector<std::size_t> of_batch;
+  const auto keep = [&] {
+    int place = 0;
+    for (auto i = of_batch.rbegin(); i != of_batch.rend(); ++i) {
+      out[{number, place++}] = *i;
+    }
+    of_batch.clear();
+  };
+  std::size_t left = records.size();
+  for (std::size_t i = records.back() + 1; i-- > records.front();) {
+    const Record& r = end.e->records[i];
+    if (r.group != lane.group || !is_p2p(r)) {
+      continue;
+    }
+    if (r.batch != batch) {
+      keep();
+      --number;
+      batch = r.batch;
+    }
+    if (left != 0 && records[left - 1] == i) {
+      of_batch.push_back(--left);
+    }
+  }
+  keep();
+  return out;
+}
+
+// Likewise by PyTorch's numbers of what both ends have completed: two ranks whose messages of the
+// group are all for each other count them alike.
+std::optional<std::int64_t> ahead_by_numbers(const LaneEnd& send, const LaneEnd& recv,
+                                             const Records& sends, const Records& recvs) {
+  if (sends.empty() || recvs.empty() || !has_one_peer(send) || !has_one_peer(recv)) {
+    return std::nullopt;
+  }
+  const Numbers at_recv = numbers_of(recv, recvs);
+  std::optional<std::int64_t> ahead;
+  for (const auto& [number, s] : numbers_of(send, sends)) {
+    const auto it = at_recv.find(number);
+    if (it == at_recv.end()) {
+      continue;
+    }
+    const Record& a = send.e->records[sends[s]];
+    const Record& b = recv.e->records[recvs[it->second]];
+    const auto by = static_cast<std::int64_t>(s) - static_cast<std::int64_t>(it->second);
+    if (a.state != State::kCompleted || b.state != State::kCompleted) {
+      continue;
+    }
+    if (a.in_numel != b.out_numel || (ahead && *ahead != by)) {
+      return std::nullopt;
+    }
+    ahead = by;
+  }
+  return ahead;
+}
+
 // About `guess` the only one with which all that both ends have completed fits in size; nullopt: none
 // or several do.
 std::optional<std::int64_t> ahead_by_sizes(const LaneEnd& send, const LaneEnd& recv,
@@ -122,6 +194,7 @@ void align(const LaneEnd& send, const LaneEnd& recv, const EndedOf& ended) {
   auto met = ahead_by_collectives(send, recv, sends, recvs, ended);
   std::int64_t ahead =
       met ? *met : completed_until(send, sends, until) - completed_until(recv, recvs, until);
+  met = met ? met : ahead_by_numbers(send, recv, sends, recvs);
   met = met ? met : ahead_by_sizes(send, recv, sends, recvs, ahead);
   ahead = met.value_or(ahead);
   send.e->lanes[send.lane].guessed = recv.e->lanes[recv.lane].guessed = !met;

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "input/torch/naming.hpp"
@@ -135,7 +136,9 @@ enum class Place : std::uint8_t { kUnknown, kOther, kSame, kSameWait };
 Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
   std::map<GroupKey, Front> fronts;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    add_to(fronts, *files[i].e, i >= cut, by_name);
+    if (!files[i].e->holes.truncated) {
+      add_to(fronts, *files[i].e, i >= cut, by_name);
+    }
   }
   Place out = Place::kUnknown;
   for (const auto& [group, f] : fronts) {
@@ -154,6 +157,43 @@ Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
   return out;
 }
 
+// Likewise by the messages between ranks of both, of which all are counted or the last are kept.
+Place place_by_messages(const std::vector<Span>& files, std::size_t cut) {
+  constexpr std::uint64_t kAhead = 2;                                  // of its peer
+  using End = std::tuple<GroupKey, std::int32_t, std::int32_t, bool>;  // from, to; sends
+  std::map<End, const LaneEvidence*> older;
+  Place out = Place::kUnknown;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const RankEvidence& e = *files[i].e;
+    const std::vector<GroupKey> keys = keys_of(e);
+    for (const LaneEvidence& lane : e.lanes) {
+      const std::int32_t own = e.groups[lane.group].own_rank;
+      const std::int32_t from = lane.send ? own : lane.peer, to = lane.send ? lane.peer : own;
+      if (e.holes.truncated) {
+        continue;
+      }
+      if (i < cut) {
+        older.emplace(End(keys[lane.group], from, to, lane.send), &lane);
+        continue;
+      }
+      const auto it = older.find(End(keys[lane.group], from, to, !lane.send));
+      if (it == older.end()) {
+        continue;
+      }
+      const LaneEvidence& other = *it->second;
+      const auto [least, most] = std::minmax(lane.enqueued, other.enqueued);
+      if (!lane.relative && !other.relative && most > least + kAhead) {
+        return Place::kOther;
+      }
+      const bool many = !lane.relative && !other.relative && least >= kFewest;
+      if (many || (lane.enqueued > lane.completed && other.enqueued > other.completed)) {
+        out = Place::kSameWait;
+      }
+    }
+  }
+  return out;
+}
+
 // Clocks of nodes that are apart, rather than runs: an earlier run leaves the files of the few ranks
 // that write none this time, and hardly such that wait where those of this one do.
 bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
@@ -166,6 +206,7 @@ bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
     return sizes.size() <= 1;
   }
   Place place = place_of(files, cut, false);
+  place = place == Place::kUnknown ? place_by_messages(files, cut) : place;
   if (place == Place::kUnknown) {  // they have no group in common: groups of one name are alike
     place = std::min(place_of(files, cut, true), Place::kSame);
   }

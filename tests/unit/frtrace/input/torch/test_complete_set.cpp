@@ -45,6 +45,34 @@ TEST_CASE("torch: who never came") {
   CHECK_FALSE(all[0]->holes.written_guessed);
 }
 
+TEST_CASE("torch: what the writer of a file found itself tells when that was") {
+  const bool hangs = GENERATE(false, true);
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = {entry(0, 1), entry(1, 2)};
+    if (r != 2) {
+      entries.push_back(entry(2, 3, "started"));
+    }
+    entries[1]["retired"] = false;  // ended, and the watchdog has not seen it yet
+    entries[1]["time_discovered_completed_ns"] = kBase + (hangs ? 600 : 1) * kSecond;
+    add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), 30.0 * 86400);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == (hangs ? Verdict::kMissing : Verdict::kOk));
+  CHECK(all[0]->written == kBase + (hangs ? 600 : 1) * kSecond);
+  CHECK_FALSE(all[0]->holes.written_guessed);
+  CHECK(all[0]->records[1].ended == 0);  // before that
+}
+
+TEST_CASE("torch: ends found at several moments do not tell when the file was written") {
+  json entries = {entry(0, 1), entry(1, 2), entry(2, 3, "started")};
+  entries[0]["retired"] = entries[1]["retired"] = false;
+  entries[1]["time_discovered_completed_ns"] = kBase + kSecond;
+  const auto e = load(dump(entries));
+  CHECK(e->looked == 0);
+  CHECK(e->records[1].ended == kBase + kSecond);
+}
+
 TEST_CASE("torch: the same where copies have lost their times") {
   Evidence all;
   for (int r = 0; r < 4; ++r) {
@@ -193,8 +221,28 @@ TEST_CASE("torch: a group that one rank has used, whose members no file lists") 
   CHECK(r.summary.find("rank 2, and no file shows another member") != std::string::npos);
 }
 
+TEST_CASE("torch: what a batch consists of is not recorded by all releases") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json batch = entry(2, 2, "started", "nccl:ALLGATHER_coalesced");
+    batch["input_sizes"] = batch["output_sizes"] = json::array();
+    json entries = {entry(0, 1)};
+    if (r < 2) {
+      entries.push_back(entry(1, 2, "scheduled", "nccl:_broadcast_oop"));
+    }
+    entries.push_back(batch);
+    json d = dump(entries);
+    d["version"] = r < 2 ? "2.10" : "2.4";
+    add(all, d, "nccl_trace_rank_" + std::to_string(r));
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kTransport);
+  CHECK(r.ranks.empty());
+}
+
 TEST_CASE("torch: files that hold no operation do not show that nothing is stuck") {
-  const bool lists_groups = GENERATE(true, false);  // of NCCL with none in flight there are none
+  const bool lists_groups =
+      GENERATE(true, false);  // NCCL's are listed once they have a communicator
   Evidence all;
   for (int r = 0; r < 4; ++r) {
     json d = dump(json::array());
@@ -204,7 +252,31 @@ TEST_CASE("torch: files that hold no operation do not show that nothing is stuck
     }
     add(all, d, "trace_rank_" + std::to_string(r));
   }
-  CHECK(report(all).kind == (lists_groups ? Verdict::kUndecided : Verdict::kOk));
+  CHECK(report(all).kind == Verdict::kUndecided);
+}
+
+TEST_CASE("torch: messages of two ranks for each other only are counted alike at both ends") {
+  // Rank 0's window holds two batches, rank 1's three; of the last rank 1 left out a receive.
+  Evidence all;
+  for (const int r : {0, 1}) {
+    json entries = json::array();
+    int id = 10;
+    for (int batch = r == 0 ? 8 : 7; batch <= 9; ++batch) {
+      for (const int size : {5, 6}) {
+        if (r == 1 && batch == 9 && size == 5) {
+          continue;
+        }
+        entries.push_back(
+            p2p(id++, batch, r == 0 ? "nccl:send 0->1" : "nccl:recv 1<-0", "scheduled"));
+        entries.back()["input_sizes"] = entries.back()["output_sizes"] = {{size}};
+      }
+      entries.push_back(p2p(id++, batch, "nccl:coalesced", batch == 9 ? "started" : "completed"));
+    }
+    add(all, dump(entries, "[0, 1]"), "nccl_trace_rank_" + std::to_string(r));
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kMismatch);
+  CHECK(r.ranks == std::vector<Rank>{1});
 }
 
 TEST_CASE("torch: sends and receives of windows that begin in the middle") {

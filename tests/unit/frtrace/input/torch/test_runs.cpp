@@ -77,6 +77,45 @@ TEST_CASE("half of the files are of an earlier run only if they stand elsewhere"
   CHECK(runs(files, 2) == std::vector<std::uint64_t>{2, 1, 2});
 }
 
+TEST_CASE("how far a cut file goes tells nothing of its run") {
+  constexpr Time kNow = 10'000 * kSecond, kHour = 3600 * kSecond;
+  std::vector<std::unique_ptr<RankEvidence>> files;
+  files.push_back(rank_file(4, kNow, 0));
+  files.push_back(rank_file(4, kNow - kHour, 0));
+  files.push_back(rank_file(2, kNow - kHour, 0));
+  CHECK(runs(files, 1) == std::vector<std::uint64_t>{2, 1, 1});
+  files[2]->holes.truncated = true;
+  for (const auto& e : files) {
+    e->id.run = 0;
+  }
+  CHECK(runs(files, 3) == std::vector<std::uint64_t>{0, 0, 0});
+}
+
+TEST_CASE("ranks that wait for each other's message are of one run") {
+  constexpr Time kNow = 10'000 * kSecond, kHour = 3600 * kSecond;
+  std::vector<std::unique_ptr<RankEvidence>> files;
+  for (const int rank : {0, 1}) {
+    files.push_back(rank_file(0, 0, 0));
+    RankEvidence& e = *files.back();
+    e.groups[1].own_rank = rank;
+    LaneEvidence lane;
+    lane.group = 1;
+    lane.peer = 1 - rank;
+    lane.send = rank == 0;
+    lane.enqueued = 2;
+    lane.completed = 1;
+    e.lanes.push_back(lane);
+    Record r;
+    r.kind = rank == 0 ? Kind::kSend : Kind::kRecv;
+    r.group = 1;
+    r.time = kNow + rank * kHour;
+    e.records.push_back(r);
+  }
+  CHECK(runs(files, 2) == std::vector<std::uint64_t>{0, 0});
+  files[0]->lanes[0].completed = 2;
+  CHECK(runs(files, 1) == std::vector<std::uint64_t>{1, 2});
+}
+
 TEST_CASE("files of one moment are of one run") {
   constexpr Time kNow = 10'000 * kSecond;
   std::vector<std::unique_ptr<RankEvidence>> files;
