@@ -522,6 +522,23 @@ std::optional<Cause> few_left(const Facts& f, const Problem& p) {
 
 }  // namespace
 
+namespace {
+
+// By its own earlier iterations the guilty left out a message with that rank, which is then ahead of it
+// in messages.
+bool left_out_message_with(const Facts& f, const Cause& c, Rank peer) {
+  if (!c.anomaly || c.by_peers || c.anomaly->kind != Anomaly::kSkipped || c.guilty.size() != 1) {
+    return false;
+  }
+  const int i = c.guilty.front().evidence;
+  const Step& due = f.history.of(c.anomaly->owner(i))[c.anomaly->usual];
+  const Record& r = f.history.record(c.anomaly->owner(i), c.anomaly->usual);
+  return is_p2p(r) && due.group >= 0 && r.peer >= 0 &&
+         f.group(due.group).ranks[idx(r.peer)] == peer;
+}
+
+}  // namespace
+
 std::vector<Cause> cycle(const Facts& f) {
   std::vector<Cause> out;
   for (const Problem& p : f.graph.problems) {
@@ -546,6 +563,9 @@ std::vector<Cause> cycle(const Facts& f) {
     }
     // Numbers of messages, and what is new to most, tell more than orders.
     auto one = one_went_on(f, p);
+    if (one && c && left_out_message_with(f, *c, one->guilty.front().rank)) {
+      one.reset();
+    }
     const bool clear = c && c->anomaly && c->anomaly->support > limits::kClearSupport;
     const bool shown = one || new_to_all || clear || (c && c->by_peers);
     one = shown ? one : few_go_on(f, p, true);

@@ -507,6 +507,11 @@ std::vector<Cause> complete_open(const Facts& f) {
     const int k =
         *std::ranges::min_element(problem.pending, {}, [&](int at) { return f.graph[at].since; });
     const Pending& p = f.graph[k];
+    if (auto alone = alone_in_slot(f, k)) {
+      alone->explains = problem.explains;
+      out.push_back(std::move(*alone));
+      continue;
+    }
     const int other =
         p.kind == Kind::kCollective || p.numbers_guessed ? -1 : pending_other_end(f, p);
     const bool started = p.kind == Kind::kCollective ? all_started(f, p)

@@ -160,6 +160,16 @@ bool is_awaited(const Facts& f, const Deviant& d) {
   });
 }
 
+// That step is a collective in which more than half of its group wait.
+bool is_where_most_wait(const Facts& f, int i, std::size_t step) {
+  const int group = f.history.of(i)[step].group;
+  const Record& r = f.history.record(i, step);
+  return r.kind == Kind::kCollective && std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
+           return p.kind == r.kind && p.group == group && p.seq == r.seq &&
+                  2 * p.waits.size() > f.group(group).ranks.size();
+         });
+}
+
 // What the rank clearly did against its own order, before what it waits in now or there.
 std::optional<Anomaly> left_clearly(const Facts& f, int i) {
   const std::size_t at = f.graph.waits(i) ? f.stuck_step(i) : SIZE_MAX;
@@ -168,8 +178,10 @@ std::optional<Anomaly> left_clearly(const Facts& f, int i) {
                      ? f.anomalies.own(i, at, f.stuck_end(i))
                      : std::nullopt;
   const bool clearly = a && a->usual_of < 0 && a->kind != Anomaly::kInserted &&
-                       a->context >= limits::kClearSupport &&
-                       !(a->novel && is_of_most(f, i, a->issued));
+                       a->context >= (a->kind == Anomaly::kSkipped ? limits::kClearSupport
+                                                                   : limits::kLeftOutClearly) &&
+                       !(a->novel && is_of_most(f, i, a->issued)) &&
+                       (a->kind == Anomaly::kSkipped || !is_where_most_wait(f, i, a->issued));
   return clearly ? a : std::nullopt;
 }
 

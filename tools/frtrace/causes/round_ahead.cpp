@@ -1,6 +1,7 @@
 // One that goes on with another round, where most came to something new.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 
 #include "causes/rules.hpp"
@@ -91,6 +92,43 @@ std::optional<Cause> few_go_on(const Facts& f, const Problem& p, bool one) {
     }
   }
   return std::nullopt;
+}
+
+// The files of all others who wait there no longer hold what they issued in its place, and what they
+// hold are operations of its own earlier iterations.
+std::optional<Cause> alone_in_slot(const Facts& f, int pending) {
+  const Pending& p = f.graph[pending];
+  std::vector<int> holders, others;
+  for (const Wait& w : p.waits) {
+    (w.record == kNoRecord ? others : holders).push_back(w.evidence);
+  }
+  if (p.kind != Kind::kCollective || holders.size() != 1 || others.size() < 2) {
+    return std::nullopt;
+  }
+  const int i = holders.front();
+  const std::size_t at = f.stuck_step(i);
+  const std::span roles(f.anomalies.roles(i));
+  if (at >= roles.size() || std::ranges::count(roles, roles[at]) != 1) {
+    return std::nullopt;
+  }
+  const std::set<std::uint64_t> before(roles.begin(),
+                                       roles.begin() + static_cast<std::ptrdiff_t>(at));
+  const bool alone = std::ranges::all_of(others, [&](int j) {
+    const std::vector<std::uint64_t>& own = f.anomalies.roles(j);
+    return own.size() >= limits::kRepeats &&
+           std::ranges::all_of(own, [&](std::uint64_t role) { return before.contains(role); });
+  });
+  if (!alone) {
+    return std::nullopt;
+  }
+  Cause c(Rule::kExtra, Verdict::kMismatch);
+  c.pending = pending;
+  c.others = others;
+  c.guilty = {guilty_rank(f, i, Why::kExtraOperation, pending)};
+  c.guilty.front().issued = f.history.of(i)[at].record;
+  c.assume(Assume::kRecordsNotKept);
+  c.assume(Assume::kFewAreWrong);
+  return c;
 }
 
 }  // namespace frtrace

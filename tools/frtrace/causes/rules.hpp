@@ -158,6 +158,8 @@ bool waits_for_any_rank(const Facts&, int evidence);
 // Most members came to a collective that is new to each of them: who goes on with what it had before is
 // a round off. `one`: it is one rank, and was not due in something amid its round.
 std::optional<Cause> few_go_on(const Facts&, const Problem&, bool one);
+// Of those who wait in a collective that all issued, one came to it with what nobody else ever issued.
+std::optional<Cause> alone_in_slot(const Facts&, int pending);
 // All but one on a circle came to a collective, and that one is ahead of them in messages.
 std::optional<Cause> one_went_on(const Facts&, const Problem&);
 // The only one of them that left what its peers issued from the program's begin on.

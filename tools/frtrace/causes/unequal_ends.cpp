@@ -50,6 +50,30 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   return at_times ? 0 : -1;
 }
 
+// It moves more or fewer messages with that peer in one batch than in each of those before.
+bool is_odd_batch(const Facts& f, int evidence, std::size_t record) {
+  const std::vector<Record>& all = f.ev(evidence).records;
+  const Record& own = all[record];
+  std::vector<std::pair<std::uint32_t, std::size_t>> sizes;  // of each batch, the newest first
+  for (std::size_t i = all.size(); i-- > 0 && own.batch != 0 && sizes.size() < limits::kRecent;) {
+    const Record& r = all[i];
+    if (r.kind != own.kind || r.group != own.group || r.peer != own.peer || r.batch == 0) {
+      continue;
+    }
+    if (sizes.empty() || sizes.back().first != r.batch) {
+      sizes.emplace_back(r.batch, 0);
+    }
+    ++sizes.back().second;
+  }
+  const auto it = std::ranges::find(sizes, own.batch, [](const auto& s) { return s.first; });
+  const auto before = it == sizes.end() ? it : it + 1;
+  // Of the oldest the ring may have lost some.
+  return sizes.end() - before > 1 + static_cast<std::ptrdiff_t>(limits::kPeersAgree) &&
+         std::all_of(before, sizes.end() - 1, [&](const auto& s) {
+           return s.second == before->second && s.second != it->second;
+         });
+}
+
 // Peers whose last message from there was of that size and type, too.
 std::size_t peers_with(const Facts& f, const Unequal& u, int evidence, std::size_t record) {
   const Record& own = f.ev(evidence).records[record];
@@ -96,8 +120,14 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
     int sends = tags ? with_tag(f, u, p.group, u.sent_tag) : size_precedent(f, u.sender, u.send);
     int receives =
         tags ? with_tag(f, u, p.group, u.recv_tag) : size_precedent(f, u.receiver, u.recv);
+    const bool odd = !tags && is_odd_batch(f, u.sender, u.send);
+    const bool counted = !tags && odd != is_odd_batch(f, u.receiver, u.recv);
+    if (counted) {
+      sends = odd ? -1 : 1;
+      receives = -sends;
+    }
     // Who moves there what several peers do, and none what the other end does, keeps their order.
-    if (!tags && sends != receives) {
+    if (!tags && !counted && sends != receives) {
       const std::size_t with_sender = peers_with(f, u, u.sender, u.send);
       const std::size_t with_receiver = peers_with(f, u, u.receiver, u.recv);
       c.by_peers = sends > receives ? with_sender == 0 && with_receiver >= limits::kPeersAgree

@@ -1,6 +1,7 @@
 // Where all members issue equally much between two collectives of their group: who this time issued
 // less than most before it came, or more and did not come.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -124,17 +125,18 @@ std::optional<Cause> uneven_rounds(const Facts& f, const Problem& p) {
 
 namespace {
 
-// Members that some of `from` wait for where they are stuck.
+// Members that some of `from` wait for where they are stuck; `busy`: also in
+// collectives that these issued.
 std::set<int> awaited_by(const Facts& f, const std::vector<int>& from,
-                         const std::vector<int>& members) {
+                         const std::vector<int>& members, bool busy) {
   std::set<int> out;
   for (const int i : from) {
     for (const int k : f.graph.waits_in[idx(i)]) {
-      for (const int a : f.graph[k].absent) {
-        if (contains(members, a)) {
-          out.insert(a);
-        }
-      }
+      const Pending& p = f.graph[k];
+      std::ranges::copy_if(members, std::inserter(out, out.end()), [&](int i) {
+        return contains(p.absent, i) ||
+               (busy && p.kind == Kind::kCollective && contains(p.busy, i));
+      });
     }
   }
   return out;
@@ -151,7 +153,7 @@ std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
     }
     std::vector<int> there, rest;  // stand in it; wait elsewhere, whether they issued it or not
     std::size_t most_there = 0, least_rest = SIZE_MAX;
-    bool wait = true;
+    bool wait = true, all_came = true;
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int i = g.evidence[m];
       const auto at = step_of_member(f, op.group, m, op.seq);
@@ -159,6 +161,7 @@ std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
       const auto n = since(f, op.group, m, op.seq - 1, at ? *at : f.history.of(i).size());
       (stands ? there : rest).push_back(i);
       wait = wait && f.graph.waits(i);
+      all_came = all_came && at;
       most_there = stands ? std::max(most_there, n.value_or(0)) : most_there;
       least_rest = stands ? least_rest : std::min(least_rest, n.value_or(SIZE_MAX));
     }
@@ -166,7 +169,7 @@ std::optional<Cause> few_apart(const Facts& f, const Problem& p) {
     if (!wait || few < 2 || there.size() == rest.size() || least_rest <= most_there) {
       continue;
     }
-    const std::set<int> awaited = awaited_by(f, rest, there);
+    const std::set<int> awaited = awaited_by(f, rest, there, all_came);
     if (awaited.size() < few) {
       continue;
     }

@@ -161,8 +161,22 @@ class Judge {
            });
   }
 
+  // It left its order with what most issued in the slot in which somebody else is named.
+  bool issued_as_most(const Cause& c) const {
+    return c.rule == Rule::kLeftOrder && std::ranges::any_of(named_, [&](const Cause& n) {
+             const Guilty& g = c.guilty.front();
+             const Record& r = f_.ev(g.evidence).records[g.issued];
+             return n.divergence && n.right >= 0 && r.kind == Kind::kCollective &&
+                    n.divergence->seq == r.seq &&
+                    n.divergence->group == f_.c.group_at(g.evidence, r.group) && !blames(n, g.rank);
+           });
+  }
+
   void consider(Tier tier, Cause c) {
     const bool first = named_.empty() && open_.empty();
+    if (issued_as_most(c)) {
+      return;
+    }
     c.independent = (c.independent || (c.rule == Rule::kLeftOrder && !c.by_peers)) && !in_doubt(c);
     if (!first && (c.independent ? is_known(c) : !adds(c))) {
       return;

@@ -83,10 +83,6 @@ bool some_started(S s) {
   });
 }
 
-bool all_leave(S s) {
-  return std::ranges::all_of(s.c.others, [&](int i) { return s.f.is_leaving(i); });
-}
-
 bool otherwise(S) {
   return true;
 }
@@ -125,7 +121,10 @@ constexpr struct {
      "which root each member passed, and what their devices did: fr dumps"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
-    {"did_without", all_leave, "finished without"},
+    {"did_without", [](S s) { return s.p->absent.empty(); }, "do not have in their files"},
+    {"did_without",
+     [](S s) { return std::ranges::all_of(s.c.others, [&](int i) { return s.f.is_leaving(i); }); },
+     "finished without"},
     {"did_without", [](S s) { return s.p->kind == Kind::kSend; }, "never received"},
     {"did_without", [](S s) { return s.p->kind == Kind::kRecv; }, "never sent"},
     {"did_without", otherwise, "never issued"},
