@@ -87,6 +87,15 @@ void date(const Set& set) {
       }
     }
   }
+  // Files of one incident are written together: as long after their last operations as most, that tell.
+  Time age = 0;
+  std::size_t telling = 0;
+  for (const RankEvidence* e : set) {
+    const auto last = std::ranges::max_element(e->records, {}, &Record::time);
+    age = e->looked != 0 ? std::max(age, e->looked - last->time) : age;
+    telling += e->looked != 0;
+  }
+  age = 2 * telling > set.size() ? age : timeout;
   constexpr Time kSkew = 120 * kSecond;
   const Time longest = std::max(3 * timeout, 7200 * kSecond);
   const bool guess = std::any_of(set.begin(), set.end(), [&](const RankEvidence* e) {
@@ -99,7 +108,7 @@ void date(const Set& set) {
     }
     e->holes.written_guessed = guess;
     e->written = newest == 0 ? e->file_time  // no file has a time of its own
-                 : guess     ? newest + timeout
+                 : guess     ? (age == timeout ? newest : e->newest) + age
                              : std::max(e->file_time, e->newest);
   }
 }

@@ -64,6 +64,24 @@ TEST_CASE("torch: what the writer of a file found itself tells when that was") {
   CHECK(all[0]->records[1].ended == 0);  // before that
 }
 
+TEST_CASE("torch: a file is as old as most others that tell, of a set that lost its times") {
+  const int telling = GENERATE(1, 3);
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = {entry(0, 1), entry(1, 2)};
+    if (r < telling) {
+      entries[1]["retired"] = false;
+      entries[1]["time_discovered_completed_ns"] = kBase + kSecond / 10;
+    }
+    if (r != 2) {
+      entries.push_back(entry(2, 3, "scheduled"));
+    }
+    add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), 30.0 * 86400);
+  }
+  CHECK(report(all).kind == (telling == 3 ? Verdict::kOk : Verdict::kMissing));
+  CHECK(all[3]->holes.written_guessed);
+}
+
 TEST_CASE("torch: ends found at several moments do not tell when the file was written") {
   json entries = {entry(0, 1), entry(1, 2), entry(2, 3, "started")};
   entries[0]["retired"] = entries[1]["retired"] = false;
