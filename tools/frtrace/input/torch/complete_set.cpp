@@ -101,9 +101,21 @@ void date(const Set& set) {
   const bool guess = std::any_of(set.begin(), set.end(), [&](const RankEvidence* e) {
     return e->file_time == 0 || e->file_time < e->newest - kSkew || e->file_time > newest + longest;
   });
+  // A file that is older than what it holds is of a host whose clock is ahead.
+  constexpr Time kAhead = 5 * kSecond;
+  const auto is_ahead = [](const RankEvidence* e) { return e->file_time + kAhead < e->newest; };
+  Time longest_age = 0;
+  for (const RankEvidence* e : set) {
+    longest_age = is_ahead(e) ? longest_age : std::max(longest_age, e->file_time - e->newest);
+  }
   for (RankEvidence* e : set) {
     if (e->looked != 0) {
       e->written = e->looked;
+      continue;
+    }
+    if (!guess && is_ahead(e)) {
+      e->holes.written_guessed = true;
+      e->written = e->newest + longest_age;
       continue;
     }
     e->holes.written_guessed = guess;

@@ -206,7 +206,9 @@ bool are_clocks(const std::vector<Span>& files, std::size_t cut) {
     return sizes.size() <= 1;
   }
   Place place = place_of(files, cut, false);
-  place = place == Place::kUnknown ? place_by_messages(files, cut) : place;
+  const Place by_messages = place_by_messages(files, cut);
+  place = place == Place::kOther || by_messages == Place::kOther ? Place::kOther
+                                                                 : std::max(place, by_messages);
   if (place == Place::kUnknown) {  // they have no group in common: groups of one name are alike
     place = std::min(place_of(files, cut, true), Place::kSame);
   }

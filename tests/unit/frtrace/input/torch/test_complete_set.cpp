@@ -82,6 +82,23 @@ TEST_CASE("torch: a file is as old as most others that tell, of a set that lost 
   CHECK(all[3]->holes.written_guessed);
 }
 
+TEST_CASE("torch: a file older than what it holds is of a clock that is ahead") {
+  Evidence all;
+  for (int r = 0; r < 4; ++r) {
+    json entries = {entry(0, 1), entry(1, 2)};
+    if (r != 2) {
+      entries.push_back(entry(2, 3, "scheduled"));
+    }
+    add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), r < 2 ? -60 : 600);
+  }
+  const Report r = report(all);
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == std::vector<Rank>{2});
+  CHECK(all[0]->written > all[0]->newest + 500 * kSecond);
+  CHECK(all[0]->holes.written_guessed);
+  CHECK_FALSE(all[3]->holes.written_guessed);
+}
+
 TEST_CASE("torch: ends found at several moments do not tell when the file was written") {
   json entries = {entry(0, 1), entry(1, 2), entry(2, 3, "started")};
   entries[0]["retired"] = entries[1]["retired"] = false;
