@@ -133,9 +133,9 @@ std::set<int> awaited_by(const Facts& f, const std::vector<int>& from,
   for (const int i : from) {
     for (const int k : f.graph.waits_in[idx(i)]) {
       const Pending& p = f.graph[k];
-      std::ranges::copy_if(members, std::inserter(out, out.end()), [&](int i) {
-        return contains(p.absent, i) ||
-               (busy && p.kind == Kind::kCollective && contains(p.busy, i));
+      std::ranges::copy_if(members, std::inserter(out, out.end()), [&](int j) {
+        return contains(p.absent, j) ||
+               (busy && p.kind == Kind::kCollective && contains(p.busy, j));
       });
     }
   }
