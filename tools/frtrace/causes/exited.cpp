@@ -404,7 +404,9 @@ std::vector<Cause> old_file(const Facts& f) {
   c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
   const Pending& p = f.graph[c.pending];
   // Of files that were copied nobody knows which is older.
-  if (e.format.empty() || e.holes.written_guessed || older_s < limits::kStaleApart_s ||
+  const bool copied = std::ranges::any_of(
+      f.c.ranks, [](const RankEvidence* other) { return other->holes.written_guessed; });
+  if (e.format.empty() || copied || older_s < limits::kStaleApart_s ||
       p.seconds() < limits::kLongWait_s || has_suspect(f, f.rank(i))) {
     return {};
   }
