@@ -71,23 +71,9 @@ std::vector<std::vector<Member>> groups_of(const Set& set) {
 
 // ---------------------------------------------------------------- times
 
-// A dump says when it was written only where its writer found something out. Else its modification
-// time does, unless the file was copied since; then PyTorch's own reason to write one, the timeout, is
-// as good a guess as any.
-void date(const Set& set) {
-  Time newest = 0, timeout = 600 * kSecond;
-  bool known = false;
-  for (const RankEvidence* e : set) {
-    newest = std::max(newest, e->newest);
-    for (const Record& r : e->records) {
-      if (in_flight(r) && r.timeout_ms != 0) {
-        const Time t = Time{r.timeout_ms} * 1'000'000;
-        timeout = known ? std::max(timeout, t) : t;
-        known = true;
-      }
-    }
-  }
-  // Files of one incident are written together: as long after their last operations as most, that tell.
+// How long after their last operations those files were written that tell it, the longest; 0 unless most
+// do. Files of one incident are written together.
+Time age_that_most_tell(const Set& set) {
   Time age = 0;
   std::size_t telling = 0;
   for (const RankEvidence* e : set) {
@@ -95,33 +81,51 @@ void date(const Set& set) {
     age = e->looked != 0 ? std::max(age, e->looked - last->time) : age;
     telling += e->looked != 0;
   }
-  age = 2 * telling > set.size() ? age : timeout;
-  constexpr Time kSkew = 120 * kSecond;
-  const Time longest = std::max(3 * timeout, 7200 * kSecond);
-  const bool guess = std::any_of(set.begin(), set.end(), [&](const RankEvidence* e) {
-    return e->file_time == 0 || e->file_time < e->newest - kSkew || e->file_time > newest + longest;
-  });
-  // A file that is older than what it holds is of a host whose clock is ahead.
-  constexpr Time kAhead = 5 * kSecond;
-  const auto is_ahead = [](const RankEvidence* e) { return e->file_time + kAhead < e->newest; };
-  Time longest_age = 0;
+  return 2 * telling > set.size() ? age : 0;
+}
+
+// The longest timeout of what is in flight: PyTorch's own reason to write a file.
+Time timeout_of(const Set& set) {
+  Time timeout = 0;
   for (const RankEvidence* e : set) {
+    for (const Record& r : e->records) {
+      timeout = in_flight(r) ? std::max(timeout, Time{r.timeout_ms} * 1'000'000) : timeout;
+    }
+  }
+  return timeout != 0 ? timeout : 600 * kSecond;
+}
+
+// A file older than what it holds is of a host whose clock is ahead.
+bool is_ahead(const RankEvidence* e) {
+  constexpr Time kAhead = 5 * kSecond;
+  return e->file_time + kAhead < e->newest;
+}
+
+// A dump says when it was written only where its writer found something out. Else its modification
+// time does, unless the file was copied since; then the timeout is as good a guess as any.
+void date(const Set& set) {
+  Time newest = 0, longest_age = 0;
+  for (const RankEvidence* e : set) {
+    newest = std::max(newest, e->newest);
     longest_age = is_ahead(e) ? longest_age : std::max(longest_age, e->file_time - e->newest);
   }
+  constexpr Time kSkew = 120 * kSecond;
+  const Time timeout = timeout_of(set), told = age_that_most_tell(set);
+  const Time longest = std::max(3 * timeout, 7200 * kSecond);
+  const bool copied = std::any_of(set.begin(), set.end(), [&](const RankEvidence* e) {
+    return e->file_time == 0 || e->file_time < e->newest - kSkew || e->file_time > newest + longest;
+  });
   for (RankEvidence* e : set) {
     if (e->looked != 0) {
       e->written = e->looked;
       continue;
     }
-    if (!guess && is_ahead(e)) {
-      e->holes.written_guessed = true;
-      e->written = e->newest + longest_age;
-      continue;
-    }
-    e->holes.written_guessed = guess;
-    e->written = newest == 0 ? e->file_time  // no file has a time of its own
-                 : guess     ? (age == timeout ? newest : e->newest) + age
-                             : std::max(e->file_time, e->newest);
+    e->holes.written_guessed = copied || is_ahead(e);
+    e->written = newest == 0           ? e->file_time  // no file has a time of its own
+                 : copied && told != 0 ? e->newest + told
+                 : copied              ? newest + timeout
+                 : is_ahead(e)         ? e->newest + longest_age
+                                       : std::max(e->file_time, e->newest);
   }
 }
 
