@@ -520,10 +520,6 @@ std::optional<Cause> few_left(const Facts& f, const Problem& p) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // By its own earlier iterations the guilty left out a message with that rank, which is then ahead of it
 // in messages.
 bool left_out_message_with(const Facts& f, const Cause& c, Rank peer) {

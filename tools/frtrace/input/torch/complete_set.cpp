@@ -77,9 +77,11 @@ Time age_that_most_tell(const Set& set) {
   Time age = 0;
   std::size_t telling = 0;
   for (const RankEvidence* e : set) {
-    const auto last = std::ranges::max_element(e->records, {}, &Record::time);
-    age = e->looked != 0 ? std::max(age, e->looked - last->time) : age;
-    telling += e->looked != 0;
+    if (e->looked != 0) {
+      const auto last = std::ranges::max_element(e->records, {}, &Record::time);
+      age = std::max(age, e->looked - last->time);
+      ++telling;
+    }
   }
   return 2 * telling > set.size() ? age : 0;
 }

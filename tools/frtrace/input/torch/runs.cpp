@@ -165,13 +165,13 @@ Place place_by_messages(const std::vector<Span>& files, std::size_t cut) {
   Place out = Place::kUnknown;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const RankEvidence& e = *files[i].e;
+    if (e.holes.truncated) {
+      continue;
+    }
     const std::vector<GroupKey> keys = keys_of(e);
     for (const LaneEvidence& lane : e.lanes) {
       const std::int32_t own = e.groups[lane.group].own_rank;
       const std::int32_t from = lane.send ? own : lane.peer, to = lane.send ? lane.peer : own;
-      if (e.holes.truncated) {
-        continue;
-      }
       if (i < cut) {
         older.emplace(End(keys[lane.group], from, to, lane.send), &lane);
         continue;

@@ -10,6 +10,19 @@
 
 using namespace frtest;
 
+namespace {
+
+// The rank's operations: two that ended and one in flight, which one rank never issued.
+json all_but(int absent, int rank, const char* state = "started") {
+  json entries = {entry(0, 1), entry(1, 2)};
+  if (rank != absent) {
+    entries.push_back(entry(2, 3, state));
+  }
+  return entries;
+}
+
+}  // namespace
+
 TEST_CASE("torch: two directories with the same ranks are two jobs") {
   Evidence all;
   for (const char* dir : {"x/a/", "x/b/"}) {
@@ -33,10 +46,7 @@ TEST_CASE("torch: two directories with the same ranks are two jobs") {
 TEST_CASE("torch: who never came") {
   Evidence all;
   for (int r = 0; r < 4; ++r) {
-    json entries = {entry(0, 1), entry(1, 2)};
-    if (r != 2) {
-      entries.push_back(entry(2, 3, "started"));
-    }
+    json entries = all_but(2, r);
     add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r));
   }
   const Report r = report(all);
@@ -49,10 +59,7 @@ TEST_CASE("torch: what the writer of a file found itself tells when that was") {
   const bool hangs = GENERATE(false, true);
   Evidence all;
   for (int r = 0; r < 4; ++r) {
-    json entries = {entry(0, 1), entry(1, 2)};
-    if (r != 2) {
-      entries.push_back(entry(2, 3, "started"));
-    }
+    json entries = all_but(2, r);
     entries[1]["retired"] = false;  // ended, and the watchdog has not seen it yet
     entries[1]["time_discovered_completed_ns"] = kBase + (hangs ? 600 : 1) * kSecond;
     add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), 30.0 * 86400);
@@ -68,13 +75,10 @@ TEST_CASE("torch: a file is as old as most others that tell, of a set that lost 
   const int telling = GENERATE(1, 3);
   Evidence all;
   for (int r = 0; r < 4; ++r) {
-    json entries = {entry(0, 1), entry(1, 2)};
+    json entries = all_but(2, r, "scheduled");
     if (r < telling) {
       entries[1]["retired"] = false;
       entries[1]["time_discovered_completed_ns"] = kBase + kSecond / 10;
-    }
-    if (r != 2) {
-      entries.push_back(entry(2, 3, "scheduled"));
     }
     add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), 30.0 * 86400);
   }
@@ -85,10 +89,7 @@ TEST_CASE("torch: a file is as old as most others that tell, of a set that lost 
 TEST_CASE("torch: a file older than what it holds is of a clock that is ahead") {
   Evidence all;
   for (int r = 0; r < 4; ++r) {
-    json entries = {entry(0, 1), entry(1, 2)};
-    if (r != 2) {
-      entries.push_back(entry(2, 3, "scheduled"));
-    }
+    json entries = all_but(2, r, "scheduled");
     add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), r < 2 ? -60 : 600);
   }
   const Report r = report(all);
@@ -111,10 +112,7 @@ TEST_CASE("torch: ends found at several moments do not tell when the file was wr
 TEST_CASE("torch: the same where copies have lost their times") {
   Evidence all;
   for (int r = 0; r < 4; ++r) {
-    json entries = {entry(0, 1), entry(1, 2)};
-    if (r != 2) {
-      entries.push_back(entry(2, 3, "started"));
-    }
+    json entries = all_but(2, r);
     add(all, dump(entries), "nccl_trace_rank_" + std::to_string(r), 30.0 * 86400);
   }
   const Report r = report(all);
