@@ -175,6 +175,7 @@ enum class Rule : std::uint8_t {
   kOpenNoOperations,
   kOpenTimesOnly,
   kOpenCallsOnly,
+  kOpenNoCompletions,
   kOkTerminated,
   kOk
 };

@@ -222,6 +222,16 @@ std::vector<Cause> without_operations(const Facts& f) {
                                             : std::vector<Cause>{};
 }
 
+// All ranks have issued the same operations and rest, and no file tells whether the last of these
+// completed.
+std::vector<Cause> without_completions(const Facts& f) {
+  const std::vector<int> resting = ranks_that(f, [&](int i) {
+    return f.ev(i).holes.no_completions && !f.is_leaving(i) && idle_s(f.ev(i)) >= f.threshold_s;
+  });
+  return resting.size() == f.c.ranks.size() ? open_question(Rule::kOpenNoCompletions, resting)
+                                            : std::vector<Cause>{};
+}
+
 std::vector<Cause> calls_only(const Facts& f) {
   const bool stuck = f.alarmed || !f.graph.pending.empty();
   if (!f.records_less || !stuck) {

@@ -43,6 +43,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kNoHang, unattributed},
     {Tier::kNoHang, unmatched},
     {Tier::kNoHang, without_operations, false},
+    {Tier::kNoHang, without_completions},
     {Tier::kNoHang, slow},
 };
 

@@ -66,6 +66,7 @@ std::vector<Cause> stopped_amid_iteration(const Facts&);
 std::vector<Cause> unattributed(const Facts&);
 std::vector<Cause> unmatched(const Facts&);
 std::vector<Cause> without_operations(const Facts&);
+std::vector<Cause> without_completions(const Facts&);
 std::vector<Cause> slow(const Facts&);
 std::vector<Cause> calls_only(const Facts&);
 bool only_times(const Facts&);  // the files are a profiler's

@@ -356,6 +356,8 @@ struct Holes {
   std::uint64_t truncated_at = 0;  // records before the cut
   bool only_times = false;         // of a profiler: who came when, and nothing of a hang
   bool calls_only = false;         // what Python called; what C++ issued by itself is not in it
+  bool no_completions = false;     // of some operations it cannot tell whether they completed
+  std::uint64_t unrecorded = 0;    // operations that its groups counted and it does not hold
 };
 
 // How long a call site took before, as the rank's deadlines learned it.

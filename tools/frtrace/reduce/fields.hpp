@@ -35,7 +35,7 @@ FR_MEMBERS(Losses, dropped, overwritten, torn, status_lost, strings_lost, stacks
 FR_MEMBERS(Holes, only_active, no_stacks, no_status, no_members, no_p2p, relative_p2p,
            frontier_inferred, failure_inferred, run_by_clock, rank_from_name, truncated,
            frontiers_at_least, written_guessed, from_log, only_stacks, may_wait, reduced,
-           truncated_at, only_times, calls_only)
+           truncated_at, only_times, calls_only, no_completions, unrecorded)
 FR_MEMBERS(FrameVariables, frame, values)
 FR_MEMBERS(FileLock, waits, holder, kind, holder_name, file)
 FR_MEMBERS(ThreadModule, file, build_id)

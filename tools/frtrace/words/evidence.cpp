@@ -172,6 +172,9 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
        "(DDP, functional collectives) is not in them"},
       {&Holes::only_times, true,
        "are traces of torch.profiler: they hold times, and nothing about a hang"},
+      {&Holes::no_completions, true,
+       "do not show which operations completed: the backend does not report completions to "
+       "PyTorch's recorder"},
       {&Holes::written_guessed, false,
        "do not record when they were written: durations are guesses"},
   };
@@ -194,8 +197,20 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
        fault || ok);
   for (const auto& gap : kGaps) {
     tell(ranks_with(f, [&](const auto& e) { return e.holes.*gap.set; }), gap.text,
-         (fault || gap.set == &Holes::no_p2p) && gap.matters);
+         (fault || gap.set == &Holes::no_p2p || gap.set == &Holes::no_completions) && gap.matters);
   }
+  const std::vector<Rank> partial = ranks_with(f, [](auto& e) { return e.holes.unrecorded != 0; });
+  std::uint64_t unrecorded = 0;
+  for (const RankEvidence* e : f.c.ranks) {
+    unrecorded += e->holes.unrecorded;
+  }
+  tell(partial,
+       fmt::format("lack {} that their groups counted: another backend of the group ran {}, or a "
+                   "CUDA graph captured {}",
+                   counted(unrecorded, "operation"), one_or(unrecorded, "it", "them"),
+                   one_or(unrecorded, "it", "them"))
+           .c_str(),
+       ok);
 }
 
 // A file without counters that holds no operation either says nothing of its rank: not that it is

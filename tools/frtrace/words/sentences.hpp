@@ -172,6 +172,10 @@ inline constexpr Row kSentences[] = {
      "something is stuck, but {others} recorded only what Python called (no torch adapter) and "
      "the other ranks all operations: what they issued cannot be compared",
      "the same capture on all ranks: python -m fr --build-adapter on each node, before the job"},
+    {kOpenNoCompletions,
+     "{others} issued nothing for {idle}, and the backend does not report completions to PyTorch's "
+     "recorder: the files do not show whether the last operations completed",
+     "Python stacks of {others}: py-spy dump --json -p PID > rank_N.json"},
     {kOpenLifecycle,
      "{others} [has|have] been in {call} for {longest}; no operation is in flight, and the "
      "evidence does not say what the call waits for{missing_too}",

@@ -390,6 +390,30 @@ void infer_frontiers(const std::vector<Member>& members) {
   }
 }
 
+// A collective that needs all members has not completed while one of them has not issued it, whatever
+// its backend reports.
+void find_unfinished(const std::vector<Member>& members) {
+  std::uint64_t least = UINT64_MAX;
+  for (const Member& m : members) {
+    const GroupEvidence& g = m.e->groups[m.row];
+    if (!g.used || m.e->holes.frontiers_at_least) {
+      return;  // it may have issued more
+    }
+    least = std::min(least, g.enqueued);
+  }
+  for (const Member& m : members) {
+    GroupEvidence& g = m.e->groups[m.row];
+    for (Record& r : m.e->records) {
+      if (r.group == m.row && r.kind == Kind::kCollective && r.seq > least &&
+          (r.flags & kUntracked) != 0 && meets_all(m.e->text(r.op))) {
+        r.state = State::kEnqueued;
+        r.flags &= static_cast<std::uint16_t>(~kUntracked);
+        --g.untracked;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
@@ -412,6 +436,9 @@ void settle_torch(std::vector<std::unique_ptr<RankEvidence>>& evidence) {
     find_full_rings(set);
     date(set);
     const std::vector<std::vector<Member>> groups = groups_of(set);
+    for (const std::vector<Member>& members : groups) {
+      find_unfinished(members);
+    }
     // Modification times later than that for ranks that had not come so far are those of copies.
     bool moves = false, lie = set.front()->holes.written_guessed;
     date_the_cut(set);

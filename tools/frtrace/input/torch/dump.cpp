@@ -17,6 +17,7 @@
 #include "input/pickle.hpp"
 #include "input/torch/entry.hpp"
 #include "input/torch/frontiers.hpp"
+#include "input/torch/hook_recorder.hpp"
 #include "input/torch/tables.hpp"
 
 namespace frtrace {
@@ -401,6 +402,7 @@ class Reader {
       g.backend = tables_.intern(name.backend);
       s.gloo = name.backend == "gloo";
       p_.torchcomms = p_.torchcomms || describes_backend(name.backend);
+      s.by_hook = !p_.torchcomms && is_recorded_by_hook(name.backend);
     }
     const bool p2p_batch =
         name.op == "coalesced" &&
@@ -412,6 +414,10 @@ class Reader {
     r.ticket = id + 1;
     r.group = row;
     r.kind = p2p_batch ? Kind::kOther : name.kind;
+    if (s.by_hook && is_only_retired(entry)) {
+      r.state = State::kUnknown;
+      r.flags |= kUntracked;
+    }
     e_.newest = std::max({e_.newest, r.time, r.started, r.ended});
     if (r.state == State::kCompleted && entry[kRetired].type != Type::kNone &&
         !truth(entry[kRetired])) {
@@ -423,7 +429,13 @@ class Reader {
     const std::uint64_t seq =
         count_of(split ? entry[kCollectiveSeq] : entry[kSeqId]) + (p_.torchcomms && split ? 1 : 0);
     s.max_p2p = std::max(s.max_p2p, count_of(entry[kP2pSeq]));
-    s.max_op = std::max(s.max_op, count_of(entry[kOpId]));
+    if (entry[kOpId].type != Type::kNone) {
+      const std::uint64_t op_id = count_of(entry[kOpId]);
+      s.min_op = std::min(s.min_op, op_id);
+      s.max_op = std::max(s.max_op, op_id);
+      s.op_differs_from_seq =
+          s.op_differs_from_seq || (name.kind == Kind::kCollective && op_id != seq);
+    }
     p_.one_number = p_.one_number || !split;
     if (seq <= last_seq_of_all_ && split && name.kind == Kind::kCollective) {
       p_.one_counter = false;

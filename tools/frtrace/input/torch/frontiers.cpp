@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "input/torch/entry.hpp"
+#include "input/torch/hook_recorder.hpp"
 
 namespace frtrace::torch_dump {
 
@@ -37,6 +38,11 @@ class Frontiers {
     // Then what is not in the file is overwritten, and not left out as completed.
     const auto none_done = [](const auto& s) { return s.second.none_completed(); };
     e_.holes.only_active &= status.empty() || !std::ranges::all_of(status, none_done);
+    const bool op_ids = counts_op_ids(p_, [&](std::uint32_t row) {
+      const auto it = status.find(row);
+      return it == status.end() ? -1 : it->second.enqueued;
+    });
+    find_unknown_ends(status);
     const auto used = std::count_if(p_.states.begin(), p_.states.end(),
                                     [](const GroupState& s) { return s.collectives != 0; });
     // torchcomms numbers the collectives of a process, whatever their group.
@@ -56,7 +62,7 @@ class Frontiers {
       }
       if (r.state == State::kCompleted) {
         done[r.group] = std::max(done[r.group], r.seq);
-      } else if (active[r.group] == 0 || r.seq < active[r.group]) {
+      } else if ((r.flags & kUntracked) == 0 && (active[r.group] == 0 || r.seq < active[r.group])) {
         active[r.group] = r.seq;
       }
     }
@@ -76,12 +82,16 @@ class Frontiers {
       }
       // Sends and receives carry the number of the group's last collective. One that is not in the
       // file any more is older than they are: it is over.
-      if (active[row] == 0 && s.p2p != 0 && !none_completed &&
+      if (active[row] == 0 && s.p2p != 0 && !none_completed && g.untracked == 0 &&
           (e_.holes.only_active || s.collectives == 0)) {
         g.completed = g.enqueued;
       }
       // Numbers of gloo's status are operations of both kinds; NCCL's may be those of a send.
-      const bool has_status = it != status.end() && !s.gloo && s.max_p2p == 0 && s.p2p == 0;
+      const bool has_status =
+          it != status.end() && !s.gloo && !op_ids && s.max_p2p == 0 && s.p2p == 0;
+      if (op_ids && !e_.holes.only_active && !p_.gaps) {
+        e_.holes.unrecorded += unrecorded_operations(s);
+      }
       if (has_status) {
         const auto unsign = [](std::int64_t v) {
           return static_cast<std::uint64_t>(std::max<std::int64_t>(v, 0));
@@ -123,6 +133,13 @@ class Frontiers {
     // PyTorch begins at -1.
     bool none_completed() const { return counts_completed && enqueued > 0 && completed < 0; }
   };
+
+  // A file that holds only what was in flight leaves out what completed: its backend reports that.
+  void find_unknown_ends(const std::map<std::uint32_t, Status>& status) {
+    const bool counted = std::ranges::any_of(
+        status, [](const auto& s) { return s.second.completed >= 0; });
+    mark_unknown_ends(p_, p_.any_completed || counted || e_.holes.only_active, e_);
+  }
 
   // pg_status, by row. Its keys count the groups of the process; entries tell which is which, and
   // where just one order is left, so does the order of creation.
@@ -283,10 +300,11 @@ class Frontiers {
       }
       GroupEvidence& g = e_.groups[r.group];
       // Collectives of one device communicator end in order; the CPU's look at them lags.
-      if (!p_.states[r.group].gloo && r.state != State::kCompleted && r.seq < done[r.group]) {
+      if (!p_.states[r.group].gloo && (r.flags & kUntracked) == 0 &&
+          r.state != State::kCompleted && r.seq < done[r.group]) {
         r.state = State::kCompleted;
       }
-      if (r.seq <= g.completed && !p_.states[r.group].gloo) {
+      if (r.seq <= g.completed && !p_.states[r.group].gloo && (r.flags & kUntracked) == 0) {
         r.state = State::kCompleted;
       }
       if (r.state == State::kCompleted || r.state == State::kStarted) {

@@ -31,7 +31,9 @@ struct GroupState {
   bool batches = false;                 // it has batches of sends and receives
   std::vector<std::size_t> open_units;  // likewise, of collectives
   std::uint64_t batch_seq = 0;
-  std::uint64_t max_op = 0;
+  std::uint64_t min_op = UINT64_MAX, max_op = 0;
+  bool by_hook = false;              // the hook recorder wrote its entries (hook_recorder.hpp)
+  bool op_differs_from_seq = false;  // some collective has an op id that is not its number
 };
 
 // What reading the entries found besides the records.
