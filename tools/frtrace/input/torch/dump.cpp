@@ -139,52 +139,13 @@ class Reader {
 
   // ------------------------------------------------------------ groups
 
-  std::vector<Rank> members(const Value& v) {
-    std::vector<Rank> out;
-    const auto add = [&](std::int64_t r) {
-      constexpr std::int64_t kMaxRank = 1 << 24;
-      if (r >= 0 && r < kMaxRank && tables_.step()) {
-        out.push_back(static_cast<Rank>(r));
-      }
-    };
-    if (v.type == Type::kString) {
-      const std::string_view text = v.whole_text();
-      const char* p = text.data();
-      const char* const end = p + (tables_.step(text.size()) ? text.size() : 0);
-      while (p < end) {
-        std::int64_t r = 0;
-        if (*p < '0' || *p > '9') {
-          ++p;
-        } else if (const auto parsed = std::from_chars(p, end, r); parsed.ec == std::errc()) {
-          add(r);
-          p = parsed.ptr;
-        } else {
-          p = parsed.ptr;
-        }
-      }
-    } else {
-      for (const Value& item : items(v)) {
-        if (const auto r = to_int(item)) {
-          add(*r);
-        }
-      }
-    }
-    // In group order, which is the order of the ranks as far as anybody knows; twice is damage.
-    std::vector<Rank> sorted = out;
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      return {};
-    }
-    return out;
-  }
-
   void groups(const Value& config) {
     const auto all = pairs(config);
     for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
       const Value& v = all[i + 1];
       const Value* ranks = v.type == Type::kDict ? member(v, "ranks") : &v;
       const Value* desc = member(v, "desc");
-      const std::vector<Rank> list = ranks != nullptr ? members(*ranks) : std::vector<Rank>();
+      const std::vector<Rank> list = ranks != nullptr ? members_of(*ranks, tables_) : std::vector<Rank>();
       const std::string_view name = all[i].text();
       if (name.empty() && list.empty()) {
         continue;  // what gloo leaves: a group that is none
@@ -431,8 +392,7 @@ class Reader {
     s.max_p2p = std::max(s.max_p2p, count_of(entry[kP2pSeq]));
     if (entry[kOpId].type != Type::kNone) {
       const std::uint64_t op_id = count_of(entry[kOpId]);
-      s.min_op = std::min(s.min_op, op_id);
-      s.max_op = std::max(s.max_op, op_id);
+      s.add_op_id(op_id);
       s.op_differs_from_seq =
           s.op_differs_from_seq || (name.kind == Kind::kCollective && op_id != seq);
     }

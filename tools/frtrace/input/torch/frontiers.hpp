@@ -34,6 +34,11 @@ struct GroupState {
   std::uint64_t min_op = UINT64_MAX, max_op = 0;
   bool by_hook = false;              // the hook recorder wrote its entries (hook_recorder.hpp)
   bool op_differs_from_seq = false;  // some collective has an op id that is not its number
+
+  void add_op_id(std::uint64_t id) {
+    min_op = std::min(min_op, id);
+    max_op = std::max(max_op, id);
+  }
 };
 
 // What reading the entries found besides the records.

@@ -2,6 +2,7 @@
 #include "input/torch/tables.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <ranges>
 #include <span>
@@ -130,6 +131,45 @@ void Tables::keep_shape(const std::vector<std::uint32_t>& words, Record& r) {
   r.shape_count = static_cast<std::uint32_t>(words.size());
   e_.shape_words.edit().insert(e_.shape_words.end(), words.begin(), words.end());
   shapes_.emplace(h, std::pair(r.shape_first, r.shape_count));
+}
+
+std::vector<Rank> members_of(const Value& v, Tables& tables) {
+  std::vector<Rank> out;
+  const auto add = [&](std::int64_t r) {
+    constexpr std::int64_t kMaxRank = 1 << 24;
+    if (r >= 0 && r < kMaxRank && tables.step()) {
+      out.push_back(static_cast<Rank>(r));
+    }
+  };
+  if (v.type == Type::kString) {
+    const std::string_view text = v.whole_text();
+    const char* p = text.data();
+    const char* const end = p + (tables.step(text.size()) ? text.size() : 0);
+    while (p < end) {
+      std::int64_t r = 0;
+      if (*p < '0' || *p > '9') {
+        ++p;
+      } else if (const auto parsed = std::from_chars(p, end, r); parsed.ec == std::errc()) {
+        add(r);
+        p = parsed.ptr;
+      } else {
+        p = parsed.ptr;
+      }
+    }
+  } else {
+    for (const Value& item : items(v)) {
+      if (const auto r = to_int(item)) {
+        add(*r);
+      }
+    }
+  }
+  // In group order, which is the order of the ranks as far as anybody knows; twice is damage.
+  std::vector<Rank> sorted = out;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return {};
+  }
+  return out;
 }
 
 }  // namespace frtrace::torch_dump

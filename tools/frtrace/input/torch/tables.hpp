@@ -53,4 +53,8 @@ class Tables {
   std::vector<std::uint32_t> scratch_;
 };
 
+// Members of a group in group order, from a list or from its text ("[0, 1]"). Empty where one is named
+// twice, which is damage.
+std::vector<Rank> members_of(const pickle::Value&, Tables&);
+
 }  // namespace frtrace::torch_dump
