@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the dumps below tests/data/torch/: PyTorch's own Flight Recorder in real gloo jobs of four
-ranks, each with one known fault. Needs torch with gloo (2.13 wrote those in the tree).
+"""Makes the dumps below tests/data/torch/: PyTorch's own Flight Recorder in real jobs of four ranks,
+each with one known fault. Needs torch with gloo (2.13 wrote those in the tree).
 
-    make_torch_dumps.py [DIR]        # all cases, each in a directory of its own
+    make_torch_dumps.py [DIR]          # the cases on gloo, each in a directory of its own
+    make_torch_dumps.py --hook [DIR]   # those of the hook recorder; torch 2.14 wrote these
 
 The modification time of a dump is when it was written, but no tree keeps it: what the tests expect
 of these files must hold without it.
@@ -22,6 +23,9 @@ import time
 WORLD = 4
 STEPS = 4
 FAULTS = ["healthy", "skip", "tp_skip", "mismatch", "wrong_op", "crash"]
+# backend_fault: PyTorch's hook recorder is attached to the default group. gloo records itself, too;
+# the fake backend does not, and completes nothing in the recorder's eyes.
+HOOK_FAULTS = ["gloo_skip", "fake_skip", "fake_healthy"]
 
 # What the rest of the job does while the fault is there; dumps are written after SETTLE seconds.
 SETTLE = 2.0
@@ -70,6 +74,34 @@ def train_step(dist, torch, rank, groups, step, fault):
     dist.barrier()
 
 
+def hook_worker(rank, case, port, out_dir):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="200")
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    backend, fault = case.split("_")
+    store = {"store": FakeStore()} if backend == "fake" else {}
+    dist.init_process_group(backend, rank=rank, world_size=WORLD, **store)
+    recorder = torch._C._distributed_c10d
+    hook = recorder.FlightRecorderHook.attach(dist.group.WORLD)
+
+    def dump():
+        time.sleep(SETTLE + 4)
+        (out_dir / f"trace_rank_{rank}").write_bytes(scrub(recorder._dump_fr_trace()))
+        os._exit(0)
+
+    thread = threading.Thread(target=dump)
+    thread.start()
+    for step in range(STEPS):
+        dist.all_reduce(torch.ones(64))
+        if fault == "skip" and rank == 2 and step == STEPS - 1:
+            break
+        dist.all_gather([torch.zeros(8) for _ in range(WORLD)], torch.ones(8))
+    thread.join()
+    hook.remove()
+
+
 def worker(rank, fault, port, out_dir):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_FR_BUFFER_SIZE="200")
     import torch
@@ -106,16 +138,20 @@ def worker(rank, fault, port, out_dir):
 
 def main():
     here = pathlib.Path(__file__).parent
-    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "torch"
+    hook = "--hook" in sys.argv[1:]
+    args = [a for a in sys.argv[1:] if a != "--hook"]
+    root = pathlib.Path(args[0]) if args else here / "torch"
     context = multiprocessing.get_context("spawn")
-    for number, fault in enumerate(FAULTS):
-        out_dir = root / fault
+    for number, fault in enumerate(HOOK_FAULTS if hook else FAULTS):
+        out_dir = root / (f"hook_{fault}" if hook else fault)
         out_dir.mkdir(parents=True, exist_ok=True)
         for old in out_dir.glob("trace_rank_*"):
             old.unlink()
         port = 29700 + number
         ranks = [
-            context.Process(target=worker, args=(rank, fault, port, out_dir))
+            context.Process(
+                target=hook_worker if hook else worker, args=(rank, fault, port, out_dir)
+            )
             for rank in range(WORLD)
         ]
         for process in ranks:

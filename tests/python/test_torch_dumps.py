@@ -1,7 +1,9 @@
 """frtrace on real dumps of PyTorch's own recorder (tests/data/make_torch_dumps.py made them)."""
 
 import json
+import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -41,6 +43,30 @@ def test_verdict(case):
     done = frtrace(*files)
     verdict = json.loads(done.stdout)["verdict"]
     assert (verdict["kind"], verdict["ranks"]) == (kind, ranks), verdict
+    assert done.returncode == {"ok": 0, "undecided": 4}.get(kind, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "age_s", "kind", "ranks"),
+    [
+        ("hook_gloo_skip", 600, "missing", [2]),
+        ("hook_fake_skip", 600, "missing", [2]),
+        ("hook_fake_healthy", 600, "undecided", []),  # all rest: in the last operation, or after
+        ("hook_fake_healthy", 0.2, "ok", []),
+        ("hook_fake_skip", 0.2, "ok", []),  # the rank is on its way
+    ],
+)
+def test_hook_recorder(case, age_s, kind, ranks, tmp_path):
+    """PyTorch 2.14's hook recorder, which marks each operation as retired when it is issued."""
+    for file in sorted((DATA / case).iterdir()):
+        copy = tmp_path / file.name
+        shutil.copy(file, copy)
+        newest_ns = max(e["time_created_ns"] for e in pickle.loads(file.read_bytes())["entries"])
+        os.utime(copy, ns=(newest_ns + int(age_s * 1e9),) * 2)
+    done = frtrace(tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (verdict["kind"], verdict["ranks"]) == (kind, ranks), verdict
+    assert verdict["confidence"] != "certain" or "gloo" in case, verdict
     assert done.returncode == {"ok": 0, "undecided": 4}.get(kind, 1)
 
 

@@ -306,6 +306,7 @@ class Reader {
     FileMemory::take(all.size() * sizeof(Record));
     e_.records.reserve(all.size());
     EntryReader reader;
+    HookDuplicates duplicates(all);
     Entry entry;
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!reader.read(all[i], entry) || entry[kState].type == Type::kNone || !tables_.step()) {
@@ -313,7 +314,11 @@ class Reader {
         continue;
       }
       put_scattered_list_first(entry);
-      one(entry, i);
+      const Name name = parse_name(entry[kName].text());
+      note_id(entry, i);
+      if (!duplicates.has(entry, name)) {
+        one(entry, name);
+      }
     }
     const auto earlier = [](const Record& a, const Record& b) { return a.ticket < b.ticket; };
     if (!std::is_sorted(e_.records.begin(), e_.records.end(), earlier)) {
@@ -345,7 +350,7 @@ class Reader {
     return r;
   }
 
-  void one(const Entry& entry, std::size_t index) {
+  void note_id(const Entry& entry, std::size_t index) {
     const std::uint64_t id =
         entry[kRecordId].type == Type::kNone ? index : count_of(entry[kRecordId]);
     if (index != 0 && id > p_.last_id + 1) {
@@ -355,10 +360,12 @@ class Reader {
       p_.first_id = id;
     }
     p_.last_id = id;
+  }
+
+  void one(const Entry& entry, const Name& name) {
     const std::uint32_t row = group_of(entry);
     GroupEvidence& g = e_.groups[row];
     GroupState& s = p_.states[row];
-    const Name name = parse_name(entry[kName].text());
     if (g.backend == 0) {
       g.backend = tables_.intern(name.backend);
       s.gloo = name.backend == "gloo";
@@ -372,7 +379,7 @@ class Reader {
           (s.last_collective == SIZE_MAX || s.batch.back() > s.last_collective)));
 
     Record r = record_of(entry, name);
-    r.ticket = id + 1;
+    r.ticket = p_.last_id + 1;
     r.group = row;
     r.kind = p2p_batch ? Kind::kOther : name.kind;
     if (s.by_hook && is_only_retired(entry)) {

@@ -12,6 +12,32 @@ bool is_recorded_by_hook(std::string_view backend) {
   return !backend.empty() && std::ranges::find(kNative, backend) == std::end(kNative);
 }
 
+namespace {
+
+std::string_view group_name(const Entry& entry) {
+  const auto pair = pickle::items(entry[kProcessGroup]);
+  return pair.empty() ? std::string_view() : pair[0].text();
+}
+
+}  // namespace
+
+bool HookDuplicates::has(const Entry& entry, const Name& name) {
+  if (name.backend != "c10d") {  // later releases skip groups that record themselves
+    return false;
+  }
+  if (!native_) {
+    native_.emplace();
+    EntryReader reader;
+    Entry other;
+    for (const pickle::Value& v : entries_) {
+      if (reader.read(v, other) && !is_recorded_by_hook(parse_name(other[kName].text()).backend)) {
+        native_->emplace(group_name(other));
+      }
+    }
+  }
+  return native_->contains(group_name(entry));
+}
+
 bool is_only_retired(const Entry& entry) {
   const std::string_view state = entry[kState].text();
   return truth(entry[kRetired]) && state != "completed" && state != "started" &&

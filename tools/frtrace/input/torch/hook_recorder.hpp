@@ -8,6 +8,11 @@
 //     not. They cannot be compared with collective_seq_id.
 #pragma once
 
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "input/torch/entry.hpp"
@@ -21,6 +26,19 @@ bool is_recorded_by_hook(std::string_view backend);
 
 // The entry is retired, and nothing in it says that the operation started or completed.
 bool is_only_retired(const Entry&);
+
+// A hook attached to a group whose backend records itself writes each of its operations once more,
+// into the same ring (FlightRecorderHook.attach of 2.14 on gloo).
+class HookDuplicates {
+ public:
+  // `entries`: all of the file. They are looked at when the first entry of a hook is asked about.
+  explicit HookDuplicates(std::span<const pickle::Value> entries) : entries_(entries) {}
+  bool has(const Entry&, const Name&);
+
+ private:
+  std::span<const pickle::Value> entries_;
+  std::optional<std::set<std::string, std::less<>>> native_;  // groups whose backend records itself
+};
 
 // Whether the numbers in pg_status of this file are op ids; found from the file's content where it
 // decides, else from the backends. `enqueued_of(row)` returns last_enqueued_collective, -1 if the
