@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the dumps below tests/data/torch/: PyTorch's own Flight Recorder in real jobs of four ranks,
-each with one known fault. Needs torch with gloo (2.13 wrote those in the tree).
+"""Makes the dumps below tests/data/torch/: PyTorch's own Flight Recorder in real jobs of four
+ranks, each with one known fault. Needs torch with gloo (2.13 wrote those in the tree).
 
     make_torch_dumps.py [DIR]          # the cases on gloo, each in a directory of its own
     make_torch_dumps.py --hook [DIR]   # those of the hook recorder; torch 2.14 wrote these
