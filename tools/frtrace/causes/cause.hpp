@@ -57,6 +57,7 @@ enum class Why : std::uint8_t {
   kChannelsNotStarted,
   kKernelStalled,
   kNetworkThread,
+  kIdle,
   kLate
 };
 const char* why_name(Why);
@@ -141,6 +142,7 @@ enum class Rule : std::uint8_t {
   kAtStore,        // ranks that are in nothing, while the others wait in the ranks' store
   kKilledBefore,   // told to end by another hand and before the others
   kPastMismatch,   // members differed in an operation that ended nevertheless
+  kIdle,           // no rank waits and none issues: all are at one place of the program
   kSlow,
   // Nobody is named: what is stuck, and which evidence is lacking.
   kOpenDivergence,

@@ -88,42 +88,6 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
-namespace {
-
-// The longest time in which nothing of it was in flight; negative: of so few operations, unknown.
-double longest_pause_s(const RankEvidence& e) {
-  Time last = 0;
-  double longest = 0;
-  std::size_t n = 0;
-  for (const Record& r : e.records) {
-    if (communicates(r)) {
-      longest = last == 0 ? 0 : std::max(longest, seconds_between(last, r.time));
-      last = std::max({last, r.time, r.ended});
-      ++n;
-    }
-  }
-  return n < limits::kUsualWaitFewest ? -1 : longest;
-}
-
-}  // namespace
-
-// Whoever ended them had waited for longer than a hang lasts, and than the program ever paused: in
-// what is no operation all may be stuck, too.
-std::vector<Cause> idle_when_ended(const Facts& f) {
-  for (const int i : f.c.indices()) {
-    const RankEvidence& e = f.ev(i);
-    const double pause_s = longest_pause_s(e);
-    if (!e.format.empty() || !f.exit(i).terminated || f.is_leaving(i) || pause_s < 0 ||
-        idle_s(e) < std::max(e.timeout_s(), limits::kIdleTimes * pause_s)) {
-      return {};
-    }
-  }
-  if (!f.c.missing.empty() || f.c.ranks.size() < 2) {
-    return {};
-  }
-  return open_question(Rule::kOpenIdle, ranks_that(f, [](int) { return true; }));
-}
-
 // A rank has long done nothing, and the evidence of others, in which operations are in flight, is
 // older or was cut off: how long these have lasted, it does not show.
 std::vector<Cause> at_rest(const Facts& f) {

@@ -33,7 +33,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kOpen, complete_open},
     {Tier::kOpen, at_store, false},
     {Tier::kOpen, lifecycle, false},
-    {Tier::kNoHang, idle_when_ended, false},
+    {Tier::kNoHang, all_idle, false},
     {Tier::kNoHang, terminated, false},
     {Tier::kNoHang, past_mismatch},  // results are wrong, nothing is stuck
     {Tier::kNoHang, stale},
@@ -89,6 +89,7 @@ const char* why_name(Why w) {
                                            "channels_not_started",
                                            "kernel_stands",
                                            "network_thread",
+                                           "idle",
                                            "late"};
   return kNames[static_cast<int>(w)];
 }

@@ -57,7 +57,7 @@ std::vector<Cause> at_store(const Facts&);
 // Those who have to come to the call that these ranks are in, and never entered it.
 std::vector<int> absent_from_call(const Facts&, const std::vector<int>& members);
 std::vector<Cause> terminated(const Facts&);
-std::vector<Cause> idle_when_ended(const Facts&);
+std::vector<Cause> all_idle(const Facts&);
 std::vector<Cause> past_mismatch(const Facts&);
 std::vector<Cause> stale(const Facts&);
 std::vector<Cause> at_rest(const Facts&);

@@ -459,4 +459,9 @@ Site now_at(const RankEvidence& e) {
                       : Site{std::string(short_file(f->file, e.id.cwd)), f->line, f->function};
 }
 
+Site stopped_at(const RankEvidence& e) {
+  const bool raised = e.exit.kind == ExitBy::kException && e.exit.stack != 0;
+  return raised ? user_site(e, e.exit.stack) : now_at(e);
+}
+
 }  // namespace frtrace

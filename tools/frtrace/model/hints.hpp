@@ -75,6 +75,8 @@ const ThreadStack* program_thread(const RankEvidence&);
 const ThreadStack* told_thread(const RankEvidence&);
 // Where that is in user code; no file: the evidence does not say.
 Site now_at(const RankEvidence&);
+// The same; of a rank that an exception (Ctrl-C's, say) took out of where it was, the place where it came.
+Site stopped_at(const RankEvidence&);
 
 // Lines for a blamed rank, the first as continuation of its name: "is in load_lock() at ...", then
 // what the thread does, and hints. Empty: the evidence has no threads.

@@ -83,7 +83,7 @@ std::string text_of(const Assumption& a) {
       {kNotCome, "{who} had not come to it"},
       {kCompleted, "the operation completed"},
       {kHostIsFree, "that operation is assumed not to block the host of {who}"},
-      {kStuckThere, "{who} is assumed to be stuck where its stack shows it"},
+      {kStuckThere, "the stack of {who} is assumed to show what it waits for"},
       {kOneStoppedOthers, "several devices are stalled, and one may have stopped the others"},
       {kNetworkToo, "the network also holds data back"},
       {kNetworkThreadUnseen, "why a network thread makes no progress is not observable"},

@@ -193,8 +193,9 @@ void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
   }
   for (const auto& [what, who] : at) {
     const auto& [place, does] = what.second;
+    const bool past = only_idle && f.exit(who.front()).ended();
     say(r, "elsewhere",
-        ranks_do(f.ranks(who), only_idle ? "was" : "is", only_idle ? "were" : "are") + place +
+        ranks_do(f.ranks(who), past ? "was" : "is", past ? "were" : "are") + place +
             led(one_or(who.size(), "; ", "; each "), does));
   }
 }

@@ -61,6 +61,7 @@ inline constexpr Row kSentences[] = {
     {kAtStore,
      "{who} [is|are] in no operation, and {others_wait} in the ranks' store for a key that another "
      "rank sets"},
+    {kIdle, "{who} issued nothing for {idle}{usually}; {idle_place}"},
     {kSlow, "{late}"},
     {kOk, "nothing is stuck{young}"},
     {kOkTerminated, "nothing was stuck; {others} [was|were] terminated from outside ({how_ended})"},
@@ -131,8 +132,9 @@ inline constexpr Row kSentences[] = {
      "to say why",
      "a dump or ring of {missing}"},
     {kOpenIdle,
-     "nothing was in flight and {others} had issued nothing for {idle} when they were terminated "
-     "from outside: all were busy elsewhere, or stuck"},
+     "{others} issued nothing for {idle}{usually} and [waits|wait] in no operation: [it is|all are] "
+     "busy elsewhere, or stuck",
+     "Python stacks of {others}, or a dump: frtrace dump JOB"},
     {kOpenStillIssues,
      "{waiting} in {op} for {others}, which still issued operations when [its file was|their files "
      "were] written",

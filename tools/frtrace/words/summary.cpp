@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -221,15 +220,6 @@ std::string longest(S s) {
         std::max(longest, call == nullptr ? 0 : seconds_between(call->time, s.f.ev(i).written));
   }
   return duration_text(longest);
-}
-
-// Since the last one of them ended or issued an operation.
-std::string idle(S s) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const int i : s.c.others) {
-    least = std::min(least, idle_s(s.f.ev(i)));
-  }
-  return duration_text(least);
 }
 
 std::string store(S s) {
@@ -486,7 +476,8 @@ constexpr struct {
     {"elsewhere", elsewhere},
     {"error", error},
     {"lacking", lacking},
-    {"idle", idle},
+    {"idle", [](S s) { return idle_text(s.f, s.c.others); }},
+    {"idle_place", [](S s) { return idle_place_text(s.f, s.c.others); }},
     {"links", links},
     {"locks", locks},
     {"longest", longest},
@@ -496,6 +487,7 @@ constexpr struct {
     {"stalled", stalled},
     {"store", store},
     {"unequal", unequal},
+    {"usually", [](S s) { return usual_gap_text(s.f.ev(s.c.others.front())); }},
     {"waited_for", waited_for},
     {"young", young},
     {"who", [](S s) { return ranks_words(s.guilty); }},

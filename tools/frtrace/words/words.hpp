@@ -85,6 +85,14 @@ struct Side {
 };
 Side side_of(const Facts&, const Divergence&, int of_class);
 
+// " (usually every 20 ms)": the median time between two operations that the rank issued; empty:
+// too few are known.
+std::string usual_gap_text(const RankEvidence&);
+// "17.0 s": since the last of these ranks [evidence] issued or ended an operation.
+std::string idle_text(const Facts&, const std::vector<int>& idle);
+// "all are in next_shard() at data.py:13": of ranks that are at one place, see stopped_at().
+std::string idle_place_text(const Facts&, const std::vector<int>& idle);
+
 // What happened to ranks one after the other; the same thing is one entry.
 struct Event {
   std::string text;

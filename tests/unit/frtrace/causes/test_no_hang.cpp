@@ -3,17 +3,53 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "thread_stacks.hpp"
 
 using namespace frtest;
 
-TEST_CASE("a job at rest is ok") {
+TEST_CASE("a job that just issued is ok, and a silent one is not") {
+  const double idle_s = GENERATE(3, 100);
+  JobBuilder j(4);
+  iterations(j, 5);
+  j.advance(idle_s);
+  const Report r = j.diagnose();
+  CHECK(r.kind == (idle_s > 60 ? Verdict::kUndecided : Verdict::kOk));
+  CHECK(r.ranks.empty());
+  CHECK(r.read == 4);
+}
+
+TEST_CASE("silent ranks that sleep at one place are all named, and others are told by place") {
+  const bool together = GENERATE(true, false);
   JobBuilder j(4);
   iterations(j, 5);
   j.advance(100);
+  for (const Rank r : {0, 1, 2, 3}) {
+    const RankEvidence there = rank({py("/w/data.py", r == 3 && !together ? 20 : 13, "next_shard")});
+    j.rank(r).threads = there.threads;
+    j.rank(r).id.pid = there.id.pid;
+    j.rank(r).id.cwd = "/w";
+  }
   const Report r = j.diagnose();
-  CHECK(r.kind == Verdict::kOk);
-  CHECK(r.ranks.empty());
-  CHECK(r.read == 4);
+  CHECK(r.kind == (together ? Verdict::kMissing : Verdict::kUndecided));
+  CHECK(r.ranks == (together ? Ranks{0, 1, 2, 3} : Ranks{}));
+  INFO(r.summary);
+  if (together) {
+    CHECK(r.summary.find("issued nothing for 100.0 s") != std::string::npos);
+    CHECK(r.summary.find("all are in next_shard() at data.py:13") != std::string::npos);
+    CHECK(r.blamed.front().why == "idle");
+  } else {
+    CHECK(has(r, "elsewhere", "ranks 0-2 are in next_shard() at data.py:13"));
+    CHECK(has(r, "elsewhere", "rank 3 is in next_shard() at data.py:20"));
+  }
+}
+
+TEST_CASE("a recorder that raised an incident for silence is believed before a rhythm is known") {
+  const bool told = GENERATE(true, false);
+  JobBuilder j(4);
+  iterations(j, 1);
+  j.advance(30);
+  j.rank(1).reason = told ? "no operation issued for 30.0 s" : "";
+  CHECK(j.diagnose().kind == (told ? Verdict::kUndecided : Verdict::kOk));
 }
 
 TEST_CASE("a healthy job caught in flight is ok") {

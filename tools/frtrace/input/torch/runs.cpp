@@ -90,7 +90,7 @@ bool same_run_by_another_clock(const std::vector<Span>& files, std::size_t cut) 
 }
 
 // What the older files and the newer ones show of a group.
-struct Front {
+struct Reached {
   std::uint64_t least_issued = UINT64_MAX, most_issued = 0;
   std::uint64_t least_met = UINT64_MAX, most_ended = 0;  // of what meets all members
   std::set<std::uint64_t> awaited[2];                    // first in flight of each rank, likewise
@@ -98,7 +98,7 @@ struct Front {
   bool is_in_both() const { return in[0] && in[1]; }
 };
 
-void add_to(std::map<GroupKey, Front>& fronts, const RankEvidence& e, bool newer, bool by_name) {
+void add_to(std::map<GroupKey, Reached>& fronts, const RankEvidence& e, bool newer, bool by_name) {
   const std::vector<GroupKey> keys = keys_of(e, by_name);
   struct Own {
     std::uint64_t issued = 0, met = 0, ended = 0, awaited = UINT64_MAX;
@@ -117,7 +117,7 @@ void add_to(std::map<GroupKey, Front>& fronts, const RankEvidence& e, bool newer
     }
   }
   for (const auto& [group, o] : own) {
-    Front& f = fronts[keys[group]];
+    Reached& f = fronts[keys[group]];
     f.in[newer] = true;
     f.least_issued = std::min(f.least_issued, o.issued);
     f.most_issued = std::max(f.most_issued, o.issued);
@@ -134,7 +134,7 @@ enum class Place : std::uint8_t { kUnknown, kOther, kSame, kSameWait };
 // No file ended what another one's rank never issued: the job of all of them can have stood at one
 // place, as one run does. Of groups in which nothing meets all members, all have issued equally much.
 Place place_of(const std::vector<Span>& files, std::size_t cut, bool by_name) {
-  std::map<GroupKey, Front> fronts;
+  std::map<GroupKey, Reached> fronts;
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (!files[i].e->holes.truncated) {
       add_to(fronts, *files[i].e, i >= cut, by_name);
