@@ -133,6 +133,27 @@ Here AbsentRanks::look_here(std::span<const u32> ranks, u64 key, u64 seq, u64 no
   return here;
 }
 
+AbsentRanks::Node AbsentRanks::look_at_node(u64 now) noexcept {
+  Node node;
+  for (u32 i = 0; i < kPeers; ++i) {
+    const PeerRow& peer = recorder_.control->page().peers[i];
+    if (!has_row(peer) || peer.state.load() != kPeerLive || is_dead(peer)) {
+      continue;
+    }
+    Mapping m;
+    const View view = view_of(peer, m);
+    if (view.ok()) {
+      node.progress += get(view.header().head);
+      node.is_in_flight = node.is_in_flight || count_in_flight(view) != 0;
+    }
+    unmap_file(m);
+    if (is_busy(i, peer.pid.load(), now, node.is_first)) {
+      node.busy = peer.rank.load();
+    }
+  }
+  return node;
+}
+
 bool AbsentRanks::look(u64 key, u64 seq, u64 now, Here& to) noexcept {
   unmap_file(kept_);
   kept_ = {};

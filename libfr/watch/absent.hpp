@@ -24,6 +24,14 @@ class AbsentRanks final : public Eyes {
   };
   // An operation of this process.
   Seen look(const RecordCopy& operation, u64 now_ns) noexcept;
+  // All living ranks of this node.
+  struct Node {
+    u64 progress = 0;  // grows with every operation
+    bool is_in_flight = false;
+    i32 busy = -1;  // a rank that computes
+    bool is_first = false;  // see Here
+  };
+  Node look_at_node(u64 now_ns) noexcept;
   // One of any group that this node's ranks know.
   bool look(u64 key, u64 seq, u64 now_ns, Here& to) noexcept override;
 

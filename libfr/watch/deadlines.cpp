@@ -87,6 +87,23 @@ Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& f
   return {d.warn_ns, std::min(d.dump_ns, now.limit_ns)};
 }
 
+Deadline silence_deadline_of(const SiteRow& site, const Silent& now,
+                             const Floors& floors) noexcept {
+  const Others others = now.is_busy ? Others::kBusy : Others::kAsleep;
+  Deadline d = deadline_of(&site, {others, now.asleep_from_ns, ~0ull}, floors);
+  const bool is_ordinary = get(site.visits) < kKnown || !floors.adapt;
+  const auto is_late = [&](bool is_set) {
+    return now.is_busy || !now.has_met || (is_ordinary && !is_set);
+  };
+  if (is_late(floors.warn_is_set)) {
+    d.warn_ns = std::max(d.warn_ns, kFirstWarn_ns);
+  }
+  if (is_late(floors.dump_is_set)) {
+    d.dump_ns = std::max(d.dump_ns, kFirstDump_ns);
+  }
+  return d;
+}
+
 void learn(SiteRow& site, const Waited& waited, u64 now_ns) noexcept {
   decay(site, now_ns);
   const u32 n = site.noted.load();

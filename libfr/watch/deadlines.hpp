@@ -45,6 +45,16 @@ struct Deadline {
 
 // `site` may be nullptr: nothing is known of it.
 Deadline deadline_of(const SiteRow* site, const Standstill& now, const Floors& floors) noexcept;
+// The same for a node whose ranks issue nothing and wait in no operation, counted from the last one;
+// `site` is the row of these silences. Before the job has shown a rhythm, and while a process
+// computes, silence is ordinary: the deadlines are those of a first compilation at least. Before a
+// first collective (`has_met`) that holds even where the user set shorter ones.
+struct Silent {
+  bool is_busy;        // a process of the node computes
+  bool has_met;        // this process has issued an operation
+  u64 asleep_from_ns;  // since when no process computes
+};
+Deadline silence_deadline_of(const SiteRow& site, const Silent& now, const Floors& floors) noexcept;
 // Until when torch's own timeout leaves time for a dump: 60 s less, of a short one a fifth.
 constexpr u64 before_timeout(u64 timeout_ns) noexcept {
   constexpr u64 kMargin_ns = 60'000'000'000;

@@ -132,8 +132,8 @@ void make_watch(Recorder& r) {
   h.incident.store(r.first_incident);
   r.watchdog = new Watchdog(r);
   r.watchdog->verdict().prepare(r);
-  r.watchdog->patience().set_floors({o.warn_ns, o.timeout_ns, o.source("FR_WARN_S") != "default",
-                                     o.source("FR_TIMEOUT_S") != "default", o.adapt});
+  r.watchdog->set_floors({o.warn_ns, o.timeout_ns, o.source("FR_WARN_S") != "default",
+                            o.source("FR_TIMEOUT_S") != "default", o.adapt});
   r.watchdog->deadlines().open(r);
 }
 

@@ -16,6 +16,7 @@
 
 #include "format/call_site.hpp"
 #include "format/file_name.hpp"
+#include "format/silence.hpp"
 #include "format/system_names.hpp"
 #include "format/text.hpp"
 #include "recorder/clock_anchor.hpp"
@@ -57,7 +58,13 @@ Watchdog::Watchdog(Recorder& recorder) noexcept
       store_(recorder),
       salvage_(recorder, encoder_, threads_, store_),
       late_rank_(recorder),
-      patience_(recorder) {}
+      patience_(recorder),
+      silence_(recorder) {}
+
+void Watchdog::set_floors(const Floors& floors) noexcept {
+  patience_.set_floors(floors);
+  silence_.set_floors(floors);
+}
 
 bool Watchdog::start() noexcept {
   Recorder& r = recorder_;
@@ -70,6 +77,7 @@ bool Watchdog::start() noexcept {
     return false;
   }
   stalls_ = static_cast<Stall*>(stalls);
+  silence_.init();
   if (r.options.threads != ThreadSampling::kOff &&
       !threads_.init(r.options.threads == ThreadSampling::kSignal, r.options.locals)) {
     log_line(kLogWarn, "no memory for the stacks of threads: dumps are without");
@@ -129,6 +137,7 @@ void Watchdog::run() noexcept {
         stalls_[i].since_ns += now - last_look_ns;
         stalls_[i].wait.state_since_ns += now - last_look_ns;
       }
+      silence_.put_off(now - last_look_ns);
     }
     last_look_ns = now;
 
@@ -174,6 +183,7 @@ void Watchdog::run() noexcept {
       dump_incident(current, reason, Trigger::kPeer);
     }
     check_stalls(now);
+    check_silence(now);
     warn(now);
     check_went_on(now);
     salvage_.check_peers(now);
@@ -305,16 +315,42 @@ void Watchdog::check_stall(u32 group, u64 in_flight, u64 now) noexcept {
                 device[0] != '\0' ? ": " : "", device, others);
   if (warn) {
     s.warned = true;
-    const u64 unix_now = unix_now_ns();
-    r.region.header().warned_unix_ns.store(unix_now);
-    r.control->note_warning(unix_now);
-    if (warning_due_ns_ == 0) {
-      format(warning_, sizeof warning_, "%s", reason);
-      warning_due_ns_ = now + kGather_ns;
-    }
+    queue_warning(reason, now);
   }
   if (dump_now) {
     dump(reason, Trigger::kTimeout);
+  }
+}
+
+// No operation is in flight, and this node's ranks issue none.
+void Watchdog::check_silence(u64 now) noexcept {
+  const Silence::Due due = silence_.look(now);
+  if (due.is_over && is_alarm_ && silence_.note_false_dump(now)) {
+    is_doubled_ = true;
+  }
+  if (!due.warn && !due.dump) {
+    return;
+  }
+  char reason[512];
+  const bool is_fault = silence_.describe(threads_, now, reason, sizeof reason);
+  if (due.warn) {
+    silence_.note_warned();
+    queue_warning(reason, now);
+  }
+  if (due.dump && is_fault) {
+    dump(reason, Trigger::kTimeout);
+  } else if (due.dump) {
+    silence_.back_off(now);
+  }
+}
+
+void Watchdog::queue_warning(const char* text, u64 now) noexcept {
+  const u64 unix_now = unix_now_ns();
+  recorder_.region.header().warned_unix_ns.store(unix_now);
+  recorder_.control->note_warning(unix_now);
+  if (warning_due_ns_ == 0) {
+    format(warning_, sizeof warning_, "%s", text);
+    warning_due_ns_ = now + kGather_ns;
   }
 }
 
@@ -353,7 +389,7 @@ void Watchdog::check_losses() noexcept {
 }
 
 // Which groups hang in what an incident was opened for.
-void Watchdog::mark_hung(u64 incident, u64 now) noexcept {
+void Watchdog::mark_hung(u64 incident, bool is_silent, u64 now) noexcept {
   const Recorder& r = recorder_;
   const u64 least = r.options.timeout_ns / 2 < kHung_ns ? r.options.timeout_ns / 2 : kHung_ns;
   bool any = false;
@@ -364,6 +400,10 @@ void Watchdog::mark_hung(u64 incident, u64 now) noexcept {
       s.incident = incident;
       any = true;
     }
+  }
+  if (is_silent) {
+    silence_.mark_hung(incident, now);
+    any = any || silence_.incident() != 0;
   }
   if (any) {
     hung_failures_ = get(r.region.header().failed);
@@ -384,6 +424,9 @@ void Watchdog::check_went_on(u64 now) noexcept {
   if (incident == 0) {
     return;
   }
+  if (silence_.incident() != 0) {
+    return;
+  }
   u64 since_ns = now;
   for (u32 i = 0; i < recorder_.view.n_groups(); ++i) {
     const Stall& s = stalls_[i];
@@ -395,6 +438,8 @@ void Watchdog::check_went_on(u64 now) noexcept {
   for (u32 i = 0; i < recorder_.view.n_groups(); ++i) {
     stalls_[i].hung_since_ns = 0;
   }
+  const u64 silent_since_ns = silence_.take_hung_since();
+  since_ns = silent_since_ns != 0 ? std::min(since_ns, silent_since_ns) : since_ns;
   if (is_alarm_) {
     recorder_.region.header().false_dumps.fetch_add(1);
   }
@@ -404,9 +449,12 @@ void Watchdog::check_went_on(u64 now) noexcept {
   dump_incident(incident, reason, Trigger::kWentOn);
   set_hung(0);
   if (recorder_.control->claim_over(incident)) {
-    log_line(kLogWarn, "incident %llu is over: the operation %s%s",
-             static_cast<unsigned long long>(incident), reason,
-             is_doubled_ ? "; the deadlines of its call site are doubled" : "");
+    const bool was_silent = silent_since_ns != 0;
+    log_line(kLogWarn, "incident %llu is over: the %s %s%s",
+             static_cast<unsigned long long>(incident), was_silent ? "job" : "operation", reason,
+             !is_doubled_ ? ""
+             : was_silent ? "; the deadline of such a silence is doubled"
+                          : "; the deadlines of its call site are doubled");
   }
   is_doubled_ = false;
 }
@@ -454,8 +502,9 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   }
   salvage_.expect_answers(incident_.load(), begun);
   if (trigger == Trigger::kTimeout || trigger == Trigger::kPeer) {
-    is_alarm_ = std::strstr(reason, kNoProgress) != nullptr;
-    mark_hung(incident, begun);  // before the file is there: it may go on at that moment
+    const bool is_silent = std::strstr(reason, kSilentReason) != nullptr;
+    is_alarm_ = is_silent || std::strstr(reason, kNoProgress) != nullptr;
+    mark_hung(incident, is_silent, begun);  // before the file is there: it may go on at that moment
   }
   for_each_part(&Part::before_dump, r);
   DumpFacts facts;
@@ -537,6 +586,7 @@ void Watchdog::answer_stacks() noexcept {
 // Whatever is stalled now has its dump; the next one is for twice the time.
 void Watchdog::back_off(u64 now) noexcept {
   const Recorder& r = recorder_;
+  silence_.back_off(now);
   for (u32 i = 0; i < r.view.n_groups(); ++i) {
     Stall& s = stalls_[i];
     const u64 idle = now > s.since_ns ? now - s.since_ns : 0;

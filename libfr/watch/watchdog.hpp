@@ -13,6 +13,7 @@
 #include "watch/requests.hpp"
 #include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
+#include "watch/silence.hpp"
 #include "watch/verdict.hpp"
 #include "watch/writer_thread.hpp"
 
@@ -52,7 +53,7 @@ class Watchdog {
   RingCopier& copier() noexcept { return copier_; }
   VerdictThread& verdict() noexcept { return verdict_; }
   DumpStore& store() noexcept { return store_; }
-  Patience& patience() noexcept { return patience_; }
+  void set_floors(const Floors& floors) noexcept;
   DeadlinesFile& deadlines() noexcept { return deadlines_; }
 
   u64 incident() const noexcept { return incident_.load(); }
@@ -83,10 +84,12 @@ class Watchdog {
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
   void check_stall(u32 group, u64 in_flight, u64 now_ns) noexcept;
+  void check_silence(u64 now_ns) noexcept;
+  void queue_warning(const char* text, u64 now_ns) noexcept;
   void note_progress(Stall& stall, u64 progress, u64 now_ns) noexcept;
   void warn(u64 now_ns) noexcept;
   void back_off(u64 now_ns) noexcept;
-  void mark_hung(u64 incident, u64 now_ns) noexcept;
+  void mark_hung(u64 incident, bool is_silent, u64 now_ns) noexcept;
   void check_went_on(u64 now_ns) noexcept;
   void check_losses() noexcept;
   void answer_stacks() noexcept;
@@ -106,6 +109,7 @@ class Watchdog {
   Salvage salvage_;
   LateRank late_rank_;
   Patience patience_;
+  Silence silence_;
   DeadlinesFile deadlines_;
   int pipe_fd_ = -1;
   char pipe_path_[PATH_MAX] = {};
