@@ -1,7 +1,10 @@
 // When a standstill is warned of and dumped: each state, what is learned, what is forgotten, and
 // simulated weeks of a job.
+#include <cstdio>
+
 #include "catch.hpp"
 #include "watch/deadlines_file.hpp"
+#include "watch/silent_week.hpp"
 #include "watch/week.hpp"
 
 using namespace fr;
@@ -205,4 +208,37 @@ TEST_CASE("deadlines: a week has one false dump at most, and no hang is missed")
   }
   // The same code with fixed times: the job is one that alarms.
   CHECK(Week(Job{}, Rule::kFixed).run().false_dumps > 50);
+}
+
+TEST_CASE("deadlines: a silence before a rhythm, and one in which a process computes") {
+  const Silent asleep{false, true, 0}, busy{true, true, 0}, new_job{false, false, 0};
+  SiteRow row{};
+  check(silence_deadline_of(row, asleep, kDefault), 60, 660);
+  check(silence_deadline_of(row, asleep, kSet), 1, 2);
+  check(silence_deadline_of(row, new_job, kSet), 60, 660);
+  row.visits.store(5);
+  check(silence_deadline_of(row, asleep, kDefault), 10, 60);
+  check(silence_deadline_of(row, busy, kDefault), 60, 660);
+  check(silence_deadline_of(row, busy, kSet), 60, 660);
+  learn(row, {.absent_ns = 100 * kS, .asleep_ns = 100 * kS, .together_ns = 0}, kS);
+  check(silence_deadline_of(row, asleep, kDefault), 500, 1000);
+  check(silence_deadline_of(row, busy, kDefault), 500, 1000);
+  constexpr Floors kFixed{10 * kS, 60 * kS, false, false, false};
+  check(silence_deadline_of(row, asleep, kFixed), 60, 660);
+}
+
+TEST_CASE("deadlines: a week of silences has one false dump at most, a server three") {
+  for (const bool is_server : {false, true}) {
+    u32 dumps = 0;
+    for (u64 seed = 1; seed <= 3; ++seed) {
+      const SilentWeekResult week = SilentWeek({seed, is_server}).run();
+      std::printf("%s, seed %llu: %u false dumps, %u false warnings, then %.0f s asleep, %.0f s busy\n",
+                  is_server ? "server" : "training", static_cast<unsigned long long>(seed),
+                  week.false_dumps, week.false_warnings, week.to_dump_asleep_s,
+                  week.to_dump_busy_s);
+      dumps += week.false_dumps;
+      CHECK(week.false_dumps <= (is_server ? 3 : 1));
+    }
+    CHECK(dumps <= (is_server ? 6 : 1));
+  }
 }
