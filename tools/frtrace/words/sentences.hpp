@@ -134,7 +134,7 @@ inline constexpr Row kSentences[] = {
     {kOpenIdle,
      "{others} issued nothing for {idle}{usually} and [waits|wait] in no operation: [it is|all are] "
      "busy elsewhere, or stuck",
-     "Python stacks of {others}, or a dump: frtrace dump JOB"},
+     "a second look at the stacks of {others}: frtrace stacks JOB"},
     {kOpenStillIssues,
      "{waiting} in {op} for {others}, which still issued operations when [its file was|their files "
      "were] written",

@@ -1,0 +1,85 @@
+"""Jobs that stop outside of all operations: no rank waits in one, and none issues one."""
+
+import json
+import os
+import re
+import time
+
+from conftest import HERE, frtrace, wait_until
+
+SCRIPT = HERE / "silence_job.py"
+
+
+def line_of(mark):
+    lines = SCRIPT.read_text().splitlines()
+    (line,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# @{mark}")]
+    return line
+
+
+def plain(text):
+    """Without the folders of the script."""
+    return text.replace(f"{HERE}/", "")
+
+
+def texts(trace):
+    found = [text for b in trace.verdict["blamed"] for text in b["evidence"]]
+    return plain("\n".join(found + [f["text"] for f in trace.report["findings"]]))
+
+
+def test_all_wait_for_a_pipe(launch):
+    job = launch("next_shard", 3, script=SCRIPT).await_evidence()
+    trace = job.trace()
+    trace.expect("missing", [0, 1, 2])
+    assert {b["why"] for b in trace.verdict["blamed"]} == {"idle"}
+    assert {b["site"]["line"] for b in trace.verdict["blamed"]} == {line_of("pipe")}
+    place = f"next_shard() at silence_job.py:{line_of('pipe')}"
+    assert f"all are in {place}" in plain(trace.verdict["summary"])
+    warning = r"no operation issued for [12]\.\d s \(usually every [\d.]+ ms\); rank \d is in "
+    warning += re.escape(place) + ", asleep in read of pipe:"
+    wait_until("a warning", lambda: re.search(warning, job.log()))
+
+
+def test_all_wait_for_a_stale_lock(launch, scratch):
+    lock = scratch / "lock"
+    lock.touch()
+    old = time.time() - 3 * 3600
+    os.utime(lock, (old, old))
+    trace = launch("build_kernel", 2, script=SCRIPT).await_evidence().trace()
+    trace.expect("missing", [0, 1])
+    assert f"build_kernel() at silence_job.py:{line_of('lock')}" in plain(trace.verdict["summary"])
+    assert re.search(
+        r"waits for the lock file .*/lock to go; it still exists.* stale", texts(trace)
+    )
+
+
+def test_ranks_at_several_places_are_each_told(launch, scratch):
+    (scratch / "lock").touch()
+    trace = launch("two_places", 3, script=SCRIPT).await_evidence().trace()
+    trace.expect("undecided", [])
+    assert f"rank 0 is in next_shard() at silence_job.py:{line_of('pipe')}" in texts(trace)
+    assert f"are in build_kernel() at silence_job.py:{line_of('lock')}" in texts(trace)
+
+
+def test_a_silence_that_ends_is_learned(launch, scratch):
+    job = launch("pause", 2, script=SCRIPT).await_evidence()
+    (scratch / "go").touch()
+    assert set(job.await_exit().values()) == {0}
+    assert re.search(r"incident 1 is over: the job went on after \d+\.\d s", job.log()), job.log()
+    assert "the deadline of such a silence is doubled" in job.log()
+
+
+def test_a_server_is_warned_of_and_not_dumped(launch, scratch):
+    job = launch("serve", 2, script=SCRIPT)
+    said = re.compile(r"no operation issued for .*; rank \d awaits requests in epoll_p?wait")
+    wait_until("a warning", lambda: said.search(job.log()))
+    rings = scratch / "shm"
+    silent = wait_until("silence", lambda: silence_of(rings) >= 5 and frtrace(rings))
+    assert silent.verdict["kind"] == "undecided", silent
+    assert not job.evidence(), job.log()
+    assert len(said.findall(job.log())) == 1, job.log()
+
+
+def silence_of(rings):
+    """Seconds for which the ranks were silent, as frtrace says."""
+    said = re.search(r"issued nothing for ([\d.]+) s", json.dumps(frtrace(rings).report))
+    return float(said[1]) if said else 0
