@@ -117,8 +117,11 @@ const char* does_text(const Task& task) noexcept {
 }  // namespace
 
 void Silence::init() noexcept {
+  static SiteRow unlearned{};  // FR_ADAPT=0
   SiteRow* rows = recorder_.region.section<SiteRow>(kSecSites);
-  if (rows != nullptr) {
+  if (!floors_.adapt) {
+    site_ = &unlearned;
+  } else if (rows != nullptr) {
     const u64 key = hash_bytes(kSilentSite, std::strlen(kSilentSite)) | 1;
     site_ = &site_of(rows, kSites, key, kSilentSite);
   }
@@ -134,14 +137,16 @@ bool Silence::may_be_silent() const noexcept {
 
 // True: a silence that was dumped is over.
 bool Silence::note_progress(u64 now) noexcept {
-  if (visited_ns_ == 0 || now >= visited_ns_ + kVisit_ns) {
+  if (floors_.adapt && (visited_ns_ == 0 || now >= visited_ns_ + kVisit_ns)) {
     visited_ns_ = now;
     site_->visits.store(get(site_->visits) + 1, std::memory_order_relaxed);
   }
   const bool was_dumped = incident_ != 0;
   if (now_.looked_ns != 0 && now - now_.since_ns >= noted_from(floors_)) {
     const u64 asleep_ns = now_.is_busy ? 0 : now - now_.asleep_from_ns;
-    learn(*site_, {now - now_.since_ns, std::max(now_.longest_asleep_ns, asleep_ns), 0}, now);
+    if (floors_.adapt) {
+      learn(*site_, {now - now_.since_ns, std::max(now_.longest_asleep_ns, asleep_ns), 0}, now);
+    }
     if (now_.is_warned) {
       recorder_.region.header().false_warnings.fetch_add(1);
       site_->false_warnings.fetch_add(1);
@@ -317,7 +322,7 @@ u64 Silence::take_hung_since() noexcept {
 }
 
 bool Silence::note_false_dump(u64 now) noexcept {
-  return fr::note_false_dump(*site_, dumped_as_, now);
+  return floors_.adapt && fr::note_false_dump(*site_, dumped_as_, now);
 }
 
 }  // namespace fr

@@ -13,6 +13,15 @@ namespace frtrace {
 
 namespace {
 
+// It sleeps in no operation, by its stack: it waits for something outside of the job's
+// communication before it issues another one.
+bool is_held_elsewhere(const Facts& f, int i) {
+  const ThreadStack* t = told_thread(f.ev(i));
+  return t != nullptr && !f.exit(i).ended() && !f.is_leaving(i) && !f.graph.waits(i) &&
+         f.lifecycle_in_flight(i) == nullptr && now_at(f.ev(i)).line != 0 &&
+         (t->activity == fr::Activity::kAsleep || t->activity == fr::Activity::kPolling);
+}
+
 // A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
 // issued it before. So does who left its order with a message.
 bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
@@ -26,6 +35,9 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   }
   if (std::ranges::all_of(absent, [&](int i) { return f.is_leaving(i); })) {
     return true;
+  }
+  if (std::ranges::all_of(absent, [&](int i) { return is_held_elsewhere(f, i); })) {
+    return false;
   }
   return std::ranges::all_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
