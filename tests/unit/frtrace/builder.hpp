@@ -201,8 +201,14 @@ class JobBuilder {
     x.present = true;
     x.state = fr::kSignalled;
     x.signal = number;
+    x.kind = ExitBy::kSignal;
     x.sender_pid = sender;
     x.time = now_;
+  }
+  // The program has a handler of its own for it.
+  void handled_signal(Rank r, int number, int sender = 77) {
+    signal(r, number, sender);
+    rank(r).exit.kind = ExitBy::kUnknown;
   }
   void exits(Rank r, int status) {
     ExitEvidence& x = rank(r).exit;

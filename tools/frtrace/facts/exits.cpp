@@ -52,10 +52,14 @@ std::string_view told_by(const ExitEvidence& x) {
   return other ? text.substr(0, first) : text;
 }
 
+bool is_end_signal(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
 void end_by_signal(Exit& exit, int signal) {
   exit.kind = ExitKind::kSignal;
   exit.signal = signal;
-  exit.terminated = signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+  exit.terminated = is_end_signal(signal);
 }
 
 Exit exit_from_peer(const PeerEvidence& p, std::string_view cwd) {
@@ -121,6 +125,19 @@ std::string_view last_error_of(const RankEvidence& e) {
   return failed == nullptr ? std::string_view() : e.text(failed->error);
 }
 
+// The signal that the program has a handler of its own for, 0 none: it lives on. The recorder says
+// that a signal ends the process only where the program has no handler. Python's own handler of
+// SIGINT raises KeyboardInterrupt, and until then counts as an end, unless the rank goes on.
+int handled_signal(const RankEvidence& e) {
+  const ExitEvidence& x = e.exit;
+  const bool ends = x.kind == ExitBy::kSignal || x.kind == ExitBy::kCrash;
+  if (!x.present || !is_end_signal(x.signal) || ends) {
+    return 0;
+  }
+  const bool went_on = !e.records.empty() && e.records.back().time > x.time;
+  return x.signal != SIGINT || went_on ? x.signal : 0;
+}
+
 // By the process's own exit record.
 Exit recorded_exit(const RankEvidence& e) {
   const std::string_view last_error = last_error_of(e);
@@ -128,6 +145,7 @@ Exit recorded_exit(const RankEvidence& e) {
   Exit exit;
   exit.time = x.time;
   exit.sender_pid = x.sender_pid;
+  exit.handled = handled_signal(e);
   if (x.kind == ExitBy::kException && !x.type.empty() && x.type != "SystemExit") {
     exit.kind = ExitKind::kException;
     exit.terminated =
@@ -141,7 +159,7 @@ Exit recorded_exit(const RankEvidence& e) {
     exit.consequence = (is_consequence(told_by(x)) && !is_users_own(x)) ||
                        (is_consequence(last_error) &&
                         x.message.find(last_error.substr(0, kPrefix)) != std::string::npos);
-  } else if (x.signal != 0) {
+  } else if (x.signal != 0 && exit.handled == 0) {
     end_by_signal(exit, x.signal);
     if ((x.kind == ExitBy::kSignal || x.kind == ExitBy::kCrash) && !x.message.empty()) {
       exit.message = x.message.substr(0, x.message.find("; thread "));
@@ -161,7 +179,12 @@ Exit exit_of(const PeerTables& peers, const RankEvidence& e) {
   if (!exit.ended() || exit.kind == ExitKind::kGone) {
     const PeerEvidence* p = peers.latest(e.id.rank, e.id.pid);
     const Exit seen = p != nullptr ? exit_from_peer(*p, e.id.cwd) : Exit{};
-    exit = seen.ended() ? seen : exit;
+    const int handled = exit.handled, sender_pid = exit.sender_pid;
+    if (seen.ended() && !(handled != 0 && seen.signal == handled)) {
+      exit = seen;
+      exit.handled = handled;
+      exit.sender_pid = sender_pid;
+    }
     exit.consequence = exit.ended() && !exit.clean() && is_consequence(last_error_of(e));
   }
   if (exit.kind == ExitKind::kGone && exit.time == 0) {

@@ -150,6 +150,9 @@ class Describe : public Names {
 
   void ended() {
     const Exit& x = f.exit(g_.evidence);
+    if (const std::string got = handled_text(x); !got.empty()) {
+      line(got);
+    }
     if (x.ended()) {
       const std::string text = exit(x);
       if (!raised_ && e_->exit.kind != ExitBy::kCrash && !contains(b_.evidence, text)) {

@@ -159,6 +159,14 @@ std::string Names::exit(const Exit& e) const {
   return "runs";
 }
 
+std::string handled_text(const Exit& e) {
+  const char* name = fr::signal_name(e.handled);
+  return e.handled == 0 || name == nullptr
+             ? ""
+             : fmt::format("got SIG{}{}, which the program handles", name,
+                           given(e.sender_pid > 0, fmt::format(" from process {}", e.sender_pid)));
+}
+
 const char* exit_verb(ExitKind kind, std::size_t ranks) {
   return kind == ExitKind::kSignal      ? one_or(ranks, "was ", "were ")
          : kind == ExitKind::kException ? "raised "

@@ -71,6 +71,8 @@ std::string late_line(const Facts&, const Straggler&);
 
 // "12.4 s before its dump"; "" where one of the times is not known
 std::string before_evidence(const RankEvidence&, Time);
+// "got SIGTERM from process 4711, which the program handles"; empty: it got none.
+std::string handled_text(const Exit&);
 const char* exit_verb(ExitKind, std::size_t ranks);      // "was ", "were ", "raised ", ""
 std::vector<Rank> ranks_of(const std::vector<Guilty>&);  // sorted, none twice
 std::set<int> blamed_by(const Cause&);                   // evidence

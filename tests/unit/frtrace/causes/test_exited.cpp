@@ -301,3 +301,73 @@ TEST_CASE("who exits with a message that it never waited for left early") {
   CHECK(r.kind == (exits ? Verdict::kExited : Verdict::kUndecided));
   CHECK(r.ranks == (exits ? Ranks{0} : Ranks{}));
 }
+
+TEST_CASE("a signal that the program handles is no end") {
+  JobBuilder j(3);
+  iterations(j, 10);
+  SECTION("the rank left the loop: it is missing, and the signal is evidence") {
+    j.handled_signal(1, SIGTERM);
+    j.advance(0.1);
+    j.some({0, 2}, kWorld, kLoss);
+    j.advance(70);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kMissing);
+    CHECK(r.ranks == Ranks{1});
+    CHECK(says(r.blamed[0], "got SIGTERM from process 77, which the program handles"));
+  }
+  SECTION("the peers' tables say the same of it") {
+    j.handled_signal(1, SIGTERM);
+    PeerEvidence p;
+    p.rank = 1;
+    p.pid = j.rank(1).id.pid;
+    p.state = PeerState::kExited;
+    p.signal = SIGTERM;
+    j.rank(0).peers.push_back(p);
+    j.some({0, 2}, kWorld, kLoss);
+    j.advance(70);
+    CHECK(j.diagnose().kind == Verdict::kMissing);
+  }
+  SECTION("then its process is gone: that ended it") {
+    j.handled_signal(1, SIGTERM);
+    j.some({0, 2}, kWorld, kLoss);
+    j.gone(1);
+    j.advance(70);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.ranks == Ranks{1});
+    CHECK(r.blamed[0].why == "gone");
+  }
+  SECTION("then it ends by itself: its status counts") {
+    j.handled_signal(1, SIGTERM);
+    j.exits(1, 3);
+    j.some({0, 2}, kWorld, kLoss);
+    j.advance(70);
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kExited);
+    CHECK(r.blamed[0].why == "exit");
+  }
+  SECTION("all handle it and go on") {
+    for (const Rank r : {0, 1, 2}) {
+      j.handled_signal(r, SIGTERM);
+    }
+    j.advance(0.1);
+    iterations(j, 3);
+    CHECK(j.diagnose().kind == Verdict::kOk);
+  }
+}
+
+TEST_CASE("an interrupt counts as handled once the rank goes on") {
+  for (const bool goes_on : {true, false}) {
+    CAPTURE(goes_on);
+    JobBuilder j(3);
+    iterations(j, 10);
+    j.handled_signal(1, SIGINT);
+    j.advance(0.1);
+    if (goes_on) {
+      j.all(kWorld, kLoss);
+    }
+    j.some({0, 2}, kWorld, kLoss);
+    j.advance(70);
+    CHECK(j.diagnose().kind == (goes_on ? Verdict::kMissing : Verdict::kExited));
+  }
+}
