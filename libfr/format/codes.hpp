@@ -26,7 +26,8 @@ enum class Kind : u8 {
   kNote = FR_NOTE,
   kSpan = FR_SPAN,
   kStep = FR_STEP,
-  kSample = FR_SAMPLE
+  kSample = FR_SAMPLE,
+  kStore = FR_STORE
 };
 
 // Of a record.
@@ -115,7 +116,8 @@ inline constexpr Word<dump::Kind> kKindWords[] = {
     {dump::Kind::kCollective, "collective"}, {dump::Kind::kSend, "send"},
     {dump::Kind::kRecv, "recv"},             {dump::Kind::kLifecycle, "lifecycle"},
     {dump::Kind::kNote, "note"},             {dump::Kind::kSpan, "span"},
-    {dump::Kind::kStep, "step"},             {dump::Kind::kSample, "sample"}};
+    {dump::Kind::kStep, "step"},             {dump::Kind::kSample, "sample"},
+    {dump::Kind::kStore, "store"}};
 
 inline constexpr Word<dump::State> kStateWords[] = {
     {dump::State::kUnknown, "unknown"},     {dump::State::kEnqueued, "enqueued"},

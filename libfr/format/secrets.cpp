@@ -125,7 +125,7 @@ Secrecy secrecy_of(std::string_view name) noexcept {
     return Secrecy::kNone;
   }
   if (out == Secrecy::kNone && (same(last, "key") || same(last, "keys"))) {
-    return parts == 1 ? Secrecy::kKey : Secrecy::kWeak;
+    return parts == 1 ? Secrecy::kNone : Secrecy::kWeak;  // of a store, a table, a layer
   }
   const bool ends_in_pass = last.size() >= 4 && same(last.substr(last.size() - 4), "pass") &&
                             !same(last, "bypass") && !same(last, "compass");
@@ -327,7 +327,7 @@ class Masker {
       p = after_blanks(p + 1);
     }
     const char sign = char_at(p);
-    if ((sign == '=' && char_at(p + 1) != '=') || (sign == ':' && secrecy != Secrecy::kKey)) {
+    if ((sign == '=' && char_at(p + 1) != '=') || sign == ':') {
       p = after_blanks(p + 1);
       keep(p);
       value(secrecy, sign == ':' && is_one_of(name, kHeaders), quoted ? ' ' : before);

@@ -11,7 +11,6 @@ namespace fr {
 // What may be shown of the value that has this name: "db_password", "--api-key", "Authorization".
 enum class Secrecy {
   kNone,  // all of it
-  kKey,   // as kWeak, but "key" alone is an ordinary word, too: "key: layer.0"
   kWeak,  // numbers and paths: "max_tokens = 4096", "--token /run/token"
   kFull   // nothing
 };

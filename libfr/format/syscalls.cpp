@@ -14,7 +14,7 @@ struct Syscall {
   const char* name;
   SyscallArgument argument;
 };
-// The letter says what the first argument is; name and number come from the system's header.
+// The letter says what the arguments tell; name and number come from the system's header.
 // clang-format off
 constexpr Syscall kCalls[] = {
 #define CALL(name, what) {SYS_##name, #name, what}
@@ -40,7 +40,8 @@ constexpr Syscall kCalls[] = {
     F(futex),
     S(ppoll),
     T(wait4), T(process_vm_readv), T(process_vm_writev),
-    N(pselect6), N(waitid), N(nanosleep), N(clock_nanosleep), N(rt_sigtimedwait),
+    CALL(nanosleep, kSleep), CALL(clock_nanosleep, kClockSleep), CALL(pselect6, kSelect),
+    N(waitid), N(rt_sigtimedwait),
     N(rt_sigsuspend), N(sched_yield), N(semtimedop), N(msgrcv), N(mmap), N(munmap),
     N(madvise), N(msync), N(exit_group), N(io_getevents), N(restart_syscall), N(symlinkat),
     N(sync), N(brk), N(mprotect), N(mremap), N(mlock), N(mlockall), N(munlock), N(mbind),

@@ -1,11 +1,11 @@
-// syscalls.hpp - names of system calls that may wait, and what their first argument is.
+// syscalls.hpp - names of system calls that may wait, and what their arguments tell.
 #pragma once
 
 #include "format/layout.hpp"
 
 namespace fr {
 
-// What the first argument of a call is.
+// What the first argument of a call is, or how long the call sleeps.
 enum class SyscallArgument : u8 {
   kNothing,
   kDescriptor,
@@ -13,7 +13,10 @@ enum class SyscallArgument : u8 {
   kPathSecond,
   kFutex,
   kPollSet,
-  kProcess
+  kProcess,
+  kSleep,       // nanosleep: args[0]
+  kClockSleep,  // clock_nanosleep: clock, flags, args[2]
+  kSelect       // pselect6: args[4]
 };
 
 // "futex", "read"...; "" for those that do not wait for anything.

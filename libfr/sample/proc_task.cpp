@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <iterator>
 
 #include "format/syscalls.hpp"
@@ -132,6 +133,32 @@ void descriptor(i32 pid, u64 fd, char* out, std::size_t size) noexcept {
   }
 }
 
+// Of a thread of this process that sleeps: how long it still does, or how long it meant to where the
+// call does not tell when it ends. 0 ns: unknown.
+u64 sleep_ns(const Task& t, SyscallArgument what) noexcept {
+  using enum SyscallArgument;
+  const bool absolute = what == kClockSleep && (t.args[1] & TIMER_ABSTIME) != 0;
+  const u64 at = t.args[what == kSleep ? 0 : what == kClockSleep ? 2 : 4];
+  timespec asked{}, now{};
+  if (at == 0 || !peek(at, &asked, sizeof asked) || asked.tv_sec < 0 ||
+      (absolute && clock_gettime(static_cast<clockid_t>(t.args[0]), &now) != 0)) {
+    return 0;
+  }
+  const i64 ns = (asked.tv_sec - now.tv_sec) * 1'000'000'000 + asked.tv_nsec - now.tv_nsec;
+  return ns > 0 ? static_cast<u64>(ns) : 1;
+}
+
+void describe_sleep(const Task& t, SyscallArgument what, char* out, std::size_t size) noexcept {
+  constexpr u64 kMs_ns = 1'000'000, kSeconds_ms = 10'000;
+  const u64 ns = sleep_ns(t, what);
+  const u64 ms = ns / kMs_ns;
+  if (ns != 0 && ms < kSeconds_ms) {
+    format(out, size, "%l ms", ms);
+  } else if (ns != 0) {
+    format(out, size, "%l s", ms / 1000);
+  }
+}
+
 void fill_target(i32 pid, Task& t) noexcept {
   t.target[0] = '\0';
   using enum SyscallArgument;
@@ -164,6 +191,13 @@ void fill_target(i32 pid, Task& t) noexcept {
       break;
     case kProcess:
       format(t.target, sizeof t.target, "process %d", static_cast<int>(t.args[0]));
+      break;
+    case kSleep:
+    case kClockSleep:
+    case kSelect:
+      if (own) {
+        describe_sleep(t, what, t.target, sizeof t.target);
+      }
       break;
     case kNothing:
       break;

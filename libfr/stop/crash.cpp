@@ -147,6 +147,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
   u32 free = 0;
   const bool first = e.claimed.compare_exchange_strong(free, 1);  // else an exception led here
   if (first) {
+    e.signal.store(signal);  // a signal that the program handles may have come before
     format(e.kind, sizeof e.kind, "%s", word(dump::ExitBy::kCrash));
     format(e.type, sizeof e.type, "SIG%s", signal_name(signal));
     describe(e.message, sizeof e.message, signal, info, nullptr);

@@ -42,7 +42,8 @@ constexpr u64 kCopy_ns = 3'000'000'000ull;       // likewise of the rings
 constexpr u64 kCopyAlive_ns = 500'000'000ull;
 constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
 constexpr u64 kWord_ns = 8'000'000'000ull;     // torchrun's error file, with the verdict
-std::atomic<bool> g_evidence_left{false};      // the handler has begun
+std::atomic<bool> g_evidence_left{false};      // the handler of a fatal signal has begun
+std::atomic<bool> g_handled_noted{false};      // that of a signal that the program handles has begun
 std::atomic<i32> g_leaving{0};                 // thread whose handler is at it; 0 none, or done
 std::atomic<int> g_deferred{0};                // signal that came meanwhile on that thread
 std::atomic<bool> g_ring_copied{false};        // and it worked
@@ -68,10 +69,11 @@ void describe_sender(i32 pid, char* to, std::size_t size) noexcept {
 void leave_evidence(Recorder& r, int signal, const siginfo_t* info, const void* context) noexcept {
   Header& h = r.region.header();
   const bool fatal = is_fatal(signal);
-  i32 none = 0;
-  if (h.exit.signal.compare_exchange_strong(none, signal)) {
+  i32 handled_before = 0;
+  if (h.exit.signal.compare_exchange_strong(handled_before, signal) || fatal) {
+    h.exit.signal.store(signal);
     h.exit.sender_pid.store(info != nullptr && info->si_code <= 0 ? info->si_pid : 0);
-    if (h.exit.time_unix_ns.load() == 0) {
+    if (h.exit.time_unix_ns.load() == 0 || handled_before != 0) {
       h.exit.time_unix_ns.store(unix_now_ns());
     }
     if (h.exit.state.load() < kSignalled) {
@@ -118,6 +120,14 @@ i32 own_tid() noexcept {
   return static_cast<i32>(syscall(SYS_gettid));
 }
 
+// Evidence is left once of signals that the program handles, and once of those that end it.
+bool evidence_is_due(int signal) noexcept {
+  if (is_fatal(signal)) {
+    return !g_evidence_left.exchange(true);
+  }
+  return !may_be_no_end(signal) && !g_evidence_left.load() && !g_handled_noted.exchange(true);
+}
+
 // A second signal must not end the process while the first one's evidence is being written. False
 // on the thread that writes it: it goes on with that, and then the first signal ends the process, or
 // the second, deferred one.
@@ -140,8 +150,7 @@ void on_signal(int signal, siginfo_t* info, void* context) noexcept {
   const bool ours = r != nullptr && r->pid == getpid();
   if (ours && r->options.signal == signal) {
     r->watchdog->note_signal(signal);
-  } else if (ours && !r->ended.load() && (is_fatal(signal) || !may_be_no_end(signal)) &&
-             !g_evidence_left.exchange(true)) {
+  } else if (ours && !r->ended.load() && evidence_is_due(signal)) {
     g_leaving.store(own_tid());
     if (is_fatal(signal)) {
       g_hot.store(nullptr, std::memory_order_release);  // no thread writes while the ring is copied
@@ -206,6 +215,7 @@ void install(int signal) noexcept {
 
 void install_end_handlers(Recorder& r) noexcept {
   g_evidence_left.store(false);
+  g_handled_noted.store(false);
   g_leaving.store(0);
   g_ring_copied.store(false);
   for (const int signal : kEnding) {
@@ -217,8 +227,7 @@ void install_end_handlers(Recorder& r) noexcept {
 }
 
 // A handler set after ours (signal.signal in the script) hides ours. It becomes the one that
-// ours calls; one that calls ours in turn stops at g_evidence_left and SIG_DFL
-// is not reached.
+// ours calls; one that calls ours in turn stops at evidence_is_due(), and SIG_DFL is not reached.
 void check_end_handlers() noexcept {
   for (const int signal : kEnding) {
     if (!g_evidence_left.load() && g_installed[signal].load()) {

@@ -10,6 +10,7 @@
 
 #include "format/call_site.hpp"
 #include "format/codes.hpp"
+#include "format/system_names.hpp"
 #include "format/ticks.hpp"
 #include "recorder/in_flight.hpp"
 #include "recorder/parts.hpp"
@@ -23,6 +24,7 @@ namespace {
 constexpr u64 kElected_ns = 2'000'000'000;
 constexpr u64 kWord_ns = 8'000'000'000;
 constexpr u64 kLastWrite_ns = 1'000'000'000;
+constexpr u64 kLastDump_ns = 10'000'000'000;
 
 void at_exit(int status, void*) noexcept {
   Recorder* r = recorder();
@@ -126,9 +128,16 @@ void shut_down(Recorder& r, int status) noexcept {
       std::snprintf(reason, sizeof reason, "exit with status %d%s%s", status,
                     noted ? " after " : "", noted ? h.exit.kind : "");
     }
-    safe = r.watchdog->request_dump(reason, Trigger::kExit, 10'000'000'000ull, nullptr, 0);
+    safe = r.watchdog->request_dump(reason, Trigger::kExit, kLastDump_ns, nullptr, 0);
   } else if (clean && row != nullptr) {
     fill_farewell(r, *row);
+  }
+  // The dump that the signal left says that the process was told to end; this dump says how it did.
+  if (clean && signal_name(h.exit.signal.load()) != nullptr) {
+    char reason[64];
+    std::snprintf(reason, sizeof reason, "exit with status 0 after SIG%s",
+                  signal_name(h.exit.signal.load()));
+    safe = r.watchdog->request_dump(reason, Trigger::kExit, kLastDump_ns, nullptr, 0);
   }
   // What hung went on, and the watchdog may not have seen it yet.
   for (int i = 0; clean && i < 200 && r.watchdog->hung() != 0; ++i) {

@@ -7,6 +7,7 @@ COLLECTIVE: int
 SEND: int
 RECV: int
 LIFECYCLE: int
+STORE: int
 ASYNC: int
 WAIT_ONLY: int
 UNTRACKED: int

@@ -12,6 +12,7 @@ import functools
 import glob
 import importlib
 import os
+import re
 import sys
 import threading
 import traceback
@@ -30,6 +31,10 @@ _exception_noted = False
 _patched = None  # the module distributed_c10d once hooked
 _living: dict[str, int] = {}  # group name -> handle
 _made_groups = False  # in this process, ever
+_KEY_CHARS = 80
+_MAX_STORE_CALLS = 256
+_store_calls: set[str] = set()  # those that have a name of their own
+_writes: dict[tuple, int] = {}  # (call, code, line) -> writes to the store made there
 
 
 # ---------------------------------------------------------------- start
@@ -205,23 +210,63 @@ def _recorded(name: str, original, before=None, after=None, details=None):
     return call
 
 
-def _recorded_unless_within(name: str, original):
-    """Likewise, but for calls that a recorded call makes itself: its own record stands for them."""
-    recorded = _recorded(name, original)
+def _store_call(name: str, key) -> str:
+    """ "store.set ready-#": the call and its key without numbers.
+
+    Only the call where there are many different keys.
+    """
+    if isinstance(key, (list, tuple)):
+        key = key[0] if key else ""
+    full = f"{name} {re.sub(r'[0-9]+', '#', str(key))[:_KEY_CHARS]}"
+    if full not in _store_calls and len(_store_calls) < _MAX_STORE_CALLS:
+        _store_calls.add(full)
+    return full if full in _store_calls else name
+
+
+def _recorded_wait(name: str, original):
+    """A wait for a key of the store is in flight like an operation."""
 
     @functools.wraps(original)
     def call(*args, **kwargs):
-        within = getattr(_local, "call", "") or not _fr.enabled()
-        return (original if within else recorded)(*args, **kwargs)
+        # Calls that a recorded call makes itself are not recorded: its own record stands for them.
+        if getattr(_local, "call", "") or not _fr.enabled():
+            return original(*args, **kwargs)
+        key = _argument(args, kwargs, 1, "keys", None) or kwargs.get("key", "")
+        return _recorded(_store_call(name, key), original)(*args, **kwargs)
 
     return call
 
 
-@harmless("recording waits in the store")
+@harmless("recording a write to the store")
+def _note_write(name: str, key, caller) -> None:
+    """A write that has been made; in_numel is how many that call site has made."""
+    if caller.f_globals.get("__name__", "").partition(".")[0] == "fr":
+        return
+    site = (name, caller.f_code, caller.f_lineno)
+    _writes[site] = count = _writes.get(site, 0) + 1
+    _fr.begin(0, _store_call(name, key), _fr.STORE, 0, -1, count)
+
+
+def _noted_write(name: str, original):
+    """Notes the call once it is made, unless it writes nothing or a recorded call made it."""
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        result = original(*args, **kwargs)
+        reads = name == "store.add" and _argument(args, kwargs, 2, "amount", 1) == 0
+        if _fr.enabled() and not reads and not getattr(_local, "call", ""):
+            _note_write(name, _argument(args, kwargs, 1, "key", ""), sys._getframe(1))
+        return result
+
+    return call
+
+
+@harmless("recording calls of the store")
 def _record_store(store) -> None:
-    """A wait for a key of the store that the ranks share is in flight like an operation."""
     for name in ("wait", "get"):
-        setattr(store, name, _recorded_unless_within(f"store.{name}", getattr(store, name)))
+        setattr(store, name, _recorded_wait(f"store.{name}", getattr(store, name)))
+    for name in ("set", "add", "compare_set"):
+        setattr(store, name, _noted_write(f"store.{name}", getattr(store, name)))
 
 
 def _argument(args, kwargs, position: int, name: str, default):

@@ -223,7 +223,7 @@ def test_lifecycle(ops):
     for result in ops:
         calls = [r["op"] for r in result["records"] if r["kind"] == "lifecycle" and r["group"] == 0]
         # what init_process_group and new_group do at the store is their own
-        assert calls == ["init_process_group", "new_group", "new_group", "store.wait"]
+        assert calls == ["init_process_group", "new_group", "new_group", "store.wait done#"]
         made = [r for r in result["records"] if r["op"] == "new_group"]
         # torch's ordinal; first, count, stride of the members, whoever calls
         assert [r["peer"] for r in made] == [1, 2]

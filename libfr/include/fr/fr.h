@@ -182,7 +182,9 @@ enum fr_kind {
   FR_NOTE = 5,       /* text breadcrumb */
   FR_SPAN = 6,       /* named stretch of user code */
   FR_STEP = 7,       /* iteration number in seq */
-  FR_SAMPLE = 8      /* what a collective took or gave: its number in seq, fr_sample_word in shape */
+  FR_SAMPLE = 8,     /* what a collective took or gave: its number in seq, fr_sample_word in shape */
+  FR_STORE = 9       /* a write to the ranks' store: op is call and key, in_numel how many writes this
+                        call site of the process has made */
 };
 
 /* Shape words of FR_SAMPLE. Counts and sums have 64 bits: the low word, then the high one. */

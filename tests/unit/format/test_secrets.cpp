@@ -149,9 +149,8 @@ TEST_CASE("secrets: names") {
     INFO(name);
     CHECK(secrecy_of(name) == Secrecy::kWeak);
   }
-  CHECK(secrecy_of("key") == Secrecy::kKey);
   for (const char* name :
-       {"path", "pattern", "passes", "tokenizer", "token_ids", "keyword", "author", "password_file",
+       {"key", "keys", "path", "pattern", "passes", "tokenizer", "token_ids", "keyword", "author", "password_file",
         "KeyError", "bypass", "dispatch", "", "___", "7"}) {
     INFO(name);
     CHECK(secrecy_of(name) == Secrecy::kNone);

@@ -12,6 +12,7 @@
 
 #include "facts/facts.hpp"
 #include "facts/late/stragglers.hpp"
+#include "facts/polls.hpp"
 
 namespace frtrace {
 
@@ -100,6 +101,9 @@ enum class Assume : std::uint8_t {
   kMayMakeCommunicator,  // ranks that issued nothing: the blamed may wait for them, unrecorded
   kEarlyFile,            // a rank's file was written long before the others'
   kOldFile,              // a rank's file is older than the waits: seconds
+  kPolls,                // ranks: they look again and again for what others may have to do
+  kStacksUnseen,         // ranks: nothing shows where in the program they are
+  kOwesWrite,            // what the others wrote to the store is due of these, too
   kTimesGuessed          // since when they wait: the files' times are those of copies
 };
 struct Assumption {
@@ -124,6 +128,7 @@ enum class Rule : std::uint8_t {
   kAllStarted,     // all started it and none ended it
   kUnresponsive,   // a process does not respond
   kNeverIssued,    // a rank that waits for nobody did not come
+  kOwesWrite,      // others wait for what a rank writes to the ranks' store
   kLeft,           // and had ended with status 0
   kExtra,          // a few wait in an operation that is none of the job's
   kStoppedHost,    // a host stopped though peers in the same place went on
@@ -163,6 +168,7 @@ enum class Rule : std::uint8_t {
   kOpenNoEvidence,
   kOpenLifecycle,
   kOpenAtStore,
+  kOpenPolls,
   kOpenGraphs,
   kOpenTerminated,
   kOpenIdle,
@@ -179,6 +185,7 @@ enum class Rule : std::uint8_t {
   kOpenCallsOnly,
   kOpenNoCompletions,
   kOkTerminated,
+  kOkToldToEnd,
   kOk
 };
 
@@ -234,6 +241,7 @@ struct Cause {
   std::vector<DeviceError> errors;
   StalledDevice::Why stalled = StalledDevice::kNotStarted;
   std::string lifecycle;    // the call
+  std::optional<OwedWrite> owed;
   std::vector<int> others;  // evidence of ranks that the words name besides
   Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain

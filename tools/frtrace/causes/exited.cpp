@@ -152,10 +152,26 @@ std::vector<Cause> one_killed(const Facts& f) {
   return {c};
 }
 
+namespace {
+
+// All ranks ended by themselves with status 0, some after a signal that the program handles.
+std::vector<Cause> ended_when_told(const Facts& f) {
+  const std::vector<int> clean = ranks_that(f, [&](int i) { return f.exit(i).clean(); });
+  std::vector<int> told = ranks_that(f, [&](int i) { return f.exit(i).handled != 0; });
+  if (told.empty() || clean.size() != f.c.ranks.size() || !f.c.missing.empty()) {
+    return {};
+  }
+  Cause c(Rule::kOkToldToEnd, Verdict::kOk);
+  c.others = std::move(told);
+  return {c};
+}
+
+}  // namespace
+
 std::vector<Cause> terminated(const Facts& f) {
   std::vector<int> told = ranks_that(f, [&](int i) { return f.exit(i).terminated; });
   if (told.empty()) {
-    return {};
+    return ended_when_told(f);
   }
   std::ranges::stable_sort(told, {}, [&](int i) { return f.exit(i).time; });
   Cause c;

@@ -328,6 +328,9 @@ std::vector<Cause> at_store(const Facts& f) {
   if (c.others.empty() || !(f.alarmed || f.exit(c.others.front()).terminated)) {
     return {};
   }
+  if (const auto owed = owes_write(f, c.others)) {
+    return {*owed};
+  }
   const std::vector<int> rest = ranks_that(f, [&](int i) {
     return !contains(c.others, i) && !f.graph.waits(i) && !f.has_left(i) && !f.exit(i).by_itself();
   });

@@ -5,6 +5,7 @@
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
 #include "facts/pending.hpp"
+#include "facts/polls.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "model/operation.hpp"
@@ -369,6 +370,12 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   if (const std::vector<Rank> blank = may_make_communicator(f, who); !blank.empty()) {
     c.assume(Assume::kMayMakeCommunicator, blank);
   }
+  // Rings have no stacks: of most ranks nothing tells that they do not poll.
+  if (!left && p.absent.size() > p.waits.size() && std::ranges::none_of(who, [&](int i) {
+        return told_thread(f.ev(i)) != nullptr || !f.ev(i).format.empty();
+      })) {
+    c.assume(Assume::kStacksUnseen, f.ranks(who));
+  }
   const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
   if (p.seconds() < limits::kShortHang_s && !failed && !f.timed_out) {
     c.assume(Assume::kShortHang, {}, p.seconds());
@@ -407,7 +414,55 @@ Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle
   return open;
 }
 
+// Those who wait in the store or in a loop wait for another rank, which may be one that they are absent
+// for. True: so do all of them.
+bool drop_waiting(const Facts& f, std::vector<int>& idle) {
+  std::vector<int> elsewhere = idle;
+  std::erase_if(elsewhere, [&](int i) { return program_is_at_store(f, i) || polls(f.ev(i)); });
+  if (elsewhere.empty()) {
+    return true;
+  }
+  idle = std::move(elsewhere);
+  return false;
+}
+
+// None of the idle is seen to do anything but wait: in the ranks' store, or in loops of their own. An
+// open question, unless they are the fewer: then the others wait for them, whatever they wait for.
+std::optional<Cause> only_wait(const Facts& f, const std::vector<int>& idle, Cause open) {
+  if (std::ranges::all_of(idle, [&](int i) { return program_is_at_store(f, i); })) {
+    open.rule = Rule::kOpenAtStore;
+    return open;
+  }
+  const auto waiting = ranks_that(f, [&](int i) { return f.graph.waits(i); });
+  const bool at_store =
+      std::ranges::any_of(idle, [&](int i) { return program_is_at_store(f, i); });
+  if (at_store || idle.size() >= waiting.size()) {
+    open.rule = Rule::kOpenPolls;
+    return open;
+  }
+  return {};
+}
+
 }  // namespace
+
+std::optional<Cause> owes_write(const Facts& f, const std::vector<int>& idle) {
+  Cause c(Rule::kOwesWrite, Verdict::kMissing);
+  c.owed = owed_write(f, idle);
+  if (!c.owed) {
+    return {};
+  }
+  c.others = idle;
+  c.explains = idle;
+  for (const int i : c.owed->owing) {
+    const std::vector<int>& waits_in = f.graph.waits_in[idx(i)];
+    c.guilty.push_back(
+        guilty_rank(f, i, Why::kSkipped, waits_in.empty() ? -1 : waits_in.front()));
+    c.explains.push_back(i);
+  }
+  sort_by_rank(c.guilty);
+  c.assume(Assume::kOwesWrite);
+  return c;
+}
 
 std::vector<Cause> never_issued(const Facts& f) {
   std::vector<int> idle = problem_ranks(f, Problem::kIdle);
@@ -430,6 +485,9 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {};
   }
   const Pending& p = f.graph[k];
+  if (const auto c = owes_write(f, idle)) {
+    return {*c};
+  }
   if (p.absent.size() == idle.size() && p.unknown.empty() && is_extra(f, p, idle)) {
     return {extra(f, k)};
   }
@@ -438,14 +496,10 @@ std::vector<Cause> never_issued(const Facts& f) {
   }
   const bool left = std::ranges::all_of(idle, [&](int i) { return f.has_left(i); });
   Cause open = undecided(f, idle, k);
-  // Who waits for a key of the store waits for another rank, which may be one that it is absent for.
-  std::vector<int> elsewhere = idle;
-  std::erase_if(elsewhere, [&](int i) { return program_is_at_store(f, i); });
-  if (elsewhere.empty()) {
-    open.rule = Rule::kOpenAtStore;
-    return {open};
+  const bool all_wait = drop_waiting(f, idle);
+  if (const auto c = all_wait ? only_wait(f, idle, open) : std::nullopt) {
+    return {*c};
   }
-  idle = std::move(elsewhere);
   const bool few_wait = !left && few_wait_for_many(f, p, idle);
   // Where it was due, and the stacks show that the many are amid the program, these stopped.
   const bool due = few_wait && was_due(f, p) && std::ranges::all_of(idle, [&](int i) {
@@ -476,6 +530,9 @@ std::vector<Cause> never_issued(const Facts& f) {
   });
   if (due) {
     c.assume(Assume::kEarlierIterations);  // the few issued none too many
+  }
+  if (all_wait) {
+    c.assume(Assume::kPolls, f.ranks(idle));
   }
   if (early) {
     c.assume(Assume::kEarlyFile, f.ranks(idle));

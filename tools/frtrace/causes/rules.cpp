@@ -100,6 +100,7 @@ Confidence confidence_of(const Assumption& a) {
     case Assume::kNoEarlierIterations:
       return a.ranks.empty() ? Confidence::kLikely : Confidence::kPossible;
     case Assume::kTie:
+    case Assume::kStacksUnseen:
     case Assume::kLostOnly:
     case Assume::kEarlyFile:
     case Assume::kOldFile:

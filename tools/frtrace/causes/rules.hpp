@@ -97,6 +97,8 @@ bool came_together(const Facts&, int evidence, const Step&);
 bool is_at_store(const Facts&, int evidence);
 // Likewise, by a call of the program's, and not while it makes a group.
 bool program_is_at_store(const Facts&, int evidence);
+// Others wait, in the ranks' store or after a write to it, for what some ranks have to write.
+std::optional<Cause> owes_write(const Facts&, const std::vector<int>& waiting);
 std::vector<int> evidence_of(const std::vector<Guilty>&);  // without those that left none
 std::vector<int> problem_ranks(const Facts&, Problem::Kind);
 // These ranks are one machine: by the node size that others know, else as an aligned block of a

@@ -5,6 +5,7 @@
 
 #include "causes/rules.hpp"
 #include "facts/limits.hpp"
+#include "facts/polls.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "model/operation.hpp"
@@ -203,7 +204,7 @@ std::vector<Cause> stopped_by_stack(const Facts& f) {
     if (is_in_torch(e)) {
       waiting.push_back(i);
     } else if (idle_s(e) >= limits::kElsewhereShare * hang_s && is_in_program(e) &&
-               !program_is_at_store(f, i)) {
+               !program_is_at_store(f, i) && !polls(e)) {
       apart.push_back(i);
     }
   }

@@ -154,6 +154,10 @@ inline constexpr double kLateOfOne = 0.7;
 inline constexpr double kChangeBy = 0.2, kChangeChance = 0.001;
 inline constexpr std::size_t kChangeFewest = 8, kChanges = 4;
 
+// A rank that has been idle for long is in a sleep that ends within this share of that time: it sleeps
+// again and again.
+inline constexpr double kNapShare = 0.2;
+
 // ---- comparisons that grow with the square of the members
 inline constexpr std::size_t kSplitMembers = 512;
 

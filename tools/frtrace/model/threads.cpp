@@ -218,6 +218,16 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   return out;
 }
 
+namespace {
+
+// " of pipe:[4711]"; of a sleep how long it still lasts.
+std::string on_text(const std::string& call, const std::string& on) {
+  const bool sleeps = call.ends_with("nanosleep") || call == "pselect6";
+  return on.empty() || call == "futex" ? "" : sleeps ? " (" + on + " left)" : " of " + on;
+}
+
+}  // namespace
+
 std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
   std::string out = fr::word(t.activity);
   out += t.activity == fr::Activity::kInterrupted ? " by the signal" : "";
@@ -225,7 +235,7 @@ std::string doing_text(const ThreadsEvidence& all, const ThreadStack& t) {
     // One that goes on after a stop has lost its name; the wait channel keeps it.
     const bool restarted = t.syscall == "restart_syscall" && !t.wchan.empty();
     out += " in " + t.syscall + (restarted ? " (" + t.wchan + ")" : "");
-    out += t.syscall_on.empty() || t.syscall == "futex" ? "" : " of " + t.syscall_on;
+    out += on_text(t.syscall, t.syscall_on);
   } else if (t.activity == fr::Activity::kRunning) {
     out += ", no system call";
   } else if (t.activity == fr::Activity::kRunnable) {
@@ -263,7 +273,7 @@ std::string child_text(const ThreadsEvidence& all, const ChildProcess& c, std::s
   }
   std::string out = std::string("is ") + fr::word(c.activity);
   out += c.syscall.empty() ? "" : " in " + c.syscall;
-  out += c.syscall_on.empty() || c.syscall == "futex" ? "" : " of " + c.syscall_on;
+  out += on_text(c.syscall, c.syscall_on);
   out += c.syscall.empty() && !c.wchan.empty() ? " (" + c.wchan + ")" : "";
   ThreadStack main;
   main.stack = c.stack;

@@ -105,6 +105,10 @@ std::string text_of(const Assumption& a) {
        "the file of {who} was written soon after the others began to wait for it; that it issued "
        "nothing later is taken from how long they waited"},
       {kOldFile, "the file of {who} is {time} older than those of the others"},
+      {kPolls, "{who} sleeps again and again: another rank may have to end that loop"},
+      {kStacksUnseen,
+       "no stack shows where {who} are: they may wait for another rank outside of operations"},
+      {kOwesWrite, "the others' calls of the store are taken to be right"},
       {kTimesGuessed,
        "the files lost their times in a copy: that the ranks have waited long is assumed"},
   };

@@ -38,6 +38,7 @@ inline constexpr Row kSentences[] = {
     {kAllStarted, "{members} started {op} and none finished it"},
     {kUnresponsive, "{who} issued {op} and no longer respond[s|]; the others wait there"},
     {kNeverIssued, "{who_here} never issued {own_end}{wait_there}{elsewhere}"},
+    {kOwesWrite, "{owed_write}"},
     {kLeft, "{who_here} {left} without issuing {own_end}{wait_there}{elsewhere}"},
     {kExtra, "{who} issued {op}{issued_at}, which {others} {did_without}", "{unusual}"},
     {kStoppedHost,
@@ -64,6 +65,8 @@ inline constexpr Row kSentences[] = {
     {kIdle, "{who} issued nothing for {idle}{usually}; {idle_place}"},
     {kSlow, "{late}"},
     {kOk, "nothing is stuck{young}"},
+    {kOkToldToEnd,
+     "{others} [was|were] told to end ({signal}), and ended orderly after {ended_after}"},
     {kOkTerminated, "nothing was stuck; {others} [was|were] terminated from outside ({how_ended})"},
     {kOpenDivergence,
      "members of {group} differ at #{seq} ({differences}); evidence of {missing} is lacking to say "
@@ -125,6 +128,10 @@ inline constexpr Row kSentences[] = {
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenAtStore,
      "{others_wait} in the ranks' store for a key; the evidence does not show which rank sets it"},
+    {kOpenPolls,
+     "{others} [waits|wait] in a polling loop and {waiting} in {op}: the evidence does not show "
+     "which of them is to go on first",
+     "what ends the loop at {polled_at}"},
     {kOpenNoEvidence, "{waiting} in {op}; evidence of {lacking} is lacking to say why",
      "a dump or ring of {lacking}, or stacks: py-spy dump --json -p PID > rank_N.json"},
     {kOpenTerminated,

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "format/system_names.hpp"
 #include "model/contains.hpp"
 #include "model/hints.hpp"
 #include "words/sentences.hpp"
@@ -231,6 +232,15 @@ std::string store(S s) {
   return "the store";
 }
 
+// From the signal to the dump that the last of the ranks wrote as it ended.
+std::string ended_after(S s) {
+  double longest_s = 0;
+  for (const int i : s.c.others) {
+    longest_s = std::max(longest_s, seconds_between(s.f.exit(i).time, s.f.ev(i).written));
+  }
+  return duration_text(longest_s);
+}
+
 std::string young(S s) {
   const auto n = static_cast<std::uint64_t>(s.f.graph.young);
   return given(n != 0, fmt::format("; {} {} in flight, none older than {}", counted(n, "operation"),
@@ -436,28 +446,6 @@ std::string elsewhere(S s) {
          s.waits_beside(s.waiting(p), " there");
 }
 
-// "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
-std::string locks(S s) {
-  std::map<int, std::vector<int>> waiters;  // by holder
-  for (const Guilty& g : s.c.guilty) {
-    if (const int holder = s.f.graph.lock_holders[idx(g.evidence)]; holder >= 0) {
-      waiters[holder].push_back(g.evidence);
-    }
-  }
-  std::vector<std::string> parts;
-  for (const auto& [holder, who] : waiters) {
-    const RankEvidence& e = s.f.ev(who.front());
-    parts.push_back(fmt::format("rank {} holds the lock of {}, which {} for", s.f.rank(holder),
-                                short_file(file_lock_wait(e).file, e.id.cwd),
-                                wait_verb(s.f.ranks(who))));
-    if (s.f.graph.waits(holder)) {
-      parts.back() += fmt::format(", and waits for {} in {}", one_or(who.size(), "it", "them"),
-                                  s.pending(s.f.graph[s.f.graph.waits_in[idx(holder)].front()]));
-    }
-  }
-  return fmt::format("{}", fmt::join(parts, "; "));
-}
-
 constexpr struct {
   std::string_view name;
   std::string (*value)(S);
@@ -479,7 +467,7 @@ constexpr struct {
     {"idle", [](S s) { return idle_text(s.f, s.c.others); }},
     {"idle_place", [](S s) { return idle_place_text(s.f, s.c.others); }},
     {"links", links},
-    {"locks", locks},
+    {"locks", [](S s) { return locks_text(s.f, s.c); }},
     {"longest", longest},
     {"new_groups", new_groups},
     {"reason", reason},
@@ -522,6 +510,14 @@ constexpr struct {
      }},
     {"ended", [](S s) { return s.exit_did(exit_of(s.f, s.first()), s.guilty.size()); }},
     {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
+    {"signal",
+     [](S s) {
+       const char* name = fr::signal_name(s.f.exit(s.c.others.front()).handled);
+       return std::string("SIG") + (name == nullptr ? "" : name);
+     }},
+    {"ended_after", ended_after},
+    {"owed_write", [](S s) { return owed_text(s.f, s.c); }},
+    {"polled_at", [](S s) { return polled_text(s.f, s.c); }},
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},

@@ -67,6 +67,12 @@ std::string device_line(const Facts&, const OnDevice&, bool reasons = true);
 std::string before_unstarted(const Facts&, const Cause&);
 // Who comes late, where, since when and by whose time; of one a sentence without its subject.
 std::string late_summary(const Facts&, const Stragglers&);
+// "rank 1 called store.add barrier/# at train.py:9 30 times, ranks 0,2 31 times; ranks 0,2 wait for it
+// there"; "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times)".
+std::string owed_text(const Facts&, const Cause&);
+std::string polled_text(const Facts&, const Cause&);  // "train.py:10 file_barrier"
+// "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
+std::string locks_text(const Facts&, const Cause&);
 std::string late_line(const Facts&, const Straggler&);
 
 // "12.4 s before its dump"; "" where one of the times is not known

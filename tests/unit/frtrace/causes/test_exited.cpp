@@ -354,6 +354,21 @@ TEST_CASE("a signal that the program handles is no end") {
     iterations(j, 3);
     CHECK(j.diagnose().kind == Verdict::kOk);
   }
+  SECTION("all handle it and end with status 0") {
+    for (const Rank r : {0, 1, 2}) {
+      j.handled_signal(r, SIGTERM);
+    }
+    const Time told = j.now();
+    j.advance(3.1);
+    for (const Rank r : {0, 1, 2}) {
+      j.exits(r, 0);
+      j.rank(r).exit.time = told;
+    }
+    const Report r = j.diagnose();
+    CHECK(r.kind == Verdict::kOk);
+    CHECK(r.confidence == Confidence::kCertain);
+    CHECK(r.summary == "ranks 0-2 were told to end (SIGTERM), and ended orderly after 3.1 s");
+  }
 }
 
 TEST_CASE("an interrupt counts as handled once the rank goes on") {

@@ -21,7 +21,7 @@ std::string json_rank(int rank, int all_reduces, const char* flags = "", int asy
          std::to_string(all_reduces) + "}}";
 }
 
-RasEvidence json(const std::string& ranks, const std::string& missing = "", int timeouts = 0) {
+RasEvidence ras_json(const std::string& ranks, const std::string& missing = "", int timeouts = 0) {
   RasEvidence e;
   e.asked = true;
   e.format = "json";
@@ -43,19 +43,19 @@ RasEvidence text(const std::string& answer) {
 }  // namespace
 
 TEST_CASE("ras: where all agree there is nothing to say") {
-  CHECK(ras_lines(json(json_rank(0, 5) + "," + json_rank(1, 5))).empty());
+  CHECK(ras_lines(ras_json(json_rank(0, 5) + "," + json_rank(1, 5))).empty());
   CHECK(ras_lines(text("NCCL version 2.27.7\n\nErrors\n======\n\nWarnings\n========\n\n")).empty());
   CHECK(ras_lines({}).empty());
 }
 
 TEST_CASE("ras: operation counts that differ, the most first") {
-  CHECK(ras_lines(json(json_rank(0, 45) + "," + json_rank(1, 44) + "," + json_rank(2, 45))) ==
+  CHECK(ras_lines(ras_json(json_rank(0, 45) + "," + json_rank(1, 44) + "," + json_rank(2, 45))) ==
         Lines{"communicator abc: AllReduce operations launched: ranks 0,2: 45; rank 1: 44"});
 }
 
 TEST_CASE("ras: states, errors and ranks that do not answer") {
   const auto lines = ras_lines(
-      json(json_rank(0, 1, "", 0, 7) + "," + json_rank(1, 1, ", \"abort_flag\": true", 6),
+      ras_json(json_rank(0, 1, "", 0, 7) + "," + json_rank(1, 1, ", \"abort_flag\": true", 6),
            "{\"rank\": 2, \"status\": {\"unresponsive\": true, \"considered_dead\": false}},"
            "{\"rank\": 3, \"status\": {\"unresponsive\": true, \"considered_dead\": true}},"
            "{\"rank\": 4, \"status\": {\"unresponsive\": false, \"considered_dead\": false}}",
@@ -78,7 +78,7 @@ TEST_CASE("ras: of text, what stands under Errors and Warnings") {
 }
 
 TEST_CASE("ras: garbage of any kind is survived, and not silent where it was to be JSON") {
-  RasEvidence e = json("");
+  RasEvidence e = ras_json("");
   for (const char* answer :
        {"", "[]", "7", "{\"communicators\": 7}", "{\"communicators\": [null, [1]]}",
         "{\"communicators\": [{\"ranks\": {\"a\": 1}, \"hash\": 5}]}"}) {

@@ -1,0 +1,125 @@
+#include "facts/polls.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "facts/limits.hpp"
+#include "model/contains.hpp"
+#include "model/hints.hpp"
+
+namespace frtrace {
+
+namespace {
+
+// "ready-#" of "store.wait ready-#"; "": the record does not tell.
+std::string_view key_of(std::string_view call) {
+  const std::size_t at = call.find(' ');
+  return at == std::string_view::npos ? std::string_view() : call.substr(at + 1);
+}
+
+bool is_write(const Record& r) {
+  return r.kind == Kind::kStore;
+}
+
+// What the rank did last, its notes aside; nullptr: nothing is kept.
+const Record* last_deed(const RankEvidence& e) {
+  return e.last_record([](const Record& r) { return r.kind != Kind::kNote; });
+}
+
+// It was seen to wake, or will long before it has slept for as long as the rank is idle.
+bool naps(const ThreadStack& t, double idle_s) {
+  const std::string_view call = t.syscall;
+  const bool sleeps = call.ends_with("nanosleep") || call == "pselect6";
+  if (t.activity == fr::Activity::kPolling) {
+    return sleeps || call == "select" || call == "futex" || call == "poll" || call == "ppoll";
+  }
+  return t.activity == fr::Activity::kAsleep && sleeps && t.syscall_on.ends_with(" ms") &&
+         std::atof(t.syscall_on.c_str()) / 1e3 < limits::kNapShare * idle_s;
+}
+
+std::vector<int> others_that_live(const Facts& f, const std::vector<int>& waiting) {
+  return ranks_that(f, [&](int i) { return !contains(waiting, i) && !f.exit(i).ended(); });
+}
+
+// All who wait did nothing since the same write, each equally often at one place.
+std::optional<OwedWrite> by_counts(const Facts& f, const std::vector<int>& waiting) {
+  std::optional<OwedWrite> out;
+  for (const int i : waiting) {
+    const RankEvidence& e = f.ev(i);
+    const Record* last = last_deed(e);
+    if (last == nullptr || !is_write(*last)) {
+      return {};
+    }
+    OwedWrite own;
+    own.call = e.text(last->op);
+    own.site = user_site(e, last->stack);
+    own.awaited_after = last->in_numel;
+    const bool equal = !out || (out->call == own.call && out->site == own.site &&
+                                out->awaited_after == own.awaited_after);
+    if (!equal || own.site.line == 0) {
+      return {};
+    }
+    out = std::move(own);
+  }
+  for (const int i : others_that_live(f, waiting)) {
+    const RankEvidence& e = f.ev(i);
+    const Record* last = e.last_record([&](const Record& r) {
+      return is_write(r) && e.text(r.op) == out->call && user_site(e, r.stack) == out->site;
+    });
+    if (last != nullptr && last->in_numel < out->awaited_after) {
+      out->made = std::max(out->made, last->in_numel);
+      out->owing.push_back(i);
+    }
+  }
+  return out->owing.empty() ? std::nullopt : out;
+}
+
+// They are in a call that waits for a key, which only others wrote before.
+std::optional<OwedWrite> by_key(const Facts& f, const std::vector<int>& waiting) {
+  std::string key;
+  for (const int i : waiting) {
+    const Record* call = f.lifecycle_in_flight(i);
+    const auto own = call == nullptr ? std::string_view() : key_of(f.ev(i).text(call->op));
+    if (own.empty() || (!key.empty() && own != key)) {
+      return {};
+    }
+    key = own;
+  }
+  const auto last_write = [&](int i) {
+    const RankEvidence& e = f.ev(i);
+    return e.last_record([&](const Record& r) { return is_write(r) && key_of(e.text(r.op)) == key; });
+  };
+  if (std::ranges::any_of(waiting, last_write)) {
+    return {};
+  }
+  OwedWrite out;
+  for (const int i : others_that_live(f, waiting)) {
+    if (const Record* last = last_write(i)) {
+      out.call = f.ev(i).text(last->op);
+      out.site = user_site(f.ev(i), last->stack);
+      out.made = last->in_numel;
+      out.owing.push_back(i);
+    }
+  }
+  return out.owing.empty() ? std::nullopt : std::optional(out);
+}
+
+}  // namespace
+
+bool polls(const RankEvidence& e) {
+  const ThreadStack* t = told_thread(e);
+  return t != nullptr && naps(*t, idle_s(e)) && std::ranges::none_of(hints_of(e), [](const Hint& h) {
+           return h.kind == HintKind::kLockFile || h.kind == HintKind::kFileLock ||
+                  h.kind == HintKind::kFifo || h.kind == HintKind::kLoaderWorker;
+         });
+}
+
+std::optional<OwedWrite> owed_write(const Facts& f, const std::vector<int>& waiting) {
+  if (waiting.empty()) {
+    return {};
+  }
+  auto out = by_counts(f, waiting);
+  return out ? out : by_key(f, waiting);
+}
+
+}  // namespace frtrace
