@@ -371,7 +371,8 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
     c.assume(Assume::kMayMakeCommunicator, blank);
   }
   // Rings have no stacks: of most ranks nothing tells that they do not poll.
-  if (!left && p.absent.size() > p.waits.size() && std::ranges::none_of(who, [&](int i) {
+  const auto waiting = ranks_that(f, [&](int i) { return f.graph.waits(i); });
+  if (!left && who.size() > waiting.size() && std::ranges::none_of(who, [&](int i) {
         return told_thread(f.ev(i)) != nullptr || !f.ev(i).format.empty();
       })) {
     c.assume(Assume::kStacksUnseen, f.ranks(who));

@@ -107,7 +107,7 @@ std::string text_of(const Assumption& a) {
       {kOldFile, "the file of {who} is {time} older than those of the others"},
       {kPolls, "{who} sleeps again and again: another rank may have to end that loop"},
       {kStacksUnseen,
-       "no stack shows where {who} are: they may wait for another rank outside of operations"},
+       "without stacks of {who}: a wait outside of operations, by polling, looks the same"},
       {kOwesWrite, "the others' calls of the store are taken to be right"},
       {kTimesGuessed,
        "the files lost their times in a copy: that the ranks have waited long is assumed"},
