@@ -105,8 +105,17 @@ void fr_set_job(const char* store, const char* program) noexcept {
 }
 
 void fr_set_run(uint64_t run) noexcept {
-  if (Recorder* r = recorder()) {
-    r->region.header().run.store(run, std::memory_order_relaxed);
+  Recorder* r = recorder();
+  if (r == nullptr) {
+    return;
+  }
+  Header& h = r->region.header();
+  const std::uint64_t before = h.run.exchange(run, std::memory_order_relaxed);
+  const std::uint64_t incident = h.incident.load();
+  // The process made its groups anew: whatever fails from now on is another incident.
+  if (before != 0 && before != run && incident != 0 && r->control->claim_over(incident)) {
+    log_line(kLogWarn, "incident %llu is over: the ranks made their groups anew",
+             static_cast<unsigned long long>(incident));
   }
 }
 

@@ -41,6 +41,14 @@ bool parse_name(const char* name, NameParts& parts) noexcept {
   } else {
     return false;
   }
+  parts.pid = 0;
+  if (std::strncmp(at, ".p", 2) == 0) {
+    at += 2;
+    if (!number(at, value)) {
+      return false;
+    }
+    parts.pid = static_cast<i32>(value);
+  }
   if (*at++ != '.' || !number(at, parts.number)) {
     return false;
   }
@@ -70,8 +78,10 @@ const char* name_ending(NameParts::Beside beside, bool is_fr) noexcept {
 }
 
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,
-                 const char* ending) noexcept {
-  if (rank >= 0) {
+                 const char* ending, i32 pid) noexcept {
+  if (rank >= 0 && pid != 0) {
+    format(out, bytes, "%s.a%d.r%d.p%d.%l.%s", job, attempt, rank, pid, number, ending);
+  } else if (rank >= 0) {
     format(out, bytes, "%s.a%d.r%d.%l.%s", job, attempt, rank, number, ending);
   } else {
     format(out, bytes, "%s.a%d.rx.%l.%s", job, attempt, number, ending);
@@ -84,7 +94,7 @@ void format_dump_name(char* out, std::size_t bytes, const Header& header, u64 in
   std::memcpy(job, header.job, sizeof job);
   job[sizeof job - 1] = '\0';
   format_name(out, bytes, job, header.attempt, header.rank.load(), incident,
-              name_ending(beside, is_fr));
+              name_ending(beside, is_fr), header.shares_rank.load() != 0 ? header.pid : 0);
 }
 
 }  // namespace fr

@@ -1,5 +1,6 @@
-// file_name.hpp - the grammar of file names: <job>.a<attempt>.r<rank>.<number>[.later|.dead].fr|ring.
-// The recorder writes it, peers and tools read it. Async-signal-safe.
+// file_name.hpp - the grammar of file names:
+// <job>.a<attempt>.r<rank>[.p<pid>].<number>[.later|.dead].fr|ring. The recorder writes it, peers and
+// tools read it. Async-signal-safe.
 //
 // The first dump of a rank in an incident has the plain name and is never replaced. What the rank
 // itself writes afterwards (an exception, a signal, the hang went on) is `later`; what peers found
@@ -26,6 +27,7 @@ struct NameParts {
   char job[128];
   i32 attempt;
   i32 rank;    // -1: "rx"
+  i32 pid;     // of a dump whose rank another process has, too; 0: not in the name
   u64 number;  // incident of a dump, pid of a live ring
   bool is_fr;  // ends in .fr, else .ring
   enum class Beside : u8 { kNone, kLater, kDead } beside;
@@ -33,7 +35,7 @@ struct NameParts {
 // False when the name follows another grammar.
 bool parse_name(const char* name, NameParts& parts) noexcept;
 void format_name(char* out, std::size_t bytes, const char* job, i32 attempt, i32 rank, u64 number,
-                 const char* ending) noexcept;
+                 const char* ending, i32 pid = 0) noexcept;
 // The name of what is written of the rank that `header` describes.
 void format_dump_name(char* out, std::size_t bytes, const Header& header, u64 incident,
                       NameParts::Beside beside, bool is_fr) noexcept;

@@ -172,7 +172,8 @@ struct Header {
   u32 reserved1a;
   // The same on all ranks of one run of the job, another in the next; 0 unknown.
   std::atomic<u64> run;
-  u32 reserved1b[10];
+  std::atomic<u32> shares_rank;  // 1: another process that lives has this rank; names have the pid
+  u32 reserved1b[9];
   // --- recorders
   alignas(64) std::atomic<u64> head;       // next ticket
   alignas(64) std::atomic<u64> blob_head;  // next blob word

@@ -380,12 +380,29 @@ void Tables::set_layer(const char* name, const char* text) noexcept {
   }
 }
 
+// The process was that rank of a world that it has left: elastic jobs number their ranks anew.
+bool Tables::has_left_world() const noexcept {
+  for (u32 i = 1; i < header_.n_groups.load(); ++i) {
+    const GroupRow& row = groups_[i];
+    if (get(row.destroyed_ticks) != 0 && row.own_rank.load() == header_.rank.load() &&
+        row.n_ranks.load() == header_.world_size.load() &&
+        view_.string(row.desc.load()) == "default_pg") {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Tables::set_identity(i32 rank, i32 world_size, i32 local_rank) noexcept {
   const std::lock_guard lock(mutex_);
   bool changed = false;
-  if (rank >= 0 && header_.rank.load() < 0) {
+  const bool moves = rank >= 0 && world_size > 0 && has_left_world();
+  if (rank >= 0 && (header_.rank.load() < 0 || (moves && header_.rank.load() != rank))) {
     header_.rank.store(rank);
     changed = true;
+  }
+  if (moves) {
+    header_.world_size.store(world_size);
   }
   if (world_size > 0 && header_.world_size.load() <= 0) {
     header_.world_size.store(world_size);

@@ -28,6 +28,8 @@ class ControlPage {
   // one, opened for this reason.
   u64 open_incident(u64 last, i32 rank, const char* reason, bool join) noexcept;
   bool lasts(u64 incident) const noexcept;
+  // Another process of this node that lives has the own rank.
+  bool shares_rank() const noexcept;
   // True for the one rank of this node that is to say that the incident is over.
   bool claim_over(u64 incident) noexcept;
   // True for the one rank of this node that is to say that it is dumped.

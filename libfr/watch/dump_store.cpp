@@ -165,6 +165,7 @@ void DumpStore::prune() noexcept {
         }
         if (parse_name(name, parts) && std::strcmp(parts.job, x.header.job) == 0 &&
             parts.attempt == x.header.attempt && parts.rank == x.rank &&
+            (parts.pid == 0 || parts.pid == x.header.pid) &&
             parts.number > x.first_incident && x.n < std::size(x.numbers)) {
           x.numbers[x.n] = parts.number;
           x.beside[x.n] = parts.beside;

@@ -83,6 +83,17 @@ bool ControlPage::lasts(u64 incident) const noexcept {
   return false;
 }
 
+bool ControlPage::shares_rank() const noexcept {
+  const i32 rank = own_ != nullptr ? own_->rank.load() : -1;
+  for (const PeerRow& row : page_->peers) {
+    if (rank >= 0 && &row != own_ && row.rank.load() == rank &&
+        row.state.load(std::memory_order_acquire) == kPeerLive && !is_dead(row)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool ControlPage::claim_over(u64 incident) noexcept {
   return raise_to(page_->over, incident);
 }

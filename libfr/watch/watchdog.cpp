@@ -201,6 +201,18 @@ void Watchdog::close_survived() noexcept {
   }
 }
 
+// The group was destroyed, and the process has made others since: it went on.
+bool Watchdog::is_left_behind(u32 group) const noexcept {
+  const View& view = recorder_.view;
+  const u64 destroyed = group < view.n_groups() ? get(view.group(group)->destroyed_ticks) : 0;
+  for (u32 i = 1; i < view.n_groups() && destroyed != 0; ++i) {
+    if (get(view.group(i)->created_ticks) > destroyed) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void Watchdog::check_failures() noexcept {
   const u64 failed = get(recorder_.region.header().failed);
   if (failed == failures_seen_) {
@@ -211,18 +223,25 @@ void Watchdog::check_failures() noexcept {
     return;  // a job that lives with failing operations gets one dump per FR_TIMEOUT_S
   }
   failures_seen_ = failed;
-  failure_dump_ns_ = now;
   RecordCopy r;
   RecordCopy last;
-  bool found = false;
+  bool found = false, left_behind = false;
   const View& view = recorder_.view;
   for (u32 slot = 0; slot < view.n_slots(); ++slot) {
     if (view.read(slot, r) == Slot::kWhole && r.has_status && r.state == State::kFailed &&
         (!found || r.ended_ticks < last.ended_ticks)) {
+      if (is_left_behind(r.payload.group)) {
+        left_behind = true;
+        continue;
+      }
       last = r;
       found = true;
     }
   }
+  if (!found && left_behind) {
+    return;  // a restart within the process, which later dumps tell of
+  }
+  failure_dump_ns_ = now;
   char reason[200] = "an operation failed";
   if (found) {
     char what[120];
@@ -525,6 +544,9 @@ bool Watchdog::dump_incident(u64 incident, const char* reason, Trigger trigger) 
   }
   const DumpEncoder::Bytes bytes = encoder_.encode(r.view, facts);
   char name[kNameBytes];
+  if (r.control->shares_rank()) {
+    h.shares_rank.store(1);
+  }
   // The first dump of an incident stays as it is, also where a peer wrote it for this rank.
   PeerRow* row = r.control->own();
   const bool first =

@@ -81,6 +81,7 @@ class Watchdog {
   static void* thread_main(void* self) noexcept;
   void run() noexcept;
   void close_survived() noexcept;
+  bool is_left_behind(u32 group) const noexcept;
   void check_failures() noexcept;
   void check_stalls(u64 now_ns) noexcept;
   void check_stall(u32 group, u64 in_flight, u64 now_ns) noexcept;

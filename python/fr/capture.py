@@ -378,6 +378,7 @@ def _new_group_details(args, kwargs) -> dict:
 
 @harmless("destroy_process_group")
 def _before_destroy(args, kwargs):
+    caught.note_handled()
     group = _argument(args, kwargs, 0, "group", None)
     return handle_of(group) if group is not None else 0
 

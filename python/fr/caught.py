@@ -39,6 +39,14 @@ def _text(code, error) -> str:
     return f"{text}: {_fr.without_secrets(message)}" if message else text
 
 
+@problems.harmless("noting an exception that ends a group")
+def note_handled() -> None:
+    """Notes the exception that the calling code handles, if any and if the monitor does not."""
+    error = sys.exc_info()[1]
+    if error is not None and error.__traceback__ is not None and _tool is None:
+        _fr.note(_text(error.__traceback__.tb_frame.f_code, error))
+
+
 def _handled(code, _offset, error):
     try:
         kept = _seen.get(id(code))  # hashing a code object takes a microsecond

@@ -20,7 +20,7 @@ import torch_fork
 HERE = Path(__file__).parent
 SCRIPT = HERE / "job.py"
 FRTRACE = Path(sys.executable).parent / "frtrace"
-EVIDENCE = re.compile(r"\.r(?P<rank>\d+)\.(?P<incident>\d+)\.(fr|ring)$")
+EVIDENCE = re.compile(r"\.r(?P<rank>\d+)(?:\.p\d+)?\.(?P<incident>\d+)\.(fr|ring)$")
 PATIENCE_S = 90  # for one event; importing torch on a busy machine is the slowest of them
 
 

@@ -42,6 +42,14 @@ TEST_CASE("names: formatted and parsed alike") {
   char name[256];
   format_name(name, sizeof name, "job", 0, 2, 5, "fr");
   CHECK(std::string(name) == "job.a0.r2.5.fr");
+  format_name(name, sizeof name, "job", 0, 2, 5, "fr", 4711);
+  CHECK(std::string(name) == "job.a0.r2.p4711.5.fr");
+  NameParts twin;
+  REQUIRE(parse_name(name, twin));
+  CHECK(twin.rank == 2);
+  CHECK(twin.pid == 4711);
+  CHECK(twin.number == 5);
+  CHECK_FALSE(parse_name("job.a0.r2.p.5.fr", twin));
   format_name(name, sizeof name, "job", 0, -1, 5, "fr");
   CHECK(std::string(name) == "job.a0.rx.5.fr");
 }

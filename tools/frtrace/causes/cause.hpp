@@ -115,6 +115,7 @@ Confidence confidence_of(const Assumption&);
 
 enum class Rule : std::uint8_t {
   kGroupOrder,     // new_group of other members, or in another order
+  kSameRank,       // several processes say they are the same rank
   kOtherWorld,     // started with another number of ranks than most
   kMismatch,       // members differ in one slot
   kSkippedSlot,    // and what one issued there comes after what it left out

@@ -104,6 +104,21 @@ std::map<std::string, std::vector<int>> inside(const Facts& f) {
 }  // namespace
 
 // Some are in a call that makes groups, for which all must agree on how many they are.
+std::vector<Cause> same_rank(const Facts& f) {
+  Cause c(Rule::kSameRank, Verdict::kMismatch);
+  for (const auto& [rank, processes] : f.c.twins) {
+    if (const auto it = f.c.index.find(rank); it != f.c.index.end()) {
+      c.guilty.push_back(guilty_rank(f, it->second, Why::kDiffers));
+    }
+  }
+  if (c.guilty.empty()) {
+    return {};
+  }
+  c.lifecycle = "init_process_group";
+  c.explains = ranks_that(f, [](int) { return true; });
+  return {c};
+}
+
 std::vector<Cause> other_world(const Facts& f) {
   std::map<int, std::vector<int>> worlds;  // evidence
   for (const int i : f.c.indices()) {

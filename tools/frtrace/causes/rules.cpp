@@ -7,6 +7,7 @@ namespace {
 
 // What stands in its tier for a reason that its name does not say, says why.
 constexpr RuleRow kRules[] = {
+    {Tier::kOrder, same_rank, false},
     {Tier::kOrder, other_world},  // they do not meet in one job
     {Tier::kOrder, group_order},  // groups made in another order are other groups
     {Tier::kShown, mismatch},     // errors and exits may follow from it

@@ -29,6 +29,7 @@ struct RuleRow {
 };
 std::span<const RuleRow> rules();
 
+std::vector<Cause> same_rank(const Facts&);
 std::vector<Cause> other_world(const Facts&);
 std::vector<Cause> group_order(const Facts&);
 std::vector<Cause> mismatch(const Facts&);

@@ -12,6 +12,7 @@
 #include "input/dump_reader.hpp"
 #include "input/files.hpp"
 #include "input/memory.hpp"
+#include "model/generations.hpp"
 
 namespace frtrace {
 
@@ -136,6 +137,7 @@ std::unique_ptr<RankEvidence> read_content(Buffers& b, std::size_t size, bool is
     e->holes.truncated_at = e->records.size();
     count_kept(*e);
   }
+  settle_generations(*e);
   return e;
 }
 

@@ -213,30 +213,107 @@ bool is_of_earlier_run(const RankEvidence& e, const RankEvidence& youngest) {
              });
 }
 
+// A process on its host.
+auto process_of(const RankEvidence& e) {
+  return std::tuple(e.id.pid, e.id.start, std::string_view(e.id.host));
+}
+
+// When the process joined its run, at the latest.
+Time joined(const RankEvidence& e) {
+  Time out = e.id.start;
+  for (const GroupEvidence& g : e.groups) {
+    if (g.used && e.text(g.desc) == "default_pg") {
+      out = std::max(out, g.created);
+    }
+  }
+  return out;
+}
+
 // Of earlier runs nothing is used; that there are files of theirs is said once, with their incidents.
-void drop_earlier_runs(Case& c, const std::vector<const RankEvidence*>& all, Best& best) {
+std::vector<const RankEvidence*> without_earlier_runs(Case& c,
+                                                      const std::vector<const RankEvidence*>& all) {
+  const auto age = [](const RankEvidence& e) {
+    return std::tuple(joined(e), e.incident, e.written);
+  };
   const RankEvidence* youngest = nullptr;
-  for (const auto& [rank, e] : best) {
-    if (youngest == nullptr || e->id.start > youngest->id.start) {
+  for (const RankEvidence* e : all) {
+    const bool counts = e->id.rank >= 0 && e->incident <= c.incident;
+    if (counts && (youngest == nullptr || age(*e) > age(*youngest))) {
       youngest = e;
     }
   }
   if (youngest == nullptr) {
-    return;
+    return all;
   }
-  std::erase_if(best, [&](const auto& x) { return is_of_earlier_run(*x.second, *youngest); });
-  std::vector<int> incidents;
-  std::uint64_t files = 0;
+  // A process that made its groups anew agreed on another number: what it wrote before is its own.
+  std::map<decltype(process_of(*youngest)), Rank> now;
   for (const RankEvidence* e : all) {
-    if (e->id.rank >= 0 && e->incident <= c.incident && is_of_earlier_run(*e, *youngest)) {
-      ++files;
+    if (!is_of_earlier_run(*e, *youngest)) {
+      now[process_of(*e)] = e->id.rank;
+    }
+  }
+  std::vector<const RankEvidence*> used;
+  std::vector<int> incidents;
+  std::set<decltype(process_of(*youngest))> left;  // live, and are in none of the new groups
+  for (const RankEvidence* e : all) {
+    const bool is_earlier = is_of_earlier_run(*e, *youngest);
+    const auto own = now.find(process_of(*e));
+    const bool lives_on = e->salvage != Salvage::kLeftOver && own != now.end();
+    if (is_earlier && lives_on && own->second != e->id.rank) {
+      continue;  // it was another rank in the groups before
+    }
+    if (lives_on || !is_earlier) {
+      used.push_back(e);
+    } else if (e->id.host == youngest->id.host && e->written > joined(*youngest) &&
+               !e->salvaged && !e->process_gone) {
+      left.insert(process_of(*e));
+    } else if (e->id.rank >= 0 && e->incident <= c.incident) {
       incidents.push_back(static_cast<int>(e->incident));
     }
   }
-  if (files != 0) {
+  for (const auto& [pid, start, host] : left) {
+    c.notes.push_back(fmt::format("process {} on {} is in none of the groups that the others have "
+                                  "made since: its files are not used",
+                                  pid, host));
+  }
+  if (const std::size_t files = incidents.size(); files != 0) {
     c.notes.push_back(fmt::format("{} of an earlier run of this job {} not used: see --incident {}",
                                   counted(files, "file"), one_or(files, "is", "are"),
                                   fold_ranks(std::move(incidents))));
+  }
+  return used;
+}
+
+// Both processes lived when the later one of them wrote its evidence.
+bool lived_together(const RankEvidence& a, const RankEvidence& b) {
+  const auto lives = [](const RankEvidence& e) {
+    return e.format.empty() && e.threads_by.empty() && !e.salvaged && !e.process_gone &&
+           e.id.pid != 0 && e.id.start != 0 && e.written != 0;
+  };
+  return lives(a) && lives(b) && a.written >= b.id.start && b.written >= a.id.start;
+}
+
+void find_twins(Case& c, const std::vector<const RankEvidence*>& all, const Best& best) {
+  for (const RankEvidence* e : all) {
+    const auto it = best.find(e->id.rank);
+    if (it == best.end() || e->incident != it->second->incident) {
+      continue;
+    }
+    const RankEvidence& chosen = *it->second;
+    const bool one_run = e->id.run == chosen.id.run || e->id.run == 0 || chosen.id.run == 0;
+    if (process_of(*e) == process_of(chosen) || !one_run || !lived_together(*e, chosen)) {
+      continue;
+    }
+    auto& twins = c.twins[e->id.rank];
+    if (twins.empty()) {
+      twins.push_back(&chosen);
+    }
+    if (std::ranges::none_of(twins, [&](auto* x) { return process_of(*x) == process_of(*e); })) {
+      twins.push_back(e);
+    }
+  }
+  for (auto& [rank, twins] : c.twins) {
+    std::ranges::sort(twins, {}, [](auto* x) { return process_of(*x); });
   }
 }
 
@@ -261,11 +338,11 @@ std::vector<const RankEvidence*> without_waiting(Case& c,
 }
 
 void choose(Case& c, const std::vector<const RankEvidence*>& given) {
-  const std::vector<const RankEvidence*> all = without_waiting(c, given);
+  const std::vector<const RankEvidence*> all = without_earlier_runs(c, without_waiting(c, given));
   const bool hang = is_hang(all, c.incident);
   std::set<Rank> older;
   Best best = best_of_ranks(c, all, hang, older);
-  drop_earlier_runs(c, all, best);
+  find_twins(c, all, best);
   std::map<Rank, std::vector<const RankEvidence*>> by_rank;  // or each rank looks at all files
   for (const RankEvidence* e : all) {
     by_rank[e->id.rank].push_back(e);

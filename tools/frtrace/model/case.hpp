@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -72,6 +73,8 @@ struct Case {
   std::vector<std::string> notes;  // what was left out, and why
   // Per rank: what the same process wrote, or left, after the evidence that was chosen; oldest first.
   std::vector<std::vector<const RankEvidence*>> later;
+  // Ranks that several processes, which lived at the same time, say they are: evidence of each.
+  std::map<Rank, std::vector<const RankEvidence*>> twins;
   // Stacks of ranks among the missing, which may be in an operation themselves.
   std::unordered_map<Rank, const RankEvidence*> stacks;
   bool asked_for = false;  // the incident was named, not the newest taken

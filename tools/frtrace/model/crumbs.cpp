@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "format/call_site.hpp"
+#include "model/generations.hpp"
 
 namespace frtrace {
 
@@ -55,14 +56,17 @@ std::string traced_calls(const RankEvidence& e) {
 }
 
 // "caught OSError at load.py:23 in fetch: no such shard, 2.0 s before its last operation", of the
-// last one; "" without.
+// last one since the process made its groups; "" without.
 std::string last_caught(const RankEvidence& e) {
+  const std::vector<Restart> restarts = restarts_of(e);
+  const Time since = restarts.empty() ? 0 : restarts.back().destroyed;
   Time last_operation = 0;
   const Record* caught = nullptr;
   for (const Record& r : e.records) {
     if (r.kind != Kind::kNote) {
       last_operation = std::max(last_operation, r.time);
-    } else if (e.text(r.op).starts_with(kCaught) && (caught == nullptr || r.time > caught->time)) {
+    } else if (r.time > since && e.text(r.op).starts_with(kCaught) &&
+               (caught == nullptr || r.time > caught->time)) {
       caught = &r;
     }
   }

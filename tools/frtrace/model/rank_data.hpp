@@ -134,6 +134,7 @@ struct GroupEvidence {
   Id desc = 0;
   Id backend = 0;
   std::uint32_t instance = 1;
+  std::uint32_t generation = 0;  // of the process's groups; see model/generations.hpp
   std::int32_t n_ranks = 0;  // 0 unknown
   std::int32_t own_rank = -1;
   std::vector<RankRange> ranks;  // in group order; empty: not captured

@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kSkippable =
     0x184D2A5E;  // one of the sixteen that zstd's readers pass over
 constexpr std::string_view kMark = "fr.summary/1";
-constexpr int kVersion = 4;  // 3 had no unknown completions, 2 no numbers of messages
+constexpr int kVersion = 5;  // 4 had no generations of groups, 3 no unknown completions
 constexpr std::size_t kHeadBytes = 8 + kMark.size();
 constexpr int kLevel = 12;
 constexpr std::size_t kMaxTextBytes = 4096;

@@ -3,7 +3,7 @@
 // the order does not matter and the bytes are the same.
 //
 // A skippable zstd frame ("fr.summary" and a version), then a zstd frame around one msgpack map:
-//   format, version  "fr.summary", 4
+//   format, version  "fr.summary", 5
 //   strings          [text]
 //   frames           numbers: file, function (strings), line of each
 //   thread_frames    numbers: python, function, file (strings), line, offset of each

@@ -180,6 +180,7 @@ std::string article(const Report& r, bool named) {
   findings(out, r, "Elsewhere", {"elsewhere"});
   doctor_list(out, r);
   findings(out, r, "Not to blame", {"excluded", "chain"});
+  findings(out, r, "Restarts within the processes", {"restart"});
   findings(out, r, "Errors and ends", {"was_late", "ended", "end", "consequence", "error"});
   findings(out, r, "Remarks", {"attempt", "earlier", "ras", "context", "input"});
   findings(out, r, "What was lost or not recorded", {"lost", "hole"});

@@ -206,6 +206,7 @@ Json groups_json(const Report& r) {
                       {"desc", g.desc},
                       {"backend", g.backend},
                       {"instance", g.instance},
+                      {"generation", g.generation},
                       {"ranks", fold_ranks(g.ranks)},
                       {"size", g.ranks.size()},
                       {"enqueued", {g.enqueued_min, g.enqueued_max}},

@@ -128,6 +128,7 @@ struct GroupReport {
   std::vector<Rank> ranks;
   std::uint64_t enqueued_min = 0, enqueued_max = 0, completed_min = 0, completed_max = 0;
   std::uint64_t overwritten = 0, dropped = 0;
+  std::uint32_t generation = 0;  // how often the process had destroyed its groups before
 };
 
 struct RankReport {

@@ -379,6 +379,7 @@ std::vector<Part> parts_of(const Report& r, const TextStyle& style) {
   if (style.full) {
     findings({"chain"}, kAll, 0, "");
   }
+  findings({"restart"}, 3, 1, "restarts within the processes");
   findings({"was_late", "ended", "end", "consequence", "error"}, 4, 0, "errors and exits");
   findings({"node"}, 1, 1, "");
   findings({"earlier"}, 1, 1, "");

@@ -19,6 +19,7 @@ GroupReport group_report(const Case& c, const Group& g) {
   out.enqueued_min = out.completed_min = UINT64_MAX;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
     if (const GroupEvidence* e = c.member(g, m)) {
+      out.generation = std::max(out.generation, e->generation);
       out.enqueued_min = std::min(out.enqueued_min, e->enqueued);
       out.completed_min = std::min(out.completed_min, e->completed);
       out.enqueued_max = std::max(out.enqueued_max, e->enqueued);

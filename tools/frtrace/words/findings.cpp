@@ -305,6 +305,9 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
 
 // What became of the others, in the order in which it began.
 void add_consequences(const Facts& f, const Judgement& j, Report& r) {
+  for (std::string& line : restart_lines(f)) {
+    say(r, "restart", std::move(line));
+  }
   add_device_errors(f, r);
   if (r.kind == Verdict::kOk) {
     return;

@@ -20,6 +20,7 @@ struct Row {
 inline constexpr Row kSentences[] = {
     {kGroupOrder, "{who} {new_groups}",
      "all ranks must call new_group for the same members in the same order, members or not"},
+    {kSameRank, "{twins}"},
     {kOtherWorld,
      "{who} [was|were] started with world size {own_world}, {others} with {other_world}",
      "all ranks must be started with the same number of ranks (WORLD_SIZE, --nnodes)"},

@@ -516,6 +516,7 @@ constexpr struct {
        return std::string("SIG") + (name == nullptr ? "" : name);
      }},
     {"ended_after", ended_after},
+    {"twins", [](S s) { return twins_text(s.f); }},
     {"owed_write", [](S s) { return owed_text(s.f, s.c); }},
     {"polled_at", [](S s) { return polled_text(s.f, s.c); }},
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},

@@ -71,6 +71,11 @@ std::string late_summary(const Facts&, const Stragglers&);
 // there"; "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times)".
 std::string owed_text(const Facts&, const Cause&);
 std::string polled_text(const Facts&, const Cause&);  // "train.py:10 file_barrier"
+// "two processes say they are rank 2 (pids 811 on n1, 640 on n2); no rank 3"
+std::string twins_text(const Facts&);
+// "rank 1 caught RuntimeError at train.py:12 in step: bad batch; all ranks made their groups anew and
+// went on 812 ms later, in try 2": each restart within the processes.
+std::vector<std::string> restart_lines(const Facts&);
 // "rank 0 holds the lock of data.lock, which ranks 1-3 wait for, and waits for them in barrier #2"
 std::string locks_text(const Facts&, const Cause&);
 std::string late_line(const Facts&, const Straggler&);

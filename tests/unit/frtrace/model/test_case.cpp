@@ -134,6 +134,28 @@ TEST_CASE("a run whose rings a later one found is said to be over") {
   CHECK_FALSE(has(r, "earlier", ""));
 }
 
+TEST_CASE("two processes that live at the same time say they are one rank") {
+  JobBuilder j(4);
+  j.lose_file(3);
+  j.advance(20);
+  auto evidence = j.take();
+  evidence.push_back(std::make_unique<RankEvidence>(*evidence[2]));
+  evidence.back()->id.pid = 4711;
+  evidence.back()->file = "j.r2.p4711.fr";
+  SECTION("both live") {
+    const Report r = frtrace::diagnose(make_cases(evidence, {})[0]);
+    CHECK(r.kind == Verdict::kMismatch);
+    CHECK(r.ranks == Ranks{2});
+    CHECK(r.summary ==
+          "two processes say they are rank 2 (pids 1002 on n0, 4711 on n0); no rank 3");
+  }
+  SECTION("one began when the other had ended") {
+    evidence.back()->id.start = evidence[2]->written + 1;
+    evidence.back()->written = evidence[2]->written + 1'000'000'000;
+    CHECK(make_cases(evidence, {})[0].twins.empty());
+  }
+}
+
 TEST_CASE("the number of a run tells its evidence from another's, whatever the clocks say") {
   constexpr Time kHour = 3'600'000'000'000;
   JobBuilder j(3);
