@@ -38,6 +38,7 @@ void Agreement::attach(u32 at, const View& view, u64 first) noexcept {
   ring = {};
   ring.view = view;
   ring.next = first;
+  ring.step = INT64_MIN;
   n_rings_ = std::max(n_rings_, at + 1);
   ++attached_;
 }
@@ -84,6 +85,8 @@ void Agreement::read_all(u64 now) noexcept {
         }
         if (r.payload.kind == FR_COLLECTIVE && r.payload.group != 0) {
           add(ring, r.payload, now);
+        } else if (r.payload.kind == FR_STEP) {
+          ring.step = static_cast<i64>(r.payload.seq);
         } else if (r.payload.kind == FR_SAMPLE) {
           add_sample(ring, r, now);
         } else if (r.payload.kind == FR_RECV) {
@@ -115,7 +118,8 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
   Entry& e = g->window[seq % kWindow];
   ++compared_;
   if (e.count == 0 || static_cast<i32>(seq - e.seq) > 0) {
-    e = {seq, signed_as, site, 0, 0, 1, 0, 0};
+    const bool has_step = ring.step != INT64_MIN;
+    e = {seq, signed_as, site, 0, 0, 1, 0, 0, static_cast<u32>(ring.step), has_step, false};
     hash_on(*g, seq);
   } else if (e.seq != seq) {
     return;  // so far behind the others that their operation is forgotten
@@ -130,13 +134,27 @@ void Agreement::add(Ring& ring, const Payload& p, u64 now) noexcept {
         any_due_ = true;
       }
     }
+    e.steps_differ = e.steps_differ || (e.has_step && ring.step != INT64_MIN &&
+                                        e.step != static_cast<u32>(ring.step));
     if (site != e.site && site != e.other_site) {
       e.other_site = site;
       e.sites = e.sites == 0 ? 1 : 2;
     }
   }
   if (e.count == g->members && g->members > 1) {
+    compare_steps(*g, e);
     complete(*g, e, now);
+  }
+}
+
+void Agreement::compare_steps(Group& g, const Entry& e) noexcept {
+  if (!e.steps_differ) {
+    g.steps_apart = 0;
+    return;
+  }
+  g.steps_seq = g.steps_apart == 0 ? e.seq : g.steps_seq;
+  if (++g.steps_apart == kStepsApart) {
+    steps_due_ = true;
   }
 }
 

@@ -51,6 +51,7 @@ class Agreement {
   static constexpr u32 kSamples = 64;
   static constexpr u32 kSites = 64;       // call sites of a group whose agreement is known
   static constexpr u32 kAgreed = 8;       // times that all were at a site before a deviation counts
+  static constexpr u32 kStepsApart = 3;   // once may be a step that is counted late
   static constexpr u32 kSwapWithin = 16;  // operations between the two of an exchange
 
   struct Entry {
@@ -58,6 +59,8 @@ class Agreement {
     u16 count;
     u8 differs;  // in the signature
     u8 sites;    // beyond the first: 0, 1, 2 several
+    u32 step;    // of the first that came, modulo 2^32
+    bool has_step, steps_differ;
   };
   struct SiteCount {
     u32 site;
@@ -114,6 +117,8 @@ class Agreement {
     bool told;
     u32 unnamed;
     u32 due_seq, due_other;  // due_other: of an exchange
+    u32 steps_apart;         // operations in a row in which the ranks' steps differ
+    u32 steps_seq;           // of the first of those; told when they are kStepsApart
     u64 due_ns;              // 0: no difference
     u32 home;                // node + 1 to which hashes are told; 0: not looked up
     u32 hash_next, ripe, sent;
@@ -139,6 +144,7 @@ class Agreement {
   struct Ring {
     View view;
     u64 next, seen_head;
+    i64 step;       // of its last FR_STEP; INT64_MIN none
     bool tainted;   // an input or an output had NaN or Inf
     bool unsure;    // may be: a sample was missed, and no clean input came since
     bool received;  // something, which is not sampled, since the last clean input
@@ -160,6 +166,8 @@ class Agreement {
   void look_for_exchange(Group& g, const Entry& e, u64 now_ns) noexcept;
   SiteCount* count_of(Group& g, u32 site) noexcept;
   void spoil(Group& g, u32 site) noexcept;
+  void compare_steps(Group& g, const Entry& e) noexcept;
+  bool tell_steps(Group& g, char* text, std::size_t bytes) noexcept;
   void forget_all() noexcept;
 
   void add_sample(Ring& ring, const RecordCopy& r, u64 now_ns) noexcept;
@@ -197,6 +205,7 @@ class Agreement {
   u32 n_nodes_ = 0;
   u32 own_node_ = 0;
   bool operations_ = true;
+  bool steps_due_ = false, steps_told_ = false;  // once per job
   bool any_due_ = false;  // of a group: most ticks have nothing to look for
   u64 talked_ns_ = 0;
 };

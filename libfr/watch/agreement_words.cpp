@@ -288,6 +288,46 @@ bool Agreement::tell_exchange(Group& g, char* text, std::size_t bytes) noexcept 
   return true;
 }
 
+bool Agreement::tell_steps(Group& g, char* text, std::size_t bytes) noexcept {
+  Held* held = memory_->held[0];
+  const u32 n = find_held(g, g.steps_seq, held, FR_COLLECTIVE);
+  i64 steps[kRings];
+  for (u32 i = 0; i < n; ++i) {
+    steps[i] = step_of(memory_->rings[held[i].ring], held[i].payload.group, g.steps_seq);
+    if (steps[i] == INT64_MIN) {
+      return false;
+    }
+  }
+  Side sides[8];
+  const auto what = [&](u32 i) { return static_cast<u64>(steps[i]); };
+  const u32 n_sides = sort_sides(sides, 8, n, what, [&](u32 i) { return &held[i]; });
+  if (n_sides < 2) {
+    return false;
+  }
+  const View& view = memory_->rings[held[0].ring].view;
+  const Payload& p = held[0].payload;
+  const std::string_view op = view.string(p.op);
+  const GroupLabel label(view, view.group(p.group));
+  const std::string_view name = label.text();
+  Line line{text, bytes};
+  line.add("steps differ: in %.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name),
+           name.data());
+  add_site(line, view, p.stack, view, 0);
+  for (u32 k = 0; k < n_sides && k < kSidesShown; ++k) {
+    u32 places[kRings];
+    u32 n_places = 0;
+    for (u32 i = 0; i < n; ++i) {
+      if (what(i) == sides[n_sides - 1 - k].what) {
+        places[n_places++] = i;
+      }
+    }
+    line.add(k == 0 ? " " : ", ");
+    add_ranks(line, n_places, [&](u32 i) { return rank_of(held[places[i]]); });
+    line.add(n_places == 1 ? " is in step %l" : " are in step %l", sides[n_sides - 1 - k].what);
+  }
+  return true;
+}
+
 bool Agreement::tell_output(Group& g, char* text, std::size_t bytes) noexcept {
   Held* held = memory_->held[0];
   const u32 n = find_held(g, g.output_seq, held, FR_SAMPLE);
@@ -462,6 +502,14 @@ bool Agreement::tell(u64 now, char* text, std::size_t bytes) noexcept {
   if (tell_origin(now, text, bytes)) {
     return true;
   }
+  for (u32 i = 0; i < kGroupsHere && steps_due_ && !steps_told_ && operations_; ++i) {
+    Group& g = memory_->groups[i];
+    if (g.key != 0 && g.steps_apart >= kStepsApart && tell_steps(g, text, bytes)) {
+      steps_told_ = true;
+      return true;
+    }
+  }
+  steps_due_ = false;
   if (!any_due_ || memory_->n_told == kTold) {
     return false;
   }

@@ -75,6 +75,12 @@ struct Ranks {
   u64 now = kSecond_ns;
 };
 
+fr_op make_step(u64 number) {
+  fr_op op = make_op(0, FR_STEP, 0);
+  op.seq = number;
+  return op;
+}
+
 }  // namespace
 
 TEST_CASE("agreement: another reduce op, dtype, root, size or operation is told of, once") {
@@ -107,6 +113,23 @@ TEST_CASE("agreement: another reduce op, dtype, root, size or operation is told 
                             c.others);
     one.all(10, 100);
     CHECK(one.told().empty());
+  }
+}
+
+TEST_CASE("agreement: ranks that are in different steps are told of once") {
+  for (const bool always : {true, false}) {
+    Ranks r(3);
+    for (u64 n = 0; n < 10; ++n) {
+      for (u32 i = 0; i < 3; ++i) {
+        const bool late = i == 1 && (always || n == 4);
+        r.rigs[i]->begin(make_step(late ? n + 20 : n + 30));
+        r.rigs[i]->begin(r.all_reduce(i, 10));
+      }
+    }
+    CHECK(r.told() == (always ? "steps differ: in all_reduce #1 of desc at train.py:10 (step) rank 1 "
+                                "is in step 20, ranks 0,2 are in step 30"
+                              : ""));
+    CHECK(r.told().empty());
   }
 }
 

@@ -415,6 +415,19 @@ Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle
   return open;
 }
 
+// Those who are in a call that makes groups wait there for the others that are idle.
+void drop_makers_of_groups(const Facts& f, std::vector<int>& idle) {
+  const auto waits = [&](int i) {
+    const Record* call = f.lifecycle_in_flight(i);
+    return call != nullptr && f.ev(i).salvage != Salvage::kUnresponsive && !f.exit(i).ended() &&
+           (f.ev(i).text(call->op) == "init_process_group" ||
+            f.ev(i).text(call->op) == "new_group");
+  };
+  if (!std::ranges::all_of(idle, waits)) {
+    std::erase_if(idle, waits);
+  }
+}
+
 // Those who wait in the store or in a loop wait for another rank, which may be one that they are absent
 // for. True: so do all of them.
 bool drop_waiting(const Facts& f, std::vector<int>& idle) {
@@ -481,6 +494,7 @@ std::vector<Cause> never_issued(const Facts& f) {
       return still_issue(f, all);
     }
   }
+  drop_makers_of_groups(f, idle);
   const int k = main_pending(f, idle);
   if (k < 0) {
     return {};

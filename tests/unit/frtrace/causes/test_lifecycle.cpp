@@ -415,3 +415,27 @@ TEST_CASE("new_group in another order than on the others") {
     CHECK(j.diagnose().kind == Verdict::kOk);
   }
 }
+
+TEST_CASE("a rank inside init_process_group waits, too: it is not absent") {
+  JobBuilder j(3);
+  const Op init_op{.op = "init_process_group",
+                   .line = 4,
+                   .numel = 0,
+                   .dtype = "",
+                   .reduce_op = "",
+                   .kind = Kind::kLifecycle};
+  j.issue(0, -1, init_op, State::kCompleted);
+  j.issue(1, -1, init_op);
+  SECTION("the third has not entered it") {}
+  SECTION("the third is in it, and its process is stopped") {
+    j.issue(2, -1, init_op);
+    j.rank(2).salvaged = true;
+    j.rank(2).salvage = Salvage::kUnresponsive;
+  }
+  j.some({0}, kWorld, kLoss);
+  j.advance(30);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{2});
+  CHECK(r.summary.starts_with("rank 2 "));
+}
