@@ -122,8 +122,9 @@ bool DumpStore::store_anywhere(const char* name, const DumpEncoder::Bytes& bytes
   last_path_[0] = '\0';
   if (!unwritable_said_) {
     unwritable_said_ = true;
-    log_line(kLogError, "cannot write dumps, neither to %s nor to %s: %s", recorder_.dump_dirs[0],
-             recorder_.dump_dirs[1], error_text(error));
+    log_line(kLogError, "cannot write dumps, neither to %s nor to %s: %s; frtrace reads the ring in %s",
+             recorder_.dump_dirs[0], recorder_.dump_dirs[1], error_text(error),
+             recorder_.region.dir.c_str());
   }
   return false;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "format/file_name.hpp"
+#include "format/hash.hpp"
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "recorder/log.hpp"
@@ -61,6 +62,8 @@ void remove_dead_pages(const char* dir, u64 pid_namespace) noexcept {
       &c);
 }
 
+// Rings of other jobs stay for so long; those of the job that died last, for a day.
+constexpr u64 kStays_ns = 600 * kSecond_ns;
 constexpr u64 kMaxAge_ns = 24 * 3600 * kSecond_ns;
 constexpr u64 kMaxBytes = 512ull << 20;  // of other jobs' rings
 constexpr u32 kMostLeftovers = 512;
@@ -74,6 +77,7 @@ struct Leftover {
   bool ours;
   bool safe;  // its own dump has everything
   u64 incident;
+  u64 job;  // hash of its name and dump directory
 };
 
 struct Leftovers {
@@ -116,11 +120,25 @@ void add_leftover(const char* name, void* context) noexcept {
     l.attempt = h.attempt;
     l.safe = get(h.crash_dumped) != 0;
     l.incident = get(h.incident) + 1;
+    l.job = mix(hash_bytes(h.job, strnlen(h.job, sizeof h.job)),
+                hash_bytes(h.dump_dir, strnlen(h.dump_dir, sizeof h.dump_dir)));
     // The same name in another place is another job, that had the same MASTER_PORT.
     l.ours = std::strncmp(h.job, own.job, sizeof h.job) == 0 && h.attempt <= own.attempt &&
              std::strncmp(h.dump_dir, own.dump_dir, sizeof h.dump_dir) == 0;
   }
   unmap_file(m);
+}
+
+// Of other jobs the one that died last; nullptr: none is left.
+const Leftover* newest_of_others(const Leftovers& left) noexcept {
+  const Leftover* newest = nullptr;
+  for (u32 i = 0; i < left.n; ++i) {
+    const Leftover& l = left.list[i];
+    if (!l.ours && !l.safe && (newest == nullptr || l.last_ns > newest->last_ns)) {
+      newest = &l;
+    }
+  }
+  return newest;
 }
 
 // Until what is left of other jobs is no more than kMaxBytes, the oldest first.
@@ -204,7 +222,8 @@ bool Salvage::take_leftover(const char* path, u64 incident) noexcept {
 }
 
 // Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
-// earlier run under the same name) become dumps; others are cleaned up by age and total size.
+// earlier run under the same name) become dumps. Of other jobs those of the one that died last stay
+// for a day, the rest for ten minutes, 512 MiB together.
 void Salvage::take_leftovers() noexcept {
   const char* dir = recorder_.region.dir.c_str();
   if (dir[0] == '\0') {
@@ -218,15 +237,18 @@ void Salvage::take_leftovers() noexcept {
   Leftovers left{recorder_, static_cast<Leftover*>(memory), 0};
   each_entry(dir, &add_leftover, &left);
   const u64 now = unix_now_ns();
+  const Leftover* newest = newest_of_others(left);
+  const u64 newest_job = newest != nullptr ? newest->job : 0;
   for (u32 i = 0; i < left.n; ++i) {
     Leftover& l = left.list[i];
+    const u64 stays_ns = !l.ours && l.job != newest_job ? kStays_ns : kMaxAge_ns;
     char path[PATH_MAX];
     format(path, sizeof path, "%s/%s", dir, l.name);
     if (l.ours && !l.safe) {
       if (take_leftover(path, l.incident)) {
         say_leftovers(recorder_, l, now, store_.last_path());
       }
-    } else if (l.safe || now > l.last_ns + kMaxAge_ns) {
+    } else if (l.safe || now > l.last_ns + stays_ns) {
       unlink(path);
       l.bytes = 0;
     }

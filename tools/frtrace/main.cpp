@@ -20,6 +20,7 @@
 #include "commands/metrics.hpp"
 #include "commands/output.hpp"
 #include "commands/reduce.hpp"
+#include "commands/spare.hpp"
 #include "commands/stacks.hpp"
 #include "commands/verdict.hpp"
 #include "doctor/bearing.hpp"
@@ -96,7 +97,12 @@ struct Answers {
 Answers answers_of(const Arguments& a, const LoadResult& input) {
   Answers out;
   out.cases = make_cases(input.evidence, a.selection);
-  for (const Case& c : out.cases) {
+  for (Case& c : out.cases) {
+    for (const auto& [job, line] : input.spare) {
+      if (job == c.job) {
+        c.notes.push_back(line);
+      }
+    }
     const Facts facts(c);
     out.reports.push_back(diagnose(facts));
     weigh_silent_nodes(out.reports.back(), input.nodes);
@@ -234,6 +240,7 @@ int report(Arguments& a) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   LoadResult input = load_paths(a.paths, a.load);
+  add_spare_evidence(input, fr::read_options());
   if (a.no_locals) {
     drop_variables(input);
   }

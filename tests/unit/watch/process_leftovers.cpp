@@ -107,6 +107,38 @@ TEST_CASE("peers: another job's leftovers are left alone") {
   CHECK(scene.rings().size() == 2);
 }
 
+TEST_CASE("peers: of other jobs the leftovers of the one that died last stay longest") {
+  Scene scene;
+  for (const char* job : {"first", "second"}) {
+    scene.board.cell[0] = 0;
+    Environment other = kFast;
+    other["FR_JOB"] = job;
+    Child stranger = start_rank(scene, 0, other);
+    stranger.kill(SIGKILL);
+    stranger.wait();
+  }
+  for (const std::string& name : scene.rings()) {  // as if they had died 20 and 19 minutes ago
+    const std::string path = scene.ring_dir() + "/" + name;
+    const u64 ago_s = name.starts_with("first.") ? 1200 : 1140;
+    const int fd = open(path.c_str(), O_RDWR);
+    REQUIRE(fd >= 0);
+    const u64 time = unix_now_ns() - ago_s * 1'000'000'000;
+    pwrite(fd, &time, sizeof time, offsetof(Header, start_unix_ns));
+    pwrite(fd, &time, sizeof time, offsetof(Header, heartbeat_unix_ns));
+    close(fd);
+  }
+  scene.board.cell[0] = 0;
+  Child ours = start_rank(scene, 0);
+  const auto stay = [&] {
+    std::set<std::string> jobs;
+    for (const std::string& name : scene.rings()) {
+      jobs.insert(name.substr(0, name.find('.')));
+    }
+    return jobs;
+  };
+  CHECK(eventually([&] { return stay() == std::set<std::string>{"job", "second"}; }));
+}
+
 TEST_CASE("peers: control pages of dead jobs go when another job starts") {
   Scene scene;
   Environment other = kFast;

@@ -27,6 +27,7 @@ struct LoadResult {
   std::vector<Unreadable> unreadable;
   bool found_nothing = true;        // no path given held a file at all
   std::vector<std::string> absent;  // paths that do not exist
+  std::vector<std::pair<std::string, std::string>> spare;  // job, and a line on what else was read
   std::vector<NodeRow> nodes;       // that `frtrace collect` asked, by its nodes.json
 };
 
