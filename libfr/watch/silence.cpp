@@ -40,6 +40,11 @@ bool has_group(const View& view) noexcept {
   return false;
 }
 
+// A rank that is watched before it makes its first group: see python/fr/early.py.
+bool has_not_begun(const View& view) noexcept {
+  return view.n_groups() <= 1 && get(view.header().head) == 0;
+}
+
 bool has_met(const View& view) noexcept {
   for (u32 i = 1; i < view.n_groups(); ++i) {
     if ((get(view.group(i)->issued) & kSeqMask) + get(view.group(i)->p2p_issued) != 0) {
@@ -131,8 +136,8 @@ void Silence::init() noexcept {
 // single rank.
 bool Silence::may_be_silent() const noexcept {
   const View& view = recorder_.view;
-  return site_ != nullptr && view.header().world_size.load() > 1 && has_group(view) &&
-         recorder_.exit_stack.load() == 0 && !recorder_.control->is_paused();
+  return site_ != nullptr && view.header().world_size.load() > 1 &&
+         (has_group(view) || has_not_begun(view)) && recorder_.exit_stack.load() == 0 && !recorder_.control->is_paused();
 }
 
 // True: a silence that was dumped is over.

@@ -3,7 +3,8 @@
     import fr                      # starts the recorder; nothing else is needed
 
 Every operation of torch.distributed is recorded from then on, into memory that outlives the
-process. The recorder reads its options (FR_*) when the first process group is made; `frtrace` then
+process. The recorder reads its options (FR_*) when the first process group is made, or FR_TIMEOUT_S
+after the import in a rank that a launcher started and that has made none by then; `frtrace` then
 reads the dumps and names the rank at fault.
 """
 

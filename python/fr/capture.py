@@ -18,7 +18,7 @@ import threading
 import traceback
 import urllib.parse
 
-from . import _fr, adapter, caught, fallback, nccl, problems
+from . import _fr, adapter, caught, early, fallback, nccl, problems
 from .problems import harmless
 
 _TARGET = "torch.distributed.distributed_c10d"
@@ -720,6 +720,8 @@ def _is_multiprocessings() -> bool:
 def install() -> None:
     if _is_multiprocessings():  # a DataLoader's worker, or a rank: that one makes a group
         _fr.be_silent_child()
+    else:
+        harmless("watching before the first group")(early.watch)(ensure_started)
     harmless("NCCL")(nccl.install)()
     _name_job("")
     _chain_excepthooks()

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 
 from conftest import HERE, frtrace, wait_until
@@ -83,3 +86,57 @@ def silence_of(rings):
     """Seconds for which the ranks were silent, as frtrace says."""
     said = re.search(r"issued nothing for ([\d.]+) s", json.dumps(frtrace(rings).report))
     return float(said[1]) if said else 0
+
+
+BEFORE = HERE / "before_job.py"
+
+
+def old_lock(scratch):
+    (scratch / "lock").touch()
+    old = time.time() - 3 * 3600
+    os.utime(scratch / "lock", (old, old))
+
+
+def test_all_wait_before_the_first_group(launch, scratch):
+    old_lock(scratch)
+    job = launch("012", 3, script=BEFORE)
+    wait_until("rings", lambda: len(job.rings()) == 3)
+    live = wait_until("silence", lambda: undecided(frtrace(scratch / "shm")))
+    assert "wait in no operation" in live.verdict["summary"]
+    for process in job.processes.values():
+        os.kill(process.pid, signal.SIGINT)
+    job.await_exit()
+    trace = job.trace()
+    trace.expect("missing", [0, 1, 2])
+    assert "all are in build_kernel() at before_job.py:" in plain(trace.verdict["summary"])
+
+
+def undecided(trace):
+    return trace if trace.report and trace.verdict["kind"] == "undecided" else None
+
+
+def test_two_wait_before_the_first_group_and_the_third_for_them(launch, scratch):
+    old_lock(scratch)
+    job = launch("01", 3, script=BEFORE)
+    wait_until("evidence", lambda: set(job.evidence()) == {0, 1, 2})
+    trace = job.trace()
+    trace.expect("missing", [0, 1])
+    assert "never entered init_process_group" in trace.verdict["summary"]
+    assert re.search(r"waits for the lock file .*/lock to go; .* stale", texts(trace))
+
+
+CHILD = """
+import os, subprocess, sys, time
+import fr
+from fr import _fr
+_fr.start()
+child = "import fr, time; from fr import _fr; time.sleep(3); print(_fr.generation())"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip())
+"""
+
+
+def test_a_child_of_a_rank_is_no_rank(scratch):
+    env = os.environ | {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"}
+    env |= {"FR_TIMEOUT_S": "1", "FR_SHM_DIR": str(scratch), "FR_DUMP_DIR": str(scratch / "d")}
+    got = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True)
+    assert got.stdout.strip() == "0", got

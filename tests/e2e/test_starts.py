@@ -77,14 +77,14 @@ def test_a_rank_that_never_started_is_named(launch, absent):
 
 BEFORE_INIT = """
 import os, time
-import fr, torch.distributed as dist
 while os.environ["RANK"] == "1" and not os.path.exists("go"):
     time.sleep(0.1)
+import fr, torch.distributed as dist
 dist.init_process_group("gloo")
 """
 
 
-def test_a_process_before_its_first_group_is_found(launch, scratch):
+def test_a_process_before_its_import_of_fr_is_found(launch, scratch):
     """It has no ring and no dump; this machine's /proc has its environment."""
     script = scratch / "before_init.py"
     script.write_text(BEFORE_INIT)

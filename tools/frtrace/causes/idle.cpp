@@ -44,6 +44,9 @@ bool is_silent(const Facts& f, int i, bool told) {
   if (!e.format.empty() || f.is_leaving(i) || (x.ended() && !x.terminated)) {
     return false;
   }
+  if (has_not_begun(e)) {
+    return told || silent_s(e) >= e.timeout_s();
+  }
   const double pause_s = longest_pause_s(e);
   return told || (pause_s >= 0 &&
                   idle_s(e) >= std::max(e.timeout_s(), limits::kIdleTimes * pause_s));

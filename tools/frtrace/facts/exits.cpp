@@ -255,4 +255,13 @@ double idle_s(const RankEvidence& e) {
   return last == 0 || e.holes.written_guessed ? -1 : seconds_between(last, e.written);
 }
 
+bool has_not_begun(const RankEvidence& e) {
+  return e.format.empty() && e.id.start != 0 && e.losses.overwritten == 0 && e.groups.size() <= 1 &&
+         std::ranges::all_of(e.records, [](const Record& r) { return r.kind == Kind::kNote; });
+}
+
+double silent_s(const RankEvidence& e) {
+  return has_not_begun(e) ? seconds_between(e.id.start, e.written) : idle_s(e);
+}
+
 }  // namespace frtrace

@@ -53,6 +53,10 @@ std::set<Rank> missing_seen(const Case&, bool alive);
 Time told_to_end(const std::vector<Exit>&);
 // From its last sign of an operation until it was written; negative: not known.
 double idle_s(const RankEvidence&);
+// It is watched before it made its first group.
+bool has_not_begun(const RankEvidence&);
+// Likewise idle_s(), of a rank that has not begun since its process began.
+double silent_s(const RankEvidence&);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);
 // gloo did not reach a peer when a group was made.

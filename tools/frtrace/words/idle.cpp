@@ -33,7 +33,7 @@ std::string usual_gap_text(const RankEvidence& e) {
 std::string idle_text(const Facts& f, const std::vector<int>& idle) {
   double least_s = std::numeric_limits<double>::infinity();
   for (const int i : idle) {
-    least_s = std::min(least_s, idle_s(f.ev(i)));
+    least_s = std::min(least_s, silent_s(f.ev(i)));
   }
   return duration_text(least_s);
 }
