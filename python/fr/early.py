@@ -28,7 +28,7 @@ def _is_rank() -> bool:
 
 
 def _is_child_of_rank() -> bool:
-    """An ancestor has loaded libfr: the rank is that process, and this one inherited its variables."""
+    """An ancestor has loaded libfr: it is the rank, and this process inherited its variables."""
     pid = os.getppid()
     for _ in range(_ANCESTORS):
         try:

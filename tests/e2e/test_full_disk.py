@@ -41,8 +41,9 @@ def test_a_full_dump_directory(launch, scratch, small, spare):
 
     def read():
         trace = frtrace(dumps, **env)
-        places = [f["text"] for f in trace.report.get("findings", ()) if "is read from" in f["text"]]
+        texts = [f["text"] for f in trace.report.get("findings", ())]
+        places = [text for text in texts if "is read from" in text and text.endswith(there)]
         whole = trace.report and trace.report["input"]["read"] == 3
-        return trace if whole and any(text.endswith(there) for text in places) else None
+        return trace if whole and places else None
 
     wait_until("all evidence", read).expect("missing", [2], op="all_reduce", seq=4)
