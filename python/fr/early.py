@@ -16,6 +16,13 @@ from .problems import harmless
 _ANCESTORS = 4  # a shell or two may stand between a rank and its child
 
 
+def _has_rank(pid: int) -> bool:
+    """That process was started with the variables of this one's rank."""
+    own = {f"{name}={os.environ.get(name)}".encode() for name in ("RANK", "SLURM_PROCID")}
+    with open(f"/proc/{pid}/environ", "rb") as environment:
+        return not own.isdisjoint(environment.read().split(b"\0"))
+
+
 def _is_rank() -> bool:
     """Launchers tell the rank, and what all ranks of the job have in common."""
     env = os.environ
@@ -28,12 +35,12 @@ def _is_rank() -> bool:
 
 
 def _is_child_of_rank() -> bool:
-    """An ancestor has loaded libfr: it is the rank, and this process inherited its variables."""
+    """An ancestor with these variables has loaded libfr: it is the rank."""
     pid = os.getppid()
     for _ in range(_ANCESTORS):
         try:
             with open(f"/proc/{pid}/maps", errors="replace") as maps:
-                if "/libfr.so" in maps.read():
+                if "/libfr.so" in maps.read() and _has_rank(pid):
                     return True
             with open(f"/proc/{pid}/stat") as stat:
                 pid = int(stat.read().rpartition(")")[2].split()[1])

@@ -450,7 +450,7 @@ std::optional<Cause> only_wait(const Facts& f, const std::vector<int>& idle, Cau
   const auto waiting = ranks_that(f, [&](int i) { return f.graph.waits(i); });
   const bool at_store =
       std::ranges::any_of(idle, [&](int i) { return program_is_at_store(f, i); });
-  if (at_store || idle.size() >= waiting.size()) {
+  if (at_store || idle.size() > waiting.size()) {
     open.rule = Rule::kOpenPolls;
     return open;
   }
@@ -539,7 +539,6 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = missing(f, idle, main_pending(f, idle), left);
-  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
   });
@@ -548,6 +547,7 @@ std::vector<Cause> never_issued(const Facts& f) {
   }
   if (all_wait) {
     c.assume(Assume::kPolls, f.ranks(idle));
+    c.assume(idle.size() < p.waits.size() ? Assume::kPolls : Assume::kTie, f.ranks(idle));
   }
   if (early) {
     c.assume(Assume::kEarlyFile, f.ranks(idle));

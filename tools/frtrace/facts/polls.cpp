@@ -26,15 +26,17 @@ const Record* last_deed(const RankEvidence& e) {
   return e.last_record([](const Record& r) { return r.kind != Kind::kNote; });
 }
 
-// It was seen to wake, or will long before it has slept for as long as the rank is idle.
+// It will wake long before it has slept for as long as the rank is idle; or, where that is not known,
+// it was seen to wake. A signal wakes a thread from a long sleep, too.
 bool naps(const ThreadStack& t, double idle_s) {
   const std::string_view call = t.syscall;
   const bool sleeps = call.ends_with("nanosleep") || call == "pselect6";
-  if (t.activity == fr::Activity::kPolling) {
-    return sleeps || call == "select" || call == "futex" || call == "poll" || call == "ppoll";
+  if (sleeps && !t.syscall_on.empty()) {
+    return t.syscall_on.ends_with(" ms") &&
+           std::atof(t.syscall_on.c_str()) / 1e3 < limits::kNapShare * idle_s;
   }
-  return t.activity == fr::Activity::kAsleep && sleeps && t.syscall_on.ends_with(" ms") &&
-         std::atof(t.syscall_on.c_str()) / 1e3 < limits::kNapShare * idle_s;
+  return t.activity == fr::Activity::kPolling &&
+         (sleeps || call == "select" || call == "futex" || call == "poll" || call == "ppoll");
 }
 
 std::vector<int> others_that_live(const Facts& f, const std::vector<int>& waiting) {
