@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "facts/facts.hpp"
+#include "facts/late/rhythm.hpp"
 #include "facts/late/stragglers.hpp"
 #include "facts/polls.hpp"
 
@@ -25,6 +26,8 @@ enum class Verdict : std::uint8_t {
   kTransport,
   kExited,
   kSlow,
+  kSlowSteps,      // steps became longer on all ranks at once
+  kLateTurns,      // another rank comes late each time
   kUndecided
 };
 const char* verdict_name(Verdict);
@@ -243,6 +246,8 @@ struct Cause {
   StalledDevice::Why stalled = StalledDevice::kNotStarted;
   std::string lifecycle;    // the call
   std::optional<OwedWrite> owed;
+  std::optional<SlowerSteps> slower;
+  std::optional<LateTurns> turns;
   std::vector<int> others;  // evidence of ranks that the words name besides
   Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain

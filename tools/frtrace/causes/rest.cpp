@@ -211,6 +211,26 @@ bool only_times(const Facts& f) {
 }
 
 // Nothing is stuck; a rank keeps the others waiting all the time.
+namespace {
+
+// No rank stands out: all became slow at once, or they are late in turn.
+std::vector<Cause> slow_together(const Facts& f) {
+  Cause c(Rule::kSlowSteps, Verdict::kSlow);
+  c.others = ranks_that(f, [](int) { return true; });
+  c.slower = f.c.ranks.size() < 2 ? std::nullopt : slower_steps(f.c);
+  if (!c.slower) {
+    c.rule = Rule::kLateTurns;
+    c.turns = late_in_turn(f.c, f.slots);
+  }
+  if (!c.slower && !c.turns) {
+    return {};
+  }
+  c.assume(Assume::kRingsOnly);
+  return {c};
+}
+
+}  // namespace
+
 std::vector<Cause> slow(const Facts& f) {
   Cause c;
   c.late = stragglers(f.c, f.slots);
@@ -222,10 +242,13 @@ std::vector<Cause> slow(const Facts& f) {
     return {c};
   }
   if (none) {
-    return {};
+    return slow_together(f);
   }
   // More than a third of the ranks, and not one node: uneven work, not stragglers.
   if (c.late.node.empty() && late.size() > std::max<std::size_t>(1, f.c.ranks.size() / 3)) {
+    if (std::vector<Cause> together = slow_together(f); !together.empty()) {
+      return together;
+    }
     c.set(only_times(f) ? Rule::kOpenTimesOnly : Rule::kOk,
           only_times(f) ? Verdict::kUndecided : Verdict::kOk);
     for (const Straggler& s : late) {

@@ -111,6 +111,19 @@ void say_changes(const Facts& f, const Straggler& worst, Report& r) {
 
 }  // namespace
 
+std::string slower_text(const SlowerSteps& s) {
+  const std::string since = s.step ? fmt::format(" since step {}", *s.step) : " now";
+  return fmt::format("steps take {}{} ({} before), on all ranks at once", duration_text(s.after_s),
+                     since, duration_text(s.before_s));
+}
+
+std::string turns_text(const LateTurns& t) {
+  return fmt::format(
+      "in {} of {} operations one of {} ranks came {} late, now this one, now that: {:.0f} % of the "
+      "time",
+      t.late, t.of, t.ranks, duration_text(t.each_s), 100 * t.share);
+}
+
 std::string late_summary(const Facts& f, const Stragglers& all) {
   const Straggler& worst = worst_of(all);
   const LateSite& site = worst.worst();
