@@ -26,8 +26,6 @@ enum class Verdict : std::uint8_t {
   kTransport,
   kExited,
   kSlow,
-  kSlowSteps,      // steps became longer on all ranks at once
-  kLateTurns,      // another rank comes late each time
   kUndecided
 };
 const char* verdict_name(Verdict);
@@ -153,6 +151,8 @@ enum class Rule : std::uint8_t {
   kPastMismatch,   // members differed in an operation that ended nevertheless
   kIdle,           // no rank waits and none issues: all are at one place of the program
   kSlow,
+  kSlowSteps,      // steps became longer on all ranks at once
+  kLateTurns,      // another rank comes late each time
   // Nobody is named: what is stuck, and which evidence is lacking.
   kOpenDivergence,
   kOpenFewOrMany,

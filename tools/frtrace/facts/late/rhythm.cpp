@@ -93,7 +93,8 @@ std::optional<LateTurns> late_in_turn(const Case& c, const std::vector<Slots>& s
   out.ranks = last.size();
   out.share = end > first ? late_s / seconds_between(first, end) : 0;
   out.each_s = out.late != 0 ? late_s / static_cast<double>(out.late) : 0;
-  const bool counts = !by_clocks && out.ranks >= 2 && out.late >= limits::kTurnsFewest &&
+  const bool most = 4 * out.ranks >= 3 * c.ranks.size();  // else the work is uneven
+  const bool counts = !by_clocks && out.ranks >= 2 && most && out.late >= limits::kTurnsFewest &&
                       out.share >= limits::kTurnShare;
   return counts ? std::optional(out) : std::nullopt;
 }
