@@ -152,7 +152,6 @@ enum class Rule : std::uint8_t {
   kIdle,           // no rank waits and none issues: all are at one place of the program
   kSlow,
   kSlowSteps,      // steps became longer on all ranks at once
-  kLateTurns,      // another rank comes late each time
   // Nobody is named: what is stuck, and which evidence is lacking.
   kOpenDivergence,
   kOpenFewOrMany,
@@ -247,7 +246,6 @@ struct Cause {
   std::string lifecycle;    // the call
   std::optional<OwedWrite> owed;
   std::optional<SlowerSteps> slower;
-  std::optional<LateTurns> turns;
   std::vector<int> others;  // evidence of ranks that the words name besides
   Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain

@@ -213,16 +213,12 @@ bool only_times(const Facts& f) {
 // Nothing is stuck; a rank keeps the others waiting all the time.
 namespace {
 
-// No rank stands out: all became slow at once, or they are late in turn.
+// No rank stands out: all became slow at once.
 std::vector<Cause> slow_together(const Facts& f) {
   Cause c(Rule::kSlowSteps, Verdict::kSlow);
   c.others = ranks_that(f, [](int) { return true; });
   c.slower = f.c.ranks.size() < 2 ? std::nullopt : slower_steps(f.c);
   if (!c.slower) {
-    c.rule = Rule::kLateTurns;
-    c.turns = late_in_turn(f.c, f.slots);
-  }
-  if (!c.slower && !c.turns) {
     return {};
   }
   c.assume(Assume::kRingsOnly);

@@ -160,9 +160,6 @@ inline constexpr double kNapShare = 0.2;
 
 // Steps became slow: this many times as long, by this much at least.
 inline constexpr double kSlowTimes = 3, kSlowLeast_s = 0.05;
-// Ranks come late in turn: so late, so often, for so much of the time.
-inline constexpr double kTurnLeast_s = 0.1, kTurnShare = 0.3;
-inline constexpr std::size_t kTurnsFewest = 8;
 
 // ---- comparisons that grow with the square of the members
 inline constexpr std::size_t kSplitMembers = 512;

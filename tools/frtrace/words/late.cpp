@@ -117,13 +117,6 @@ std::string slower_text(const SlowerSteps& s) {
                      since, duration_text(s.before_s));
 }
 
-std::string turns_text(const LateTurns& t) {
-  return fmt::format(
-      "in {} of {} operations one of {} ranks came {} late, now this one, now that: {:.0f} % of the "
-      "time",
-      t.late, t.of, t.ranks, duration_text(t.each_s), 100 * t.share);
-}
-
 std::string late_summary(const Facts& f, const Stragglers& all) {
   const Straggler& worst = worst_of(all);
   const LateSite& site = worst.worst();

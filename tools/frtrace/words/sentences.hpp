@@ -66,7 +66,6 @@ inline constexpr Row kSentences[] = {
     {kIdle, "{who} issued nothing for {idle}{usually}; {idle_place}"},
     {kSlow, "{late}"},
     {kSlowSteps, "{slower}"},
-    {kLateTurns, "{turns}"},
     {kOk, "nothing is stuck{young}"},
     {kOkToldToEnd,
      "{others} [was|were] told to end ({signal}), and ended orderly after {ended_after}"},

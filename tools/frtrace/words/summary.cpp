@@ -520,7 +520,6 @@ constexpr struct {
     {"owed_write", [](S s) { return owed_text(s.f, s.c); }},
     {"polled_at", [](S s) { return polled_text(s.f, s.c); }},
     {"slower", [](S s) { return slower_text(*s.c.slower); }},
-    {"turns", [](S s) { return turns_text(*s.c.turns); }},
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},

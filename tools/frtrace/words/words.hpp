@@ -69,8 +69,6 @@ std::string before_unstarted(const Facts&, const Cause&);
 std::string late_summary(const Facts&, const Stragglers&);
 // "steps take 1.2 s since step 120 (110 ms before), on all ranks at once"
 std::string slower_text(const SlowerSteps&);
-// "in 30 of 120 operations one of 4 ranks came 400 ms late, another one each time: 90 % of the time"
-std::string turns_text(const LateTurns&);
 // "rank 1 called store.add barrier/# at train.py:9 30 times, ranks 0,2 31 times; ranks 0,2 wait for it
 // there"; "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times)".
 std::string owed_text(const Facts&, const Cause&);

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "facts/late/series.hpp"
-#include "facts/late/stragglers.hpp"
 #include "facts/limits.hpp"
 #include "facts/order/course.hpp"
 
@@ -64,39 +63,6 @@ std::optional<SlowerSteps> slower_steps(const Case& c) {
     out = out ? out : own;
   }
   return c.missing.empty() ? out : std::nullopt;
-}
-
-std::optional<LateTurns> late_in_turn(const Case& c, const std::vector<Slots>& slots) {
-  bool by_clocks = false;
-  LateTurns out;
-  double late_s = 0;
-  std::map<int, std::uint32_t> last;
-  for (const Arrivals& site : arrivals(c, slots, by_clocks)) {
-    out.of += site.slots;
-    for (const Arrivals::Member& m : site.members) {
-      const auto long_s = [&](float s) { return s >= limits::kTurnLeast_s; };
-      for (const float s : m.each_s) {
-        late_s += long_s(s) ? static_cast<double>(s) : 0;
-        out.late += long_s(s) ? 1 : 0;
-        last[m.evidence] += long_s(s) ? 1 : 0;
-      }
-    }
-  }
-  Time first = 0, end = 0;
-  for (const RankEvidence* e : c.ranks) {
-    if (!e->records.empty()) {
-      first = first == 0 ? e->records.front().time : std::min(first, e->records.front().time);
-      end = std::max(end, e->records.back().time);
-    }
-  }
-  std::erase_if(last, [](const auto& x) { return x.second == 0; });
-  out.ranks = last.size();
-  out.share = end > first ? late_s / seconds_between(first, end) : 0;
-  out.each_s = out.late != 0 ? late_s / static_cast<double>(out.late) : 0;
-  const bool most = 4 * out.ranks >= 3 * c.ranks.size();  // else the work is uneven
-  const bool counts = !by_clocks && out.ranks >= 2 && most && out.late >= limits::kTurnsFewest &&
-                      out.share >= limits::kTurnShare;
-  return counts ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace frtrace
