@@ -72,6 +72,7 @@ def test_three_tries(launch, scratch):
 def test_fewer_ranks_in_the_second_try(launch, scratch):
     """Rank 1 leaves: what was rank 2 is rank 1 of three."""
     job = awaited(launch, scratch, "fewer", 1, ranks=4)
+    wait_until("evidence", lambda: set(job.evidence(incident=2)) == {0, 1, 2})
     trace = wait_until("the hang", lambda: of_kind(job.trace(), "missing", [0], 16))
     assert trace.report["input"]["expected"] == 3, trace.report["input"]
     assert [w["ranks"] for w in trace.verdict["waiting"]] == [[1, 2]]

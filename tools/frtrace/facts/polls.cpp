@@ -39,6 +39,12 @@ bool naps(const ThreadStack& t, double idle_s) {
          (sleeps || call == "select" || call == "futex" || call == "poll" || call == "ppoll");
 }
 
+// A busy machine: it has woken, and no processor is free for it.
+bool has_woken(const RankEvidence& e, const ThreadStack& t) {
+  return t.activity == fr::Activity::kRunnable && !t.stack.empty() &&
+         e.threads.frames[t.stack.front()].function.ends_with("nanosleep");
+}
+
 std::vector<int> others_that_live(const Facts& f, const std::vector<int>& waiting) {
   return ranks_that(f, [&](int i) { return !contains(waiting, i) && !f.exit(i).ended(); });
 }
@@ -110,7 +116,7 @@ std::optional<OwedWrite> by_key(const Facts& f, const std::vector<int>& waiting)
 
 bool polls(const RankEvidence& e) {
   const ThreadStack* t = told_thread(e);
-  return t != nullptr && naps(*t, idle_s(e)) && std::ranges::none_of(hints_of(e), [](const Hint& h) {
+  return t != nullptr && (naps(*t, idle_s(e)) || has_woken(e, *t)) && std::ranges::none_of(hints_of(e), [](const Hint& h) {
            return h.kind == HintKind::kLockFile || h.kind == HintKind::kFileLock ||
                   h.kind == HintKind::kFifo || h.kind == HintKind::kLoaderWorker;
          });
