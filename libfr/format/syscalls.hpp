@@ -5,7 +5,7 @@
 
 namespace fr {
 
-// What the first argument of a call is, or how long the call sleeps.
+// The meaning of a call's first argument, or where the call has the time that it sleeps.
 enum class SyscallArgument : u8 {
   kNothing,
   kDescriptor,

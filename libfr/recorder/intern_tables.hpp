@@ -30,10 +30,10 @@ class Tables {
   u32 find_group(const char* name) noexcept;
   void set_layer(const char* name, const char* text) noexcept;
   // Fills identity the launcher did not give. Returns true when the rank changed.
-  bool has_left_world() const noexcept;
   bool set_identity(i32 rank, i32 world_size, i32 local_rank) noexcept;
 
  private:
+  bool has_left_world() const noexcept;
   static constexpr u32 kFrameBuckets = 32768;
   static constexpr u32 kStackBuckets = 8192;
 

@@ -133,8 +133,8 @@ void descriptor(i32 pid, u64 fd, char* out, std::size_t size) noexcept {
   }
 }
 
-// Of a thread of this process that sleeps: how long it still does, or how long it meant to where the
-// call does not tell when it ends. 0 ns: unknown.
+// The time that a sleeping thread of this process has left; where the call does not tell when it ends,
+// the time that the thread asked for. 0 ns: unknown.
 u64 sleep_ns(const Task& t, SyscallArgument what) noexcept {
   using enum SyscallArgument;
   const bool absolute = what == kClockSleep && (t.args[1] & TIMER_ABSTIME) != 0;

@@ -122,6 +122,14 @@ u32 Agreement::find_held(const Group& g, u32 seq, Held* held, u16 kind) noexcept
 
 namespace {
 
+// "all_reduce #5 of default_pg".
+void add_operation(Line& line, const View& view, const Payload& p) noexcept {
+  const std::string_view op = view.string(p.op);
+  const GroupLabel label(view, view.group(p.group));
+  const std::string_view name = label.text();
+  line.add("%.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name), name.data());
+}
+
 // "rank 3", "ranks 0-2,4".
 template <class RankAt>
 void add_ranks(Line& line, u32 n, RankAt rank_at) noexcept {
@@ -306,12 +314,9 @@ bool Agreement::tell_steps(Group& g, char* text, std::size_t bytes) noexcept {
   }
   const View& view = memory_->rings[held[0].ring].view;
   const Payload& p = held[0].payload;
-  const std::string_view op = view.string(p.op);
-  const GroupLabel label(view, view.group(p.group));
-  const std::string_view name = label.text();
   Line line{text, bytes};
-  line.add("steps differ: in %.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name),
-           name.data());
+  line.add("steps differ: in ");
+  add_operation(line, view, p);
   add_site(line, view, p.stack, view, 0);
   for (u32 k = 0; k < n_sides && k < kSidesShown; ++k) {
     u32 places[kRings];
@@ -340,12 +345,9 @@ bool Agreement::tell_output(Group& g, char* text, std::size_t bytes) noexcept {
   Held* issued = memory_->held[1];
   const View& view = memory_->rings[held[0].ring].view;
   const Payload& p = held[0].payload;
-  const std::string_view op = view.string(p.op);
-  const GroupLabel label(view, view.group(p.group));
-  const std::string_view name = label.text();
   Line line{text, bytes};
-  line.add("output of %.*s #%l of %.*s", length(op), op.data(), u64{p.seq}, length(name),
-           name.data());
+  line.add("output of ");
+  add_operation(line, view, p);
   if (find_held(g, g.output_seq, issued, FR_COLLECTIVE) != 0) {
     const View& at = memory_->rings[issued[0].ring].view;
     add_site(line, at, issued[0].payload.stack, at, 0);

@@ -129,7 +129,7 @@ void add_leftover(const char* name, void* context) noexcept {
   unmap_file(m);
 }
 
-// Of other jobs the one that died last; nullptr: none is left.
+// A ring of the other job that died last; nullptr: no other job left one.
 const Leftover* newest_of_others(const Leftovers& left) noexcept {
   const Leftover* newest = nullptr;
   for (u32 i = 0; i < left.n; ++i) {
@@ -222,8 +222,8 @@ bool Salvage::take_leftover(const char* path, u64 incident) noexcept {
 }
 
 // Rings of dead processes in the ring directory: those of this job's earlier attempts (or of an
-// earlier run under the same name) become dumps. Of other jobs those of the one that died last stay
-// for a day, the rest for ten minutes, 512 MiB together.
+// earlier run under the same name) become dumps. Rings of the other job that died last stay
+// for a day, those of the rest for ten minutes, 512 MiB together.
 void Salvage::take_leftovers() noexcept {
   const char* dir = recorder_.region.dir.c_str();
   if (dir[0] == '\0') {

@@ -137,7 +137,8 @@ void Silence::init() noexcept {
 bool Silence::may_be_silent() const noexcept {
   const View& view = recorder_.view;
   return site_ != nullptr && view.header().world_size.load() > 1 &&
-         (has_group(view) || has_not_begun(view)) && recorder_.exit_stack.load() == 0 && !recorder_.control->is_paused();
+         (has_group(view) || has_not_begun(view)) && recorder_.exit_stack.load() == 0 &&
+         !recorder_.control->is_paused();
 }
 
 // True: a silence that was dumped is over.

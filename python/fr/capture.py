@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import traceback
+import typing
 import urllib.parse
 
 from . import _fr, adapter, caught, early, fallback, nccl, problems
@@ -225,6 +226,7 @@ def _store_call(name: str, key) -> str:
 
 def _recorded_wait(name: str, original):
     """A wait for a key of the store is in flight like an operation."""
+    recorded: dict[str, typing.Callable] = {}  # by the name that the record has
 
     @functools.wraps(original)
     def call(*args, **kwargs):
@@ -232,7 +234,10 @@ def _recorded_wait(name: str, original):
         if getattr(_local, "call", "") or not _fr.enabled():
             return original(*args, **kwargs)
         key = _argument(args, kwargs, 1, "keys", None) or kwargs.get("key", "")
-        return _recorded(_store_call(name, key), original)(*args, **kwargs)
+        full = _store_call(name, key)
+        if full not in recorded:
+            recorded[full] = _recorded(full, original)
+        return recorded[full](*args, **kwargs)
 
     return call
 

@@ -103,7 +103,6 @@ std::map<std::string, std::vector<int>> inside(const Facts& f) {
 
 }  // namespace
 
-// Some are in a call that makes groups, for which all must agree on how many they are.
 std::vector<Cause> same_rank(const Facts& f) {
   Cause c(Rule::kSameRank, Verdict::kMismatch);
   for (const auto& [rank, processes] : f.c.twins) {
@@ -119,6 +118,7 @@ std::vector<Cause> same_rank(const Facts& f) {
   return {c};
 }
 
+// Some are in a call that makes groups, for which all must agree on how many they are.
 std::vector<Cause> other_world(const Facts& f) {
   std::map<int, std::vector<int>> worlds;  // evidence
   for (const int i : f.c.indices()) {

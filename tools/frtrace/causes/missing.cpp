@@ -341,6 +341,11 @@ std::vector<Cause> still_issue(const Facts& f, const std::vector<int>& who) {
   return {open};
 }
 
+std::size_t count_waiting(const Facts& f) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(f.c.indices(), [&](int i) { return f.graph.waits(i); }));
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
@@ -370,9 +375,8 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   if (const std::vector<Rank> blank = may_make_communicator(f, who); !blank.empty()) {
     c.assume(Assume::kMayMakeCommunicator, blank);
   }
-  // Rings have no stacks: of most ranks nothing tells that they do not poll.
-  const auto waiting = ranks_that(f, [&](int i) { return f.graph.waits(i); });
-  if (!left && who.size() > waiting.size() && std::ranges::none_of(who, [&](int i) {
+  // Rings have no stacks: nothing tells that the many do not poll.
+  if (!left && who.size() > count_waiting(f) && std::ranges::none_of(who, [&](int i) {
         return told_thread(f.ev(i)) != nullptr || !f.ev(i).format.empty();
       })) {
     c.assume(Assume::kStacksUnseen, f.ranks(who));
@@ -393,11 +397,9 @@ bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>&
       absent * 2 > f.group(p.group).ranks.size()) {
     return true;
   }
-  std::size_t waiting = 0, still = 0;
-  for (const int i : f.c.indices()) {
-    waiting += f.graph.waits(i) ? 1 : 0;
-    still += stands_still(f, i) ? 1 : 0;
-  }
+  const std::size_t waiting = count_waiting(f);
+  const auto still = static_cast<std::size_t>(
+      std::ranges::count_if(f.c.indices(), [&](int i) { return stands_still(f, i); }));
   return waiting * 2 < still && waiting < idle.size();
 }
 
@@ -416,7 +418,7 @@ Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle
 }
 
 // Those who are in a call that makes groups wait there for the others that are idle.
-void drop_makers_of_groups(const Facts& f, std::vector<int>& idle) {
+void drop_inside_calls(const Facts& f, std::vector<int>& idle) {
   const auto waits = [&](int i) {
     const Record* call = f.lifecycle_in_flight(i);
     return call != nullptr && f.ev(i).salvage != Salvage::kUnresponsive && !f.exit(i).ended() &&
@@ -447,14 +449,20 @@ std::optional<Cause> only_wait(const Facts& f, const std::vector<int>& idle, Cau
     open.rule = Rule::kOpenAtStore;
     return open;
   }
-  const auto waiting = ranks_that(f, [&](int i) { return f.graph.waits(i); });
-  const bool at_store =
-      std::ranges::any_of(idle, [&](int i) { return program_is_at_store(f, i); });
-  if (at_store || idle.size() > waiting.size()) {
+  const bool at_store = std::ranges::any_of(idle, [&](int i) { return program_is_at_store(f, i); });
+  if (at_store || idle.size() > count_waiting(f)) {
     open.rule = Rule::kOpenPolls;
     return open;
   }
   return {};
+}
+
+// A loop may wait for another rank, the more so where no more ranks wait in the operation.
+void doubt_polls(const Facts& f, const std::vector<int>& idle, const Pending& p, Cause& c) {
+  c.assume(Assume::kPolls, f.ranks(idle));
+  if (idle.size() >= p.waits.size()) {
+    c.assume(Assume::kTie);
+  }
 }
 
 }  // namespace
@@ -494,7 +502,7 @@ std::vector<Cause> never_issued(const Facts& f) {
       return still_issue(f, all);
     }
   }
-  drop_makers_of_groups(f, idle);
+  drop_inside_calls(f, idle);
   const int k = main_pending(f, idle);
   if (k < 0) {
     return {};
@@ -539,6 +547,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = missing(f, idle, main_pending(f, idle), left);
+  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
   });
@@ -546,8 +555,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     c.assume(Assume::kEarlierIterations);  // the few issued none too many
   }
   if (all_wait) {
-    c.assume(Assume::kPolls, f.ranks(idle));
-    c.assume(idle.size() < p.waits.size() ? Assume::kPolls : Assume::kTie, f.ranks(idle));
+    doubt_polls(f, idle, p, c);
   }
   if (early) {
     c.assume(Assume::kEarlyFile, f.ranks(idle));

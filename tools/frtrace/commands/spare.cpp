@@ -7,10 +7,9 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "live/mapped_ring.hpp"
-#include "model/phrases.hpp"
+#include "model/rank_data.hpp"
 
 namespace frtrace {
 

@@ -55,7 +55,7 @@ Time told_to_end(const std::vector<Exit>&);
 double idle_s(const RankEvidence&);
 // It is watched before it made its first group.
 bool has_not_begun(const RankEvidence&);
-// Likewise idle_s(), of a rank that has not begun since its process began.
+// idle_s(); for a rank that has not begun, the time since its process began.
 double silent_s(const RankEvidence&);
 // The error says that a peer is gone, or late.
 bool is_consequence(std::string_view error);

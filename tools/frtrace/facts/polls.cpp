@@ -21,7 +21,7 @@ bool is_write(const Record& r) {
   return r.kind == Kind::kStore;
 }
 
-// What the rank did last, its notes aside; nullptr: nothing is kept.
+// The last record of the rank that is no note; nullptr: none is kept.
 const Record* last_deed(const RankEvidence& e) {
   return e.last_record([](const Record& r) { return r.kind != Kind::kNote; });
 }
@@ -30,7 +30,7 @@ const Record* last_deed(const RankEvidence& e) {
 // it was seen to wake. A signal wakes a thread from a long sleep, too.
 bool naps(const ThreadStack& t, double idle_s) {
   const std::string_view call = t.syscall;
-  const bool sleeps = call.ends_with("nanosleep") || call == "pselect6";
+  const bool sleeps = only_sleeps(call);
   if (sleeps && !t.syscall_on.empty()) {
     return t.syscall_on.ends_with(" ms") &&
            std::atof(t.syscall_on.c_str()) / 1e3 < limits::kNapShare * idle_s;

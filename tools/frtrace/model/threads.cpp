@@ -218,12 +218,15 @@ std::string where_text(const ThreadsEvidence& all, const ThreadStack& t, std::st
   return out;
 }
 
+bool only_sleeps(std::string_view call) {
+  return call.ends_with("nanosleep") || call == "pselect6";
+}
+
 namespace {
 
-// " of pipe:[4711]"; of a sleep how long it still lasts.
+// " of pipe:[4711]"; for a sleep how long it still lasts.
 std::string on_text(const std::string& call, const std::string& on) {
-  const bool sleeps = call.ends_with("nanosleep") || call == "pselect6";
-  return on.empty() || call == "futex" ? "" : sleeps ? " (" + on + " left)" : " of " + on;
+  return on.empty() || call == "futex" ? "" : only_sleeps(call) ? " (" + on + " left)" : " of " + on;
 }
 
 }  // namespace

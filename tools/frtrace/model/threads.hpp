@@ -12,6 +12,8 @@
 
 namespace frtrace {
 
+// A system call that only sleeps.
+bool only_sleeps(std::string_view call);
 // The plain name of a C++ symbol; others as they are.
 std::string demangled(std::string symbol);
 

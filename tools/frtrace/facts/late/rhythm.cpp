@@ -5,7 +5,7 @@
 #include <map>
 #include <tuple>
 
-#include "facts/late/series.hpp"
+#include "facts/late/stragglers.hpp"
 #include "facts/limits.hpp"
 #include "facts/order/course.hpp"
 
@@ -33,12 +33,7 @@ std::vector<std::size_t> step_starts(const RankEvidence& e) {
 }
 
 std::optional<SlowerSteps> slower_steps_of(const RankEvidence& e) {
-  const std::vector<std::size_t> at = step_starts(e);
-  std::vector<double> gaps_s;
-  for (std::size_t k = 1; k < at.size(); ++k) {
-    gaps_s.push_back(seconds_between(e.records[at[k - 1]].time, e.records[at[k]].time));
-  }
-  const std::vector<Change> all = changes(gaps_s);
+  const std::vector<Change> all = step_changes(e, step_starts(e));
   if (all.empty()) {
     return {};
   }
@@ -47,8 +42,8 @@ std::optional<SlowerSteps> slower_steps_of(const RankEvidence& e) {
       last.after - last.before < limits::kSlowLeast_s) {
     return {};
   }
-  const std::size_t first = at[std::min(last.at, at.size() - 1)];
-  return SlowerSteps{last.before, last.after, e.records[first].time, step_number(e, first + 1)};
+  return SlowerSteps{last.before, last.after, e.records[last.at].time,
+                     step_number(e, last.at + 1)};
 }
 
 }  // namespace

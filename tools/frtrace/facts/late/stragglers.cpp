@@ -532,14 +532,7 @@ class Lateness {
         }
       }
     }
-    std::vector<double> gaps;
-    for (std::size_t k = 1; k < at.size(); ++k) {
-      gaps.push_back(seconds_between(records[at[k - 1]].time, records[at[k]].time));
-    }
-    site.steps = changes(gaps);
-    for (Change& one : site.steps) {
-      one.at = at[one.at];
-    }
+    site.steps = step_changes(*c_.ranks[i], at);
   }
 
   const Case& c_;
@@ -552,6 +545,18 @@ class Lateness {
 };
 
 }  // namespace
+
+std::vector<Change> step_changes(const RankEvidence& e, const std::vector<std::size_t>& at) {
+  std::vector<double> gaps_s;
+  for (std::size_t k = 1; k < at.size(); ++k) {
+    gaps_s.push_back(seconds_between(e.records[at[k - 1]].time, e.records[at[k]].time));
+  }
+  std::vector<Change> out = changes(gaps_s);
+  for (Change& one : out) {
+    one.at = at[one.at];
+  }
+  return out;
+}
 
 Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
   const Lateness all(c, slots);

@@ -43,6 +43,8 @@ struct Stragglers {
   bool by_clocks = false;  // ends are not recorded, the ranks' clocks had to be compared
   std::string node;        // all of them, and most of its ranks; "" none
 };
+// Where the time between these records of a rank changed; `at` is a record.
+std::vector<Change> step_changes(const RankEvidence&, const std::vector<std::size_t>& at);
 Stragglers stragglers(const Case&, const std::vector<Slots>&);
 // The node of all of them, if that is most of its ranks; "" none.
 std::string late_node(const Case&, const std::vector<Straggler>&);
