@@ -349,6 +349,13 @@ void fr_exit_site(uint32_t stack) noexcept {
   }
 }
 
+void fr_exit_begins() noexcept {
+  if (Recorder* r = recorder()) {
+    constexpr std::string_view kName = "interpreter_exit";
+    r->watchdog->slow_exit().begin(r->tables->intern(kName.data(), kName.size()), monotonic_ns());
+  }
+}
+
 void fr_guard_thread() noexcept {
   guard_thread();
 }

@@ -159,12 +159,12 @@ bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept {
   return found;
 }
 
-bool last_operation(const View& view, RecordCopy& out) noexcept {
+bool last_operation(const View& view, RecordCopy& out, u32 tid) noexcept {
   RecordCopy r;
   bool found = false;
   for (u32 slot = 0; slot < view.n_slots(); ++slot) {
     if (view.read(slot, r) == Slot::kWhole && is_operation(r.payload.kind) &&
-        (!found || r.ticket > out.ticket)) {
+        (tid == 0 || r.payload.tid == tid) && (!found || r.ticket > out.ticket)) {
       out = r;
       out.shape = nullptr;
       found = true;

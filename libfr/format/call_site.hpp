@@ -79,7 +79,7 @@ Site user_site(const View& view, u32 stack) noexcept;
 // The oldest operation of a group that has not ended, as far as the ring still has it.
 bool oldest_in_flight(const View& view, u32 group, RecordCopy& out) noexcept;
 // The last collective, send or receive issued in any group.
-bool last_operation(const View& view, RecordCopy& out) noexcept;
+bool last_operation(const View& view, RecordCopy& out, u32 tid = 0) noexcept;  // 0: any thread's
 // What messages call a group: its description, or its members where nobody gave it one.
 class GroupLabel {
  public:

@@ -1,6 +1,9 @@
 // in_flight.cpp - subtracts what ended from what was issued.
 #include "recorder/in_flight.hpp"
 
+#include "format/call_site.hpp"
+#include "recorder/recorder.hpp"
+
 namespace fr {
 
 u64 count_open(const GroupRow& g) noexcept {
@@ -26,6 +29,14 @@ u64 count_in_flight(const View& view) noexcept {
     n += count_in_flight(*view.group(i));
   }
   return n;
+}
+
+u32 exit_stack(const Recorder& r) noexcept {
+  RecordCopy last;
+  const auto main_thread = static_cast<u32>(r.pid);  // sys.exit is noted there only
+  const bool went_on =
+      last_operation(r.view, last, main_thread) && last.ticket >= r.exit_head.load();
+  return went_on ? 0 : r.exit_stack.load();
 }
 
 }  // namespace fr

@@ -18,6 +18,7 @@
 #include "format/text.hpp"
 #include "format/ticks.hpp"
 #include "record/record.hpp"
+#include "recorder/in_flight.hpp"
 #include "recorder/recorder.hpp"
 #include "sample/thread_sampler.hpp"
 #include "watch/control_page.hpp"
@@ -151,6 +152,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
     format(e.kind, sizeof e.kind, "%s", word(dump::ExitBy::kCrash));
     format(e.type, sizeof e.type, "SIG%s", signal_name(signal));
     describe(e.message, sizeof e.message, signal, info, nullptr);
+    e.stack.store(exit_stack(r));  // sys.exit, where the process crashed as it ended
     e.time_unix_ns.store(unix_now_ns());
     e.ready.store(1, std::memory_order_release);
   }

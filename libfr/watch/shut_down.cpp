@@ -33,13 +33,6 @@ void at_exit(int status, void*) noexcept {
   }
 }
 
-// The stack of the request to end (sys.exit); 0 where none was made, or operations came after it.
-u32 exit_stack(const Recorder& r) noexcept {
-  RecordCopy last;
-  const bool went_on = last_operation(r.view, last) && last.ticket >= r.exit_head.load();
-  return went_on ? 0 : r.exit_stack.load();
-}
-
 void note_exit_site(Recorder& r) noexcept {
   ExitRecord& e = r.region.header().exit;
   const u32 stack = exit_stack(r);
@@ -94,6 +87,7 @@ void shut_down(Recorder& r, int status) noexcept {
   if (r.ended.exchange(true)) {
     return;
   }
+  r.watchdog->slow_exit().end();
   Header& h = r.region.header();
   const u64 since = ticks_now(h.clock_kind);
   // A backend's worker may be about to report what the script has already waited for.

@@ -182,6 +182,7 @@ void Watchdog::run() noexcept {
       }
       dump_incident(current, reason, Trigger::kPeer);
     }
+    slow_exit_.look(now);
     check_stalls(now);
     check_silence(now);
     warn(now);

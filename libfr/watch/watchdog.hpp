@@ -14,6 +14,7 @@
 #include "watch/ring_copier.hpp"
 #include "watch/salvage.hpp"
 #include "watch/silence.hpp"
+#include "watch/slow_exit.hpp"
 #include "watch/verdict.hpp"
 #include "watch/writer_thread.hpp"
 
@@ -54,6 +55,7 @@ class Watchdog {
   VerdictThread& verdict() noexcept { return verdict_; }
   DumpStore& store() noexcept { return store_; }
   void set_floors(const Floors& floors) noexcept;
+  SlowExit& slow_exit() noexcept { return slow_exit_; }
   DeadlinesFile& deadlines() noexcept { return deadlines_; }
 
   u64 incident() const noexcept { return incident_.load(); }
@@ -109,6 +111,7 @@ class Watchdog {
   VerdictThread verdict_;
   Salvage salvage_;
   LateRank late_rank_;
+  SlowExit slow_exit_;
   Patience patience_;
   Silence silence_;
   DeadlinesFile deadlines_;

@@ -705,6 +705,8 @@ def _watch_exit() -> None:
         ticket = harmless("recording the exit")(_begin_exit)()
         original()  # one that Ctrl-C ends has not ended: it stays in flight
         _lifecycle_end(ticket, None)
+        if _made_groups:
+            _fr.exit_begins()  # atexit's functions, multiprocessing's finalizers, __del__ methods
 
     threading._shutdown = _shutdown
 

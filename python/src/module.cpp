@@ -174,6 +174,7 @@ PYBIND11_MODULE(_fr, m) {
   m.def("stack", &stack, py::arg("frames"));
   m.def("capture_stack", &fr::capture_stack);
   m.def("guard_thread", &fr_guard_thread);
+  m.def("exit_begins", &fr_exit_begins);
   m.def("watch_system_exit", &watch_system_exit);
   m.def("dump", &dump, py::arg("reason") = "manual");
   m.def("register_writer", &register_writer);

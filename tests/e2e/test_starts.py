@@ -133,3 +133,44 @@ def test_a_process_that_does_not_exit_is_named(launch):
     (job.scratch / "go").touch()
     assert job.await_exit([2]) == {2: 0}, job.log()
     assert job.trace().verdict["kind"] == "ok", job.trace()  # it went on
+
+
+@pytest.mark.parametrize("how", ["atexit", "queue", "logging", "del", "alive"])
+def test_an_exit_hook_that_does_not_return_is_named(launch, how):
+    env = {"FR_TIMEOUT_S": "2", "FR_WARN_S": "1", "FR_TEST_EXIT": how}
+    job = launch("", 3, script=HERE / "exit_job.py", env=env, fork=False)
+    assert set(job.await_exit([0, 1]).values()) == {0}, job.log()
+
+    def verdict():
+        trace = job.trace()
+        return trace if trace.report and trace.verdict["ranks"] == [2] else None
+
+    trace = wait_until("the verdict", verdict).expect("missing", [2], op="interpreter_exit")
+    assert trace.verdict["summary"].endswith("is over, and an exit hook does not return"), trace
+    assert trace.verdict["confidence"] == "certain", trace
+    assert "upload" in str(trace), trace
+    (job.scratch / "go").touch()
+    assert job.await_exit([2]) == {2: 0}, job.log()
+    assert job.trace().verdict["kind"] == "ok", job.trace()
+
+
+def test_an_exit_hook_that_ctrl_c_ended_is_no_end_of_its_own(launch):
+    env = {"FR_TIMEOUT_S": "2", "FR_WARN_S": "1", "FR_TEST_EXIT": "atexit"}
+    job = launch("", 3, script=HERE / "exit_job.py", env=env, fork=False)
+    assert set(job.await_exit([0, 1]).values()) == {0}, job.log()
+    wait_until("the dump", lambda: "dump 1" in job.log())
+    os.kill(job.trace().verdict["blamed"][0]["pid"], signal.SIGINT)
+    job.await_exit([2])
+    trace = job.trace().expect("missing", [2], op="interpreter_exit")
+    assert "ended by SIGINT" in str(trace.report), trace
+
+
+def test_an_abort_at_exit_is_told_for_what_it_is(launch):
+    job = launch("", 3, script=HERE / "exit_job.py", env={"FR_TEST_EXIT": "thread_runs"}, fork=False)
+    if job.await_exit([2]) == {2: 1}:
+        pytest.skip("the thread of rank 2 was not in C++ code at that moment")
+    trace = wait_until("the verdict", lambda: (t := job.trace()).report and t).expect("exited", [2])
+    assert "SIGABRT, at exit: a thread still ran when Python had ended" in trace.verdict["summary"]
+    site = trace.verdict["blamed"][0]["site"]
+    line = (HERE / "exit_job.py").read_text().split("\n")[site["line"] - 1]
+    assert line.endswith("# @sys_exit"), trace

@@ -35,7 +35,7 @@ extern "C" {
 #define FR_API __attribute__((visibility("default")))
 
 /* Grows by one whenever a function or a struct member is added; nothing is ever removed. */
-#define FR_ABI_VERSION 7
+#define FR_ABI_VERSION 8
 
 /* ------------------------------------------------------------------ the recorder */
 
@@ -321,6 +321,10 @@ FR_API void fr_exit_record(const char* kind, const char* type, const char* messa
 /* Notes that the main thread asks to end the process, with the call stack of that. The last call
  * counts, and only where no operation follows it and nothing else was noted. Warm. */
 FR_API void fr_exit_site(uint32_t stack) FR_NOEXCEPT;
+
+/* Notes that the interpreter runs its exit hooks now. Where they take long, the watchdog records that
+ * as the operation "interpreter_exit", in flight until fr_shutdown. Cold. */
+FR_API void fr_exit_begins(void) FR_NOEXCEPT;
 
 /* Gives the calling thread an alternate signal stack where it has none, until it ends, so that an
  * overflow of its own stack leaves a crash record. Threads that record have it. Cold. */

@@ -138,6 +138,14 @@ int handled_signal(const RankEvidence& e) {
   return x.signal != SIGINT || went_on ? x.signal : 0;
 }
 
+// Python that has ended ends a thread that comes back to it by pthread_exit(). Where a C++ function on
+// that thread's stack lets no exception pass, the process aborts: "terminate called without an active
+// exception". Python 3.14 lets such threads wait instead.
+bool aborted_at_exit(const ExitEvidence& x) {
+  return x.kind == ExitBy::kCrash && x.signal == SIGABRT &&
+         x.message.find("_Unwind_ForcedUnwind") != std::string::npos;
+}
+
 // By the process's own exit record.
 Exit recorded_exit(const RankEvidence& e) {
   const std::string_view last_error = last_error_of(e);
@@ -165,6 +173,11 @@ Exit recorded_exit(const RankEvidence& e) {
       exit.message = x.message.substr(0, x.message.find("; thread "));
     }
     exit.consequence = x.signal == SIGABRT && is_consequence(last_error);
+    if (aborted_at_exit(x)) {
+      exit.at_exit = true;
+      exit.message = "at exit: a thread still ran when Python had ended";
+    }
+    exit.exit_place = x.kind == ExitBy::kCrash ? site_text(user_site(e, x.stack)) : "";
   } else if (x.state == fr::kExiting || x.kind == ExitBy::kExit) {
     exit.kind = ExitKind::kStatus;
     exit.status = x.status;

@@ -22,6 +22,7 @@ enum class ExitKind : std::uint8_t {
 struct Exit {
   ExitKind kind = ExitKind::kNone;
   bool terminated = false;   // by SIGTERM, SIGINT, SIGHUP, SIGQUIT: somebody ended it
+  bool at_exit = false;      // it aborted when its script was over, because a thread still ran
   bool consequence = false;  // its error says that a peer was gone or late
   int status = 0;
   int signal = 0;
@@ -30,7 +31,7 @@ struct Exit {
   Time time = 0;
   std::string type, message;        // of an exception; of a signal: who sent it, what the crash was
   std::string last_op, last_place;  // as peers saw it
-  std::string exit_place;           // of sys.exit; "" not known
+  std::string exit_place;           // of sys.exit, also where a crash followed; "" not known
 
   bool ended() const { return kind != ExitKind::kNone; }
   bool clean() const { return kind == ExitKind::kStatus && status == 0; }

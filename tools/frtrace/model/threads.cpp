@@ -112,6 +112,14 @@ bool script_is_over(const ThreadsEvidence& all, int pid) {
          all.frames[*outermost].function != "_run_module_as_main";
 }
 
+bool waits_for_threads(const ThreadsEvidence& all, int pid) {
+  const ThreadStack* t = main_thread(all, pid);
+  return t != nullptr && std::ranges::any_of(t->stack, [&](std::uint32_t frame) {
+    const ThreadFrame& f = all.frames[frame];
+    return f.python && f.function == "_shutdown" && base_name(f.file) == "threading.py";
+  });
+}
+
 const ThreadStack* gil_holder(const ThreadsEvidence& all) {
   for (const ThreadStack& t : all.threads) {
     if (t.gil == fr::Gil::kHolds) {

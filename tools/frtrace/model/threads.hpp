@@ -93,6 +93,8 @@ std::string child_text(const ThreadsEvidence&, const ChildProcess&, std::string_
 const ThreadStack* main_thread(const ThreadsEvidence&, int pid);
 // Its main thread runs Python code that no script has called, a handler of exit, or Python ends.
 bool script_is_over(const ThreadsEvidence&, int pid);
+// Its main thread waits for the other threads to end: in threading._shutdown.
+bool waits_for_threads(const ThreadsEvidence&, int pid);
 const ThreadStack* thread_of(const ThreadsEvidence&, int tid);
 // The thread that holds the GIL; nullptr: nobody, or unknown.
 const ThreadStack* gil_holder(const ThreadsEvidence&);

@@ -106,7 +106,7 @@ class Describe : public Names {
       line("is ending: its script is over");
     } else {
       b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
-      b_.site = now_at(*e_);
+      b_.site = x.exit_place.empty() ? now_at(*e_) : user_site(*e_, e_->exit.stack);
       is_there_ = true;
       // The rank in the place of the process that holds what this one waits for.
       if (const int holder = f.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {

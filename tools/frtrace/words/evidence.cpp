@@ -382,7 +382,9 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
     doubts.add(Confidence::kLikely,
                fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
   }
-  if (!open && !f.c.missing.empty()) {
+  // A process that does not end needs no other rank.
+  const bool alone = j.main().rule == Rule::kNoExit;
+  if (!open && !alone && !f.c.missing.empty()) {
     doubts.add({Assume::kRankWithoutEvidence, f.c.missing});
   }
   if ((r.kind == Verdict::kMissing || r.kind == Verdict::kDevice) &&
@@ -406,8 +408,13 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
   add_lost_records(f, r);
   add_gaps(f, fault, doubts);
   add_empty(f, fault, doubts);
+  std::vector<Rank> lacking, ended;
+  for (std::size_t i = 0; i < f.c.missing.size(); ++i) {
+    (f.missing_exits[i].clean() ? ended : lacking).push_back(f.c.missing[i]);
+  }
   std::string reasons = fmt::format("evidence of {} of {} ranks read", r.read, r.expected) +
-                        given(!f.c.missing.empty(), ", none of " + ranks_words(f.c.missing));
+                        given(!lacking.empty(), ", none of " + ranks_words(lacking)) +
+                        given(!ended.empty(), "; " + ranks_words(ended) + " ended with status 0");
   if (open) {
     r.confidence = Confidence::kPossible;
   } else if (r.confidence == Confidence::kCertain) {

@@ -113,6 +113,11 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
+bool has_aborted_at_exit(const Facts& f, const Cause& c) {
+  return std::ranges::any_of(
+      c.guilty, [&](const Guilty& g) { return g.evidence >= 0 && f.exit(g.evidence).at_exit; });
+}
+
 // What some rules found besides, and the table of sentences does not hold.
 void add_besides(const Facts& f, const Cause& c, Report& r) {
   const std::string guilty = ranks_words(ranks_of(c.guilty));
@@ -123,6 +128,10 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   } else if (c.rule == Rule::kExited && c.absent_too >= 0) {
     say(r, "why", "{} ended while waiting for rank {}, which waits for nobody", guilty,
         f.rank(c.absent_too));
+  } else if (c.rule == Rule::kExited && has_aborted_at_exit(f, c)) {
+    say(r, "hint",
+        "end the threads that issue operations, then call destroy_process_group(), before the script "
+        "ends");
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     say(r, "why", "the error of {} came before those of the others", guilty);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {

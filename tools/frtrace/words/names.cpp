@@ -140,7 +140,8 @@ std::string Names::exit(const Exit& e) const {
              (name == nullptr ? fmt::format("signal {}", e.signal) : fmt::format("SIG{}", name)) +
              led(", ", !e.message.empty() ? e.message
                                           : given(e.sender_pid > 0,
-                                                  fmt::format("sent by process {}", e.sender_pid)));
+                                                  fmt::format("sent by process {}", e.sender_pid))) +
+             led(", after sys.exit at ", e.exit_place);
     }
     case ExitKind::kException: {
       constexpr std::size_t kShown = 200;

@@ -57,8 +57,7 @@ inline constexpr Row kSentences[] = {
      "{who} [has|have] not entered {call} (not started, or cannot reach {store}); {others_wait} "
      "there"},
     {kNoExit,
-     "{who} [does|do] not exit: [it has|they have] destroyed [its|their] process groups, and "
-     "Python waits for [its|their] other threads to end"},
+     "{who} [does|do] not exit: {exit_waits}"},
     {kLifecycle, "{who} never entered {call}; {others_wait} there"},
     {kAtStore,
      "{who} [is|are] in no operation, and {others_wait} in the ranks' store for a key that another "

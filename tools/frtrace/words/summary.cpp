@@ -83,6 +83,11 @@ bool some_started(S s) {
   });
 }
 
+bool runs_exit_hooks(S s) {
+  const RankEvidence& e = s.f.ev(s.first().evidence);
+  return e.threads.present && !waits_for_threads(e.threads, e.id.pid);
+}
+
 bool otherwise(S) {
   return true;
 }
@@ -121,6 +126,11 @@ constexpr struct {
      "which root each member passed, and what their devices did: fr dumps"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
+    {"exit_waits", runs_exit_hooks,
+     "[its script is|their scripts are] over, and [an exit hook does|exit hooks do] not return"},
+    {"exit_waits", otherwise,
+     "[it has|they have] destroyed [its|their] process groups, and Python waits for [its|their] "
+     "other threads to end"},
     {"did_without", [](S s) { return s.p->absent.empty(); }, "do not have in their files"},
     {"did_without",
      [](S s) { return std::ranges::all_of(s.c.others, [&](int i) { return s.f.is_leaving(i); }); },

@@ -186,6 +186,18 @@ TEST_CASE("the crash and the exception lead, not the place where the dump was wr
           0);
     CHECK(r.blamed[0].evidence[0] == "got SIGSEGV, address 0x10: nothing is mapped there");
   }
+  SECTION("abort at exit") {
+    j.signal(1, SIGABRT, 0);
+    e.exit.kind = ExitBy::kCrash;
+    e.exit.message =
+        "raised by the process itself; thread 1001 (python) in abort (libc.so.6+0x1) < "
+        "_Unwind_ForcedUnwind (libgcc_s.so.1+0x2)";
+    j.advance(5);
+    const Report r = j.diagnose();
+    CHECK(r.summary.find("rank 1 was ended by SIGABRT, at exit: a thread still ran when Python had "
+                         "ended; rank 0 waits for it") == 0);
+    CHECK(std::ranges::count(r.findings, "hint", &Finding::id) == 1);
+  }
   SECTION("exception") {
     j.exception(1, "KeyError", "'lr'\n  at capture.py:7 in _note");
     e.threads.present = true;

@@ -1,0 +1,32 @@
+// slow_exit.hpp - a process whose exit hooks hang, as an operation in flight. Exits are quick as a rule
+// and leave no record; the watchdog begins one when the process is still there after kQuickExit_ns.
+#pragma once
+
+#include <atomic>
+
+#include "format/ticks.hpp"
+#include "fr/fr.h"
+
+namespace fr {
+
+class SlowExit {
+ public:
+  // The exiting thread: its hooks are about to run. op: string id of the operation's name.
+  void begin(u32 op, u64 now_ns) noexcept;
+  void look(u64 now_ns) noexcept;  // the watchdog's thread, every tick
+  // The exiting thread: all hooks have run. A hook that a signal (Ctrl-C) broke off did not return: the
+  // operation stays in flight.
+  void end() noexcept;
+
+ private:
+  static constexpr u64 kQuickExit_ns = 500'000'000;
+  enum Phase : u32 { kRuns, kExits, kRecorded, kEnded };
+
+  std::atomic<u32> phase_{kRuns};
+  u32 op_ = 0;
+  u64 since_ns_ = 0;
+  i32 signal_before_ = 0;
+  fr_ticket ticket_{};
+};
+
+}  // namespace fr
