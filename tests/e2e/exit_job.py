@@ -1,9 +1,9 @@
-"""One rank that works and destroys its groups; then something keeps rank 2 until the file `go` is there.
+"""One rank that works and destroys its groups; then something keeps rank 2 until the file `go` exists.
 
-FR_TEST_EXIT: thread (a thread that is no daemon), atexit, queue (the feeder of a multiprocessing.Queue
-whose pipe nobody drains), logging (a handler's close), del (a __del__ method of a global), alive
-(atexit, without destroy_process_group). thread_runs: a daemon thread of every rank still issues
-operations when the script ends, at sys.exit on rank 2.
+FR_TEST_EXIT: thread (not a daemon), atexit, queue (the feeder of a multiprocessing.Queue whose pipe
+nobody drains), logging (a handler's close), del (a __del__ method of a global), alive (atexit, without
+destroy_process_group), thread_runs (a daemon thread of every rank still issues operations when the
+script ends, at sys.exit on rank 2).
 """
 
 import atexit
@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist

@@ -166,7 +166,8 @@ def test_an_exit_hook_that_ctrl_c_ended_is_no_end_of_its_own(launch):
 
 
 def test_an_abort_at_exit_is_told_for_what_it_is(launch):
-    job = launch("", 3, script=HERE / "exit_job.py", env={"FR_TEST_EXIT": "thread_runs"}, fork=False)
+    env = {"FR_TEST_EXIT": "thread_runs"}
+    job = launch("", 3, script=HERE / "exit_job.py", env=env, fork=False)
     if job.await_exit([2]) == {2: 1}:
         pytest.skip("the thread of rank 2 was not in C++ code at that moment")
     trace = wait_until("the verdict", lambda: (t := job.trace()).report and t).expect("exited", [2])
