@@ -1,9 +1,9 @@
-"""One rank that works and destroys its groups; then something keeps rank 2 until the file `go` exists.
+"""Ranks that work and destroy their groups; something keeps rank 2 until the file `go` exists.
 
-FR_TEST_EXIT: thread (not a daemon), atexit, queue (the feeder of a multiprocessing.Queue whose pipe
-nobody drains), logging (a handler's close), del (a __del__ method of a global), alive (atexit, without
-destroy_process_group), thread_runs (a daemon thread of every rank still issues operations when the
-script ends, at sys.exit on rank 2).
+FR_TEST_EXIT: thread (not a daemon), atexit, queue (the feeder of a multiprocessing.Queue whose
+pipe nobody drains), logging (a handler's close), del (a __del__ method of a global), alive
+(atexit, without destroy_process_group), thread_runs (a daemon thread of every rank still issues
+operations when the script ends, at sys.exit on rank 2).
 """
 
 import atexit
