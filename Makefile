@@ -150,6 +150,12 @@ score: build/release/CMakeCache.txt $(VENV)/.made-by  ## Score frtrace and torch
 	  --hangsim build/release/tools/hangsim/hangsim --half all --columns frtrace \
 	  --count $(or $(CASES),2000)
 
+.PHONY: ablate
+ablate: build/release/CMakeCache.txt $(VENV)/.made-by  ## What each decision of the engine is worth, 45 min; CASES=100, ONLY=word
+	@cmake --build --preset release --target hangsim
+	@$(BIN)/python tests/ablate/ablate.py --count $(or $(CASES),100) $(if $(ONLY),--only $(ONLY)) \
+	  --out build/ablate/table.txt
+
 .PHONY: bench-frtrace
 bench-frtrace: $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace; ONLY=torch, fr or summaries
 	@cmake --preset release -DFR_BUILD_BENCH=ON >/dev/null

@@ -1,0 +1,124 @@
+// ablate.cpp - answers of the engine with each switch off in turn. See ablate.py.
+//
+// ablate CASES SWITCHES PROCESSES: files with a dump directory per line, and a number of a switch per
+// line. A line of output per answer:
+//   <switch, -1 none> <case> <kind> <ranks of the verdict> <ranks of all causes> <links>
+// for every case with no switch off, and for the cases whose answer a switch changes. `crash` and
+// `hang` instead of a kind: the engine does not bear that switch.
+#include "ablate/switch.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "causes/rules.hpp"
+#include "input/files.hpp"
+#include "model/case.hpp"
+#include "words/diagnose.hpp"
+
+namespace {
+
+using namespace frtrace;
+
+constexpr unsigned kLimit_s = 20;  // of one case with one switch
+
+struct Loaded {
+  std::unique_ptr<LoadResult> input;
+  std::vector<Case> cases;
+  std::string answer;
+  std::bitset<fr_ablate::kSwitches> reached;
+};
+
+std::string answer_of(const Loaded& l) {
+  if (l.cases.empty()) {
+    return "nothing - - -";
+  }
+  const Report r = diagnose(l.cases.front());
+  std::set<Rank> named(r.ranks.begin(), r.ranks.end());
+  for (const auto& cause : r.causes) {
+    named.insert(cause.ranks.begin(), cause.ranks.end());
+  }
+  std::vector<std::string> links;
+  for (const auto& link : r.links) {
+    links.push_back(fmt::format("{}>{}", link.from, link.to));
+  }
+  const auto list = [](const auto& all) {
+    return all.empty() ? std::string("-") : fmt::format("{}", fmt::join(all, ","));
+  };
+  return fmt::format("{} {} {} {}", verdict_name(r.kind), list(r.ranks), list(named), list(links));
+}
+
+// All changed answers of one switch, by a process of its own: it may crash or not come to an end.
+void try_switch(int number, const std::vector<Loaded>& all) {
+  fr_ablate::g_off = number;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].reached.test(static_cast<std::size_t>(number))) {
+      continue;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(kLimit_s);
+      const std::string answer = answer_of(all[i]);
+      if (answer != all[i].answer) {
+        fmt::print("{} {} {}\n", number, i, answer);
+        std::fflush(stdout);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status)) {
+      fmt::print("{} {} {} - - -\n", number, i, WTERMSIG(status) == SIGALRM ? "hang" : "crash");
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    fmt::print(stderr, "usage: ablate CASES SWITCHES PROCESSES\n");
+    return 2;
+  }
+  std::ifstream list(argv[1]);
+  std::vector<Loaded> all;
+  fr_ablate::g_notes = true;
+  for (std::string path; std::getline(list, path);) {
+    Loaded& l = all.emplace_back();
+    LoadOptions options;
+    options.threads = 1;
+    l.input = std::make_unique<LoadResult>(load_paths({path}, options));
+    l.cases = make_cases(l.input->evidence, {});
+    fr_ablate::g_reached.reset();
+    l.answer = answer_of(l);
+    l.reached = fr_ablate::g_reached;
+    fmt::print("-1 {} {}\n", all.size() - 1, l.answer);
+  }
+  std::fflush(stdout);
+  fr_ablate::g_notes = false;
+  std::ifstream wanted(argv[2]);
+  const std::vector<int> switches{std::istream_iterator<int>(wanted), {}};
+  const auto processes = static_cast<std::size_t>(std::atoi(argv[3]));
+  for (std::size_t p = 0; p < processes; ++p) {
+    if (fork() == 0) {
+      for (std::size_t i = p; i < switches.size(); i += processes) {
+        try_switch(switches[i], all);
+      }
+      _exit(0);
+    }
+  }
+  while (wait(nullptr) > 0) {
+  }
+  return 0;
+}
