@@ -156,6 +156,11 @@ ablate: build/release/CMakeCache.txt $(VENV)/.made-by  ## What each decision of 
 	@$(BIN)/python tests/ablate/ablate.py --count $(or $(CASES),100) $(if $(ONLY),--only $(ONLY)) \
 	  --out build/ablate/table.txt
 
+.PHONY: differ
+differ: build/release/CMakeCache.txt $(VENV)/.made-by  ## Where a small checker of tests/differ and frtrace differ; CASES=100
+	@cmake --build --preset release --target frtrace hangsim
+	@$(BIN)/python tests/differ/differ.py --count $(or $(CASES),100)
+
 .PHONY: bench-frtrace
 bench-frtrace: $(VENV)/.made-by  ## Measure frtrace on large sets, MOST=ranks, beside torchfrtrace; ONLY=torch, fr or summaries
 	@cmake --preset release -DFR_BUILD_BENCH=ON >/dev/null

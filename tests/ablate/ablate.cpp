@@ -7,6 +7,7 @@
 // `hang` instead of a kind: the engine does not bear that switch.
 #include "ablate/switch.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
@@ -58,29 +59,53 @@ std::string answer_of(const Loaded& l) {
   return fmt::format("{} {} {} {}", verdict_name(r.kind), list(r.ranks), list(named), list(links));
 }
 
-// All changed answers of one switch, by a process of its own: it may crash or not come to an end.
-void try_switch(int number, const std::vector<Loaded>& all) {
-  fr_ablate::g_off = number;
-  for (std::size_t i = 0; i < all.size(); ++i) {
+// Prints the changed answers of one switch from the case `first` on, and the case before it begins one,
+// so that its parent knows where it ended.
+void print_changes(int number, const std::vector<Loaded>& all, std::size_t first, int progress) {
+  for (std::size_t i = first; i < all.size(); ++i) {
     if (!all[i].reached.test(static_cast<std::size_t>(number))) {
       continue;
     }
+    if (write(progress, &i, sizeof i) != sizeof i) {
+      _exit(1);
+    }
+    alarm(kLimit_s);
+    const std::string answer = answer_of(all[i]);
+    if (answer != all[i].answer) {
+      fmt::print("{} {} {}\n", number, i, answer);
+    }
+  }
+  std::fflush(stdout);
+}
+
+// In processes of their own: the engine may crash or not come to an end with that switch.
+void try_switch(int number, const std::vector<Loaded>& all) {
+  fr_ablate::g_off = number;
+  for (std::size_t first = 0; first < all.size();) {
+    int progress[2];
+    if (pipe2(progress, O_NONBLOCK) != 0) {
+      _exit(1);
+    }
+    fcntl(progress[1], F_SETPIPE_SZ, 1 << 16);
     const pid_t child = fork();
     if (child == 0) {
-      alarm(kLimit_s);
-      const std::string answer = answer_of(all[i]);
-      if (answer != all[i].answer) {
-        fmt::print("{} {} {}\n", number, i, answer);
-        std::fflush(stdout);
-      }
+      setvbuf(stdout, nullptr, _IOLBF, 0);
+      print_changes(number, all, first, progress[1]);
       _exit(0);
     }
     int status = 0;
     waitpid(child, &status, 0);
-    if (WIFSIGNALED(status)) {
-      fmt::print("{} {} {} - - -\n", number, i, WTERMSIG(status) == SIGALRM ? "hang" : "crash");
-      std::fflush(stdout);
+    std::size_t last = first;
+    while (read(progress[0], &last, sizeof last) == sizeof last) {
     }
+    close(progress[0]);
+    close(progress[1]);
+    if (!WIFSIGNALED(status)) {
+      return;
+    }
+    fmt::print("{} {} {} - - -\n", number, last, WTERMSIG(status) == SIGALRM ? "hang" : "crash");
+    std::fflush(stdout);
+    first = last + 1;
   }
 }
 
