@@ -6,7 +6,7 @@
 // name that is spelled otherwise does not compile, or fails that test.
 //
 // To add a column: one line here, at the end of its table (readers of earlier versions ignore it),
-// its name in README.md, and where frtrace wants it a line in tools/frtrace/input/dump_reader.cpp.
+// its name in README.md, and where frtrace wants it a line in tools/frtrace/input/fr/dump_reader.cpp.
 #pragma once
 
 #include <algorithm>

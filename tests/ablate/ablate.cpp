@@ -90,6 +90,7 @@ void try_switch(int number, const std::vector<Loaded>& all) {
     const pid_t child = fork();
     if (child == 0) {
       setvbuf(stdout, nullptr, _IOLBF, 0);
+      close(STDERR_FILENO);  // std::terminate says why, hundreds of times
       print_changes(number, all, first, progress[1]);
       _exit(0);
     }

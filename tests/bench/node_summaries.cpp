@@ -8,8 +8,8 @@
 #include <random>
 
 #include "input/files.hpp"
-#include "reduce/shorten.hpp"
-#include "reduce/summary.hpp"
+#include "input/summary/shorten.hpp"
+#include "input/summary/summary.hpp"
 
 namespace {
 

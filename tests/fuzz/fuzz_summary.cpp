@@ -1,7 +1,7 @@
 // fuzz_summary.cpp - summaries: the msgpack inside, or a whole file.
 #include <zstd.h>
 
-#include "reduce/summary.hpp"
+#include "input/summary/summary.hpp"
 #include "target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

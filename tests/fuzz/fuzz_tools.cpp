@@ -1,10 +1,10 @@
 // fuzz_tools.cpp - what other tools print: job logs, py-spy's JSON, faulthandler's text, traces of
 // torch.profiler, NCCL Inspector's lines.
-#include "input/tools/inspector.hpp"
-#include "input/tools/job_log.hpp"
-#include "input/tools/kineto.hpp"
-#include "input/tools/settle.hpp"
-#include "input/tools/stacks.hpp"
+#include "input/other_tools/inspector.hpp"
+#include "input/other_tools/job_log.hpp"
+#include "input/other_tools/kineto.hpp"
+#include "input/other_tools/settle.hpp"
+#include "input/other_tools/stacks.hpp"
 #include "target.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

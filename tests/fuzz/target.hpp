@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "input/files.hpp"
-#include "input/tools/inspector.hpp"
-#include "input/tools/kineto.hpp"
-#include "input/tools/settle.hpp"
+#include "input/other_tools/inspector.hpp"
+#include "input/other_tools/kineto.hpp"
+#include "input/other_tools/settle.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
 #include "model/case.hpp"

@@ -25,7 +25,6 @@
 #include "commands/verdict.hpp"
 #include "doctor/bearing.hpp"
 #include "input/files.hpp"
-#include "input/here.hpp"
 #include "live/lock_files.hpp"
 #include "live/mapped_ring.hpp"
 #include "live/ringless.hpp"
@@ -37,6 +36,7 @@
 #include "report/render.hpp"
 #include "report/stacks_tree.hpp"
 #include "report/to_torch.hpp"
+#include "system/here.hpp"
 #include "words/diagnose.hpp"
 
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "collect/launch.hpp"
-#include "collect/nodes.hpp"
 #include "collect/package.hpp"
 #include "collect/processes.hpp"
+#include "model/nodes.hpp"
 
 namespace frtrace::collect {
 

@@ -10,16 +10,16 @@
 #include <iterator>
 #include <set>
 
-#include "commands/arguments.hpp"
 #include "format/file_name.hpp"
 #include "input/files.hpp"
-#include "input/here.hpp"
+#include "input/summary/shorten.hpp"
+#include "input/summary/summary.hpp"
 #include "live/ask_stacks.hpp"
 #include "live/incident.hpp"
 #include "live/rings.hpp"
 #include "model/operation.hpp"
-#include "reduce/shorten.hpp"
-#include "reduce/summary.hpp"
+#include "system/exit_status.hpp"
+#include "system/here.hpp"
 
 namespace frtrace::collect {
 

@@ -8,14 +8,13 @@
 #include "input/files.hpp"
 #include "model/case.hpp"
 #include "report/render.hpp"
+#include "system/exit_status.hpp"
 
 namespace CLI {
 class App;
 }
 
 namespace frtrace {
-
-enum Status { kNoFault = 0, kFault = 1, kUsage = 2, kNothing = 3, kNotDecided = 4 };
 
 struct Arguments {
   std::vector<std::string> paths;  // empty: the default directory

@@ -23,9 +23,9 @@
 #include "commands/output.hpp"
 #include "input/files.hpp"
 #include "model/case.hpp"
-#include "reduce/question.hpp"
 #include "report/lines.hpp"
 #include "words/diagnose.hpp"
+#include "words/question.hpp"
 
 namespace frtrace {
 

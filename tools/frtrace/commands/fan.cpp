@@ -17,8 +17,8 @@
 
 #include "collect/node.hpp"
 #include "commands/arguments.hpp"
-#include "input/here.hpp"
 #include "recorder/options.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

@@ -20,7 +20,6 @@
 #include "commands/live_source.hpp"
 #include "commands/output.hpp"
 #include "input/files.hpp"
-#include "input/here.hpp"
 #include "live/lock_files.hpp"
 #include "live/running_job.hpp"
 #include "live/screen.hpp"
@@ -28,6 +27,7 @@
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
 #include "report/render.hpp"
+#include "system/here.hpp"
 #include "words/diagnose.hpp"
 
 namespace frtrace {

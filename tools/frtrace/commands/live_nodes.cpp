@@ -17,9 +17,9 @@
 #include "collect/package.hpp"
 #include "collect/processes.hpp"
 #include "commands/live_source.hpp"
-#include "input/here.hpp"
 #include "live/job_lines.hpp"
 #include "report/lines.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

@@ -20,11 +20,11 @@
 #include "commands/arguments.hpp"
 #include "commands/output.hpp"
 #include "input/files.hpp"
-#include "input/here.hpp"
 #include "metrics/node.hpp"
 #include "model/case.hpp"
 #include "recorder/options.hpp"
 #include "report/lines.hpp"
+#include "system/here.hpp"
 #include "words/diagnose.hpp"
 
 namespace frtrace {

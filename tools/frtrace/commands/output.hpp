@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

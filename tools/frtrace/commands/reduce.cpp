@@ -16,16 +16,16 @@
 #include <fstream>
 
 #include "commands/arguments.hpp"
+#include "commands/lines.hpp"
 #include "commands/output.hpp"
 #include "input/files.hpp"
-#include "input/here.hpp"
+#include "input/summary/shorten.hpp"
+#include "input/summary/summary.hpp"
 #include "live/mapped_ring.hpp"
 #include "recorder/job_name.hpp"
 #include "recorder/options.hpp"
-#include "reduce/lines.hpp"
-#include "reduce/shorten.hpp"
-#include "reduce/summary.hpp"
 #include "report/lines.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

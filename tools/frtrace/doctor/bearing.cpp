@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "doctor/examine.hpp"
-#include "input/here.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "doctor/machine.hpp"
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

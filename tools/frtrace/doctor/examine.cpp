@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "input/here.hpp"
-#include "live/bounded.hpp"
 #include "report/lines.hpp"
+#include "system/bounded.hpp"
+#include "system/here.hpp"
 
 namespace frtrace::doctor {
 

@@ -14,11 +14,11 @@
 
 #include "format/schema.hpp"
 #include "format/ticks.hpp"
-#include "live/bounded.hpp"
-#include "live/proc_file.hpp"
 #include "metrics/node.hpp"
 #include "recorder/options.hpp"
 #include "sample/process.hpp"
+#include "system/bounded.hpp"
+#include "system/proc_file.hpp"
 
 namespace frtrace::doctor {
 

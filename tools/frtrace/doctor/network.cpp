@@ -15,7 +15,7 @@
 #include <set>
 
 #include "doctor/checks.hpp"
-#include "live/bounded.hpp"
+#include "system/bounded.hpp"
 
 namespace frtrace::doctor {
 

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "doctor/checks.hpp"
-#include "live/bounded.hpp"
 #include "recorder/options.hpp"
+#include "system/bounded.hpp"
 
 namespace frtrace::doctor {
 

@@ -17,13 +17,13 @@
 
 #include "input/memory.hpp"
 #include "input/one_file.hpp"
-#include "input/tools/inspector.hpp"
-#include "input/tools/kineto.hpp"
-#include "input/tools/settle.hpp"
+#include "input/other_tools/inspector.hpp"
+#include "input/other_tools/kineto.hpp"
+#include "input/other_tools/settle.hpp"
+#include "input/summary/pool.hpp"
+#include "input/symbols.hpp"
 #include "input/torch/dump.hpp"
 #include "input/trim.hpp"
-#include "live/symbols.hpp"
-#include "reduce/pool.hpp"
 
 namespace frtrace {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collect/nodes.hpp"
+#include "model/nodes.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace {

@@ -12,15 +12,15 @@
 #include <new>
 
 #include "format/layout.hpp"
-#include "input/here.hpp"
+#include "input/fr/ras.hpp"
 #include "input/memory.hpp"
-#include "input/ras.hpp"
-#include "input/tools/inspector.hpp"
-#include "input/tools/job_log.hpp"
-#include "input/tools/kineto.hpp"
-#include "input/tools/stacks.hpp"
+#include "input/other_tools/inspector.hpp"
+#include "input/other_tools/job_log.hpp"
+#include "input/other_tools/kineto.hpp"
+#include "input/other_tools/stacks.hpp"
+#include "input/summary/summary.hpp"
 #include "input/torch/dump.hpp"
-#include "reduce/summary.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <tuple>
 
+#include "input/summary/numbers.hpp"
 #include "model/contains.hpp"
 #include "model/hash.hpp"
 #include "model/operation.hpp"
-#include "reduce/words.hpp"
 
 namespace frtrace {
 

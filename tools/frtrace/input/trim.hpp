@@ -3,7 +3,7 @@
 // Up to a budget of records all are kept. Of a larger set, whatever the order of the files:
 //  1. of each rank a window: the records from a little before its earliest unfinished operation on,
 //     every other unfinished one, the last few of each group. Frontiers are exact without records.
-//     Of summaries' ranks what is recent (reduce/words.hpp), less the more ranks there are.
+//     Of summaries' ranks what is recent (input/summary/numbers.hpp), less the more ranks there are.
 //  2. While the windows are cut, all ranks put the signature of every collective into one table per
 //     (group, seq). Where they differ, the files of that group are read again and the neighbourhood
 //     of that slot is kept as well: a mismatch that happened long before the hang stays visible.

@@ -10,8 +10,8 @@
 
 #include "format/file_name.hpp"
 #include "format/layout.hpp"
-#include "live/proc_file.hpp"
 #include "sample/process.hpp"
+#include "system/proc_file.hpp"
 
 namespace frtrace {
 

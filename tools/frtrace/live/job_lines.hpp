@@ -1,4 +1,4 @@
-// job_lines.hpp - a running job over nodes, by the lines that each of them says (reduce/lines.hpp).
+// job_lines.hpp - a running job over nodes, by the lines that each of them says (commands/lines.hpp).
 #pragma once
 
 #include <map>

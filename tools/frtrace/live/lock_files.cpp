@@ -11,8 +11,8 @@
 #include <map>
 #include <system_error>
 
-#include "input/here.hpp"
-#include "live/bounded.hpp"
+#include "system/bounded.hpp"
+#include "system/here.hpp"
 
 namespace frtrace {
 

@@ -2,8 +2,8 @@
 // Called after the verdict is made: it adds to the words and changes no answer.
 #pragma once
 
-#include "report/report.hpp"
 #include "report/stacks_tree.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

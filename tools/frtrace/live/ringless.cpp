@@ -8,11 +8,11 @@
 #include <map>
 #include <string>
 
-#include "input/here.hpp"
-#include "live/proc_file.hpp"
 #include "model/contains.hpp"
 #include "recorder/options.hpp"
 #include "sample/process.hpp"
+#include "system/here.hpp"
+#include "system/proc_file.hpp"
 
 namespace frtrace {
 

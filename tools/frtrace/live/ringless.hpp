@@ -3,7 +3,7 @@
 // to the words and changes no answer.
 #pragma once
 
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

@@ -11,11 +11,11 @@
 #include <set>
 #include <tuple>
 
-#include "input/here.hpp"
 #include "live/mapped_ring.hpp"
-#include "live/proc_file.hpp"
 #include "recorder/job_name.hpp"
 #include "sample/process.hpp"
+#include "system/here.hpp"
+#include "system/proc_file.hpp"
 
 namespace frtrace {
 

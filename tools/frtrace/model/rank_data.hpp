@@ -353,7 +353,7 @@ struct Holes {
   bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
   bool only_stacks = false;         // of another tool: where threads are, and no operation
   bool may_wait = false;           // such, of a thread that may be in an operation, or wait for one
-  bool reduced = false;            // from a summary, which leaves things out (reduce/shorten.hpp)
+  bool reduced = false;            // from a summary, which leaves things out (input/summary/shorten.hpp)
   std::uint64_t truncated_at = 0;  // records before the cut
   bool only_times = false;         // of a profiler: who came when, and nothing of a hang
   bool calls_only = false;         // what Python called; what C++ issued by itself is not in it

@@ -6,8 +6,8 @@
 
 #include "facts/facts.hpp"
 #include "input/files.hpp"
-#include "report/report.hpp"
 #include "report/stacks_tree.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

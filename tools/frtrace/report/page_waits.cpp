@@ -10,7 +10,7 @@
 #include "model/contains.hpp"
 #include "model/operation.hpp"
 #include "report/page_pool.hpp"
-#include "report/report.hpp"
+#include "words/report.hpp"
 #include "words/words.hpp"
 
 namespace frtrace {

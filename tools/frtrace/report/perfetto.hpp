@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/case.hpp"
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

@@ -11,7 +11,7 @@
 #include "model/case.hpp"
 #include "report/perfetto.hpp"
 #include "report/perfetto_packets.hpp"
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "collect/nodes.hpp"
 #include "facts/facts.hpp"
-#include "report/report.hpp"
+#include "model/nodes.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "input/ras.hpp"
+#include "input/fr/ras.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
 #include "words/diagnose.hpp"

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "facts/limits.hpp"
-#include "input/ras.hpp"
+#include "input/fr/ras.hpp"
 #include "model/contains.hpp"
 #include "model/operation.hpp"
 #include "words/words.hpp"

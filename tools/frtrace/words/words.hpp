@@ -13,7 +13,7 @@
 
 #include "judge/judge.hpp"
 #include "model/phrases.hpp"
-#include "report/report.hpp"
+#include "words/report.hpp"
 
 namespace frtrace {
 

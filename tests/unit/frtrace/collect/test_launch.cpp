@@ -4,8 +4,8 @@
 
 #include "catch.hpp"
 #include "collect/launch.hpp"
-#include "collect/nodes.hpp"
 #include "collect/package.hpp"
+#include "model/nodes.hpp"
 
 using namespace frtrace;
 using namespace frtrace::collect;

@@ -1,8 +1,8 @@
 // What NCCL's RAS service said, in lines. The answers are made up after its formats.
 #include "builder.hpp"
 #include "catch.hpp"
-#include "input/ras.hpp"
-#include "input/tools/settle.hpp"
+#include "input/fr/ras.hpp"
+#include "input/other_tools/settle.hpp"
 #include "model/case.hpp"
 #include "words/diagnose.hpp"
 

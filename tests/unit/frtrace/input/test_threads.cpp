@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "catch.hpp"
-#include "input/threads.hpp"
+#include "input/fr/threads.hpp"
 #include "model/hints.hpp"
 #include "thread_stacks.hpp"
 

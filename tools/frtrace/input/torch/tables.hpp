@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "input/fr/string_ids.hpp"
 #include "input/pickle.hpp"
-#include "input/string_ids.hpp"
 #include "model/rank_data.hpp"
 
 namespace frtrace::torch_dump {
