@@ -136,7 +136,6 @@ enum class Rule : std::uint8_t {
   kStoppedHost,    // a host stopped though peers in the same place went on
   kElsewhere,      // a host is elsewhere in the program, as its stack shows
   kLeftOrder,      // in a cycle: left out, exchanged or added an operation
-  kLeftOutAhead,   // left out, behind what it waits in: nobody waits for it yet
   kOtherOrder,     // in a cycle: the order of fewer members
   kCycle,          // in a cycle: all on it
   kLockCycle,      // in a cycle: some wait for a file lock that another one of them holds
@@ -164,8 +163,6 @@ enum class Rule : std::uint8_t {
   kOpenBehind,
   kOpenRunning,
   kOpenComplete,
-  kOpenStreams,
-  kOpenMoving,
   kOpenBetween,
   kOpenFailed,
   kOpenNoEvidence,
@@ -239,7 +236,6 @@ struct Cause {
   std::optional<Anomaly> anomaly;  // of the first guilty
   bool by_peers = false;           // the anomaly was found by comparing with peers
   bool thread_ended = false;  // the thread of the guilty that issued its operations of the group
-  bool new_to_all = false;    // no other rank ever issued what was issued instead
   DeviceChain chain;
   std::vector<DeviceError> errors;
   StalledDevice::Why stalled = StalledDevice::kNotStarted;

@@ -13,83 +13,10 @@ namespace frtrace {
 
 namespace {
 
-// Both issued the same there, or left the same collective out.
-bool same_step(const Facts& f, const Deviant& a, const Deviant& b) {
-  const auto issued = [&](const Deviant& d) {
-    return f.anomalies.role(d.evidence, f.history.of(d.evidence)[d.how.issued]);
-  };
-  const auto due = [&](const Deviant& d) {
-    const int owner = d.how.owner(d.evidence);
-    return std::pair(f.anomalies.role(owner, f.history.of(owner)[d.how.usual]),
-                     f.anomalies.due_seq(d.evidence, d.how));
-  };
-  return issued(a) == issued(b) ||
-         (a.how.kind == Anomaly::kSkipped && b.how.kind == Anomaly::kSkipped && due(a) == due(b));
-}
-
-// After `usual`, which it left out, all else came as in the iterations before: it came to that
-// operation in the next one only, which is no exchange. Of short iterations several are compared.
-bool came_one_later(const std::vector<Step>& steps, const Anomaly& a) {
-  if (a.kind != Anomaly::kSwapped || a.usual_of >= 0 || a.issued <= a.usual) {
-    return false;
-  }
-  const std::size_t length = a.issued - a.usual;
-  std::size_t from = a.usual + 1;
-  while (a.issued - from < limits::kClearSupport && from >= length) {
-    from -= length;
-  }
-  const std::size_t rest = std::min(a.issued - from, steps.size() - a.issued);
-  const auto at = [&](std::size_t k) { return steps.begin() + static_cast<std::ptrdiff_t>(k); };
-  return rest >= limits::kClearSupport &&
-         std::equal(at(a.issued), at(a.issued + rest), at(from),
-                    [](const Step& x, const Step& y) { return x.key == y.key; });
-}
-
-// It waits where it left its order, or left out a message there, in another group than what was due is
-// of.
-bool is_elsewhere(const Facts& f, const Deviant& d) {
-  const int owner = d.how.owner(d.evidence);
-  const int due = f.history.of(owner)[d.how.usual].group;
-  return (d.how.issued == f.stuck_step(d.evidence) ||
-          is_p2p(f.history.record(owner, d.how.usual))) &&
-         f.history.of(d.evidence)[d.how.issued].group != due;
-}
-
-}  // namespace
-
-namespace {
-
 void add_new(std::vector<Deviant>& deviants, const std::vector<Deviant>& more) {
   for (const Deviant& d : more) {
     if (std::ranges::find(deviants, d.evidence, &Deviant::evidence) == deviants.end()) {
       deviants.push_back(d);
-    }
-  }
-}
-
-// Adds who waits with the first of them in what is new to it.
-void add_alike(const Facts& f, std::vector<Deviant>& deviants) {
-  const Deviant d = deviants.front();
-  if (d.how.issued != f.stuck_step(d.evidence)) {
-    return;
-  }
-  std::vector<Deviant> alike;
-  for (const int i : wait_alike(f, d.evidence)) {
-    alike.push_back({i, d.how});
-    alike.back().how.usual_of = d.how.owner(d.evidence);
-    alike.back().how.issued = f.stuck_step(i);
-  }
-  add_new(deviants, alike);
-}
-
-// Adds who left out the same collective as the first of them, in which others wait.
-void add_others_without(const Facts& f, std::vector<Deviant>& deviants) {
-  const Deviant d = deviants.front();
-  const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
-  const std::uint64_t seq = f.anomalies.due_seq(d.evidence, d.how);
-  for (const Pending& p : f.graph.pending) {
-    if (p.kind == Kind::kCollective && p.group == group && p.seq == seq) {
-      add_new(deviants, who_left_out(f, p));
     }
   }
 }
@@ -125,27 +52,16 @@ void add_sisters(const Facts& f, std::vector<Deviant>& deviants) {
   }
 }
 
-// None of its peers ever issued what it issued there.
-bool is_new_to_others(const Facts& f, const Deviant& d) {
-  const std::uint64_t role = f.anomalies.roles(d.evidence, false)[d.how.issued];
-  return std::ranges::none_of(f.anomalies.peers(d.evidence, true),
-                              [&](int j) { return contains(f.anomalies.roles(j, false), role); });
-}
-
 }  // namespace
 
 Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, bool in_cycle) {
   Cause c;
   c.rule = Rule::kLeftOrder;
-  add_alike(f, deviants);
   if (in_cycle && !by_peers) {
     add_sisters(f, deviants);
   }
   for (Deviant& d : deviants) {
-    const bool skip = came_one_later(f.history.of(d.evidence), d.how);
-    d.how.kind = skip                                       ? Anomaly::kSkipped
-                 : f.anomalies.exchanged(d.evidence, d.how) ? Anomaly::kSwapped
-                                                            : d.how.kind;
+    d.how.kind = f.anomalies.exchanged(d.evidence, d.how) ? Anomaly::kSwapped : d.how.kind;
   }
   const Anomaly a = deviants.front().how;
   // Exchanged with a later one, or something that it never issued there: another order. So is what
@@ -155,16 +71,10 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
       a.kind == Anomaly::kSwapped ||
       (a.kind == Anomaly::kSkipped &&
        ((in_cycle && a.novel) || has_thread_at_lock(f.ev(deviants.front().evidence))));
-  const bool elsewhere =
-      in_cycle && a.kind == Anomaly::kReplaced && is_elsewhere(f, deviants.front());
-  const bool skip = elsewhere || (a.kind == Anomaly::kSkipped && !order);
-  if (skip) {
-    add_others_without(f, deviants);
-  }
+  const bool skip = a.kind == Anomaly::kSkipped && !order;
   c.verdict = order ? Verdict::kDeadlock : skip ? Verdict::kMissing : Verdict::kMismatch;
   c.anomaly = a;
   c.by_peers = by_peers;
-  c.new_to_all = a.novel && is_new_to_others(f, deviants.front());
   for (const Deviant& d : deviants) {
     const std::vector<Step>& steps = f.history.of(d.evidence);
     Guilty g = guilty_rank(f, d.evidence,
@@ -192,53 +102,6 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
 }
 
 namespace {
-
-// The rank's calls were hooked: the streams of what it waits in are known all the same.
-bool has_streams(const Facts& f, const Problem& p, int evidence) {
-  return std::ranges::all_of(p.pending, [&](int k) {
-    const std::vector<Wait>& waits = f.graph[k].waits;
-    return std::ranges::all_of(waits, [&](const Wait& w) {
-      const auto at = w.evidence == evidence && w.record != kNoRecord
-                          ? f.devices.of(evidence, w.record)
-                          : std::nullopt;
-      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
-    });
-  });
-}
-
-// Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
-// which the hosts issued, would show what holds it up.
-bool is_below_the_host(const Facts& f, const Problem& p) {
-  bool any = false, all = true;
-  for (const int i : f.c.indices()) {
-    const DeviceEvidence& d = f.ev(i).device;
-    any = any || d.present;
-    all = all && d.present &&
-          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
-  }
-  return any && !all && std::ranges::all_of(p.pending, [&](int k) { return f.graph[k].complete; });
-}
-
-// Nothing tells when the files were written: sends and receives of a moving job may look like this
-// where they are those that it repeats. A collective that is new to a rank is none of those.
-bool may_be_moving(const Facts& f, const Problem& p) {
-  return std::ranges::any_of(p.pending,
-                             [&](int k) { return f.graph[k].kind != Kind::kCollective; }) &&
-         std::ranges::none_of(p.evidence, [&](int i) { return has_come_to_new(f, i); }) &&
-         std::ranges::any_of(p.evidence, [&](int i) {
-           const std::vector<Step>& steps = f.history.of(i);
-           const std::vector<Record>& records = f.ev(i).records;
-           const std::size_t at = f.stuck_step(i);
-           const auto same = [&](const Step& s) {
-             return s.key == steps[at].key &&
-                    records[s.record].in_numel == records[steps[at].record].in_numel;
-           };
-           return f.ev(i).holes.written_guessed &&
-                  (at >= steps.size() ||
-                   std::any_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(at),
-                               same));
-         });
-}
 
 // All wait at the same place of the program, by operation, call site and role. Where all members of a
 // group are on the circle, and each waits for another one, the group may number them in any order.
@@ -278,17 +141,8 @@ bool is_program_way(const Facts& f, const Problem& p) {
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
   c.pending = p.pending.front();
-  if (is_below_the_host(f, p)) {
-    c.set(Rule::kOpenStreams, Verdict::kUndecided);
-    return c;
-  }
   c.verdict = Verdict::kDeadlock;
   c.operations = p.pending;
-  if (may_be_moving(f, p)) {
-    c.set(Rule::kOpenMoving, Verdict::kUndecided);
-    c.others = p.evidence;
-    return c;
-  }
   std::vector<int> who = on_all.size() == 1 ? on_all : std::vector<int>();
   c.rule = who.empty() ? Rule::kCycle : Rule::kOtherOrder;
   if (who.empty() && !is_program_way(f, p)) {
@@ -298,9 +152,6 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   }
   if (auto other = who.empty() ? std::nullopt : other_thread_did_not_come(f, p, who.front())) {
     return *other;
-  }
-  if (auto skip = who.empty() ? std::nullopt : went_past(f, p, who)) {
-    return *skip;
   }
   if (who.empty()) {
     who = on_all.empty() ? p.evidence : on_all;
@@ -313,18 +164,6 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   }
   blame(f, who, c.rule == Rule::kCycle ? Why::kOnCycle : Why::kOtherOrder, c);
   return c;
-}
-
-// Nobody waits for it in what it did not issue, and all others came to the collective that it issued
-// instead of something else, too, from the same line.
-bool is_in_common(const Facts& f, const Deviant& d) {
-  const RankEvidence& e = f.ev(d.evidence);
-  const Step& step = f.history.of(d.evidence)[d.how.issued];
-  return (d.how.kind == Anomaly::kReplaced || d.how.kind == Anomaly::kInserted) &&
-         !user_site(e, e.records[step.record].stack).file.empty() &&
-         std::ranges::none_of(f.graph.pending,
-                              [&](const Pending& p) { return contains(p.absent, d.evidence); }) &&
-         came_together(f, d.evidence, step);
 }
 
 // All met since. What was left out of another group, in which others wait for it, may show only then.
@@ -376,7 +215,7 @@ std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) 
   for (const Anomaly& a : f.anomalies.any(who, stuck, false)) {
     const bool later = of_several && a.issued >= f.stuck_end(who);
     const auto left =
-        later || (a.novel && is_of_most(f, who, a.issued)) || left_with_most(f, who, a.issued)
+        later || left_with_most(f, who, a.issued)
             ? std::nullopt
             : f.anomalies.since_met(who, a, stuck);
     if (left && (!last || (left->issued > last->issued && left->issued <= stuck))) {
@@ -406,12 +245,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({i, *a});
     }
   }
-  const auto is_common = [&](int i, const Anomaly& a) {
-    return is_in_common(f, {i, a}) || (a.novel && is_of_most(f, i, a.issued)) ||
-           left_with_most(f, i, a.issued);
-  };
   std::erase_if(deviants, [&](const Deviant& d) {
-    return is_common(d.evidence, d.how) || (in_cycle && is_past(f, d));
+    return left_with_most(f, d.evidence, d.how.issued) || (in_cycle && is_past(f, d));
   });
   // Who waits where it left its order tells more than who went on well after that, the more so in
   // what it never issued before.
@@ -444,13 +279,10 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({suspects[k], *a});
     }
   }
-  // Only a few deviants mean something, and none who did different things for the first time: any of
-  // those may be in order.
+  // Only a few deviants mean something.
   const std::size_t most =
       std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 3 : 2));
-  if (deviants.empty() || deviants.size() > most ||
-      std::ranges::any_of(deviants,
-                          [&](const Deviant& d) { return !same_step(f, d, deviants.front()); })) {
+  if (deviants.empty() || deviants.size() > most) {
     return std::nullopt;
   }
   // What most on the circle did in this iteration singles nobody out.
@@ -482,55 +314,9 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   return c;
 }
 
-// All wait in the same place, which none of them had come to before: nobody left what was common.
-bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
-  return stuck_alike(f, who) && std::ranges::all_of(who, [&](int i) {
-           const std::span<const Step> steps(f.history.of(i));
-           const std::size_t at = f.stuck_step(i);
-           return at < steps.size() &&
-                  std::ranges::count(steps.first(at), steps[at].key, &Step::key) == 0;
-         });
-}
-
-}  // namespace
-
-namespace {
-
-// A few stand in a collective that they never issued before, and all circles lead through it: they
-// left what the many, who stand where they stood before, go on with. Or the many should have, too.
-std::optional<Cause> few_left(const Facts& f, const Problem& p) {
-  for (const int k : p.pending) {
-    const Pending& op = f.graph[k];
-    std::vector<int> few;
-    for (const Wait& w : op.waits) {
-      few.push_back(w.evidence);
-    }
-    const auto comes_to_new = [&](int i) { return has_come_to_new(f, i); };
-    if (op.kind == Kind::kCollective && 2 * few.size() < f.group(op.group).ranks.size() &&
-        std::ranges::all_of(few, comes_to_new) && std::ranges::none_of(op.absent, comes_to_new) &&
-        f.graph.is_on_all_circles(p, k)) {
-      Cause c(Rule::kOtherOrder, Verdict::kDeadlock);
-      c.operations = p.pending;
-      c.pending = k;
-      c.assume(Assume::kFewAreWrong, f.ranks(few));
-      blame(f, few, Why::kOtherOrder, c);
-      return c;
-    }
-  }
-  return std::nullopt;
-}
-
-// By its own earlier iterations the guilty left out a message with that rank, which is then ahead of it
-// in messages.
-bool left_out_message_with(const Facts& f, const Cause& c, Rank peer) {
-  if (!c.anomaly || c.by_peers || c.anomaly->kind != Anomaly::kSkipped || c.guilty.size() != 1) {
-    return false;
-  }
-  const int i = c.guilty.front().evidence;
-  const Step& due = f.history.of(c.anomaly->owner(i))[c.anomaly->usual];
-  const Record& r = f.history.record(c.anomaly->owner(i), c.anomaly->usual);
-  return is_p2p(r) && due.group >= 0 && r.peer >= 0 &&
-         f.group(due.group).ranks[idx(r.peer)] == peer;
+bool waits_for_any_rank(const Facts& f, int i) {
+  const std::size_t at = f.graph.fronts[idx(i)].first;
+  return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
 }
 
 }  // namespace
@@ -546,31 +332,9 @@ std::vector<Cause> cycle(const Facts& f) {
       continue;
     }
     std::vector<int> on_all = f.graph.on_all_circles(p);
-    // Who receives from any rank is on every circle through those who may send.
+    // A receive from any rank lies on every circle through those who may send.
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
-    std::optional<Cause> c;
-    const bool new_to_all = is_new_to_all(f, p.evidence);
-    if (!new_to_all) {
-      c = on_all.empty() ? few_apart(f, p) : std::nullopt;
-      c = c ? c : left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
-      c = c ? c : uneven_rounds(f, p);
-      c = c ? c : left_on_circle(f, p, on_all.empty() ? p.evidence : on_all);
-      c = c || on_all.size() == 1 ? c : few_left(f, p);
-    }
-    // Numbers of messages, and what is new to most, tell more than orders.
-    auto one = one_went_on(f, p);
-    if (one && c && left_out_message_with(f, *c, one->guilty.front().rank)) {
-      one.reset();
-    }
-    const bool clear = c && c->anomaly && c->anomaly->support > limits::kClearSupport;
-    const bool shown = one || new_to_all || clear || (c && c->by_peers);
-    one = shown ? one : few_go_on(f, p, true);
-    if (one && (!c || c->guilty.front().rank != one->guilty.front().rank)) {
-      c = std::move(one);
-    }
-    if (c && c->anomaly && c->anomaly->part && may_be_moving(f, p)) {
-      c.reset();
-    }
+    auto c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
     c = c ? c : deadlock(f, p, on_all);
     c->explains = p.explains;
     out.push_back(std::move(*c));

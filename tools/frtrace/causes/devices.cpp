@@ -507,11 +507,6 @@ std::vector<Cause> complete_open(const Facts& f) {
     const int k =
         *std::ranges::min_element(problem.pending, {}, [&](int at) { return f.graph[at].since; });
     const Pending& p = f.graph[k];
-    if (auto alone = alone_in_slot(f, k)) {
-      alone->explains = problem.explains;
-      out.push_back(std::move(*alone));
-      continue;
-    }
     const int other =
         p.kind == Kind::kCollective || p.numbers_guessed ? -1 : pending_other_end(f, p);
     const bool started = p.kind == Kind::kCollective ? all_started(f, p)
@@ -524,7 +519,6 @@ std::vector<Cause> complete_open(const Facts& f) {
     const std::vector<int> stuck =
         ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
     auto left = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt;
-    left = left || !several_lines ? left : left_program(f, stuck);
     // Who takes no part in what is stuck here shifted nothing in it.
     const auto takes_part = [&](const Guilty& g) {
       return std::ranges::any_of(problem.pending,

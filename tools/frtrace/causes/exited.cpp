@@ -240,8 +240,7 @@ std::optional<std::size_t> left_out_record(const Facts& f, int i) {
   const auto skipped = [&] {
     return a->kind == Anomaly::kSkipped && a->context + a->support > limits::kLeftOutClearly;
   };
-  const auto novel = [&] { return a->novel && !came_together(f, i, steps[a->issued]); };
-  return a && (novel() || of_collectives_here() || skipped())
+  return a && (a->novel || of_collectives_here() || skipped())
              ? std::optional<std::size_t>(steps[a->usual].record)
              : std::nullopt;
 }

@@ -15,14 +15,12 @@ constexpr RuleRow kRules[] = {
     {Tier::kShown, one_killed, false},
     {Tier::kShown, exited, false},  // a process that ended explains all waits since
     {Tier::kShown, device_error, false},
-    {Tier::kEnd, left_out},  // others wait for it there, wherever it waits itself
+    {Tier::kEnd, thread_ended},
     {Tier::kEnd, never_issued},
     {Tier::kEnd, device_behind},
     {Tier::kEnd, complete},
     {Tier::kEnd, stopped_host, true, true},
     {Tier::kEnd, stopped_by_stack, false, true},
-    {Tier::kEnd, left_out_ahead, true, true},
-    {Tier::kEnd, left_order_too, true, true},
     {Tier::kCycle, cycle},
     {Tier::kCycle, unequal_ends_tie},  // a shift of numbers looks the same
     {Tier::kAbsent, no_evidence},

@@ -43,9 +43,7 @@ std::vector<Cause> never_issued(const Facts&);
 std::vector<Cause> stopped_host(const Facts&);
 std::vector<Cause> stopped_by_stack(const Facts&);
 std::vector<Cause> complete(const Facts&);
-std::vector<Cause> left_out(const Facts&);
-std::vector<Cause> left_order_too(const Facts&);
-std::vector<Cause> left_out_ahead(const Facts&);
+std::vector<Cause> thread_ended(const Facts&);
 std::vector<Cause> cycle(const Facts&);
 std::vector<Cause> own_errors(const Facts&);
 std::vector<Cause> no_evidence(const Facts&);
@@ -87,13 +85,6 @@ bool all_started(const Facts&, const Pending&);
 // The step at which that member of the group issued its collective of that number; nullopt: none is kept.
 std::optional<std::size_t> step_of_member(const Facts&, int group, std::size_t member,
                                           std::uint64_t seq);
-// What stands for a pending operation on every rank; 0: the record of who waits in it is not kept.
-std::uint64_t role_of(const Facts&, const Pending&);
-// Of many operations of a circle the first.
-std::span<const int> first_of(const std::vector<int>& pending);
-// All members with evidence, of large groups the first limits::kVoters, came to that collective of
-// this rank, with equal sizes and types, from one line.
-bool came_together(const Facts&, int evidence, const Step&);
 // It waits for a key of the ranks' store: who is to set it may be among those who wait for it.
 bool is_at_store(const Facts&, int evidence);
 // Likewise, by a call of the program's, and not while it makes a group.
@@ -117,56 +108,20 @@ void sort_by_rank(std::vector<Guilty>&);
 bool is_new(const Facts&, int evidence, std::size_t step);
 // Others wait for the rank in what that step of its own was an earlier one of.
 bool is_due_in(const Facts&, int evidence, std::size_t step, const Pending&);
-// It came to that collective from the same operation as others of most of the group, where some issued
-// something else.
-bool is_of_most(const Facts&, int evidence, std::size_t step);
 // A rank that left its order, and how.
 struct Deviant {
   int evidence;
   Anomaly how;
 };
-// These left the pending collective out and went on.
-Cause left_out_by(const Facts&, std::vector<int> who, int pending, Assume);
-// It waits in an earlier collective of that group, and comes to this one when that ends.
-bool is_held_up(const Facts&, int evidence, const Pending&);
-// Who waits with that rank in a collective that is new to it, where all who issued it, fewer than half of
-// the group, did so from the same line and are awaited elsewhere; else none.
-std::vector<int> wait_alike(const Facts&, int evidence);
-// Fewer than those who wait in that collective left it out, each by its own earlier iterations; else none.
-std::vector<Deviant> who_left_out(const Facts&, const Pending&);
 Cause of_deviants(const Facts&, std::vector<Deviant>, bool by_peers, bool in_cycle);
 // What a cycle's or an uncompleted operation's ranks did against their order, if that can be told.
 // `one_did`: one of the suspects must have left it, as all are on every circle.
 std::optional<Cause> left_order(const Facts&, const std::vector<int>& suspects, bool in_cycle,
                                 bool one_did = false);
-// That step is a collective of a kind that the rank never issued before, as far as its records tell;
-// the one that it waits in.
-bool came_to_new(const Facts&, int evidence, std::size_t step);
-bool has_come_to_new(const Facts&, int evidence);
 // Blames these, each in the operation that it waits in.
 void blame(const Facts&, const std::vector<int>& who, Why, Cause&);
 // A thread of that rank did not come to what others wait in; what another one waits in is of no order
 // with that.
 std::optional<Cause> other_thread_did_not_come(const Facts&, const Problem&, int evidence);
-// These left a collective of the problem out, by the order of those who wait in it.
-std::optional<Cause> went_past(const Facts&, const Problem&, const std::vector<int>& who);
-// Of programs whose ranks issue equally much between two collectives: who issued less, or more.
-std::optional<Cause> uneven_rounds(const Facts&, const Problem&);
-// Most of a group stand in its collective, and a few went on with more and wait there for several of
-// those; or the few stand in it, without what the most wait in.
-std::optional<Cause> few_apart(const Facts&, const Problem&);
-// Who on a circle left an order that others show, or its own loop.
-std::optional<Cause> left_on_circle(const Facts&, const Problem&, const std::vector<int>& suspects);
-// What it waits in is a receive from any rank: whoever sends next ends it.
-bool waits_for_any_rank(const Facts&, int evidence);
-// Most members came to a collective that is new to each of them: who goes on with what it had before is
-// a round off. `one`: it is one rank, and was not due in something amid its round.
-std::optional<Cause> few_go_on(const Facts&, const Problem&, bool one);
-// Of those who wait in a collective that all issued, one came to it with what nobody else ever issued.
-std::optional<Cause> alone_in_slot(const Facts&, int pending);
-// All but one on a circle came to a collective, and that one is ahead of them in messages.
-std::optional<Cause> one_went_on(const Facts&, const Problem&);
-// The only one of them that left what its peers issued from the program's begin on.
-std::optional<Cause> left_program(const Facts&, const std::vector<int>& suspects);
 
 }  // namespace frtrace

@@ -36,29 +36,6 @@ bool all_started(const Facts& f, const Pending& p) {
   return p.waits.size() == f.group(p.group).ranks.size() && who_wait_started(f, p);
 }
 
-bool is_of_most(const Facts& f, int i, std::size_t step) {
-  const Record& r = f.history.record(i, step);
-  const int group = f.history.of(i)[step].group;
-  const auto came_from = [&](int evidence, std::size_t at) {
-    return at == 0 ? 0 : f.anomalies.role(evidence, f.history.of(evidence)[at - 1]);
-  };
-  const auto alike = [&](const Divergence& d) {
-    std::size_t others = 0;
-    bool with_them = false;
-    for (const int m : d.classes.front()) {
-      const int j = f.group(group).evidence[idx(m)];
-      const auto at = step_of_member(f, group, idx(m), d.seq);
-      with_them = with_them || j == i;
-      others += j != i && at && came_from(j, *at) == came_from(i, step);
-    }
-    return with_them && 2 * others + 1 >= d.classes.front().size() && others > 1;
-  };
-  return r.kind == Kind::kCollective &&
-         std::ranges::any_of(f.divergences, [&](const Divergence& d) {
-           return d.group == group && d.seq == r.seq && !d.tie && alike(d);
-         });
-}
-
 Guilty guilty_rank(const Facts& f, int evidence, Why why, int pending) {
   Guilty g;
   g.evidence = evidence;
@@ -91,38 +68,6 @@ std::optional<std::size_t> step_of_member(const Facts& f, int group, std::size_t
   return at < f.history.of(i).size() ? std::optional(at) : std::nullopt;
 }
 
-std::uint64_t role_of(const Facts& f, const Pending& op) {
-  const Wait& w = op.waits.front();
-  const std::vector<Step>& steps = f.history.of(w.evidence);
-  const std::size_t at = step_of(steps, w.record);
-  return at < steps.size() ? f.anomalies.role(w.evidence, steps[at]) : 0;
-}
-
-std::span<const int> first_of(const std::vector<int>& pending) {
-  return std::span(pending).first(std::min(limits::kCircleCompared, pending.size()));
-}
-
-bool came_together(const Facts& f, int evidence, const Step& step) {
-  const Record& r = f.ev(evidence).records[step.record];
-  if (r.kind != Kind::kCollective || step.group < 0) {
-    return false;
-  }
-  const Group& g = f.group(step.group);
-  int others = 0;
-  for (std::size_t m = 0; m < std::min(g.ranks.size(), limits::kVoters); ++m) {
-    const int i = g.evidence[m];
-    if (i < 0 || i == evidence) {
-      continue;
-    }
-    const auto at = step_of_member(f, step.group, m, r.seq);
-    if (!at || f.history.of(i)[*at].exact != step.exact) {
-      return false;
-    }
-    ++others;
-  }
-  return others != 0;
-}
-
 std::vector<int> evidence_of(const std::vector<Guilty>& guilty) {
   std::vector<int> out;
   for (const Guilty& g : guilty) {
@@ -149,20 +94,6 @@ bool is_new(const Facts& f, int i, std::size_t at) {
   return at < steps.size() && at >= limits::kRepeats && usual_next(steps, at) &&
          std::ranges::none_of(
              std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
-}
-
-bool came_to_new(const Facts& f, int i, std::size_t at) {
-  const std::vector<Step>& steps = f.history.of(i);
-  if (!is_new(f, i, at)) {
-    return false;
-  }
-  const Record& r = f.ev(i).records[steps[at].record];
-  return r.kind == Kind::kCollective &&
-         (r.seq == 1 || f.ev(i).records.front().ticket <= 1 || odd_iterations(steps, f.ev(i), at));
-}
-
-bool has_come_to_new(const Facts& f, int i) {
-  return came_to_new(f, i, f.stuck_step(i));
 }
 
 void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {

@@ -356,15 +356,6 @@ std::size_t Facts::stuck_step(int i) const {
   return stuck;
 }
 
-std::optional<std::uint64_t> Facts::role_waited_in(int i) const {
-  const std::size_t at = graph.fronts[idx(i)].first;
-  if (!graph.waits(i) || at == kNoRecord) {
-    return std::nullopt;
-  }
-  const int of = c.group_at(i, ev(i).records[at].group);
-  return anomalies.role(i, {0, of, static_cast<std::uint32_t>(at)});
-}
-
 std::size_t Facts::stuck_end(int i) const {
   const Front& front = graph.fronts[idx(i)];
   const std::size_t first = stuck_step(i);

@@ -48,9 +48,6 @@ struct Facts {
   bool has_left(int i) const;
   // A blocking operation's own place in the rank's history; its size: none.
   std::size_t stuck_step(int i) const;
-  // The role of the operation that it waits in, though it may be none of its steps; nullopt: it waits
-  // in none that is kept.
-  std::optional<std::uint64_t> role_waited_in(int i) const;
   // One past the steps that it is stuck in: what it issued later is no reason for that.
   std::size_t stuck_end(int i) const;
 

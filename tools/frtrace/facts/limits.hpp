@@ -71,11 +71,8 @@ inline constexpr std::ptrdiff_t kAfterFailure = 16;
 inline constexpr std::uint64_t kForkLookback = 256;  // slots in which two were last at one line
 inline constexpr std::size_t kCourses = 4;    // peers whose course is compared: more say the same
 inline constexpr std::size_t kSuspects = 64;  // of more, each asks for its history
-inline constexpr std::size_t kCircleCompared = 64;  // operations of a circle, each with each other
 inline constexpr std::size_t kVoters = 256;         // members of a group that show an order
 inline constexpr int kShifted = 2;                  // slots one ahead that make a shift
-// Of a group whose members run one program fewer of the neighbours are out of step.
-inline constexpr double kOutOfStep = 0.75;
 inline constexpr std::size_t kOwnThread = 3;  // operations from a thread that make it the group's
 
 // ---- ranks that are in no operation

@@ -385,11 +385,6 @@ std::vector<int> WaitGraph::on_all_circles(const Problem& p) const {
   return out;
 }
 
-bool WaitGraph::is_on_all_circles(const Problem& p, int pending_of_it) const {
-  const auto at = std::ranges::find(p.pending, pending_of_it) - p.pending.begin();
-  return Circles(*this, p).all_through(p.evidence.size() + static_cast<std::size_t>(at));
-}
-
 WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::vector<Exit>& exits,
                      const std::vector<bool>& stale, double threshold_s,
                      const std::vector<HiddenFailure>& hidden) {

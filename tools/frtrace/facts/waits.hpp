@@ -127,7 +127,6 @@ struct WaitGraph {
   // keeps the program's order waits only for who is behind it, so one rank that left the order is on
   // every circle.
   std::vector<int> on_all_circles(const Problem&) const;
-  bool is_on_all_circles(const Problem&, int pending) const;
   const Pending& operator[](int k) const { return this->pending[idx(k)]; }
 
   std::vector<std::vector<int>> back;  // edges turned round; vertices: evidence, unknown, pending

@@ -36,8 +36,7 @@ class Judge {
     }
     for (Cause& c : further) {
       // Who went on must not be at fault: it may have gone another way.
-      const bool stands =
-          c.rule == Rule::kLeftOutAhead ? !departed() : c.others.empty() || !all_named(c.others);
+      const bool stands = c.others.empty() || !all_named(c.others);
       if (named() && stands && !(c.rule == Rule::kElsewhere && is_known(c))) {
         consider(Tier::kEnd, std::move(c));
       }
@@ -102,14 +101,6 @@ class Judge {
 
   bool all_named(const std::vector<int>& who) const {
     return std::ranges::all_of(who, [&](int i) { return is_named(f_.rank(i)); });
-  }
-
-  // Somebody is named because it issued something else, or in another order.
-  bool departed() const {
-    return std::ranges::any_of(named_, [](const Cause& c) {
-      return c.rule == Rule::kUnequalEnds || c.rule == Rule::kSkippedSlot ||
-             c.rule == Rule::kExtra || c.rule == Rule::kLeftOrder || c.rule == Rule::kOtherOrder;
-    });
   }
 
   // All who are named are hosts that did not come.

@@ -202,8 +202,7 @@ class Describe : public Names {
     }
     b_.site = user_site(*e_, issued().stack);
     b_.stack = stack(g_.evidence, issued().stack);
-    const bool left_out = (c_.rule == Rule::kLeftOrder || c_.rule == Rule::kLeftOutAhead) &&
-                          c_.verdict != Verdict::kMismatch;
+    const bool left_out = c_.rule == Rule::kLeftOrder && c_.verdict != Verdict::kMismatch;
     const int of = left_out ? g_.usual_of : g_.evidence;
     const Record& r = left_out ? f.ev(of).records[g_.usual] : issued();
     b_.op = f.ev(of).text(r.op);
@@ -219,8 +218,7 @@ class Describe : public Names {
   void by_rule() {
     switch (c_.rule) {
       case Rule::kLeftOrder:
-      case Rule::kLeftOutAhead:
-        return c_.verdict != Verdict::kMissing || c_.new_to_all  // as the first line has it
+        return c_.verdict != Verdict::kMissing  // as the first line has it
                    ? first(departure(f, c_, g_))
                    : line("and issued " + record_at(g_.evidence, issued()) + " instead");
       case Rule::kMismatch:

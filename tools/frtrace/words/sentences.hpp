@@ -46,7 +46,6 @@ inline constexpr Row kSentences[] = {
      "{who} stopped issuing operations, though other ranks that wait in {op} as well issued more"},
     {kElsewhere, "{who} [is|are] in the program's own code while most ranks wait"},
     {kLeftOrder, "{who} {departed}{wait_in_op}", "{wait_through_others}"},
-    {kLeftOutAhead, "{who} {left_out}; no rank waits in it yet"},
     {kOtherOrder, "{who} issued operations in another order than the others: {cycle}"},
     {kCycle, "{who_or_others} wait for each other{no_order}: {cycle}", "{order_need}"},
     {kLockCycle, "{locks}"},
@@ -115,14 +114,6 @@ inline constexpr Row kSentences[] = {
      "who caused it",
      "the log of the backend on its members from before the failure"},
     {kOpenComplete, "{complete}", "{complete_need}"},
-    {kOpenStreams,
-     "{members} issued {op}, but it does not finish on {waiters}; they issued it and other "
-     "operations in different orders, and the evidence does not show which of these share a stream",
-     "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
-    {kOpenMoving,
-     "{others} wait for each other: {cycle}; nothing shows whether the job still ran when the "
-     "files were written",
-     "the files with the times when they were written (cp -p, rsync -a), or later ones"},
     {kOpenBetween,
      "{others} had not yet issued {op}, or others that ranks wait in; nothing shows whether the "
      "job still ran when the files were written",

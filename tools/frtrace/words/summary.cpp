@@ -360,7 +360,7 @@ std::string departed(S s) {
   const std::string issued = s.c.guilty.size() == 1
                                  ? s.record_at(g.evidence, s.issued())
                                  : s.own_op() + s.group_and_peer(s.c.guilty, false) + s.issued_at();
-  return s.c.verdict != Verdict::kMissing || s.c.new_to_all
+  return s.c.verdict != Verdict::kMissing
              ? departure(s.f, s.c, g)
              : fmt::format("{} and issued {} instead", left_out(s, s.issued_at()), issued);
 }

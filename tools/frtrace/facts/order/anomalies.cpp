@@ -411,23 +411,6 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
   return is_whole(i) && is_whole(j) ? after(0, 0) : std::nullopt;
 }
 
-// Peers issued the same as this rank since they last met, and what was due, and then what it went on
-// with; none of them left it out.
-bool Anomalies::kept_by_peers(int i, const Anomaly& a) const {
-  const std::vector<std::uint64_t>& own = roles(i);
-  const std::uint64_t due_role = role(a.owner(i), usual(i, a));
-  std::size_t kept = 0, left_out = 0;
-  for (const int j : peers(i, true)) {
-    if (const auto due = place_at(j, i, a.issued)) {
-      const auto other = std::span(roles(j)).subspan(*due);
-      left_out += !other.empty() && other[0] == own[a.issued];
-      kept += other.size() > 1 && other[0] == due_role && other[1] == own[a.issued];
-    }
-  }
-  return kept != 0 && left_out == 0 &&
-         history_.record(a.owner(i), a.usual).kind == Kind::kCollective;
-}
-
 // A peer that issued the same since they last met went on with the same operations as this rank, but
 // for two, which this one issued in each other's place.
 bool Anomalies::exchanged(int i, const Anomaly& a) const {

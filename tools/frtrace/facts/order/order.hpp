@@ -110,21 +110,11 @@ class Anomalies {
   // The same where the rank's own records do not reach back: after the same few operations, three
   // or more peers agree on something that this rank did not do.
   std::optional<Anomaly> by_peers(int evidence, std::size_t until = SIZE_MAX) const;
-  // By its own earlier iterations it left out that collective of a group, whoever else did.
-  std::optional<Anomaly> left_out(int evidence, std::size_t stuck, int group,
-                                  std::uint64_t seq) const;
   // The step of another rank that answers to a step of this one: both issued the same since the last
   // collective of both, or since the program began; nullopt: they did not.
   std::optional<std::size_t> place_at(int other, int evidence, std::size_t step) const;
-  // Peers issued that collective there; none of them left it out.
-  bool kept_by_peers(int evidence, const Anomaly&) const;
   // A peer issued the same, but for two operations that are in each other's place.
   bool exchanged(int evidence, const Anomaly&) const;
-  // The first departure from peers that issued the same from the program's begin on and agree on what
-  // comes next.
-  std::optional<Anomaly> from_start(int evidence) const;
-  // A peer issued the same from the program's begin to its end.
-  bool has_twin(int evidence) const;
   // The number of the operation that was due there: one past what the rank issued of that kind
   // before; 0: it is of another group than the rank's.
   std::uint64_t due_seq(int evidence, const Anomaly&) const;
@@ -144,7 +134,6 @@ class Anomalies {
 
  private:
   bool shared(int evidence, const Anomaly& a) const;
-  std::pair<std::vector<int>, std::size_t> most_alike(int evidence) const;
   bool ended_alike(int evidence, std::size_t step) const;
   bool ended_by_all(int evidence, const Anomaly& a) const;
   bool came_to_new_together(int evidence, const Anomaly& a) const;
