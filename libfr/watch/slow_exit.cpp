@@ -1,6 +1,8 @@
 // slow_exit.cpp - begins and ends the record of an exit that takes long.
 #include "watch/slow_exit.hpp"
 
+#include <ctime>
+
 #include "record/record.hpp"
 
 namespace fr {
@@ -16,7 +18,17 @@ void SlowExit::begin(u32 op, u64 now_ns) noexcept {
 
 void SlowExit::look(u64 now_ns) noexcept {
   Hot* h = hot();
-  if (h == nullptr || phase_.load() != kExits || now_ns < since_ns_ + kQuickExit_ns) {
+  if (h == nullptr || phase_.load() != kExits) {
+    return;
+  }
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  const u64 cpu_ns = static_cast<u64>(t.tv_sec) * 1'000'000'000 + static_cast<u64>(t.tv_nsec);
+  if (cpu_ns > cpu_ns_ + kBusy_ns) {
+    since_ns_ = now_ns;  // teardown of a large process takes long, and works
+  }
+  cpu_ns_ = cpu_ns;
+  if (now_ns < since_ns_ + kQuickExit_ns) {
     return;
   }
   fr_op op{};

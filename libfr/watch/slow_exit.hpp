@@ -20,12 +20,14 @@ class SlowExit {
 
  private:
   static constexpr u64 kQuickExit_ns = 500'000'000;
+  static constexpr u64 kBusy_ns = 3'000'000;  // of the processor between two looks
   enum Phase : u32 { kRuns, kExits, kRecorded, kEnded };
 
   std::atomic<u32> phase_{kRuns};
   u32 op_ = 0;
   u64 since_ns_ = 0;
   i32 signal_before_ = 0;
+  u64 cpu_ns_ = 0;
   fr_ticket ticket_{};
 };
 

@@ -163,6 +163,7 @@ enum class Rule : std::uint8_t {
   kOpenBehind,
   kOpenRunning,
   kOpenComplete,
+  kOpenStreams,
   kOpenBetween,
   kOpenFailed,
   kOpenNoEvidence,

@@ -103,6 +103,32 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
 
 namespace {
 
+// The rank's calls were hooked: the streams of what it waits in are known all the same.
+bool has_streams(const Facts& f, const Problem& p, int evidence) {
+  return std::ranges::all_of(p.pending, [&](int k) {
+    const std::vector<Wait>& waits = f.graph[k].waits;
+    return std::ranges::all_of(waits, [&](const Wait& w) {
+      const auto at = w.evidence == evidence && w.record != kNoRecord
+                          ? f.devices.of(evidence, w.record)
+                          : std::nullopt;
+      return w.evidence != evidence || (at && f.devices[*at].stream != 0);
+    });
+  });
+}
+
+// Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
+// which the hosts issued, would show what holds it up.
+bool is_below_the_host(const Facts& f, const Problem& p) {
+  bool any = false, all = true;
+  for (const int i : f.c.indices()) {
+    const DeviceEvidence& d = f.ev(i).device;
+    any = any || d.present;
+    all = all && d.present &&
+          (d.plugin_api == 0 || d.plugin_api >= kTellsLaunches || has_streams(f, p, i));
+  }
+  return any && !all && std::ranges::all_of(p.pending, [&](int k) { return f.graph[k].complete; });
+}
+
 // All wait at the same place of the program, by operation, call site and role. Where all members of a
 // group are on the circle, and each waits for another one, the group may number them in any order.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
@@ -141,6 +167,10 @@ bool is_program_way(const Facts& f, const Problem& p) {
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
   c.pending = p.pending.front();
+  if (is_below_the_host(f, p)) {
+    c.set(Rule::kOpenStreams, Verdict::kUndecided);
+    return c;
+  }
   c.verdict = Verdict::kDeadlock;
   c.operations = p.pending;
   std::vector<int> who = on_all.size() == 1 ? on_all : std::vector<int>();

@@ -114,6 +114,10 @@ inline constexpr Row kSentences[] = {
      "who caused it",
      "the log of the backend on its members from before the failure"},
     {kOpenComplete, "{complete}", "{complete_need}"},
+    {kOpenStreams,
+     "{members} issued {op}, but it does not finish on {waiters}; they issued it and other "
+     "operations in different orders, and the evidence does not show which of these share a stream",
+     "the streams of {waiters}: NCCL 2.28 or newer reports them, and so do calls that fr hooks"},
     {kOpenBetween,
      "{others} had not yet issued {op}, or others that ranks wait in; nothing shows whether the "
      "job still ran when the files were written",
