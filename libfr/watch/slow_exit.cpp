@@ -1,8 +1,6 @@
 // slow_exit.cpp - begins and ends the record of an exit that takes long.
 #include "watch/slow_exit.hpp"
 
-#include <ctime>
-
 #include "record/record.hpp"
 
 namespace fr {
@@ -21,9 +19,7 @@ void SlowExit::look(u64 now_ns) noexcept {
   if (h == nullptr || phase_.load() != kExits) {
     return;
   }
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  const u64 cpu_ns = static_cast<u64>(t.tv_sec) * 1'000'000'000 + static_cast<u64>(t.tv_nsec);
+  const u64 cpu_ns = clock_now_ns(CLOCK_PROCESS_CPUTIME_ID);
   if (cpu_ns > cpu_ns_ + kBusy_ns) {
     since_ns_ = now_ns;  // teardown of a large process takes long, and works
   }

@@ -1,5 +1,6 @@
 // slow_exit.hpp - a process whose exit hooks hang, as an operation in flight. Exits are quick as a rule
-// and leave no record; the watchdog begins one when the process is still there after kQuickExit_ns.
+// and leave no record; the watchdog begins one when an exiting process has used no processor for
+// kQuickExit_ns.
 #pragma once
 
 #include <atomic>

@@ -2,7 +2,7 @@
 
     ledger     per group and sequence number: what each member issued there
     slots      members whose entries differ in operation, type or size: the minority is wrong
-    frontiers  the last number that each member issued, and how far it got
+    frontiers  the last number that each member issued
     waits      a rank that waits in an operation waits for the members that have not issued it
     ends       ranks at which all waits end: they are in no operation, or left no file
 
@@ -44,7 +44,6 @@ class Entry:
     size: tuple
     dtype: str
     done: bool
-    started: bool
     order: int
 
 
@@ -52,9 +51,7 @@ class Entry:
 class Rank:
     rank: int
     entries: list
-    issued: dict  # group: last number that its status says was issued
-    ended: dict
-    complete: bool  # the file has all entries, not only those in flight
+    issued: dict  # group: the last number in the file
 
 
 def load(path: pathlib.Path):
@@ -91,13 +88,11 @@ def read_rank(number: int, dump: dict, entries: list) -> Rank:
         listed = ast.literal_eval(members) if isinstance(members, str) else members
         groups[str(name)] = tuple(sorted(map(int, listed)))
     read = [entry_of(number, e, groups, i) for i, e in enumerate(entries) if e.get("process_group")]
-    issued, ended = {}, {}
+    issued = {}
     for e in read:
         if not e.is_p2p:
             issued[e.group] = max(issued.get(e.group, 0), e.seq)
-            if e.done:
-                ended[e.group] = max(ended.get(e.group, 0), e.seq)
-    return Rank(number, read, issued, ended, any(e.done for e in read))
+    return Rank(number, read, issued)
 
 
 def entry_of(number: int, e: dict, groups: dict, order: int) -> Entry:
@@ -122,7 +117,6 @@ def entry_of(number: int, e: dict, groups: dict, order: int) -> Entry:
         size=tuple(count(x) for x in e.get("input_sizes") or []),
         dtype=str((e.get("input_dtypes") or [""])[0]),
         done=e["state"] == "completed" or bool(e.get("retired")),
-        started=e["state"] in ("started", "completed"),
         order=order,
     )
 

@@ -11,6 +11,16 @@ from conftest import HERE, QUIET, free_port, frtrace, wait_until
 LAUNCHERS = ("FR_", "TORCH", "SLURM_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "OMPI_", "PMI")
 
 
+def verdict_on(job, ranks):
+    """frtrace's answer, as soon as it names these ranks."""
+
+    def verdict():
+        trace = job.trace() if job.dumps.exists() else None
+        return trace if trace and trace.report and trace.verdict["ranks"] == ranks else None
+
+    return wait_until("the verdict", verdict)
+
+
 def unnamed(scratch, port, fault, **options):
     """The ranks of unnamed_job.py, in a session of their own."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
@@ -58,11 +68,8 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     job = launch("", 4, script=script, absent=[absent], env={"FR_TIMEOUT_S": "2"})
     others = sorted({0, 1, 2, 3} - {absent})
 
-    def verdict():  # ranks that come late, by slow imports, are missing in the first incidents
-        trace = job.trace()
-        return trace if trace.report and trace.verdict["ranks"] == [absent] else None
-
-    trace = wait_until("the verdict", verdict).expect("missing", [absent], op="init_process_group")
+    # ranks that come late, by slow imports, are missing in the first incidents
+    trace = verdict_on(job, [absent]).expect("missing", [absent], op="init_process_group")
     assert trace.verdict["blamed"][0]["why"] == "never_started", trace
     assert [w["ranks"] for w in trace.verdict["waiting"]] == [others], trace
     text = f"rank {absent} has not entered init_process_group (not started, or cannot reach the"
@@ -90,11 +97,7 @@ def test_a_process_before_its_import_of_fr_is_found(launch, scratch):
     script.write_text(BEFORE_INIT)
     job = launch("", 2, script=script, env={"FR_TIMEOUT_S": "2"})
 
-    def verdict():
-        trace = job.trace() if job.dumps.exists() else None
-        return trace if trace and trace.report and trace.verdict["ranks"] == [1] else None
-
-    trace = wait_until("the verdict", verdict).expect("missing", [1], op="init_process_group")
+    trace = verdict_on(job, [1]).expect("missing", [1], op="init_process_group")
     [line] = [e for e in trace.verdict["blamed"][0]["evidence"] if e.startswith("process ")]
     assert line.endswith(f"py-spy dump --pid {job.processes[1].pid} shows where it is"), trace
 
@@ -123,11 +126,7 @@ def test_a_process_that_does_not_exit_is_named(launch):
     job = launch("", 3, script=HERE / "exit_job.py", env={"FR_TIMEOUT_S": "2", "FR_WARN_S": "1"})
     assert set(job.await_exit([0, 1]).values()) == {0}, job.log()
 
-    def verdict():
-        trace = job.trace()
-        return trace if trace.report and trace.verdict["ranks"] == [2] else None
-
-    trace = wait_until("the verdict", verdict).expect("missing", [2], op="interpreter_exit")
+    trace = verdict_on(job, [2]).expect("missing", [2], op="interpreter_exit")
     assert trace.verdict["summary"].startswith("rank 2 does not exit: "), trace
     assert "upload" in str(frtrace("--stacks", job.dumps).report), trace
     (job.scratch / "go").touch()
@@ -141,11 +140,7 @@ def test_an_exit_hook_that_does_not_return_is_named(launch, how):
     job = launch("", 3, script=HERE / "exit_job.py", env=env, fork=False)
     assert set(job.await_exit([0, 1]).values()) == {0}, job.log()
 
-    def verdict():
-        trace = job.trace()
-        return trace if trace.report and trace.verdict["ranks"] == [2] else None
-
-    trace = wait_until("the verdict", verdict).expect("missing", [2], op="interpreter_exit")
+    trace = verdict_on(job, [2]).expect("missing", [2], op="interpreter_exit")
     assert trace.verdict["summary"].endswith("is over, and an exit hook does not return"), trace
     assert trace.verdict["confidence"] == "certain", trace
     assert "upload" in str(trace), trace

@@ -309,9 +309,9 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({suspects[k], *a});
     }
   }
-  // Only a few deviants mean something.
-  const std::size_t most =
-      std::max<std::size_t>(by_peers || one_did, suspects.size() / (by_peers ? 3 : 2));
+  // Few deviants mean something; without a cycle, only a single one.
+  const std::size_t few = suspects.size() / (by_peers ? 3 : 2);
+  const std::size_t most = in_cycle ? std::max<std::size_t>(by_peers || one_did, few) : 1;
   if (deviants.empty() || deviants.size() > most) {
     return std::nullopt;
   }
@@ -344,6 +344,45 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   return c;
 }
 
+// What the rank's own iterations had where it waits now, if others on the circle wait for that: they
+// would go on if the rank had issued it.
+std::optional<Anomaly> owed(const Facts& f, const Problem& p, int i) {
+  const std::vector<Step>& steps = f.history.of(i);
+  const std::size_t at = f.stuck_step(i);
+  const auto usual = at < steps.size() ? usual_next(steps, at) : std::nullopt;
+  if (!usual || steps[*usual].key == steps[at].key || !f.anomalies.is_one_program(i) ||
+      std::ranges::none_of(p.pending, [&](int k) { return is_due_in(f, i, *usual, f.graph[k]); })) {
+    return std::nullopt;
+  }
+  Anomaly a;
+  a.kind = Anomaly::kSkipped;
+  a.issued = at;
+  a.usual = *usual;
+  return a;
+}
+
+// One rank alone on the circle owes an operation.
+std::optional<Cause> owes_alone(const Facts& f, const Problem& p) {
+  std::vector<Deviant> owing;
+  for (const int i : p.evidence) {
+    if (const auto a = owed(f, p, i)) {
+      owing.push_back({i, *a});
+    }
+  }
+  return owing.size() == 1 ? std::optional(of_deviants(f, owing, false, true)) : std::nullopt;
+}
+
+// All wait at one place of the program that none of them had reached before: no earlier iteration shows
+// an order from which one of them departed.
+bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
+  return stuck_alike(f, who) && std::ranges::all_of(who, [&](int i) {
+           const std::span<const Step> steps(f.history.of(i));
+           const std::size_t at = f.stuck_step(i);
+           return at < steps.size() &&
+                  std::ranges::count(steps.first(at), steps[at].key, &Step::key) == 0;
+         });
+}
+
 bool waits_for_any_rank(const Facts& f, int i) {
   const std::size_t at = f.graph.fronts[idx(i)].first;
   return at != kNoRecord && f.ev(i).records[at].kind == Kind::kRecv && f.ev(i).records[at].peer < 0;
@@ -364,7 +403,11 @@ std::vector<Cause> cycle(const Facts& f) {
     std::vector<int> on_all = f.graph.on_all_circles(p);
     // A receive from any rank lies on every circle through those who may send.
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
-    auto c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+    std::optional<Cause> c;
+    if (!is_new_to_all(f, p.evidence)) {
+      c = left_order(f, on_all.empty() ? p.evidence : on_all, true, !on_all.empty());
+    }
+    c = c ? c : owes_alone(f, p);
     c = c ? c : deadlock(f, p, on_all);
     c->explains = p.explains;
     out.push_back(std::move(*c));

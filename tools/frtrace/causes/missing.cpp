@@ -346,6 +346,17 @@ std::size_t count_waiting(const Facts& f) {
       std::ranges::count_if(f.c.indices(), [&](int i) { return f.graph.waits(i); }));
 }
 
+// The departure by which the rank went on without that operation: it issued what usually follows it.
+std::optional<Anomaly> went_on_without(const Facts& f, int i, const Pending& p) {
+  for (const Anomaly& a : f.anomalies.any(i, f.stuck_step(i), true)) {
+    if (a.kind == Anomaly::kSkipped && is_due_in(f, i, a.usual, p) &&
+        f.anomalies.due_seq(i, a) == p.seq) {
+      return a;
+    }
+  }
+  return std::nullopt;
+}
+
 Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) {
   Cause c(left ? Rule::kLeft : Rule::kNeverIssued, left ? Verdict::kExited : Verdict::kMissing);
   c.pending = main;
@@ -546,7 +557,12 @@ std::vector<Cause> never_issued(const Facts& f) {
     open.rule = Rule::kOpenCommunicator;
     return {open};
   }
-  Cause c = missing(f, idle, main_pending(f, idle), left);
+  const int awaited = main_pending(f, idle);
+  const auto skip = left || idle.size() > 1
+                        ? std::nullopt
+                        : went_on_without(f, idle.front(), f.graph[awaited]);
+  Cause c = skip ? of_deviants(f, {{idle.front(), *skip}}, false, false)
+                 : missing(f, idle, awaited, left);
   // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));

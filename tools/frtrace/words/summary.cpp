@@ -469,7 +469,6 @@ constexpr struct {
      }},
     {"cycle", cycle},
     {"departed", departed},
-    {"left_out", [](S s) { return left_out(s, ""); }},
     {"differences", differences},
     {"elsewhere", elsewhere},
     {"error", error},
