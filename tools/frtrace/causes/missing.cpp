@@ -399,6 +399,15 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   return c;
 }
 
+Cause left_out_or_missing(const Facts& f, const std::vector<int>& who, bool left) {
+  const int awaited = main_pending(f, who);
+  const auto skip = left || who.size() > 1
+                        ? std::nullopt
+                        : went_on_without(f, who.front(), f.graph[awaited]);
+  return skip ? of_deviants(f, {{who.front(), *skip}}, false, false)
+              : missing(f, who, awaited, left);
+}
+
 // One that waits alone for most others of its group, or of the job: either is wrong, as where one goes
 // through one iteration more than the others, and nothing tells which.
 bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>& idle) {
@@ -557,12 +566,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     open.rule = Rule::kOpenCommunicator;
     return {open};
   }
-  const int awaited = main_pending(f, idle);
-  const auto skip = left || idle.size() > 1
-                        ? std::nullopt
-                        : went_on_without(f, idle.front(), f.graph[awaited]);
-  Cause c = skip ? of_deviants(f, {{idle.front(), *skip}}, false, false)
-                 : missing(f, idle, awaited, left);
+  Cause c = left_out_or_missing(f, idle, left);
   // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
