@@ -87,6 +87,20 @@ TEST_CASE("a rank beside those that poll stands still: it is missing") {
   CHECK(r.ranks == Ranks{3});
 }
 
+TEST_CASE("a rank that a sample finds between two naps of the loop polls, too") {
+  JobBuilder j(4);
+  iterations(j, 20);
+  j.some({1}, kWorld, kLoss);
+  j.advance(30);
+  naps(j, 0, fr::Activity::kPolling);
+  naps(j, 2, fr::Activity::kPolling);
+  naps(j, 3, fr::Activity::kRunning);
+  j.rank(3).threads.threads.back().syscall = "";
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kUndecided);
+  CHECK(r.ranks.empty());
+}
+
 TEST_CASE("a rank that wrote less often to the store than those who wait since") {
   JobBuilder j(3);
   iterations(j, 20);
