@@ -135,13 +135,13 @@ void answer(int listening, NodeMetrics& node) {
 
 // Until SIGTERM or SIGINT.
 int serve(const MetricsArguments& a, NodeMetrics& node, int listening, int signals) {
-  using Clock = std::chrono::steady_clock;
-  const auto every = std::chrono::duration_cast<Clock::duration>(
+  using Steady = std::chrono::steady_clock;
+  const auto every = std::chrono::duration_cast<Steady::duration>(
       std::chrono::duration<double>(a.every_s > 0 ? a.every_s : 15));
-  auto next = Clock::now();
+  auto next = Steady::now();
   bool was_written = false;
   while (true) {
-    if (Clock::now() >= next) {
+    if (Steady::now() >= next) {
       // without a file, too: what a ring overwrites between two scrapes would go uncounted
       const std::string text = node.look(unix_now());
       const bool written = a.output.empty() || save(a.output, text);
@@ -149,10 +149,10 @@ int serve(const MetricsArguments& a, NodeMetrics& node, int listening, int signa
         return kNothing;
       }
       was_written = true;
-      next = std::max(next + every, Clock::now());
+      next = std::max(next + every, Steady::now());
     }
     pollfd fds[] = {{signals, POLLIN, 0}, {listening, POLLIN, 0}};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Steady::now());
     const int wait_ms = static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 1, 60'000));
     if (::poll(fds, listening >= 0 ? 2 : 1, wait_ms) <= 0) {
       continue;
