@@ -190,29 +190,6 @@ bool is_at_rest(const RankEvidence& e) {
              e.records, [](const Record& r) { return r.state == State::kFailed || blocks(r); });
 }
 
-}  // namespace
-
-bool makes_communicator(const Facts& f, int i, int group) {
-  const auto kind = [&](int g) { return f.group(g).kind(); };
-  const RankEvidence& e = f.ev(i);
-  for (std::uint32_t row = 1; row < e.groups.size() && group >= 0; ++row) {
-    const int own = f.c.group_at(i, row);
-    if (own >= 0 && kind(own) == kind(group)) {
-      return false;
-    }
-  }
-  // Another member recorded a collective of that group: it was made, with this rank.
-  for (int g = 0; g < static_cast<int>(f.c.groups.size()) && group >= 0; ++g) {
-    if (f.group(g).position.contains(f.rank(i)) && kind(g) == kind(group) &&
-        std::ranges::any_of(f.slots[idx(g)].records, [](const auto& r) { return !r.empty(); })) {
-      return false;
-    }
-  }
-  return !e.format.empty() && group >= 0;
-}
-
-namespace {
-
 // The group of what peers issued after all that rank i issued last; -1: unknown.
 int next_group_of_peers(const Facts& f, int i) {
   const std::vector<std::uint64_t>& own = f.anomalies.roles(i);

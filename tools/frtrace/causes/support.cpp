@@ -114,6 +114,25 @@ bool is_due_in(const Facts& f, int i, std::size_t step, const Pending& p) {
   return p.group == due.group && same && contains(p.absent, i);
 }
 
+bool makes_communicator(const Facts& f, int i, int group) {
+  const auto kind = [&](int g) { return f.group(g).kind(); };
+  const RankEvidence& e = f.ev(i);
+  for (std::uint32_t row = 1; row < e.groups.size() && group >= 0; ++row) {
+    const int own = f.c.group_at(i, row);
+    if (own >= 0 && kind(own) == kind(group)) {
+      return false;
+    }
+  }
+  // Another member recorded a collective of that group: it was made, with this rank.
+  for (int g = 0; g < static_cast<int>(f.c.groups.size()) && group >= 0; ++g) {
+    if (f.group(g).position.contains(f.rank(i)) && kind(g) == kind(group) &&
+        std::ranges::any_of(f.slots[idx(g)].records, [](const auto& r) { return !r.empty(); })) {
+      return false;
+    }
+  }
+  return !e.format.empty() && group >= 0;
+}
+
 void sort_by_rank(std::vector<Guilty>& guilty) {
   std::ranges::stable_sort(guilty,
                            [](const Guilty& a, const Guilty& b) { return a.rank < b.rank; });
