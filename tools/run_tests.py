@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
-MOST_AGAIN = 12  # failures of one suite; more are no accident
+MOST_AGAIN = 5  # failures of one suite; more are no accident
 TIMES_AGAIN = 2
 # Several at a time, where they wait for processes. In tests/python those of a file share a job; in
 # tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
