@@ -344,14 +344,13 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   return c;
 }
 
-// What the rank's own iterations had where it waits now, if others on the circle wait for that: they
-// would go on if the rank had issued it.
+// The rank waits where its own iterations had another operation, and others on the circle wait for that
+// operation: they would go on if the rank had issued it.
 std::optional<Anomaly> owed(const Facts& f, const Problem& p, int i) {
   const std::vector<Step>& steps = f.history.of(i);
   const std::size_t at = f.stuck_step(i);
-  const auto usual = at < steps.size() ? usual_next(steps, at) : std::nullopt;
-  if (!usual || steps[*usual].key == steps[at].key || !f.anomalies.is_one_program(i) ||
-      std::ranges::none_of(p.pending, [&](int k) { return is_due_in(f, i, *usual, f.graph[k]); })) {
+  const auto usual = at < steps.size() ? usual_if_awaited(f, i, at, p.pending) : std::nullopt;
+  if (!usual || steps[*usual].key == steps[at].key || !f.anomalies.is_one_program(i)) {
     return std::nullopt;
   }
   Anomaly a;
@@ -361,7 +360,7 @@ std::optional<Anomaly> owed(const Facts& f, const Problem& p, int i) {
   return a;
 }
 
-// One rank alone on the circle owes an operation.
+// Exactly one rank on the circle owes an operation: the rank that left it out.
 std::optional<Cause> owes_alone(const Facts& f, const Problem& p) {
   std::vector<Deviant> owing;
   for (const int i : p.evidence) {
@@ -376,10 +375,9 @@ std::optional<Cause> owes_alone(const Facts& f, const Problem& p) {
 // an order from which one of them departed.
 bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
   return stuck_alike(f, who) && std::ranges::all_of(who, [&](int i) {
-           const std::span<const Step> steps(f.history.of(i));
+           const std::vector<Step>& steps = f.history.of(i);
            const std::size_t at = f.stuck_step(i);
-           return at < steps.size() &&
-                  std::ranges::count(steps.first(at), steps[at].key, &Step::key) == 0;
+           return at < steps.size() && is_first_of_its_kind(steps, at);
          });
 }
 

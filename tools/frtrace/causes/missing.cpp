@@ -213,13 +213,8 @@ int next_group_of_peers(const Facts& f, int i) {
 
 // By its own earlier iterations its next operation is one in which others wait for it.
 bool is_next(const Facts& f, int i) {
-  const std::vector<Step>& steps = f.history.of(i);
-  const auto next = usual_next(steps, steps.size());
-  if (!next) {
-    return false;
-  }
-  return std::ranges::any_of(f.graph.pending,
-                             [&](const Pending& p) { return is_due_in(f, i, *next, p); });
+  const std::vector<int> all = f.graph.those([](const Pending&) { return true; });
+  return usual_if_awaited(f, i, f.history.of(i).size(), all).has_value();
 }
 
 // It waits for nobody, lives, and its evidence is recent.

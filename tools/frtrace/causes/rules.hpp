@@ -108,6 +108,10 @@ void sort_by_rank(std::vector<Guilty>&);
 bool is_new(const Facts&, int evidence, std::size_t step);
 // Others wait for the rank in what that step of its own was an earlier one of.
 bool is_due_in(const Facts&, int evidence, std::size_t step, const Pending&);
+// The rank's usual operation at that step (a step of its own), if others wait for the rank in it: in one
+// of these pending operations.
+std::optional<std::size_t> usual_if_awaited(const Facts&, int evidence, std::size_t step,
+                                            const std::vector<int>& pending);
 // A rank that left its order, and how.
 struct Deviant {
   int evidence;

@@ -92,8 +92,7 @@ std::vector<int> problem_ranks(const Facts& f, Problem::Kind kind) {
 bool is_new(const Facts& f, int i, std::size_t at) {
   const std::vector<Step>& steps = f.history.of(i);
   return at < steps.size() && at >= limits::kRepeats && usual_next(steps, at) &&
-         std::ranges::none_of(
-             std::span(steps).first(at), [&](const Step& s) { return s.key == steps[at].key; });
+         is_first_of_its_kind(steps, at);
 }
 
 void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
@@ -102,6 +101,15 @@ void blame(const Facts& f, const std::vector<int>& who, Why why, Cause& c) {
         guilty_rank(f, i, why, f.graph.waits(i) ? f.graph.waits_in[idx(i)].front() : -1));
   }
   sort_by_rank(c.guilty);
+}
+
+std::optional<std::size_t> usual_if_awaited(const Facts& f, int i, std::size_t at,
+                                            const std::vector<int>& pending) {
+  const auto usual = usual_next(f.history.of(i), at);
+  const bool awaited = usual && std::ranges::any_of(pending, [&](int k) {
+                         return is_due_in(f, i, *usual, f.graph[k]);
+                       });
+  return awaited ? usual : std::nullopt;
 }
 
 bool is_due_in(const Facts& f, int i, std::size_t step, const Pending& p) {

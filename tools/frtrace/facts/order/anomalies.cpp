@@ -526,9 +526,7 @@ bool Anomalies::did_likewise(int i, std::size_t stuck, int other, const Anomaly&
   const std::vector<Step>& steps = history_.of(i);
   for (std::size_t p = stuck - std::min(stuck, limits::kRecent); deviant.novel && p < steps.size();
        ++p) {
-    if (roles(i)[p] == issued &&
-        std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(p),
-                     [&](const Step& s) { return s.key == steps[p].key; })) {
+    if (roles(i)[p] == issued && is_first_of_its_kind(steps, p)) {
       return true;
     }
   }

@@ -217,6 +217,11 @@ std::size_t first_repeated(std::span<const Step> steps) {
   return static_cast<std::size_t>(first - steps.begin());
 }
 
+bool is_first_of_its_kind(std::span<const Step> steps, std::size_t at) {
+  return std::ranges::none_of(steps.first(at),
+                              [&](const Step& s) { return s.key == steps[at].key; });
+}
+
 std::optional<std::size_t> usual_next(const std::vector<Step>& steps, std::size_t pos) {
   std::optional<std::size_t> usual;
   for (std::size_t c = std::min(limits::kContext, pos); c >= 1 && !usual; --c) {
@@ -384,8 +389,7 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
   a.issued = issued;
   a.usual = usual;
   a.context = context;
-  a.novel = std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(issued),
-                         [&](const Step& s) { return s.key == steps[issued].key; });
+  a.novel = is_first_of_its_kind(steps, issued);
   std::vector<std::uint64_t> now, due;
   for (std::size_t k = issued; k < std::min(steps.size(), issued + limits::kRecent); ++k) {
     now.push_back(steps[k].key);

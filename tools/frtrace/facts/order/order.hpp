@@ -46,6 +46,9 @@ class History {
   mutable std::vector<bool> built_;
 };
 
+// No earlier step of the rank equals that one.
+bool is_first_of_its_kind(std::span<const Step> steps, std::size_t at);
+
 // What the program repeats begins with the first step that comes again; past the end: none does.
 std::size_t first_repeated(std::span<const Step> steps);
 
