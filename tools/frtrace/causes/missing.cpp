@@ -425,22 +425,10 @@ void drop_inside_calls(const Facts& f, std::vector<int>& idle) {
 // Those who wait in the store or in a loop wait for another rank, which may be one that they are absent
 // for. True: so do all of them.
 bool drop_waiting(const Facts& f, std::vector<int>& idle) {
-  std::vector<Site> loops;
-  for (const int i : idle) {
-    if (polls(f.ev(i))) {
-      loops.push_back(now_at(f.ev(i)));
-    }
-  }
-  // A sample may find a rank between two naps of the loop in which the others nap.
-  const auto is_between_naps = [&](int i) {
-    const ThreadStack* t = told_thread(f.ev(i));
-    return t != nullptr && t->activity != fr::Activity::kAsleep && now_at(f.ev(i)).line != 0 &&
-           contains(loops, now_at(f.ev(i)));
-  };
+  const std::vector<int> polling = that_poll(f, idle);
   std::vector<int> elsewhere = idle;
-  std::erase_if(elsewhere, [&](int i) {
-    return program_is_at_store(f, i) || polls(f.ev(i)) || is_between_naps(i);
-  });
+  std::erase_if(elsewhere,
+                [&](int i) { return program_is_at_store(f, i) || contains(polling, i); });
   if (elsewhere.empty()) {
     return true;
   }

@@ -122,6 +122,27 @@ bool polls(const RankEvidence& e) {
          });
 }
 
+std::vector<int> that_poll(const Facts& f, const std::vector<int>& ranks) {
+  std::vector<int> out, running;
+  std::vector<Site> loops;
+  for (const int i : ranks) {
+    const RankEvidence& e = f.ev(i);
+    const ThreadStack* t = told_thread(e);
+    if (polls(e)) {
+      out.push_back(i);
+      loops.push_back(now_at(e));
+    } else if (t != nullptr && (t->activity == fr::Activity::kRunning ||
+                                t->activity == fr::Activity::kRunnable)) {
+      running.push_back(i);
+    }
+  }
+  std::ranges::copy_if(running, std::back_inserter(out), [&](int i) {
+    const Site at = now_at(f.ev(i));
+    return at.line != 0 && contains(loops, at);
+  });
+  return out;
+}
+
 std::optional<OwedWrite> owed_write(const Facts& f, const std::vector<int>& waiting) {
   if (waiting.empty()) {
     return {};

@@ -15,6 +15,10 @@ namespace frtrace {
 // where its stack shows that it waits for a file outside of the job.
 bool polls(const RankEvidence&);
 
+// The ranks among these that poll. A sample may find a rank between two naps: a rank that runs at the
+// line where another one of them polls does, too.
+std::vector<int> that_poll(const Facts&, const std::vector<int>& ranks);
+
 // A write to the ranks' store that some ranks wait for, and that others made before.
 struct OwedWrite {
   std::string call;                 // "store.set ready-#": the call, and its key without numbers

@@ -22,6 +22,18 @@ void naps(JobBuilder& j, Rank r, fr::Activity activity, const char* left = "") {
   e.threads.threads.push_back(t);
 }
 
+// Rank 1 waits in a collective; these ranks nap in a loop.
+JobBuilder one_waits(const Ranks& polling) {
+  JobBuilder j(4);
+  iterations(j, 20);
+  j.some({1}, kWorld, kLoss);
+  j.advance(30);
+  for (const Rank r : polling) {
+    naps(j, r, fr::Activity::kPolling);
+  }
+  return j;
+}
+
 Op store(const char* call, Kind kind, std::uint64_t count = 0) {
   return {.op = call, .line = 40, .numel = count, .dtype = "", .reduce_op = "", .kind = kind};
 }
@@ -35,14 +47,7 @@ void writes(JobBuilder& j, const Ranks& who, std::uint64_t count) {
 }  // namespace
 
 TEST_CASE("most ranks poll, and the one in a collective is not to blame for certain") {
-  JobBuilder j(4);
-  iterations(j, 20);
-  j.some({1}, kWorld, kLoss);
-  j.advance(30);
-  for (const Rank r : {0, 2, 3}) {
-    naps(j, r, fr::Activity::kPolling);
-  }
-  const Report r = j.diagnose();
+  const Report r = one_waits({0, 2, 3}).diagnose();
   CHECK(r.kind == Verdict::kUndecided);
   CHECK(r.summary ==
         "ranks 0,2,3 wait in a polling loop and rank 1 waits in all_reduce #41 of default_pg: the "
@@ -75,12 +80,7 @@ TEST_CASE("one long sleep is no loop") {
 }
 
 TEST_CASE("a rank beside those that poll stands still: it is missing") {
-  JobBuilder j(4);
-  iterations(j, 20);
-  j.some({1}, kWorld, kLoss);
-  j.advance(30);
-  naps(j, 0, fr::Activity::kPolling);
-  naps(j, 2, fr::Activity::kPolling);
+  JobBuilder j = one_waits({0, 2});
   naps(j, 3, fr::Activity::kAsleep, "970 s");
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kMissing);
@@ -88,17 +88,21 @@ TEST_CASE("a rank beside those that poll stands still: it is missing") {
 }
 
 TEST_CASE("a rank that a sample finds between two naps of the loop polls, too") {
-  JobBuilder j(4);
-  iterations(j, 20);
-  j.some({1}, kWorld, kLoss);
-  j.advance(30);
-  naps(j, 0, fr::Activity::kPolling);
-  naps(j, 2, fr::Activity::kPolling);
+  JobBuilder j = one_waits({0, 2});
   naps(j, 3, fr::Activity::kRunning);
   j.rank(3).threads.threads.back().syscall = "";
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kUndecided);
   CHECK(r.ranks.empty());
+}
+
+TEST_CASE("a rank that is stopped at the line of the loop does not poll") {
+  JobBuilder j = one_waits({0, 2});
+  naps(j, 3, fr::Activity::kStopped);
+  j.rank(3).threads.threads.back().syscall = "";
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kMissing);
+  CHECK(r.ranks == Ranks{3});
 }
 
 TEST_CASE("a rank that wrote less often to the store than those who wait since") {
