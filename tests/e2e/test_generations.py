@@ -62,6 +62,7 @@ def test_another_hang_in_the_second_try(launch, scratch):
 
 def test_three_tries(launch, scratch):
     job = awaited(launch, scratch, "three", 2)
+    wait_until("evidence", lambda: set(job.evidence(incident=3)) == {0, 1, 2})
     trace = wait_until("the hang", lambda: of_kind(job.trace(), "missing", [1], 6))
     first, second = restarts(trace)
     assert re.fullmatch(FIRST, first)
