@@ -15,7 +15,8 @@ import venv
 from pathlib import Path
 
 TORCH = ["torch==2.13.0", "numpy"]
-TOOLS = ["pip", "scikit-build-core>=0.10", "pybind11>=2.13", "pytest>=7", "pytest-timeout"]
+TOOLS = ["pip>=23.1"]  # make install passes -C
+TOOLS += ["scikit-build-core>=0.10", "pybind11>=2.13", "pytest>=7", "pytest-timeout"]
 TOOLS += ["pytest-xdist", "py-spy"]  # what stacks are compared with
 TOOLS += ["msgpack", "zstandard", "tabulate"]  # tests read dumps; torchfrtrace
 TOOLS += ["perfetto", "protobuf", "pyyaml"]  # tests read traces and the Kubernetes example
