@@ -44,8 +44,29 @@ constexpr u64 kSurvived_ns = 2'000'000'000ull;
 // Its own: the watchdog may be using the other when it happens.
 ThreadStacks* g_stacks = nullptr;
 
-const char* cause_of(int signal, const siginfo_t& info) noexcept {
+// A fault this close to the stack pointer is a stack that has reached its guard page.
+constexpr u64 kNearStackBytes = 64 * 1024;
+
+u64 stack_pointer(const ucontext_t& context) noexcept {
+#if defined(__x86_64__)
+  return static_cast<u64>(context.uc_mcontext.gregs[REG_RSP]);
+#else
+  return context.uc_mcontext.sp;
+#endif
+}
+
+bool is_stack_overflow(int signal, const siginfo_t& info, const ucontext_t& context) noexcept {
+  const u64 at = reinterpret_cast<u64>(info.si_addr);
+  const u64 sp = stack_pointer(context);
+  return signal == SIGSEGV && info.si_code > 0 && at < sp + kNearStackBytes &&
+         sp < at + kNearStackBytes;
+}
+
+const char* cause_of(int signal, const siginfo_t& info, const ucontext_t& context) noexcept {
   const int code = info.si_code;
+  if (is_stack_overflow(signal, info, context)) {
+    return "the thread's stack is full (endless recursion, or a larger stack is needed)";
+  }
   if (signal == SIGSEGV && code == SEGV_MAPERR) {
     return "nothing is mapped there";
   }
@@ -97,12 +118,12 @@ const char* base_name(const char* path) noexcept {
 
 // "address 0x0: nothing is mapped there; thread 123 (pt_main) in f (x.so) < g (train.py:57) < ..."
 void describe(char* to, std::size_t size, int signal, const siginfo_t& info,
-              const ThreadReport* report) noexcept {
+              const ucontext_t& context, const ThreadReport* report) noexcept {
   Text t(to, size);
   if (info.si_code > 0) {
     t.add("address 0x");
     t.number(reinterpret_cast<u64>(info.si_addr), 16);
-    const char* cause = cause_of(signal, info);
+    const char* cause = cause_of(signal, info, context);
     t.add(cause[0] != '\0' ? ": " : "");
     t.add(cause);
   } else if (info.si_pid != getpid() && info.si_pid != 0) {
@@ -151,7 +172,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
     e.signal.store(signal);  // a signal that the program handles may have come before
     format(e.kind, sizeof e.kind, "%s", word(dump::ExitBy::kCrash));
     format(e.type, sizeof e.type, "SIG%s", signal_name(signal));
-    describe(e.message, sizeof e.message, signal, info, nullptr);
+    describe(e.message, sizeof e.message, signal, info, context, nullptr);
     e.stack.store(exit_stack(r));  // sys.exit, where the process crashed as it ended
     e.time_unix_ns.store(unix_now_ns());
     e.ready.store(1, std::memory_order_release);
@@ -163,7 +184,7 @@ bool leave_evidence(Recorder& r, int signal, const siginfo_t& info,
     row->exit_unix_ns.store(unix_now_ns());
   }
   static char frames[sizeof e.message];  // one thread at a time comes here
-  describe(frames, sizeof frames, signal, info,
+  describe(frames, sizeof frames, signal, info, context,
            g_stacks != nullptr ? g_stacks->collect_own(context) : nullptr);
   if (first) {
     std::memcpy(e.message, frames, sizeof frames);

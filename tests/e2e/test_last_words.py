@@ -57,6 +57,7 @@ def test_an_overflow_of_any_threads_stack_leaves_a_crash_record(start, thread):
     )
     assert p.process.wait(timeout=45) == -signal.SIGSEGV, p.log.read_text()
     assert "crash: SIGSEGV" in p.log.read_text()
+    assert "the thread's stack is full" in p.log.read_text()
     assert "overflow (libguilty.so)" in str(p.read()), p.report
 
 

@@ -41,6 +41,27 @@ TEST_CASE("crash: abort leaves a dump, then the process dies of it") {
   CHECK(d.string(d.cell("records", d.rows("records") - 1, "op")) == "all_reduce");
 }
 
+namespace {
+
+// Volatile, so that no compiler makes a loop of it.
+int descend(int depth) {  // NOLINT(misc-no-recursion)
+  volatile char frame[512];
+  frame[0] = static_cast<char>(depth);
+  return depth < 0 ? 0 : descend(depth + 1) + frame[0];
+}
+
+}  // namespace
+
+TEST_CASE("crash: a full stack is named") {
+  Scene scene;
+  Child child = scene.start(0, {}, [] {
+    child_begin(child_group());
+    return descend(0);
+  });
+  const Dump d = crashed(scene, child.wait(), SIGSEGV);
+  CHECK(d["exit"]["message"].text().find(": the thread's stack is full") != std::string::npos);
+}
+
 TEST_CASE("crash: a fault is dumped with its address and its cause") {
   Scene scene;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
