@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "facts/facts.hpp"
+#include "facts/late/arrivals.hpp"
 #include "facts/late/rhythm.hpp"
 #include "facts/late/stragglers.hpp"
 #include "facts/polls.hpp"
@@ -150,7 +151,8 @@ enum class Rule : std::uint8_t {
   kPastMismatch,   // members differed in an operation that ended nevertheless
   kIdle,           // no rank waits and none issues: all are at one place of the program
   kSlow,
-  kSlowSteps,      // steps became longer on all ranks at once
+  kSlowSteps,   // steps became longer on all ranks at once
+  kLateInTurn,  // another rank is late each time
   // Nobody is named: what is stuck, and which evidence is lacking.
   kOpenDivergence,
   kOpenFewOrMany,
@@ -240,9 +242,10 @@ struct Cause {
   DeviceChain chain;
   std::vector<DeviceError> errors;
   StalledDevice::Why stalled = StalledDevice::kNotStarted;
-  std::string lifecycle;    // the call
+  std::string lifecycle;  // the call
   std::optional<OwedWrite> owed;
   std::optional<SlowerSteps> slower;
+  std::optional<LateInTurn> in_turn;
   std::vector<int> others;  // evidence of ranks that the words name besides
   Stragglers late;
   int absent_too = -1;  // evidence of a rank that a killed one waited for in vain

@@ -188,6 +188,12 @@ std::vector<Cause> terminated(const Facts& f) {
       return {c};
     }
   }
+  // A job that somebody ended because it was slow.
+  for (Cause& s : f.c.missing.empty() ? slow(f) : std::vector<Cause>{}) {
+    if (s.verdict == Verdict::kSlow) {
+      return {std::move(s)};
+    }
+  }
   c.set(f.c.missing.empty() ? Rule::kOkTerminated : Rule::kOpenTerminated,
         f.c.missing.empty() ? Verdict::kOk : Verdict::kUndecided);
   return {c};

@@ -213,12 +213,19 @@ bool only_times(const Facts& f) {
 // Nothing is stuck; a rank keeps the others waiting all the time.
 namespace {
 
-// No rank stands out: all became slow at once.
+// No rank stands out: all became slow at once, or each is late in turn.
 std::vector<Cause> slow_together(const Facts& f) {
+  if (f.c.ranks.size() < 2 || only_times(f)) {
+    return {};
+  }
   Cause c(Rule::kSlowSteps, Verdict::kSlow);
   c.others = ranks_that(f, [](int) { return true; });
-  c.slower = f.c.ranks.size() < 2 ? std::nullopt : slower_steps(f.c);
+  c.slower = slower_steps(f.c);
   if (!c.slower) {
+    c.rule = Rule::kLateInTurn;
+    c.in_turn = late_in_turn(f.c, f.slots);
+  }
+  if (!c.slower && !c.in_turn) {
     return {};
   }
   c.assume(Assume::kRingsOnly);

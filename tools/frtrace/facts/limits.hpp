@@ -71,8 +71,8 @@ inline constexpr std::ptrdiff_t kAfterFailure = 16;
 inline constexpr std::uint64_t kForkLookback = 256;  // slots in which two were last at one line
 inline constexpr std::size_t kCourses = 4;    // peers whose course is compared: more say the same
 inline constexpr std::size_t kSuspects = 64;  // of more, each asks for its history
-inline constexpr std::size_t kVoters = 256;         // members of a group that show an order
-inline constexpr int kShifted = 2;                  // slots one ahead that make a shift
+inline constexpr std::size_t kVoters = 256;   // members of a group that show an order
+inline constexpr int kShifted = 2;            // slots one ahead that make a shift
 inline constexpr std::size_t kOwnThread = 3;  // operations from a thread that make it the group's
 
 // ---- ranks that are in no operation
@@ -157,6 +157,13 @@ inline constexpr double kNapShare = 0.2;
 
 // Steps became slow: this many times as long, by this much at least.
 inline constexpr double kSlowTimes = 3, kSlowLeast_s = 0.05;
+
+// Ranks are late in turn: so many waits at least, one of so many operations at most, each this many
+// times as long as the rest of a step and no shorter than that, which take this share of the time;
+// none of the ranks makes more than its share of them.
+inline constexpr std::size_t kPausesFewest = 6, kPauseEvery = 3;
+inline constexpr double kPauseTimes = 3, kPauseLeast_s = 0.05, kPauseShare = 0.2;
+inline constexpr double kPausesOfOne = 0.6;
 
 // ---- comparisons that grow with the square of the members
 inline constexpr std::size_t kSplitMembers = 512;

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "facts/late/stragglers.hpp"
+#include "facts/late/arrivals.hpp"
 #include "model/contains.hpp"
 #include "report/classes.hpp"
 #include "report/page.hpp"

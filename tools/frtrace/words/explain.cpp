@@ -152,7 +152,8 @@ std::pair<std::string, std::string> place_of(const Facts& f, int i) {
   if (t->activity != fr::Activity::kInterrupted && t->activity != fr::Activity::kUnknown) {
     // A loop of short sleeps is seen asleep or polling, as the samples fall: it is the same place.
     const bool naps = t->activity == fr::Activity::kPolling && t->syscall.ends_with("nanosleep");
-    out += led(", ", fr::word(naps ? fr::Activity::kAsleep : t->activity)) + led(" in ", t->syscall);
+    out +=
+        led(", ", fr::word(naps ? fr::Activity::kAsleep : t->activity)) + led(" in ", t->syscall);
   }
   const int holder = f.graph.lock_holders[idx(i)];
   for (const Hint& hint : hints_of(e)) {

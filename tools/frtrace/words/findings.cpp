@@ -130,10 +130,13 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
         f.rank(c.absent_too));
   } else if (c.rule == Rule::kExited && has_aborted_at_exit(f, c)) {
     say(r, "hint",
-        "end the threads that issue operations, then call destroy_process_group(), before the script "
+        "end the threads that issue operations, then call destroy_process_group(), before the "
+        "script "
         "ends");
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     say(r, "why", "the error of {} came before those of the others", guilty);
+  } else if (c.in_turn) {
+    say_in_turn(f, *c.in_turn, r);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {
     say(r, "context",
         "{} of {} ranks issue some operations later than the others: uneven work, not stragglers",

@@ -117,6 +117,28 @@ std::string slower_text(const SlowerSteps& s) {
                      since, duration_text(s.before_s));
 }
 
+std::string late_in_turn_text(const Facts& f, const LateInTurn& t) {
+  const Record& r = f.ev(t.evidence).records[t.record];
+  return fmt::format(
+      "ranks are late in turn: {} of {} {}{} waited {} for one rank, {:.0f} % of the time",
+      t.pauses, t.slots, f.ev(t.evidence).text(r.op), Names(f).at(t.evidence, r.stack),
+      duration_text(t.typical_s), 100 * t.share);
+}
+
+void say_in_turn(const Facts& f, const LateInTurn& t, Report& r) {
+  constexpr std::size_t kShown = 8;
+  std::string each;
+  for (std::size_t k = 0; k < t.members.size() && k < kShown; ++k) {
+    each += fmt::format("{}rank {} in {}", k == 0 ? "" : ", ", f.rank(t.members[k].evidence),
+                        t.members[k].pauses);
+  }
+  say(r, "late", "of these {}, the late rank was {}{}", t.pauses, each,
+      given(t.members.size() > kShown, fmt::format(", and {} more", t.members.size() - kShown)));
+  say(r, "hint",
+      "frtrace stacks of a rank that is late shows what it does; usual reasons: garbage collection "
+      "(gc.freeze(), gc.disable()), checkpoints in turn, other jobs on the node");
+}
+
 std::string late_summary(const Facts& f, const Stragglers& all) {
   const Straggler& worst = worst_of(all);
   const LateSite& site = worst.worst();

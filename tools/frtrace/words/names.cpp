@@ -138,9 +138,10 @@ std::string Names::exit(const Exit& e) const {
       const char* name = fr::signal_name(e.signal);
       return "ended by " +
              (name == nullptr ? fmt::format("signal {}", e.signal) : fmt::format("SIG{}", name)) +
-             led(", ", !e.message.empty() ? e.message
-                                          : given(e.sender_pid > 0,
-                                                  fmt::format("sent by process {}", e.sender_pid))) +
+             led(", ",
+                 !e.message.empty()
+                     ? e.message
+                     : given(e.sender_pid > 0, fmt::format("sent by process {}", e.sender_pid))) +
              led(", after sys.exit at ", e.exit_place);
     }
     case ExitKind::kException: {

@@ -13,10 +13,10 @@ namespace {
 
 // One restart over the ranks.
 struct Round {
-  std::vector<int> ranks;       // evidence
+  std::vector<int> ranks;          // evidence
   const Restart* first = nullptr;  // whose exception came first; nullptr: nothing tells
-  int who = -1;                 // its evidence
-  Time ended = 0, went_on = 0;  // the first end; the last rank that issued an operation again
+  int who = -1;                    // its evidence
+  Time ended = 0, went_on = 0;     // the first end; the last rank that issued an operation again
   bool all_went_on = true;
 };
 

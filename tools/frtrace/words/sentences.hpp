@@ -55,8 +55,7 @@ inline constexpr Row kSentences[] = {
     {kNeverStarted,
      "{who} [has|have] not entered {call} (not started, or cannot reach {store}); {others_wait} "
      "there"},
-    {kNoExit,
-     "{who} [does|do] not exit: {exit_waits}"},
+    {kNoExit, "{who} [does|do] not exit: {exit_waits}"},
     {kLifecycle, "{who} never entered {call}; {others_wait} there"},
     {kAtStore,
      "{who} [is|are] in no operation, and {others_wait} in the ranks' store for a key that another "
@@ -64,6 +63,7 @@ inline constexpr Row kSentences[] = {
     {kIdle, "{who} issued nothing for {idle}{usually}; {idle_place}"},
     {kSlow, "{late}"},
     {kSlowSteps, "{slower}"},
+    {kLateInTurn, "{late_in_turn}"},
     {kOk, "nothing is stuck{young}"},
     {kOkToldToEnd,
      "{others} [was|were] told to end ({signal}), and ended orderly after {ended_after}"},
@@ -135,7 +135,8 @@ inline constexpr Row kSentences[] = {
      "to say why",
      "a dump or ring of {missing}"},
     {kOpenIdle,
-     "{others} issued nothing for {idle}{usually} and [waits|wait] in no operation: [it is|all are] "
+     "{others} issued nothing for {idle}{usually} and [waits|wait] in no operation: [it is|all "
+     "are] "
      "busy elsewhere, or stuck",
      "a second look at the stacks of {others}: frtrace stacks JOB"},
     {kOpenStillIssues,

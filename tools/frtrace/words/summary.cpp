@@ -88,6 +88,12 @@ bool runs_exit_hooks(S s) {
   return e.threads.present && !waits_for_threads(e.threads, e.id.pid);
 }
 
+// Its evidence shows no end of the process, but that of its script.
+bool ends_its_script(S s) {
+  const int i = s.first().evidence;
+  return i >= 0 && !s.f.exit(i).ended() && s.f.is_leaving(i);
+}
+
 bool otherwise(S) {
   return true;
 }
@@ -126,6 +132,7 @@ constexpr struct {
      "which root each member passed, and what their devices did: fr dumps"},
     {"complete_need", otherwise,
      "device and transfer states of its members: fr dumps with NCCL's profiler plugin"},
+    {"ended", ends_its_script, "came to the end of [its script|their scripts]{messages_left}"},
     {"exit_waits", runs_exit_hooks,
      "[its script is|their scripts are] over, and [an exit hook does|exit hooks do] not return"},
     {"exit_waits", otherwise,
@@ -242,6 +249,15 @@ std::string store(S s) {
   return "the store";
 }
 
+// ", with 3 sends in flight": what isend issued and nothing waited for.
+std::string messages_left(S s) {
+  const auto n = std::ranges::count_if(s.own().records, [](const Record& r) {
+    return r.kind == Kind::kSend && r.ended == 0 && r.state != State::kCompleted;
+  });
+  return given(n != 0,
+               fmt::format(", with {} in flight", counted(static_cast<std::uint64_t>(n), "send")));
+}
+
 // From the signal to the dump that the last of the ranks wrote as it ended.
 std::string ended_after(S s) {
   double longest_s = 0;
@@ -255,48 +271,6 @@ std::string young(S s) {
   const auto n = static_cast<std::uint64_t>(s.f.graph.young);
   return given(n != 0, fmt::format("; {} {} in flight, none older than {}", counted(n, "operation"),
                                    one_or(n, "is", "are"), duration_text(s.f.threshold_s)));
-}
-
-std::string field_text(SlotField field) {
-  static constexpr const char* kTexts[] = {"operation", "size",      "output size", "sizes",
-                                           "dtype",     "reduce op", "root"};
-  static_assert(std::size(kTexts) == static_cast<std::size_t>(SlotField::kRoot) + 1);
-  return kTexts[static_cast<std::size_t>(field)];
-}
-
-// Sizes as shapes, where these are known: "shape [20,8] instead of [18,8]".
-std::string differences(S s) {
-  const Divergence& d = *s.c.divergence;
-  if (d.splits) {
-    return fmt::format("rank {} sends {} rows to rank {}, which expects {}", d.splits->from,
-                       d.splits->sent, d.splits->to, d.splits->expected);
-  }
-  const auto shape = [&](bool right) {
-    const Side side = side_of(s.f, d, right == (s.c.right == 1) ? 1 : 0);
-    const Shape x = parse_shape(s.f.ev(side.evidence), *side.record);
-    return x.known ? shape_text(x.in.empty() ? x.out : x.in) : std::string();
-  };
-  std::vector<std::string> out;
-  for (const FieldDifference& x : d.fields) {
-    const char* between = s.c.right < 0 ? " and " : " instead of ";
-    const bool plain = s.c.right < 0 && x.field == SlotField::kOperation;
-    std::string text = given(!plain, field_text(x.field) + ' ') + x.own + led(between, x.others);
-    if (x.field == SlotField::kSizes) {
-      const Record& own = *side_of(s.f, d, s.c.right == 1 ? 0 : 1).record;
-      text = fmt::format("sizes {} in, {} out", own.in_numel, own.out_numel);
-    }
-    if ((x.field == SlotField::kSize || x.field == SlotField::kOutputSize) &&
-        d.classes.size() == 2) {
-      const std::string own = shape(false), others = shape(true);
-      text = own.empty() || others.empty() || own == others
-                 ? text
-                 : fmt::format("shape {}{}{}", own, between, others);
-    }
-    if (!contains(out, text)) {
-      out.push_back(std::move(text));
-    }
-  }
-  return fmt::format("{}", fmt::join(out, "; "));
 }
 
 std::string unequal(S s) {
@@ -469,7 +443,7 @@ constexpr struct {
      }},
     {"cycle", cycle},
     {"departed", departed},
-    {"differences", differences},
+    {"differences", [](S s) { return differences_text(s.f, s.c); }},
     {"elsewhere", elsewhere},
     {"error", error},
     {"lacking", lacking},
@@ -517,6 +491,7 @@ constexpr struct {
      [](S s) {
        return s.f.c.ranks.size() == 1 ? ranks_words({s.f.rank(0)}) : "the ranks that were read";
      }},
+    {"messages_left", messages_left},
     {"ended", [](S s) { return s.exit_did(exit_of(s.f, s.first()), s.guilty.size()); }},
     {"how_ended", [](S s) { return s.exit(s.f.exit(s.c.others.front())); }},
     {"signal",
@@ -529,6 +504,7 @@ constexpr struct {
     {"owed_write", [](S s) { return owed_text(s.f, s.c); }},
     {"polled_at", [](S s) { return polled_text(s.f, s.c); }},
     {"slower", [](S s) { return slower_text(*s.c.slower); }},
+    {"late_in_turn", [](S s) { return late_in_turn_text(s.f, *s.c.in_turn); }},
     {"late", [](S s) { return late_summary(s.f, s.c.late); }},
     {"seq", [](S s) { return std::to_string(s.c.divergence->seq); }},
     {"group", [](S s) { return s.f.group(s.c.divergence->group).title(); }},

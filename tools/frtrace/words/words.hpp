@@ -69,6 +69,12 @@ std::string before_unstarted(const Facts&, const Cause&);
 std::string late_summary(const Facts&, const Stragglers&);
 // "steps take 1.2 s since step 120 (110 ms before), on all ranks at once"
 std::string slower_text(const SlowerSteps&);
+// "ranks are late in turn: 30 of 120 all_reduce at train.py:9 waited 400 ms for one rank, 90 % of the
+// time"
+std::string late_in_turn_text(const Facts&, const LateInTurn&);
+// "broadcast instead of all_reduce; shape [20,8] instead of [18,8]": shapes where these are known,
+// else sizes.
+std::string differences_text(const Facts&, const Cause&);
 // "rank 1 called store.add barrier/# at train.py:9 30 times, ranks 0,2 31 times; ranks 0,2 wait for it
 // there"; "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times)".
 std::string owed_text(const Facts&, const Cause&);
@@ -140,6 +146,7 @@ void add_course(const Facts&, const Cause&, Report&);
 void add_cause_findings(const Facts&, const Cause&, Report&);
 void add_devices(const Facts&, const Cause&, Report&);
 void add_late(const Facts&, const Stragglers&, Report&);
+void say_in_turn(const Facts&, const LateInTurn&, Report&);
 void add_consequences(const Facts&, const Judgement&, Report&);
 void add_inventory(const Facts&, Report&);
 void add_losses(const Facts&, const Judgement&, Report&);

@@ -120,11 +120,12 @@ TEST_CASE("late now and then, and later and later") {
   CHECK(growing.ranks == Ranks{2});
   REQUIRE(growing.late.size() == 1);
   CHECK(growing.late.front().pattern == "growing");
-  // Each of the ranks once or twice is chance.
+  // Each of the ranks once or twice: no rank is blamed.
   const Report all = stepped(300, [](Rank rank, int n) {
                        return Late{n % 30 == 4 && n / 30 % 4 == rank ? 20.0 : 0, 0};
                      }).diagnose();
-  CHECK(all.kind == Verdict::kOk);
+  CHECK(all.kind == Verdict::kSlow);
+  CHECK(all.ranks.empty());
   CHECK(all.late.empty());
 }
 
@@ -343,6 +344,55 @@ TEST_CASE("all ranks became slow at once") {
   CHECK(r.kind == Verdict::kSlow);
   CHECK(r.ranks.empty());
   CHECK(r.summary == "steps take 1.2 s now (100 ms before), on all ranks at once");
+}
+
+namespace {
+
+// Each `every` steps another rank issues its operation 0.4 s after the others.
+Report late_in_turn_of(int ranks, int late, int every) {
+  JobBuilder j(ranks);
+  for (int n = 0; n < 120; ++n) {
+    const Rank last = n % every == 0 ? n / every % late : -1;
+    for (Rank r = 0; r < ranks; ++r) {
+      if (r != last) {
+        j.issue(r, 0, kLoss);
+      }
+    }
+    j.advance(last < 0 ? 0 : 0.4);
+    if (last >= 0) {
+      j.issue(last, 0, kLoss);
+    }
+    for (Rank r = 0; r < ranks; ++r) {
+      j.complete(r, 0, j.rank(r).records.size() - 1);
+    }
+    j.advance(0.01);
+  }
+  return j.diagnose();
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are late in turn: nobody is blamed") {
+  const Report r = late_in_turn_of(4, 4, 4);
+  CHECK(r.kind == Verdict::kSlow);
+  CHECK(r.ranks.empty());
+  CHECK(r.summary.find("ranks are late in turn: 30 of 120 all_reduce") == 0);
+  CHECK(r.summary ==
+        "ranks are late in turn: 30 of 120 all_reduce at train.py:20 step waited 400 ms for one "
+        "rank, "
+        "94 % of the time");
+  CHECK(late_in_turn_of(2, 2, 4).kind == Verdict::kSlow);
+}
+
+TEST_CASE("one rank that makes all pauses is the late one") {
+  const Report r = late_in_turn_of(4, 1, 4);
+  CHECK(r.kind == Verdict::kSlow);
+  CHECK(r.ranks == Ranks{0});
+}
+
+TEST_CASE("few pauses are no slow job, nor is uneven work") {
+  CHECK(late_in_turn_of(4, 4, 1).kind == Verdict::kOk);
+  CHECK(late_in_turn_of(4, 4, 40).kind == Verdict::kOk);
 }
 
 TEST_CASE("steps that were slow for a while only, or a little slower, are no fault") {

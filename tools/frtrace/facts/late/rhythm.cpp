@@ -42,8 +42,7 @@ std::optional<SlowerSteps> slower_steps_of(const RankEvidence& e) {
       last.after - last.before < limits::kSlowLeast_s) {
     return {};
   }
-  return SlowerSteps{last.before, last.after, e.records[last.at].time,
-                     step_number(e, last.at + 1)};
+  return SlowerSteps{last.before, last.after, e.records[last.at].time, step_number(e, last.at + 1)};
 }
 
 }  // namespace

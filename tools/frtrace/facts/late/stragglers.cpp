@@ -75,34 +75,15 @@ class Lateness {
   }
 
   bool by_clocks() const { return by_clocks_; }
-  std::vector<Arrivals> arrivals() {
-    std::map<std::tuple<std::string, std::string, std::string>, std::size_t> known;
-    std::vector<Arrivals> out;
-    std::vector<std::unordered_map<int, std::size_t>> members;  // evidence -> place, of each
+  double ends_within_s() const { return ends_within_; }
+  std::vector<LateSlot> late_slots() {
+    std::vector<LateSlot> out;
     for (const WholeSlot& slot : whole_) {
-      const Group& group = c_.groups[idx(slot.group)];
-      const Member& first = slot.members.front();
-      const RankEvidence& e = c_.evidence_of(first.first);
-      const Record& r = record(first);
-      Arrivals one;
-      one.group = group.desc.empty() ? group.name : group.desc;
-      one.op = e.text(r.op);
-      one.site = user_site(e, r.stack);
-      const auto [at, fresh] =
-          known.try_emplace({one.group, one.op, site_text(one.site)}, out.size());
-      if (fresh) {
-        out.push_back(std::move(one));
-        members.emplace_back();
+      LateSlot& one = out.emplace_back(slot);
+      for (const Member& m : slot.members) {
+        one.late_s.push_back(call(m).late);
       }
-      add(slot, out[at->second], members[at->second]);
     }
-    for (Arrivals& a : out) {
-      std::ranges::stable_sort(a.members, [](const auto& x, const auto& y) {
-        return x.last != y.last ? x.last > y.last : x.sum_s > y.sum_s;
-      });
-    }
-    std::ranges::stable_sort(
-        out, [](const Arrivals& a, const Arrivals& b) { return a.sum_s > b.sum_s; });
     return out;
   }
 
@@ -139,35 +120,6 @@ class Lateness {
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
   Call& call(const Member& m) { return ranks_[idx(m.first)].calls[m.second]; }
-
-  void add(const WholeSlot& slot, Arrivals& a, std::unordered_map<int, std::size_t>& places) {
-    const Member* last = nullptr;
-    double most = 0;
-    for (const Member& m : slot.members) {
-      const double late = call(m).late;
-      const auto [at, fresh] = places.try_emplace(m.first, a.members.size());
-      if (fresh) {
-        a.members.emplace_back().evidence = m.first;
-      }
-      a.members[at->second].each_s.push_back(static_cast<float>(late));
-      if (last == nullptr || late > most) {
-        last = &m;
-        most = late;
-      }
-    }
-    ++a.slots;
-    a.sum_s += most;
-    std::size_t bucket = 0;
-    for (double edge = 1e-6; bucket + 1 < Arrivals::kBuckets && most >= edge; edge *= 2) {
-      ++bucket;
-    }
-    ++a.histogram[bucket];
-    if (most > limits::kLateLeast_s) {
-      Arrivals::Member& m = a.members[places.at(last->first)];
-      ++m.last;
-      m.sum_s += most;
-    }
-  }
 
   // Of a job that runs, a few have not ended yet; without any end the clocks must do.
   void keep_ended() {
@@ -579,10 +531,9 @@ Stragglers stragglers(const Case& c, const std::vector<Slots>& slots) {
   return out;
 }
 
-std::vector<Arrivals> arrivals(const Case& c, const std::vector<Slots>& slots, bool& by_clocks) {
+LateSlots late_slots(const Case& c, const std::vector<Slots>& slots) {
   Lateness all(c, slots);
-  by_clocks = all.by_clocks();
-  return all.arrivals();
+  return {all.late_slots(), all.by_clocks(), all.ends_within_s()};
 }
 
 }  // namespace frtrace

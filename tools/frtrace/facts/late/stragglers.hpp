@@ -1,7 +1,6 @@
 // stragglers.hpp - ranks that come late again and again.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,24 +53,15 @@ std::vector<Straggler> standing_out(const Case&, std::vector<Straggler>);
 void fold_followers(const Case&, std::vector<Straggler>&);
 void drop_late_clocks(const Case&, std::vector<Straggler>&);
 
-// How the ranks came to the operations of one call site, over all groups of one kind.
-struct Arrivals {
-  std::string group, op;  // the groups' description, else the name
-  Site site;
-  std::uint64_t slots = 0;  // that all members came to
-  double sum_s = 0;         // by which the last of each came after the median of the others
-  // Of slots, by that lateness: below 1 us, 2 us, 4 us, ... the last: all that is more.
-  static constexpr std::size_t kBuckets = 28;
-  std::array<std::uint32_t, kBuckets> histogram{};
-  struct Member {
-    int evidence = -1;
-    std::uint32_t last = 0;     // times that it came last, by more than hosts differ
-    double sum_s = 0;           // by which it was late then
-    std::vector<float> each_s;  // after the median of the others, in the order of its records
-  };
-  std::vector<Member> members;  // who came last most often first
+// An operation that all members of its group issued.
+struct LateSlot : WholeSlot {
+  std::vector<double> late_s;  // of each member: after the median of the others; below 0: before it
 };
-// Call sites that were waited for longest first. `by_clocks` as in Stragglers.
-std::vector<Arrivals> arrivals(const Case&, const std::vector<Slots>&, bool& by_clocks);
+struct LateSlots {
+  std::vector<LateSlot> all;
+  bool by_clocks = false;    // as in Stragglers
+  double ends_within_s = 0;  // ends are known to within this time
+};
+LateSlots late_slots(const Case&, const std::vector<Slots>&);
 
 }  // namespace frtrace
