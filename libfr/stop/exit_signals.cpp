@@ -43,10 +43,10 @@ constexpr u64 kCopyAlive_ns = 500'000'000ull;
 constexpr u64 kElected_ns = 2'000'000'000ull;  // who starts frtrace
 constexpr u64 kWord_ns = 8'000'000'000ull;     // torchrun's error file, with the verdict
 std::atomic<bool> g_evidence_left{false};      // the handler of a fatal signal has begun
-std::atomic<bool> g_handled_noted{false};      // that of a signal that the program handles has begun
-std::atomic<i32> g_leaving{0};                 // thread whose handler is at it; 0 none, or done
-std::atomic<int> g_deferred{0};                // signal that came meanwhile on that thread
-std::atomic<bool> g_ring_copied{false};        // and it worked
+std::atomic<bool> g_handled_noted{false};  // that of a signal that the program handles has begun
+std::atomic<i32> g_leaving{0};             // thread whose handler is at it; 0 none, or done
+std::atomic<int> g_deferred{0};            // signal that came meanwhile on that thread
+std::atomic<bool> g_ring_copied{false};    // and it worked
 
 // Will the process die of it? Not where the script has a handler of its own.
 bool is_fatal(int signal) noexcept {

@@ -28,7 +28,7 @@ class AbsentRanks final : public Eyes {
   struct Node {
     u64 progress = 0;  // grows with every operation
     bool is_in_flight = false;
-    i32 busy = -1;  // a rank that computes
+    i32 busy = -1;          // a rank that computes
     bool is_first = false;  // see Here
   };
   Node look_at_node(u64 now_ns) noexcept;

@@ -206,7 +206,7 @@ class Agreement {
   u32 own_node_ = 0;
   bool operations_ = true;
   bool steps_due_ = false, steps_told_ = false;  // once per job
-  bool any_due_ = false;  // of a group: most ticks have nothing to look for
+  bool any_due_ = false;                         // of a group: most ticks have nothing to look for
   u64 talked_ns_ = 0;
 };
 

@@ -92,8 +92,7 @@ Deadline silence_deadline_of(const SiteRow& site, const Silent& now,
   const Others others = now.is_busy ? Others::kBusy : Others::kAsleep;
   Deadline d = deadline_of(&site, {others, now.asleep_from_ns, ~0ull}, floors);
   // Silences vary more than waits for a rank: a server's gaps, a data set that is opened anew.
-  const u64 asleep_ns =
-      floors.adapt ? longest_ns(site.asleep) << site.asleep.doublings.load() : 0;
+  const u64 asleep_ns = floors.adapt ? longest_ns(site.asleep) << site.asleep.doublings.load() : 0;
   d.warn_ns = std::max(d.warn_ns, now.asleep_from_ns + 5 * asleep_ns);
   d.dump_ns = std::max(d.dump_ns, now.asleep_from_ns + 10 * asleep_ns);
   const bool is_ordinary = get(site.visits) < kKnown || !floors.adapt;

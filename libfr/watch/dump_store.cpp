@@ -122,7 +122,8 @@ bool DumpStore::store_anywhere(const char* name, const DumpEncoder::Bytes& bytes
   last_path_[0] = '\0';
   if (!unwritable_said_) {
     unwritable_said_ = true;
-    log_line(kLogError, "cannot write dumps, neither to %s nor to %s: %s; frtrace reads the ring in %s",
+    log_line(kLogError,
+             "cannot write dumps, neither to %s nor to %s: %s; frtrace reads the ring in %s",
              recorder_.dump_dirs[0], recorder_.dump_dirs[1], error_text(error),
              recorder_.region.dir.c_str());
   }
@@ -166,8 +167,8 @@ void DumpStore::prune() noexcept {
         }
         if (parse_name(name, parts) && std::strcmp(parts.job, x.header.job) == 0 &&
             parts.attempt == x.header.attempt && parts.rank == x.rank &&
-            (parts.pid == 0 || parts.pid == x.header.pid) &&
-            parts.number > x.first_incident && x.n < std::size(x.numbers)) {
+            (parts.pid == 0 || parts.pid == x.header.pid) && parts.number > x.first_incident &&
+            x.n < std::size(x.numbers)) {
           x.numbers[x.n] = parts.number;
           x.beside[x.n] = parts.beside;
           x.fr[x.n++] = parts.is_fr;

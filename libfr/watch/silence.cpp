@@ -25,8 +25,9 @@ namespace {
 
 constexpr u64 kLook_ns = 1'000'000'000;
 constexpr u64 kVisit_ns = 1'000'000'000;
-constexpr u64 kSettled_ns = 3'000'000'000;     // see patience.cpp
-constexpr u64 kOtherNodes_ns = 5'000'000'000;  // a rank elsewhere that waits tells more: it is first
+constexpr u64 kSettled_ns = 3'000'000'000;  // see patience.cpp
+constexpr u64 kOtherNodes_ns =
+    5'000'000'000;  // a rank elsewhere that waits tells more: it is first
 constexpr u64 kMaxBackOff_ns = 3'600'000'000'000;
 constexpr u32 kGaps = 32;
 constexpr u32 kFewestGaps = 8;
@@ -66,8 +67,8 @@ bool awaits_requests(const Task& main) noexcept {
 bool is_prompt_file(std::string_view file) noexcept {
   const std::string_view name = file.substr(file.rfind('/') + 1);
   const bool is_named = name == "pdb.py" || name == "code.py" || name == "cmd.py";
-  return (is_named && origin_of(file) == Origin::kCore) ||
-         file.find("/_pyrepl/") != file.npos || file.find("/IPython/") != file.npos;
+  return (is_named && origin_of(file) == Origin::kCore) || file.find("/_pyrepl/") != file.npos ||
+         file.find("/IPython/") != file.npos;
 }
 
 // The Python frames of a thread, innermost first.

@@ -30,8 +30,8 @@ class Silence {
   bool describe(ThreadStacks& threads, u64 now_ns, char* out, std::size_t bytes) noexcept;
 
   void note_warned() noexcept { now_.is_warned = true; }
-  void back_off(u64 now_ns) noexcept;              // it has its dump
-  void put_off(u64 ns) noexcept;                   // the watchdog did not run for so long
+  void back_off(u64 now_ns) noexcept;  // it has its dump
+  void put_off(u64 ns) noexcept;       // the watchdog did not run for so long
   void mark_hung(u64 incident, u64 now_ns) noexcept;
   // The incident that this silence was dumped in; 0: none, or it is over.
   u64 incident() const noexcept { return incident_; }

@@ -133,7 +133,7 @@ void make_watch(Recorder& r) {
   r.watchdog = new Watchdog(r);
   r.watchdog->verdict().prepare(r);
   r.watchdog->set_floors({o.warn_ns, o.timeout_ns, o.source("FR_WARN_S") != "default",
-                            o.source("FR_TIMEOUT_S") != "default", o.adapt});
+                          o.source("FR_TIMEOUT_S") != "default", o.adapt});
   r.watchdog->deadlines().open(r);
 }
 

@@ -224,12 +224,19 @@ PYBIND11_MODULE(_fr, m) {
   m.def("library_path", [] { return std::string(fr_library_path()); });
   m.def("frame_walk", &fr::frame_walk_kind);
   m.attr("__version__") = fr_version();
-  const std::pair<const char*, int> constants[] = {
-      {"COLLECTIVE", FR_COLLECTIVE}, {"SEND", FR_SEND},           {"RECV", FR_RECV},
-      {"LIFECYCLE", FR_LIFECYCLE},   {"STORE", FR_STORE},
-      {"ASYNC", FR_ASYNC},           {"WAIT_ONLY", FR_WAIT_ONLY},
-      {"UNTRACKED", FR_UNTRACKED},   {"COALESCED", FR_COALESCED}, {"OK", FR_OK},
-      {"FAILED", FR_FAILED},         {"RELEASED", FR_RELEASED},   {"REFUSED", FR_REFUSED}};
+  const std::pair<const char*, int> constants[] = {{"COLLECTIVE", FR_COLLECTIVE},
+                                                   {"SEND", FR_SEND},
+                                                   {"RECV", FR_RECV},
+                                                   {"LIFECYCLE", FR_LIFECYCLE},
+                                                   {"STORE", FR_STORE},
+                                                   {"ASYNC", FR_ASYNC},
+                                                   {"WAIT_ONLY", FR_WAIT_ONLY},
+                                                   {"UNTRACKED", FR_UNTRACKED},
+                                                   {"COALESCED", FR_COALESCED},
+                                                   {"OK", FR_OK},
+                                                   {"FAILED", FR_FAILED},
+                                                   {"RELEASED", FR_RELEASED},
+                                                   {"REFUSED", FR_REFUSED}};
   for (const auto& [name, value] : constants) {
     m.attr(name) = value;
   }

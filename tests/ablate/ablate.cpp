@@ -5,8 +5,6 @@
 //   <switch, -1 none> <case> <kind> <ranks of the verdict> <ranks of all causes> <links>
 // for every case with no switch off, and for the cases whose answer a switch changes. `crash` and
 // `hang` instead of a kind: the engine does not bear that switch.
-#include "ablate/switch.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "ablate/switch.hpp"
 #include "causes/rules.hpp"
 #include "input/files.hpp"
 #include "model/case.hpp"

@@ -6,8 +6,8 @@
 namespace fr_ablate {
 
 inline constexpr int kSwitches = 4096;
-inline int g_off = -1;                        // the one that is off
-inline bool g_notes = false;                  // note which switches a case comes to
+inline int g_off = -1;        // the one that is off
+inline bool g_notes = false;  // note which switches a case comes to
 inline std::bitset<kSwitches> g_reached = {};
 
 inline bool is_off(int number) {

@@ -372,8 +372,9 @@ void RankDump::exit_record(Packer& p) {
   field(p, "status", run_.terminated ? 0 : 1);
   field(p, "signal", run_.terminated ? 15 : 0);
   field(p, "sender_pid", run_.terminated ? 3000 : 0);
-  field(p, "kind", std::string(fr::word(run_.terminated ? fr::dump::ExitBy::kSignal
-                                                        : fr::dump::ExitBy::kException)));
+  field(p, "kind",
+        std::string(
+            fr::word(run_.terminated ? fr::dump::ExitBy::kSignal : fr::dump::ExitBy::kException)));
   field(p, "type", colon == std::string::npos ? "" : run_.error.substr(0, colon));
   field(p, "message", colon == std::string::npos ? "" : run_.error.substr(colon + 2));
   field(p, "stack", 0);

@@ -150,8 +150,8 @@ TEST_CASE("secrets: names") {
     CHECK(secrecy_of(name) == Secrecy::kWeak);
   }
   for (const char* name :
-       {"key", "keys", "path", "pattern", "passes", "tokenizer", "token_ids", "keyword", "author", "password_file",
-        "KeyError", "bypass", "dispatch", "", "___", "7"}) {
+       {"key", "keys", "path", "pattern", "passes", "tokenizer", "token_ids", "keyword", "author",
+        "password_file", "KeyError", "bypass", "dispatch", "", "___", "7"}) {
     INFO(name);
     CHECK(secrecy_of(name) == Secrecy::kNone);
   }

@@ -126,9 +126,10 @@ TEST_CASE("agreement: ranks that are in different steps are told of once") {
         r.rigs[i]->begin(r.all_reduce(i, 10));
       }
     }
-    CHECK(r.told() == (always ? "steps differ: in all_reduce #1 of desc at train.py:10 (step) rank 1 "
-                                "is in step 20, ranks 0,2 are in step 30"
-                              : ""));
+    CHECK(r.told() == (always
+                           ? "steps differ: in all_reduce #1 of desc at train.py:10 (step) rank 1 "
+                             "is in step 20, ranks 0,2 are in step 30"
+                           : ""));
     CHECK(r.told().empty());
   }
 }

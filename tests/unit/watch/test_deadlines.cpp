@@ -232,10 +232,10 @@ TEST_CASE("deadlines: a week of silences has one false dump at most, a server th
     u32 dumps = 0;
     for (u64 seed = 1; seed <= 3; ++seed) {
       const SilentWeekResult week = SilentWeek({seed, is_server}).run();
-      std::printf("%s, seed %llu: %u false dumps, %u false warnings, then %.0f s asleep, %.0f s busy\n",
-                  is_server ? "server" : "training", static_cast<unsigned long long>(seed),
-                  week.false_dumps, week.false_warnings, week.to_dump_asleep_s,
-                  week.to_dump_busy_s);
+      std::printf(
+          "%s, seed %llu: %u false dumps, %u false warnings, then %.0f s asleep, %.0f s busy\n",
+          is_server ? "server" : "training", static_cast<unsigned long long>(seed),
+          week.false_dumps, week.false_warnings, week.to_dump_asleep_s, week.to_dump_busy_s);
       dumps += week.false_dumps;
       CHECK(week.false_dumps <= (is_server ? 3 : 1));
     }

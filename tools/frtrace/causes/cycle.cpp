@@ -244,10 +244,9 @@ std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) 
   std::optional<Anomaly> last;
   for (const Anomaly& a : f.anomalies.any(who, stuck, false)) {
     const bool later = of_several && a.issued >= f.stuck_end(who);
-    const auto left =
-        later || left_with_most(f, who, a.issued)
-            ? std::nullopt
-            : f.anomalies.since_met(who, a, stuck);
+    const auto left = later || left_with_most(f, who, a.issued)
+                          ? std::nullopt
+                          : f.anomalies.since_met(who, a, stuck);
     if (left && (!last || (left->issued > last->issued && left->issued <= stuck))) {
       last = left;
     }

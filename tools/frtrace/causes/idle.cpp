@@ -48,8 +48,8 @@ bool is_silent(const Facts& f, int i, bool told) {
     return told || silent_s(e) >= e.timeout_s();
   }
   const double pause_s = longest_pause_s(e);
-  return told || (pause_s >= 0 &&
-                  idle_s(e) >= std::max(e.timeout_s(), limits::kIdleTimes * pause_s));
+  return told ||
+         (pause_s >= 0 && idle_s(e) >= std::max(e.timeout_s(), limits::kIdleTimes * pause_s));
 }
 
 // The main thread of the rank sleeps: one that computes may just take long.

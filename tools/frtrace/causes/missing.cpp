@@ -373,9 +373,8 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
 
 Cause left_out_or_missing(const Facts& f, const std::vector<int>& who, bool left) {
   const int awaited = main_pending(f, who);
-  const auto skip = left || who.size() > 1
-                        ? std::nullopt
-                        : went_on_without(f, who.front(), f.graph[awaited]);
+  const auto skip =
+      left || who.size() > 1 ? std::nullopt : went_on_without(f, who.front(), f.graph[awaited]);
   return skip ? of_deviants(f, {{who.front(), *skip}}, false, false)
               : missing(f, who, awaited, left);
 }
@@ -471,8 +470,7 @@ std::optional<Cause> owes_write(const Facts& f, const std::vector<int>& idle) {
   c.explains = idle;
   for (const int i : c.owed->owing) {
     const std::vector<int>& waits_in = f.graph.waits_in[idx(i)];
-    c.guilty.push_back(
-        guilty_rank(f, i, Why::kSkipped, waits_in.empty() ? -1 : waits_in.front()));
+    c.guilty.push_back(guilty_rank(f, i, Why::kSkipped, waits_in.empty() ? -1 : waits_in.front()));
     c.explains.push_back(i);
   }
   sort_by_rank(c.guilty);

@@ -71,9 +71,8 @@ void add_from(const std::string& directory, const Run& run, Ranks& ranks, LoadRe
 void add_spare_evidence(LoadResult& input, const fr::Options& options) {
   const std::string uid = std::to_string(::geteuid());
   for (auto& [run, ranks] : runs_of(input)) {
-    for (const std::string& directory :
-         {options.temporary_dir + "/fr-dumps-" + uid + "/" + run.job,
-          ring_directory(options.shm_dir)}) {
+    for (const std::string& directory : {options.temporary_dir + "/fr-dumps-" + uid + "/" + run.job,
+                                         ring_directory(options.shm_dir)}) {
       if (ranks.there.size() < static_cast<std::size_t>(ranks.world)) {
         add_from(directory, run, ranks, input);
       }

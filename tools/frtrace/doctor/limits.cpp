@@ -98,7 +98,7 @@ Finding check_shm(Machine& m) {
   const std::string value = fmt::format("{} free of {}", bytes_text(s->free), bytes_text(s->total));
   return s->total <= 64 * kMiB ? bad(value + ", a container's default")
          : s->free < need      ? bad(fmt::format("{}; {} rank{} here", value, m.ranks_here(),
-                                                 m.ranks_here() == 1 ? "" : "s"))
+                                            m.ranks_here() == 1 ? "" : "s"))
                                : ok(value);
 }
 

@@ -26,7 +26,7 @@ struct Exit {
   bool consequence = false;  // its error says that a peer was gone or late
   int status = 0;
   int signal = 0;
-  int handled = 0;           // a signal to end that the program itself handles; it lived on
+  int handled = 0;  // a signal to end that the program itself handles; it lived on
   int sender_pid = 0;
   Time time = 0;
   std::string type, message;        // of an exception; of a signal: who sent it, what the crash was

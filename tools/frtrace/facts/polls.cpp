@@ -95,7 +95,8 @@ std::optional<OwedWrite> by_key(const Facts& f, const std::vector<int>& waiting)
   }
   const auto last_write = [&](int i) {
     const RankEvidence& e = f.ev(i);
-    return e.last_record([&](const Record& r) { return is_write(r) && key_of(e.text(r.op)) == key; });
+    return e.last_record(
+        [&](const Record& r) { return is_write(r) && key_of(e.text(r.op)) == key; });
   };
   if (std::ranges::any_of(waiting, last_write)) {
     return {};
@@ -116,7 +117,8 @@ std::optional<OwedWrite> by_key(const Facts& f, const std::vector<int>& waiting)
 
 bool polls(const RankEvidence& e) {
   const ThreadStack* t = told_thread(e);
-  return t != nullptr && (naps(*t, idle_s(e)) || has_woken(e, *t)) && std::ranges::none_of(hints_of(e), [](const Hint& h) {
+  return t != nullptr && (naps(*t, idle_s(e)) || has_woken(e, *t)) &&
+         std::ranges::none_of(hints_of(e), [](const Hint& h) {
            return h.kind == HintKind::kLockFile || h.kind == HintKind::kFileLock ||
                   h.kind == HintKind::kFifo || h.kind == HintKind::kLoaderWorker;
          });
@@ -131,8 +133,8 @@ std::vector<int> that_poll(const Facts& f, const std::vector<int>& ranks) {
     if (polls(e)) {
       out.push_back(i);
       loops.push_back(now_at(e));
-    } else if (t != nullptr && (t->activity == fr::Activity::kRunning ||
-                                t->activity == fr::Activity::kRunnable)) {
+    } else if (t != nullptr &&
+               (t->activity == fr::Activity::kRunning || t->activity == fr::Activity::kRunnable)) {
       running.push_back(i);
     }
   }

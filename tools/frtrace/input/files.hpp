@@ -25,10 +25,10 @@ struct Unreadable {
 struct LoadResult {
   std::vector<std::unique_ptr<RankEvidence>> evidence;
   std::vector<Unreadable> unreadable;
-  bool found_nothing = true;        // no path given held a file at all
-  std::vector<std::string> absent;  // paths that do not exist
+  bool found_nothing = true;                               // no path given held a file at all
+  std::vector<std::string> absent;                         // paths that do not exist
   std::vector<std::pair<std::string, std::string>> spare;  // job, and a line on what else was read
-  std::vector<NodeRow> nodes;       // that `frtrace collect` asked, by its nodes.json
+  std::vector<NodeRow> nodes;  // that `frtrace collect` asked, by its nodes.json
 };
 
 // Told by content: the first bytes are enough.

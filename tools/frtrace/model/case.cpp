@@ -264,17 +264,18 @@ std::vector<const RankEvidence*> without_earlier_runs(Case& c,
     }
     if (lives_on || !is_earlier) {
       used.push_back(e);
-    } else if (e->id.host == youngest->id.host && e->written > joined(*youngest) &&
-               !e->salvaged && !e->process_gone) {
+    } else if (e->id.host == youngest->id.host && e->written > joined(*youngest) && !e->salvaged &&
+               !e->process_gone) {
       left.insert(process_of(*e));
     } else if (e->id.rank >= 0 && e->incident <= c.incident) {
       incidents.push_back(static_cast<int>(e->incident));
     }
   }
   for (const auto& [pid, start, host] : left) {
-    c.notes.push_back(fmt::format("process {} on {} is in none of the groups that the others have "
-                                  "made since: its files are not used",
-                                  pid, host));
+    c.notes.push_back(
+        fmt::format("process {} on {} is in none of the groups that the others have "
+                    "made since: its files are not used",
+                    pid, host));
   }
   if (const std::size_t files = incidents.size(); files != 0) {
     c.notes.push_back(fmt::format("{} of an earlier run of this job {} not used: see --incident {}",

@@ -29,8 +29,8 @@ std::uint32_t generation_at(const std::vector<Time>& ends, Time time) {
 // It makes groups again, or has made them.
 bool has_begun_again(const RankEvidence& e, Time ended) {
   return std::ranges::any_of(e.records, [&](const Record& r) {
-    return r.time > ended && (communicates(r) || (r.kind == Kind::kLifecycle &&
-                                                  e.text(r.op) == "init_process_group"));
+    return r.time > ended && (communicates(r) ||
+                              (r.kind == Kind::kLifecycle && e.text(r.op) == "init_process_group"));
   });
 }
 
@@ -51,8 +51,8 @@ void settle_generations(RankEvidence& e) {
     }
   }
   for (Record& r : e.records) {
-    const bool is_over = communicates(r) && r.group < e.groups.size() &&
-                         e.groups[r.group].generation < newest;
+    const bool is_over =
+        communicates(r) && r.group < e.groups.size() && e.groups[r.group].generation < newest;
     if (is_over && (r.state == State::kFailed || blocks(r))) {
       r.state = State::kReleased;
     }

@@ -135,7 +135,7 @@ struct GroupEvidence {
   Id backend = 0;
   std::uint32_t instance = 1;
   std::uint32_t generation = 0;  // of the process's groups; see model/generations.hpp
-  std::int32_t n_ranks = 0;  // 0 unknown
+  std::int32_t n_ranks = 0;      // 0 unknown
   std::int32_t own_rank = -1;
   std::vector<RankRange> ranks;  // in group order; empty: not captured
   Time created = 0;
@@ -352,8 +352,8 @@ struct Holes {
   bool written_guessed = false;     // nothing tells when it was written: no duration means anything
   bool from_log = false;            // lines of a log: operations in NCCL's call are not counted
   bool only_stacks = false;         // of another tool: where threads are, and no operation
-  bool may_wait = false;           // such, of a thread that may be in an operation, or wait for one
-  bool reduced = false;            // from a summary, which leaves things out (input/summary/shorten.hpp)
+  bool may_wait = false;  // such, of a thread that may be in an operation, or wait for one
+  bool reduced = false;   // from a summary, which leaves things out (input/summary/shorten.hpp)
   std::uint64_t truncated_at = 0;  // records before the cut
   bool only_times = false;         // of a profiler: who came when, and nothing of a hang
   bool calls_only = false;         // what Python called; what C++ issued by itself is not in it

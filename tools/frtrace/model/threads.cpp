@@ -115,9 +115,9 @@ bool script_is_over(const ThreadsEvidence& all, int pid) {
 bool waits_for_threads(const ThreadsEvidence& all, int pid) {
   const ThreadStack* t = main_thread(all, pid);
   return t != nullptr && std::ranges::any_of(t->stack, [&](std::uint32_t frame) {
-    const ThreadFrame& f = all.frames[frame];
-    return f.python && f.function == "_shutdown" && base_name(f.file) == "threading.py";
-  });
+           const ThreadFrame& f = all.frames[frame];
+           return f.python && f.function == "_shutdown" && base_name(f.file) == "threading.py";
+         });
 }
 
 const ThreadStack* gil_holder(const ThreadsEvidence& all) {
@@ -234,7 +234,9 @@ namespace {
 
 // " of pipe:[4711]"; for a sleep how long it still lasts.
 std::string on_text(const std::string& call, const std::string& on) {
-  return on.empty() || call == "futex" ? "" : only_sleeps(call) ? " (" + on + " left)" : " of " + on;
+  return on.empty() || call == "futex" ? ""
+         : only_sleeps(call)           ? " (" + on + " left)"
+                                       : " of " + on;
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ std::vector<std::string> where_lines(const RankEvidence& e) {
     out.push_back(doing);
   }
   if (at_exit) {
-    out.push_back("its script is over: its main thread waits for that thread to end");
+    out.emplace_back("its script is over: its main thread waits for that thread to end");
   }
   for (const Hint& hint : hints) {
     if (hint.text != out.front() && !at_exit) {  // they tell of the main thread

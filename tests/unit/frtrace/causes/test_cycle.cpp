@@ -24,7 +24,8 @@ TEST_CASE("a skip in a subgroup closes a circle: the one that left its order is 
   CHECK(has(r, "why", "ranks 0-2 wait for rank 3, directly or through others"));
 }
 
-TEST_CASE("one round more, and its partner does not come: no record of what it waits in", "[known][!mayfail]") {
+TEST_CASE("one round more, and its partner does not come: no record of what it waits in",
+          "[known][!mayfail]") {
   JobBuilder j(4);
   const int sub = j.group("1", {2, 3}, "tp");
   for (int i = 0; i < 6; ++i) {
@@ -40,7 +41,8 @@ TEST_CASE("one round more, and its partner does not come: no record of what it w
   CHECK(r.ranks == Ranks{3});
 }
 
-TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no exchange", "[known][!mayfail]") {
+TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no exchange",
+          "[known][!mayfail]") {
   JobBuilder j(4);
   const int shards[] = {j.group("1", {0, 1}, "shard"), j.group("2", {2, 3}, "shard")};
   const int copies[] = {j.group("3", {0, 2}, "copy"), j.group("4", {1, 3}, "copy")};
@@ -69,7 +71,8 @@ TEST_CASE("left out long ago, in an iteration of few operations: a skip, and no 
   CHECK(r.blamed[0].seq == kSkip + 1);
 }
 
-TEST_CASE("one of many alternating sends and receives left out, in the last iteration: a skip", "[known][!mayfail]") {
+TEST_CASE("one of many alternating sends and receives left out, in the last iteration: a skip",
+          "[known][!mayfail]") {
   JobBuilder j(3);
   Op send{.op = "send", .line = 20, .kind = Kind::kSend},
       recv{.op = "recv", .line = 21, .kind = Kind::kRecv};
@@ -270,7 +273,8 @@ TEST_CASE(
   CHECK(r.ranks == Ranks{2, 4});
 }
 
-TEST_CASE("a replica of two left out what the many stand in, or came to it too early", "[known][!mayfail]") {
+TEST_CASE("a replica of two left out what the many stand in, or came to it too early",
+          "[known][!mayfail]") {
   JobBuilder j(6);
   const int even = j.group("1", {0, 2, 4}, "dp"), odd = j.group("2", {1, 3, 5}, "dp");
   const int tp = j.group("3", {2, 3}, "tp");
@@ -319,7 +323,8 @@ TEST_CASE("orders that contradict, of hosts that ran ahead, in files without tim
 }
 
 TEST_CASE(
-    "two wait in what they never issued before, without what ended early on those beside them", "[known][!mayfail]") {
+    "two wait in what they never issued before, without what ended early on those beside them",
+    "[known][!mayfail]") {
   JobBuilder j(8);
   const int five = j.group("1", {0, 1, 2, 3, 4}, "gen");
   const Op reduce{.op = "reduce", .line = 30, .numel = 2, .peer = 0};
@@ -342,7 +347,8 @@ TEST_CASE(
   CHECK(r.ranks == Ranks{1, 2});
 }
 
-TEST_CASE("the other group of a kind shows what two ranks of this one left out", "[known][!mayfail]") {
+TEST_CASE("the other group of a kind shows what two ranks of this one left out",
+          "[known][!mayfail]") {
   JobBuilder j(8);
   const int low = j.group("1", {0, 1, 2, 3}, "dp"), high = j.group("2", {4, 5, 6, 7}, "dp");
   for (int i = 0; i < 2; ++i) {
@@ -362,7 +368,8 @@ TEST_CASE("the other group of a kind shows what two ranks of this one left out",
   CHECK(r.blamed[0].why == "skipped");
 }
 
-TEST_CASE("two stages of two pipelines leave the same out: both, by their own iterations", "[known][!mayfail]") {
+TEST_CASE("two stages of two pipelines leave the same out: both, by their own iterations",
+          "[known][!mayfail]") {
   JobBuilder j(8);
   const int pipes[] = {j.group("1", {0, 2, 4, 6}, "pp"), j.group("2", {1, 3, 5, 7}, "pp")};
   const int copies[] = {j.group("3", {0, 1}, "dp"), j.group("4", {2, 3}, "dp"),

@@ -24,7 +24,8 @@ TEST_CASE("silent ranks that sleep at one place are all named, and others are to
   iterations(j, 5);
   j.advance(100);
   for (const Rank r : {0, 1, 2, 3}) {
-    const RankEvidence there = rank({py("/w/data.py", r == 3 && !together ? 20 : 13, "next_shard")});
+    const RankEvidence there =
+        rank({py("/w/data.py", r == 3 && !together ? 20 : 13, "next_shard")});
     j.rank(r).threads = there.threads;
     j.rank(r).id.pid = there.id.pid;
     j.rank(r).id.cwd = "/w";

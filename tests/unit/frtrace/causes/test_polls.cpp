@@ -18,7 +18,8 @@ void naps(JobBuilder& j, Rank r, fr::Activity activity, const char* left = "") {
   t.syscall_on = left;
   t.stack = {0, 1};
   e.threads.present = true;
-  e.threads.frames = {py("/home/u/train.py", 57, "file_barrier"), py("/home/u/train.py", 90, "main")};
+  e.threads.frames = {py("/home/u/train.py", 57, "file_barrier"),
+                      py("/home/u/train.py", 90, "main")};
   e.threads.threads.push_back(t);
 }
 
@@ -147,7 +148,8 @@ TEST_CASE("a key that one rank wrote before and that the others wait for") {
   const Report r = j.diagnose();
   CHECK(r.kind == Verdict::kMissing);
   CHECK(r.ranks == Ranks{2});
-  CHECK(r.summary ==
-        "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times at "
-        "train.py:40 step)");
+  CHECK(
+      r.summary ==
+      "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times at "
+      "train.py:40 step)");
 }

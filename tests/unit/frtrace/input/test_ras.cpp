@@ -56,10 +56,10 @@ TEST_CASE("ras: operation counts that differ, the most first") {
 TEST_CASE("ras: states, errors and ranks that do not answer") {
   const auto lines = ras_lines(
       ras_json(json_rank(0, 1, "", 0, 7) + "," + json_rank(1, 1, ", \"abort_flag\": true", 6),
-           "{\"rank\": 2, \"status\": {\"unresponsive\": true, \"considered_dead\": false}},"
-           "{\"rank\": 3, \"status\": {\"unresponsive\": true, \"considered_dead\": true}},"
-           "{\"rank\": 4, \"status\": {\"unresponsive\": false, \"considered_dead\": false}}",
-           1));
+               "{\"rank\": 2, \"status\": {\"unresponsive\": true, \"considered_dead\": false}},"
+               "{\"rank\": 3, \"status\": {\"unresponsive\": true, \"considered_dead\": true}},"
+               "{\"rank\": 4, \"status\": {\"unresponsive\": false, \"considered_dead\": false}}",
+               1));
   CHECK(lines == Lines{"communicator abc: rank 2: no answer; rank 4: not a member any more; rank "
                        "3: taken for dead",
                        "communicator abc: asynchronous rank 1: error 6",

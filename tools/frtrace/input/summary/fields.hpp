@@ -61,17 +61,17 @@ void fields(Io& io, Record& of) {
 template <class Io>
 void fields(Io& io, GroupEvidence& of) {
   auto& [used, name, desc, backend, instance, generation, n_ranks, own_rank, ranks, created,
-         destroyed, enqueued, started, completed, ended, failed, enqueued_time, started_time, completed_time,
-         p2p_enqueued, p2p_ended, lifecycle, lifecycle_ended, untracked, wait_only, wait_only_ended,
-         released, kept, first_kept, last_kept, overwritten, dropped] = of;
+         destroyed, enqueued, started, completed, ended, failed, enqueued_time, started_time,
+         completed_time, p2p_enqueued, p2p_ended, lifecycle, lifecycle_ended, untracked, wait_only,
+         wait_only_ended, released, kept, first_kept, last_kept, overwritten, dropped] = of;
   io(used);
   io.id(name);
   io.id(desc);
   io.id(backend);
-  io(instance, generation, n_ranks, own_rank, ranks, created, destroyed, enqueued, started, completed, ended,
-     failed, enqueued_time, started_time, completed_time, p2p_enqueued, p2p_ended, lifecycle,
-     lifecycle_ended, untracked, wait_only, wait_only_ended, released, kept, first_kept, last_kept,
-     overwritten, dropped);
+  io(instance, generation, n_ranks, own_rank, ranks, created, destroyed, enqueued, started,
+     completed, ended, failed, enqueued_time, started_time, completed_time, p2p_enqueued, p2p_ended,
+     lifecycle, lifecycle_ended, untracked, wait_only, wait_only_ended, released, kept, first_kept,
+     last_kept, overwritten, dropped);
 }
 
 template <class Io>

@@ -145,7 +145,8 @@ class Reader {
       const Value& v = all[i + 1];
       const Value* ranks = v.type == Type::kDict ? member(v, "ranks") : &v;
       const Value* desc = member(v, "desc");
-      const std::vector<Rank> list = ranks != nullptr ? members_of(*ranks, tables_) : std::vector<Rank>();
+      const std::vector<Rank> list =
+          ranks != nullptr ? members_of(*ranks, tables_) : std::vector<Rank>();
       const std::string_view name = all[i].text();
       if (name.empty() && list.empty()) {
         continue;  // what gloo leaves: a group that is none

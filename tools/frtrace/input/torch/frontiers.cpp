@@ -136,8 +136,8 @@ class Frontiers {
 
   // A file that holds only what was in flight leaves out what completed: its backend reports that.
   void find_unknown_ends(const std::map<std::uint32_t, Status>& status) {
-    const bool counted = std::ranges::any_of(
-        status, [](const auto& s) { return s.second.completed >= 0; });
+    const bool counted =
+        std::ranges::any_of(status, [](const auto& s) { return s.second.completed >= 0; });
     mark_unknown_ends(p_, p_.any_completed || counted || e_.holes.only_active, e_);
   }
 
@@ -300,8 +300,8 @@ class Frontiers {
       }
       GroupEvidence& g = e_.groups[r.group];
       // Collectives of one device communicator end in order; the CPU's look at them lags.
-      if (!p_.states[r.group].gloo && (r.flags & kUntracked) == 0 &&
-          r.state != State::kCompleted && r.seq < done[r.group]) {
+      if (!p_.states[r.group].gloo && (r.flags & kUntracked) == 0 && r.state != State::kCompleted &&
+          r.seq < done[r.group]) {
         r.state = State::kCompleted;
       }
       if (r.seq <= g.completed && !p_.states[r.group].gloo && (r.flags & kUntracked) == 0) {
