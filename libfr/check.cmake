@@ -70,7 +70,7 @@ set(safe_files
     "^recorder/(current|in_flight)\\.cpp")
 # The watchdog's thread: snprintf for its log lines is all it may do beyond that.
 set(watchdog_files 
-    "^watch/(watchdog|patience|silence|slow_exit|absent|attend|attendance|sites|late_rank|agreement(_nodes|_samples|_words)?|mismatch|salvage|leftovers|follower|dump_store|writer_thread|oom)\\.cpp"
+    "^watch/(watchdog|patience|silence|slow_exit|absent|attend|attendance|sites|late_rank|main_thread|slower_steps|agreement(_nodes|_samples|_words)?|mismatch|salvage|leftovers|follower|dump_store|writer_thread|oom)\\.cpp"
     "^net/(endpoint|socket)\\.cpp" "^recorder/(log|clock_anchor)\\.cpp")
 
 set(forbidden "^(malloc|calloc|realloc|free|aligned_alloc|posix_memalign|strdup|_Zn[wa].*|_Zd[la].*|\

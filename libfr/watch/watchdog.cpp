@@ -58,6 +58,7 @@ Watchdog::Watchdog(Recorder& recorder) noexcept
       store_(recorder),
       salvage_(recorder, encoder_, threads_, store_),
       late_rank_(recorder),
+      slower_steps_(recorder),
       patience_(recorder),
       silence_(recorder) {}
 
@@ -189,6 +190,7 @@ void Watchdog::run() noexcept {
     check_went_on(now);
     salvage_.check_peers(now);
     late_rank_.look(now);
+    slower_steps_.look(now, threads_);
   }
 }
 

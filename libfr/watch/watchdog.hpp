@@ -15,6 +15,7 @@
 #include "watch/salvage.hpp"
 #include "watch/silence.hpp"
 #include "watch/slow_exit.hpp"
+#include "watch/slower_steps.hpp"
 #include "watch/verdict.hpp"
 #include "watch/writer_thread.hpp"
 
@@ -111,6 +112,7 @@ class Watchdog {
   VerdictThread verdict_;
   Salvage salvage_;
   LateRank late_rank_;
+  SlowerSteps slower_steps_;
   SlowExit slow_exit_;
   Patience patience_;
   Silence silence_;

@@ -266,6 +266,18 @@ def test_a_late_rank_is_told_once_while_the_job_runs(launch, scratch):
     assert line.endswith(f"frtrace stacks {job.processes[2].pid}"), line
 
 
+def test_all_ranks_that_became_slow_are_told_of_once_while_the_job_runs(launch, scratch):
+    job = launch("all_slower", 3, script=SCRIPT)
+    wait_until("a word of all ranks", lambda: "became slow" in job.log())
+    (scratch / "stop").touch()
+    job.await_exit()
+    (line,) = [text for text in job.log().splitlines() if "became slow" in text]
+    assert "all 3 ranks of this node became slow: a step takes 15" in line, line
+    since = re.search(r"since step (\d+) \(", line)
+    assert since and abs(int(since[1]) - 40) <= 1, line
+    assert f"all_slower() at user_job.py:{line_of('slower')}" in line, line
+
+
 def test_who_is_late_since_which_step(verdict):
     trace = verdict("slow_data")
     trace.expect("slow", [1])

@@ -5,6 +5,7 @@ Lines marked `# @name` are looked up by test_user_bugs.py.
 
 import atexit
 import fcntl
+import itertools
 import os
 import queue
 import signal
@@ -374,6 +375,18 @@ def straggler():
         dist.all_reduce(torch.ones(4))  # @waits_for_late
         stop += (SCRATCH / "stop").exists()
         dist.broadcast(stop, src=0)
+
+
+def all_slower():
+    """From step 40 on all ranks take longer, until the test has seen that this was said."""
+    stop = torch.zeros(1)
+    for step in itertools.count():
+        fr.step(step)
+        time.sleep(0.01 if step < 40 else 0.15)  # @slower
+        stop += (SCRATCH / "stop").exists()
+        dist.all_reduce(stop)
+        if stop:
+            return
 
 
 def slow_data():
