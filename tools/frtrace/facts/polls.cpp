@@ -130,6 +130,9 @@ std::vector<int> that_poll(const Facts& f, const std::vector<int>& ranks) {
   for (const int i : ranks) {
     const RankEvidence& e = f.ev(i);
     const ThreadStack* t = told_thread(e);
+    if (f.exit(i).by_itself()) {
+      continue;  // its stack is of before
+    }
     if (polls(e)) {
       out.push_back(i);
       loops.push_back(now_at(e));

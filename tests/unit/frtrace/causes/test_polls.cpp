@@ -69,6 +69,20 @@ TEST_CASE("one rank polls: the others wait for it, likely") {
   }
 }
 
+TEST_CASE("a rank that has ended does not poll, whatever its last dump shows") {
+  JobBuilder j(4);
+  iterations(j, 20);
+  j.some({0, 2, 3}, kWorld, kLoss);
+  j.advance(1);
+  j.exits(1, 0);
+  j.advance(30);
+  naps(j, 1, fr::Activity::kPolling);
+  const Report r = j.diagnose();
+  CHECK(r.kind == Verdict::kExited);
+  CHECK(r.ranks == Ranks{1});
+  CHECK(r.confidence == Confidence::kCertain);
+}
+
 TEST_CASE("one long sleep is no loop") {
   JobBuilder j(4);
   iterations(j, 20);
