@@ -82,6 +82,44 @@ def test_a_rank_that_never_started_is_named(launch, absent):
     frtrace(job.scratch / "shm", job.dumps).expect("missing", [absent])  # the rings that are left
 
 
+OTHER_STORE = """
+import os, signal
+if os.environ["RANK"] in os.environ["LOST"]:
+    os.environ |= {"MASTER_ADDR": os.environ["ADDRESS"], "MASTER_PORT": "9"}
+import fr, torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "no-such-host.invalid"])
+def test_a_rank_that_does_not_reach_the_store_is_named(launch, scratch, address):
+    script = scratch / "other_store.py"
+    script.write_text(OTHER_STORE)
+    env = {"FR_TIMEOUT_S": "2", "FR_JOB": "one", "LOST": "2", "ADDRESS": address}
+    job = launch("", 4, script=script, env=env)
+
+    trace = verdict_on(job, [2]).expect("missing", [2], op="init_process_group")
+    summary = f"rank 2 does not reach the ranks' store at {address}:9; rank"
+    assert trace.verdict["summary"].startswith(summary), trace
+    looks_up, failed = "its name is being looked up", "its last try failed: nobody listens there"
+    assert failed in str(trace) or (address != "127.0.0.1" and looks_up in str(trace))
+    assert "connected to the store at " in str(trace)
+
+
+def test_a_store_that_no_rank_reaches(launch, scratch):
+    script = scratch / "other_store.py"
+    script.write_text(OTHER_STORE)
+    env = {"FR_TIMEOUT_S": "2", "FR_JOB": "one", "LOST": "0123", "ADDRESS": "192.0.2.1"}
+    job = launch("", 4, script=script, env=env)
+
+    def verdict():
+        trace = job.trace() if job.dumps.exists() else None
+        return trace if trace and "ranks 0-3 do not reach" in str(trace) else None
+
+    trace = wait_until("the verdict", verdict)
+    assert "at 192.0.2.1:9; rank 0 (host " in trace.verdict["summary"], trace
+
+
 BEFORE_INIT = """
 import os, time
 while os.environ["RANK"] == "1" and not os.path.exists("go"):

@@ -116,40 +116,41 @@ struct Assumption {
 Confidence confidence_of(const Assumption&);
 
 enum class Rule : std::uint8_t {
-  kGroupOrder,     // new_group of other members, or in another order
-  kSameRank,       // several processes say they are the same rank
-  kOtherWorld,     // started with another number of ranks than most
-  kMismatch,       // members differ in one slot
-  kSkippedSlot,    // and what one issued there comes after what it left out
-  kUnequalEnds,    // a send does not fit its receive
-  kExited,         // a process ended
-  kOneKilled,      // one process was told to end
-  kDeviceError,    // a device or its library reported an error
-  kDeviceBehind,   // a device did not get to what all issued, or did not end it
-  kDeviceStalled,  // where the waits of devices end
-  kNetwork,        // between two ranks
-  kAllStarted,     // all started it and none ended it
-  kUnresponsive,   // a process does not respond
-  kNeverIssued,    // a rank that waits for nobody did not come
-  kOwesWrite,      // others wait for what a rank writes to the ranks' store
-  kLeft,           // and had ended with status 0
-  kExtra,          // a few wait in an operation that is none of the job's
-  kStoppedHost,    // a host stopped though peers in the same place went on
-  kElsewhere,      // a host is elsewhere in the program, as its stack shows
-  kLeftOrder,      // in a cycle: left out, exchanged or added an operation
-  kOtherOrder,     // in a cycle: the order of fewer members
-  kCycle,          // in a cycle: all on it
-  kLockCycle,      // in a cycle: some wait for a file lock that another one of them holds
-  kSeenEnded,      // a rank without evidence that peers saw end
-  kNoEvidence,     // a rank without evidence at which all waits end
-  kOldFile,        // likewise, a rank whose file is older than all waits
-  kNoExit,         // its threads keep a process alive that has destroyed its groups
-  kNeverStarted,   // ranks without evidence that all others await at the store
-  kLifecycle,      // ranks that did not come to a call that makes or destroys groups
-  kAtStore,        // ranks that are in nothing, while the others wait in the ranks' store
-  kKilledBefore,   // told to end by another hand and before the others
-  kPastMismatch,   // members differed in an operation that ended nevertheless
-  kIdle,           // no rank waits and none issues: all are at one place of the program
+  kGroupOrder,      // new_group of other members, or in another order
+  kSameRank,        // several processes say they are the same rank
+  kOtherWorld,      // started with another number of ranks than most
+  kMismatch,        // members differ in one slot
+  kSkippedSlot,     // and what one issued there comes after what it left out
+  kUnequalEnds,     // a send does not fit its receive
+  kExited,          // a process ended
+  kOneKilled,       // one process was told to end
+  kDeviceError,     // a device or its library reported an error
+  kDeviceBehind,    // a device did not get to what all issued, or did not end it
+  kDeviceStalled,   // where the waits of devices end
+  kNetwork,         // between two ranks
+  kAllStarted,      // all started it and none ended it
+  kUnresponsive,    // a process does not respond
+  kNeverIssued,     // a rank that waits for nobody did not come
+  kOwesWrite,       // others wait for what a rank writes to the ranks' store
+  kLeft,            // and had ended with status 0
+  kExtra,           // a few wait in an operation that is none of the job's
+  kStoppedHost,     // a host stopped though peers in the same place went on
+  kElsewhere,       // a host is elsewhere in the program, as its stack shows
+  kLeftOrder,       // in a cycle: left out, exchanged or added an operation
+  kOtherOrder,      // in a cycle: the order of fewer members
+  kCycle,           // in a cycle: all on it
+  kLockCycle,       // in a cycle: some wait for a file lock that another one of them holds
+  kSeenEnded,       // a rank without evidence that peers saw end
+  kNoEvidence,      // a rank without evidence at which all waits end
+  kOldFile,         // likewise, a rank whose file is older than all waits
+  kNoExit,          // its threads keep a process alive that has destroyed its groups
+  kNeverStarted,    // ranks without evidence that all others await at the store
+  kLifecycle,       // ranks that did not come to a call that makes or destroys groups
+  kUnreachedStore,  // ranks that do not reach the ranks' store, for which the others wait
+  kAtStore,         // ranks that are in nothing, while the others wait in the ranks' store
+  kKilledBefore,    // told to end by another hand and before the others
+  kPastMismatch,    // members differed in an operation that ended nevertheless
+  kIdle,            // no rank waits and none issues: all are at one place of the program
   kSlow,
   kSlowSteps,   // steps became longer on all ranks at once
   kLateInTurn,  // another rank is late each time
@@ -171,6 +172,7 @@ enum class Rule : std::uint8_t {
   kOpenNoEvidence,
   kOpenLifecycle,
   kOpenAtStore,
+  kOpenUnreachedStore,
   kOpenPolls,
   kOpenGraphs,
   kOpenTerminated,

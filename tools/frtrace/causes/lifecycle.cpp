@@ -203,18 +203,6 @@ std::vector<Cause> group_order(const Facts& f) {
   return {c};
 }
 
-// The store that the ranks meet at is in that process: PyTorch has a thread for it. A launcher that
-// serves it, as torchrun does, lets everybody pass at once.
-bool serves_store(const RankEvidence& e) {
-  return std::ranges::any_of(e.threads.threads, [&](const ThreadStack& t) {
-    return t.name.starts_with("pt_tcpstore") ||
-           std::ranges::any_of(t.stack, [&](std::uint32_t frame) {
-             return frame < e.threads.frames.size() &&
-                    e.threads.frames[frame].function.find("StoreDaemon") != std::string::npos;
-           });
-  });
-}
-
 // The store's rendezvous ends when all ranks have come: where all that left evidence are in it, those
 // that left none have not.
 std::vector<Cause> never_started(const Facts& f) {
@@ -334,6 +322,36 @@ bool stays_at_store(const Facts& f, int i) {
 }
 
 }  // namespace
+
+// Ranks have tried to connect to the ranks' store for as long as a hang lasts.
+std::vector<Cause> unreached_store(const Facts& f) {
+  const auto waits_in_call = [&](int i) {
+    const Record* call = f.lifecycle_in_flight(i);
+    return call != nullptr && !f.exit(i).by_itself() &&
+           seconds_between(call->time, f.ev(i).written) >= limits::kStuck_s;
+  };
+  const auto connects = [&](int i) {
+    return (waits_in_call(i) || stays_at_store(f, i)) && connects_to_store(f.ev(i));
+  };
+  const std::vector<int> unreached = ranks_that(f, connects);
+  if (unreached.empty()) {
+    return {};
+  }
+  Cause c;
+  c.lifecycle = "init_process_group";
+  c.others = ranks_that(f, [&](int i) { return !connects(i) && waits_in_call(i); });
+  if (c.others.empty()) {
+    c.others = unreached;
+    c.set(Rule::kOpenUnreachedStore, Verdict::kUndecided);
+    return {c};
+  }
+  for (const int i : unreached) {
+    c.guilty.push_back(guilty_rank(f, i, Why::kNeverIssued));
+  }
+  c.set(Rule::kUnreachedStore, Verdict::kMissing);
+  sort_by_rank(c.guilty);
+  return {c};
+}
 
 // Nothing is pending but waits for keys of the ranks' store. Of few that are in nothing one has to set
 // the key.

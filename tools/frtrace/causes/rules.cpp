@@ -30,6 +30,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kOpen, no_exit, false},     // nothing is pending but the end of a process
     {Tier::kOpen, own_errors, false},
     {Tier::kOpen, complete_open},
+    {Tier::kOpen, unreached_store, false},
     {Tier::kOpen, at_store, false},
     {Tier::kOpen, lifecycle, false},
     {Tier::kNoHang, all_idle, false},

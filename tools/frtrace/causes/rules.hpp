@@ -50,6 +50,7 @@ std::vector<Cause> no_evidence(const Facts&);
 std::vector<Cause> old_file(const Facts&);
 std::vector<Cause> complete_open(const Facts&);
 std::vector<Cause> never_started(const Facts&);
+std::vector<Cause> unreached_store(const Facts&);
 std::vector<Cause> no_exit(const Facts&);
 std::vector<Cause> lifecycle(const Facts&);
 std::vector<Cause> at_store(const Facts&);

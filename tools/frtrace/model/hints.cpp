@@ -77,7 +77,31 @@ std::string file_lock(const Look& l) {
   return file_lock_text(l.e);
 }
 
+bool connects(const Look& l) {
+  return l.native("TCPClient::connect") || l.native("SocketConnectOp");
+}
+
+std::string store_address(const Look& l) {
+  const int store = l.python("_create_c10d_store", "distributed/rendezvous.py", 32);
+  const std::string host = store < 0 ? "" : l.variable(store, "hostname");
+  return host.empty() ? "" : host + ":" + l.variable(store, "port");
+}
+
+std::string store_connection(const Look& l) {
+  const std::string address = store_address(l);
+  const char* how =
+      l.native("getaddrinfo") ? "its name is being looked up"
+      : l.t.activity == fr::Activity::kAsleep && has(l.t.syscall, "nanosleep")
+          ? "its last try failed: nobody listens there, no route, or a name without an address"
+          : "no answer yet: the host is down, or a firewall drops what is sent";
+  return fmt::format("connects to the ranks' store{}{} ({})", address.empty() ? "" : " at ",
+                     address, how);
+}
+
 std::string store_wait(const Look& l) {
+  if (connects(l)) {
+    return store_connection(l);
+  }
   const bool store = l.native("TCPStore") || l.native("TCPClient") || l.native("PrefixStore") ||
                      l.python("_store_based_barrier", "distributed_c10d.py", 32) >= 0 ||
                      l.python("rendezvous", "rendezvous.py", 32) >= 0 ||
@@ -417,11 +441,23 @@ Rendezvous rendezvous_of(const RankEvidence& e) {
   const Look look{e, *t};
   out.known = true;
   out.within = look.python("_rendezvous_handler", "distributed/rendezvous.py", 32) >= 0;
-  const int store = look.python("_create_c10d_store", "distributed/rendezvous.py", 32);
-  if (const std::string host = store < 0 ? "" : look.variable(store, "hostname"); !host.empty()) {
-    out.address = host + ":" + look.variable(store, "port");
-  }
+  out.address = store_address(look);
   return out;
+}
+
+bool serves_store(const RankEvidence& e) {
+  return std::ranges::any_of(e.threads.threads, [&](const ThreadStack& t) {
+    return t.name.starts_with("pt_tcpstore") ||
+           std::ranges::any_of(t.stack, [&](std::uint32_t frame) {
+             return frame < e.threads.frames.size() &&
+                    e.threads.frames[frame].function.find("StoreDaemon") != std::string::npos;
+           });
+  });
+}
+
+bool connects_to_store(const RankEvidence& e) {
+  const ThreadStack* t = main_thread(e.threads, e.id.pid);
+  return t != nullptr && connects({e, *t});
 }
 
 const ThreadStack* program_thread(const RankEvidence& e) {

@@ -68,6 +68,12 @@ struct Rendezvous {
 };
 Rendezvous rendezvous_of(const RankEvidence&);
 
+// The store that the ranks meet at is in that process: PyTorch has a thread for it. A launcher that
+// serves it, as torchrun does, lets all ranks pass at once.
+bool serves_store(const RankEvidence&);
+// Its main thread is in the call that connects to the ranks' store.
+bool connects_to_store(const RankEvidence&);
+
 // The main thread; where Python waits for its threads at exit, one that has issued operations and is in
 // user code. null: the evidence has neither.
 const ThreadStack* program_thread(const RankEvidence&);

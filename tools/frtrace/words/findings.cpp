@@ -135,6 +135,9 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
         "ends");
   } else if (c.rule == Rule::kDeviceError && c.errors.size() < f.device_errors.size()) {
     say(r, "why", "the error of {} came before those of the others", guilty);
+  } else if (const std::string reached = reached_store_text(f, c);
+             c.rule == Rule::kUnreachedStore && !reached.empty()) {
+    say(r, "why", "{}", reached);
   } else if (c.in_turn) {
     say_in_turn(f, *c.in_turn, r);
   } else if (c.rule == Rule::kOk && !c.late.ranks.empty()) {

@@ -23,6 +23,20 @@ std::string owed_text(const Facts& f, const Cause& c) {
                      one_or(owing.size(), "it", "them"));
 }
 
+std::string reached_store_text(const Facts& f, const Cause& c) {
+  for (const int i : c.others) {
+    for (const ThreadStack& t : f.ev(i).threads.threads) {
+      const std::size_t to = t.syscall_on.find(" -> ");
+      if (t.tid == f.ev(i).id.pid && t.syscall_on.starts_with("socket ") &&
+          to != std::string::npos) {
+        return fmt::format("{} {} connected to the store at {}", ranks_words(f.ranks(c.others)),
+                           one_or(c.others.size(), "is", "are"), t.syscall_on.substr(to + 4));
+      }
+    }
+  }
+  return {};
+}
+
 std::string polled_text(const Facts& f, const Cause& c) {
   const std::string place = site_text(now_at(f.ev(c.others.front())));
   return place.empty() ? "that place" : place;

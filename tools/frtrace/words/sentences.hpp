@@ -53,10 +53,13 @@ inline constexpr Row kSentences[] = {
     {kOldFile,
      "{who} left no file since the others began to wait; {waiting} for [it|them] in {op}"},
     {kNeverStarted,
-     "{who} [has|have] not entered {call} (not started, or cannot reach {store}); {others_wait} "
+     "{who} [has|have] not entered {call} (not started, or cannot reach the {store}); "
+     "{others_wait} "
      "there"},
     {kNoExit, "{who} [does|do] not exit: {exit_waits}"},
     {kLifecycle, "{who} never entered {call}; {others_wait} there"},
+    {kUnreachedStore,
+     "{who} [does|do] not reach the ranks' {own_store}; {others_wait} for [it|them] in {call}"},
     {kAtStore,
      "{who} [is|are] in no operation, and {others_wait} in the ranks' store for a key that another "
      "rank sets"},
@@ -122,6 +125,9 @@ inline constexpr Row kSentences[] = {
      "{others} had not yet issued {op}, or others that ranks wait in; nothing shows whether the "
      "job still ran when the files were written",
      "the files with the times when they were written (cp -p, rsync -a), or later ones"},
+    {kOpenUnreachedStore, "{others} [does|do] not reach the ranks' {store}{served}",
+     "whether MASTER_ADDR and MASTER_PORT name the host of rank 0 on all ranks, whether its store "
+     "listens there, and whether a firewall lets the ranks through"},
     {kOpenAtStore,
      "{others_wait} in the ranks' store for a key; the evidence does not show which rank sets it"},
     {kOpenPolls,

@@ -240,13 +240,21 @@ std::string longest(S s) {
   return duration_text(longest);
 }
 
-std::string store(S s) {
-  for (const int i : s.c.others) {
+std::string store_of(S s, const std::vector<int>& evidence) {
+  for (const int i : evidence) {
     if (const std::string address = rendezvous_of(s.f.ev(i)).address; !address.empty()) {
-      return "the store at " + address;
+      return "store at " + address;
     }
   }
-  return "the store";
+  return "store";
+}
+
+std::string served(S s) {
+  const auto server =
+      std::ranges::find_if(s.f.c.ranks, [](const auto* e) { return serves_store(*e); });
+  return server == s.f.c.ranks.end() ? ""
+                                     : fmt::format("; rank {} (host {}) serves a store",
+                                                   (*server)->id.rank, (*server)->id.host);
 }
 
 // ", with 3 sends in flight": what isend issued and nothing waited for.
@@ -456,7 +464,9 @@ constexpr struct {
     {"reason", reason},
     {"rest_of_group", rest_of_group},
     {"stalled", stalled},
-    {"store", store},
+    {"store", [](S s) { return store_of(s, s.c.others); }},
+    {"served", served},
+    {"own_store", [](S s) { return store_of(s, {s.first().evidence}); }},
     {"unequal", unequal},
     {"usually", [](S s) { return usual_gap_text(s.f.ev(s.c.others.front())); }},
     {"waited_for", waited_for},

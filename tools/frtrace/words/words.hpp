@@ -78,6 +78,8 @@ std::string differences_text(const Facts&, const Cause&);
 // "rank 1 called store.add barrier/# at train.py:9 30 times, ranks 0,2 31 times; ranks 0,2 wait for it
 // there"; "ranks 0,1 wait for key ready-# of the ranks' store, which rank 2 wrote before (20 times)".
 std::string owed_text(const Facts&, const Cause&);
+// "ranks 0,1,3 are connected to the store at 127.0.0.1:33251"; "" where no stack shows it.
+std::string reached_store_text(const Facts&, const Cause&);
 std::string polled_text(const Facts&, const Cause&);  // "train.py:10 file_barrier"
 // "two processes say they are rank 2 (pids 811 on n1, 640 on n2); no rank 3"
 std::string twins_text(const Facts&);
