@@ -176,12 +176,14 @@ build/%/CMakeCache.txt: CMakePresets.json | setup $(VENV)/.made-by
 	@cmake --preset $*
 
 .PHONY: lint
-lint: $(VENV)/.made-by  ## Check Python and C++ formats and the lengths of files and functions
+lint: $(VENV)/.made-by  ## Check the format of all code, the lengths of files and functions, and their branches
 	@$(BIN)/python -m ruff --version >/dev/null 2>&1 || $(BIN)/pip install -qq ruff
 	@$(BIN)/clang-format --version >/dev/null 2>&1 || $(BIN)/pip install -qq clang-format==19.1.7
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/check_lengths.py
+	@$(BIN)/python -c "import lizard" 2>/dev/null || $(BIN)/pip install -qq lizard
+	@$(BIN)/python tools/check_branches.py
 	@git ls-files -co --exclude-standard '*.cpp' '*.hpp' | xargs $(BIN)/clang-format --dry-run -Werror
 
 .PHONY: docs
