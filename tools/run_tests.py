@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test-results"
 MOST_AGAIN = 5  # failures of one suite; more are no accident
 TIMES_AGAIN = 2
+SLOWEST = 10  # tests that are listed
 # Several at a time, where they wait for processes. In tests/python those of a file share a job; in
 # tests/e2e, which puts long ones first, each process gets the next test when it is done with one.
 PYTEST = {
@@ -78,6 +79,17 @@ def outcomes(suite: str) -> dict[str, str]:
     return found
 
 
+def slowest(suites: list[str]) -> list[str]:
+    """The tests of the suites' last runs that took longest, "12.3 s e2e: name"."""
+    found = []
+    for suite in suites:
+        first = result_files(suite)[0]
+        for case in ElementTree.parse(first).iter("testcase") if first.exists() else ():
+            name = f"{suite}: {case.get('classname')}::{case.get('name')}"
+            found.append((float(case.get("time") or 0), name))
+    return [f"{time_s:6.1f} s {name}" for time_s, name in sorted(found, reverse=True)[:SLOWEST]]
+
+
 def run(suite: str) -> bool:
     first, *more = result_files(suite)
     for path in result_files(suite):
@@ -110,6 +122,7 @@ def main() -> int:
     else:
         ran = [run(suite) for suite in suites]
         fine = all(ran)
+    print("the slowest tests:", *slowest(suites), sep="\n")
     counts = collections.Counter()
     for suite in suites:
         found = outcomes(suite)
