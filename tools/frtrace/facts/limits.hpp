@@ -161,7 +161,7 @@ inline constexpr double kSlowTimes = 3, kSlowLeast_s = 0.05;
 // Ranks are late in turn: so many waits at least, one of so many operations at most, each this many
 // times as long as the rest of a step and no shorter than that, which take this share of the time;
 // none of the ranks makes more than its share of them.
-inline constexpr std::size_t kPausesFewest = 6, kPauseEvery = 3;
+inline constexpr std::size_t kPausesFewest = 6, kPauseEvery = 3, kPausesEach = 3;
 inline constexpr double kPauseTimes = 3, kPauseLeast_s = 0.05, kPauseShare = 0.2;
 inline constexpr double kPausesOfOne = 0.6;
 

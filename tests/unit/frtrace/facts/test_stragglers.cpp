@@ -120,12 +120,11 @@ TEST_CASE("late now and then, and later and later") {
   CHECK(growing.ranks == Ranks{2});
   REQUIRE(growing.late.size() == 1);
   CHECK(growing.late.front().pattern == "growing");
-  // Each of the ranks once or twice: no rank is blamed.
+  // Each of the ranks once or twice is chance.
   const Report all = stepped(300, [](Rank rank, int n) {
                        return Late{n % 30 == 4 && n / 30 % 4 == rank ? 20.0 : 0, 0};
                      }).diagnose();
-  CHECK(all.kind == Verdict::kSlow);
-  CHECK(all.ranks.empty());
+  CHECK(all.kind == Verdict::kOk);
   CHECK(all.late.empty());
 }
 
@@ -207,8 +206,8 @@ TEST_CASE("clocks apart make no straggler where ends are recorded") {
 
 namespace {
 
-// Four ranks pass data round a ring, twice, then meet. Rank 1 begins each step `late` behind the
-// others, who wait in the ring: to the all_reduce all of them come together.
+// Four ranks pass data round a ring, twice, then meet in an all_reduce. Rank 1 begins each step
+// `late_s` behind the others, which wait in the ring, so all ranks issue the all_reduce together.
 JobBuilder around(int steps, double late_s, bool overwritten) {
   JobBuilder j(4);
   Time step = j.now();

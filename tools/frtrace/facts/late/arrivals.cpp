@@ -85,9 +85,9 @@ std::optional<LateInTurn> in_turn_at(const Case& c, const std::vector<const Late
       seconds_between(record_of(c, *slots.front()).time, record_of(c, *slots.back()).time);
   out.slots = slots.size();
   out.pauses = each_s.size();
-  // Where they are frequent, the work of the ranks is uneven.
-  if (out.pauses < limits::kPausesFewest || limits::kPauseEvery * out.pauses > out.slots ||
-      lost_s < limits::kPauseShare * span_s) {
+  // Where they are frequent, the work of the ranks is uneven; each rank pauses now and then by chance.
+  if (out.pauses < limits::kPausesEach * pauses.size() || out.pauses < limits::kPausesFewest ||
+      limits::kPauseEvery * out.pauses > out.slots || lost_s < limits::kPauseShare * span_s) {
     return {};
   }
   for (const auto& [evidence, n] : pauses) {
