@@ -341,6 +341,10 @@ std::vector<Cause> unreached_store(const Facts& f) {
   c.lifecycle = "init_process_group";
   c.others = ranks_that(f, [&](int i) { return !connects(i) && waits_in_call(i); });
   if (c.others.empty()) {
+    // A rank elsewhere in the program may be the one that serves the store later.
+    if (unreached.size() != f.c.ranks.size()) {
+      return {};
+    }
     c.others = unreached;
     c.set(Rule::kOpenUnreachedStore, Verdict::kUndecided);
     return {c};
