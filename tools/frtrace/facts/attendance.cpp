@@ -1,4 +1,4 @@
-// Which members of a pending operation came.
+// Decides which members of a pending operation issued it.
 #include <algorithm>
 #include <ranges>
 #include <set>
@@ -22,7 +22,8 @@ const LaneEvidence* lane_of(const RankEvidence& e, const Group& g, int row, bool
 
 namespace {
 
-// How far a member got in what the pending operation counts; nullopt: its evidence does not tell.
+// Number of the last operation that the member issued, of those that the pending one is counted
+// with; nullopt: its evidence does not tell.
 std::optional<std::uint64_t> frontier(const Case& c, const std::vector<Slots>& slots,
                                       const Pending& p, const Group& g, std::size_t member) {
   const int evidence = g.evidence[member];
@@ -30,11 +31,12 @@ std::optional<std::uint64_t> frontier(const Case& c, const std::vector<Slots>& s
     return std::nullopt;
   }
   const RankEvidence& e = c.evidence_of(evidence);
-  // Of a file that was cut off the counters are lower bounds.
+  // The counters of a truncated file are lower bounds.
   const auto known = [&](std::uint64_t n) {
     return e.holes.frontiers_at_least && n < p.seq ? std::nullopt : std::optional<std::uint64_t>(n);
   };
-  // Nothing is in flight there: the other end of a message that is was never issued.
+  // The rank has nothing in flight, so it never issued the other end of a message that is in
+  // flight.
   if (p.kind != Kind::kCollective && !e.format.empty() && e.records.empty()) {
     return known(0);
   }
@@ -46,7 +48,7 @@ std::optional<std::uint64_t> frontier(const Case& c, const std::vector<Slots>& s
   }
   const bool send = p.from == g.ranks[member];
   const LaneEvidence* lane = lane_of(e, g, g.row[member], send, send ? p.to : p.from);
-  // What is in flight is in every window that reaches back to the wait, by the clock of this rank.
+  // An operation in flight is in every window that reaches back to the wait, by this rank's clock.
   const auto kept = [&] {
     return e.holes.only_active ||
            (!e.records.empty() &&
@@ -75,7 +77,7 @@ bool is_guessed(const Case& c, const Pending& p) {
   return false;
 }
 
-// The record of the other end of a send or receive, nullptr when not kept.
+// The record of the other end of a send or receive; nullptr: not kept.
 const Record* other_end(const Case& c, const Pending& p, const Group& g, std::size_t member) {
   const RankEvidence& e = c.evidence_of(g.evidence[member]);
   const Rank own = g.ranks[member];
@@ -88,8 +90,8 @@ const Record* other_end(const Case& c, const Pending& p, const Group& g, std::si
   });
 }
 
-// The highest number that the member is known to have left in an operation that no member leaves
-// before all have entered it; 0: none.
+// The last operation, not before number `least`, that the member is known to have left and that no
+// member leaves before all have entered it; 0: none. Sets `when` to its end.
 std::uint64_t left_together(const Case& c, const Group& g, std::size_t member, std::uint64_t least,
                             Time& when) {
   const GroupEvidence* e = c.member(g, member);
@@ -108,7 +110,8 @@ std::uint64_t left_together(const Case& c, const Group& g, std::size_t member, s
   return 0;
 }
 
-// Likewise of files that keep only what is in flight: another member still holds it.
+// The same by files that keep only operations in flight: one member completed the operation and
+// another member still holds it.
 std::uint64_t left_by_counters(const Case& c, const Group& g) {
   std::uint64_t completed = 0, left = 0;
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -134,7 +137,7 @@ std::uint64_t left_by_counters(const Case& c, const Group& g) {
   return left;
 }
 
-// Written before its first operation.
+// The file was written before the rank's first operation.
 bool is_blank(const RankEvidence& e) {
   return !e.format.empty() && e.records.empty() && e.groups.size() <= 1;
 }
@@ -160,7 +163,7 @@ std::string tag_of(const RankEvidence& e, const Record& r) {
 std::vector<bool> stale_evidence(const Case& c) {
   std::vector<bool> stale(c.ranks.size(), false);
   for (const Group& g : c.groups) {
-    // PyTorch's records of gloo end alike whether an operation succeeded or not.
+    // PyTorch records the end of a gloo operation alike whether it succeeded or not.
     const bool gloo = g.is_gloo();
     bool blank = false;
     const auto enqueued = [&](std::size_t i) -> std::optional<std::uint64_t> {
@@ -177,7 +180,7 @@ std::vector<bool> stale_evidence(const Case& c) {
     }
     for (std::size_t i = 0; i < g.ranks.size(); ++i) {
       const GroupEvidence* e = c.member(g, i);
-      // NCCL runs nothing of a group before all its members have come to make the communicator.
+      // NCCL runs no operation of a group before all members have joined to make the communicator.
       left = std::max(left, std::uint64_t{blank && !gloo && e != nullptr && e->completed != 0});
       if (e != nullptr && e->completed > std::max(least, left) &&
           !(gloo && !c.evidence_of(g.evidence[i]).format.empty())) {
@@ -193,7 +196,7 @@ std::vector<bool> stale_evidence(const Case& c) {
       }
     }
   }
-  // Likewise who had not sent what another one has received.
+  // Evidence that lacks a send which another rank has received is stale, too.
   for (std::size_t i = 0; i < c.ranks.size(); ++i) {
     for (const LaneEvidence& got : c.ranks[i]->lanes) {
       const int at = c.group_at(static_cast<int>(i), got.group);
@@ -218,7 +221,7 @@ std::vector<bool> stale_evidence(const Case& c) {
 
 bool is_early(const Case& c, const std::vector<Slots>& slots, const Pending& p, int evidence) {
   const RankEvidence& e = c.evidence_of(evidence);
-  // To compare clocks takes long: only for files that are apart.
+  // Comparing clocks is slow, so it is done only for files that are far apart.
   const auto waits = std::span(p.waits).first(std::min(p.waits.size(), limits::kPeers));
   return !e.format.empty() && !e.holes.written_guessed &&
          std::ranges::any_of(waits, [&](const Wait& w) {
@@ -237,19 +240,19 @@ bool Attendance::is_first(const Seen& s) const {
   return fronts_[idx(s.evidence)].holds(static_cast<std::size_t>(s.record - records.data()));
 }
 
-// Its evidence was taken long enough after `since` to mean anything.
+// The evidence was taken long enough after `since` to mean anything.
 bool Attendance::is_late(const Seen& s, Time since) const {
   const RankEvidence& e = c_.evidence_of(s.evidence);
   return since == 0 || seconds_between(since, e.written) >= threshold_s_;
 }
 
-// Likewise, after a moment by the clock of another one's evidence.
+// The same, with `then` on the clock of another rank's evidence.
 bool Attendance::is_late_after(const Seen& s, int other, Time then) const {
   const Offset offset = clock_offset(c_, slots_, other, s.evidence);
   return is_late(s, then + offset.ns + offset.error);
 }
 
-// Its device finished something just now: it moves.
+// The rank's device finished an operation just now, so it moves.
 bool Attendance::ended_lately(const Seen& s) const {
   const RankEvidence& e = c_.evidence_of(s.evidence);
   return std::ranges::any_of(e.records, [&](const Record& r) {
@@ -257,25 +260,25 @@ bool Attendance::ended_lately(const Seen& s) const {
   });
 }
 
-// Some devices started it and others did not get to it.
+// Some devices started the operation and others did not: finds the ranks that lag.
 bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   std::pair<Time, int> since{0, -1};  // by the clock of that evidence
   bool first = true;
   for (const Seen& s : at.started) {
-    // PyTorch sees that one in flight has started when it writes the file.
+    // PyTorch sees that an operation in flight has started when it writes the file.
     const bool seen = c_.evidence_of(s.evidence).format.empty();
     since = std::max(since, {std::max(seen ? s.record->started : 0, s.record->time), s.evidence});
     first = first && is_first(s);
   }
-  // The many are not behind the few: the few were looked at later.
+  // If only a few started it, their evidence was taken later: the many are not behind the few.
   first = first && at.queued.size() <= at.started.size();
   for (const Seen& s : at.queued) {
-    // What it issued before holds it up, whenever its file was written.
+    // An earlier operation of the rank holds it up, whenever its file was written.
     if (c_.evidence_of(s.evidence).holes.written_guessed && !first
             ? !is_first(s)
             : is_late_after(s, since.second, since.first) && !ended_lately(s)) {
       p.busy.push_back(s.evidence);
-      if (is_first(s)) {  // else something earlier of its own holds it up
+      if (is_first(s)) {  // else an earlier operation of its own holds it up
         p.lagging.push_back(s.evidence);
       }
     }
@@ -283,7 +286,7 @@ bool Attendance::lagging_starts(Pending& p, const Reached& at) const {
   return true;
 }
 
-// Who issued it behind something else.
+// Adds the ranks that issued it behind another operation.
 void Attendance::add_queued(Pending& p) const {
   for (const Wait& w : p.waits) {
     if (w.record != kNoRecord && !w.failed &&
@@ -293,8 +296,8 @@ void Attendance::add_queued(Pending& p) const {
   }
 }
 
-// One device alone did not get to what several others started: nothing that a member which did not come,
-// or left no evidence, did or left out holds it up.
+// One device alone did not start an operation that several others started. A member that did not
+// issue it, or left no evidence, cannot have held up that device.
 void Attendance::lags_beside_unknown(Pending& p) const {
   Reached at;
   for (const Wait& w : p.waits) {
@@ -313,7 +316,7 @@ bool Attendance::has_left(const Pending& p, const Group& g, std::size_t member, 
          (left_together(c_, g, member, p.seq, when) != 0 || e->completed >= p.seq);
 }
 
-// By the clock of the rank itself its evidence was taken after the other one's end (0: not dated).
+// By the rank's own clock, its evidence was taken after the other rank's end (time 0: not dated).
 bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const {
   const RankEvidence& own = c_.evidence_of(s.evidence);
   const double least_s = own.format.empty() ? threshold_s_ : limits::kLag_s;
@@ -325,13 +328,13 @@ bool Attendance::is_after(const Seen& s, const std::pair<int, Time>& end) const 
   return is_late_after(s, end.first, end.second);
 }
 
-// Others ended it, or something later that nobody ends without all: whoever has it pending is
-// behind with its device or with the thread that observes it. A completion is seen by a poll, so
-// this holds only for evidence that was taken later than the others' end. False: all of it is
-// explained by evidence of different instants.
+// Other members ended it, or a later operation that no member ends without all. A member that has
+// it pending is behind with its device or with the thread that observes it. A completion is seen by
+// a poll, so this holds only for evidence taken later than the others' end. False: evidence of
+// different instants explains all of it.
 bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
   const Group& g = c_.groups[idx(p.group)];
-  std::vector<std::pair<int, Time>> ended;  // evidence, when by its clock; 0 unknown
+  std::vector<std::pair<int, Time>> ended;  // evidence, its end by its clock (0: unknown)
   bool released = false;
   bool met = meets_all(c_.evidence_of(all.front().evidence).text(all.front().record->op));
   for (std::size_t i = 0; i < g.ranks.size(); ++i) {
@@ -346,10 +349,10 @@ bool Attendance::lagging_ends(Pending& p, const std::vector<Seen>& all) const {
     }
     released = released || (e->completed < p.seq && e->released != 0);
   }
-  // The others' ends are dated by what the two left together.
+  // A dated end can be compared: operations that both ranks left together relate their clocks.
   const auto dated = std::ranges::find_if(ended, [](const auto& x) { return x.second != 0; });
-  // Where not all have to meet, those are behind that did not start what others ended, and one alone
-  // that did not get what all others got.
+  // If not all members have to meet, a member is behind if it did not start an operation that
+  // others ended, or if it alone did not end an operation that all others ended.
   const bool alone =
       all.size() == 1 && ended.size() + 1 == g.ranks.size() && ended.size() >= limits::kEndedByAll;
   for (const Seen& s : all) {
@@ -398,13 +401,14 @@ void Attendance::compare_ends(Pending& p, std::size_t other, const Record& its) 
   }
 }
 
-// PyTorch times the start of an operation only where it is asked to.
+// PyTorch records the start of an operation only if it is asked to.
 bool Attendance::tells_starts(int evidence) const {
   return std::ranges::any_of(c_.evidence_of(evidence).records,
                              [](const Record& r) { return r.started != 0; });
 }
 
-// The other end of a message, where it is pending, too; or this end is over, or in transit.
+// Adds the other end of a message if it is pending, too. Else finds out whether the other end is
+// over, and whether the message is in transit.
 void Attendance::meet_other_end(Pending& p, Reached& at, bool in_order) const {
   const Group& g = c_.groups[idx(p.group)];
   const Rank waiter = p.kind == Kind::kSend ? p.from : p.to;
@@ -413,18 +417,18 @@ void Attendance::meet_other_end(Pending& p, Reached& at, bool in_order) const {
   if (r != nullptr && blocks(*r)) {
     at.add(g.evidence[other], *r);
   }
-  // Gloo ends a send that does not fit.
+  // gloo completes a send that does not fit.
   p.passed = r != nullptr && r->state == State::kCompleted;
   if (r != nullptr && !p.numbers_guessed) {
     compare_ends(p, other, *r);
     p.passed = p.passed && !p.unequal;
     const Seen own = at.queued.empty() ? at.started.front() : at.queued.front();
-    const auto whole = [&](int i) {  // it counts messages from the first, up to the end
+    const auto whole = [&](int i) {  // it counts messages from the first, and is not truncated
       const Holes& holes = c_.evidence_of(i).holes;
       return !holes.relative_p2p && !holes.truncated;
     };
-    // On a stream of its own nothing but the device of this end is left; but what was sent may be
-    // on its way while the receiver's device runs.
+    // With nothing ahead on its stream, only the device of this end can be behind. But a message
+    // may be on its way while the receiver's device runs.
     if (p.passed && in_order && is_first(own) && whole(own.evidence) && whole(g.evidence[other]) &&
         is_after(own, {g.evidence[other], r->ended})) {
       p.in_transit = p.kind == Kind::kRecv && (!at.started.empty() || !tells_starts(own.evidence));
@@ -436,7 +440,7 @@ void Attendance::meet_other_end(Pending& p, Reached& at, bool in_order) const {
   }
 }
 
-// Its record is overwritten, and by the counters it is the only one that has not ended it.
+// The record is overwritten, and by the counters all other members have ended the operation.
 void Attendance::lags_overwritten(Pending& p) const {
   const Group& g = c_.groups[idx(p.group)];
   const bool ended =
@@ -452,7 +456,7 @@ void Attendance::lags_overwritten(Pending& p) const {
   }
 }
 
-// All members issued it. False: the waits are only those of evidence taken before the others'.
+// All members issued it. False: the waits come only from evidence taken before the others'.
 bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[idx(p.group)];
   Reached at;
@@ -475,7 +479,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   const std::size_t waiting = all.size() + earlier.size();
   p.busy.insert(p.busy.end(), earlier.begin(), earlier.end());
   if (p.kind == Kind::kCollective && waiting < members && in_order) {
-    // Else some members left it: what is left of the waits is older than that.
+    // Some members left it, so the remaining waits may come from older evidence.
     const bool holds = lagging_ends(p, all);
     if (p.lagging.empty()) {
       add_queued(p);
@@ -490,7 +494,7 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
       }
     }
   }
-  // The last one came only just now, and no file that was taken later shows that it stays.
+  // The last member issued it only just now, and no file taken later shows that it stays.
   if (p.kind == Kind::kCollective && std::ranges::any_of(all, [&](const Seen& last) {
         return !c_.evidence_of(last.evidence).holes.written_guessed && is_first(last) &&
                !is_late(last, last.record->time) && std::ranges::none_of(all, [&](const Seen& s) {
@@ -511,8 +515,8 @@ bool Attendance::came_all(Pending& p, const std::vector<int>& earlier) const {
   return true;
 }
 
-// A member has left an operation that nobody leaves before all have entered it: those without
-// evidence, too.
+// A member has left an operation that no member leaves before all have entered it, so members
+// without evidence entered it, too.
 bool Attendance::was_entered_by_all(const Pending& p) const {
   const Wait& w = p.waits.front();
   const RankEvidence& e = c_.evidence_of(w.evidence);
@@ -533,7 +537,7 @@ bool Attendance::was_entered_by_all(const Pending& p) const {
 bool Attendance::fill(Pending& p, const std::vector<int>& earlier) const {
   const Group& g = c_.groups[idx(p.group)];
   bool failed = false;
-  double lasted_s = 0;  // the longest, each by its own clock: those of hosts may be apart
+  double lasted_s = 0;  // the longest wait, each by its own clock: clocks of hosts may differ
   std::set<int> waiting;
   for (const Wait& w : p.waits) {
     p.since = p.since == 0 ? w.since : std::min(p.since, w.since);

@@ -1,4 +1,4 @@
-// How processes ended.
+// The ends of processes.
 #include "facts/exits.hpp"
 
 #include <algorithm>
@@ -35,16 +35,16 @@ bool is_unreached(std::string_view error) {
 
 namespace {
 
-// Raised by the user's own code, whatever words its message has: errors of communication are of the
-// types that torch and the system raise.
+// Raised by the user's own code, whatever its message says: errors of communication have the types
+// that torch and the system raise.
 bool is_users_own(const ExitEvidence& x) {
   return !has_any(x.type,
                   {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError",
                    "DistError", "Timeout", "Connection", "OSError", "BrokenPipe", "Cancelled"});
 }
 
-// What it raised, and what that began with; but for a connection of multiprocessing's, as to a
-// DataLoader's worker, which is none to another rank.
+// The text of the exception with its first cause. The first cause is left out if it is a connection
+// of multiprocessing, as to a DataLoader's worker: that connects to no other rank.
 std::string_view told_by(const ExitEvidence& x) {
   const std::string_view text = x.message;
   const std::size_t first = text.find("\n  first cause: ");
@@ -82,7 +82,7 @@ Exit exit_from_peer(const PeerEvidence& p, std::string_view cwd) {
   return exit;
 }
 
-// What the ranks of a machine saw of each other, by the rank it is about.
+// The peer tables of all ranks, by the rank that an entry is about.
 class PeerTables {
  public:
   explicit PeerTables(const Case& c) {
@@ -95,7 +95,7 @@ class PeerTables {
     }
   }
 
-  // The latest; ends outrank "live". pid 0: any process.
+  // The latest entry; ends outrank "live". pid 0: any process. nullptr: none.
   const PeerEvidence* latest(Rank rank, int pid) const {
     const auto it = about_.find(rank);
     if (it == about_.end()) {
@@ -118,16 +118,16 @@ class PeerTables {
   std::unordered_map<Rank, std::vector<std::pair<const RankEvidence*, const PeerEvidence*>>> about_;
 };
 
-// The text of the last operation that failed; "" none did.
+// The text of the last operation that failed; "": none did.
 std::string_view last_error_of(const RankEvidence& e) {
   const Record* failed =
       e.last_record([](const Record& r) { return r.state == State::kFailed && r.error != 0; });
   return failed == nullptr ? std::string_view() : e.text(failed->error);
 }
 
-// The signal that the program has a handler of its own for, 0 none: it lives on. The recorder says
-// that a signal ends the process only where the program has no handler. Python's own handler of
-// SIGINT raises KeyboardInterrupt, and until then counts as an end, unless the rank goes on.
+// A signal to end that the program handles itself and survives; 0: none. The recorder reports that
+// a signal ends the process only if the program has no handler. Python's own handler of SIGINT
+// raises KeyboardInterrupt, so SIGINT counts as an end unless the rank goes on.
 int handled_signal(const RankEvidence& e) {
   const ExitEvidence& x = e.exit;
   const bool ends = x.kind == ExitBy::kSignal || x.kind == ExitBy::kCrash;
@@ -138,15 +138,15 @@ int handled_signal(const RankEvidence& e) {
   return x.signal != SIGINT || went_on ? x.signal : 0;
 }
 
-// Python that has ended ends a thread that comes back to it by pthread_exit(). Where a C++ function on
-// that thread's stack lets no exception pass, the process aborts: "terminate called without an active
-// exception". Python 3.14 lets such threads wait instead.
+// After Python has ended, it ends a thread that returns to it by pthread_exit(). If a C++ function
+// on that thread's stack lets no exception pass, the process aborts: "terminate called without an
+// active exception". Python 3.14 lets such threads wait instead.
 bool aborted_at_exit(const ExitEvidence& x) {
   return x.kind == ExitBy::kCrash && x.signal == SIGABRT &&
          x.message.find("_Unwind_ForcedUnwind") != std::string::npos;
 }
 
-// By the process's own exit record.
+// The end by the process's own exit record.
 Exit recorded_exit(const RankEvidence& e) {
   const std::string_view last_error = last_error_of(e);
   const ExitEvidence& x = e.exit;
@@ -160,7 +160,7 @@ Exit recorded_exit(const RankEvidence& e) {
         x.type == "KeyboardInterrupt" || x.type.find("SignalException") != std::string::npos;
     exit.type = x.type;
     exit.message = x.message.substr(0, x.message.find('\n'));
-    if (exit.message.ends_with(':')) {  // what it leads to is not in that line
+    if (exit.message.ends_with(':')) {  // the rest is on later lines
       exit.message.pop_back();
     }
     constexpr std::size_t kPrefix = 40;

@@ -1,4 +1,4 @@
-// All facts of a case, and what came first.
+// All facts of a case, and the order of the hang and the ends of processes.
 #include "facts/facts.hpp"
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace frtrace {
 
 namespace {
 
-// Something went wrong when it was written; nobody merely asked.
+// The dump was written because something went wrong, not on request.
 bool is_alarm(const RankEvidence* e) {
   return e->trigger == Trigger::kTimeout || e->trigger == Trigger::kPeer ||
          e->trigger == Trigger::kFailure || e->trigger == Trigger::kSalvage;
 }
 
-// Its watchdog had warned of a stall that lasted until the end.
+// The rank's watchdog had warned of a stall that lasted until the end.
 bool is_warned(const RankEvidence* e) {
   const Time warned = e->id.warned;
   return warned != 0 && std::ranges::any_of(e->records, [warned](const Record& r) {
@@ -76,7 +76,7 @@ Facts::Facts(const Case& the_case)
     double usual_s =
         std::max(by_hand ? limits::kStuckByHand_s : 0, usual_wait_s(limits::kUsualWaitFewest));
     for (const RankEvidence* e : c.ranks) {
-      usual_s = std::min(usual_s, e->timeout_s());  // by which it counts as a hang
+      usual_s = std::min(usual_s, e->timeout_s());  // a wait of a timeout is a hang
     }
     threshold_s = std::max(threshold_s, usual_s);
   }
@@ -88,7 +88,7 @@ WaitGraph Facts::waits_if(const std::vector<Exit>& ends, double young_s) const {
   return wait_graph(c, slots, ends, stale, young_s, hidden);
 }
 
-// Of PyTorch's files alone: what is younger tells of no hang. 0: there are others.
+// If all files are PyTorch's, the shortest wait that shows a hang. 0: there are other files.
 double Facts::young_in_torch_s() const {
   double least_s = limits::kStuckInTorch_s;
   for (const RankEvidence* e : c.ranks) {
@@ -104,8 +104,8 @@ double Facts::young_in_torch_s() const {
   return c.ranks.empty() ? 0 : least_s;
 }
 
-// Nobody had a reason to dump: some times what a rank is usually busy, or waits, between two
-// operations is no hang.
+// If no rank had a reason to dump, a few times the usual gap between two operations of a rank is no
+// hang.
 double Facts::usual_wait_s(std::size_t fewest) const {
   std::vector<double> usual;
   for (std::size_t i = 0; i < c.ranks.size(); i += 1 + c.ranks.size() / limits::kUsualWaitRanks) {
@@ -135,8 +135,8 @@ void Facts::find_scene() {
   const bool read_are_gone =
       c.ranks.size() > 1 && primary.size() == c.ranks.size() &&
       std::ranges::all_of(primary, [&](int i) { return exits[idx(i)].kind == ExitKind::kGone; });
-  // Some were in a call that makes or destroys groups for long, and nobody ended before: all were
-  // killed, for that.
+  // Some ranks were long in a call that makes or destroys groups, and no process ended before: all
+  // were killed because of that.
   const auto in_call = [&](int i) {
     const Record* call = lifecycle_in_flight(i);
     return call != nullptr && seconds_between(call->time, ev(i).written) >= limits::kStuck_s;
@@ -153,7 +153,7 @@ void Facts::find_scene() {
     }
   }
   if (read_are_gone && c.missing.empty()) {
-    // Everything was killed at once, perhaps because it hung: the rings show it.
+    // All processes were killed at once, perhaps because of a hang: the rings show it.
     const std::vector<Exit> alive(exits.size());
     const double stuck_s = std::clamp(usual_wait_s(limits::kUsualWaitFewestKilled),
                                       limits::kStuckWhenKilled_s, limits::kStuck_s);
@@ -172,13 +172,13 @@ void Facts::find_scene() {
     }
   }
   if (!primary.empty() || !missing_primary.empty()) {
-    // What ended after a hang waited in it until then.
+    // A process that ended after a hang waited in it until then.
     const std::vector<Exit> none(exits.size());
     WaitGraph without_ends = waits_if(none, threshold_s);
     scene = what_came_first(without_ends);
     graph = scene == Scene::kExits ? waits_if(exits, 0) : std::move(without_ends);
-    // Who fails in a message that does not fit its other end shows that, and is no cause. So does
-    // who is aborted by its transport where members of a group differ.
+    // A process that fails in a message that does not fit its other end is a symptom, not a cause.
+    // So is a process that its transport aborts where members of a group differ.
     const bool misfit =
         std::ranges::any_of(graph.pending,
                             [&](const Pending& p) {
@@ -200,7 +200,7 @@ void Facts::find_scene() {
   graph = settled;
 }
 
-// gloo ends the process that receives more than it has room for.
+// gloo aborts a process that receives more than it has room for.
 bool Facts::aborted_by_data(int i) const {
   return exit(i).signal == SIGABRT && std::ranges::any_of(divergences, [&](const Divergence& d) {
            return !d.past && group(d.group).position.contains(rank(i));
@@ -208,8 +208,8 @@ bool Facts::aborted_by_data(int i) const {
 }
 
 // A hang that lasted longer than the timeout before any process ended is not explained by that end.
-// Where processes were killed, one that lasted far longer than this job's waits do is not, either:
-// who is stuck is killed by hand, one process after the other.
+// If processes were killed, a hang far longer than the job's usual waits is not, either: stuck
+// processes are killed by hand, one after the other.
 Scene Facts::what_came_first(const WaitGraph& without_ends) const {
   Time first_end = 0;
   bool killed_only = true;
@@ -226,7 +226,7 @@ Scene Facts::what_came_first(const WaitGraph& without_ends) const {
     return !exit(i).ended() || exit(i).terminated ||
            seconds_between(first_end, exit(i).time) > (wrote_itself ? 0 : limits::kLastSign_s);
   };
-  // A circle of waits, or an idle rank that lived on, for longer than that before the first end.
+  // A circle of waits, or an idle rank that lived on, lasted longer than that before the first end.
   const auto was_stuck = [&](double most_s) {
     const auto lasted = [&](int k) {
       const Pending& op = without_ends[k];
@@ -252,7 +252,7 @@ Scene Facts::what_came_first(const WaitGraph& without_ends) const {
   return unusual ? Scene::kHangThenKills : Scene::kExits;
 }
 
-// One process was told to end by a signal of its own, before the others' waits began.
+// One process was told to end by a signal sent to it alone, before the others' waits began.
 bool Facts::find_one_killed() {
   int who = -1;
   for (const int i : c.indices()) {
@@ -265,7 +265,8 @@ bool Facts::find_one_killed() {
     return false;
   }
   const Exit& own = exit(who);
-  // A launcher ends all; of a signal without a sender nothing tells whose it was.
+  // A launcher sends signals to all processes. A signal that came earlier, or at an unknown time,
+  // may be the cause instead.
   if (std::ranges::any_of(exits, [&](const Exit& e) {
         return e.terminated && &e != &own &&
                (e.sender_pid == own.sender_pid || e.time == 0 || e.time <= own.time);

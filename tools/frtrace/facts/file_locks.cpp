@@ -1,4 +1,4 @@
-// Ranks that hold locks of files which other ranks wait for.
+// Ranks that hold file locks that other ranks wait for.
 #include "facts/file_locks.hpp"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<int> lock_holders(const Case& c, const std::vector<Exit>& exits) {
     if (wait.file.empty() || exits[idx(i)].ended()) {
       continue;
     }
-    // By the process that the kernel named, else by its own list of locks.
+    // By the process that the kernel named, else by each rank's own list of locks.
     std::vector<int> holders = on_machine_of(i);
     std::erase_if(holders, [&](int j) {
       const RankEvidence& e = c.evidence_of(j);

@@ -1,4 +1,4 @@
-// file_locks.hpp - which rank holds the file lock that another rank waits for.
+// file_locks.hpp - ranks that hold file locks that other ranks wait for.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace frtrace {
 
-// Per evidence: evidence of the rank of its machine that holds the lock of a file which the main
-// thread of this one waits for; -1: it waits for none, or no rank that lives is known to hold it.
+// Per evidence: evidence of the rank on its machine that holds the file lock that its main thread
+// waits for; -1: it waits for none, or no live rank is known to hold it.
 std::vector<int> lock_holders(const Case&, const std::vector<Exit>&);
 
 }  // namespace frtrace

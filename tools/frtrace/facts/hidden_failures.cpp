@@ -1,6 +1,6 @@
-// gloo's records in PyTorch dumps end alike whether an operation succeeded or a peer was gone. The
-// last operation of a rank may be such a failure when a member that left no file was needed for it
-// and no other member went on from there.
+// PyTorch dumps record the end of a gloo operation alike whether it succeeded or a peer was gone.
+// The last operation of a rank may be such a failure if it needed a member that left no file and no
+// other member went on from there.
 #include <algorithm>
 #include <set>
 
@@ -12,8 +12,8 @@ namespace frtrace {
 
 namespace {
 
-// The rank stopped inside an iteration: what it did last was always followed by something else
-// than the first operation of an iteration.
+// The rank stopped inside an iteration: its last operation was always followed by another operation
+// than the first of an iteration.
 bool amid_iteration(const RankEvidence& e, const std::vector<Step>& steps) {
   if (e.losses.overwritten != 0 || steps.size() < 4) {
     return false;
@@ -63,7 +63,7 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
     if (g.backend != "gloo" || !lost) {
       continue;
     }
-    // Each member's last operation, where that is one of the group.
+    // Each member's last operation, if that belongs to the group.
     std::vector<const Record*> last(g.ranks.size(), nullptr);
     for (std::size_t m = 0; m < g.ranks.size(); ++m) {
       const int i = g.evidence[m];
@@ -78,7 +78,7 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
         continue;
       }
       const RankEvidence& e = c.evidence_of(g.evidence[m]);
-      bool went_on = false;  // another member, from there
+      bool went_on = false;  // another member issued more
       for (std::size_t o = 0; o < g.ranks.size() && meets_all(e.text(last[m]->op)); ++o) {
         const GroupEvidence* other = c.member(g, o);
         went_on =
@@ -90,7 +90,7 @@ std::vector<HiddenFailure> hidden_failures(const Case& c, const History& history
       }
     }
   }
-  // A job at rest looks the same: something must tell that it broke.
+  // A job at rest looks the same, so another sign must show that it broke.
   const bool amid = std::ranges::all_of(
       found, [&](const HiddenFailure& f) { return stopped_amid(c, history, f.evidence); });
   if (!broken && !(found.size() > 1 && waited) && !amid) {

@@ -8,33 +8,34 @@
 
 namespace frtrace::limits {
 
-// ---- what counts as stuck
-// An operation in flight for less is work in progress: collectives take milliseconds.
+// ---- thresholds of stuck operations
+// An operation in flight for a shorter time is work in progress: collectives take milliseconds.
 inline constexpr double kStuck_s = 1.0;
-inline constexpr double kStuckByHand_s = 5;  // of dumps by hand alone, without a warning
-// PyTorch dumps when a timeout of minutes has passed, or when somebody asks: its files are written
-// seconds apart, and of a job that runs each has young operations. Never more than half a timeout.
+inline constexpr double kStuckByHand_s = 5;  // dumps by hand only, without a warning
+// PyTorch dumps after a timeout of minutes, or on request. Its files are written seconds apart, and
+// those of a running job have young operations. The threshold is at most half a timeout.
 inline constexpr double kStuckInTorch_s = 5.0;
-// Of a job that nobody had a reason to dump, waits up to this many times the usual gap between two
-// operations of a rank (its 95th percentile) are normal, but never more than kUsualWaitMost_s.
+// In a job that no rank had a reason to dump, waits of up to this many times the usual gap between
+// two operations of a rank (its 95th percentile) are normal, but never more than kUsualWaitMost_s.
 inline constexpr double kUsualWaitTimes = 3, kUsualWaitMost_s = 10;
 inline constexpr std::size_t kUsualWaitRanks = 64, kUsualWaitRecords = 256, kUsualWaitFewest = 8;
-// Of processes that were all killed, a wait shorter than that was a hang, too, where the job's usual
-// waits are shorter: their last sign of life is up to two watchdog ticks (0.1 s) old.
+// Least threshold for processes that were all killed, where the job's usual waits are shorter:
+// their last sign of life is up to two watchdog ticks (0.1 s) old.
 inline constexpr double kStuckWhenKilled_s = 0.5;
-inline constexpr std::size_t kUsualWaitFewestKilled = 20;  // of fewer, that percentile is the start
-// Nothing in flight for so many times the longest pause of a rank before is no pause.
+// With fewer gaps, the 95th percentile is the gap at the program's start.
+inline constexpr std::size_t kUsualWaitFewestKilled = 20;
+// A rank with nothing in flight for this many times its longest earlier pause is not in a pause.
 inline constexpr double kIdleTimes = 10;
 // Without an alarm, a wait for a rank without evidence is unusual only when it lasts this long.
 inline constexpr double kLongWait_s = 5;
-// Likewise, dumps that are this far apart are no picture of one instant.
+// Dumps written this far apart do not show one instant.
 inline constexpr double kStaleApart_s = 10;
 // A missing rank in a wait shorter than this, in a set without a timeout, is named with less
 // confidence: hosts are late for seconds now and then (checkpoints, evaluation).
 inline constexpr double kShortHang_s = 10;
 
-// Files of PyTorch are written seconds apart, and completions are seen by a poll: a completion that
-// lags by less is no stalled device.
+// PyTorch writes its files seconds apart and polls for completions. A completion that lags by less
+// does not show a stalled device.
 inline constexpr double kLag_s = 5;
 
 // ---- exits
@@ -49,118 +50,121 @@ inline constexpr double kLastSign_s = 0.3;
 inline constexpr Time kTogether_ns = 5'000'000;
 
 // ---- a rank's own earlier iterations
-inline constexpr std::size_t kContext = 8;  // equal steps before that make two places alike
+inline constexpr std::size_t kContext = 8;  // equal steps before two places that make them alike
 inline constexpr std::size_t kContextLeast = 2;
 inline constexpr std::size_t kWindow = 4096;  // steps searched backwards: ring sizes in use
-inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged one comes
-inline constexpr std::size_t kRecent = 64;    // steps before the stuck one that may hold the cause
-inline constexpr std::size_t kIterations = 64;     // last ones that are compared
-inline constexpr std::size_t kSharedContext = 16;  // of peers that did the same after the same
+inline constexpr std::size_t kLookahead = 8;  // steps within which an exchanged step comes
+inline constexpr std::size_t kRecent = 64;    // steps before the stuck step that may hold the cause
+inline constexpr std::size_t kIterations = 64;     // latest iterations that are compared
+inline constexpr std::size_t kSharedContext = 16;  // longest context that is compared with peers
 inline constexpr std::size_t kPeerContext = 4, kPeerContextBare = 8;  // with, without call sites
-inline constexpr std::size_t kPeers = 32;      // peers compared with: more say the same, slower
-inline constexpr std::size_t kPeersAgree = 2;  // this many peers make a common order
+inline constexpr std::size_t kPeers = 32;      // peers compared: more give the same answer, slower
+inline constexpr std::size_t kPeersAgree = 2;  // number of peers that make a common order
 inline constexpr std::uint64_t kSkipLookahead = 4;  // slots by which a skip may shift
 inline constexpr std::size_t kAgree = 64;  // equal steps that prove a shift: exchanges alternate
-inline constexpr std::size_t kClearSupport = 4;     // and so many make it a fault beside another
-inline constexpr std::size_t kLeftOutClearly = 12;  // before and after, that make it no variation
-inline constexpr std::size_t kRepeats = 3;          // steps before which nothing can be new
-// So many records before, a failure because a peer was gone makes what came next no fault: a rank
-// that ends goes through few operations (what runs at exit).
+inline constexpr std::size_t kClearSupport = 4;     // equal steps that make a deviation clear
+inline constexpr std::size_t kLeftOutClearly = 12;  // equal steps around a skip that make it clear
+inline constexpr std::size_t kRepeats = 3;  // number of steps before which nothing can be new
+// Operations within this many records after a failure because of a lost peer are no fault: a rank
+// that ends issues a few operations (at exit).
 inline constexpr std::ptrdiff_t kAfterFailure = 16;
 
-inline constexpr std::uint64_t kForkLookback = 256;  // slots in which two were last at one line
-inline constexpr std::size_t kCourses = 4;    // peers whose course is compared: more say the same
-inline constexpr std::size_t kSuspects = 64;  // of more, each asks for its history
-inline constexpr std::size_t kVoters = 256;   // members of a group that show an order
-inline constexpr int kShifted = 2;            // slots one ahead that make a shift
-inline constexpr std::size_t kOwnThread = 3;  // operations from a thread that make it the group's
+inline constexpr std::uint64_t kForkLookback = 256;  // slots searched for the last common line
+inline constexpr std::size_t kCourses = 4;           // peers compared: more give the same answer
+inline constexpr std::size_t kSuspects = 64;  // suspects examined at most: each needs its history
+inline constexpr std::size_t kVoters = 256;   // members examined at most for a common order
+inline constexpr int kShifted = 2;            // slots with the peer one ahead that make a shift
+inline constexpr std::size_t kOwnThread = 3;  // operations of one thread that make a group its own
 
 // ---- ranks that are in no operation
-// Evidence written so long after the last operation shows a rank at rest.
+// A rank is at rest if its evidence was written this long after its last operation.
 inline constexpr double kAtRest_s = 1;
-// A job with pipeline stages has so many kinds of groups: all, across stages, along them.
+// A job with pipeline stages has this many kinds of groups: all, across stages, along stages.
 inline constexpr std::size_t kStagedKinds = 3;
-// One or two stop; so many between sends and receives, at no time that is known, may just move.
+// One or two ranks stop. This many between messages, at an unknown time, may just move.
 inline constexpr std::size_t kBetween = 3;
 
 // ---- devices
-// A device that is so much later than a peer's start of the same operation is late.
+// A device that starts an operation this much later than a peer's device is late.
 inline constexpr double kDeviceLate_s = 1;
-// Other members that ended what one alone did not: of fewer, the network may be what is late.
+// Number of members that ended an operation which one other member did not end. With fewer, the
+// network may be late.
 inline constexpr std::size_t kEndedByAll = 3;
-// No two devices compute for so long before a message between them.
+// Two devices do not both compute for this long before a message between them.
 inline constexpr double kBothCompute_s = 60;
-// A transfer that moved so lately is slow, and not stuck.
+// A transfer that moved this recently is slow, not stuck.
 inline constexpr double kMoves_s = 0.5;
-// How far off clocks may be that were compared by operations which their members leave together: of
-// one host, or by enough of them; by few; by fewer. No more of them are looked at than kMeetings.
+// Error of clocks compared by operations that their members leave together: on one host or with
+// kMeetingsEnough operations; with kMeetingsFew; with fewer. At most kMeetings operations are used.
 inline constexpr Time kSameClock_ns = 1'000'000, kClockByFew_ns = 20'000'000,
                       kClockByFewest_ns = 100'000'000;
 inline constexpr std::size_t kMeetingsFew = 3, kMeetingsEnough = 8, kMeetings = 256;
 
 // ---- a host that stopped by itself
-// Peers that wait in the same operation and issued more than this rank, out of all that wait there.
+// Least share, and least number, of peers that issued more than this rank, among all peers that
+// wait in the same operation.
 inline constexpr double kWentOnShare = 0.5;
 inline constexpr std::size_t kWentOnFewest = 1;
-// Beside a device that is at fault, in PyTorch files.
+// The least number beside a device that is at fault, in PyTorch files.
 inline constexpr std::size_t kWentOnBeside = 2;
-// Of hosts with so many operations in flight the peer must be ahead by more than this share of them:
-// how many launches fit into a device's queue differs by a few. (On an H100 it was 1,024 launches, the
-// same on all ranks; where hosts launch different kernels beside, fewer operations fit.)
+// With at least kQueueFewest operations of the host in flight, the peer must be ahead by more than
+// kQueueVaries of them: the number of launches that fit into a device's queue differs by a few. (On
+// an H100 it was 1,024 launches on all ranks. Fewer operations fit if hosts launch other kernels,
+// too.)
 inline constexpr std::size_t kQueueFewest = 24;
 inline constexpr double kQueueVaries = 0.15;
-// The peer went on so long before the evidence was taken that clocks and polls do not matter.
+// The peer went on this long before the evidence was taken, so clocks and polls do not matter.
 inline constexpr double kTwinLater_s = 10;
-// So many ranks, and this share of all, wait inside torch: one whose stack shows it elsewhere, and that
-// issued nothing for that share of the hang, has stopped. Where others stand at its line, most.
+// At least this many ranks, and this share of all, wait inside torch. A rank has stopped if its
+// stack shows it elsewhere and it issued nothing for kElsewhereShare of the hang. The share is
+// kInTorchMost if other ranks stand at its line.
 inline constexpr std::size_t kInTorchFewest = 2;
 inline constexpr double kInTorchShare = 0.5, kInTorchMost = 0.75, kElsewhereShare = 0.8;
 
 // ---- stragglers
-// Lateness below this is what hosts differ by; more where clocks had to be compared.
+// Hosts differ by a lateness below this; by more if clocks had to be compared.
 inline constexpr double kLate_s = 0.005, kLateByClocks_s = 0.02;
-// At one call site: so often at least, and most of the times, by more than jitter (a share of the
-// usual time between its calls).
+// Late at one call site: at least this often, in this share of the calls, and by more than jitter
+// (a share of the usual time between its calls).
 inline constexpr int kLateAgain = 5;
 inline constexpr double kLateMostly = 0.6, kLateLeast_s = 0.001, kLateOfStep = 0.02;
-// What the rank costs the others, of the time looked at.
+// Share of the observed time that the rank costs the others, at least.
 inline constexpr double kLateShare = 0.1;
-// Late only since some call: more of them, and clearer, as any series has bad stretches.
+// Late only since some call: more calls and a larger share, as any series has bad stretches.
 inline constexpr int kLateAgainSince = 16;
 inline constexpr double kLateMostlySince = 0.8;
-// A healthy job has a rank that comes so late in less than this share of jobs. A sequence repeats
-// itself where it does so over this share of it.
+// Chance makes a rank this late in less than this share of healthy jobs. A sequence repeats itself
+// at a distance if this share of it does.
 inline constexpr double kLateChance = 0.001, kRepeatsShare = 0.7;
-// Now and then: so often at least, by more than the usual time between its calls each (whole steps
-// are lost), where chance would choose one rank so often in less than this share of jobs. What that
-// costs is spread over many steps.
+// Late now and then: at least this often, each time by more than the usual time between its calls
+// (whole steps are lost), where chance would choose one rank as often in less than this share of
+// jobs. The cost is spread over many steps.
 inline constexpr std::size_t kRareAgain = 3;
 inline constexpr double kRareChance = 0.02, kRareShare = 0.05;
-// More and more: of so many calls, the last third is this many times as late as the first, and each
-// half has a part of the rise.
+// Increasingly late: over at least this many calls, the last third is this many times as late as
+// the first, and each half has this part of the rise.
 inline constexpr std::size_t kGrowFewest = 9;
 inline constexpr double kGrowTimes = 1.5, kGrowEach = 0.2;
-// Beside one that loses most, ranks that lose less than this share of it follow from it.
+// Beside the rank that loses most, ranks that lose less than this share of its loss follow from it.
 inline constexpr double kStandsOut = 0.5;
-// Late in so many of its rounds only after another rank was late: because of that.
+// A rank follows another rank if it is late after that rank in this share of its late rounds.
 inline constexpr double kFollows = 0.8;
-// Whose time a lateness is: so much of it, else nobody's clearly.
+// Share of a lateness that its host or its device must have to be named.
 inline constexpr double kLateOfOne = 0.7;
-// The time of a step changed: by a share, with steps enough on either side, beyond this chance; a
-// report has room for a few.
+// The time of a step changed: by at least this share, with this many steps on either side, and less
+// likely by chance than this. A report has room for kChanges of them.
 inline constexpr double kChangeBy = 0.2, kChangeChance = 0.001;
 inline constexpr std::size_t kChangeFewest = 8, kChanges = 4;
 
-// A rank that has been idle for long is in a sleep that ends within this share of that time: it sleeps
-// again and again.
+// A rank sleeps repeatedly if its current sleep ends within this share of its idle time.
 inline constexpr double kNapShare = 0.2;
 
-// Steps became slow: this many times as long, by this much at least.
+// Steps became slow: this many times as long, and longer by at least this much.
 inline constexpr double kSlowTimes = 3, kSlowLeast_s = 0.05;
 
-// Ranks are late in turn: so many waits at least, one of so many operations at most, each this many
-// times as long as the rest of a step and no shorter than that, which take this share of the time;
-// none of the ranks makes more than its share of them.
+// Ranks are late in turn: at least this many long waits, in at most one of kPauseEvery operations.
+// A long wait is this many times as long as the rest of a step, and at least kPauseLeast_s. The
+// waits take this share of the time. No rank causes more than kPausesOfOne of them.
 inline constexpr std::size_t kPausesFewest = 6, kPauseEvery = 3, kPausesEach = 3;
 inline constexpr double kPauseTimes = 3, kPauseLeast_s = 0.05, kPauseShare = 0.2;
 inline constexpr double kPausesOfOne = 0.6;

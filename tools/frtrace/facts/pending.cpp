@@ -36,7 +36,7 @@ Front front_of(const RankEvidence& e) {
   }
   Front f;
   f.first = f.last = static_cast<std::size_t>(it - e.records.begin());
-  const Site site = user_site(e, it->stack);  // torch's own lines differ for the two ways
+  const Site site = user_site(e, it->stack);  // torch's own lines differ between send and receive
   const auto together = [&](const Record& r) {
     if (!is_p2p(r) || r.group != it->group) {
       return false;
@@ -59,7 +59,7 @@ Front front_of(const RankEvidence& e) {
          !again(e.records[f.last + 1])) {
     ++f.last;
   }
-  // It was issued first, and another came before it on its stream.
+  // The rank issued it first, but another operation is ahead of it on its stream.
   if (const auto queued = device_operation(e, f.first)) {
     if (const auto busy = stream_busy_with(e, *queued)) {
       const std::size_t r = record_of(e, e.device.operations[*busy]);
@@ -85,9 +85,9 @@ class Collector {
   void add(int evidence) {
     const std::size_t i = idx(evidence);
     const RankEvidence& e = *c_.ranks[i];
-    // A process that crashed did so in any message of its batch, not only in the one it waited for.
+    // A crash concerns every message of the batch, not only the message that the rank waited for.
     const Front crash = e.exit.present && e.exit.kind == ExitBy::kCrash ? front_of(e) : Front{};
-    Time before = 0;  // when the last of the operations issued so far ended
+    Time before = 0;  // end of the last operation issued so far
     for (std::size_t r = 0; r < e.records.size(); ++r) {
       const Record& record = e.records[r];
       before = std::max(before, record.state == State::kCompleted ? record.ended : 0);
@@ -138,7 +138,7 @@ class Collector {
     w.evidence = evidence;
     w.record = r;
     w.since = record.state == State::kWaiting && record.started != 0 ? record.started : record.time;
-    // Queued behind what was still running: it has waited since that ended.
+    // An operation queued behind a running one has waited since the running one ended.
     w.since = before <= e.written ? std::max(w.since, before) : w.since;
     w.until = failed && record.ended != 0 ? record.ended : e.written;
     w.failed = failed;
@@ -156,14 +156,14 @@ class Collector {
     }
     const Rank peer = g.ranks[idx(record.peer)];
     if (peer == e.id.rank) {
-      return;  // to itself
+      return;  // a message to itself
     }
     const bool send = record.kind == Kind::kSend;
     put({group, record.kind, record.seq, send ? e.id.rank : peer, send ? peer : e.id.rank}, w);
   }
 
-  // From any rank: it waits for the next message of each member that waits in nothing itself; where
-  // all wait, of each.
+  // A receive from any rank waits for the next message of each member that waits in nothing itself;
+  // if all members wait, for one of each.
   void add_from_any(int group, const Wait& w) {
     const Group& g = c_.groups[idx(group)];
     const Rank own = c_.evidence_of(w.evidence).id.rank;
@@ -182,7 +182,7 @@ class Collector {
     }
   }
 
-  // In flight by the group's counters, its record overwritten since.
+  // An operation in flight by the group's counters, with a record that is overwritten.
   void add_overwritten(int evidence) {
     const std::size_t i = idx(evidence);
     const RankEvidence& e = *c_.ranks[i];

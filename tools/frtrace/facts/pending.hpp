@@ -1,4 +1,4 @@
-// pending.hpp - which operations are pending, and which of their members came. Only for waits.cpp.
+// pending.hpp - pending operations and the members that issued them. Only for waits.cpp.
 #pragma once
 
 #include <utility>
@@ -8,20 +8,22 @@
 
 namespace frtrace {
 
-// Every operation in which a rank waits or that failed, sorted by group, kind, number and ends.
+// Every operation in which a rank waits or that failed, sorted by group, kind, sequence number,
+// sender and receiver.
 std::vector<Pending> pending_operations(const Case&, const std::vector<HiddenFailure>&);
 
-// What the member in that row of its groups sent to, or received from, another one.
+// Counters of the messages that the rank sent to `other` in the group, or received from it;
+// nullptr: none. `row`: the group's row in the rank's evidence.
 const LaneEvidence* lane_of(const RankEvidence&, const Group&, int row, bool send, Rank other);
 
-// Communicators of gloo run their operations side by side, all others one after the other.
+// gloo runs the operations of a communicator side by side; all others run them in order.
 bool runs_in_order(const Case&, const Pending&);
 
-// Its file was written after one of those waits began, and long before that rank's file. Had it come
-// since, that one would not wait.
+// The rank's file was written after one of the waits began, and long before the file of the rank
+// that waits. That rank would not wait if this rank had issued the operation since.
 bool is_early(const Case&, const std::vector<Slots>&, const Pending&, int evidence);
 
-// Decides who came to a pending operation.
+// Decides which members issued a pending operation.
 class Attendance {
  public:
   Attendance(const Case& c, const std::vector<Slots>& slots, const std::vector<Exit>& exits,
@@ -34,7 +36,8 @@ class Attendance {
         threshold_s_(threshold_s),
         told_(told_to_end(exits)) {}
   // Fills absent, unknown, stale, busy and lagging. `earlier`: members that wait in an earlier
-  // operation of the same communicator. False: too young to mean anything.
+  // operation of the same communicator. False: the wait is too short to mean anything, or comes
+  // from evidence of different instants.
   bool fill(Pending&, const std::vector<int>& earlier) const;
 
  private:
@@ -42,7 +45,7 @@ class Attendance {
     int evidence;
     const Record* record;
   };
-  struct Reached {  // of those who wait: that did not get to it, and that did
+  struct Reached {  // waiting members, by whether their device started the operation
     std::vector<Seen> queued, started;
     void add(int evidence, const Record& r) {
       (r.state == State::kStarted ? started : queued).push_back({evidence, &r});
@@ -51,7 +54,7 @@ class Attendance {
   bool came_all(Pending&, const std::vector<int>& earlier) const;
   void meet_other_end(Pending&, Reached&, bool in_order) const;
   bool lagging_starts(Pending&, const Reached&) const;
-  // The member is through with it; when, where that is dated.
+  // The member has completed the operation. Sets `when` to its end if that is dated.
   bool has_left(const Pending&, const Group&, std::size_t member, Time& when) const;
   void lags_beside_unknown(Pending&) const;
   void lags_overwritten(Pending&) const;

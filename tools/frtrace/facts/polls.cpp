@@ -21,13 +21,13 @@ bool is_write(const Record& r) {
   return r.kind == Kind::kStore;
 }
 
-// The last record of the rank that is no note; nullptr: none is kept.
+// The last record of the rank that is not a note; nullptr: none is kept.
 const Record* last_deed(const RankEvidence& e) {
   return e.last_record([](const Record& r) { return r.kind != Kind::kNote; });
 }
 
-// It will wake long before it has slept for as long as the rank is idle; or, where that is not known,
-// it was seen to wake. A signal wakes a thread from a long sleep, too.
+// The thread's sleep is much shorter than the rank's idle time; if its length is unknown, the
+// thread was seen to wake. (A signal wakes a thread from a long sleep, too.)
 bool naps(const ThreadStack& t, double idle_s) {
   const std::string_view call = t.syscall;
   const bool sleeps = only_sleeps(call);
@@ -39,7 +39,7 @@ bool naps(const ThreadStack& t, double idle_s) {
          (sleeps || call == "select" || call == "futex" || call == "poll" || call == "ppoll");
 }
 
-// A busy machine: it has woken, and no processor is free for it.
+// The thread has woken, and no processor is free for it: the machine is busy.
 bool has_woken(const RankEvidence& e, const ThreadStack& t) {
   return t.activity == fr::Activity::kRunnable && !t.stack.empty() &&
          e.threads.frames[t.stack.front()].function.ends_with("nanosleep");
@@ -49,7 +49,7 @@ std::vector<int> others_that_live(const Facts& f, const std::vector<int>& waitin
   return ranks_that(f, [&](int i) { return !contains(waiting, i) && !f.exit(i).ended(); });
 }
 
-// All who wait did nothing since the same write, each equally often at one place.
+// All waiting ranks did nothing since the same write, which each made equally often at one place.
 std::optional<OwedWrite> by_counts(const Facts& f, const std::vector<int>& waiting) {
   std::optional<OwedWrite> out;
   for (const int i : waiting) {
@@ -82,7 +82,7 @@ std::optional<OwedWrite> by_counts(const Facts& f, const std::vector<int>& waiti
   return out->owing.empty() ? std::nullopt : out;
 }
 
-// They are in a call that waits for a key, which only others wrote before.
+// The ranks are in a call that waits for a key that only others wrote before.
 std::optional<OwedWrite> by_key(const Facts& f, const std::vector<int>& waiting) {
   std::string key;
   for (const int i : waiting) {
@@ -131,7 +131,7 @@ std::vector<int> that_poll(const Facts& f, const std::vector<int>& ranks) {
     const RankEvidence& e = f.ev(i);
     const ThreadStack* t = told_thread(e);
     if (f.exit(i).by_itself()) {
-      continue;  // its stack is of before
+      continue;  // its stack was taken before its end
     }
     if (polls(e)) {
       out.push_back(i);

@@ -1,4 +1,4 @@
-// Slots of collectives and where members differ in them.
+// Slots of collectives, and the differences between members in them.
 #include "facts/slots.hpp"
 
 #include <algorithm>
@@ -53,8 +53,8 @@ std::vector<Slots> make_slots(const Case& c) {
 
 namespace {
 
-// Number of elements that a member sends to, and expects from, each other member; empty when the
-// record does not say. Counted in rows of the first dimension, as split sizes are.
+// Number of elements that a member sends to, and expects from, each other member; empty if the
+// record does not say. Counted in rows of the first dimension, like split sizes.
 struct Splits {
   std::vector<std::uint64_t> to, from;
 };
@@ -87,7 +87,7 @@ Splits splits_of(const RankEvidence& e, const Record& r, std::size_t n) {
   return s;
 }
 
-// Every other all_to_all of the group that is kept gives each member as much as it takes.
+// In every other recorded all_to_all of the group, each member sends as much as it receives.
 bool all_others_even(const Case& c, const Group& g, const Slots& slots, std::uint64_t seq) {
   std::uint64_t first = seq, last = seq;
   for (std::size_t m = 0; m < g.ranks.size(); ++m) {
@@ -104,7 +104,7 @@ bool all_others_even(const Case& c, const Group& g, const Slots& slots, std::uin
   return last - first >= limits::kRepeats;
 }
 
-// The only member whose amount is not the one that is due, by as much as the totals differ; -1.
+// The only member that moved another amount than is due, and by exactly `excess`; -1: none.
 int only_misfit(const std::vector<std::int64_t>& moved, const std::vector<std::int64_t>& due,
                 std::int64_t excess) {
   int odd = -1;
@@ -116,10 +116,10 @@ int only_misfit(const std::vector<std::int64_t>& moved, const std::vector<std::i
   return std::max(odd, -1);
 }
 
-// The member of an all_to_all without recorded splits whose size makes the totals sent and received
-// by all differ: alone it sends another size than it takes, or sends or takes another one than all
-// others, or does not give back what it took before. Where a member is lost and all else is
-// even: alone it sends another size than it takes, and than all others send.
+// The member of an all_to_all without recorded splits that makes the totals sent and received
+// differ. It alone sends another size than it receives; or sends, or receives, another size than
+// all others; or does not send back the size that it received before. If a member is lost and all
+// else is even: it alone sends another size than it receives and than all others send.
 std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots,
                                std::uint64_t seq) {
   std::vector<int> members;
@@ -148,7 +148,7 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
     return std::vector<std::int64_t>(x.size(), x[x.size() / 2]);
   };
   const bool whole = members.size() == g.ranks.size();
-  // Of two that are uneven, either may be wrong; so may a lost one.
+  // With two uneven members, either may be wrong. So may a lost member.
   if ((in.size() <= 2 || !whole) && !all_others_even(c, g, slots, seq)) {
     return {};
   }
@@ -165,8 +165,8 @@ std::vector<int> total_misfits(const Case& c, const Group& g, const Slots& slots
   return odd < 0 ? std::vector<int>{} : std::vector<int>{members[idx(odd)]};
 }
 
-// Members whose all_to_all splits do not fit each other's: the one that is party to every
-// disagreement, or all parties.
+// Members with all_to_all splits that do not match: the member that is party to every mismatch, or
+// all parties.
 std::vector<int> all_to_all_misfits(const Case& c, const Group& g, const Slots& slots,
                                     std::uint64_t seq, SplitDifference& first) {
   const std::size_t n = g.ranks.size();
@@ -210,8 +210,8 @@ bool completed(const Record& r) {
          (r.state == State::kUnknown && (r.flags & kUntracked) != 0);
 }
 
-// An operation of the rank had failed shortly before because a peer was gone: it was on its way to
-// end, and what it issued then (a barrier at exit) differs by right.
+// An operation of the rank had failed shortly before because a peer was gone. The rank was about to
+// end, so its later operations (a barrier at exit) differ legitimately.
 bool is_after_failure(const RankEvidence& e, const Record& r) {
   const std::ptrdiff_t before = std::min(&r - e.records.data(), limits::kAfterFailure);
   return std::any_of(&r - before, &r, [&](const Record& x) {
@@ -220,7 +220,7 @@ bool is_after_failure(const RankEvidence& e, const Record& r) {
   });
 }
 
-// One slot of a group: which members still hold it, and how they differ.
+// One slot of a group: the members that still hold it, and their differences.
 class SlotView {
  public:
   SlotView(const Case& c, int group, const Slots& slots, std::uint64_t seq)
@@ -241,7 +241,7 @@ class SlotView {
         continue;
       }
       const RankEvidence& e = evidence(m);
-      // PyTorch before 2.7 does not record what a batch consists of, releases after it do.
+      // PyTorch before 2.7 does not record the contents of a batch; later releases do.
       const bool unsized = e.text(r->op).ends_with("coalesced") && r->in_numel + r->out_numel == 0;
       if ((unsized && !alike) || is_after_failure(e, *r)) {
         continue;
@@ -284,7 +284,7 @@ class SlotView {
       compare_fields(d);
       return d;
     }
-    if (misfits.size() > 1) {  // both ends of a pair: nothing tells which is wrong
+    if (misfits.size() > 1) {  // both ends of a pair: either may be wrong
       for (const int m : misfits) {
         d.classes.push_back({m});
       }
@@ -303,10 +303,10 @@ class SlotView {
 
  private:
   const RankEvidence& evidence(std::size_t m) const { return c_.evidence_of(g_.evidence[m]); }
-  // Of a member that holds the slot.
+  // The record of a member that holds the slot.
   const Record& record(int m) const { return *slots_.at(c_, g_, idx(m), seq_); }
 
-  // Members that did the same, most of them first.
+  // Sorts members that did the same into classes, the largest first.
   void classify(Divergence& d) const {
     std::map<std::uint64_t, std::vector<int>> by_hash;
     for (const int m : having_) {
@@ -351,7 +351,7 @@ class SlotView {
           }
         }
         if (field == SlotField::kOperation && value != most.front().second) {
-          break;  // another operation: its sizes are beside the point
+          break;  // another operation: its sizes do not matter
         }
       }
     }
@@ -367,8 +367,8 @@ class SlotView {
   bool differ_ = false, a2a_ = false;
 };
 
-// The slots of a group in which members may differ, in order. Member by member, as their records
-// lie in memory; so many numbers at a time, as those of a damaged file may be anything.
+// The slots of a group in which members may differ, in order. Scanned member by member, as the
+// records lie in memory, and in blocks of numbers, as a damaged file may hold any number.
 class Suspects {
  public:
   Suspects(const Case& c, const Group& g, const Slots& slots) {
@@ -380,7 +380,7 @@ class Suspects {
     }
   }
 
-  // The next ones; empty: there are no more.
+  // The next suspect slots; empty: there are no more.
   std::vector<std::uint64_t> next() {
     std::vector<std::uint64_t> out;
     while (out.empty()) {
@@ -434,8 +434,8 @@ class Suspects {
   std::vector<Seen> seen_;
 };
 
-// The first slot that not all completed, else the one that ended last, and the first of all, in
-// which members of a group differ.
+// stuck: the first slot with a difference that not all completed, else the first that is not past.
+// past: the first past slot with a difference.
 struct Differences {
   std::optional<Divergence> stuck, past;
 };

@@ -1,4 +1,4 @@
-// The graph of waits: who waits for whom, and where the waits end.
+// The graph of waits between ranks, and the places where the waits end.
 #include "facts/waits.hpp"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 using Edges = std::vector<std::vector<int>>;
 
-// The strongly connected component of each vertex, those that edges lead to first. Tarjan's
-// algorithm, iterative: the graph may be as deep as the job has ranks.
+// The strongly connected component of each vertex; components that edges lead to come first.
+// Tarjan's algorithm, iterative: the graph may be as deep as the job has ranks.
 std::vector<int> components(const Edges& edges) {
   std::vector<int> order(edges.size(), -1), low(edges.size()), out(edges.size(), -1), open;
   int next = 0, count = 0;
@@ -100,7 +100,7 @@ class Builder {
         add_problem(of_vertices(vertices[k]));
       }
     }
-    // Whatever a rank without evidence did: those who keep the program's order wait in no circle.
+    // Ranks that keep the program's order wait in no circle, whatever a rank without evidence did.
     const bool unknown = std::ranges::all_of(g_.problems, [](const Problem& p) {
       return p.kind == Problem::kNoEvidence || p.kind == Problem::kStale;
     });
@@ -122,7 +122,8 @@ class Builder {
     reached_[idx(to)] = true;
   }
 
-  // Others ended a collective that its device did not: what it issued before holds it up no more.
+  // Others ended a collective that the rank's device did not end, so its earlier operations no
+  // longer hold it up.
   void find_behind() {
     behind_.resize(idx(n_));
     for (const Pending& p : g_.pending) {
@@ -134,7 +135,7 @@ class Builder {
     }
   }
 
-  // The rank waits here now: nothing earlier of it is pending, and it has not left.
+  // The rank waits here now: it has no earlier pending operation, and it has not left.
   bool waits_now(const Pending& p, const Wait& w) const {
     const Exit& exit = exits_[idx(w.evidence)];
     const bool lags = behind_[idx(w.evidence)] || contains(p.lagging, w.evidence);
@@ -159,15 +160,15 @@ class Builder {
         edge(vertex, i);
       }
     }
-    // Those who certainly did not come, and devices that did not get there, explain the wait without
-    // those who may have come.
+    // Members that certainly did not issue it, and devices that lag, explain the wait without
+    // members that may have issued it.
     if (p.absent.empty() && p.lagging.empty()) {
       for (const Rank r : p.unknown) {
         edge(vertex,
              n_ + static_cast<int>(std::ranges::lower_bound(unknown_, r) - unknown_.begin()));
       }
     }
-    // Both ends of a send are there: what else the two have in the same batch holds it up.
+    // Both ends issued the message, so other messages of their batches hold it up.
     if (p.kind != Kind::kCollective && p.complete && p.lagging.empty() && !p.unequal &&
         !p.in_transit) {
       const Group& g = c_.groups[idx(p.group)];
@@ -204,7 +205,7 @@ class Builder {
       const bool complete = std::ranges::all_of(
           p.pending, [&](int k) { return g_[k].complete && g_[k].busy.empty(); });
       p.kind = complete ? Problem::kComplete : Problem::kCycle;
-    } else if (p.evidence.size() > 1) {  // of locks alone
+    } else if (p.evidence.size() > 1) {  // only waits for locks
       p.kind = Problem::kCycle;
       for (const int i : p.evidence) {
         kind_of_rank(i, p.pending);
@@ -213,13 +214,13 @@ class Builder {
     } else {
       p.kind = kind_of_rank(p.evidence.front(), p.pending);
       if (p.pending.empty()) {
-        return;  // it left, and nobody waits for it
+        return;  // it left, and no rank waits for it
       }
     }
     g_.problems.push_back(std::move(p));
   }
 
-  // Who waits for a rank that waits for nobody, and for what reason.
+  // The kind of problem of a rank that waits for no rank. Adds the operations that wait for it.
   Problem::Kind kind_of_rank(int evidence, std::vector<int>& pending) const {
     bool absent = false, lags = false;
     const auto has = [&](const std::vector<int>& list) { return contains(list, evidence); };
@@ -245,7 +246,7 @@ class Builder {
   std::vector<bool> reached_;
 };
 
-// A batch ends when all its messages have passed: those that have are not what it waits for.
+// A batch ends when all its messages have passed. A message that has passed does not hold it up.
 void drop_passed(std::vector<Pending>& all, const std::vector<Front>& fronts) {
   std::set<int> held;  // evidence of ranks that wait for a message of their batch
   const auto in_front = [&](const Wait& w) {
@@ -314,7 +315,8 @@ struct Circles {
         }
       }
     }
-    // A message that both ends issued is held up by what else is in their batches, whose is open.
+    // Another message of one of the two batches holds up a message that both ends issued. Only a
+    // busy end is known to do so.
     for (std::size_t k = 0; k < p.pending.size(); ++k) {
       const Pending& op = g[p.pending[k]];
       if (op.kind != Kind::kCollective && op.complete) {
@@ -324,7 +326,7 @@ struct Circles {
     }
   }
 
-  // The shortest one through the first vertex.
+  // The shortest circle through the first vertex.
   std::vector<std::size_t> one() const {
     std::vector<std::size_t> from(to.size(), SIZE_MAX), queue{0};
     for (std::size_t k = 0; k < queue.size(); ++k) {
@@ -342,7 +344,7 @@ struct Circles {
     return out;
   }
 
-  // None is left without that vertex.
+  // No circle is left without that vertex.
   bool all_through(std::size_t without) const {
     std::vector<std::size_t> edges_in(to.size(), 0), queue;
     for (std::size_t v = 0; v < to.size(); ++v) {
@@ -398,7 +400,7 @@ WaitGraph wait_graph(const Case& c, const std::vector<Slots>& slots, const std::
   std::set<std::pair<int, int>> stuck;  // group, evidence
   std::vector<Pending> found;
   for (Pending& p : pending_operations(c, hidden)) {
-    // What was issued after a stuck operation of the same communicator waits for that one only.
+    // An operation issued after a stuck one of the same communicator waits for the stuck one only.
     std::vector<int> earlier;
     if (p.kind == Kind::kCollective && runs_in_order(c, p)) {
       std::erase_if(p.waits, [&](const Wait& w) {

@@ -1,10 +1,10 @@
-// waits.hpp - pending operations, who waits in them and for whom, and where the waits end.
+// waits.hpp - pending operations, the graph of waits between ranks, and the ends of the waits.
 //
 //   rank --> its first pending operation --> members that never issued it,
 //                                            members without evidence,
-//                                            members that wait in something earlier,
-//                                            members whose device is behind
-//   rank --> the rank that holds the file lock which it waits for
+//                                            members that wait in an earlier operation,
+//                                            members with a device that is behind
+//   rank --> the rank that holds the file lock that it waits for
 //
 // The closed components of this graph are the problems: every waiting rank reaches at least one.
 #pragma once
@@ -28,46 +28,46 @@ struct Wait {
   std::size_t record = kNoRecord;  // kNoRecord: overwritten
   Time since = 0, until = 0;
   bool failed = false;     // it ended in an error
-  bool own_error = false;  // and the error is no consequence of a peer's end
+  bool own_error = false;  // and the error does not follow from a peer's end
 };
 
-// A send and its receive that do not fit each other.
+// A send and its receive that do not match.
 struct Unequal {
   int sender = -1, receiver = -1;  // evidence
   std::size_t send = 0, recv = 0;  // records
-  bool dtype = false;              // they differ in the type, else in the number of elements
-  std::string sent_tag, recv_tag;  // where they differ in nothing but these
+  bool dtype = false;              // they differ in dtype, else in the number of elements
+  std::string sent_tag, recv_tag;  // set if they differ in nothing but these
 };
-// The tag with which the rank is in that send or receive now; records do not hold it. "": its stack
-// does not tell.
+// The tag of the send or receive that the rank is in now, from its stack: records do not hold it.
+// "": the stack does not tell.
 std::string tag_of(const RankEvidence&, const Record&);
 
-// An operation in which somebody waits.
+// An operation in which a rank waits.
 struct Pending {
   int group = -1;
   Kind kind = Kind::kCollective;
   std::uint64_t seq = 0;
   Rank from = -1, to = -1;  // of a send or receive
   std::vector<Wait> waits;
-  std::vector<int> absent;    // evidence that shows that they never issued it
-  std::vector<Rank> unknown;  // nothing tells whether they issued it
-  std::vector<int> stale;     // their evidence is older than the wait
-  std::vector<int> busy;      // issued it, and wait in something earlier
-  std::vector<int> lagging;   // their device did not get to it, or did not end it; others' did
+  std::vector<int> absent;    // evidence that shows that the rank never issued it
+  std::vector<Rank> unknown;  // ranks that may have issued it: no evidence tells
+  std::vector<int> stale;     // evidence older than the wait
+  std::vector<int> busy;      // evidence of ranks that issued it and wait in an earlier operation
+  std::vector<int> lagging;   // their device did not start it, or not end it; others' devices did
   std::optional<Unequal> unequal;
-  bool starts_seen = false;      // the evidence tells whose device started it
+  bool starts_seen = false;      // the evidence tells which devices started it
   bool complete = false;         // every member issued it
-  bool numbers_guessed = false;  // of a send or receive: two windows are counted from their ends
-  bool passed = false;           // a send or receive whose other end is over: it holds nobody up
-  bool in_transit = false;       // and this end may be waiting for the network
+  bool numbers_guessed = false;  // of a send or receive: counted from the ends of two windows
+  bool passed = false;           // a send or receive with its other end over: it holds up no rank
+  bool in_transit = false;       // and this end may wait for the network
   Time since = 0;
   double seconds() const;
   bool waits_here(int evidence) const;
   bool root_unknown(const Case&) const;  // its members must agree on a root, which no file records
 };
 
-// An operation of gloo that PyTorch records as done and that may have failed, as a member without
-// evidence was needed for it. doubtful: as likely the rank stopped by itself after it.
+// A gloo operation that PyTorch records as done and that may have failed, because it needed a
+// member without evidence. doubtful: it is as likely that the rank stopped by itself after it.
 struct HiddenFailure {
   int evidence = -1;
   std::size_t record = 0;
@@ -77,7 +77,7 @@ std::vector<HiddenFailure> hidden_failures(const Case&, const History&);
 // The rank has been at rest, and not where its iterations begin.
 bool stopped_amid(const Case&, const History&, int evidence);
 
-// A rank's first pending operation, or the batch of sends and receives that it is part of.
+// A rank's first pending operation, or the batch of sends and receives that contains it.
 struct Front {
   std::size_t first = kNoRecord, last = kNoRecord;
   bool holds(std::size_t record) const { return first <= record && record <= last; }
@@ -87,29 +87,29 @@ Front front_of(const RankEvidence&);
 // A place at which waits end.
 struct Problem {
   enum Kind : std::uint8_t {
-    kIdle,        // a rank that waits for nobody and did not issue what others wait for
-    kLagging,     // a rank whose device is behind
-    kStale,       // a rank whose evidence is too old to tell
+    kIdle,        // a rank that waits for no rank and never issued an operation that others wait in
+    kLagging,     // a rank with a device that is behind
+    kStale,       // a rank with evidence too old to tell
     kNoEvidence,  // a rank without evidence
     kCycle,       // ranks that wait for each other
     kComplete     // an operation that every member issued
   };
   Kind kind = kIdle;
   std::vector<int> evidence;  // the ranks in it
-  Rank rank = -1;             // of kNoEvidence
-  std::vector<int> pending;   // the operations in it; of a rank: those that wait for it
-  std::vector<int> explains;  // evidence of all ranks whose waits lead here
+  Rank rank = -1;             // for kNoEvidence
+  std::vector<int> pending;   // the operations in it; for a rank: operations that wait for it
+  std::vector<int> explains;  // evidence of all ranks from which waits lead here
 };
 
 struct WaitGraph {
-  std::vector<Pending> pending;            // those that count as stuck
+  std::vector<Pending> pending;            // operations that count as stuck
   std::vector<std::vector<int>> waits_in;  // [evidence] -> pending
   std::vector<Front> fronts;               // [evidence]
   std::vector<int> lock_holders;           // [evidence] -> evidence, see file_locks.hpp
   std::vector<Problem> problems;
   int young = 0;  // operations in flight for less than the threshold
   bool waits(int evidence) const { return !waits_in[idx(evidence)].empty(); }
-  // The operations that are so.
+  // Indices of the operations that satisfy `is`.
   template <typename Is>
   std::vector<int> those(const Is& is) const {
     std::vector<int> out;
@@ -120,20 +120,20 @@ struct WaitGraph {
     }
     return out;
   }
-  // Evidence of all waiting ranks whose waits lead to one of these ranks or operations.
+  // Evidence of all waiting ranks from which waits lead to one of these ranks or operations.
   std::vector<int> leading_to(const std::vector<int>& evidence,
                               const std::vector<int>& pending = {}) const;
-  // Of ranks that wait for each other, those without whose wait nobody would wait in a circle. Who
-  // keeps the program's order waits only for who is behind it, so one rank that left the order is on
+  // Evidence of the ranks in a deadlock that are on every circle of waits. A rank that keeps the
+  // program's order waits only for ranks behind it, so a single rank that left the order is on
   // every circle.
   std::vector<int> on_all_circles(const Problem&) const;
   const Pending& operator[](int k) const { return this->pending[idx(k)]; }
 
-  std::vector<std::vector<int>> back;  // edges turned round; vertices: evidence, unknown, pending
-  int first_pending = 0;               // vertex
+  std::vector<std::vector<int>> back;  // reversed edges; vertices: evidence, unknown, pending
+  int first_pending = 0;               // vertex of the first pending operation
 };
-// Per evidence: it had not issued what others, by their evidence, ended together with it: it was
-// taken before the others'.
+// Per evidence: the rank had not issued an operation that others ended together with it, so its
+// evidence was taken before theirs.
 std::vector<bool> stale_evidence(const Case&);
 // Waits shorter than `threshold_s` are operations in flight of a healthy job.
 WaitGraph wait_graph(const Case&, const std::vector<Slots>&, const std::vector<Exit>&,

@@ -1,6 +1,6 @@
-// Where the waits of devices end: from an operation to what is before it on its stream, to the
-// transfers that its kernel waits for, to the ranks at their other ends. Nothing is taken from
-// silence: a path that the evidence does not tell the end of is left open.
+// Follows the waits of devices to their ends: from an operation to the operation ahead of it on its
+// stream, to the transfers that its kernel waits for, to the ranks at their other ends. Silence
+// proves nothing: a path is left open if the evidence does not tell its end.
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -67,8 +67,8 @@ class Devices::Walk {
       go({at.evidence, *busy});
       return;
     }
-    // What the rank issued before may be waited for by this one's stream, or fill the queue that
-    // its launch needs.
+    // This operation's stream may wait for an earlier operation of the rank. Or that operation
+    // fills the queue that the launch needs.
     const std::size_t own = record_of(e, o);
     for (std::size_t r = 0; r < e.records.size() && r < own; ++r) {
       if (!blocks(e.records[r])) {
@@ -82,7 +82,7 @@ class Devices::Walk {
       return;
     }
     if (own == SIZE_MAX) {
-      out_.open = true;  // issued at a time that nothing tells
+      out_.open = true;  // issued at an unknown time
       return;
     }
     if (o.state == DeviceState::kScheduled && e.device.plugin_api < kTellsLaunches) {
@@ -103,7 +103,7 @@ class Devices::Walk {
           return p.kind != PhaseKind::kKernel && p.time != 0 &&
                  seconds_between(p.time, e.written) < limits::kMoves_s;
         })) {
-      out_.open = true;  // slow, but it moves: what it waits for now is not what holds it
+      out_.open = true;  // slow, but it moves: its wait at this instant is not the cause
       return;
     }
     if (all_seen && !tells_kernels(e.device, o) && stands_unseen(at, phases)) {
@@ -149,7 +149,7 @@ class Devices::Walk {
           break;
         }
         default:
-          break;  // not begun: behind what the same connection does first
+          break;  // not begun: the same connection does other work first
       }
     }
     if (for_others) {
@@ -169,8 +169,9 @@ class Devices::Walk {
     out_.open = true;
   }
 
-  // Its network thread has begun none of its transfers: whose thread that is. Not beside a peer of
-  // which nothing is known: how far transfers with the dead get is the network's affair.
+  // The carrier of the transfers (as DevicePhase::carrier) if its network thread has begun none of
+  // them. nullopt if nothing is known of a peer, too: the progress of transfers with a dead peer
+  // depends on the network.
   std::optional<int> idle_carrier(const OnDevice& at,
                                   const std::vector<DevicePhase>& phases) const {
     std::optional<int> carrier;
@@ -186,8 +187,8 @@ class Devices::Walk {
     return carrier;
   }
 
-  // What the kernel's block of this channel waits for goes over the network: with all peers, or with
-  // both that a ring has, or with the one of a send or receive.
+  // The kernel's block of this channel waits only for the network: for all peers, for both
+  // neighbours in a ring, or for the peer of a send or receive.
   bool waits_for_network_alone(const OnDevice& at, const std::vector<DevicePhase>& phases,
                                std::uint32_t channel) const {
     const CommEvidence* comm = d_.comm(at);
@@ -205,8 +206,8 @@ class Devices::Walk {
            has(PhaseKind::kRecv);
   }
 
-  // Where kernels are not told of: on some channel data came and is not taken, and there is room for
-  // what it would send. The kernel does not run, or stands.
+  // For kernels that are not reported: on some channel data arrived and is not taken, and there is
+  // room for the data that it would send. The kernel does not run, or makes no progress.
   bool stands_unseen(const OnDevice& at, const std::vector<DevicePhase>& phases) const {
     const bool p2p = (d_[at].flags & kDeviceP2p) != 0;
     return std::ranges::any_of(phases, [&](const DevicePhase& p) {
@@ -220,7 +221,7 @@ class Devices::Walk {
     });
   }
 
-  // It runs, its transfers have ended, and all other members are through with it.
+  // The kernel runs, its transfers have ended, and all other members have completed the operation.
   bool is_owed_nothing(const OnDevice& at) const {
     const DeviceOperation& o = d_[at];
     const Group* g = d_.group(at);
@@ -231,7 +232,7 @@ class Devices::Walk {
            });
   }
 
-  // A started operation's transfer waits for the other end, or for what is between.
+  // A started operation's transfer waits for the other end, or for the network between.
   void transfer(const OnDevice& at, const DevicePhase& p) {
     const Rank own = c_.evidence_of(at.evidence).id.rank;
     const Rank peer = d_.peer(at, p.peer);
@@ -244,7 +245,7 @@ class Devices::Walk {
     const Rank from = send ? own : peer, to = send ? peer : own;
     const auto other = d_.counterpart(at, found->second);
     if (!other) {
-      // Done there: what was handed to the network, or the word of it, is on the way.
+      // The peer is done: the data, or its acknowledgement, is on the way.
       if (p.wait != PhaseWait::kPeerCredit && d_.is_done(at, found->second)) {
         lost_between(from, to, p);
       } else {
@@ -262,7 +263,8 @@ class Devices::Walk {
       return;
     }
     if (!f) {
-      // A receive's transfer is its own process's, and told when it begins, if not before.
+      // A receive's transfer runs in the receiver's process, and is reported when it begins, or
+      // earlier.
       if (send && d_[*other].transfers_started == 0 && d_.has_all_transfers(*other)) {
         not_begun(*other, -1);
         return;
@@ -283,8 +285,8 @@ class Devices::Walk {
     }
   }
 
-  // The sender has an acknowledgement of the step that did not come: it is at a later one, or its
-  // transfer has ended, of as many as this end had.
+  // The sender has an acknowledgement of the step that did not arrive: it is at a later step, or,
+  // of as many transfers as this end has, more have ended.
   bool is_past(const OnDevice& at, const DevicePhase& p, const OnDevice& other,
                const std::optional<DevicePhase>& f) const {
     if (f) {
@@ -295,7 +297,8 @@ class Devices::Walk {
            theirs.transfers_ended > mine.transfers_ended;
   }
 
-  // Its network thread has not begun with a transfer: it does one after the other.
+  // The network thread has not begun a transfer. It does one operation after the other, so the walk
+  // goes on with the communicator's earliest unfinished operation, if that is another.
   void not_begun(const OnDevice& at, int carrier) {
     const auto& ops = c_.evidence_of(at.evidence).device.operations;
     for (std::size_t i = 0; i < at.operation; ++i) {

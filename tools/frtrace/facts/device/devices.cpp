@@ -1,5 +1,5 @@
-// What a device says of an operation: what is before it on its stream, whose transfers it carries,
-// its counterpart on another rank.
+// A device's evidence on an operation: the operation ahead of it on its stream, transfers carried
+// by another process, its counterpart on another rank.
 #include "facts/device/devices.hpp"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ bool same_stream(const RankEvidence& e, const DeviceOperation& a, const DeviceOp
   if (a.comm == b.comm) {
     return true;
   }
-  constexpr std::uint32_t kTellsStreams = 5;  // before, 0 may stand for any
+  constexpr std::uint32_t kTellsStreams = 5;  // in older versions, 0 may stand for any stream
   return a.stream == b.stream && (a.stream != 0 || e.device.plugin_api >= kTellsStreams);
 }
 
 }  // namespace
 
-// What was asked for decides: NCCL 2.31 is not asked.
+// The events that fr asked NCCL for decide. NCCL 2.31 is not asked.
 bool tells_kernels(const DeviceEvidence& d, const DeviceOperation& o) {
   constexpr std::uint32_t kKernelEvents = 64;  // ncclProfileKernelCh
   constexpr std::uint32_t kTellsKernels = 3;   // version of the profiler's interface
@@ -80,7 +80,7 @@ std::optional<std::size_t> stream_busy_with(const RankEvidence& e, std::size_t o
   return first;
 }
 
-// ---------------------------------------------------------------- who is at the other end
+// ---------------------------------------------------------------- the other end of an operation
 
 Devices::Devices(const Case& c) : c_(c) {
   for (const int i : c.indices()) {
@@ -157,7 +157,7 @@ const Group* Devices::group(int evidence, std::uint32_t row) const {
   return g < 0 ? nullptr : &c_.groups[idx(g)];
 }
 
-// That of its record.
+// The group of the operation's record.
 const Group* Devices::group(const OnDevice& at) const {
   const RankEvidence& e = c_.evidence_of(at.evidence);
   const std::size_t record = record_of(e, (*this)[at]);
@@ -182,7 +182,8 @@ Rank Devices::peer(const OnDevice& at, std::int32_t comm_rank) const {
   return -1;
 }
 
-// The record of the same meeting, in the evidence of another member; nullptr: none is kept.
+// Another member's record of the same collective, or of the other end of a message; nullptr: none
+// is kept.
 const Record* Devices::other_record(const OnDevice& at, int evidence) const {
   const RankEvidence& own = c_.evidence_of(at.evidence);
   const RankEvidence& other = c_.evidence_of(evidence);
@@ -210,7 +211,7 @@ std::optional<OnDevice> Devices::counterpart(const OnDevice& at, int evidence) c
   return r == nullptr ? std::nullopt : of(evidence, c_.evidence_of(evidence).index_of(*r));
 }
 
-// The other member has finished it, or its side of a send or receive.
+// The other member has finished the operation, or its end of a send or receive.
 bool Devices::is_done(const OnDevice& at, int evidence) const {
   const Record* r = other_record(at, evidence);
   return r != nullptr && r->state == State::kCompleted;
@@ -236,14 +237,14 @@ bool Devices::started_elsewhere(const OnDevice& at) const {
              return false;
            }
            const Time since = r->started != 0 ? r->started : r->ended;
-           // Looked at long enough after that to mean anything.
+           // The evidence was taken long enough after that to mean anything.
            return since == 0 || seconds_between(since, c_.evidence_of(at.evidence).written) >=
                                     limits::kDeviceLate_s;
          });
 }
 
 bool Devices::has_all_transfers(const OnDevice& at) const {
-  return ((*this)[at].flags & fr::kDevTransfersLost) == 0;  // others' losses are others'
+  return ((*this)[at].flags & fr::kDevTransfersLost) == 0;  // other operations' losses do not count
 }
 
 bool Devices::may_run(const OnDevice& at) const {
@@ -258,7 +259,7 @@ bool Devices::lacks_channels(const OnDevice& at) const {
   };
   const RankEvidence& e = c_.evidence_of(at.evidence);
   const Group* g = group(at);
-  // Of sends and receives, and in older versions, what is announced is a bound.
+  // For sends and receives, and in older versions, the announced number is an upper bound.
   constexpr std::uint32_t kTellsChannels = 4;
   if (e.device.plugin_api < kTellsChannels || ((*this)[at].flags & kDeviceP2p) != 0 ||
       (*this)[at].channels_started == 0 || !lacks(at) || g == nullptr) {

@@ -1,4 +1,4 @@
-// Errors of devices and communicators, and whose came first although clocks differ.
+// Errors of devices and communicators, and the first of them although clocks differ.
 #include <algorithm>
 
 #include "facts/device/devices.hpp"
@@ -10,7 +10,7 @@ namespace frtrace {
 
 namespace {
 
-// One without a time is no earlier than one with.
+// An error without a time is no earlier than an error with a time.
 bool is_earlier(const DeviceError& a, const DeviceError& b) {
   return std::pair(a.time == 0, a.time) < std::pair(b.time == 0, b.time);
 }
@@ -31,7 +31,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
     }
     for (const CommEvidence& comm : e.device.comms) {
       if (!comm.used || comm.ended || comm.error == 0) {
-        continue;  // an ended one's was dealt with
+        continue;  // the error of an ended communicator was dealt with
       }
       const auto failed = std::ranges::find_if(e.records, [&](const Record& r) {
         return r.state == State::kFailed && r.error == comm.error;
@@ -48,7 +48,7 @@ std::vector<DeviceError> device_errors(const Case& c) {
   return out;
 }
 
-// Members of a synchronising collective leave it together.
+// Members of a synchronising collective leave it together, so its ends relate their clocks.
 Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b) {
   const Identity& x = c.evidence_of(a).id;
   const Identity& y = c.evidence_of(b).id;
@@ -91,7 +91,7 @@ Offset clock_offset(const Case& c, const std::vector<Slots>& slots, int a, int b
 FirstErrors first_errors(const Case& c, const std::vector<Slots>& slots,
                          const std::vector<DeviceError>& errors) {
   const auto reference = std::ranges::min_element(errors, is_earlier);
-  // When each was, by the clock of that one.
+  // Time of each error, by the clock of the reference error's rank.
   std::vector<Offset> when;
   for (const DeviceError& x : errors) {
     const Offset o = x.evidence == reference->evidence || x.time == 0

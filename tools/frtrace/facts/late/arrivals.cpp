@@ -56,7 +56,7 @@ double median(std::vector<double> x) {
 
 std::optional<LateInTurn> in_turn_at(const Case& c, const std::vector<const LateSlot*>& slots,
                                      double ends_within_s) {
-  std::vector<double> most_s, step_s;  // lateness of the last member; time between without it
+  std::vector<double> most_s, step_s;  // lateness of the last member; time between calls without it
   for (std::size_t k = 0; k < slots.size(); ++k) {
     most_s.push_back(std::ranges::max(slots[k]->late_s));
     if (k != 0) {
@@ -85,7 +85,7 @@ std::optional<LateInTurn> in_turn_at(const Case& c, const std::vector<const Late
       seconds_between(record_of(c, *slots.front()).time, record_of(c, *slots.back()).time);
   out.slots = slots.size();
   out.pauses = each_s.size();
-  // Where they are frequent, the work of the ranks is uneven; each rank pauses now and then by chance.
+  // Frequent pauses mean that the work of the ranks is uneven.
   if (out.pauses < limits::kPausesEach * pauses.size() || out.pauses < limits::kPausesFewest ||
       limits::kPauseEvery * out.pauses > out.slots || lost_s < limits::kPauseShare * span_s) {
     return {};

@@ -1,5 +1,5 @@
-// Which of the ranks that are late stand for themselves: a node, one rank beside its followers, none
-// where only clocks differ.
+// Selects the late ranks that stand for themselves: a node, or one rank beside its followers; none
+// if only clocks differ.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -14,7 +14,7 @@ namespace frtrace {
 
 namespace {
 
-// Of a group that both are in, the largest: its operations part time into rounds. -1: none.
+// The largest group that has both ranks: its operations divide time into rounds. -1: none.
 int common_group(const Case& c, int a, int b) {
   int out = -1;
   std::size_t most = 0;
@@ -28,12 +28,12 @@ int common_group(const Case& c, int a, int b) {
   return out;
 }
 
-// From the operation before the late one to that.
+// From the operation before the late one to the late one.
 struct Gap {
   Time begin = 0, end = 0;
 };
 
-// Per round in which the rank is late: the first time.
+// The first gap of each round in which the rank is late.
 std::map<std::uint64_t, Gap> late_rounds(const Case& c, const Straggler& s, int group) {
   const RankEvidence& e = c.evidence_of(s.evidence);
   std::vector<std::uint64_t> round(e.records.size());
@@ -56,14 +56,14 @@ std::map<std::uint64_t, Gap> late_rounds(const Case& c, const Straggler& s, int 
   return out;
 }
 
-// Not before the other one, as far as clocks tell, and later on the whole.
+// The gap is not before the other, as far as clocks tell, and later on the whole.
 bool comes_after(const Gap& gap, const Gap& other) {
   const Time unsure = static_cast<Time>(limits::kLateByClocks_s * 1e9);
   return other.begin <= gap.begin + unsure && other.end <= gap.end + unsure &&
          (other.begin - gap.begin) + (other.end - gap.end) < 0;
 }
 
-// In most rounds in which it is late, the other one was late before.
+// In most rounds in which the rank is late, the other rank was late before it.
 bool follows(const Case& c, const Straggler& s, const Straggler& other) {
   const int group = common_group(c, s.evidence, other.evidence);
   if (group < 0) {
@@ -78,7 +78,7 @@ bool follows(const Case& c, const Straggler& s, const Straggler& other) {
   return static_cast<double>(n) >= limits::kFollows * static_cast<double>(own.size());
 }
 
-// PyTorch's files of gloo jobs lack sends and receives: who waits in one seems to be busy.
+// PyTorch's files of gloo jobs lack sends and receives: a rank that waits in one seems to be busy.
 bool may_lack_messages(const RankEvidence& e) {
   return !e.format.empty() &&
          std::ranges::any_of(e.groups, [&](const auto& g) { return e.text(g.backend) == "gloo"; });
@@ -105,7 +105,7 @@ void fold_followers(const Case& c, std::vector<Straggler>& late) {
   std::erase_if(late, [&](const Straggler&) { return gone[i++]; });
 }
 
-// Most ranks of one node are late, over the same time, and none of another node is.
+// The late ranks are most ranks of one node, and they are late over the same time.
 std::string late_node(const Case& c, const std::vector<Straggler>& late) {
   if (late.size() < 2) {
     return "";
@@ -137,7 +137,7 @@ std::string late_node(const Case& c, const std::vector<Straggler>& late) {
   return elsewhere != 0 && 2 * late.size() > there ? node : "";
 }
 
-// A node, of which some of its ranks were found to be late before.
+// `node` is a late node and has all ranks of `some`, which were found to be late before.
 bool takes_in(const Case& c, const std::vector<Straggler>& node,
               const std::vector<Straggler>& some) {
   return !late_node(c, node).empty() && std::ranges::all_of(some, [&](const Straggler& s) {
@@ -146,8 +146,9 @@ bool takes_in(const Case& c, const std::vector<Straggler>& node,
   });
 }
 
-// Of those whose own time is longer only when whole rounds of a group are compared: who stands out,
-// one rank or a node. What others cannot hide behind the waits for such a rank counts little.
+// Ranks with more time of their own only over whole rounds of a group: keeps those that stand out,
+// if they are one rank or a node. Work that others cannot hide behind waits for such a rank counts
+// little.
 std::vector<Straggler> standing_out(const Case& c, std::vector<Straggler> late) {
   double most = 0;
   for (const Straggler& s : late) {
@@ -157,9 +158,9 @@ std::vector<Straggler> standing_out(const Case& c, std::vector<Straggler> late) 
   return late.size() == 1 || !late_node(c, late).empty() ? late : std::vector<Straggler>{};
 }
 
-// Where clocks are compared, a node whose clock is off looks like a late one.
+// If clocks are compared, a node with a wrong clock looks like a late node.
 void drop_late_clocks(const Case& c, std::vector<Straggler>& late) {
-  const auto node = [](const RankEvidence& e) {  // PyTorch's files do not name theirs
+  const auto node = [](const RankEvidence& e) {  // PyTorch's files do not name their node
     return e.id.host.empty() ? std::to_string(e.id.rank / limits::kNodeSizes[0]) : e.id.host;
   };
   std::map<std::string, std::pair<std::size_t, std::size_t>> nodes;  // late, all

@@ -13,7 +13,7 @@ namespace frtrace {
 
 namespace {
 
-// Records at which a step of the rank begins: its own marks, else one call site's.
+// Records at which steps of the rank begin: its own marks, else its most frequent call.
 std::vector<std::size_t> step_starts(const RankEvidence& e) {
   using Place = std::tuple<std::uint32_t, Id, std::uint32_t>;  // group, operation, stack
   std::vector<std::size_t> steps;

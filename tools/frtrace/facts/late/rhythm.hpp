@@ -11,10 +11,10 @@ namespace frtrace {
 struct SlowerSteps {
   double before_s = 0, after_s = 0;  // medians
   Time since = 0;
-  std::optional<std::int64_t> step;  // the first slow one, where the program tells its steps
+  std::optional<std::int64_t> step;  // the first slow step, if the program reports its steps
 };
-// By fr.step(), else by the call site that each rank comes to most often. nullopt: not on all ranks, not
-// several times as long, or not until the end.
+// By fr.step(), else by each rank's most frequent call site. nullopt: not on all ranks, not several
+// times as long, or not until the end.
 std::optional<SlowerSteps> slower_steps(const Case&);
 
 }  // namespace frtrace

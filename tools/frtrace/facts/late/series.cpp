@@ -1,5 +1,5 @@
 // Levels are compared by medians and by ranks of values (Pettitt's test), so that a few slow steps,
-// of which every job has some, are no change.
+// which every job has, are no change.
 #include "facts/late/series.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ double median_late(const Calls& calls, std::size_t from, std::size_t to) {
   return median_of(std::move(values));
 }
 
-// Where being late is the rule from there to the end, most clearly.
+// The call from which on being late is most clearly the rule, up to the end.
 std::size_t start_of_late(const Calls& calls, double floor_s) {
   std::size_t start = calls.size();
   int sum = 0, most = 0;
@@ -45,7 +45,7 @@ std::size_t start_of_late(const Calls& calls, double floor_s) {
   return start;
 }
 
-// It rises in the first half as in the second: a level that changed once does not.
+// The lateness rises in both halves. A level that changed once does not.
 bool grows(const Calls& calls, std::size_t from, double floor_s) {
   const std::size_t n = calls.size() - from;
   if (n < limits::kGrowFewest) {
@@ -84,8 +84,8 @@ LateSeries sum_up(const Calls& calls, std::size_t since, double floor_s, bool al
   return s;
 }
 
-// Where two levels fit best: of parts of unequal length the test itself puts it into the longer
-// one. The least and the most tenth of the values count as what is beside them.
+// The place where two levels fit best. For parts of unequal length, the test itself puts it into
+// the longer part. The lowest and the highest tenth of the values are clamped.
 std::size_t parting(const std::vector<double>& x, const std::vector<std::size_t>& order,
                     std::size_t from) {
   const std::size_t n = order.size();
@@ -182,9 +182,9 @@ std::optional<LateSeries> late_mostly(const Calls& calls, double floor_s) {
   return s;
 }
 
-// Chernoff's bound. If the members are alike, each place in the order of a round is as likely as
-// the others, whatever the distribution of their times. The mean of places that depend on each
-// other is no more extreme than one of them.
+// Chernoff's bound. If the members are alike, all places in the order of a round are equally
+// likely, whatever the distribution of their times. The mean of dependent places is no more extreme
+// than one of them.
 double log_chance(const Calls& calls, std::size_t since, double floor_s, std::size_t round,
                   std::size_t members) {
   double early = 0, rounds = 0, least = 0;
@@ -244,7 +244,8 @@ std::optional<LateSeries> late_now_and_then(const Calls& calls, double floor_s, 
           std::log(limits::kRareChance)) {
     return std::nullopt;
   }
-  // Counted over all calls: from the first late one on, they would seem to be more frequent.
+  // Counted over all calls: counted from the first late call on, late calls would seem more
+  // frequent.
   LateSeries s = sum_up(calls, 0, floor_s, false);
   s.pattern = LatePattern::kNowAndThen;
   s.since = static_cast<std::size_t>(first - calls.begin());

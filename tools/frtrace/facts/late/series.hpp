@@ -1,5 +1,5 @@
-// series.hpp - what a series of calls at one place says: late since when, always, more and
-// more, or now and then; and where the time of a step changed. Numbers only, no evidence.
+// series.hpp - the pattern of a series of calls at one place: late since some call, always,
+// increasingly, or now and then; and changes of the step time. Numbers only, no evidence.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace frtrace {
 
-// One call of one rank. Seconds by which it exceeds the median of the other members; below 0: less.
+// One call of one rank. Seconds above the median of the other members; below 0: less.
 struct LateCall {
   std::uint32_t record = 0;
-  float late = 0;              // that is no other rank's doing
-  float most = 0;              // of all members
-  float order = 0.5F;          // share of the others that came before it
+  float late = 0;              // without the lateness that other ranks cause
+  float most = 0;              // of the latest member
+  float order = 0.5F;          // share of the other members that came before it
   float host = 0, device = 0;  // of the time before it: until issued, then until begun
-  bool last = false;           // nobody came later
+  bool last = false;           // no member came later
 };
 
 enum class LatePattern : std::uint8_t { kAlways, kGrowing, kNowAndThen };
@@ -26,31 +26,31 @@ struct LateSeries {
   std::size_t since = 0;  // first of the calls that count
   int late = 0, of = 0, last = 0;
   double typical_s = 0, worst_s = 0, lost_s = 0;
-  double host_s = 0, device_s = 0;     // of the late ones
-  std::vector<std::uint32_t> records;  // of the late ones
+  double host_s = 0, device_s = 0;     // of the late calls
+  std::vector<std::uint32_t> records;  // of the late calls
 };
 
-// Late by more than floor_s most of the times, at least since some call.
+// Late by more than floor_s in most calls, at least since some call. nullopt: it is not.
 std::optional<LateSeries> late_mostly(const std::vector<LateCall>&, double floor_s);
-// Late by more than floor_s in some calls. No value: chance can make that.
+// Late by more than floor_s in some calls. nullopt: chance can explain that.
 std::optional<LateSeries> late_now_and_then(const std::vector<LateCall>&, double floor_s,
                                             std::size_t round, std::size_t members);
-// How likely a rank that is like the other members comes as late: no less than its logarithm, over
-// the calls from `since` on for which a member was late by more than floor_s. So many records are a
-// round, whose calls count once: what makes one of them late makes others late.
+// Upper bound of the logarithm of the probability that a rank like the other members comes as late,
+// over the calls from `since` on in which a member was late by more than floor_s. The calls of a
+// round, of that many records, count once: the cause of one late call makes others late.
 double log_chance(const std::vector<LateCall>&, std::size_t since, double floor_s,
                   std::size_t round, std::size_t members);
-// At which distance a sequence repeats itself.
+// The distance at which a sequence repeats itself.
 std::size_t period(const std::vector<std::uint64_t>&);
 
-// The level of a series changed: from `at` on, by medians.
+// A change of the level of a series from `at` on. Levels are medians.
 struct Change {
   std::size_t at = 0;
   double before = 0, after = 0;
 };
 std::vector<Change> changes(const std::vector<double>&);
 
-// Per value the median of the others.
+// For each value, the median of the others.
 std::vector<double> medians_but(const std::vector<double>& values);
 
 }  // namespace frtrace

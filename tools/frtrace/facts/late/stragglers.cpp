@@ -1,6 +1,6 @@
-// Who comes late, again and again. Arrival is measured on each rank's own clock wherever ends are
-// recorded: all members of a synchronising collective leave it together, so who waited least in it
-// came last. Only without ends the clocks of the ranks are compared.
+// Finds ranks that are late repeatedly. If ends are recorded, arrival is measured on each rank's
+// own clock: all members of a synchronising collective leave it together, so the member that waited
+// least in it came last. The clocks of the ranks are compared only without ends.
 #include "facts/late/stragglers.hpp"
 
 #include <algorithm>
@@ -20,32 +20,32 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-// What is measured of one record: seconds, kUnknown where they are not known.
+// Measurements of one record, in seconds; kUnknown: not known.
 struct Call {
   double late = kUnknown;   // after the median of the other members
-  double busy = kUnknown;   // between the end of what came before and this
-  double host = kUnknown;   // of that, until it was issued
-  std::uint64_t site = 0;   // call site and operation
-  std::uint64_t place = 0;  // and those of what came before
+  double busy = kUnknown;   // from the end of the previous operation to this one
+  double host = kUnknown;   // part of `busy` until it was issued
+  std::uint64_t site = 0;   // hash of call site and operation
+  std::uint64_t place = 0;  // hash of that and of the previous one
   Time end = 0;             // of the operation, on the rank's clock; 0 unknown
 };
 
-// At one call site.
+// The calls of one rank at one call site.
 struct Tally {
   int group = -1;
-  std::uint64_t site = 0;  // whatever came before
+  std::uint64_t site = 0;  // whatever operation came before
   std::size_t members = 0;
-  bool alike = true;  // all members did the same since
+  bool alike = true;  // all members issued the same operations before
   bool starts = true;
   std::vector<LateCall> each;
 };
 
 using Tallies = std::unordered_map<std::uint64_t, Tally>;
 
-// What is tallied of one call: seconds of its own, and whether that was the host's.
+// A member's own time before one call, in seconds, and the host's part of it.
 struct Own {
   double busy = 0, host = 0;
-  std::uint64_t did = 0;  // since then
+  std::uint64_t did = 0;  // hash of the operations issued in that time
 };
 
 class Lateness {
@@ -87,8 +87,9 @@ class Lateness {
     return out;
   }
 
-  // With `over_group`: by the time since the group of each operation met last. A node's ranks are
-  // late together, so none of them is later than all others: a node needs no proof against chance.
+  // With `over_group`: by the time since the previous operation of the same group. A node's ranks
+  // are late together, so none of them is later than all others: a node needs no proof against
+  // chance.
   std::vector<Straggler> late(bool over_group, bool proof = false) const {
     std::vector<Straggler> out;
     const double noticed_s = by_clocks_ ? limits::kLateByClocks_s : limits::kLate_s;
@@ -112,16 +113,17 @@ class Lateness {
   using Member = std::pair<int, std::size_t>;  // evidence, record
   struct OfRank {
     std::vector<Call> calls;   // of its records
-    Tallies tallies;           // of the time since what came before
-    Tallies over_group;        // since the operation of the same group before
-    Time first = 0, last = 0;  // of what is tallied
-    std::size_t round = 1;     // in records: it repeats its operations
+    Tallies tallies;           // by the time since the previous operation
+    Tallies over_group;        // since the previous operation of the same group
+    Time first = 0, last = 0;  // of the tallied operations
+    std::size_t round = 1;     // records after which its operations repeat
   };
 
   const Record& record(const Member& m) const { return c_.evidence_of(m.first).records[m.second]; }
   Call& call(const Member& m) { return ranks_[idx(m.first)].calls[m.second]; }
 
-  // Of a job that runs, a few have not ended yet; without any end the clocks must do.
+  // In a running job a few operations have not ended yet: drops them. If most have no end, clocks
+  // must do.
   void keep_ended() {
     const auto open = [&](const WholeSlot& slot) {
       return std::ranges::any_of(slot.members,
@@ -133,9 +135,9 @@ class Lateness {
     }
   }
 
-  // PyTorch looks for the start of an operation when it finds its end: such starts tell nothing.
+  // PyTorch notices the start of an operation when it finds its end. Such starts tell nothing.
   bool starts_tell() const {
-    std::ptrdiff_t told = 0;  // more often than not
+    std::ptrdiff_t told = 0;  // above 0: more starts tell than not
     for (const WholeSlot& slot : whole_) {
       for (const Member& m : slot.members) {
         told += record(m).started != 0 && record(m).started < record(m).ended ? 1 : -1;
@@ -143,8 +145,8 @@ class Lateness {
     }
     return told > 0;
   }
-  // All leave an operation together, so by what the ends on two ranks move against each other, ends
-  // are not known: PyTorch's are those of a thread that looks for them now and then.
+  // Accuracy of recorded ends. All members leave an operation together, so it shows in how the ends
+  // on two ranks move against each other. A thread of PyTorch's looks for ends only now and then.
   double ends_within() const {
     std::map<std::pair<int, int>, double> before;  // per group and rank
     std::vector<double> off{0};
@@ -161,8 +163,8 @@ class Lateness {
     return *at;
   }
 
-  // A call site is told apart by what came before it: the first layer of an iteration, whose calls
-  // wait for its data, is none of the others.
+  // A call site is distinguished by the operation before it: the first layer of an iteration, which
+  // waits for its data, differs from the other layers.
   void add_calls(std::size_t i) {
     const RankEvidence& e = *c_.ranks[i];
     std::unordered_map<std::uint64_t, std::uint64_t> known;  // by stack and operation
@@ -212,7 +214,7 @@ class Lateness {
         last = std::max(last, record(m).time);
       }
       for (const Member& m : slot.members) {
-        call(m).end = last;  // nobody leaves before the last has come
+        call(m).end = last;  // no member leaves before the last has come
       }
     }
     const std::vector<double> usual = medians_but(come);
@@ -232,7 +234,7 @@ class Lateness {
     return {g, send ? self : peer, send ? peer : self, r.seq};
   }
 
-  // A receive whose end is not recorded ends when its message was sent.
+  // A receive without a recorded end ends when its message was sent.
   void add_busy_times() {
     std::map<Message, Time> sent;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -277,15 +279,15 @@ class Lateness {
     tally(slot, each, &OfRank::tallies);
   }
 
-  // fr's rings keep collectives longer than sends and receives: time spent in one that was
-  // overwritten is not the rank's own. PyTorch's forget in order, and batches have numbers too.
+  // fr's rings keep collectives longer than sends and receives: time spent in an overwritten
+  // message is not the rank's own. PyTorch's rings forget in order, and batches have numbers, too.
   bool none_lost(int evidence, std::size_t first, std::size_t last) const {
     const RankEvidence& e = c_.evidence_of(evidence);
     return !e.format.empty() || e.records[last].ticket - e.records[first].ticket == last - first;
   }
 
-  // Ranks that are late together excuse each other in the groups that they share; what each of them
-  // was busy since the group met last tells that it did not only wait.
+  // Ranks that are late together excuse each other in the groups that they share. The time that
+  // each was busy since the group last met shows that it did not only wait.
   void add_over_group(const WholeSlot& slot, std::vector<std::vector<std::size_t>>& before) {
     std::vector<Own> each;
     bool whole = true;
@@ -326,8 +328,8 @@ class Lateness {
                               usual_device = medians_but(device);
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
       const double own_s = busy[k] - usual[k];
-      // Since the group met last all members had the same time: what one was busy longer, the
-      // others waited, be it in operations of other groups.
+      // All members had the same time since the group last met. While one member was busy for
+      // longer, the others waited, perhaps in operations of other groups.
       excess.push_back(where == &OfRank::over_group
                            ? own_s
                            : std::max(-std::abs(late[k]), std::min(late[k], own_s)));
@@ -339,7 +341,8 @@ class Lateness {
     };
     for (std::size_t k = 0; k < slot.members.size(); ++k) {
       const Member& m = slot.members[k];
-      // Who comes with it is before it and after it, itself aside.
+      // A member that comes at the same time counts as half before and half after; the rank itself,
+      // as neither.
       const float twice =
           before(excess[k] - limits::kLateLeast_s) + before(excess[k] + limits::kLateLeast_s) - 1;
       const Time t_at = at(idx(m.first), m.second);
@@ -361,7 +364,7 @@ class Lateness {
     }
   }
 
-  // Hosts run ahead of their devices: an operation is at where it began or ended.
+  // Hosts run ahead of their devices, so an operation is dated by its start or end.
   Time at(std::size_t i, std::size_t r) const {
     const Record& one = c_.ranks[i]->records[r];
     return std::max({one.time, one.started, ranks_[i].calls[r].end});
@@ -370,7 +373,7 @@ class Lateness {
     return seconds_between(ranks_[i].first, ranks_[i].last) / static_cast<double>(calls);
   }
 
-  // What is rare may come after anything.
+  // By call site alone: a rare delay may come after any operation.
   static Tallies by_site(const Tallies& tallies) {
     Tallies out;
     for (const auto& [key, t] : tallies) {
@@ -385,7 +388,7 @@ class Lateness {
     return out;
   }
 
-  // Over the call sites at which the rank is late again and again.
+  // Sums up the call sites at which the rank is late repeatedly.
   Straggler sum_up(std::size_t i, const Tallies& tallies, bool proof) const {
     std::vector<LateSite> mostly, rare;
     bool proven = !proof;
@@ -406,7 +409,8 @@ class Lateness {
         rare.push_back(site_of(t, *found));
       }
     }
-    // Its pauses prove that it is late, and mostly late it costs enough.
+    // Its rare pauses prove that the rank is late. The sites at which it is mostly late count if
+    // they cost enough.
     Straggler s = of_sites(i, rare.empty() ? std::vector<LateSite>() : std::move(mostly));
     return s.lost_s > limits::kLateShare * s.span_s ? s : of_sites(i, std::move(rare));
   }
@@ -421,7 +425,7 @@ class Lateness {
     for (const LateSite& site : s.sites) {
       host += site.host_s;
       device += site.device_s;
-      // The same seconds count in other groups, too.
+      // The same seconds are lost in other groups, too.
       lost[site.group] += site.lost_s;
       s.lost_s = std::max(s.lost_s, lost[site.group]);
       const bool all = site.since_kept || site.pattern == LatePattern::kNowAndThen;
@@ -435,7 +439,7 @@ class Lateness {
     return s;
   }
 
-  // Of all series, by one of its starts, some rank's may be as late as this one.
+  // Among all series and their starts, chance may make some rank as late as this one.
   bool chance(std::size_t i, const Tally& t, std::size_t since) const {
     const double tries = series_ * static_cast<double>(since == 0 ? 1 : t.each.size());
     return !t.alike || log_chance(t.each, since, -1, ranks_[i].round, t.members) + std::log(tries) >
@@ -462,7 +466,7 @@ class Lateness {
                                                 : LateBy::kUnknown;
   }
 
-  // By the program's own steps where it tells them, else from call to call there.
+  // By the program's own steps if it reports them, else from call to call at the site.
   void add_step_changes(std::size_t i, LateSite& site) const {
     const std::vector<Record>& records = c_.ranks[i]->records;
     std::vector<std::size_t> at;
@@ -491,9 +495,9 @@ class Lateness {
   std::vector<WholeSlot> whole_;
   std::vector<OfRank> ranks_;
   bool by_clocks_ = false;
-  bool starts_ = false;  // of operations on the devices are known
+  bool starts_ = false;  // starts of operations on the devices are known
   double ends_within_ = 0;
-  double series_ = 0;  // that are compared
+  double series_ = 0;  // number of series that are compared
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ std::uint64_t Anomalies::role(int i, const Step& step, bool peer) const {
   key = place.known ? mix(key, place.line) : mix(key, signature_hash(e, r, step.sized));
   if (step.group >= 0) {
     const Group& g = c_.groups[idx(step.group)];
-    // A group without a description has a number for a name; ranks make groups in one order.
+    // A group without a description has a number as its name; ranks make groups in the same order.
     const bool numbered = g.desc.empty();
     key = numbered ? mix(key, (g.ranks.size() << 32) + (g.made_by < 0 ? r.group : idx(g.made_by)))
                    : mix(key, g.desc.empty() ? g.name : g.desc);
@@ -56,7 +56,7 @@ std::vector<int> Anomalies::peers(int i, bool smaller_groups_first) const {
   std::set<int> seen{i};
   for (const int g : groups) {
     const std::vector<int>& members = group(g).evidence;
-    // No further than it takes: every rank asks, and one group has all of them.
+    // Stops early: every rank asks, and one group has all ranks.
     for (auto j = members.begin(); j != members.end() && out.size() < limits::kPeers; ++j) {
       if (*j >= 0 && seen.insert(*j).second) {
         out.push_back(*j);
@@ -77,13 +77,13 @@ const std::vector<std::uint64_t>& Anomalies::roles(int i, bool peer) const {
   return out;
 }
 
-// A peer that has the usual way too did the same after the same: it is the program's way, unless
-// most of those that stand there now stand in the usual way.
+// A peer that has the usual way, too, did the same after the same steps. The program does so, then,
+// unless most members that wait now wait in the usual way.
 bool Anomalies::shared(int i, const Anomaly& a) const {
   const std::vector<std::uint64_t>& own = roles(i);
   const auto here = own.begin() + static_cast<std::ptrdiff_t>(a.issued);
   auto context = static_cast<std::ptrdiff_t>(std::min(a.context, limits::kSharedContext));
-  // In a loop of few operations as much context as tells this turn from the rank's own others.
+  // In a loop of few operations, the context must tell this turn from the rank's other turns.
   const auto usual_here = [&] {
     for (auto q = own.begin() + std::min<std::ptrdiff_t>(context, here - own.begin()); q < here;
          ++q) {
@@ -98,7 +98,8 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
          *(here - context - 1) == *(usual - context - 1) && usual_here()) {
     ++context;
   }
-  // Of members of the group that it left, whether it stands there or where it should.
+  // If the rank waits in another group than was due, the members of both groups count by where they
+  // wait.
   const Step &stands = history_.of(i)[a.issued], &due = history_.of(i)[a.usual];
   const auto waits = [&](int j, const Step& s) {
     const Record& r = c_.evidence_of(j).records[s.record];
@@ -113,7 +114,8 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
     const std::vector<std::uint64_t>& other = roles(j);
     std::size_t did = 0;
     bool does = false, last = false;
-    // Where neither who stands there counts nor what came last, a peer that has both ways is enough.
+    // If neither the waiting members nor a peer's last operation count, a peer that has both ways
+    // is enough.
     const auto open = [&] { return asked || came || did == 0 || !does; };
     for (auto q = other.begin() + std::min<std::ptrdiff_t>(context, other.end() - other.begin());
          q != other.end() && open(); ++q) {
@@ -126,7 +128,7 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
         against += asked && step.group == due.group && *q == own[a.usual] && waits(j, step);
       }
     }
-    // What a peer came to once, and last, may be the same fault.
+    // An operation that a peer issued once, and last, may be the same fault.
     const bool first = came && did == 1 && last;
     likewise += does && first;
     others += !first;
@@ -140,8 +142,8 @@ bool Anomalies::shared(int i, const Anomaly& a) const {
 
 namespace {
 
-// No other member of the collective before it went on with what was due, in this round: that comes
-// in some rounds only.
+// No other member of the collective before it went on with the due operation in this round, so that
+// comes in some rounds only.
 bool is_not_due(const Case& c, const History& history, const Anomalies& all, int i,
                 const Anomaly& a) {
   const std::size_t at = a.issued - std::min<std::size_t>(a.issued, 1);
@@ -180,13 +182,14 @@ bool Anomalies::receives_from_any(int i) const {
 
 namespace {
 
-// Near `stuck`, a step.
+// The anomalies near `stuck`, a step.
 std::vector<Anomaly> anomalies_of(const std::vector<Step>& steps, const RankEvidence& e,
                                   std::size_t stuck) {
   const bool cut = !steps.empty() && e.records.front().ticket > 1;
   if (auto odd = odd_iterations(steps, e, stuck)) {
-    // Iterations vary; what it is stuck in and never issued before stands out of all of them, and
-    // where they are too short to differ what it never issued after so many equal steps.
+    // Iterations vary. The step in which the rank is stuck stands out of all of them if it was
+    // never issued before. If they are too short to differ, so does a step that never came after so
+    // many equal steps.
     const auto here = anomaly(steps, stuck, cut);
     const bool stands_out =
         here && (here->novel || (odd->empty() && here->kind == Anomaly::kSkipped &&
@@ -208,8 +211,8 @@ std::vector<Anomaly> anomalies_of(const std::vector<Step>& steps, const RankEvid
 
 }  // namespace
 
-// Of a file without what has completed, no order of earlier iterations is known; who receives from any
-// rank has none of its own.
+// A file without completed operations shows no order of earlier iterations. A rank that receives
+// from any rank has no order of its own.
 std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   const RankEvidence& e = c_.evidence_of(i);
   if (e.holes.only_active || receives_from_any(i)) {
@@ -233,7 +236,8 @@ std::vector<Anomaly> Anomalies::all(int i, std::size_t stuck) const {
   return out;
 }
 
-// Exchanged, and both came and went: no reason to wait now. One more, as clearly told, shifts.
+// Two exchanged operations that both ended are no reason to wait now. An added operation, if as
+// clear, shifts the later ones.
 bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
   if (a.kind != Anomaly::kSwapped || a.novel || a.issued + limits::kLookahead >= stuck) {
     return false;
@@ -242,8 +246,8 @@ bool Anomalies::is_over(int i, const Anomaly& a, std::size_t stuck) const {
          equal_run(roles(i), a.issued + 1, roles(i), a.usual) < limits::kLookahead;
 }
 
-// A new collective where an iteration was due to begin: an end of the program, or what comes every
-// few iterations.
+// A new collective where an iteration was due to begin: the end of the program, or an operation of
+// every few iterations.
 bool Anomalies::is_between(int i, const Anomaly& a) const {
   const std::vector<Step>& steps = history_.of(i);
   const RankEvidence& e = c_.evidence_of(i);
@@ -254,7 +258,7 @@ bool Anomalies::is_between(int i, const Anomaly& a) const {
   const bool whole_program = e.records.front().ticket <= 1;
   return whole_program && first < a.issued && steps[first].key == steps[a.usual].key &&
          (a.usual == 0 ||
-          steps[first].key != steps[a.usual - 1].key);  // one of several alike is amid
+          steps[first].key != steps[a.usual - 1].key);  // not inside a run of equal steps
 }
 
 std::uint64_t Anomalies::due_seq(int i, const Anomaly& a) const {
@@ -279,9 +283,9 @@ bool Anomalies::is_whole(int i) const {
 
 namespace {
 
-// Which steps of another rank are the same collectives as a rank's, or the other ends of its
-// messages. Messages are counted since a collective of both: of a ring that lost some, the numbers
-// count from different places.
+// The steps of another rank that are the same collectives as a rank's, or the other ends of its
+// messages. Messages are counted since a collective of both: in rings that lost some, numbers start
+// at different places.
 class Alignment {
  public:
   Alignment(const Case& c, const History& history, int own, int other, std::size_t before)
@@ -300,7 +304,7 @@ class Alignment {
     counts_ = !relative || anchor_ != SIZE_MAX;
   }
 
-  // Of what the step `as` of the rank is, the one with that number; SIZE_MAX: none.
+  // The other rank's step for an operation like step `as`, with that number; SIZE_MAX: none.
   std::size_t place(const Step& as, const Record& r, std::uint64_t seq) const {
     if (!is_shared(as, r) || (r.kind != Kind::kCollective && !counts_)) {
       return SIZE_MAX;
@@ -346,7 +350,7 @@ class Alignment {
            ranks[idx(r.peer)] == c_.evidence_of(side.evidence).id.rank;
   }
 
-  // The number of the last such message before the anchor.
+  // The number of the last such message before the anchor; 0: none.
   std::uint64_t last(const Side& of, std::size_t anchor, int group, Kind kind,
                      const Side& to) const {
     for (std::size_t k = anchor; k-- > 0;) {
@@ -366,7 +370,8 @@ class Alignment {
 
 }  // namespace
 
-// By the order of one that issued what was due, something that this rank issued since comes first.
+// By the order of a peer that issued the due operation, an operation that this rank issued since
+// comes first.
 bool Anomalies::comes_later(int i, const Anomaly& a) const {
   const std::vector<Step>& steps = history_.of(i);
   const RankEvidence& e = c_.evidence_of(i);
@@ -375,7 +380,7 @@ bool Anomalies::comes_later(int i, const Anomaly& a) const {
   for (const int j : peers(i, true)) {
     const Alignment to(c_, history_, i, j, a.issued);
     const std::size_t due = to.place(steps[a.usual], e.records[steps[a.usual].record], seq);
-    // Members of a batch have no order.
+    // Messages of a batch have no order.
     const auto batch = [&](std::size_t k) {
       const RankEvidence& other = c_.evidence_of(j);
       return other.records[history_.of(j)[k].record].batch;
@@ -411,8 +416,8 @@ std::optional<std::size_t> Anomalies::place_at(int j, int i, std::size_t step) c
   return is_whole(i) && is_whole(j) ? after(0, 0) : std::nullopt;
 }
 
-// A peer that issued the same since they last met went on with the same operations as this rank, but
-// for two, which this one issued in each other's place.
+// A peer that issued the same since they last met went on with the same operations as this rank,
+// but for two that this rank issued in each other's place.
 bool Anomalies::exchanged(int i, const Anomaly& a) const {
   const auto own = std::span(roles(i)).subspan(a.issued);
   return std::ranges::any_of(peers(i, true), [&](int j) {
@@ -430,7 +435,7 @@ bool Anomalies::exchanged(int i, const Anomaly& a) const {
   });
 }
 
-// Other members issued that collective of the rank from the same line, and ended it.
+// The other members issued that collective of the rank from the same line, and ended it.
 bool Anomalies::ended_alike(int i, std::size_t at) const {
   const Step& step = history_.of(i)[at];
   const Record& r = history_.record(i, at);
@@ -458,8 +463,8 @@ bool Anomalies::ended_alike(int i, std::size_t at) const {
   return others != 0;
 }
 
-// A collective that all members issued from the same line as the same of their group, and ended, as they
-// did what was due: so is their program in this iteration. Of another group than what was due it says
+// All members issued the collective from the same line and ended it, as they did the due operation:
+// their program is so in this iteration. A collective of another group than the due operation tells
 // nothing.
 bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
   const bool message = history_.record(a.owner(i), a.usual).kind != Kind::kCollective;
@@ -471,7 +476,7 @@ bool Anomalies::ended_by_all(int i, const Anomaly& a) const {
   return !elsewhere && alike && ended_alike(i, a.issued);
 }
 
-// It never issued that before, and peers came to it for the first time, too.
+// The rank never issued that before, and peers issued it for the first time, too.
 bool Anomalies::came_to_new_together(int i, const Anomaly& a) const {
   const std::vector<int> others = a.novel ? peers(i, true) : std::vector<int>();
   return std::ranges::any_of(others,
@@ -485,7 +490,8 @@ bool Anomalies::leaves_order(int i, const Anomaly& a, std::size_t stuck) const {
 }
 
 std::optional<Anomaly> Anomalies::own(int i, std::size_t stuck, std::size_t until) const {
-  // Programs vary their order more than they issue something new, and more than where it is stuck.
+  // A new operation is a clearer fault than a changed order, and so is the step in which the rank
+  // is stuck.
   const auto weight = [&](const Anomaly& x) { return 2 * x.novel + (x.issued == stuck); };
   std::optional<Anomaly> first;
   for (const Anomaly& a : all(i, stuck)) {
@@ -504,7 +510,7 @@ std::optional<Anomaly> Anomalies::own_at(int i, std::size_t stuck, std::size_t s
   return a == found.end() ? std::nullopt : std::optional(*a);
 }
 
-// The same operation in another size, which came and went: that is no other order.
+// The same operation in another size, which ended: the order is the same.
 bool Anomalies::is_size_only(int i, const Anomaly& a, std::size_t stuck) const {
   const std::vector<Step>& steps = history_.of(i);
   const std::vector<Record>& records = c_.evidence_of(i).records;

@@ -1,4 +1,4 @@
-// Counts per call site, and where courses parted, at first and at last.
+// Counts per call site, and the first and the last parting of courses.
 #include "facts/order/course.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace frtrace {
 
 namespace {
 
-// What the rank's file says of a group; nullptr: nothing.
+// The rank's counters of a group; nullptr: none.
 const GroupEvidence* member(const Case& c, int group, int evidence) {
   const Group& g = c.groups[idx(group)];
   const int m = g.at(c.evidence_of(evidence).id.rank);
@@ -120,13 +120,13 @@ namespace {
 
 using Roles = std::vector<std::uint64_t>;
 
-// Of two ranks.
+// A value for each of two ranks.
 template <typename T>
 struct Both {
   T own, peer;
 };
 
-// The steps of a rank that a peer has too, or would have had to take part in.
+// The steps of a rank that a peer has, too, or would have had to take part in.
 struct Course {
   Roles roles;
   std::vector<std::size_t> steps;
@@ -148,8 +148,8 @@ struct Course {
   }
 };
 
-// The step from which on no record of the rank is lost: a ring keeps the last operations of each
-// group longer than what came between them.
+// The step from which on no record of the rank is lost. A ring keeps the last operations of each
+// group longer than the operations between them.
 std::size_t whole_from(const Facts& f, int i) {
   const std::vector<Record>& records = f.ev(i).records;
   std::size_t first = records.empty() ? 0 : records.size() - 1;
@@ -159,8 +159,8 @@ std::size_t whole_from(const Facts& f, int i) {
   return step_of(f.history.of(i), first);
 }
 
-// Where both rings have the same operation of the group that they share most of, and all since;
-// 0, 0 where both have all.
+// The earliest collective of a common group that both rings have, with all operations since; 0, 0
+// if both rings are complete. nullopt: none.
 std::optional<Both<std::size_t>> common_start(const Facts& f, int own, int peer) {
   const auto whole = [&](int i) {
     const Losses& l = f.ev(i).losses;
@@ -169,7 +169,7 @@ std::optional<Both<std::size_t>> common_start(const Facts& f, int own, int peer)
   if (whole(own) && whole(peer)) {
     return Both<std::size_t>{0, 0};
   }
-  // First step at or after `from` that is a collective of the group, not before its number `seq`.
+  // First step at or after `from` that is a collective of the group, with number `seq` or later.
   const auto find = [&](int i, std::size_t from, int group, std::uint64_t seq) {
     const std::vector<Step>& steps = f.history.of(i);
     const auto is_it = [&](const Step& s) {
@@ -202,12 +202,12 @@ std::optional<Both<std::size_t>> common_start(const Facts& f, int own, int peer)
   return best;
 }
 
-// Of messages the stages of a pipeline have other numbers and orders by right.
+// Messages are not compared: stages of a pipeline legitimately number and order them differently.
 bool is_collective(const Facts& f, int i, std::size_t step) {
   return f.history.record(i, step).kind == Kind::kCollective;
 }
 
-// The rank parted at that place of its course, by a step of `who`.
+// The rank's parting at place `at` of its course, by a step of its own or of its peer.
 Parting parting_at(const Facts& f, int who, std::size_t step, const Course& own, std::size_t at) {
   const RankEvidence& e = f.ev(who);
   const Record& r = f.history.record(who, step);
@@ -221,12 +221,12 @@ Parting parting_at(const Facts& f, int who, std::size_t step, const Course& own,
   return out;
 }
 
-// What the rank left out that the peer issued in that step.
+// The rank left out the operation that the peer issued in that step.
 Parting left_out(const Facts& f, const Both<int>& who, std::size_t step, const Course& own,
                  std::size_t at) {
   Parting out = parting_at(f, who.peer, step, own, at);
   const std::vector<Step>& steps = f.history.of(who.own);
-  // The rank's own group of that kind: the peer's may be a sister of it.
+  // The rank's own group of that kind: the peer's may be another group of the kind.
   const Roles& roles = f.anomalies.roles(who.own);
   const auto same = std::ranges::find(roles, f.anomalies.roles(who.peer)[step]);
   out.group =
@@ -238,7 +238,7 @@ Parting left_out(const Facts& f, const Both<int>& who, std::size_t step, const C
   return out;
 }
 
-// nullopt: nothing can be said, or, with `same`, both went the same way as far as they are known.
+// nullopt: nothing can be said, or (sets `same`) both went the same way as far as is known.
 std::optional<Parting> parting_of(const Facts& f, const Both<int>& who, bool& same) {
   // Between threads there is no order to leave.
   const bool ordered = f.anomalies.is_one_program(who.own) && f.anomalies.is_one_program(who.peer);
@@ -258,8 +258,8 @@ std::optional<Parting> parting_of(const Facts& f, const Both<int>& who, bool& sa
     skipped = std::max(skipped, equal_run(own.roles, at, peer.roles, at + k));
     added = std::max(added, equal_run(own.roles, at + k, peer.roles, at));
   }
-  // In a loop of two operations one too few looks like one too many of the other: counts tell,
-  // where the others are not just ahead of the rank in both.
+  // In a loop of two operations, one too few of one looks like one too many of the other. Counts
+  // tell them apart, unless the others are just ahead of the rank in both.
   const std::uint64_t due = peer.roles[at], done = own.roles[at];
   if (skipped >= limits::kClearSupport && own.count(due) < peer.count(due) &&
       own.count(done) <= peer.count(done)) {
@@ -369,7 +369,7 @@ std::optional<Fork> fork_of(const Case& c, const History& history, int group, in
     ++b;
   }
   if (b + 1 >= other.size()) {
-    return std::nullopt;  // the other one is not further
+    return std::nullopt;  // the other rank is not further
   }
   const Fork out{c.evidence_of(reference).id.rank, own.branch(a), own.branch(a + 1),
                  other.branch(b + 1)};

@@ -1,4 +1,4 @@
-// Steps of ranks, and what they usually do.
+// Steps of ranks, and their usual order.
 #include "facts/order/order.hpp"
 
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace frtrace {
 
 namespace {
 
-// Operations whose sizes are other ones in most rounds of the program, as those of a batch or of an
-// object are: they tell no round from another. A round of an operation ends with another one that
-// came before, in that size, unless its own size stays.
+// Operations with a size that changes in most rounds of the program, as that of a batch or of an
+// object does: it does not tell one round from another. A round of an operation ends when another
+// operation repeats in a size that it had before, unless its own size stays.
 class Varying {
  public:
-  // In their order; `kind` is `exact` without the size.
+  // Called in order of issue; `kind` is `exact` without the size.
   void add(std::uint64_t exact, std::uint64_t kind) {
     const auto [it, fresh] = sizes_.try_emplace(exact, kinds_.size());
     if (fresh) {
@@ -44,7 +44,7 @@ class Varying {
       again_ = {index, now_, again};
     }
   }
-  // After the last one.
+  // Called after the last operation.
   void finish() {
     for (Kind& own : kinds_) {
       own.varies = own.rounds.size() >= limits::kRepeats &&
@@ -55,18 +55,19 @@ class Varying {
 
  private:
   struct Kind {
-    std::vector<std::uint64_t> rounds;  // what each began with
-    std::size_t fresh = 0;              // rounds in which it had a size that it never had
-    std::size_t last = 0;               // when it came last
-    std::uint64_t size = 0;             // and in which size
+    std::vector<std::uint64_t> rounds;  // the size with which each began
+    std::size_t fresh = 0;              // rounds that have a size for the first time
+    std::size_t last = 0;               // when it was last issued
+    std::uint64_t size = 0;             // its size then
     bool counted = false;               // this round is one of `fresh`
     bool varies = false;
   };
-  struct Again {  // when one came that came before, which; when one of another kind
+  struct Again {  // last operation that repeated: its kind, when; when one of another kind did
     std::size_t kind = SIZE_MAX, last = 0, other = 0;
   };
 
-  // Those that came back did so as they came, forwards or backwards: of layers, not of batches.
+  // Repeated sizes come in the order in which they first came, forwards or backwards: sizes of
+  // layers, not of batches.
   static bool come_in_order(const std::vector<std::uint64_t>& sizes) {
     std::set<std::uint64_t> seen;
     std::set<std::pair<std::uint64_t, std::uint64_t>> neighbours;
@@ -122,7 +123,7 @@ const std::vector<Step>& History::of(int evidence) const {
       out = mix(out, static_cast<std::uint64_t>(record.kind));
       if (record.kind != Kind::kCollective) {
         out = mix(out, static_cast<std::uint64_t>(record.peer + 1));
-        // Without a call site nothing but its size tells one from the other.
+        // Without a call site, only the size tells one message from another.
         out = sizes && it->second == no_site ? mix(out, record.in_numel) : out;
       }
       return out;
@@ -151,7 +152,7 @@ std::vector<std::size_t> steps_of_program(const RankEvidence& e, const std::vect
   }
   struct Thread {
     std::set<int> groups;
-    bool own = false;  // an order of its own
+    bool own = false;  // it has an order of its own
   };
   std::map<std::uint32_t, Thread> threads;
   for (const Step& s : steps) {
@@ -190,7 +191,8 @@ std::size_t step_of(const std::vector<Step>& steps, std::size_t record) {
 
 namespace {
 
-// Earlier steps that follow the same `context` steps as `pos`, latest first.
+// Calls f for the earlier steps that follow the same `context` steps as `pos`, latest first, until
+// it returns true.
 template <class F>
 bool any_alike(const std::vector<Step>& steps, std::size_t pos, std::size_t context, F&& f) {
   const std::size_t oldest = pos > limits::kWindow ? pos - limits::kWindow : 0;
@@ -243,9 +245,10 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
                       std::size_t& support) {
   const auto agree = [&](std::size_t a, std::size_t b) { return equal_run(issued, a, due, b); };
   Anomaly::Kind best = Anomaly::kReplaced;
-  std::size_t to_the_end = SIZE_MAX;  // places by which the best is shifted that agrees to the end
+  std::size_t to_the_end = SIZE_MAX;  // smallest shift of a kind that agrees to the end
   support = 0;
-  // What repeats itself agrees again a round later: of those that agree to the end the nearest counts.
+  // A loop agrees again one round later. Among the kinds that agree to the end, the smallest shift
+  // counts.
   const auto consider = [&](Anomaly::Kind kind, std::size_t a, std::size_t b) {
     const std::size_t n = agree(a, b), shift = std::max(a, b);
     const bool ends = n >= limits::kClearSupport && (a + n == issued.size() || b + n == due.size());
@@ -266,9 +269,9 @@ Anomaly::Kind kind_of(std::span<const std::uint64_t> issued, std::span<const std
     consider(Anomaly::kSkipped, 0, k);
   }
   if (known && best == Anomaly::kInserted) {
-    best = Anomaly::kSwapped;  // what it issued first usually comes later
+    best = Anomaly::kSwapped;  // the operation issued first usually comes later
   }
-  // Two changed places, and what is between them came as ever.
+  // Two operations changed places, and the operations between them came as usual.
   const auto apart = static_cast<std::size_t>(taken);
   if (known && apart != 0 && apart < issued.size() && to_the_end == SIZE_MAX &&
       issued[apart] == due[0] && agree(1, 1) + 1 >= apart && apart + 1 > support) {
@@ -288,8 +291,8 @@ std::size_t equal_steps(const std::vector<Step>& steps, std::size_t a, std::size
   return n;
 }
 
-// Before what is like the steps from `start` on: the one near the program's begin that is so for
-// longest, as what sets it up comes first; and for how long.
+// The place near the program's begin from which the steps equal those from `start` on for longest,
+// and for how many steps. The setup of the program comes before it.
 struct First {
   std::size_t at = 0, equal = 0;
 };
@@ -302,8 +305,8 @@ First first_like(const std::vector<Step>& steps, std::size_t start) {
   return best;
 }
 
-// Where the rank's iterations begin: after the collective of its largest group whose places lie
-// farthest apart.
+// Starts of the rank's iterations: after the collective of its largest group with the largest
+// minimum distance between its places.
 std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const RankEvidence& e) {
   const std::vector<Record>& records = e.records;
   if (steps.empty()) {
@@ -324,10 +327,11 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   const bool whole_program = records.front().ticket <= 1;
   struct Places {
     std::vector<std::size_t> at;
-    std::size_t apart = SIZE_MAX;  // the closest two
+    std::size_t apart = SIZE_MAX;  // distance of the closest two
   };
   std::unordered_map<std::uint64_t, Places> places;
-  // Nothing begins after the last step; that it ends the second iteration shows where the first ended.
+  // No iteration begins after the last step. But if it ends the second iteration, it shows where
+  // the first ended.
   for (std::size_t p = 0; p + 1 < steps.size() + (whole_program ? 1 : 0); ++p) {
     const Record& r = records[steps[p].record];
     if (r.kind == Kind::kCollective && size_of(r) == largest) {
@@ -341,7 +345,7 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   }
   const auto repeats = [](const Places& x) { return x.at.size() >= 2; };
   const bool any = std::ranges::any_of(places, [&](const auto& x) { return repeats(x.second); });
-  // Of those that came once, one after which the program began again.
+  // Among collectives that came once, one after which the program began again.
   const auto rank = [&](const Places& x) {
     const auto as_first = [&] { return first_like(steps, x.at.front() + 1).equal; };
     return std::pair(any ? x.apart : std::min(as_first(), limits::kContextLeast), x.at.back());
@@ -363,10 +367,10 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
       starts.push_back(best->at[k] + 1);
     }
   }
-  // The first one of the program, after what sets it up, where that is kept.
+  // The first iteration of the program, after its setup, if that is kept.
   if (!starts.empty() && whole_program) {
     if (const First first = first_like(steps, starts.front()); first.equal != 0) {
-      // What the loop repeats sets nothing up.
+      // A step that the loop repeats is no setup.
       const auto in_loop = [&](const Step& own) {
         return std::any_of(steps.begin() + static_cast<std::ptrdiff_t>(first.at),
                            steps.begin() + static_cast<std::ptrdiff_t>(starts.front()),
@@ -382,7 +386,7 @@ std::vector<std::size_t> iteration_starts(const std::vector<Step>& steps, const 
   return starts;
 }
 
-// `times`: how often what was due may have come again, as where a loop is left.
+// `times`: how often the due steps may have come again, as when a loop is left.
 Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size_t usual,
                    std::size_t context, std::size_t times = 1) {
   Anomaly a;
@@ -402,7 +406,7 @@ Anomaly anomaly_at(const std::vector<Step>& steps, std::size_t issued, std::size
   return a;
 }
 
-// Where the steps agree again after what was left out, added or replaced.
+// The places where the steps agree again after the part left out, added or replaced.
 std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const Anomaly& a) {
   const bool added = a.kind == Anomaly::kInserted, skipped = a.kind == Anomaly::kSkipped;
   for (std::size_t k = 1; k <= limits::kLookahead && (added || skipped); ++k) {
@@ -416,7 +420,8 @@ std::pair<std::size_t, std::size_t> past(const std::vector<Step>& steps, const A
 
 }  // namespace
 
-// An iteration that is like no other one deviates where it leaves the one it is like for longest.
+// An iteration that equals no other one deviates where it leaves the iteration that it equals for
+// longest.
 std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& steps,
                                                    const RankEvidence& e, std::size_t stuck) {
   const std::vector<std::size_t> starts = iteration_starts(steps, e);
@@ -430,7 +435,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
     std::size_t most = 0, like = k - 1, after = 0;
     for (std::size_t j = starts.size() - 1; j-- > 0 && most < whole;) {
       const std::size_t n = j == k ? 0 : equal_steps(steps, begin, starts[j]);
-      // A later one that is like it up to the end of the file tells nothing of what comes then.
+      // A later iteration that equals it up to the end of the file does not show the next step.
       if (n < most || n == 0 || (n < whole && starts[j] + n >= steps.size())) {
         continue;
       }
@@ -443,7 +448,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
       }
     }
     if (most < whole && starts[like] + most < steps.size()) {
-      std::size_t context = most;  // where it is stuck also what was before that iteration
+      std::size_t context = most;  // if stuck there, also steps before that iteration
       while (begin + most >= stuck && context < limits::kPeerContext &&
              context - most < std::min(begin, starts[like]) &&
              steps[begin + most - 1 - context].key ==
@@ -451,7 +456,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
         ++context;
       }
       std::vector<Anomaly> found{anomaly_at(steps, begin + most, starts[like] + most, context)};
-      // Of several left out at once the first one may be none of every iteration.
+      // If several steps were left out at once, the first may not be part of every iteration.
       const auto [issued, due] = past(steps, found.front());
       for (std::size_t next = found.front().usual + 1; issued == begin + most && next < due;
            ++next) {
@@ -460,7 +465,7 @@ std::optional<std::vector<Anomaly>> odd_iterations(const std::vector<Step>& step
           found.insert(found.begin(), anomaly_at(steps, issued + n, next + n, n));
         }
       }
-      // What is not in every iteration hides nothing that comes after it.
+      // A step that is not part of every iteration hides no later deviation.
       while (found.back().support >= limits::kContextLeast) {
         auto [at, usual] = past(steps, found.back());
         const std::size_t n = equal_steps(steps, at, usual);
@@ -490,7 +495,7 @@ std::optional<Anomaly> anomaly(const std::vector<Step>& steps, std::size_t from,
         return steps[j].key == steps[p].key;
       });
     }
-    // As far as the ring reaches back it did the same after the same.
+    // As far back as the ring reaches, the rank did the same after the same steps.
     for (std::size_t j = 1; cut && !normal && j < std::min(p, limits::kContext); ++j) {
       normal = std::equal(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(j + 1),
                           steps.begin() + static_cast<std::ptrdiff_t>(p - j),

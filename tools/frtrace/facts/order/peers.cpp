@@ -1,4 +1,4 @@
-// Ranks whose program parts from that of their peers, where their own earlier iterations do not tell.
+// Ranks that part from their peers' program, if their own earlier iterations do not tell.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -81,7 +81,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   if (steps.empty() || e.holes.only_active || !is_one_program(i)) {
     return std::nullopt;
   }
-  // Without call sites much looks alike that is not.
+  // Without call sites, many different places look alike.
   const bool sites = !user_site(e, e.records[steps.back().record].stack).file.empty();
   const std::size_t context = sites ? limits::kPeerContext : limits::kPeerContextBare;
   const std::vector<std::uint64_t>& own = roles(i);
@@ -89,7 +89,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
   const std::size_t from = steps.size() - std::min(steps.size(), limits::kRecent);
   for (std::size_t p = std::max(from, context); p < std::min(until, steps.size()); ++p) {
     const auto here = own.begin() + static_cast<std::ptrdiff_t>(p);
-    // What followed the same few operations in that order of issue: role -> its first place.
+    // The roles that followed the same few operations, in that order of issue -> first place.
     const auto followers = [&](const std::vector<std::uint64_t>& of, std::size_t end) {
       std::map<std::uint64_t, std::size_t> out;
       for (std::size_t q = context; q < end; ++q) {
@@ -108,7 +108,7 @@ std::optional<Anomaly> Anomalies::by_peers(int i, std::size_t until) const {
       int other = -1;
       std::size_t at = 0;
     };
-    std::map<std::uint64_t, Next> next;  // what followed there on the others
+    std::map<std::uint64_t, Next> next;  // roles that followed there on the other ranks
     for (const int j : others) {
       for (const auto& [role, at] : followers(roles(j), roles(j).size())) {
         next[role] = {next[role].ranks + 1, j, at};
