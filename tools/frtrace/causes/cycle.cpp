@@ -21,8 +21,8 @@ void add_new(std::vector<Deviant>& deviants, const std::vector<Deviant>& more) {
   }
 }
 
-// Adds who left its own order after the same few operations with the same collective of its group of
-// that kind.
+// Adds the ranks that departed from their own order with the same collective, after the same few
+// operations, each in its group of that kind.
 void add_sisters(const Facts& f, std::vector<Deviant>& deviants) {
   const Deviant d = deviants.front();
   const std::size_t at = d.how.issued;
@@ -64,9 +64,9 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
     d.how.kind = f.anomalies.exchanged(d.evidence, d.how) ? Anomaly::kSwapped : d.how.kind;
   }
   const Anomaly a = deviants.front().how;
-  // Exchanged with a later one, or something that it never issued there: another order. So is what
-  // another thread of it may still issue, which waits for a lock. What was left out for good is a skip,
-  // wherever the rank waits now.
+  // Another order: an operation was exchanged with a later operation, or the rank never issued it
+  // there, or another thread of the rank, which waits for a lock, may still issue it. An operation
+  // left out for good is a skip, wherever the rank waits now.
   const bool order =
       a.kind == Anomaly::kSwapped ||
       (a.kind == Anomaly::kSkipped &&
@@ -103,7 +103,7 @@ Cause of_deviants(const Facts& f, std::vector<Deviant> deviants, bool by_peers, 
 
 namespace {
 
-// The rank's calls were hooked: the streams of what it waits in are known all the same.
+// The rank's calls were hooked, so the streams of the operations that it waits in are known.
 bool has_streams(const Facts& f, const Problem& p, int evidence) {
   return std::ranges::all_of(p.pending, [&](int k) {
     const std::vector<Wait>& waits = f.graph[k].waits;
@@ -116,8 +116,8 @@ bool has_streams(const Facts& f, const Problem& p, int evidence) {
   });
 }
 
-// Every member issued all of it, and the devices' own waits are recorded: they, and not the order in
-// which the hosts issued, would show what holds it up.
+// Every member issued all of these operations, and only some files record devices. The devices' own
+// waits, not the order in which the hosts issued, would show the cause.
 bool is_below_the_host(const Facts& f, const Problem& p) {
   bool any = false, all = true;
   for (const int i : f.c.indices()) {
@@ -129,8 +129,9 @@ bool is_below_the_host(const Facts& f, const Problem& p) {
   return any && !all && std::ranges::all_of(p.pending, [&](int k) { return f.graph[k].complete; });
 }
 
-// All wait at the same place of the program, by operation, call site and role. Where all members of a
-// group are on the circle, and each waits for another one, the group may number them in any order.
+// All ranks wait at the same place of the program, by operation, call site and role. If all members
+// of a group are on the cycle and each waits for another member, the group may number them in any
+// order.
 bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   std::set<std::uint64_t> roles;
   std::set<std::int32_t> awaited;
@@ -155,15 +156,15 @@ bool stuck_alike(const Facts& f, const std::vector<int>& who) {
   return roles.size() == 1 && awaited.size() == on_ring;
 }
 
-// A circle of collectives only, or one of sends and receives in which all do the same: none of them
-// can be told from the others. Of a mixed one somebody left out something.
+// The cycle has only collectives, or all its ranks wait at the same place: no rank stands out. In a
+// cycle with other messages some rank left out an operation.
 bool is_program_way(const Facts& f, const Problem& p) {
   const bool messages =
       std::ranges::any_of(p.pending, [&](int k) { return f.graph[k].kind != Kind::kCollective; });
   return !messages || stuck_alike(f, p.evidence);
 }
 
-// `on_all`: ranks that are on every circle.
+// `on_all`: ranks that are on every cycle of the problem.
 Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all) {
   Cause c;
   c.pending = p.pending.front();
@@ -185,7 +186,7 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   }
   if (who.empty()) {
     who = on_all.empty() ? p.evidence : on_all;
-    // Which message is the other end of which may be a guess.
+    // The pairing of sends and receives may be a guess.
     const bool guessed =
         std::ranges::any_of(p.pending, [&](int k) { return f.graph[k].numbers_guessed; });
     c.assume(Assume::kNoEarlierIterations, guessed ? f.ranks(who) : f.c.missing);
@@ -196,7 +197,8 @@ Cause deadlock(const Facts& f, const Problem& p, const std::vector<int>& on_all)
   return c;
 }
 
-// All met since. What was left out of another group, in which others wait for it, may show only then.
+// All ranks met after the departure, so it is over. Exception: the operation left out is of another
+// group, and others still wait for the rank there.
 bool is_past(const Facts& f, const Deviant& d) {
   const auto met = f.anomalies.met_since(d.evidence, d.how.issued, f.stuck_step(d.evidence));
   const int group = f.history.of(d.how.owner(d.evidence))[d.how.usual].group;
@@ -207,8 +209,8 @@ bool is_past(const Facts& f, const Deviant& d) {
                  }));
 }
 
-// Most members of the group, and of its sisters, came to the collective that it issued there, and all
-// these left their order for it: it comes in some rounds only.
+// Most members of the group and of its sisters issued the same collective there, and all of these
+// left their order for it: it comes only in some iterations.
 bool left_with_most(const Facts& f, int i, std::size_t issued) {
   const Record& r = f.history.record(i, issued);
   const Step& step = f.history.of(i)[issued];
@@ -237,8 +239,8 @@ bool left_with_most(const Facts& f, int i, std::size_t issued) {
   return with > 2 && 2 * with > members;
 }
 
-// Its departure nearest to the hang, as first iterations vary. Of several who wait, what one of them
-// issued after that is no reason.
+// The rank's departure nearest to the hang, because first iterations vary. With several waiting
+// ranks, a departure after the wait began is no reason.
 std::optional<Anomaly> last_departure(const Facts& f, int who, bool of_several) {
   const std::size_t stuck = f.stuck_step(who);
   std::optional<Anomaly> last;
@@ -267,8 +269,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   };
   for (const int i : suspects) {
     const auto a = f.anomalies.own(i, f.stuck_step(i), in_cycle ? f.stuck_end(i) : SIZE_MAX);
-    // Without a cycle nothing but equal steps around it, and what is stuck in a group of theirs, tell
-    // that the order matters.
+    // Outside a cycle the order matters only if equal steps surround the departure and an operation
+    // in one of its groups is stuck.
     if (a &&
         (in_cycle || (a->context + a->support > limits::kClearSupport && is_pending_of(*a, i)))) {
       deviants.push_back({i, *a});
@@ -277,8 +279,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
   std::erase_if(deviants, [&](const Deviant& d) {
     return left_with_most(f, d.evidence, d.how.issued) || (in_cycle && is_past(f, d));
   });
-  // Who waits where it left its order tells more than who went on well after that, the more so in
-  // what it never issued before.
+  // A rank that waits where it left its order is more suspect than a rank that went on long after,
+  // most of all if it waits in an operation that it never issued before.
   const auto weight = [&](const Deviant& d) {
     const bool here = d.how.issued == f.stuck_step(d.evidence);
     const bool clearly = d.how.support > limits::kClearSupport || d.how.context >= limits::kContext;
@@ -289,7 +291,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
     most_weight = std::max(most_weight, weight(d));
   }
   std::erase_if(deviants, [&](const Deviant& d) { return weight(d) < most_weight; });
-  // One of those on every circle left the order: what one of them alone ever did otherwise tells.
+  // All suspects are on every cycle, so one of them left the order: find the only rank that ever
+  // departed.
   if (one_did && deviants.empty()) {
     for (const int i : suspects) {
       if (const auto all = f.anomalies.any(i, f.stuck_step(i), true); !all.empty()) {
@@ -308,13 +311,13 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
       deviants.push_back({suspects[k], *a});
     }
   }
-  // Few deviants mean something; without a cycle, only a single one.
+  // A few deviants mean something; outside a cycle, only a single rank does.
   const std::size_t few = suspects.size() / (by_peers ? 3 : 2);
   const std::size_t most = in_cycle ? std::max<std::size_t>(by_peers || one_did, few) : 1;
   if (deviants.empty() || deviants.size() > most) {
     return std::nullopt;
   }
-  // What most on the circle did in this iteration singles nobody out.
+  // A departure that most ranks on the cycle made in this iteration singles out no rank.
   const Deviant& first = deviants.front();
   const auto likewise =
       static_cast<std::size_t>(by_peers ? 0 : std::ranges::count_if(suspects, [&](int i) {
@@ -327,8 +330,8 @@ std::optional<Cause> left_order(const Facts& f, const std::vector<int>& suspects
 
 namespace {
 
-// Some on the cycle wait for a file lock that another one on it holds: the same program may run for
-// long before the holder is one that needs the others, so no order of operations is wrong.
+// Some ranks on the cycle wait for a file lock that another rank on it holds. The same program may
+// run for long until the holder needs the others, so no order of operations is wrong.
 std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   const bool lock = std::ranges::any_of(
       p.evidence, [&](int i) { return contains(p.evidence, f.graph.lock_holders[idx(i)]); });
@@ -343,8 +346,8 @@ std::optional<Cause> lock_cycle(const Facts& f, const Problem& p) {
   return c;
 }
 
-// The rank waits where its own iterations had another operation, and others on the circle wait for that
-// operation: they would go on if the rank had issued it.
+// The rank waits where its own earlier iterations had another operation, and others on the cycle
+// wait for it in that operation: they would go on if the rank had issued it.
 std::optional<Anomaly> owed(const Facts& f, const Problem& p, int i) {
   const std::vector<Step>& steps = f.history.of(i);
   const std::size_t at = f.stuck_step(i);
@@ -359,7 +362,7 @@ std::optional<Anomaly> owed(const Facts& f, const Problem& p, int i) {
   return a;
 }
 
-// Exactly one rank on the circle owes an operation: the rank that left it out.
+// Exactly one rank on the cycle owes an operation: it left that operation out.
 std::optional<Cause> owes_alone(const Facts& f, const Problem& p) {
   std::vector<Deviant> owing;
   for (const int i : p.evidence) {
@@ -370,8 +373,8 @@ std::optional<Cause> owes_alone(const Facts& f, const Problem& p) {
   return owing.size() == 1 ? std::optional(of_deviants(f, owing, false, true)) : std::nullopt;
 }
 
-// All wait at one place of the program that none of them had reached before: no earlier iteration shows
-// an order from which one of them departed.
+// All ranks wait at one place of the program that none had reached before: no earlier iteration
+// shows an order from which a rank could depart.
 bool is_new_to_all(const Facts& f, const std::vector<int>& who) {
   return stuck_alike(f, who) && std::ranges::all_of(who, [&](int i) {
            const std::vector<Step>& steps = f.history.of(i);
@@ -398,7 +401,7 @@ std::vector<Cause> cycle(const Facts& f) {
       continue;
     }
     std::vector<int> on_all = f.graph.on_all_circles(p);
-    // A receive from any rank lies on every circle through those who may send.
+    // A receive from any rank lies on every cycle through its possible senders.
     std::erase_if(on_all, [&](int i) { return waits_for_any_rank(f, i); });
     std::optional<Cause> c;
     if (!is_new_to_all(f, p.evidence)) {

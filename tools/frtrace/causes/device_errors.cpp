@@ -8,8 +8,8 @@ namespace frtrace {
 
 namespace {
 
-// The waits may end at this rank: it is idle or behind; or nobody is idle, and it owes something to
-// one that is behind, or there is none and it waits where the waits end.
+// The waits may end at this rank: it is idle, or its device is behind. If no rank is idle: the rank
+// owes something to a device that is behind, or, if none is, it waits where the waits end.
 bool may_hold_up(const Facts& f, int i) {
   bool idle = false, lagging = false, owes = false, waits = false;
   for (const Problem& p : f.graph.problems) {

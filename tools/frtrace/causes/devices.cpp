@@ -20,7 +20,7 @@ Why why_of(StalledDevice::Why why) {
   return kWhys[why];
 }
 
-// Where these waits end, by what the devices show.
+// The end of these waits, as the devices show it.
 DeviceChain chain_from(const Facts& f, const std::vector<Wait>& waits) {
   std::vector<OnDevice> from;
   for (const Wait& w : waits) {
@@ -33,7 +33,7 @@ DeviceChain chain_from(const Facts& f, const std::vector<Wait>& waits) {
   return chain;
 }
 
-// Of the first operation that each of these ranks waits in.
+// The same for the first operation that each of these ranks waits in.
 DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
   std::vector<Wait> waits(who.size());
   for (std::size_t k = 0; k < who.size(); ++k) {
@@ -44,17 +44,18 @@ DeviceChain chain_of(const Facts& f, const std::vector<int>& who) {
   return chain_from(f, waits);
 }
 
-// The rank runs it, as far as is known.
+// The rank's device may be running the operation.
 bool may_run(const Facts& f, const Wait& w) {
   const Record* r = f.record(w);
   const auto at = f.devices.of(w.evidence, w.record);
   return r != nullptr && (r->state == State::kStarted || (at && f.devices.may_run(*at)));
 }
 
-// By group and number.
+// [group, sequence number] -> started on another device.
 using Collectives = std::map<std::pair<const Group*, std::uint64_t>, bool>;
 
-// Another member's device got to what this one is stalled in; `known` of those asked before.
+// Another member's device started the operation in which this device is stalled. `known`: a cache
+// of earlier answers.
 bool started_elsewhere(const Facts& f, const OnDevice& at, Collectives& known) {
   const RankEvidence& e = f.ev(at.evidence);
   const std::size_t index = record_of(e, f.devices[at]);
@@ -109,15 +110,15 @@ void blame_stalled(Cause& c, const Facts& f, const std::set<int>& who) {
   }
 }
 
-// What the end of the devices' waits says; nullopt: nothing.
+// The cause at the end of the devices' waits; nullopt: none.
 std::optional<Cause> end_of_chain(const Facts& f, int k, DeviceChain chain) {
   const Pending& p = f.graph[k];
-  // Of a kernel that nobody tells of, what the network holds back is enough of a reason.
+  // Data that the network holds back is enough of a reason for a kernel that no file tells of.
   if (!chain.links.empty()) {
     std::erase_if(chain.stalled,
                   [](const StalledDevice& s) { return s.why == StalledDevice::kUnseenKernel; });
   }
-  // Where no device is known to have got to it, all may wait for the same.
+  // If no device is known to have started the operation, all may wait for the same thing.
   std::set<int> stalled, queued;
   Collectives known;
   for (const StalledDevice& s : chain.stalled) {
@@ -160,7 +161,8 @@ std::set<int> stalled_ranks(const DeviceChain& chain) {
   return out;
 }
 
-// The operation that the ranks are behind in: the earliest; of one rank what it issued first.
+// The earliest operation that the ranks are behind in; for a single rank, the operation that it
+// issued first.
 int behind_in(const Facts& f, const std::vector<int>& who) {
   const std::vector<int> behind = f.graph.those([&](const Pending& p) {
     return std::ranges::any_of(p.lagging, [&](int i) { return contains(who, i); });
@@ -178,8 +180,8 @@ int behind_in(const Facts& f, const std::vector<int>& who) {
   return first == behind.end() ? -1 : *first;
 }
 
-// Nothing that the rank has in flight is overwritten, as far as its ring and its counters tell, but for
-// a collective that all others ended.
+// By its ring and its counters, no operation that the rank has in flight is overwritten, except a
+// collective that all others ended.
 bool keeps_what_is_in_flight(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   const Front& front = f.graph.fronts[idx(i)];
@@ -193,7 +195,7 @@ bool keeps_what_is_in_flight(const Facts& f, int i) {
     return g.overwritten == 0 || g.enqueued <= std::max(g.ended, g.completed) ||
            (g.kept != 0 && g.completed + 1 >= g.first_kept) || lags_in(g);
   });
-  // Where messages are counted from what a ring holds, a done one must be before the first.
+  // If counters of messages were lost, a kept record must precede the first operation in flight.
   const bool seen = e.holes.only_active || e.lanes.empty() || e.losses.lanes_lost == 0;
   return collectives && (seen || front.first != 0) &&
          std::ranges::all_of(e.lanes, [&](const LaneEvidence& lane) {
@@ -207,15 +209,15 @@ bool keeps_what_is_in_flight(const Facts& f, int i) {
          });
 }
 
-// Starts tell that what this rank issued first of all that it has in flight did not start on its
-// device: no other rank holds that up.
+// Recorded starts show that the rank's device did not start its first operation in flight: no other
+// rank holds that up.
 bool holds_itself_up(const Facts& f, int i) {
   return std::ranges::all_of(
       f.graph.pending, [&](const Pending& p) { return !contains(p.lagging, i) || p.starts_seen; });
 }
 
-// Starts tell, of earlier operations, that what this rank issued first of all that it has in flight did
-// not start on its device, and that does not take a peer.
+// Recorded starts of earlier operations show that the rank's device did not start its first
+// operation in flight. A start needs no peer.
 bool is_unstarted(const Facts& f, int i) {
   const Front& front = f.graph.fronts[idx(i)];
   const RankEvidence& e = f.ev(i);
@@ -241,7 +243,7 @@ Cause unstarted(const Facts& f, const std::vector<int>& who, int k) {
   return c;
 }
 
-// Beside a device that is known to stall these do, too.
+// Further devices that stall beside a device that is known to stall.
 std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who) {
   std::vector<Cause> out;
   for (const int i : f.c.indices()) {
@@ -261,9 +263,9 @@ std::vector<Cause> unstarted_beside(const Facts& f, const std::vector<int>& who)
   return out;
 }
 
-// Both ends of a message are the first that their ranks have in flight, and on neither device it
-// started, though another rank's device did start what that has in flight: not both compute for so
-// long. (Members of a group that compute in step may.)
+// Both ends of a message are the first operation that their ranks have in flight, and neither
+// device started it, though another rank's device did start its first operation in flight. Two
+// devices do not both compute for so long. (Members of a group that compute in step may.)
 std::optional<Cause> both_unstarted(const Facts& f, int k) {
   const Pending& p = f.graph[k];
   const Group& g = f.group(p.group);
@@ -289,13 +291,13 @@ std::optional<Cause> both_unstarted(const Facts& f, int k) {
   return ranks_that(f, runs).empty() ? std::nullopt : std::optional(unstarted(f, who, k));
 }
 
-// The operation that this rank's device is behind in; `main` if it is one.
+// An operation that the rank's device is behind in; `main` if it is among them or there is none.
 int lags_in(const Facts& f, int i, int main) {
   const auto all = f.graph.those([&](const Pending& p) { return contains(p.lagging, i); });
   return all.empty() || contains(all, main) ? main : all.front();
 }
 
-// The devices that are behind in `k`, each with what stalls it.
+// Blames the devices that are behind in `k`, each with the reason for its stall.
 void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c) {
   c.set(Rule::kDeviceBehind, Verdict::kDevice);
   for (const int i : who) {
@@ -328,7 +330,7 @@ void blame_devices(const Facts& f, const std::vector<int>& who, int k, Cause& c)
   }
 }
 
-// One member may end a broadcast that does not reach the next.
+// A member may end a broadcast that does not reach the next member.
 bool is_broadcast_behind(const Facts& f, const Pending& p) {
   return p.kind == Kind::kCollective && !p.starts_seen &&
          std::ranges::any_of(p.waits, [&](const Wait& w) {
@@ -342,13 +344,13 @@ bool is_broadcast_behind(const Facts& f, const Pending& p) {
 
 std::vector<Cause> device_behind(const Facts& f) {
   std::vector<int> who = problem_ranks(f, Problem::kLagging);
-  // NCCL's communicators are made in the first operation: it is within the call still.
+  // NCCL makes a communicator in its first operation: the rank is still inside that call.
   std::erase_if(who, [&](int i) { return is_at_store(f, i); });
   const int k = who.empty() ? -1 : behind_in(f, who);
   if (k < 0) {
     return {};
   }
-  // What holds them may be elsewhere: on another stream, at a peer, in the network.
+  // They may be held up elsewhere: on another stream, at a peer, in the network.
   const DeviceChain chain = chain_of(f, who);
   const std::set<int> stalled = stalled_ranks(chain), all(who.begin(), who.end());
   const std::vector<int> explains = f.graph.leading_to(who, {k});
@@ -363,19 +365,18 @@ std::vector<Cause> device_behind(const Facts& f) {
   c.chain = chain;
   c.explains = explains;
   c.others = who;
-  // Where kernels are not told of, one that waits for another looks as if it did not run.
+  // If kernels are not recorded, a kernel that waits for another looks as if it did not run.
   const bool unseen = std::ranges::any_of(
       chain.stalled, [](const auto& s) { return s.why == StalledDevice::kUnseenKernel; });
   const bool told = std::ranges::all_of(who, [&](int i) { return holds_itself_up(f, i); });
-  // Half of all devices do not stall each by itself.
+  // Half of all devices do not stall independently of each other.
   const bool many = who.size() > 2 && 2 * who.size() >= f.c.ranks.size();
   const bool kept = std::ranges::all_of(who, [&](int i) { return keeps_what_is_in_flight(f, i); });
   if (!kept || (who.size() > 1 && (unseen || many || !told))) {
     c.set(Rule::kOpenBehind, Verdict::kUndecided);
     return {c};
   }
-  // One that runs it, as far as is known, may be owed something by the others, though these have
-  // finished.
+  // The others may owe data to a rank that may be running it, though they have finished.
   std::vector<int> running;
   bool unobserved = false;
   for (const Pending& p : f.graph.pending) {
@@ -400,7 +401,8 @@ std::vector<Cause> device_behind(const Facts& f) {
   if (unobserved) {
     c.assume(Assume::kLowerLayer);
   }
-  // Its first operation in flight, which others' devices started: nothing else holds it up.
+  // It is the rank's first operation in flight, and others' devices started it: nothing else holds
+  // it up.
   c.independent = who.size() == 1;
   std::vector<Cause> out = told ? unstarted_beside(f, who) : std::vector<Cause>{};
   out.insert(out.begin(), std::move(c));
@@ -436,14 +438,15 @@ std::vector<Cause> complete(const Facts& f) {
       }
     }
   }
-  // Without evidence of a rank, what the others' devices show may be the cause, or that it came.
+  // A member is without evidence: the others' devices may show the cause, or that the member issued
+  // the operation.
   for (std::size_t k = 0; k < f.graph.pending.size() && out.empty(); ++k) {
     const Pending& p = f.graph.pending[k];
     if (p.unknown.empty() || !p.absent.empty()) {
       continue;
     }
     const DeviceChain chain = chain_from(f, p.waits);
-    // What stops most of those with evidence is rather what they all lack.
+    // If most ranks with evidence are stalled, the rank that they all lack is the likelier cause.
     const bool most = 2 * chain.stalled.size() > p.waits.size();
     const bool shown = !chain.links.empty() ||
                        (!most && std::ranges::any_of(chain.stalled, [&](const StalledDevice& s) {
@@ -460,20 +463,20 @@ std::vector<Cause> complete(const Facts& f) {
 
 namespace {
 
-// Members came to it from different lines of the program.
+// Members issued it from different lines of the program.
 bool is_from_several_lines(const Facts& f, const Pending& p) {
   std::set<std::pair<std::string, std::uint32_t>> lines;
   for (const Wait& w : p.waits) {
     const Record* r = f.record(w);
     const Site site = r == nullptr ? Site() : user_site(f.ev(w.evidence), r->stack);
-    if (!site.file.empty()) {  // an unknown one is no other line
+    if (!site.file.empty()) {  // an unknown line is no different line
       lines.emplace(site.file, site.line);
     }
   }
   return p.kind == Kind::kCollective && lines.size() > 1;
 }
 
-// The other end of a message, where that is pending, too; -1: it is not.
+// The other end of a message, if it is pending as well; -1: it is not.
 int pending_other_end(const Facts& f, const Pending& p) {
   const std::vector<int> ends = f.graph.those([&](const Pending& q) {
     return q.kind != p.kind && q.kind != Kind::kCollective && q.group == p.group &&
@@ -483,7 +486,7 @@ int pending_other_end(const Facts& f, const Pending& p) {
 }
 
 // Members of the failed operation that had issued it and exited with status 0: messages that they
-// had not waited for went with them.
+// had not waited for were lost with them.
 std::vector<int> left_it(const Facts& f, const Pending& p) {
   std::vector<int> out;
   for (const int i : f.group(p.group).evidence) {
@@ -513,13 +516,13 @@ std::vector<Cause> complete_open(const Facts& f) {
                                                      : other >= 0 && who_wait_started(f, p) &&
                                                            who_wait_started(f, f.graph[other]);
     const bool failed = std::ranges::any_of(p.waits, [](const Wait& w) { return w.failed; });
-    // What is matched by its order meets another one where one is too many or too few.
+    // After an operation too many or too few, later operations are matched with the wrong ones.
     const bool several_lines = is_from_several_lines(f, p);
     const bool may_be_shifted = !failed && (!started || several_lines);
     const std::vector<int> stuck =
         ranks_that(f, [&](int i) { return may_be_shifted && f.graph.waits(i); });
     auto left = stuck.size() > 1 ? left_order(f, stuck, several_lines) : std::nullopt;
-    // Who takes no part in what is stuck here shifted nothing in it.
+    // A rank that takes no part in the stuck operations shifted nothing in them.
     const auto takes_part = [&](const Guilty& g) {
       return std::ranges::any_of(problem.pending,
                                  [&](int at) { return f.graph[at].waits_here(g.evidence); });

@@ -31,8 +31,8 @@ bool earlier(const Exit& a, const Exit& b) {
   return a.time != b.time && a.time != 0 && (b.time == 0 || a.time < b.time);
 }
 
-// Those who ended first, or met the same fate at the same moment; not who waited for another that
-// ended.
+// The processes that ended first, or ended the same way at the same moment, except processes that
+// waited for another process that ended.
 std::vector<int> first_to_end(const Facts& f, bool all_gone) {
   const std::set<int> dead(f.primary.begin(), f.primary.end());
   std::vector<int> causes = f.primary;
@@ -60,9 +60,10 @@ std::vector<int> first_to_end(const Facts& f, bool all_gone) {
   return chosen;
 }
 
-// An end that only peers saw: its reason may follow from one that is known, unless it came before.
+// Adds ends that only peers saw. Such an end may be a consequence of a known end, unless it came
+// before that.
 void add_missing(const Facts& f, Time known, Cause& c) {
-  // Of those, one that ended without a word was killed; a status of its own may be an error's that
+  // A process that ended without a word was killed. An exit status may come from an error that
   // followed.
   const auto silent = [&](int i) {
     const ExitKind kind = f.missing_exits[idx(i)].kind;
@@ -85,7 +86,8 @@ void add_missing(const Facts& f, Time known, Cause& c) {
   }
 }
 
-// Where a rank that was killed waited for one that never came and waits for nobody; -1: nowhere.
+// Evidence of a rank that a killed rank waited for, and that never came and waits for nothing; -1:
+// none.
 int waited_in_vain(const Facts& f, int i) {
   const ExitKind kind = f.exit(i).kind;
   if (kind != ExitKind::kGone && kind != ExitKind::kSignal) {
@@ -124,7 +126,7 @@ std::vector<Cause> exited(const Facts& f) {
     g.pending = absent_from;
   }
   c.pending = absent_from >= 0 ? absent_from : main_pending(f, chosen, false);
-  // Every wait since may follow from the end.
+  // Every later wait may be a consequence of the end.
   c.explains = ranks_that(f, [&](int i) { return f.graph.waits(i); });
   for (const int i : chosen) {
     const int a = waited_in_vain(f, i);
@@ -176,7 +178,7 @@ std::vector<Cause> terminated(const Facts& f) {
   std::ranges::stable_sort(told, {}, [&](int i) { return f.exit(i).time; });
   Cause c;
   c.others = told;
-  // One of them by another hand and before the others: that one was the target.
+  // A process that another sender ended, before the others, was the target.
   const Exit& first = f.exit(told[0]);
   if (told.size() > 1) {
     const Exit& second = f.exit(told[1]);
@@ -188,7 +190,7 @@ std::vector<Cause> terminated(const Facts& f) {
       return {c};
     }
   }
-  // A job that somebody ended because it was slow.
+  // The job may have been ended because it was slow.
   for (Cause& s : f.c.missing.empty() ? slow(f) : std::vector<Cause>{}) {
     if (s.verdict == Verdict::kSlow) {
       return {std::move(s)};
@@ -214,7 +216,8 @@ bool is_node(const Facts& f, const std::vector<Rank>& who) {
 
 namespace {
 
-// A device of a rank with evidence has got data from it, or given it some, in that operation.
+// In a pending operation, the device of a rank with evidence received data from that rank or sent
+// data to it.
 bool moved_data(const Facts& f, Rank who) {
   for (const Pending& p : f.graph.pending) {
     for (const Wait& w : p.waits) {
@@ -233,7 +236,8 @@ bool moved_data(const Facts& f, Rank who) {
   return false;
 }
 
-// Where the rank clearly left its usual order, not as programs vary: the record of what was due.
+// The record of the operation that was due where the rank clearly left its usual order, beyond the
+// normal variation of programs; nullopt: it did not.
 std::optional<std::size_t> left_out_record(const Facts& f, int i) {
   const std::size_t stuck = f.stuck_step(i);
   const std::vector<Step>& steps = f.history.of(i);
@@ -251,8 +255,8 @@ std::optional<std::size_t> left_out_record(const Facts& f, int i) {
              : std::nullopt;
 }
 
-// A rank that left its usual order, where an operation with `who` was due or one that others wait
-// in, may be what the one without evidence waits for.
+// The rank without evidence may wait for a rank that left its usual order where an operation with
+// it, or an operation that others wait in, was due.
 bool has_suspect(const Facts& f, Rank who) {
   std::set<int> waiting, suspects;  // groups; evidence
   for (const Pending& p : f.graph.pending) {
@@ -282,7 +286,8 @@ bool has_suspect(const Facts& f, Rank who) {
   });
 }
 
-// The devices of all members are in one of its operations, and a rank without evidence is no member.
+// The devices of all members are in one of the problem's operations, and no rank without evidence
+// is a member.
 bool runs_without_end(const Facts& f, const Problem& problem) {
   return problem.kind == Problem::kComplete &&
          std::ranges::any_of(problem.pending, [&](int k) { return all_started(f, f.graph[k]); });
@@ -296,7 +301,7 @@ int sister_of(const Facts& f, int i, int group) {
   return it == own.end() ? -1 : *it;
 }
 
-// The rank had issued what `first` is on it before it came to `then`, which it waits in.
+// The rank issued its counterpart of `first` before the operation of `then`, which it waits in.
 bool issued_before(const Facts& f, const Wait& then, const Pending& first) {
   const int g = sister_of(f, then.evidence, first.group);
   const Record* r = g < 0
@@ -306,8 +311,9 @@ bool issued_before(const Facts& f, const Wait& then, const Pending& first) {
   return r != nullptr && f.ev(then.evidence).index_of(*r) < then.record;
 }
 
-// A collective that lacks only this rank, though all who are idle came further, each in its own group of
-// that kind: none of them held it up before. What else it may wait in comes later in the program.
+// A collective that lacks only this rank, while all idle ranks are past it, each in its own group
+// of that kind, so none of them held it up. Other operations that lack this rank come later in the
+// program. -1: none.
 int lacks_only(const Facts& f, Rank who) {
   const std::vector<int> idle = problem_ranks(f, Problem::kIdle);
   const auto lacks = [&](const Pending& p) {
@@ -377,9 +383,9 @@ std::vector<Cause> no_evidence(const Facts& f) {
   const std::set<Rank> seen = missing_seen(f.c, true);
   const bool alive = any([&](Rank x) { return seen.contains(x); });
   const bool doubtful = !f.hidden.empty() && f.hidden.front().doubtful;
-  // With more than one lost, the one that is waited for may itself wait for another.
+  // If several ranks are lost, the awaited rank may itself wait for another.
   const bool alone = who.size() == 1 && f.c.missing == who;
-  // A watchdog prints nothing of a rank that has nothing in flight.
+  // A watchdog prints nothing about a rank that has nothing in flight.
   const bool logged =
       std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->holes.from_log; });
   if ((alone || node) && lasting && !alive && !p.complete && !doubtful && !logged &&
@@ -403,8 +409,8 @@ std::vector<Cause> no_evidence(const Facts& f) {
   return {c};
 }
 
-// All waits end at one rank whose file of PyTorch's is long older than they are: where the others wrote
-// theirs, it did not write another one. (fr's ranks write those of others, too.)
+// All waits end at one rank, and its PyTorch file is much older than they are: it wrote no new file
+// when the others wrote theirs. (Ranks with fr also write the files of other ranks.)
 std::vector<Cause> old_file(const Facts& f) {
   const std::vector<Problem>& ends = f.graph.problems;
   const bool one =
@@ -424,7 +430,7 @@ std::vector<Cause> old_file(const Facts& f) {
   c.explains = ends.front().explains;
   c.pending = *std::ranges::max_element(open, {}, [&](int k) { return f.graph[k].waits.size(); });
   const Pending& p = f.graph[c.pending];
-  // Of files that were copied nobody knows which is older.
+  // The ages of copied files are unknown.
   const bool copied = std::ranges::any_of(
       f.c.ranks, [](const RankEvidence* other) { return other->holes.written_guessed; });
   if (e.format.empty() || copied || older_s < limits::kStaleApart_s ||

@@ -12,8 +12,8 @@ namespace frtrace {
 
 namespace {
 
-// The longest time in which the rank issued nothing and nothing of it was in flight, by its records
-// and by what its deadlines learned, in seconds; negative: of too few operations, unknown.
+// The longest time, in seconds, in which the rank issued nothing and had nothing in flight, by its
+// records and its learned deadlines; negative: unknown, too few operations.
 double longest_pause_s(const RankEvidence& e) {
   Time last = 0;
   double longest = 0;
@@ -33,7 +33,7 @@ double longest_pause_s(const RankEvidence& e) {
   return n < limits::kUsualWaitFewest ? -1 : longest;
 }
 
-// The recorder of a rank raised an incident because the job is silent.
+// The rank's recorder raised an incident because the job is silent.
 bool is_told_silent(const RankEvidence& e) {
   return e.reason.find(fr::kSilentReason) != std::string::npos;
 }
@@ -52,7 +52,7 @@ bool is_silent(const Facts& f, int i, bool told) {
          (pause_s >= 0 && idle_s(e) >= std::max(e.timeout_s(), limits::kIdleTimes * pause_s));
 }
 
-// The main thread of the rank sleeps: one that computes may just take long.
+// The main thread of the rank sleeps. A thread that computes may just take long.
 bool is_asleep(const RankEvidence& e) {
   const ThreadStack* t = told_thread(e);
   return t != nullptr && t->activity != fr::Activity::kRunning &&

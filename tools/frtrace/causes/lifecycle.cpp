@@ -13,7 +13,7 @@ namespace frtrace {
 
 namespace {
 
-// The calls of new_group that make groups of the present world, by torch's own ordinal.
+// The calls of new_group that make groups of the current world, by torch's own ordinal.
 std::map<std::int32_t, std::size_t> group_calls(const RankEvidence& e) {
   std::map<std::int32_t, std::size_t> calls;
   for (std::size_t r = 0; r < e.records.size(); ++r) {
@@ -31,7 +31,7 @@ std::map<std::int32_t, std::size_t> group_calls(const RankEvidence& e) {
   return calls;
 }
 
-// No peer has to make these: a rank that is stuck in one does not wait for one that did not.
+// Calls that no peer has to make: a rank that is stuck in such a call does not wait for a peer.
 bool is_local(std::string_view op) {
   static constexpr std::string_view kLocal[] = {
       "ncclCommAbort",      "ncclCommRevoke", "ncclCommRegister",         "ncclCommDeregister",
@@ -39,14 +39,14 @@ bool is_local(std::string_view op) {
   return contains(std::span(kLocal), op);
 }
 
-// PyTorch's files have the ordinal for a name. Several groups may share a name by right, so it tells
-// something only where members of one group know it by different ones, and nothing where two groups
-// have it for most of their members.
+// PyTorch's files use the ordinal as the group's name. Several groups may rightly share a name, so
+// it is evidence only if members of one group know it by different names, and none if two groups
+// have the name for most of their members.
 void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   if (std::ranges::all_of(f.c.ranks, [](const RankEvidence* e) { return e->format.empty(); })) {
-    return;  // to compare all groups takes long in a large job
+    return;  // comparing all groups is slow in a large job
   }
-  const auto lacks = [](const Group& a, const Group& b) {  // what a member of the other has
+  const auto lacks = [](const Group& a, const Group& b) {  // `b` has a member's row that `a` lacks
     for (std::size_t m = 0; m < a.ranks.size(); ++m) {
       if (a.row[m] < 0 && b.row[m] >= 0) {
         return true;
@@ -67,7 +67,7 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   const auto rows = [](const Group& g) {
     return std::ranges::count_if(g.row, [](int row) { return row >= 0; });
   };
-  std::map<std::string, int> groups;  // of that name by most of their members
+  std::map<std::string, int> groups;  // number with that name by most of their members
   for (const auto& [ranks, known] : alike) {
     std::ptrdiff_t all = 0;
     for (const Group* g : known) {
@@ -88,7 +88,7 @@ void add_named(const Facts& f, std::map<std::int32_t, GroupCalls>& calls) {
   }
 }
 
-// Per call the ranks that have been inside it for long.
+// Per call, evidence of the ranks that have been inside it for long.
 std::map<std::string, std::vector<int>> inside(const Facts& f) {
   std::map<std::string, std::vector<int>> out;
   for (const int i : f.c.indices()) {
@@ -118,7 +118,7 @@ std::vector<Cause> same_rank(const Facts& f) {
   return {c};
 }
 
-// Some are in a call that makes groups, for which all must agree on how many they are.
+// Some ranks are in a call that makes groups, for which all must agree on the world size.
 std::vector<Cause> other_world(const Facts& f) {
   std::map<int, std::vector<int>> worlds;  // evidence
   for (const int i : f.c.indices()) {
@@ -146,7 +146,7 @@ std::vector<Cause> other_world(const Facts& f) {
 }
 
 std::vector<Cause> group_order(const Facts& f) {
-  // By ordinal: all ranks have to make the same call, also those that are no members.
+  // By ordinal: all ranks must make the same call, members or not.
   std::map<std::int32_t, GroupCalls> calls;
   for (const int i : f.c.indices()) {
     for (const auto& [ordinal, record] : group_calls(f.ev(i))) {
@@ -195,7 +195,7 @@ std::vector<Cause> group_order(const Facts& f) {
       break;
     }
   }
-  c.explains = ranks_that(f, [](int) { return true; });  // every later group is another one on them
+  c.explains = ranks_that(f, [](int) { return true; });  // every later group differs on them
   if (c.calls->tie) {
     c.assume(Assume::kTie);
   }
@@ -203,8 +203,8 @@ std::vector<Cause> group_order(const Facts& f) {
   return {c};
 }
 
-// The store's rendezvous ends when all ranks have come: where all that left evidence are in it, those
-// that left none have not.
+// The store's rendezvous ends when all ranks have come. If all ranks with evidence are in it, the
+// ranks without evidence have not come.
 std::vector<Cause> never_started(const Facts& f) {
   constexpr std::string_view kFirstCall = "init_process_group";
   if (f.c.missing.empty() || !missing_seen(f.c, false).empty()) {
@@ -220,8 +220,8 @@ std::vector<Cause> never_started(const Facts& f) {
     }
     c.others.push_back(i);
   }
-  // Rank 0 has the store and stays in the rendezvous until all have come; the others go on to wait
-  // for each other in the backend. Where rank 0 is missing, nobody gets past the store.
+  // Rank 0 serves the store and stays in the rendezvous until all have come; the others go on to
+  // wait for each other in the backend. If rank 0 is missing, no rank gets past the store.
   const bool served = f.rank(0) == 0;
   bool known = false, passed = false;
   for (const int i : served ? std::vector<int>{0} : c.others) {
@@ -229,14 +229,14 @@ std::vector<Cause> never_started(const Facts& f) {
     known = known || (r.known && r.within);
     passed = passed || (r.known && !r.within);
   }
-  // In the backend each rank leaves its address in the store and takes those of all others out of it:
-  // where all wait for one, rank 0 has not left its own.
+  // In the backend each rank writes its address to the store and reads the addresses of all others.
+  // If all wait for an address, it is the address of rank 0.
   const auto awaits_an_address = [&](int i) { return is_at_store(f, i); };
   if (passed &&
       (served ? serves_store(f.ev(0)) : !std::ranges::all_of(c.others, awaits_an_address))) {
     return {};
   }
-  // Of a node from which nothing was read the files may be elsewhere.
+  // If nothing was read from a node, its files may be elsewhere.
   std::vector<Rank> unseen;
   for (const Rank r : f.c.missing) {
     const bool has_sister = std::ranges::any_of(f.c.ranks, [&](const auto* e) {
@@ -264,7 +264,7 @@ std::vector<Cause> never_started(const Facts& f) {
   return {c};
 }
 
-// Python waits for a thread, and the launcher for the process; nobody else need.
+// Python waits for a thread, and the launcher for the process; no other rank need wait.
 std::vector<Cause> no_exit(const Facts& f) {
   Cause c;
   c.lifecycle = "interpreter_exit";  // fr's own name of that wait: python/fr/capture.py
@@ -289,7 +289,7 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
   const std::string_view op = first.text(call.op);
   const std::vector<Rank> ranks =
       op == "new_group" ? group_call_ranks(first, call) : std::vector<Rank>();
-  // A call of an earlier group of the same job says nothing of this one.
+  // A call for an earlier group of the same job says nothing about this call.
   const Time began = first.records.front().time - static_cast<Time>(first.timeout_s() * 1e9);
   std::vector<int> out;
   if (is_local(op)) {
@@ -311,7 +311,7 @@ std::vector<int> absent_from_call(const Facts& f, const std::vector<int>& member
 
 namespace {
 
-// It has been at the store for as long as a hang lasts.
+// The rank has been at the store for as long as a hang lasts.
 bool stays_at_store(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   const Record* call = f.lifecycle_in_flight(i);
@@ -357,8 +357,8 @@ std::vector<Cause> unreached_store(const Facts& f) {
   return {c};
 }
 
-// Nothing is pending but waits for keys of the ranks' store. Of few that are in nothing one has to set
-// the key.
+// Nothing is pending except waits for keys of the ranks' store. If only a few ranks are in no
+// operation, one of them must set the key.
 std::vector<Cause> at_store(const Facts& f) {
   Cause c;
   c.others = ranks_that(f, [&](int i) { return stays_at_store(f, i); });
@@ -388,7 +388,7 @@ bool is_communicator_end(std::string_view op) {
   return op == "ncclCommFinalize" || op == "ncclCommDestroy";
 }
 
-// Some graph has operations of the group's communicator, or had.
+// CUDA graphs have, or had, operations of the group's communicator.
 bool has_captured(const RankEvidence& e, std::uint32_t group) {
   return std::ranges::any_of(e.device.comms, [&](const CommEvidence& comm) {
     return comm.captured != 0 && (comm.pg_group == group || comm.group == group);

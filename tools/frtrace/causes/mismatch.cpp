@@ -18,12 +18,12 @@ const Record* record_at(const Facts& f, const Divergence& d, int member, std::ui
   return f.slots[idx(d.group)].at(f.c, f.group(d.group), idx(member), seq);
 }
 
-// +1: the rank issued there what it did before after as many equal operations as ever came before
-// it, -1: it never did, 0: nothing tells. In linear time (Z-function of the steps backwards), as
-// programs repeat themselves.
+// +1: after the longest equal run of operations before it, the rank issued the same operation
+// before; -1: it issued only others there; 0: there is no such run. Takes linear time (Z-function
+// of the steps backwards), because programs repeat themselves.
 int precedent(const std::vector<Step>& steps, std::size_t record) {
   const std::size_t pos = step_of(steps, record);
-  std::vector<std::size_t> equal(pos < steps.size() ? pos : 0);  // before `pos` and so much earlier
+  std::vector<std::size_t> equal(pos < steps.size() ? pos : 0);  // equal steps, that much earlier
   std::size_t most = 0, from = 0, to = 0;
   bool same = false;
   for (std::size_t back = 1; back < equal.size(); ++back) {
@@ -41,7 +41,7 @@ int precedent(const std::vector<Step>& steps, std::size_t record) {
   return most == 0 ? 0 : same ? 1 : -1;
 }
 
-// By all that the rank issued, and by what it issued in the group of `d` alone.
+// By all operations of the rank, and by its operations in the group of `d` alone.
 std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence,
                                std::size_t record) {
   const std::vector<Step>& steps = f.history.of(evidence);
@@ -52,15 +52,15 @@ std::pair<int, int> precedents(const Facts& f, const Divergence& d, int evidence
   return {precedent(steps, record), precedent(of_group, record)};
 }
 
-// Operation, sizes, and where the place in the code is known, that.
+// Hash of the operation, its sizes and, if known, its call site.
 std::uint64_t what_of(const Facts& f, int evidence, const Record& r) {
   const int group = f.c.group_at(evidence, r.group);
   const auto record = static_cast<std::uint32_t>(f.ev(evidence).index_of(r));
   return mix(f.anomalies.role(evidence, {0, group, record}), signature_hash(f.ev(evidence), r));
 }
 
-// Members of sister groups (same description and size, other ranks) that issued the same in the
-// same slot.
+// Number of members of sister groups (same description and size, other ranks) that issued the same
+// in the same slot.
 int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) {
   const Group& g = f.group(d.group);
   int votes = 0;
@@ -77,7 +77,7 @@ int sisters_that_agree(const Facts& f, const Divergence& d, std::uint64_t what) 
   return votes;
 }
 
-// What the member issued in that slot; nullopt: nobody knows.
+// Hash of the operation that the member issued in that slot; nullopt: unknown.
 std::optional<std::uint64_t> what_at(const Facts& f, const Divergence& d, int member,
                                      std::uint64_t seq) {
   const Record* r = record_at(f, d, member, seq);
@@ -85,9 +85,9 @@ std::optional<std::uint64_t> what_at(const Facts& f, const Divergence& d, int me
   return r == nullptr ? std::nullopt : std::optional(what_of(f, i, *r));
 }
 
-// Of two members the slot from which on they issue different things: one that left something out
-// meets the other in equal sizes for a while. `apart`: slots that lie between two such at most, as
-// in a loop both come to the same operation now and then.
+// The slot from which on two members issue different operations. A member that left an operation
+// out meets the other in equal sizes for a while. `apart`: largest distance between two such slots,
+// because in a loop both come to the same operation now and then.
 std::uint64_t parted_at(const Facts& f, const Divergence& d, int member, int other,
                         std::uint64_t apart = 1) {
   std::uint64_t at = d.seq;
@@ -101,7 +101,7 @@ std::uint64_t parted_at(const Facts& f, const Divergence& d, int member, int oth
   return at;
 }
 
-// What the rank issued before of that operation, in that group and from that place.
+// The rank's earlier records of that operation, in that group and from that call site.
 std::vector<const Record*> before_from_there(const RankEvidence& e, const Record& own) {
   std::vector<const Record*> out;
   for (const Record* r = e.records.data(); r != &own; ++r) {
@@ -112,7 +112,8 @@ std::vector<const Record*> before_from_there(const RankEvidence& e, const Record
   return out;
 }
 
-// +1: it moved as many rows as every time before from there, -1: others than those, 0: they vary.
+// +1: it moved as many rows as every time before from that call site, -1: a different number, 0:
+// the numbers vary or are too few.
 int usual_splits(const RankEvidence& e, const Record& own) {
   const std::vector<const Record*> before = before_from_there(e, own);
   const auto text = [&](const Record* r) { return operation_text(e, *r); };
@@ -123,7 +124,8 @@ int usual_splits(const RankEvidence& e, const Record& own) {
   return text(before.back()) == text(&own) ? 1 : -1;
 }
 
-// +1: it had that type, and that size, before from there, -1: others only, 0: it never was there.
+// +1: it had that type, and with `sized` that size, before from that call site; -1: only others; 0:
+// the call site is new.
 int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
   const std::vector<const Record*> before = before_from_there(e, own);
   const bool known = std::ranges::any_of(before, [&](const Record* r) {
@@ -133,8 +135,9 @@ int usual_tensor(const RankEvidence& e, const Record& own, bool sized) {
   return known ? 1 : before.empty() ? 0 : -1;
 }
 
-// Of a size that varies. +1: it is that of the operation before, as every time from there (layers work
-// on one batch), -1: this time it is not, 0: they never had to do with each other.
+// For a size that varies. +1: it equals the size of the preceding operation, as every time from
+// that call site (layers work on one batch); -1: this time it does not; 0: the sizes were never
+// related.
 int usual_with_last(const Facts& f, int evidence, const Record& own) {
   const std::vector<Step>& steps = f.history.of(evidence);
   const auto last_of = [&](const Record& r) -> const Record* {
@@ -154,8 +157,8 @@ int usual_with_last(const Facts& f, int evidence, const Record& own) {
   return last == nullptr || same < limits::kRepeats ? 0 : last->in_numel == own.in_numel ? 1 : -1;
 }
 
-// The only class that issued the operation that sister groups did in that slot; -1: none, or several
-// did. Sizes differ between sisters by right.
+// The only class that issued the operation that sister groups issued in that slot; -1: none, or
+// several did. Sizes may rightly differ between sisters.
 int class_of_sisters(const Facts& f, const Divergence& d) {
   int out = -1;
   if (std::ranges::count(d.fields, SlotField::kOperation, &FieldDifference::field) == 0) {
@@ -174,8 +177,8 @@ int class_of_sisters(const Facts& f, const Divergence& d) {
   return out;
 }
 
-// The class that did what was due, judged by earlier iterations and sister groups; -1: nothing
-// tells.
+// The class that issued the operation that was due, by earlier iterations and sister groups; -1:
+// unknown.
 int class_by_precedent(const Facts& f, const Divergence& d) {
   if (const int k = class_of_sisters(f, d); k >= 0) {
     return k;
@@ -183,7 +186,7 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   std::vector<int> votes(d.classes.size(), 0), by_order = votes;
   bool all_tell = true;
-  // Types do not vary from time to time, sizes may.
+  // Types do not vary between iterations; sizes may.
   const auto differ_in = [&](SlotField field) {
     return std::ranges::count(d.fields, field, &FieldDifference::field) != 0;
   };
@@ -202,15 +205,15 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
       const std::vector<Step>& steps = f.history.of(i);
       const bool varies = !steps[step_of(steps, f.ev(i).index_of(*r))].sized;
       votes[k] += types ? usual_tensor(f.ev(i), *r, false) : 0;
-      // Its usual size says nothing for a rank that may have left out the other's operation.
+      // A usual size is no argument for a rank, which may have left out the other's operation.
       const auto size = [&] {
         return varies ? usual_with_last(f, i, *r) : usual_tensor(f.ev(i), *r, true);
       };
       votes[k] += sizes ? std::min(size(), 0) : 0;
     }
   }
-  // Who left something out a while ago is in its usual order again: a member that has no such
-  // history is no more wrong than it.
+  // A rank that left an operation out a while ago is in its usual order again: a member without
+  // such a history is no more wrong than that rank.
   for (std::size_t k = 0; k < votes.size() && all_tell; ++k) {
     votes[k] += by_order[k];
   }
@@ -218,10 +221,10 @@ int class_by_precedent(const Facts& f, const Divergence& d) {
   return std::ranges::count(votes, *best) == 1 ? static_cast<int>(best - votes.begin()) : -1;
 }
 
-// Of members without a record of the slot.
+// Members without a record of the slot.
 struct Voters {
-  std::vector<Rank> not_come;  // did not issue it yet
-  bool lost = false;           // one that has evidence issued it, and its record is not kept
+  std::vector<Rank> not_come;  // have not issued it yet
+  bool lost = false;           // a member with evidence issued it; its record is not kept
 };
 
 Voters voters_of(const Facts& f, const Divergence& d) {
@@ -240,8 +243,9 @@ Voters voters_of(const Facts& f, const Divergence& d) {
   return out;
 }
 
-// The class that is right where members have not come to the slot yet: most of those that have, but
-// for few of the group who issued what none of them had before where others did what was due.
+// The right class if members have not come to the slot yet: the largest class. Exception: it is a
+// minority of the group and issued an operation that is new to all of them, where the other class
+// issued the usual operation.
 int class_of_all(const Facts& f, const Divergence& d) {
   const Group& g = f.group(d.group);
   const auto order = [&](int m) {
@@ -256,7 +260,8 @@ int class_of_all(const Facts& f, const Divergence& d) {
   return few && two && all(0, -1) && all(1, 1) ? 1 : 0;
 }
 
-// What the member issued in the group from the slot on, or up to it backwards, as far as is known.
+// Keys of the operations that the member issued in the group from the slot on, or backwards from
+// it, as far as its records are kept.
 std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int member,
                                      bool backwards) {
   const int i = f.group(d.group).evidence[idx(member)];
@@ -273,8 +278,8 @@ std::vector<std::uint64_t> keys_from(const Facts& f, const Divergence& d, int me
   return out;
 }
 
-// By how many operations an earlier place lies back that `before`, which runs backwards, was like so
-// far: the one alike for longest first.
+// Distances back to earlier places that were preceded by the same operations, the longest match
+// first. `before` runs backwards.
 std::vector<std::size_t> places_alike(const std::vector<std::uint64_t>& before) {
   std::vector<std::pair<std::size_t, std::size_t>> found;
   for (std::size_t back = 1; back < before.size(); ++back) {
@@ -288,22 +293,23 @@ std::vector<std::size_t> places_alike(const std::vector<std::uint64_t>& before) 
   return out;
 }
 
-// What was issued is what comes later in `due`: something was left out.
+// The issued operations come later in `due`: some were left out.
 bool went_on_later(const std::vector<std::uint64_t>& issued, std::vector<std::uint64_t> due,
                    bool fewer) {
   std::size_t support = 0;
   if (kind_of(issued, due, support) != Anomaly::kSkipped) {
     return false;
   }
-  // It issued one too early as well: as long as that fits, who has issued fewer left one out.
+  // The operations may also fit an exchange, in which one was issued too early. As long as both
+  // fit, the member with fewer operations left one out.
   const auto early = std::ranges::find(due, issued[0]);
   std::rotate(due.begin(), early, early + 1);
   const std::size_t exchanged = equal_run(issued, 0, due, 0);
   return exchanged < 2 || exchanged < support || (exchanged == support && fewer);
 }
 
-// The member left one operation out, or a few: it went on with what comes after them, as it came
-// after them in some earlier iteration.
+// The member left out one or a few operations: it went on with the operations that followed them in
+// some earlier iteration.
 bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
   const std::vector<std::uint64_t> issued = keys_from(f, d, member, false);
   const std::vector<std::uint64_t> due = keys_from(f, d, reference, false);
@@ -315,7 +321,7 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
   const std::vector<std::uint64_t> before = keys_from(f, d, reference, true);
   std::vector<std::size_t> places = places_alike(before);
   const std::vector<std::uint64_t> own = keys_from(f, d, member, true);
-  if (own.size() > 1 && own[1] == issued[0]) {  // rather once more than one round too early
+  if (own.size() > 1 && own[1] == issued[0]) {  // a repetition is likelier than a round too early
     places.resize(std::min<std::size_t>(places.size(), 1));
   }
   return went_on_later(issued, due, fewer) || std::ranges::any_of(places, [&](std::size_t back) {
@@ -327,8 +333,8 @@ bool skipped(const Facts& f, const Divergence& d, int member, int reference) {
          });
 }
 
-// The slot from which on the member issued what the others did from another place of the program; in
-// this one it goes on from where they were then: all since came once more. 0: it did not.
+// The slot from which on the member issued the others' operations from a different call site, if in
+// this slot it is where the others were then: all its operations since came once more. 0: none.
 std::uint64_t once_more_since(const Facts& f, const Divergence& d, int member, int reference) {
   const Group& g = f.group(d.group);
   const auto differ = [&](std::uint64_t own, std::uint64_t others) {
@@ -346,8 +352,8 @@ std::uint64_t once_more_since(const Facts& f, const Divergence& d, int member, i
   return since < d.seq && kept && !differ(d.seq, since) ? since : 0;
 }
 
-// The slot in which the member left an operation out and met the others in another of equal size: from
-// there on it issued what they did one slot later. 0: it did not.
+// The slot in which the member left an operation out and met the others in an operation of equal
+// size: from there on it issued each of their operations one slot early. 0: none.
 std::uint64_t left_out_since(const Facts& f, const Divergence& d, int member, int reference) {
   std::uint64_t since = 0;
   for (std::uint64_t seq = d.seq; --seq > 0 && d.seq - seq <= limits::kRecent;) {
@@ -382,14 +388,15 @@ bool is_ahead(const Facts& f, const Divergence& d, const std::vector<int>& membe
   return std::ranges::all_of(members, waits_before);
 }
 
-// The second class was right: the differences are told from the side of the first one.
+// The second class is right: tells the differences from the side of the first class.
 void tell_from_first(Divergence& d) {
   for (FieldDifference& x : d.fields) {
     std::swap(x.own, x.others);
   }
 }
 
-// Who issued something once more, or left something out, is one place further, or behind, since then.
+// A repeated operation raises the sequence numbers of a member's later operations by one; an
+// operation left out lowers them by one.
 void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
   const Group& g = f.group(d.group);
   const int reference = d.classes[idx(c.right)].front();
@@ -418,7 +425,7 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
   for (Guilty& x : c.guilty) {
     x.why = Why::kSkipped;
   }
-  if (since.size() == 1) {  // told where it began
+  if (since.size() == 1) {  // reported where it began
     c.divergence->seq = *since.begin();
     for (Guilty& x : c.guilty) {
       x.seq = *since.begin();
@@ -427,8 +434,8 @@ void tell_shifts(const Facts& f, const Divergence& d, Cause& c) {
   }
 }
 
-// Alone against as many in two slots or more of different groups that nobody outvotes, and the only one
-// who is in all of them: one fault explains all. Evidence; -1: there is none.
+// The only rank that stands alone in the ties of two or more groups, in every one of them: one
+// fault explains all. Its evidence; -1: none.
 int odd_in_all(const Facts& f) {
   std::map<int, std::size_t> times;  // by evidence
   std::set<int> groups;
@@ -444,7 +451,7 @@ int odd_in_all(const Facts& f) {
   return groups.size() > 1 && times.size() == 1 ? times.begin()->first : -1;
 }
 
-// The other side of the tie; -1: that rank is on neither.
+// The class on the other side of the tie; -1: the rank is on neither side.
 int class_against(const Facts& f, const Divergence& d, int evidence) {
   for (std::size_t k = 0; k < d.classes.size() && d.classes.size() == 2; ++k) {
     if (f.group(d.group).evidence[idx(d.classes[k].front())] == evidence) {
@@ -454,7 +461,7 @@ int class_against(const Facts& f, const Divergence& d, int evidence) {
   return -1;
 }
 
-// `odd`: odd_in_all().
+// `odd`: result of odd_in_all().
 Cause judge_divergence(const Facts& f, const Divergence& d, int odd) {
   const Group& g = f.group(d.group);
   Cause c;
@@ -493,7 +500,7 @@ Cause judge_divergence(const Facts& f, const Divergence& d, int odd) {
     tell_from_first(*c.divergence);
   }
   if (d.sizes_vary()) {
-    c.assume(Assume::kFewAreWrong);  // several might be off and add up to the same
+    c.assume(Assume::kFewAreWrong);  // several sizes may be wrong and add up to the same
   }
   std::vector<int> members;
   for (std::size_t k = 0; k < d.classes.size(); ++k) {
@@ -508,8 +515,8 @@ Cause judge_divergence(const Facts& f, const Divergence& d, int odd) {
       }
     }
   }
-  // Queued behind what the members wait in: a fault that nobody waits for yet. One rank against
-  // several is wrong whatever else is.
+  // The slot is queued behind the operations that the members wait in: no rank waits for this fault
+  // yet. A single rank against several is wrong, whatever else is.
   const bool ahead = !d.past && is_ahead(f, d, members);
   const bool clear = !d.past && !d.tie && c.guilty.size() == 1 && members.size() > 2;
   c.independent = ahead || clear;

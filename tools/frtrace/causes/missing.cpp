@@ -1,4 +1,4 @@
-// Ranks that wait for nobody and did not come to what others wait in.
+// Ranks that wait for nothing and did not issue the operation that others wait in.
 #include <algorithm>
 #include <set>
 
@@ -14,8 +14,8 @@ namespace frtrace {
 
 namespace {
 
-// It sleeps in no operation, by its stack: it waits for something outside of the job's
-// communication before it issues another one.
+// By its stack the rank sleeps outside of any operation: it waits for something outside of the
+// job's communication before it issues another operation.
 bool is_held_elsewhere(const Facts& f, int i) {
   const ThreadStack* t = told_thread(f.ev(i));
   return t != nullptr && !f.exit(i).ended() && !f.is_leaving(i) && !f.graph.waits(i) &&
@@ -23,8 +23,8 @@ bool is_held_elsewhere(const Facts& f, int i) {
          (t->activity == fr::Activity::kAsleep || t->activity == fr::Activity::kPolling);
 }
 
-// A minority waits in an operation that is none of the job's: all others have gone, or nobody ever
-// issued it before. So does who left its order with a message.
+// A minority waits in an operation that does not belong to the job: all others have left, or no
+// rank ever issued it before. The same for a rank that left its order with a message.
 bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) {
   if (p.kind != Kind::kCollective) {
     const int i = p.waits.front().evidence;
@@ -43,7 +43,7 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   return std::ranges::all_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
     const std::size_t pos = step_of(steps, w.record);
-    // One added before in that group, whatever it is taken for, shifts all later ones.
+    // An operation added earlier in that group, whatever it is taken for, shifts all later ones.
     const auto a = f.anomalies.own(w.evidence, f.stuck_step(w.evidence));
     if (a && (a->kind == Anomaly::kInserted || a->kind == Anomaly::kSwapped) &&
         steps[a->issued].group == p.group) {
@@ -55,7 +55,7 @@ bool is_extra(const Facts& f, const Pending& p, const std::vector<int>& absent) 
   });
 }
 
-// By its waiters' earlier iterations the operation was due, or another one was.
+// By a waiting rank's earlier iterations this operation was due or, if `another`, a different one.
 bool was_due(const Facts& f, const Pending& p, bool another = false) {
   return std::ranges::any_of(p.waits, [&](const Wait& w) {
     const std::vector<Step>& steps = f.history.of(w.evidence);
@@ -65,8 +65,8 @@ bool was_due(const Facts& f, const Pending& p, bool another = false) {
   });
 }
 
-// Its call sites are one ahead of a peer's from some slot on: it left that operation out and
-// nothing hung there. The number of the slot; 0: it is not so.
+// The rank's call sites are one ahead of a peer's from some slot on: it left the operation of that
+// slot out, and nothing hung there. Returns the slot's sequence number; 0: no such slot.
 std::uint64_t shifted_since(const Facts& f, int i, int group) {
   const Group& g = f.group(group);
   const Slots& s = f.slots[idx(group)];
@@ -104,7 +104,7 @@ std::uint64_t shifted_since(const Facts& f, int i, int group) {
 }
 
 // Beside a process that ended, an idle rank is a fault of its own only if it stopped long before
-// and waits for nothing that the ended one may owe it.
+// and waits for nothing that the ended process may owe it.
 bool stands_alone(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   if (f.exit(i).ended() || !e.format.empty() || f.settled.waits(i) ||
@@ -125,8 +125,9 @@ bool stands_alone(const Facts& f, int i) {
          });
 }
 
-// Where sends and receives are not recorded, several that did not come, or left no file, rather wait
-// for each other than stopped; but not two of a job with few kinds of groups, which has no stages.
+// If sends and receives are not recorded, several ranks that did not come, or left no file, are
+// likelier to wait for each other than to have stopped. Not so for two ranks of a job with few
+// kinds of groups, which has no pipeline stages.
 bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending& p) {
   const std::size_t several = idle.size() + f.c.missing.size();
   const bool deaf = std::ranges::any_of(idle, [&](int i) {
@@ -140,7 +141,7 @@ bool may_wait_unseen(const Facts& f, const std::vector<int>& idle, const Pending
          (f.p2p_unseen || (deaf && (several > 2 || kinds.size() >= limits::kStagedKinds)));
 }
 
-// It issued operations until its evidence was written: it is late, and not stuck.
+// The rank issued operations until its evidence was written: it is late, not stuck.
 bool is_moving(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   if (e.format.empty() || e.holes.written_guessed || e.records.empty() || f.exit(i).ended()) {
@@ -153,7 +154,7 @@ bool is_moving(const Facts& f, int i) {
   return !failed && seconds_between(e.records.back().time, e.written) < f.threshold_s;
 }
 
-// See is_early(), in all that it did not come to.
+// The other is_early() holds for an operation that the rank did not issue.
 bool is_early(const Facts& f, int i) {
   return std::ranges::any_of(f.graph.pending, [&](const Pending& p) {
     return contains(p.absent, i) && is_early(f.c, f.slots, p, i);
@@ -179,7 +180,7 @@ Cause extra(const Facts& f, int k) {
   return c;
 }
 
-// The operation that most others wait in for this rank; the main one if it is one of them.
+// The operation that most others wait in for this rank; `main` if that one lacks the rank.
 int waited_in(const Facts& f, int i, int main) {
   return contains(f.graph[main].absent, i) ? main : main_pending(f, {i});
 }
@@ -190,7 +191,8 @@ bool is_at_rest(const RankEvidence& e) {
              e.records, [](const Record& r) { return r.state == State::kFailed || blocks(r); });
 }
 
-// The group of what peers issued after all that rank i issued last; -1: unknown.
+// The group of the operation that peers issued after the operations that rank `i` issued last; -1:
+// unknown.
 int next_group_of_peers(const Facts& f, int i) {
   const std::vector<std::uint64_t>& own = f.anomalies.roles(i);
   std::size_t most = 0;
@@ -211,20 +213,20 @@ int next_group_of_peers(const Facts& f, int i) {
   return most >= std::min(own.size(), limits::kContextLeast) ? group : -1;
 }
 
-// By its own earlier iterations its next operation is one in which others wait for it.
+// By the rank's own earlier iterations, its next operation is one in which others wait for it.
 bool is_next(const Facts& f, int i) {
   const std::vector<int> all = f.graph.those([](const Pending&) { return true; });
   return usual_if_awaited(f, i, f.history.of(i).size(), all).has_value();
 }
 
-// It waits for nobody, lives, and its evidence is recent.
+// The rank waits for nothing, is alive, and its evidence is recent.
 bool stands_still(const Facts& f, int i) {
   return !f.graph.waits(i) && !f.exit(i).ended() && !f.stale[idx(i)];
 }
 
-// Several that seem to be idle may wait for each other in the making of a communicator: so do those
-// whose peers issued the first operation of a kind of group next. Where nothing tells what was next,
-// most of a job that all stand still do.
+// Several ranks that seem idle may wait for each other while they make a communicator. Drops the
+// ranks with peers that next issued the first operation of a kind of group. If the next operation
+// is unknown, drops a rank if most of the job stands still.
 void drop_makers(const Facts& f, std::vector<int>& idle) {
   std::size_t still = 0;
   for (const int i : f.c.indices()) {
@@ -240,8 +242,8 @@ void drop_makers(const Facts& f, std::vector<int>& idle) {
   });
 }
 
-// All of them are in one call that makes a group, and fewer left it out than made it, members or not:
-// these wait for them, and they for these.
+// All idle ranks are in one call that makes a group, and fewer ranks left it out than made it,
+// members or not: the two sides wait for each other.
 bool are_in_call(const Facts& f, const std::vector<int>& idle) {
   const Record* first = f.lifecycle_in_flight(idle.front());
   const auto is_it = [&](int i, const Record& r) {
@@ -279,8 +281,8 @@ bool may_be_between(const Facts& f) {
 
 namespace {
 
-// Ranks that issued nothing, where the blamed did and send and receive: one of these may wait for one
-// of those where NCCL makes a communicator for the first message between the two.
+// Ranks that issued nothing, if the blamed ranks use sends and receives: a blamed rank may wait for
+// such a rank while NCCL makes a communicator for the first message between the two.
 std::vector<Rank> may_make_communicator(const Facts& f, const std::vector<int>& who) {
   const auto blank = [&](int i) {
     return !f.graph.waits(i) && !f.exit(i).ended() && f.ev(i).records.empty() &&
@@ -292,7 +294,7 @@ std::vector<Rank> may_make_communicator(const Facts& f, const std::vector<int>& 
   return messages ? f.ranks(ranks_that(f, blank)) : std::vector<Rank>{};
 }
 
-// An open question, whose rule is still to be set.
+// An open question. The caller sets its rule.
 Cause undecided(const Facts& f, const std::vector<int>& who, int main) {
   Cause open;
   open.verdict = Verdict::kUndecided;
@@ -302,7 +304,7 @@ Cause undecided(const Facts& f, const std::vector<int>& who, int main) {
   return open;
 }
 
-// Others have long waited for these, which issued operations until their files were written.
+// Others have waited long for these ranks, which issued operations until their files were written.
 std::vector<Cause> still_issue(const Facts& f, const std::vector<int>& who) {
   const int k = main_pending(f, who);
   if (k < 0 || f.graph[k].seconds() < limits::kStaleApart_s) {
@@ -318,7 +320,8 @@ std::size_t count_waiting(const Facts& f) {
       std::ranges::count_if(f.c.indices(), [&](int i) { return f.graph.waits(i); }));
 }
 
-// The departure by which the rank went on without that operation: it issued what usually follows it.
+// The departure by which the rank went on without that operation: it issued the operation that
+// usually follows. nullopt: none.
 std::optional<Anomaly> went_on_without(const Facts& f, int i, const Pending& p) {
   for (const Anomaly& a : f.anomalies.any(i, f.stuck_step(i), true)) {
     if (a.kind == Anomaly::kSkipped && is_due_in(f, i, a.usual, p) &&
@@ -358,7 +361,7 @@ Cause missing(const Facts& f, const std::vector<int>& who, int main, bool left) 
   if (const std::vector<Rank> blank = may_make_communicator(f, who); !blank.empty()) {
     c.assume(Assume::kMayMakeCommunicator, blank);
   }
-  // Rings have no stacks: nothing tells that the many do not poll.
+  // Rings have no stacks, so the many ranks may be polling.
   if (!left && who.size() > count_waiting(f) && std::ranges::none_of(who, [&](int i) {
         return told_thread(f.ev(i)) != nullptr || !f.ev(i).format.empty();
       })) {
@@ -379,8 +382,8 @@ Cause left_out_or_missing(const Facts& f, const std::vector<int>& who, bool left
               : missing(f, who, awaited, left);
 }
 
-// One that waits alone for most others of its group, or of the job: either is wrong, as where one goes
-// through one iteration more than the others, and nothing tells which.
+// A few ranks wait for most others of their group, or of the job: either side may be wrong, for
+// example if a rank goes through one iteration too many.
 bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>& idle) {
   const auto absent = static_cast<std::size_t>(
       std::ranges::count_if(idle, [&](int i) { return contains(p.absent, i); }));
@@ -394,7 +397,7 @@ bool few_wait_for_many(const Facts& f, const Pending& p, const std::vector<int>&
   return waiting * 2 < still && waiting < idle.size();
 }
 
-// Which of the two is wrong, where those who wait left their own order; else an open question.
+// Blames the waiting ranks if they left their own order; else an open question.
 Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle, Cause open) {
   std::vector<int> suspects = idle;
   for (const Wait& w : p.waits) {
@@ -408,7 +411,7 @@ Cause few_or_many(const Facts& f, const Pending& p, const std::vector<int>& idle
   return open;
 }
 
-// Those who are in a call that makes groups wait there for the others that are idle.
+// Drops ranks in a call that makes groups: they wait there for the other idle ranks.
 void drop_inside_calls(const Facts& f, std::vector<int>& idle) {
   const auto waits = [&](int i) {
     const Record* call = f.lifecycle_in_flight(i);
@@ -421,8 +424,8 @@ void drop_inside_calls(const Facts& f, std::vector<int>& idle) {
   }
 }
 
-// Those who wait in the store or in a loop wait for another rank, which may be one that they are absent
-// for. True: so do all of them.
+// Drops ranks that wait in the store or in a loop: they wait for another rank, possibly for a rank
+// that waits for them. True: all ranks do so, and none is dropped.
 bool drop_waiting(const Facts& f, std::vector<int>& idle) {
   const std::vector<int> polling = that_poll(f, idle);
   std::vector<int> elsewhere = idle;
@@ -435,8 +438,8 @@ bool drop_waiting(const Facts& f, std::vector<int>& idle) {
   return false;
 }
 
-// None of the idle is seen to do anything but wait: in the ranks' store, or in loops of their own. An
-// open question, unless they are the fewer: then the others wait for them, whatever they wait for.
+// All idle ranks only wait, in the ranks' store or in loops of their own. An open question, unless
+// they are a minority: then the others wait for them, whatever they wait for.
 std::optional<Cause> only_wait(const Facts& f, const std::vector<int>& idle, Cause open) {
   if (std::ranges::all_of(idle, [&](int i) { return program_is_at_store(f, i); })) {
     open.rule = Rule::kOpenAtStore;
@@ -450,7 +453,7 @@ std::optional<Cause> only_wait(const Facts& f, const std::vector<int>& idle, Cau
   return {};
 }
 
-// A loop may wait for another rank, the more so where no more ranks wait in the operation.
+// A loop may wait for another rank, more likely if no more ranks wait in the operation than poll.
 void doubt_polls(const Facts& f, const std::vector<int>& idle, const Pending& p, Cause& c) {
   c.assume(Assume::kPolls, f.ranks(idle));
   if (idle.size() >= p.waits.size()) {
@@ -484,7 +487,8 @@ std::vector<Cause> never_issued(const Facts& f) {
   if (beside) {
     std::erase_if(idle, [&](int i) { return !stands_alone(f, i); });
   }
-  // One file may be early. Beside another one, or a lost one, that rank may have come since.
+  // A single file may be early. If others are early too, or a file is lost, the rank may have
+  // issued the operation since.
   const bool early = idle.size() == 1 && f.c.missing.empty() && is_moving(f, idle.front()) &&
                      is_early(f, idle.front());
   if (!early) {
@@ -516,7 +520,7 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {*c};
   }
   const bool few_wait = !left && few_wait_for_many(f, p, idle);
-  // Where it was due, and the stacks show that the many are amid the program, these stopped.
+  // The operation was due, and the stacks show the many inside the program: the many stopped.
   const bool due = few_wait && was_due(f, p) && std::ranges::all_of(idle, [&](int i) {
                      return !now_at(f.ev(i)).file.empty() && !is_in_torch(f.ev(i));
                    });
@@ -539,12 +543,12 @@ std::vector<Cause> never_issued(const Facts& f) {
     return {open};
   }
   Cause c = left_out_or_missing(f, idle, left);
-  // Nothing of theirs failed or hangs: whatever else is wrong did not stop them.
+  // None of their operations failed or hangs: no other fault stopped them.
   c.independent = !early && std::ranges::all_of(idle, [&](int i) {
     return !f.exit(i).ended() && is_at_rest(f.ev(i));
   });
   if (due) {
-    c.assume(Assume::kEarlierIterations);  // the few issued none too many
+    c.assume(Assume::kEarlierIterations);  // the few did not issue one too many
   }
   if (all_wait) {
     doubt_polls(f, idle, p, c);

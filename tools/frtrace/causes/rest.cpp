@@ -1,4 +1,4 @@
-// What is left when no rank is named: errors of unknown origin, stale evidence, slow ranks.
+// Rules for cases in which no rank is named: errors of unknown origin, stale evidence, slow ranks.
 #include <algorithm>
 #include <set>
 
@@ -10,7 +10,7 @@ namespace frtrace {
 
 namespace {
 
-// An open question about these ranks; about none there is none.
+// An open question about these ranks; none if there are no ranks.
 std::vector<Cause> open_question(Rule rule, std::vector<int> about) {
   if (about.empty()) {
     return {};
@@ -20,8 +20,8 @@ std::vector<Cause> open_question(Rule rule, std::vector<int> about) {
   return {c};
 }
 
-// Processes that failed with what would be the consequence of another's end, where nobody ended
-// before and nothing is in flight: in the call that makes the first group, say.
+// Processes that failed with an error that usually follows from another's end, though no process
+// ended before and nothing is in flight: for example in the call that makes the first group.
 std::vector<Cause> errors_at_the_end(const Facts& f) {
   std::vector<int> failed = ranks_that(f, [&](int i) {
     const Exit& e = f.exit(i);
@@ -41,7 +41,7 @@ std::vector<Cause> errors_at_the_end(const Facts& f) {
 
 }  // namespace
 
-// An operation that failed with an error of its own, without any process having ended before.
+// An operation that failed with an error of its own, though no process had ended before.
 std::vector<Cause> own_errors(const Facts& f) {
   const Wait* earliest = nullptr;
   Cause c;
@@ -61,7 +61,7 @@ std::vector<Cause> own_errors(const Facts& f) {
       c.others.push_back(w.evidence);
     }
   }
-  // The one that failed first is the one whose error is shown.
+  // The rank that failed first comes first: its error is shown.
   std::stable_partition(c.others.begin(), c.others.end(),
                         [&](int i) { return i == earliest->evidence; });
   c.set(Rule::kOpenOwnErrors, Verdict::kUndecided);
@@ -69,7 +69,7 @@ std::vector<Cause> own_errors(const Facts& f) {
   return {c};
 }
 
-// Others wait for ranks whose evidence is older than the wait.
+// Ranks with evidence that is older than the waits for them.
 std::vector<Cause> stale(const Facts& f) {
   Cause c;
   std::set<int> who, explained;
@@ -88,11 +88,11 @@ std::vector<Cause> stale(const Facts& f) {
   return {c};
 }
 
-// A rank has long done nothing, and the evidence of others, in which operations are in flight, is
-// older or was cut off: how long these have lasted, it does not show.
+// A rank has done nothing for long, and the evidence of others, which have operations in flight, is
+// older or cut off: it does not show how long these operations have lasted.
 std::vector<Cause> at_rest(const Facts& f) {
   Time latest = 0;
-  bool whole = false;  // some file is, and tells when it was written, or of something that ended
+  bool whole = false;  // some file is whole, with its time or completions
   for (const int i : f.c.indices()) {
     const RankEvidence& e = f.ev(i);
     whole = whole || (!e.holes.truncated && !(e.holes.written_guessed && e.holes.only_active));
@@ -110,7 +110,8 @@ std::vector<Cause> at_rest(const Facts& f) {
   return open_question(Rule::kOpenAtRest, ranks_that(f, is_older));
 }
 
-// Somebody had a reason to dump, or all of a PyTorch job rest, and why is not among what was read.
+// A rank had a reason to dump, or all ranks of a PyTorch job rest, and the evidence that was read
+// does not show why.
 std::vector<Cause> alarm_alone(const Facts& f) {
   bool rest = f.graph.young == 0;
   for (const int i : f.c.indices()) {
@@ -125,8 +126,8 @@ std::vector<Cause> alarm_alone(const Facts& f) {
   return {Cause(Rule::kOpenAlarm, Verdict::kUndecided)};
 }
 
-// Most stopped in the middle of an iteration, or all rest for long, in what the format does not
-// record.
+// Most ranks stopped in the middle of an iteration, or all have rested for long, possibly in
+// operations that the format does not record.
 std::vector<Cause> stopped_amid_iteration(const Facts& f) {
   if (!f.p2p_unseen || f.graph.young != 0) {
     return {};
@@ -145,7 +146,7 @@ std::vector<Cause> stopped_amid_iteration(const Facts& f) {
 
 namespace {
 
-// A watchdog of some ranks saw a hang; those of them that also show what `shows` asks for.
+// An open question about the ranks with a watchdog that saw a hang and for which `shows` holds.
 template <class Shows>
 std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
   return open_question(
@@ -154,7 +155,7 @@ std::vector<Cause> open_hang(const Facts& f, Rule rule, const Shows& shows) {
 
 }  // namespace
 
-// The records do not show the hang: it is among the operations that found no room.
+// The records do not show the hang: its operations found no room in the recorder.
 std::vector<Cause> unattributed(const Facts& f) {
   return open_hang(f, Rule::kOpenUnattributed, [&](int i) {
     const Losses& lost = f.ev(i).losses;
@@ -162,7 +163,7 @@ std::vector<Cause> unattributed(const Facts& f) {
   });
 }
 
-// The operation is still open, and nobody can be found that it waits for.
+// The operation is still in flight, and no rank can be found that it waits for.
 std::vector<Cause> unmatched(const Facts& f) {
   return open_hang(f, Rule::kOpenUnmatched, [&](int i) {
     const RankEvidence& e = f.ev(i);
@@ -172,11 +173,12 @@ std::vector<Cause> unmatched(const Facts& f) {
   });
 }
 
-// No file holds or counts an operation: stacks, or PyTorch's of gloo, which lack sends and receives.
+// No file holds or counts an operation: the files are stacks, or PyTorch's files of gloo, which
+// lack sends and receives.
 std::vector<Cause> without_operations(const Facts& f) {
   const std::vector<int> without = ranks_that(f, [&](int i) {
     const RankEvidence& e = f.ev(i);
-    // PyTorch lists gloo's groups though no file records what they do.
+    // PyTorch lists gloo's groups, though no file records their operations.
     return e.holes.only_stacks ||
            (!e.format.empty() && e.records.empty() && !e.holes.only_active &&
             f.c.ranks.size() > 1 &&

@@ -1,14 +1,14 @@
-// The table of all rules, and the words of the contract.
+// The table of all rules, and the names of verdicts, reasons and confidences.
 #include "causes/rules.hpp"
 
 namespace frtrace {
 
 namespace {
 
-// What stands in its tier for a reason that its name does not say, says why.
+// A comment gives the reason for a rule's tier if the name of the rule does not.
 constexpr RuleRow kRules[] = {
     {Tier::kOrder, same_rank, false},
-    {Tier::kOrder, other_world},  // they do not meet in one job
+    {Tier::kOrder, other_world},  // ranks with different world sizes do not meet
     {Tier::kOrder, group_order},  // groups made in another order are other groups
     {Tier::kShown, mismatch},     // errors and exits may follow from it
     {Tier::kShown, unequal_ends},
@@ -22,7 +22,7 @@ constexpr RuleRow kRules[] = {
     {Tier::kEnd, stopped_host, true, true},
     {Tier::kEnd, stopped_by_stack, false, true},
     {Tier::kCycle, cycle},
-    {Tier::kCycle, unequal_ends_tie},  // a shift of numbers looks the same
+    {Tier::kCycle, unequal_ends_tie},  // shifted sequence numbers look the same
     {Tier::kAbsent, no_evidence},
     {Tier::kAbsent, old_file},
     {Tier::kAbsent, never_started, false},

@@ -1,4 +1,4 @@
-// Hosts that stopped though peers in the same place of the program went on.
+// Hosts that stopped though peers at the same place of the program went on.
 #include <algorithm>
 #include <set>
 #include <span>
@@ -14,7 +14,7 @@ namespace frtrace {
 
 namespace {
 
-// What a rank issued. Records of equal programs have equal tickets.
+// The operations that a rank issued. Records of equal programs have equal tickets.
 struct Program {
   const Facts& f;
   int evidence;
@@ -30,7 +30,7 @@ struct Program {
     });
     return static_cast<std::size_t>(it - steps().begin());
   }
-  // Without its steps and their roles, which take long to find for every rank of a large job.
+  // Avoids steps() and roles(), which are slow to compute for every rank of a large job.
   std::uint64_t role(std::size_t record) const {
     const int group = f.c.group_at(evidence, records[record].group);
     return f.anomalies.role(evidence, {0, group, static_cast<std::uint32_t>(record)});
@@ -50,7 +50,7 @@ std::optional<Program> program_of(const Facts& f, int i) {
   return Program{f, i, records, records[front.first].ticket};
 }
 
-// Records, own and other's.
+// One record of each rank.
 struct Meeting {
   std::size_t own, other;
 };
@@ -73,15 +73,15 @@ std::optional<Meeting> meeting(const Program& own, const Program& other) {
       continue;
     }
     const std::size_t b = f.ev(other.evidence).index_of(*its);
-    if (own.role(a) == other.role(b)) {  // numbers may come twice: several communicators
+    if (own.role(a) == other.role(b)) {  // a sequence number may come twice: several communicators
       return Meeting{a, b};
     }
   }
   return std::nullopt;
 }
 
-// Who is in no group of a kind runs another program than those that are. A rank that stopped early
-// has not come to all of its own.
+// Rank `i` has groups of all kinds that rank `j` has; if not, it runs another program. The reverse
+// does not hold: a rank that stopped early has not made all of its groups.
 bool has_groups_of(const Facts& f, int i, int j) {
   const auto kinds = [&](int k) {
     std::set<GroupKind> out;
@@ -95,14 +95,15 @@ bool has_groups_of(const Facts& f, int i, int j) {
   return std::ranges::includes(kinds(i), kinds(j));
 }
 
-// As far as its records tell a size may vary on one of the two only.
+// The two steps are equal, with or without sizes: a size may seem to vary on one rank only.
 bool issued_alike(const Program& own, std::size_t a, const Program& other, std::size_t b) {
   return own.roles()[a] == other.roles()[b] ||
          own.role(own.steps()[a].record) == other.role(other.steps()[b].record);
 }
 
-// Of two ranks that issued the same so far the other one waits for at least as much, and since as
-// early a place of its program. Answers what the other one issued next: a step, its size for none.
+// The two ranks issued the same so far, and the other rank waits for at least as much, since at
+// least as early a place of its program. Returns the step that the other rank issued next, its
+// number of steps if it issued none; nullopt: the ranks are no twins.
 std::optional<std::size_t> twin_went_on(const Program& own, const Program& other,
                                         const std::optional<Meeting>& met) {
   if (!met) {
@@ -112,7 +113,7 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   const std::size_t met_own = step_of(own.steps(), met->own),
                     met_other = step_of(other.steps(), met->other);
   std::size_t a = met_own, b = met_other;
-  // Where the ring of either kept less, what is before is of another place of the program.
+  // If either ring kept fewer records, earlier records are of another place of the program.
   while (a > 0 && b > 0 &&
          own.ticket(a) - own.ticket(a - 1) == other.ticket(b) - other.ticket(b - 1)) {
     --a, --b;
@@ -131,8 +132,8 @@ std::optional<std::size_t> twin_went_on(const Program& own, const Program& other
   return b;
 }
 
-// The other one issued next what this one never issued; or, in a pipeline, what this one never issued
-// after the same operations.
+// The other rank issued next an operation that this rank never issued or, in a pipeline, never
+// issued after the same operations.
 bool is_of_another_program(const Program& own, const Program& other, std::size_t next) {
   const std::uint64_t role = other.roles()[next];
   const std::vector<std::uint64_t>& mine = own.roles();
@@ -156,8 +157,8 @@ bool is_of_another_program(const Program& own, const Program& other, std::size_t
          (!contains(mine, role) && issued(other, next) && !issued(own, mine.size()));
 }
 
-// Hosts that issue ahead of their devices stop where the queue of launches is full, some an operation
-// later than others.
+// The other host is too far ahead for a full launch queue: hosts that issue ahead of their devices
+// stop where the queue is full, some an operation later than others.
 bool is_far_ahead(const Program& own, const Program& other, const Meeting& met) {
   const std::size_t by = other.issued_after(met.other) - own.issued_after(met.own);
   const std::size_t in_queue = own.steps().size() - own.find(own.front);
@@ -165,8 +166,8 @@ bool is_far_ahead(const Program& own, const Program& other, const Meeting& met) 
          static_cast<double>(by) > limits::kQueueVaries * static_cast<double>(in_queue);
 }
 
-// All its twins in one of its groups stand where it stands: those are ranks of one stage, and what
-// stopped them stopped it.
+// All its twins in one of its groups are at the same place: they are the ranks of one stage, and
+// stopped for the same reason.
 bool stands_with(const Facts& f, int i, const std::vector<int>& twins,
                  const std::vector<int>& further) {
   return std::ranges::any_of(f.c.group_of[idx(i)], [&](int g) {
@@ -188,8 +189,8 @@ Cause stopped(const Facts& f, int i, Rule rule, std::vector<int> others, Assume 
 
 }  // namespace
 
-// Most ranks wait inside torch, and the stack of this one shows it elsewhere in the program, for most of
-// that time.
+// Most ranks wait inside torch, and the stack of this rank shows it elsewhere in the program, for
+// most of that time.
 std::vector<Cause> stopped_by_stack(const Facts& f) {
   double hang_s = 0;
   for (const Pending& p : f.graph.pending) {
@@ -211,7 +212,7 @@ std::vector<Cause> stopped_by_stack(const Facts& f) {
   const auto share = static_cast<double>(waiting.size()) / static_cast<double>(f.c.ranks.size());
   std::vector<Cause> out;
   for (const int i : apart) {
-    // Where several stand the program may end.
+    // The program may end at a place where several ranks are.
     const auto stands_there = [&](int j) { return now_at(f.ev(j)) == now_at(f.ev(i)); };
     const bool alone = std::ranges::count_if(apart, stands_there) == 1;
     if (hang_s != 0 && waiting.size() >= limits::kInTorchFewest &&
@@ -222,8 +223,8 @@ std::vector<Cause> stopped_by_stack(const Facts& f) {
   return out;
 }
 
-// Peers that did the same, wait for the same and issued more: their hosts were free to go on, and
-// so was this one's. It stopped by itself.
+// Peers that did the same and wait for the same issued more: their hosts were free to go on, and so
+// was the host of this rank. It stopped by itself.
 std::vector<Cause> stopped_host(const Facts& f) {
   std::vector<Cause> out;
   if (may_be_between(f)) {
@@ -231,7 +232,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
   }
   for (const int i : f.c.indices()) {
     const auto own = program_of(f, i);
-    // Rank 0 is the one that logs and saves between iterations now and then.
+    // Rank 0 may log or save between iterations now and then.
     if (!own || f.ev(i).holes.truncated || (f.rank(i) == 0 && !stopped_amid(f.c, f.history, i))) {
       continue;
     }
@@ -240,7 +241,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       std::optional<Meeting> met;
     };
     std::vector<Peer> peers;
-    std::size_t ahead = 0;  // that issued more since; to compare whole programs is slow
+    std::size_t ahead = 0;  // peers that issued more since; comparing whole programs is slow
     for (const int j : f.anomalies.peers(i, true)) {
       if (const auto program = program_of(f, j)) {
         const auto met = meeting(*own, *program);
@@ -264,7 +265,7 @@ std::vector<Cause> stopped_host(const Facts& f) {
       if (next) {
         twins.push_back(other.evidence);
       }
-      // At a time that this one's evidence covers, each by its own clock since they met.
+      // The evidence of this rank covers that time, measured on each rank's clock since they met.
       if (next && *next < other.steps().size() && is_far_ahead(*own, other, *peer.met) &&
           seconds_between(own->records[peer.met->own].time, f.ev(i).written) -
                   seconds_between(other.records[peer.met->other].time,

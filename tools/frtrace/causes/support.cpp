@@ -1,4 +1,4 @@
-// What several rules need.
+// Helpers shared by several rules.
 #include <algorithm>
 #include <span>
 
@@ -131,7 +131,7 @@ bool makes_communicator(const Facts& f, int i, int group) {
       return false;
     }
   }
-  // Another member recorded a collective of that group: it was made, with this rank.
+  // Another member recorded a collective of that group: its communicator was made, with this rank.
   for (int g = 0; g < static_cast<int>(f.c.groups.size()) && group >= 0; ++g) {
     if (f.group(g).position.contains(f.rank(i)) && kind(g) == kind(group) &&
         std::ranges::any_of(f.slots[idx(g)].records, [](const auto& r) { return !r.empty(); })) {

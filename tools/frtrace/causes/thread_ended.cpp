@@ -1,4 +1,5 @@
-// Threads of a rank that ended, or did not come, while other threads of it wait elsewhere.
+// Threads of a rank that ended, or did not issue an operation, while its other threads wait
+// elsewhere.
 #include <algorithm>
 
 #include "causes/rules.hpp"
@@ -22,8 +23,8 @@ std::vector<const Record*> issued_in(const Facts& f, int i, int group) {
   return out;
 }
 
-// All that the rank issued in that group came from one thread of its own, which has ended: what its
-// other threads wait in does not hold that up.
+// One thread of the rank issued all its operations of that group, and has ended. The waits of the
+// rank's other threads do not hold that up.
 bool lost_its_thread(const Facts& f, int i, int group) {
   const RankEvidence& e = f.ev(i);
   const std::size_t front = f.graph.fronts[idx(i)].first;
@@ -52,7 +53,7 @@ Cause never_issued_by(const Facts& f, int evidence, int pending) {
 std::optional<Cause> other_thread_did_not_come(const Facts& f, const Problem& p, int evidence) {
   const RankEvidence& e = f.ev(evidence);
   const std::size_t front = f.graph.fronts[idx(evidence)].first;
-  // One that the library started works for the one that waits.
+  // A thread that the library started works for the thread that waits.
   const auto is_own = [&](const Record& r) {
     return static_cast<int>(r.tid) == e.id.pid || is_of_thread(e, r.stack);
   };
@@ -72,8 +73,8 @@ std::optional<Cause> other_thread_did_not_come(const Facts& f, const Problem& p,
   return k == p.pending.end() ? std::nullopt : std::optional(never_issued_by(f, evidence, *k));
 }
 
-// A rank whose thread issued a group's operations and ended, where others wait in that group: a fault by
-// itself, whatever the rank's other threads wait in.
+// A thread of a rank issued a group's operations and ended, and others wait in that group: a fault
+// by itself, whatever the rank's other threads wait in.
 std::vector<Cause> thread_ended(const Facts& f) {
   std::vector<Cause> out;
   for (std::size_t k = 0; k < f.graph.pending.size(); ++k) {

@@ -11,9 +11,9 @@ namespace frtrace {
 
 namespace {
 
-// +1: the rank moved as much there the last time, 0: at other times, or nothing tells, -1: never.
-// Its operations of the same kind and call site, or peer where that is not known: after the same
-// others, else any.
+// +1: the rank moved as much in its last comparable operation, 0: at other times, or unknown, -1:
+// never. Comparable are operations of the same kind and call site, or of the same peer if the call
+// site is unknown; preferably after the same operations, else any.
 int size_precedent(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const std::vector<Step>& steps = f.history.of(evidence);
@@ -28,8 +28,8 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
     return std::tuple(r.in_numel, r.out_numel, r.in_dtype, r.out_dtype);
   };
   const Record* before = usual ? &all[steps[*usual].record] : nullptr;
-  // Due was another message of the two, from another place: what it moves where it is now is beside
-  // the point.
+  // Another message between the two, from another call site, was due: sizes at this call site do
+  // not matter.
   if (before != nullptr && before->kind == own.kind && before->group == own.group &&
       before->peer == own.peer && before->stack != own.stack && moved(*before) != moved(own)) {
     return 0;
@@ -50,11 +50,11 @@ int size_precedent(const Facts& f, int evidence, std::size_t record) {
   return at_times ? 0 : -1;
 }
 
-// It moves more or fewer messages with that peer in one batch than in each of those before.
+// The batch has more or fewer messages with that peer than each batch before it.
 bool is_odd_batch(const Facts& f, int evidence, std::size_t record) {
   const std::vector<Record>& all = f.ev(evidence).records;
   const Record& own = all[record];
-  std::vector<std::pair<std::uint32_t, std::size_t>> sizes;  // of each batch, the newest first
+  std::vector<std::pair<std::uint32_t, std::size_t>> sizes;  // batch, messages; newest first
   for (std::size_t i = all.size(); i-- > 0 && own.batch != 0 && sizes.size() < limits::kRecent;) {
     const Record& r = all[i];
     if (r.kind != own.kind || r.group != own.group || r.peer != own.peer || r.batch == 0) {
@@ -67,14 +67,14 @@ bool is_odd_batch(const Facts& f, int evidence, std::size_t record) {
   }
   const auto it = std::ranges::find(sizes, own.batch, [](const auto& s) { return s.first; });
   const auto before = it == sizes.end() ? it : it + 1;
-  // Of the oldest the ring may have lost some.
+  // The ring may have lost messages of the oldest batch.
   return sizes.end() - before > 1 + static_cast<std::ptrdiff_t>(limits::kPeersAgree) &&
          std::all_of(before, sizes.end() - 1, [&](const auto& s) {
            return s.second == before->second && s.second != it->second;
          });
 }
 
-// Peers whose last message from there was of that size and type, too.
+// Number of peers that moved the same size and type in their last message from that call site.
 std::size_t peers_with(const Facts& f, const Unequal& u, int evidence, std::size_t record) {
   const Record& own = f.ev(evidence).records[record];
   const std::vector<Step>& steps = f.history.of(evidence);
@@ -92,7 +92,7 @@ std::size_t peers_with(const Facts& f, const Unequal& u, int evidence, std::size
   return idx(std::ranges::count_if(f.anomalies.peers(evidence, true), did));
 }
 
-// Other ranks that are in a message of that group with that tag now.
+// Number of other ranks that are now in a message of that group with that tag.
 int with_tag(const Facts& f, const Unequal& u, int group, const std::string& tag) {
   int n = 0;
   for (const int i : f.c.indices()) {
@@ -126,7 +126,8 @@ std::vector<Cause> unequal_pairs(const Facts& f) {
       sends = odd ? -1 : 1;
       receives = -sends;
     }
-    // Who moves there what several peers do, and none what the other end does, keeps their order.
+    // If several peers move the size of one end there, and no peer that of the other end, the
+    // former end is right.
     if (!tags && !counted && sends != receives) {
       const std::size_t with_sender = peers_with(f, u, u.sender, u.send);
       const std::size_t with_receiver = peers_with(f, u, u.receiver, u.recv);
@@ -174,8 +175,8 @@ std::vector<Cause> unequal_ends(const Facts& f) {
   return out;
 }
 
-// Numbers of sends count from what a file still holds, and one send too many shifts all later ones:
-// pairs that no earlier size decides may only be numbered wrongly.
+// Sequence numbers of sends count from the records that a file still holds, and one send too many
+// shifts all later sends: pairs that no earlier size decides may only be numbered wrongly.
 std::vector<Cause> unequal_ends_tie(const Facts& f) {
   std::vector<Cause> out = unequal_pairs(f);
   std::erase_if(out, [&](const Cause& c) {

@@ -20,8 +20,8 @@ class Judge {
     const bool times = only_times(f_);
     std::vector<Cause> further;
     for (const RuleRow& rule : rules()) {
-      // A profiler's files tell nothing of a hang.
-      // Numbers that some ranks counted by what Python called fit nobody else's.
+      // A profiler's files tell nothing about a hang. Sequence numbers that some ranks counted from
+      // Python's calls do not match those of other ranks.
       if (!is_needed(rule.tier) || (times && rule.propose != slow) ||
           (f_.records_less && rule.compares)) {
         continue;
@@ -35,7 +35,7 @@ class Judge {
       }
     }
     for (Cause& c : further) {
-      // Who went on must not be at fault: it may have gone another way.
+      // The ranks that went on must not be at fault: they may have taken another way.
       const bool stands = c.others.empty() || !all_named(c.others);
       if (named() && stands && !(c.rule == Rule::kElsewhere && is_known(c))) {
         consider(Tier::kEnd, std::move(c));
@@ -53,8 +53,8 @@ class Judge {
   }
 
  private:
-  // Nothing tells when the files were written: of a job that moves, devices look behind, too. So does
-  // an earlier file, where nobody else waits.
+  // No file records when it was written: in a running job devices look behind, too. So does an
+  // earlier file if no other rank waits.
   bool may_be_moving(const Cause& c, const Judgement& j) const {
     const bool others_wait = std::ranges::any_of(c.explains, [&](int i) {
       return std::ranges::none_of(c.guilty, [&](const Guilty& g) { return g.evidence == i; });
@@ -65,7 +65,7 @@ class Judge {
 
   bool named() const { return !named_.empty(); }
 
-  // A host by itself, whatever else is stuck.
+  // A host stopped by itself, whatever else is stuck.
   static bool is_stopped(const Cause& c) {
     return c.rule == Rule::kStoppedHost || c.rule == Rule::kElsewhere;
   }
@@ -86,7 +86,7 @@ class Judge {
     }
   }
 
-  // It explains a rank that waits and that nothing taken so far explains.
+  // The cause explains a waiting rank that no cause taken so far explains.
   bool adds(const Cause& c) const {
     return std::ranges::any_of(c.explains, [&](int i) { return !explained_.contains(i); });
   }
@@ -103,7 +103,7 @@ class Judge {
     return std::ranges::all_of(who, [&](int i) { return is_named(f_.rank(i)); });
   }
 
-  // All who are named are hosts that did not come.
+  // All named causes are hosts that never issued an operation.
   bool only_idle() const {
     return std::ranges::all_of(named_, [](const Cause& c) {
       return c.rule == Rule::kNeverIssued && std::ranges::all_of(c.guilty, [](const Guilty& g) {
@@ -112,36 +112,37 @@ class Judge {
     });
   }
 
-  // All that it blames are blamed already.
+  // All ranks that the cause blames are blamed already.
   bool is_known(const Cause& c) const {
     return std::ranges::all_of(c.guilty, [&](const Guilty& g) { return is_named(g.rank); });
   }
 
-  // The files of the idle ranks and of those who wait for them record all there was.
+  // The files of the idle ranks, and of the ranks that wait for them, record all operations.
   bool records_all(const Cause& c) const {
     return std::ranges::all_of(
         c.explains, [&](int i) { return !f_.ev(i).holes.no_members && !f_.ev(i).holes.no_p2p; });
   }
 
-  // Beside a named cause only what is a fault by itself is blamed: something recorded, an idle rank,
-  // one rank against several, one that clearly left its own order, one device that others' are ahead
-  // of, or a rank without evidence where no wait is explained. Circles may follow from the first
-  // cause.
+  // Beside a named cause only an independent fault is blamed: a recorded fault, an idle rank, one
+  // rank against several, a rank that clearly left its own order, a single device that is behind
+  // the others' devices, or a rank without evidence where no wait is explained. Cycles may follow
+  // from the first cause.
   bool stands_beside(Tier tier, const Cause& c) const {
     return tier <= Tier::kShown || tier == Tier::kAbsent || c.independent ||
            (c.rule == Rule::kNeverIssued && records_all(c));
   }
 
-  // Its library reported that another process is gone: that took the operation off its device.
+  // The rank's library reported that another process is gone, which took the operation off its
+  // device.
   bool lost_a_peer(const Cause& c) const {
     return std::ranges::any_of(f_.device_errors, [&](const DeviceError& e) {
       return e.consequence && blames(c, f_.rank(e.evidence));
     });
   }
 
-  // What differs in a group shifts the numbers after it: others' devices may have started another
-  // operation. Who came no further shifts none. A process that ended takes messages off the devices of
-  // its peers.
+  // A difference in a group shifts the later sequence numbers: other devices may have started
+  // another operation. A rank that issued no further operation shifts none. A process that ended
+  // takes messages off the devices of its peers.
   bool in_doubt(const Cause& c) const {
     return c.rule == Rule::kDeviceBehind && std::ranges::any_of(named_, [&](const Cause& n) {
              return (n.verdict == Verdict::kExited &&
@@ -152,7 +153,8 @@ class Judge {
            });
   }
 
-  // It left its order with what most issued in the slot in which somebody else is named.
+  // The rank left its order with the operation that most members issued, in a slot for which
+  // another rank is named.
   bool issued_as_most(const Cause& c) const {
     return c.rule == Rule::kLeftOrder && std::ranges::any_of(named_, [&](const Cause& n) {
              const Guilty& g = c.guilty.front();
@@ -176,8 +178,8 @@ class Judge {
       return;
     }
     const bool weak = named() && !stands_beside(tier, c);
-    // Beside a device or the network it may be held up by these; of PyTorch's files, which say little
-    // of either, several that went on are enough beside a device.
+    // A stalled device or the network may hold up the host. PyTorch's files say little about
+    // either, so beside a device several peers that went on are enough for them.
     const auto has_verdict = [&](Verdict v) {
       return std::ranges::count(named_, v, &Cause::verdict) != 0;
     };
@@ -187,7 +189,7 @@ class Judge {
                                             c.others.size() < limits::kWentOnBeside)))) {
       return;
     }
-    if (c.rule != Rule::kOpenBehind) {  // orders may still tell
+    if (c.rule != Rule::kOpenBehind) {  // the orders may still name a rank
       explained_.insert(c.explains.begin(), c.explains.end());
     }
     if (weak || (!c.names() && c.verdict == Verdict::kUndecided) ||
@@ -201,8 +203,8 @@ class Judge {
 
   Judgement settle() {
     Judgement j;
-    // What nobody waits for is a fault only if nothing else is: a process that ended stops what its
-    // peers' devices run.
+    // A device fault that no rank waits for counts only if there is no other cause: a process that
+    // ended stops the operations on its peers' devices.
     if (named_.size() > 1) {
       std::erase_if(named_, [](const Cause& c) {
         return c.verdict == Verdict::kDevice && c.explains.empty() && !c.independent;

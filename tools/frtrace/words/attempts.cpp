@@ -1,4 +1,5 @@
-// What ended the attempts before the one told of: a restarted job often fails of what the first left.
+// The ends of attempts before the reported attempt: a restarted job often fails because of remains
+// of the first attempt.
 #include <set>
 
 #include "words/diagnose.hpp"

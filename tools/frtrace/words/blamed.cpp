@@ -1,5 +1,5 @@
-// One blamed rank: where it is, what it did last, how it ended; how often the blamed passed call
-// sites, and where their course first parted from the others'.
+// Describes one blamed rank: its place, its last operation, its end; how often blamed ranks passed
+// call sites, and where they first departed from the others.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class Describe : public Names {
 
   void without_evidence() {
     const Exit x = exit_of(f, g_);
-    const bool told = c_.rule == Rule::kSeenEnded && c_.guilty.size() == 1;  // by the first line
+    const bool told = c_.rule == Rule::kSeenEnded && c_.guilty.size() == 1;  // in the first line
     line(told                    ? "left no file"
          : !x.last_place.empty() ? exit_did(x, 1) + ", according to other ranks of its node"
          : g_.why == Why::kNeverStarted
@@ -68,7 +68,8 @@ class Describe : public Names {
     }
   }
 
-  // A launch line that was copied gives two processes one rank, and another rank none.
+  // A copied launch command gives two processes the same rank, and leaves another rank without a
+  // process.
   void twins() {
     std::map<Rank, std::set<int>> pids;
     for (const RankEvidence* e : f.c.ranks) {
@@ -89,7 +90,7 @@ class Describe : public Names {
     }
   }
 
-  // Of a process that was on its way out the place where its dump was written explains nothing.
+  // If the process was already exiting, the place where its dump was written explains nothing.
   void where() {
     b_.host = e_->id.host;
     b_.pid = e_->id.pid;
@@ -108,7 +109,7 @@ class Describe : public Names {
       b_.evidence = e_->exit.kind == ExitBy::kCrash ? crash_lines(*e_) : where_lines(*e_);
       b_.site = x.exit_place.empty() ? now_at(*e_) : user_site(*e_, e_->exit.stack);
       is_there_ = true;
-      // The rank in the place of the process that holds what this one waits for.
+      // Names the rank, not the process, that holds the lock.
       if (const int holder = f.graph.lock_holders[idx(g_.evidence)]; holder >= 0) {
         std::replace(b_.evidence.begin(), b_.evidence.end(), file_lock_text(*e_),
                      file_lock_text(*e_, f.rank(holder)));
@@ -133,11 +134,11 @@ class Describe : public Names {
     if ((c_.rule == Rule::kMismatch || c_.rule == Rule::kSkippedSlot ||
          c_.rule == Rule::kDeviceBehind) &&
         g_.issued != kNoRecord && last == &issued()) {
-      return;  // the first line about it names this operation
+      return;  // the first line about the rank names this operation
     }
     line("last issued " + record_at(g_.evidence, *last) +
          led(", ", before_evidence(*e_, last->time)));
-    // Whoever waits for it waits in vain, wherever it is now.
+    // Ranks wait for it in vain, wherever it is now.
     const auto destroyed = std::find_if(
         e_->records.begin() + (last - e_->records.data()), e_->records.end(), [&](const Record& r) {
           return r.kind == Kind::kLifecycle && r.ended != 0 &&
@@ -174,7 +175,7 @@ class Describe : public Names {
     }
   }
 
-  // A thread that is gone may be what the rank waits for: said right after where it waits.
+  // The rank may be waiting for a thread that is gone: the lines follow the rank's place.
   void died() {
     const std::vector<std::string> lines = died_lines(*e_);
     const std::size_t after =
@@ -195,7 +196,7 @@ class Describe : public Names {
     }
   }
 
-  // The rank's own operation that is wrong, or that it is stalled in.
+  // The rank's own operation that is wrong, or in which it is stalled.
   void wrong_operation() {
     if (g_.issued == kNoRecord) {
       return;
@@ -218,7 +219,7 @@ class Describe : public Names {
   void by_rule() {
     switch (c_.rule) {
       case Rule::kLeftOrder:
-        return c_.verdict != Verdict::kMissing  // as the first line has it
+        return c_.verdict != Verdict::kMissing  // kMissing: the first line says it
                    ? first(departure(f, c_, g_))
                    : line("and issued " + record_at(g_.evidence, issued()) + " instead");
       case Rule::kMismatch:
@@ -227,7 +228,7 @@ class Describe : public Names {
       case Rule::kUnequalEnds:
         return differs();
       case Rule::kGroupOrder:
-        return g_.issued == kNoRecord  // the first line has all there is
+        return g_.issued == kNoRecord  // the first line says all
                    ? void()
                    : first(fmt::format("called new_group for group {} with {}{}", c_.calls->ordinal,
                                        ranks_words(group_call_ranks(*e_, issued())),
@@ -282,7 +283,7 @@ class Describe : public Names {
       first(device_line(f, *on_device));
     }
     const std::string more = at(g_.evidence, r.stack) + led(", ", before_evidence(*e_, r.time));
-    if (!more.empty() || b_.evidence.empty()) {  // else the first line has it all
+    if (!more.empty() || b_.evidence.empty()) {  // else the first line says all
       first("issued " + record(g_.evidence, r) + more);
     }
   }
@@ -294,7 +295,8 @@ class Describe : public Names {
           led(", ", before_evidence(*e_, x.time)));
   }
 
-  // What the rank usually does next.
+  // The rank's usual next operation, an operation that it left out, and a group that it never
+  // created.
   void usually() {
     const int group = pending_of().group;
     const std::vector<Step>& steps = f.history.of(g_.evidence);
@@ -319,15 +321,15 @@ class Describe : public Names {
       }
     }
     const auto position = g.position.find(g_.rank);
-    // A ring without room for all groups, or a file that names only those of its records (PyTorch's),
-    // may lack one that the rank has.
+    // A ring without room for all groups, or a file that names only the groups of its records
+    // (PyTorch's), may lack a group that the rank has.
     const bool all_listed = e_->format.empty() && !e_->losses.may_have_had_other_groups();
     if (all_listed && position != g.position.end() && g.row[idx(position->second)] < 0) {
       line("never created the group " + g.title());
     }
   }
 
-  // Where a rank that waits for it went on.
+  // Where a rank that waits for this rank went on.
   void parted() {
     const Pending& p = pending_of();
     const auto other =
@@ -341,11 +343,11 @@ class Describe : public Names {
   const Guilty& g_;
   const RankEvidence* e_ = nullptr;
   bool raised_ = false;
-  bool is_there_ = false;  // told where its thread is
+  bool is_there_ = false;  // the place of its thread is known
   Blamed b_;
 };
 
-// The group whose operation is wrong or missing; -1: the cause is of none.
+// The group of the wrong or missing operation; -1: the cause has none.
 int group_of(const Facts& f, const Cause& c, const Guilty& g) {
   const int pending = g.pending >= 0 ? g.pending : c.pending;
   return c.divergence ? c.divergence->group : pending >= 0 ? f.graph[pending].group : -1;
@@ -382,9 +384,10 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
       continue;
     }
     std::vector<SiteCount> counts = of_group.at(group).of(g.evidence, c.rule == Rule::kMismatch);
-    // What only one side issued is there because the counts before it differ.
+    // If some call sites were passed by both sides, those of only one side follow from the counts
+    // that differ.
     const auto both = [](const SiteCount& n) { return n.own != 0 && n.most != 0; };
-    // Of a window that begins in the middle nobody knows who never came to a place.
+    // If the kept records begin in the middle, a rank may have passed a call site before them.
     const bool some = std::ranges::any_of(counts, both);
     std::erase_if(counts, [&](const SiteCount& n) { return !both(n) && (some || !n.whole); });
     counts.resize(std::min(counts.size(), kShown));
@@ -400,7 +403,7 @@ void add_counts(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
-// What was said of the rank's earliest deviation by the rule itself.
+// The rule itself already reported the rank's earliest deviation.
 bool is_known(const Facts& f, const Cause& c, const Guilty& g, const Parting& p) {
   const std::vector<Step>& steps = f.history.of(g.evidence);
   if (c.rule == Rule::kSkippedSlot && p.left_out && !p.wrong_since) {
@@ -419,7 +422,7 @@ std::string departure(const Facts& f, const Cause& c, const Guilty& g) {
   const RankEvidence& e = f.ev(g.evidence);
   const Record& issued = e.records[g.issued];
   std::string due = names.due(g);
-  if (due == e.text(issued.op) && c.pending >= 0) {  // the same, in the group of those who wait
+  if (due == e.text(issued.op) && c.pending >= 0) {  // same: name the waiters' group
     due += " of " + f.group(f.graph[c.pending].group).title();
   }
   return fmt::format("issued {} where {} had {}", names.record_at(g.evidence, issued),
@@ -438,10 +441,10 @@ void add_course(const Facts& f, const Cause& c, Report& r) {
   if (!c.names() || c.verdict == Verdict::kSlow) {
     return;
   }
-  if (c.verdict != Verdict::kDevice) {  // of these no host is late
+  if (c.verdict != Verdict::kDevice) {  // no host is late there
     add_counts(f, c, r);
   }
-  constexpr std::size_t kShown = 4;  // a pattern of more is no slip of a rank
+  constexpr std::size_t kShown = 4;  // more ranks: a pattern, not a slip
   for (const Guilty& g : c.guilty) {
     if (g.evidence < 0 || c.guilty.size() > kShown) {
       continue;

@@ -54,7 +54,7 @@ std::string running_text(const DeviceReport& d) {
   return "started" + ago(d.seconds) + channels_running(d);
 }
 
-// What is said of one or several ranks about an operation on their devices.
+// A line about an operation on the devices of one or several ranks.
 struct Said {
   std::string text;
   DeviceReport first;
@@ -62,7 +62,7 @@ struct Said {
   double least = 0, most = 0;  // seconds
 };
 
-// Of several that started it the times differ a little.
+// If several ranks started it, their times differ a little: gives a range.
 std::string said_line(const Said& x) {
   const std::string least = duration_text(x.least), most = duration_text(x.most);
   return ranks_words(x.ranks) + ": " +
@@ -139,7 +139,7 @@ void add_links(const Facts& f, const DeviceChain& chain, Report& r) {
   say_few(r, "link", each(chain.links, line), 8, "and {} more likewise");
 }
 
-// Where the waits end first, then on the way there, then who waits for that.
+// First the devices at which waits end, then those on the way there, then those of waiting ranks.
 std::vector<OnDevice> in_order(const Facts& f, const DeviceChain& chain) {
   std::vector<OnDevice> order;
   std::set<OnDevice> seen;
@@ -226,7 +226,7 @@ std::string before_unstarted(const Facts& f, const Cause& c) {
 }
 
 void add_devices(const Facts& f, const Cause& c, Report& r) {
-  if (c.verdict == Verdict::kTransport) {  // else what is stalled elsewhere explains them
+  if (c.verdict == Verdict::kTransport) {  // else a stalled device explains them
     add_links(f, c.chain, r);
   }
   if (c.chain.visited.empty() && c.chain.links.empty()) {
@@ -234,15 +234,14 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
   }
   constexpr std::size_t kReported = 256;
   std::vector<Said> said;
-  std::map<std::string, std::size_t>
-      alike;  // that wait behind nothing, or for nobody, that is known
+  std::map<std::string, std::size_t> alike;  // those with no known reason for their wait
   for (const OnDevice& at : in_order(f, c.chain)) {
     const Rank rank = f.rank(at.evidence);
     const DeviceReport d = said.size() < kReported ? device_report(f, at) : DeviceReport{};
     if (r.devices.size() < kReported) {
       r.devices.push_back(d);
     }
-    if (!contains(r.ranks, rank)) {  // else it is part of what is said of that rank
+    if (!contains(r.ranks, rank)) {  // else it is part of the lines about that rank
       const DeviceState state = f.devices[at].state;
       const bool unknown = state == DeviceState::kLaunched && d.behind.empty();
       const bool runs =
@@ -252,7 +251,7 @@ void add_devices(const Facts& f, const Cause& c, Report& r) {
                                       : fmt::format("{} {}", rank, said.size());
       const auto [it, fresh] = alike.try_emplace(key, said.size());
       if (fresh) {
-        // What may keep it is said of who is blamed.
+        // Possible reasons are given only for blamed ranks.
         said.push_back({said.size() < kReported ? device_line(f, at, !unknown) : "", d});
         said.back().least = d.seconds;
       }

@@ -1,4 +1,4 @@
-// What was read, what of it is lost, and how sure the verdict is.
+// The evidence that was read, its losses, and the confidence of the verdict.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ RankReport rank_report(const Facts& f, int i) {
                : e.source == Source::kRing ? "ring"
                                            : "live ring";
   out.reason = e.reason;
-  // Processes that were all killed after a hang are judged as they hung, and are gone.
+  // If all processes were killed after a hang, the diagnosis treats them as hung; the report says
+  // that they are gone.
   out.state = silent                                 ? "does not respond"
               : !f.exit(i).ended() && e.process_gone ? "is gone"
                                                      : names.exit(f.exit(i));
@@ -62,7 +63,8 @@ RankReport rank_report(const Facts& f, int i) {
   return out;
 }
 
-// {who}: the ranks that the assumption is about; {first}, {last} of them; {time}: its duration.
+// Placeholders: "{who}", the ranks that the assumption is about; "{first}" and "{last}" of them;
+// "{time}", its duration.
 std::string text_of(const Assumption& a) {
   using enum Assume;
   static constexpr std::pair<Assume, const char*> kTexts[] = {
@@ -141,13 +143,13 @@ struct Doubts {
   }
 };
 
-// The ranks whose file has that.
+// Ranks with evidence for which `is` holds.
 template <typename Is>
 std::vector<Rank> ranks_with(const Facts& f, Is is) {
   return f.ranks(ranks_that(f, [&](int i) { return is(f.ev(i)); }));
 }
 
-// What the formats do not record, and whether the verdict rests on it.
+// Adds the gaps of the file formats, and whether the verdict rests on them.
 void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
   static constexpr struct {
     bool Holes::* set;
@@ -189,7 +191,7 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
       doubts.add_hole((all ? "the files " : "files of " + ranks_words(who) + ' ') + what, matters);
     }
   };
-  // Of gloo PyTorch records no sends and receives, and often nothing tells whether there were some.
+  // PyTorch records no sends and receives of gloo, and often nothing shows whether there were any.
   const auto is_gloo = [](const RankEvidence& e) {
     return !e.format.empty() && e.holes.no_members && !e.holes.no_p2p &&
            std::ranges::any_of(e.groups, [&](auto& g) { return e.text(g.backend) == "gloo"; });
@@ -218,8 +220,8 @@ void add_gaps(const Facts& f, bool fault, Doubts& doubts) {
        ok);
 }
 
-// A file without counters that holds no operation either says nothing of its rank: not that it is
-// well, and not that it issued nothing.
+// A file without counters and without operations says nothing about its rank: neither that it is
+// well nor that it issued nothing.
 void add_empty(const Facts& f, bool fault, Doubts& doubts) {
   const std::vector<Rank> who = ranks_with(f, [](const RankEvidence& e) {
     return e.holes.no_status && !e.holes.only_active &&
@@ -237,8 +239,8 @@ void add_empty(const Facts& f, bool fault, Doubts& doubts) {
       !fault || blamed, all ? Confidence::kPossible : Confidence::kLikely);
 }
 
-// What NCCL's own service says: shown beside the verdict, and never decides it. Every process answers
-// for the whole job.
+// The answer of NCCL's own service, shown beside the verdict, which it never decides. Every process
+// answers for the whole job.
 void add_ras(const Facts& f, Report& r) {
   const RasEvidence* asked = nullptr;
   for (const RankEvidence* e : f.c.ranks) {
@@ -260,14 +262,14 @@ void add_ras(const Facts& f, Report& r) {
   }
 }
 
-// Nodes that were told of the incident and did not answer: seen beside the verdict, and never a
-// ground for it. A network that loses messages does the same.
+// Nodes that were told of the incident and did not answer: shown beside the verdict, never a reason
+// for it, because a network that loses messages looks the same.
 void add_silent(const Facts& f, Report& r) {
   std::set<std::string> said;
   for (const RankEvidence* e : f.c.ranks) {
     for (const NodesEvidence::Silent& n : e->nodes.unanswered) {
       SilentNode node{n.host, {}, n.n_ranks, false};
-      // No damaged file makes more of them.
+      // Limits that a damaged file may exceed.
       const bool is_known = n.stride != 0 && n.stride <= 0xffff && n.first_rank >= 0 &&
                             n.first_rank <= 1 << 24 && n.n_ranks <= 4096;
       for (std::uint32_t k = 0; is_known && k < n.n_ranks; ++k) {
@@ -304,7 +306,7 @@ void add_lost_records(const Facts& f, Report& r) {
     say(r, "lost", "{} operations of groups that had no room in the ring are not attributed",
         groups_lost);
   }
-  // Of the groups in which ranks wait.
+  // Counts only groups in which ranks wait.
   const auto add = [&](std::uint64_t GroupReport::* lost, const char* text) {
     std::uint64_t records = 0, groups = 0;
     std::string of;
@@ -337,7 +339,7 @@ std::string silent_words(const std::vector<NodeRow>& silent) {
                fmt::format(" ({}{})", given(n > 1, first.node + ": "), first.why));
 }
 
-// Rings that nobody salvaged before the job was started again: what this shows is no longer so.
+// Rings left over when the job was started again show a run that is over.
 void add_earlier_run(const Facts& f, Report& r) {
   const std::vector<Rank> found =
       ranks_with(f, [](const RankEvidence& e) { return e.salvage == Salvage::kLeftOver; });
@@ -382,7 +384,7 @@ void add_losses(const Facts& f, const Judgement& j, Report& r) {
     doubts.add(Confidence::kLikely,
                fmt::format("why {} is not explained", wait_verb(f.ranks(j.unexplained))));
   }
-  // A process that does not end needs no other rank.
+  // A process that does not exit depends on no other rank.
   const bool alone = j.main().rule == Rule::kNoExit;
   if (!open && !alone && !f.c.missing.empty()) {
     doubts.add({Assume::kRankWithoutEvidence, f.c.missing});

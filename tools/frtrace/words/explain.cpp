@@ -1,4 +1,4 @@
-// The report of a judgement.
+// Turns a judgement into a report.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -26,8 +26,9 @@ Waiting waiting_in(const Group* g, std::string op) {
   return w;
 }
 
-// Pending operations of each rank's streams on its device: of one communicator all, as it runs them one
-// after the other; sends and receives that are in no batch have one for each pair.
+// Pending operations of each rank, by stream on its device. A communicator has one stream, which
+// runs its operations one after the other; sends and receives outside of batches have one stream
+// for each pair.
 class Queues {
  public:
   explicit Queues(const Facts& f) : f_(f) {
@@ -42,7 +43,7 @@ class Queues {
   bool is_behind(const Pending& p, const Wait& w) const {
     return is_ordered(p, w) && !is_head(w, *streams_.at(key(p, w)).begin());
   }
-  // How many the rank has behind that one; 0: it is behind another one itself.
+  // Number of operations that the rank has behind this one; 0: this one is itself behind another.
   std::size_t behind(const Pending& p, const Wait& w) const {
     if (!is_ordered(p, w) || *streams_.at(key(p, w)).begin() != w.record) {
       return 0;
@@ -68,7 +69,8 @@ class Queues {
   Key key(const Pending& p, const Wait& w) const {
     return {w.evidence, p.group, peer_of(record(w))};
   }
-  // What the rank waits in, or of the same batch.
+  // The operation is the head of its stream, one that the rank waits in, or one of the head's
+  // batch.
   bool is_head(const Wait& w, std::size_t head) const {
     const std::uint32_t batch = record(w).batch;
     return w.record == head || f_.graph.fronts[idx(w.evidence)].holds(w.record) ||
@@ -79,8 +81,8 @@ class Queues {
   std::map<Key, std::set<std::size_t>> streams_;
 };
 
-// Who waits where, by operation and call site: members may have met with different ones. `main`: the
-// first line says that they wait there.
+// Adds the waiting ranks by operation and call site, because members may have issued different
+// operations. `main`: the first line says that they wait there.
 void add_waiting(const Facts& f, const Pending& p, const std::vector<Rank>& but,
                  const Queues& queues, bool main, Report& r) {
   const Names names(f);
@@ -138,8 +140,9 @@ void add_lifecycle_waiting(const Facts& f, Report& r) {
   }
 }
 
-// " in load_batch() at train.py:57, asleep in flock", and what it does there by its hints: "waits for
-// the lock of data.lock, ...". Without what differs from rank to rank: addresses, sockets.
+// The rank's place, " in load_batch() at train.py:57, asleep in flock", and its hints, "waits for
+// the lock of data.lock, ...". Leaves out details that differ from rank to rank: addresses,
+// sockets.
 std::pair<std::string, std::string> place_of(const Facts& f, int i) {
   const RankEvidence& e = f.ev(i);
   const ThreadStack* t = told_thread(e);
@@ -150,7 +153,7 @@ std::pair<std::string, std::string> place_of(const Facts& f, int i) {
   }
   std::string out = " in " + where, does;
   if (t->activity != fr::Activity::kInterrupted && t->activity != fr::Activity::kUnknown) {
-    // A loop of short sleeps is seen asleep or polling, as the samples fall: it is the same place.
+    // Samples find a loop of short sleeps asleep or polling: both are the same place.
     const bool naps = t->activity == fr::Activity::kPolling && t->syscall.ends_with("nanosleep");
     out +=
         led(", ", fr::word(naps ? fr::Activity::kAsleep : t->activity)) + led(" in ", t->syscall);
@@ -163,16 +166,16 @@ std::pair<std::string, std::string> place_of(const Facts& f, int i) {
   return {out, does};
 }
 
-// Where those are who wait in no operation and are not blamed.
+// Adds the places of ranks that wait in no operation and are not blamed.
 void add_elsewhere(const Facts& f, const Cause& main, Report& r) {
-  const bool only_idle = main.rule == Rule::kOpenIdle;  // where they were is all there is
+  const bool only_idle = main.rule == Rule::kOpenIdle;  // their places are all there is to report
   const Names names(f);
   std::set<int> awaited;
   for (const Pending& p : f.graph.pending) {
     awaited.insert(p.absent.begin(), p.absent.end());
   }
   using Place = std::pair<std::string, std::string>;
-  std::map<std::pair<bool, Place>, std::vector<int>> at;  // it has a place
+  std::map<std::pair<bool, Place>, std::vector<int>> at;  // [(place is known, place)] -> evidence
   const auto is_elsewhere = [&](int i) {
     return !f.graph.waits(i) && !contains(r.ranks, f.rank(i)) &&
            (!f.exit(i).ended() || f.exit(i).clean() || only_idle) &&
@@ -215,7 +218,7 @@ Time begin_of(const Facts& f, const Cause& c) {
   return begin;
 }
 
-// Names who is blamed, each once.
+// Adds a cause and its blamed ranks, each rank once.
 void add_cause(const Facts& f, const Cause& c, const std::vector<Rank>& all_blamed, Report& r) {
   const auto waiting =
       std::ranges::count_if(f.graph.waits_in, [](auto& in) { return !in.empty(); });
@@ -239,9 +242,9 @@ void add_cause(const Facts& f, const Cause& c, const std::vector<Rank>& all_blam
   }
 }
 
-// ---- of several operations that lack a rank the one that its own usual order has first
+// ---- the operation that is first in a rank's usual order, of several that lack the rank
 
-// Where the rank usually goes on at that step; nullopt: too little before it is as it was.
+// The step that the rank usually issues there; nullopt: too few steps before it are equal.
 std::optional<std::size_t> usual_place(const std::vector<Step>& steps, std::size_t at) {
   const auto next = usual_next(steps, at);
   for (std::size_t back = 1; next && back <= limits::kContextLeast; ++back) {
@@ -252,7 +255,7 @@ std::optional<std::size_t> usual_place(const std::vector<Step>& steps, std::size
   return next;
 }
 
-// What the rank did in that step is its part in the pending operation.
+// The operation of that step is like the rank's part in the pending operation.
 bool is_part_in(const Facts& f, int i, const Step& step, const Pending& p) {
   const Record& r = f.ev(i).records[step.record];
   if (p.group != step.group || p.kind == Kind::kCollective || r.kind == Kind::kCollective) {
@@ -263,15 +266,15 @@ bool is_part_in(const Facts& f, int i, const Step& step, const Pending& p) {
          f.group(p.group).ranks[idx(r.peer)] == (sends ? p.to : p.from);
 }
 
-// What is new to the rank has no place in its usual order.
+// The rank issued that operation before. A new operation has no place in its usual order.
 bool knows(const Facts& f, int i, int pending) {
   return pending >= 0 && std::ranges::any_of(f.history.of(i), [&](const Step& step) {
            return is_part_in(f, i, step, f.graph[pending]);
          });
 }
 
-// Of the operations that wait for a rank which waits for nobody, the first that was due on it; -1:
-// its records do not tell.
+// The first due operation among those that lack this rank, which waits for nothing; -1: its records
+// do not show it.
 int first_awaited(const Facts& f, int i) {
   const std::vector<Step>& steps = f.history.of(i);
   if (f.graph.waits(i) || steps_of_program(f.ev(i), steps, steps.size()).size() != steps.size()) {
@@ -292,7 +295,7 @@ int first_awaited(const Facts& f, int i) {
   return -1;
 }
 
-// Names it in place of the one in which most wait.
+// Names that operation instead of the operation in which most ranks wait.
 void name_first(const Facts& f, Cause& c) {
   if (c.rule != Rule::kNeverIssued && c.rule != Rule::kLeft) {
     return;
@@ -341,7 +344,7 @@ Report explain(const Facts& f, const Judgement& judged) {
     add_devices(f, c, r);
     add_late(f, c.late, r);
   }
-  // One that is stuck itself waits, too, unless its own wait is the fault.
+  // Blamed ranks that are stuck themselves are listed as waiting, too.
   const bool waits_too = main.rule == Rule::kLeftOrder || main.rule == Rule::kOtherOrder ||
                          main.rule == Rule::kCycle || main.rule == Rule::kLockCycle ||
                          main.rule == Rule::kExtra ||

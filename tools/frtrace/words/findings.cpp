@@ -1,4 +1,4 @@
-// What a verdict says besides its first line.
+// The lines of a report after its first line.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,12 +13,12 @@ namespace frtrace {
 
 namespace {
 
-// Why the others are not to blame: each waits, and for whom. Of several waits, which the lines on who
-// waits where have, too, one line is on a screen.
+// Adds the reason why other ranks are not to blame: each waits for another rank. Several waits get
+// one line on a screen, because the lines about waiting ranks show them, too.
 void add_excluded(const Facts& f, const Cause& c, Report& r) {
   const Names names(f);
   std::set<int> seen;
-  std::map<std::pair<int, int>, std::vector<int>> chains;  // did not come to, waits in -> who
+  std::map<std::pair<int, int>, std::vector<int>> chains;  // not issued, waits in -> evidence
   for (int k = 0; k < static_cast<int>(f.graph.pending.size()); ++k) {
     for (const int a : f.graph[k].absent) {
       if (!contains(r.ranks, f.rank(a)) && f.graph.waits(a) && seen.insert(a).second) {
@@ -36,7 +36,7 @@ void add_excluded(const Facts& f, const Cause& c, Report& r) {
   const std::vector<int> all(seen.begin(), seen.end());
   const bool told = c.rule == Rule::kLeftOrder &&
                     std::ranges::all_of(all, [&](int i) { return contains(c.explains, i); });
-  if (chains.size() > 1 && !told) {  // else the line that says for whom they wait
+  if (chains.size() > 1 && !told) {  // else a line says which ranks they wait for
     say(r, "excluded",
         ranks_do(f.ranks(all), "keeps others waiting only because it waits itself",
                  "keep others waiting only because they wait themselves"));
@@ -45,13 +45,13 @@ void add_excluded(const Facts& f, const Cause& c, Report& r) {
           "and {} more likewise");
 }
 
-// What those issued who are right, in a slot whose members differ.
+// Adds the operation that the right members issued in a slot in which members differ.
 void add_expected(const Facts& f, const Cause& c, Report& r) {
   if (c.divergence->sizes_vary()) {
     return;
   }
   Side due = side_of(f, *c.divergence, c.right);
-  if (const auto& splits = c.divergence->splits) {  // each has others by right: those of one pair
+  if (const auto& splits = c.divergence->splits) {  // they rightly differ by pair: take one pair
     const Rank other = splits->from == c.guilty.front().rank ? splits->to : splits->from;
     const Group& g = f.group(c.divergence->group);
     const std::size_t m = idx(g.position.at(other));
@@ -71,7 +71,7 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
   const Guilty& first = c.guilty.front();
   const RankEvidence& own = f.ev(first.evidence);
   const Record& issued = own.records[first.issued];
-  // The same call at the same place differs by what the first line says.
+  // For the same call at the same call site the first line has the difference.
   if (c.divergence->splits || own.text(issued.op) != e.text(due.record->op) ||
       user_site(own, issued.stack) != user_site(e, due.record->stack)) {
     say(r, "why", "{} as #{}", text, c.divergence->seq);
@@ -95,7 +95,7 @@ void add_expected(const Facts& f, const Cause& c, Report& r) {
         "theirs",
         first.rank, Names(f).record_at(first.evidence, extra) + led(", called from ", caller));
   }
-  // `if rank == 0: dist.barrier()` and its like; or all come to it, and one before the others do.
+  // `if rank == 0: dist.barrier()` and similar; or all ranks issue it, and one of them too early.
   if (own.text(issued.op) == "barrier" && e.text(due.record->op) != "barrier") {
     const std::string who = ranks_words(ranks_of(c.guilty));
     const Site early = parting_site(own, issued.stack, e, due.record->stack);
@@ -118,7 +118,7 @@ bool has_aborted_at_exit(const Facts& f, const Cause& c) {
       c.guilty, [&](const Guilty& g) { return g.evidence >= 0 && f.exit(g.evidence).at_exit; });
 }
 
-// What some rules found besides, and the table of sentences does not hold.
+// Adds further results of some rules that the table of sentences does not hold.
 void add_besides(const Facts& f, const Cause& c, Report& r) {
   const std::string guilty = ranks_words(ranks_of(c.guilty));
   if ((c.rule == Rule::kMismatch || c.rule == Rule::kSkippedSlot) && c.right >= 0) {
@@ -166,7 +166,7 @@ void add_besides(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
-// Of those that are no part of what is said of a blamed rank.
+// Adds the device errors that are not part of the lines about a blamed rank.
 void add_device_errors(const Facts& f, Report& r) {
   std::vector<DeviceError> errors = f.device_errors;
   std::erase_if(errors, [&](const DeviceError& x) {
@@ -181,7 +181,7 @@ void add_device_errors(const Facts& f, Report& r) {
   say_few(r, "error", each(errors, line), 8, "and errors of {} more ranks");
 }
 
-// fr's own thread that looks at the device.
+// Adds ranks on which the recorder's own thread, which observes the device, is stuck.
 void add_stuck_observers(const Facts& f, Report& r) {
   for (const RankEvidence* e : f.c.ranks) {
     const DeviceEvidence& d = e->device;
@@ -195,7 +195,7 @@ void add_stuck_observers(const Facts& f, Report& r) {
   }
 }
 
-// What the rank waited in failed, and nothing came after it.
+// The operation that the rank waited in failed, and no operation came after it.
 bool ended_in_failure(const Facts& f, int i, const RankEvidence& later) {
   const auto last = std::find_if(later.records.rbegin(), later.records.rend(), communicates);
   return last != later.records.rend() && last->state == State::kFailed &&
@@ -207,7 +207,7 @@ bool ended_in_failure(const Facts& f, int i, const RankEvidence& later) {
          });
 }
 
-// When the rank went on after the incident; 0: it did not.
+// Time at which the rank went on after the incident; 0: it did not.
 Time went_on(const Facts& f, int i) {
   for (const RankEvidence* e : f.c.later[idx(i)]) {
     if (e->trigger == Trigger::kWentOn && e->incident >= f.c.incident &&
@@ -218,11 +218,11 @@ Time went_on(const Facts& f, int i) {
   return 0;
 }
 
-// When the last of those that hung went on; 0: not all of them did.
+// Time at which the last of the hung ranks went on; 0: not all of them did.
 Time all_went_on(const Facts& f, const Judgement& j) {
   const auto hangs = [&](int i) { return f.graph.waits(i) || f.lifecycle_in_flight(i) != nullptr; };
   Time last = 0;
-  for (const int i : j.main().rule == Rule::kExited  // the process lives with the signal
+  for (const int i : j.main().rule == Rule::kExited  // the process survived the signal
                          ? each(j.main().guilty, &Guilty::evidence)
                          : ranks_that(f, hangs)) {
     const Time on = i < 0 ? 0 : went_on(f, i);
@@ -234,14 +234,14 @@ Time all_went_on(const Facts& f, const Judgement& j) {
   return last;
 }
 
-// What the rank wrote when its process ended after its dump; nullptr: nothing.
+// The evidence that the rank wrote when its process ended after its dump; nullptr: none.
 const RankEvidence* end_after(const Facts& f, int i) {
   const auto& later = f.c.later[idx(i)];
   const auto it = std::ranges::find_if(later, [](auto* e) { return own_exit(*e).ended(); });
   return it == later.end() || f.exit(i).ended() ? nullptr : *it;
 }
 
-// What an end shows besides how it came.
+// Further facts that the evidence of an end shows.
 std::string more_of(const RankEvidence& then, const RankEvidence& later) {
   const auto issued = [](const RankEvidence& e) {
     std::uint64_t n = 0;
@@ -297,7 +297,7 @@ void take_back(const Facts& f, const Judgement& j, Report& r) {
   });
 }
 
-// How the incident ended, if nothing before told it.
+// Sets how the incident ended, if it is not yet set.
 void note_end(Report& r, ExitKind kind, std::string by, Time time, std::vector<Rank> ranks) {
   if (!r.ended) {
     const bool exited = kind == ExitKind::kException || kind == ExitKind::kStatus;
@@ -318,7 +318,7 @@ void add_cause_findings(const Facts& f, const Cause& c, Report& r) {
   }
 }
 
-// What became of the others, in the order in which it began.
+// Adds the events on other ranks, in the order in which they began.
 void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   for (std::string& line : restart_lines(f)) {
     say(r, "restart", std::move(line));
@@ -332,7 +332,7 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
     say(r, "end",
         "all processes are gone and left no exit status: killed from outside, after the hang");
   }
-  // Operations that failed, in which the rank waited: the text of the first one.
+  // For each rank, the error text of the first failed operation in which it waited.
   std::vector<std::string> failed(f.c.ranks.size());
   for (const Pending& p : f.graph.pending) {
     for (const Wait& w : p.waits) {
@@ -399,10 +399,10 @@ void add_consequences(const Facts& f, const Judgement& j, Report& r) {
   }
 }
 
-// What the recorder itself noticed while the job ran, and kept as notes of its own.
+// Adds events that the recorder itself noticed while the job ran and kept as notes of its own.
 void add_told(const Facts& f, Report& r) {
-  constexpr std::string_view kOwn = "fr: ";  // fr_note of users may begin so, too: it is shown
-  constexpr std::string_view kOpen = "nothing tells which is right: ";  // then; the verdict does
+  constexpr std::string_view kOwn = "fr: ";  // a user's fr_note may begin so, too: it is shown
+  constexpr std::string_view kOpen = "nothing tells which is right: ";  // no longer true
   constexpr std::size_t kMost = 16;
   Events told;
   const auto add = [&](int i, Time time, std::string_view text) {
@@ -416,7 +416,7 @@ void add_told(const Facts& f, Report& r) {
         add(i, record.time, f.ev(i).text(record.op));
       }
     }
-    for (const ThreadNotes& n : f.ev(i).notes) {  // what the ring has overwritten
+    for (const ThreadNotes& n : f.ev(i).notes) {  // notes that the ring has overwritten
       add(i, n.note_time, n.note);
     }
   }
@@ -430,8 +430,8 @@ void add_told(const Facts& f, Report& r) {
   }
 }
 
-// How an incident ended: the job went on, or its processes were ended. Told by what the ranks wrote
-// after their first dump, which the diagnosis does not look at: it is about the hang.
+// Adds how an incident ended: the job went on, or its processes ended. The source is the evidence
+// that ranks wrote after their first dump. The diagnosis, which is about the hang, ignores it.
 void add_ending(const Facts& f, const Judgement& j, Report& r) {
   if (r.kind == Verdict::kOk || r.kind == Verdict::kSlow) {
     return;
@@ -445,7 +445,7 @@ void add_ending(const Facts& f, const Judgement& j, Report& r) {
     }
     return;
   }
-  // Processes that ended after their dump; the same end of several in one line.
+  // Processes that ended after their dump; equal ends share a line.
   Events ends;
   for (const int i : ranks_that(f, [&](int i) { return end_after(f, i) != nullptr; })) {
     const RankEvidence& e = *end_after(f, i);

@@ -1,4 +1,4 @@
-// idle.cpp - how a rank that issues nothing did before, and where it is.
+// idle.cpp - sentences about ranks that issue nothing: usual pace, present pause, place.
 #include <fmt/format.h>
 
 #include <algorithm>

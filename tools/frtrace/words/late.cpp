@@ -1,4 +1,4 @@
-// Who comes late, in words.
+// Sentences about stragglers.
 #include <algorithm>
 #include <iterator>
 #include <tuple>
@@ -10,7 +10,7 @@ namespace frtrace {
 
 namespace {
 
-// Whose time makes the difference, in JSON and in a sentence; by LateBy.
+// The part that takes the time, in JSON and in a sentence; by LateBy.
 constexpr struct {
   const char *name, *text;
 } kBy[] = {{"unknown", "whether its host or its device is slow is not recorded"},
@@ -21,7 +21,7 @@ static_assert(std::size(kBy) == static_cast<std::size_t>(LateBy::kNode) + 1);
 
 constexpr const char* kPatterns[] = {"always", "growing", "now_and_then"};  // by LatePattern
 
-// Of one rank whose node is late every site is.
+// A late node makes its rank late at every call site.
 const auto& by_of(const Straggler& s, const LateSite& site) {
   return kBy[static_cast<std::size_t>(s.by == LateBy::kNode ? s.by : site.by)];
 }
@@ -63,7 +63,7 @@ LateReport late_report(const Facts& f, const Straggler& s, const LateSite& site)
   return l;
 }
 
-// The same place after another operation, or one more place.
+// Adds the counts of an equal place, or adds one more place.
 void merge(const LatePlace& from, LateReport& to) {
   const auto same = [&](const LatePlace& p) {
     return std::tie(p.group, p.desc, p.op, p.site) ==
@@ -159,7 +159,7 @@ std::string late_line(const Facts& f, const Straggler& s) {
       std::min(100.0, 100 * s.lost_s / s.span_s), duration_text(s.span_s));
 }
 
-// One entry for each rank and cause, who loses most first.
+// Adds one entry for each rank and cause, the rank that loses most time first.
 void add_late(const Facts& f, const Stragglers& all, Report& r) {
   auto order = each(all.ranks, [](const Straggler& s) { return &s; });
   std::ranges::stable_sort(order, std::greater(), &Straggler::lost_s);

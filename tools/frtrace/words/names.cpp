@@ -1,4 +1,4 @@
-// Names of operations, places and ends, and how the lines of a report are put together.
+// Names of operations, places and ends, and helpers that build the lines of a report.
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -33,7 +33,7 @@ std::string Names::group_and_peer(const std::vector<Guilty>& all, bool due) cons
     const Record& r = f.ev(i).records[due ? x.usual : x.issued];
     const Group* g = f.group_of(i, r);
     if (all.size() > 1 && g != nullptr && g->at(x.rank) < 0) {
-      return "";  // another rank's, whose group is not that of this one
+      return "";  // a record of another rank, in a group without this rank
     }
     titles.insert(g == nullptr ? "" : g->title());
     descs.insert(g == nullptr ? "" : g->desc);
@@ -81,7 +81,7 @@ std::vector<std::string> Names::stack(int evidence, std::uint32_t stack) const {
   return out;
 }
 
-// Members may have met with different ones: that of most.
+// Members may have issued different operations: the operation of most members.
 std::string Names::op(const Pending& p) const {
   std::map<std::string_view, int> ranks;
   std::string_view most;
@@ -179,7 +179,7 @@ std::string Names::exit_did(const Exit& e, std::size_t ranks) const {
   std::string text = exit(e);
   text.erase(std::min(text.find('\n'), text.size()));
   if (text.ends_with('.') && !text.ends_with("..")) {
-    text.pop_back();  // it goes on in the same sentence
+    text.pop_back();  // the sentence goes on
   }
   return exit_verb(e.kind, ranks) + text;
 }

@@ -1,4 +1,5 @@
-// outside.cpp - what ranks wait for outside of operations: writes to the store, loops, file locks.
+// outside.cpp - sentences about waits outside of operations: writes to the store, loops, file
+// locks.
 #include <fmt/ranges.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// processes.cpp - sentences about processes: groups that they made anew, ranks that several have.
+// processes.cpp - sentences about processes: groups made anew, ranks claimed by several processes.
 #include <fmt/ranges.h>
 
 #include <map>
@@ -11,16 +11,16 @@ namespace frtrace {
 
 namespace {
 
-// One restart over the ranks.
+// One restart, over all ranks.
 struct Round {
   std::vector<int> ranks;          // evidence
-  const Restart* first = nullptr;  // whose exception came first; nullptr: nothing tells
-  int who = -1;                    // its evidence
-  Time ended = 0, went_on = 0;     // the first end; the last rank that issued an operation again
+  const Restart* first = nullptr;  // with the first exception; nullptr: unknown
+  int who = -1;                    // evidence of `first`
+  Time ended = 0, went_on = 0;     // the first end; when the last rank issued again
   bool all_went_on = true;
 };
 
-// Whether what it caught is only what the failure of a peer makes of an operation.
+// The exception is the rank's own, not a consequence of a peer's failure.
 bool is_own(const Restart& r) {
   return !r.caught.empty() && !is_consequence(r.caught);
 }

@@ -21,7 +21,7 @@ class Question {
       ranks_.push_back(rank);
     }
   }
-  // Who compares with the others best: the member that issued most, and the one that issued least.
+  // Adds the members that compare best with the others: those that issued most and least.
   void add_ends(const Group& g) {
     int most = -1, least = -1;
     const auto issued = [&](int m) {

@@ -10,9 +10,10 @@ namespace frtrace {
 
 inline constexpr std::size_t kMostInQuestion = 64;
 
-// Ranks read from summaries whose whole dumps may change the verdict or say more of it: those it names,
-// then of each wait one who waits and those waited for, then who is furthest and last in each of their
-// groups; the first ones matter most. Empty: nothing is left out of the evidence, or nothing is stuck.
+// Ranks read from summaries for which a whole dump may change the verdict or add to it, the most
+// important first: the ranks that the verdict names, then for each wait a waiting rank and the
+// awaited ranks, then the first and the last member of each of their groups. Empty: the evidence
+// lacks nothing, or nothing is stuck.
 std::vector<Rank> ranks_in_question(const Facts& f, const Report& r);
 
 }  // namespace frtrace

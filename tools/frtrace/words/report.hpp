@@ -1,4 +1,5 @@
-// report.hpp - what a diagnosis says; renderers turn it into text, JSON and tables and add nothing.
+// report.hpp - the content of a diagnosis. Renderers turn it into text, JSON and tables and add
+// nothing.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +43,8 @@ struct Waiting {
   double seconds = 0;  // at the dump, longest
   std::vector<std::string> stack;
   // Devices run the operations of a stream one after the other:
-  std::vector<Rank> queued;            // ranks that have it behind another one that is pending
-  std::map<Rank, std::size_t> behind;  // and how many a rank has behind this one
+  std::vector<Rank> queued;            // ranks that have it behind another pending one
+  std::map<Rank, std::size_t> behind;  // number of operations that a rank has behind it
 };
 
 struct LatePlace {
@@ -57,17 +58,17 @@ struct LatePlace {
 struct LateReport : LatePlace {
   struct Step {  // the time of its steps changed here
     std::optional<std::int64_t> step;
-    std::uint64_t seq = 0;  // 0: told by steps, not by operations
+    std::uint64_t seq = 0;  // 0: measured by steps, not by operations
     double before_s = 0, after_s = 0;
   };
   Rank rank = -1;
   std::string host;
   std::optional<std::int64_t> since_step;  // none: the program does not tell its steps
   std::uint64_t since_seq = 0;
-  bool since_kept = false;  // that is the first compared: it may have been late before
+  bool since_kept = false;  // since_seq is the first compared: late before, perhaps
   std::string pattern;      // always, growing, now_and_then
   std::string cause;        // host, device, node, unknown
-  bool starts = false;      // of the devices: recorded
+  bool starts = false;      // starts on devices are recorded
   std::vector<Step> steps;
   std::vector<LatePlace> also;  // where it is late for the same cause
   std::vector<Rank> followers;  // late because of it
@@ -78,14 +79,14 @@ struct Finding {
   std::string text;
 };
 
-// A transfer of a device operation, or several alike.
+// A transfer of a device operation, or several equal transfers.
 struct TransferReport {
   std::string kind;  // send, recv
   Rank peer = -1;    // -1 unknown
   std::string waits_for;
   std::uint32_t step = 0, n_steps = 0;
   std::vector<std::uint32_t> channels;
-  std::vector<std::string> over;  // NIC and queue pair, or socket, of each channel that tells
+  std::vector<std::string> over;  // NIC and queue pair, or socket, of each channel if recorded
 };
 
 // How far a stuck operation got on a rank's device.
@@ -95,7 +96,7 @@ struct DeviceReport {
   std::string state;      // scheduled, launching, launched, started
   std::uint64_t stream = 0;
   double seconds = 0;                   // in that state, at the dump; 0 unknown
-  std::vector<std::uint32_t> channels;  // of its kernel, that run
+  std::vector<std::uint32_t> channels;  // the running channels of its kernel
   std::string behind;                   // the operation that its stream is busy with
   std::vector<TransferReport> transfers;
 };
@@ -109,17 +110,17 @@ struct CauseReport {
   std::string summary;
 };
 
-// Bad on this machine, and bears on the verdict.
+// A check that fails on this machine and bears on the verdict.
 struct DoctorReport {
   std::string id, name, value, remedy;
 };
 
-// How the incident ended, where that is known.
+// How the incident ended, if that is known.
 struct Ended {
   std::string how;          // "went_on", "killed", "exited"
-  std::string by;           // "ended by SIGINT", an exception, ...; of the first that ended
+  std::string by;           // "ended by SIGINT", an exception, ...; of the first process to end
   double after_s = 0;       // since the first wait of the verdict began
-  std::vector<Rank> ranks;  // that ended so
+  std::vector<Rank> ranks;  // ranks that ended in this way
 };
 
 struct GroupReport {
@@ -135,20 +136,20 @@ struct RankReport {
   Rank rank = -1;
   std::string host, file, source, reason, state;
   int pid = 0;
-  bool from_ring = false;  // of this machine
-  bool runs_now = false;   // told of a ring's process only
+  bool from_ring = false;  // read from a ring, not from a dump
+  bool runs_now = false;   // known only for the process of a ring
   std::uint64_t incident = 0;
   std::string last_op;
   Site site;
   std::string note;
 };
 
-// One that did not answer when a rank told it of the incident.
+// A node that did not answer when a rank told it of the incident.
 struct SilentNode {
   std::string host;
   std::vector<Rank> ranks;    // empty: not known
-  std::uint32_t n_ranks = 0;  // that it has
-  bool has_files = false;     // of any of its ranks
+  std::uint32_t n_ranks = 0;  // number of its ranks
+  bool has_files = false;     // some of its ranks left files
 };
 
 struct Report {
@@ -166,7 +167,7 @@ struct Report {
   std::vector<Waiting> waiting;
   std::vector<LateReport> late;
   std::vector<Finding> findings;
-  std::vector<DeviceReport> devices;  // of a verdict that follows from them
+  std::vector<DeviceReport> devices;  // only if the verdict follows from devices
   std::vector<Link> links;
   std::vector<GroupReport> groups;
   std::vector<RankReport> rank_reports;
@@ -174,11 +175,12 @@ struct Report {
   int read = 0, expected = 0;
   std::vector<Rank> missing_ranks;
   int reduced = 0;                // ranks read from summaries
-  std::vector<Rank> in_question;  // of those, whose whole dumps may tell more (words/question.hpp)
+  std::vector<Rank> in_question;  // of those, ranks to get whole dumps of (words/question.hpp)
   std::vector<SilentNode> silent_nodes;
 };
 
-// Of several jobs the worst comes first; of equal ones those that still run here, then the newest.
+// Order of several jobs: the worst comes first; among equal ones, jobs that still run here, then
+// the newest.
 inline std::tuple<int, bool, Time> severity(const Report& r) {
   return {r.kind == Verdict::kOk          ? 0
           : r.kind == Verdict::kUndecided ? 1

@@ -12,9 +12,9 @@ using enum Rule;
 
 struct Row {
   Rule rule;
-  const char* first;  // line: who, what, which operation
-  // Why that is so, where the first line does not say it and a sentence is enough; of an open
-  // question the evidence that would decide between its candidates.
+  const char* first;  // first line: ranks, fault, operation
+  // The reason, if the first line does not give it and one sentence is enough. For an open
+  // question: the evidence that would decide between its candidates.
   const char* more = "";
 };
 inline constexpr Row kSentences[] = {

@@ -1,4 +1,4 @@
-// The values that the sentences of rules are filled with.
+// The values that fill the sentences of rules.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ struct Sentence : Names {
   const RankEvidence& own() const { return f.ev(first().evidence); }
   const Record& issued() const { return own().records[first().issued]; }
   Side right() const { return side_of(f, *c.divergence, std::max(c.right, 0)); }
-  // Of a slot whose members differ: what the first of the blamed issued, and those who are right.
+  // For a slot in which members differ: the operation of the first blamed rank, and that of the
+  // right members.
   std::string own_op() const { return std::string(own().text(issued().op)); }
   std::string due_op() const {
     return std::string(f.ev(right().evidence).text(right().record->op));
@@ -62,17 +63,17 @@ struct Sentence : Names {
 };
 using S = const Sentence&;
 
-// A message of gloo, which matches by tags; records do not hold these.
+// A message of gloo, which matches by tags. Records do not hold tags.
 bool has_tags(S s) {
   return s.p->kind != Kind::kCollective && s.f.group(s.p->group).is_gloo();
 }
 
-// Files that list no members show a group by who used it.
+// Files that list no members show only the ranks that used a group.
 bool has_one_member(S s) {
   return s.f.group(s.p->group).ranks.size() == 1;
 }
 
-// The same operation from another place is another call: its size is beside the point.
+// The same operation from another call site is another call: its size does not matter.
 bool from_elsewhere(S s) {
   return !s.issued_at().empty() && !s.due_at().empty() && s.issued_at() != s.due_at();
 }
@@ -88,7 +89,7 @@ bool runs_exit_hooks(S s) {
   return e.threads.present && !waits_for_threads(e.threads, e.id.pid);
 }
 
-// Its evidence shows no end of the process, but that of its script.
+// The evidence shows the end of the script, but not of the process.
 bool ends_its_script(S s) {
   const int i = s.first().evidence;
   return i >= 0 && !s.f.exit(i).ended() && s.f.is_leaving(i);
@@ -102,7 +103,8 @@ bool lacks_stacks(S s) {
   return std::ranges::any_of(s.c.others, [&](int i) { return !s.f.ev(i).threads.present; });
 }
 
-// Parts of sentences that depend on the case: the first of its name that applies; "" none.
+// Parts of sentences that depend on the case. The first part of that name that applies is used; ""
+// if there is none.
 constexpr struct {
   std::string_view name;
   bool (*applies)(S);
@@ -185,7 +187,7 @@ constexpr struct {
     {"unusual", otherwise,
      "only {who} issued it, and no rank had issued it from that place before"}};
 
-// What a device did with the operation, by StalledDevice::Why.
+// The state of the operation on its device, by StalledDevice::Why.
 std::string stalled(S s) {
   constexpr const char* kHow[] = {
       "issued {on_device} and never launched it",
@@ -257,7 +259,7 @@ std::string served(S s) {
                                                    (*server)->id.rank, (*server)->id.host);
 }
 
-// ", with 3 sends in flight": what isend issued and nothing waited for.
+// ", with 3 sends in flight": sends issued by isend that no wait followed.
 std::string messages_left(S s) {
   const auto n = std::ranges::count_if(s.own().records, [](const Record& r) {
     return r.kind == Kind::kSend && r.ended == 0 && r.state != State::kCompleted;
@@ -266,7 +268,7 @@ std::string messages_left(S s) {
                fmt::format(", with {} in flight", counted(static_cast<std::uint64_t>(n), "send")));
 }
 
-// From the signal to the dump that the last of the ranks wrote as it ended.
+// Time from the signal to the dump that the last of the ranks wrote as it ended.
 std::string ended_after(S s) {
   double longest_s = 0;
   for (const int i : s.c.others) {
@@ -310,7 +312,7 @@ std::string waited_for(S s) {
                                          one_or(s.guilty.size(), "it", "them"), s.waited_text()));
 }
 
-// Who waits for the blamed ranks elsewhere than in the operation of the first line.
+// The ranks that wait for the blamed ranks elsewhere than in the operation of the first line.
 std::string wait_through_others(S s) {
   const std::vector<Rank> who = s.without_blamed(s.f.ranks(s.c.explains));
   return given(
@@ -318,7 +320,7 @@ std::string wait_through_others(S s) {
       fmt::format("{} for {}, directly or through others", wait_verb(who), ranks_words(s.guilty)));
 }
 
-// Its place is not told where it is that of what the sentence names next.
+// Leaves out the call site if the sentence names the same call site next.
 std::string left_out(S s, const std::string& next_place) {
   const Guilty& g = s.first();
   const Record& usual = s.f.ev(g.usual_of).records[g.usual];
@@ -329,14 +331,14 @@ std::string left_out(S s, const std::string& next_place) {
                      s.group_and_peer(s.c.guilty, true), given(place != next_place, place));
 }
 
-// What it issued in that slot; at the same place the same call is one that comes later.
+// The operation issued in that slot. The same call at the same call site is a later operation.
 std::string instead(S s) {
   const std::string place = s.issued_at() != s.due_at() ? s.issued_at() : "";
   return place.empty() && s.own_op() == s.due_op() ? "a later operation" : s.own_op() + place;
 }
 
-// What it did in the place of what was due. What nobody had issued before is said first: nothing tells
-// whether that was added or the other left out.
+// The issued operation and the operation that was due. If the due operation was not clearly left
+// out, the issued operation comes first: it may have been added.
 std::string departed(S s) {
   const Guilty& g = s.first();
   const std::string issued = s.c.guilty.size() == 1
@@ -402,7 +404,7 @@ std::string cycle(S s) {
          given(more != 0, fmt::format("; and {} more likewise", more));
 }
 
-// Of the blamed ranks those that the operation of the sentence misses.
+// The blamed ranks that the operation of the sentence lacks; all blamed ranks if there are none.
 std::vector<Rank> missed(S s) {
   std::vector<Rank> out;
   for (const Guilty& g : s.c.guilty) {
